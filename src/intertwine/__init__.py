@@ -1,0 +1,59 @@
+"""Find, use and remove the symmetries of PyTorch networks.
+
+Importing the package is cheap: every public name below loads its room when it is first used.
+
+Example:
+    >>> import intertwine as iw
+    >>> iw.intertwiner("relu", n=3).group
+    PositiveMonomial(3)
+"""
+
+from importlib import import_module
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+__version__ = version("intertwine")
+
+_ROOMS = ("groups", "graph", "symmetry", "taps", "similarity", "report", "testing", "lab")
+
+# public name -> the room that defines it
+_NAMES = {
+    # groups
+    "intertwiner": "groups",
+    "Intertwiner": "groups",
+    # symmetry of a model
+    "symmetries": "symmetry",
+    "Symmetry": "symmetry",
+    "canonical": "symmetry",
+    "fingerprint": "symmetry",
+    "same": "symmetry",
+    # similarity of representations
+    "compare": "similarity",
+    "Comparison": "similarity",
+    # features
+    "collect": "taps",
+    # errors
+    "IntertwineError": "errors",
+}
+
+__all__ = ["__version__", *_ROOMS, *_NAMES]
+
+if TYPE_CHECKING:
+    from . import graph, groups, lab, report, similarity, symmetry, taps, testing
+    from .errors import IntertwineError
+    from .groups import Intertwiner, intertwiner
+    from .similarity import Comparison, compare
+    from .symmetry import Symmetry, canonical, fingerprint, same, symmetries
+    from .taps import collect
+
+
+def __getattr__(name: str) -> Any:
+    if name in _ROOMS:
+        return import_module(f"{__name__}.{name}")
+    if name in _NAMES:
+        return getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,52 @@
+"""One progress display for all long work: a bar on a terminal, a plain line now and then elsewhere."""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+__all__ = ["track"]
+
+T = TypeVar("T")
+_PLAIN_EVERY = 10.0  # seconds between plain lines, so that logs stay short
+
+
+def track(items: Iterable[T], description: str, total: int | None = None, enabled: bool = True) -> Iterator[T]:
+    """Yield ``items`` while showing how far the work is, on standard error.
+
+    Args:
+        items: What to go through.
+        description: What is being done, as the user would say it.
+        total: Number of items; taken from ``len(items)`` where it has one.
+        enabled: ``False`` shows nothing.
+
+    Yields:
+        The items, unchanged.
+    """
+    if total is None and hasattr(items, "__len__"):
+        total = len(items)  # type: ignore[arg-type]
+    if not enabled:
+        yield from items
+    elif sys.stderr.isatty():
+        yield from _bar(items, description, total)
+    else:
+        yield from _lines(items, description, total)
+
+
+def _bar(items: Iterable[T], description: str, total: int | None) -> Iterator[T]:
+    from rich.console import Console
+    from rich.progress import track as rich_track
+
+    yield from rich_track(items, description, total=total, console=Console(stderr=True), transient=False)
+
+
+def _lines(items: Iterable[T], description: str, total: int | None) -> Iterator[T]:
+    start = last = time.monotonic()
+    done = 0
+    for item in items:
+        yield item
+        done += 1
+        if time.monotonic() - last >= _PLAIN_EVERY:
+            last = time.monotonic()
+            print(f"{description}: {done}/{total or '?'} after {last - start:.0f} s", file=sys.stderr)
+    print(f"{description}: {done} done in {time.monotonic() - start:.1f} s", file=sys.stderr)

@@ -1,0 +1,34 @@
+"""Errors of our own kinds.
+
+Wrong values raise ``ValueError``, wrong kinds ``TypeError`` and failed self-checks ``RuntimeError``; the classes here are
+for what a caller may want to tell apart. Every message reads ``<name> must be <rule>. Got <value>.`` and says what to do.
+"""
+
+__all__ = ["CaptureError", "CheckpointError", "DataError", "IntertwineError", "MissingExtraError", "VerificationError"]
+
+
+class IntertwineError(Exception):
+    """Base of all errors that are intertwine's own."""
+
+
+class CheckpointError(IntertwineError, ValueError):
+    """A checkpoint that is missing, truncated, unsafe or of another architecture."""
+
+
+class DataError(IntertwineError, ValueError):
+    """A data set that is missing, empty or malformed."""
+
+
+class CaptureError(IntertwineError, RuntimeError):
+    """A model whose run could not be captured as a program."""
+
+
+class VerificationError(IntertwineError, RuntimeError):
+    """A symmetry that did not preserve the function on the given inputs."""
+
+
+class MissingExtraError(IntertwineError, ImportError):
+    """An optional package that a feature needs."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} must be installed for this. Got no such package. Run: pip install 'intertwine[{extra}]'.")

@@ -1,0 +1,135 @@
+"""What the engine finds and the action uses: spaces, and how every tensor's axes are made of them.
+
+These are values: they hold names, sizes and exponents, never a tensor of the model, so a model on the meta device, a
+saved description and a sharded checkpoint all work with the same objects.
+
+Conventions
+    An element ``g`` of a space of ``n`` units holds a permutation ``p``, positive scales ``exp(t_k)`` (one vector per scale
+    generator ``k``), signs ``s_k`` in {+1, -1} (one vector per sign generator) and, where the space is linear, a matrix ``M``.
+    A tensor axis that carries the space as a ``Leaf`` becomes
+
+        new[i] = prod_k exp(scale[k] * t_k[i]) * prod_k s_k[i] ** sign[k] * old[p[i]]
+
+    and, for a linear space, is further multiplied by ``M`` (variance +1) or by the inverse transpose of ``M`` (variance -1).
+    A space with ``parents`` has its own element for every unit of the parents (a wreath product: per-head bases,
+    groups of a grouped convolution): its arrays carry leading axes of the parents' sizes, in the order of ``parents``, indexed
+    by the parents' *new* units.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from math import prod
+from typing import Literal
+
+__all__ = ["Axis", "BatchNormTensors", "Fixed", "FixedAxis", "Layout", "Leaf", "Part", "Product", "Space", "Sum", "axis_size"]
+
+
+@dataclass(frozen=True)
+class Space:
+    """One hidden space of a network: units that a symmetry may permute, rescale, flip or mix.
+
+    Attributes:
+        name: Unique, from the first tensor axis that carries it, such as ``"layer1.0.conv1.weight[0]"``.
+        size: Number of units ``n`` (per unit of the parents).
+        parents: Names of the spaces whose units each have their own copy of this space (outermost first).
+        permutable: Whether all ``n!`` permutations are symmetries.
+        scales: Number of positive-scale generators per unit.
+        signs: Number of sign generators per unit.
+        linear: ``"general"`` for GL(n), ``"orthogonal"`` for O(n), ``"none"`` otherwise.
+        reasons: What restricts the space, in words, such as ``"relu in features.1: positive monomial only"``.
+    """
+
+    name: str
+    size: int
+    parents: tuple[str, ...] = ()
+    permutable: bool = True
+    scales: int = 0
+    signs: int = 0
+    linear: Literal["none", "orthogonal", "general"] = "none"
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """An axis (or a factor, or a segment of one) that carries a space."""
+
+    space: str
+    size: int
+    scale: tuple[Fraction, ...] = ()
+    sign: tuple[int, ...] = ()
+    variance: Literal[-1, 0, 1] = 0
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """An axis (or a factor, or a segment of one) that no symmetry moves, and why."""
+
+    size: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Product:
+    """An axis that is a row-major product of factors, outermost first: heads x head dimension, channel x height x width."""
+
+    factors: tuple["Axis", ...]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a ``Sum``: the rows in ``ranges`` (half-open, in this order) together form ``axis``.
+
+    More than one range means that units of one space lie apart, such as the two zero-padded ends of an option-A shortcut.
+    """
+
+    ranges: tuple[tuple[int, int], ...]
+    axis: "Axis"
+
+
+@dataclass(frozen=True)
+class Sum:
+    """An axis that is a concatenation: packed q, k, v; concatenated branches; padded shortcuts. The parts cover it exactly."""
+
+    parts: tuple[Part, ...]
+
+
+Axis = Leaf | Fixed | Product | Sum
+
+
+def axis_size(axis: Axis) -> int:
+    """Length of the tensor axis that ``axis`` describes."""
+    if isinstance(axis, Product):
+        return prod(axis_size(f) for f in axis.factors)
+    if isinstance(axis, Sum):
+        return sum(stop - start for part in axis.parts for start, stop in part.ranges)
+    return axis.size
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the axes of one parameter or buffer are made of spaces: one ``Axis`` for each dimension of the tensor."""
+
+    axes: tuple[Axis, ...]
+
+
+@dataclass(frozen=True)
+class FixedAxis:
+    """A parameter axis, or a part of one, that stays where it is."""
+
+    tensor: str
+    axis: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class BatchNormTensors:
+    """The tensors of one normalisation call that divides by ``sqrt(variance + eps)`` of stored statistics.
+
+    Its variance must become ``a^2 (v + eps) - eps`` rather than ``a^2 v`` for the function to stay exactly the same.
+    """
+
+    mean: str
+    variance: str
+    weight: str | None
+    bias: str | None
+    eps: float
