@@ -1,0 +1,59 @@
+# Everything runs from a virtual environment that `make` creates. Only Python 3.11+, a C library and make are assumed.
+#   make demo    train two small networks on digits, compare them, write demo/report.html
+#   make test    the whole test suite, doctests and guide pages included
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PYTEST_ARGS ?= -n 2
+
+.PHONY: help demo test lint types docs bench clean
+help:
+	@sed -n 's/^#   //p' Makefile
+
+# PyTorch goes first and alone, so that a build that is already chosen (CPU, CUDA) is never replaced.
+$(VENV)/.runtime: requirements/torch.txt requirements/runtime.txt pyproject.toml
+	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || \
+	  { echo "PYTHON must be Python 3.11 or newer. Got $$($(PYTHON) --version). Run: make PYTHON=/path/to/python3.11 ..."; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing PyTorch, then intertwine's pinned dependencies, into $(VENV) ..."
+	@$(PIP) -r requirements/torch.txt
+	@$(PIP) -r requirements/torch.txt -r requirements/runtime.txt
+	@$(PIP) --no-deps --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime requirements/dev.txt
+	@echo "Installing the test tools ..."
+	@$(PIP) -r requirements/torch.txt -r requirements/runtime.txt -r requirements/dev.txt
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.runtime requirements/docs.txt
+	@echo "Installing the documentation tools ..."
+	@$(PIP) -r requirements/torch.txt -r requirements/runtime.txt -r requirements/docs.txt
+	@touch $@
+
+#   make lint    ruff: style, docstrings, annotations, format
+#   make types   mypy
+#   make docs    build the site into site/, warnings are errors
+#   make bench   every benchmark with its budget
+demo: $(VENV)/.runtime
+	@$(BIN)/intertwine demo --out demo
+
+test: $(VENV)/.dev
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.dev
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	@$(BIN)/mypy
+
+docs: $(VENV)/.docs
+	@$(BIN)/mkdocs build --strict --quiet
+
+bench: $(VENV)/.dev
+	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+#   make clean   remove the virtual environment and everything built
+clean:
+	rm -rf $(VENV) site demo build dist
