@@ -41,7 +41,10 @@ def write_atomically(path: str | Path, write: Callable[[Path], None]) -> Path:
 
 
 def write_json(path: str | Path, value: Any) -> Path:
-    """Write ``value`` as indented JSON, atomically. NaN and infinities are written as ``null``: JSON has no word for them."""
+    """Write ``value`` as indented JSON, atomically.
+
+    NaN and infinities are written as ``null``: JSON has no word for them.
+    """
     text = json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False)
     return write_atomically(path, lambda p: p.write_text(text + "\n", encoding="utf-8") and None)
 
@@ -63,8 +66,8 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
     """Read a state dict from safetensors, or from a torch file with ``weights_only=True``.
 
     Args:
-        path: A ``.safetensors`` file, or any file that ``torch.save`` wrote. A dictionary that holds the state dict under
-            ``state_dict``, ``model`` or ``model_state_dict`` is opened.
+        path: A ``.safetensors`` file, or any file that ``torch.save`` wrote. A dictionary that holds the state
+            dict under ``state_dict``, ``model`` or ``model_state_dict`` is opened.
 
     Returns:
         Parameter and buffer names to CPU tensors.
@@ -97,8 +100,8 @@ def _read_torch(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise CheckpointError(
-            f"checkpoint must hold tensors only. Got {str(path)!r}, which needs unsafe unpickling (it could run any code) or "
-            "is damaged. If you trust its source, convert it once where it was made: "
+            f"checkpoint must hold tensors only. Got {str(path)!r}, which needs unsafe unpickling (it "
+            "could run any code) or is damaged. If you trust its source, convert it once where it was made: "
             "safetensors.torch.save_file(model.state_dict(), 'model.safetensors')."
         ) from None
     except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:

@@ -17,7 +17,8 @@ __all__ = ["Result"]
 class Result(ABC):
     """Base of the frozen dataclasses that capabilities return.
 
-    A subclass says what it is as plain data (``to_dict``/``from_dict``) and as a table (``to_frame``); files and pages follow.
+    A subclass says what it is as plain data (``to_dict``/``from_dict``) and as a table
+    (``to_frame``); files and pages follow.
     """
 
     @abstractmethod

@@ -1,7 +1,8 @@
 """Errors of our own kinds.
 
-Wrong values raise ``ValueError``, wrong kinds ``TypeError`` and failed self-checks ``RuntimeError``; the classes here are
-for what a caller may want to tell apart. Every message reads ``<name> must be <rule>. Got <value>.`` and says what to do.
+Wrong values raise ``ValueError``, wrong kinds ``TypeError`` and failed self-checks ``RuntimeError``; the classes
+here are for what a caller may want to tell apart. Every message reads ``<name> must be <rule>. Got <value>.`` and
+says what to do.
 """
 
 __all__ = ["CaptureError", "CheckpointError", "DataError", "IntertwineError", "MissingExtraError", "VerificationError"]
@@ -31,4 +32,6 @@ class MissingExtraError(IntertwineError, ImportError):
     """An optional package that a feature needs."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"{package} must be installed for this. Got no such package. Run: pip install 'intertwine[{extra}]'.")
+        super().__init__(
+            f"{package} must be installed for this. Got no such package. Run: pip install 'intertwine[{extra}]'."
+        )

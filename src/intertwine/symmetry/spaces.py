@@ -4,16 +4,18 @@ These are values: they hold names, sizes and exponents, never a tensor of the mo
 saved description and a sharded checkpoint all work with the same objects.
 
 Conventions
-    An element ``g`` of a space of ``n`` units holds a permutation ``p``, positive scales ``exp(t_k)`` (one vector per scale
-    generator ``k``), signs ``s_k`` in {+1, -1} (one vector per sign generator) and, where the space is linear, a matrix ``M``.
+    An element ``g`` of a space of ``n`` units holds a permutation ``p``, positive scales ``exp(t_k)`` (one vector
+    per scale generator ``k``), signs ``s_k`` in {+1, -1} (one vector per sign generator) and, where the space is
+    linear, a matrix ``M``.
     A tensor axis that carries the space as a ``Leaf`` becomes
 
         new[i] = prod_k exp(scale[k] * t_k[i]) * prod_k s_k[i] ** sign[k] * old[p[i]]
 
-    and, for a linear space, is further multiplied by ``M`` (variance +1) or by the inverse transpose of ``M`` (variance -1).
+    and, for a linear space, is further multiplied by ``M`` (variance +1) or by the inverse transpose of ``M``
+    (variance -1).
     A space with ``parents`` has its own element for every unit of the parents (a wreath product: per-head bases,
-    groups of a grouped convolution): its arrays carry leading axes of the parents' sizes, in the order of ``parents``, indexed
-    by the parents' *new* units.
+    groups of a grouped convolution): its arrays carry leading axes of the parents' sizes, in the order
+    of ``parents``, indexed by the parents' *new* units.
 """
 
 from dataclasses import dataclass
@@ -21,7 +23,19 @@ from fractions import Fraction
 from math import prod
 from typing import Literal
 
-__all__ = ["Axis", "BatchNormTensors", "Fixed", "FixedAxis", "Layout", "Leaf", "Part", "Product", "Space", "Sum", "axis_size"]
+__all__ = [
+    "Axis",
+    "BatchNormTensors",
+    "Fixed",
+    "FixedAxis",
+    "Layout",
+    "Leaf",
+    "Part",
+    "Product",
+    "Space",
+    "Sum",
+    "axis_size",
+]
 
 
 @dataclass(frozen=True)
@@ -70,7 +84,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Product:
-    """An axis that is a row-major product of factors, outermost first: heads x head dimension, channel x height x width."""
+    """An axis that is a row-major product of factors, outermost first: heads x head dimension."""
 
     factors: tuple["Axis", ...]
 
@@ -79,7 +93,8 @@ class Product:
 class Part:
     """A piece of a ``Sum``: the rows in ``ranges`` (half-open, in this order) together form ``axis``.
 
-    More than one range means that units of one space lie apart, such as the two zero-padded ends of an option-A shortcut.
+    More than one range means that units of one space lie apart, such as the two zero-padded ends of an
+    option-A shortcut.
     """
 
     ranges: tuple[tuple[int, int], ...]
@@ -88,7 +103,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Sum:
-    """An axis that is a concatenation: packed q, k, v; concatenated branches; padded shortcuts. The parts cover it exactly."""
+    """An axis that is a concatenation, covered exactly by its parts: packed q, k, v; branches; padded shortcuts."""
 
     parts: tuple[Part, ...]
 

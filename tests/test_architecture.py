@@ -1,0 +1,87 @@
+"""The rooms of the code: imports point down only, and importing the package is cheap."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "intertwine"
+
+# room -> the rooms it may import at module level or inside functions (everything may use the ground files)
+GROUND = {"errors", "_io", "_progress", "_result", "_checks"}
+MAY_IMPORT = {
+    "groups": set(),
+    "graph": set(),
+    "taps": set(),
+    "symmetry": {"groups", "graph", "taps", "testing"},
+    "testing": set(),
+    "similarity": {"groups", "graph", "taps", "symmetry"},
+    "dissection": {"groups", "graph", "taps", "symmetry"},
+    "lab": {"groups", "graph", "taps", "symmetry", "similarity", "dissection", "testing"},
+    "report": {"groups", "graph", "taps", "symmetry", "similarity", "dissection"},
+    "cli": {"groups", "graph", "taps", "symmetry", "similarity", "dissection", "report", "lab", "testing"},
+}
+# Result.to_html() writes a page: the one arrow that points up.
+EXCEPTIONS = {("_result", "report")}
+
+
+def imported_rooms(file: Path) -> set[str]:
+    """Rooms of intertwine that a file imports, type-checking blocks left out."""
+    package = ["intertwine", *file.relative_to(SOURCE).with_suffix("").parts]
+    tree = ast.parse(file.read_text())
+    typing_only = {
+        child
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for child in ast.walk(node)
+    }
+    rooms = set()
+    for node in ast.walk(tree):
+        if node in typing_only:
+            continue
+        if isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level] if node.level else []
+            module = [*base, *(node.module.split(".") if node.module else [])]
+            if module == ["intertwine"]:
+                rooms |= {alias.name for alias in node.names}
+            elif module and module[0] == "intertwine":
+                rooms.add(module[1])
+        elif isinstance(node, ast.Import):
+            rooms |= {a.name.split(".")[1] for a in node.names if a.name.startswith("intertwine.")}
+    return rooms
+
+
+def files():
+    return sorted(p for p in SOURCE.rglob("*.py") if p.name != "__init__.py" or p.parent != SOURCE)
+
+
+@pytest.mark.parametrize("file", files(), ids=lambda f: str(f.relative_to(SOURCE)))
+def test_imports_point_down_only(file):
+    room = file.relative_to(SOURCE).parts[0].removesuffix(".py")
+    allowed = MAY_IMPORT.get(room, set()) | {room} | GROUND
+    wrong = {r for r in imported_rooms(file) - allowed if (room, r) not in EXCEPTIONS}
+    assert not wrong, f"{room} may not import {sorted(wrong)}"
+
+
+def test_the_rule_sees_a_wrong_import(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "SOURCE", tmp_path)
+    (tmp_path / "groups").mkdir()
+    bad = tmp_path / "groups" / "bad.py"
+    bad.write_text("from ..lab.data import load\n")
+    assert imported_rooms(bad) == {"lab"}
+
+
+def loaded_after(statement: str) -> set[str]:
+    code = f"{statement}; import sys; print(*sys.modules)"
+    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+
+
+def test_importing_the_package_is_cheap():
+    heavy = {"sklearn", "plotly", "pandas", "transformers", "matplotlib", "pyarrow", "scipy", "rich", "typer"}
+    assert not heavy & loaded_after("import intertwine")
+
+
+def test_help_needs_no_torch():
+    assert "torch" not in loaded_after("import intertwine.cli")
