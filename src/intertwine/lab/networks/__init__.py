@@ -1,0 +1,27 @@
+"""The papers' architectures as plain modules, and a registry that builds them from a line of text."""
+
+from .cct import cct_6_3x1
+from .myrtle import myrtle_cnn
+from .paper_taps import paper_taps
+from .registry import Network, build, describe, fit_to, names, parse
+from .resnet import cifar_resnet, resnet18
+from .small import digits_cnn, mlp
+
+__all__ = [
+    # by name
+    "build",
+    "names",
+    "describe",
+    "parse",
+    "fit_to",
+    "Network",
+    # architectures
+    "mlp",
+    "digits_cnn",
+    "myrtle_cnn",
+    "cifar_resnet",
+    "resnet18",
+    "cct_6_3x1",
+    # the first paper's layer numbers
+    "paper_taps",
+]

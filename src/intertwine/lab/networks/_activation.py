@@ -1,0 +1,17 @@
+"""The one nonlinearity of the papers' networks."""
+
+from torch import nn
+
+__all__ = ["rectifier"]
+
+
+def rectifier(leaky_slope: float) -> nn.Module:
+    """ReLU, or LeakyReLU with the given negative slope (v2 Table 3); never in place, so that every module can be tapped.
+
+    Args:
+        leaky_slope: Slope for negative inputs. 0 gives a plain ``nn.ReLU``, 1 the identity.
+
+    Returns:
+        A new module.
+    """
+    return nn.LeakyReLU(leaky_slope) if leaky_slope else nn.ReLU()

@@ -1,0 +1,219 @@
+"""Built-in networks by name: ``build("myrtle_cnn:width=512,bn=false")``."""
+
+from __future__ import annotations
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from .cct import cct_6_3x1
+from .myrtle import myrtle_cnn
+from .resnet import cifar_resnet, resnet18
+from .small import digits_cnn, mlp
+
+__all__ = ["Network", "build", "describe", "fit_to", "names", "parse"]
+
+
+@dataclass(frozen=True)
+class Network:
+    """One entry of the registry.
+
+    Args:
+        name: What users type.
+        factory: Function with annotated arguments that all have defaults.
+        input_shape: Shape of one input at the default arguments.
+        source: Where the architecture is from.
+        fixed: Arguments that the name itself decides.
+    """
+
+    name: str
+    factory: Callable[..., nn.Module]
+    input_shape: tuple[int, ...]
+    source: str
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Argument names and defaults, without the fixed ones."""
+        found = inspect.signature(self.factory).parameters
+        return {name: p.default for name, p in found.items() if name not in self.fixed}
+
+    @property
+    def parameters(self) -> int:
+        """Trainable parameters at the default arguments; counted without allocating them."""
+        with torch.device("meta"):
+            return sum(p.numel() for p in self.factory(**self.fixed).parameters())
+
+
+_CIFAR = (3, 32, 32)
+_NETWORKS = {
+    network.name: network
+    for network in (
+        Network("mlp", mlp, (1, 8, 8), "fully connected, for digits"),
+        Network("digits_cnn", digits_cnn, (1, 8, 8), "small CNN, for digits"),
+        Network("myrtle_cnn", myrtle_cnn, _CIFAR, "paper 1, v1 Fig. 23 (v2 Fig. 26)"),
+        Network("resnet20", cifar_resnet, _CIFAR, "paper 1, v1 Fig. 24 (v2 Fig. 27)", {"depth": 20}),
+        *(
+            Network(f"resnet{depth}", cifar_resnet, _CIFAR, "He et al. 2016, section 4.2", {"depth": depth})
+            for depth in (32, 44, 56, 110)
+        ),
+        Network("resnet18", resnet18, _CIFAR, "paper 1, v1 Fig. 25 (v2 Fig. 28)"),
+        Network("cct_6_3x1", cct_6_3x1, _CIFAR, "paper 1, v2 D.4; Hassani et al. 2021"),
+    )
+}
+
+
+def names() -> list[str]:
+    """Names that ``build`` knows.
+
+    Example:
+        >>> "resnet20" in names()
+        True
+    """
+    return list(_NETWORKS)
+
+
+def describe() -> list[Network]:
+    """All built-in networks, in the order in which ``names`` lists them.
+
+    Example:
+        >>> [n.parameters for n in describe() if n.name == "resnet18"]
+        [11173962]
+    """
+    return list(_NETWORKS.values())
+
+
+def build(spec: str, **arguments: Any) -> nn.Module:
+    """Build a network from ``name`` or ``name:argument=value,...``, with torch's current random state.
+
+    Args:
+        spec: Name and arguments. Booleans are ``true`` or ``false``, tuples are joined by ``-`` (``widths=64-32``).
+        arguments: More arguments, already typed.
+
+    Returns:
+        The network in training mode.
+
+    Raises:
+        ValueError: If the name or an argument is unknown, given twice, or does not parse.
+
+    Example:
+        >>> build("mlp:widths=32-16,leaky_slope=0.1").linear2
+        Linear(in_features=32, out_features=16, bias=True)
+    """
+    name, parsed = parse(spec)
+    network = _NETWORKS[name]
+    for key in arguments:
+        _check_argument(network, key)
+        if key in parsed:
+            raise ValueError(f"argument {key} must be given once. Got it in {spec!r} and as a keyword.")
+    return network.factory(**network.fixed, **parsed, **arguments)
+
+
+def parse(spec: str) -> tuple[str, dict[str, Any]]:
+    """Split ``name:argument=value,...`` into the name and typed arguments.
+
+    Args:
+        spec: See ``build``.
+
+    Returns:
+        The name and the arguments that were given.
+
+    Raises:
+        ValueError: If the name or an argument is unknown, given twice, or does not parse.
+
+    Example:
+        >>> parse("myrtle_cnn:width=512,bn=false")
+        ('myrtle_cnn', {'width': 512, 'bn': False})
+    """
+    name, _, text = spec.partition(":")
+    if name not in _NETWORKS:
+        raise ValueError(f"network must be one of {', '.join(_NETWORKS)}. Got {name!r}.")
+    network = _NETWORKS[name]
+    hints = typing.get_type_hints(network.factory)
+    parsed: dict[str, Any] = {}
+    for part in filter(None, text.split(",")):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals:
+            raise ValueError(f"arguments must be written name=value. Got {part!r} in {spec!r}.")
+        _check_argument(network, key)
+        if key in parsed:
+            raise ValueError(f"argument {key} must be given once. Got it twice in {spec!r}.")
+        parsed[key] = _convert(key, value, hints[key])
+    return name, parsed
+
+
+def fit_to(spec: str, shape: tuple[int, ...], classes: int) -> str:
+    """Add to ``spec`` the arguments that data of another shape or number of classes needs.
+
+    Args:
+        spec: See ``build``; arguments given there win.
+        shape: Shape of one input, ``(C, H, W)`` or any other for ``mlp``.
+        classes: Number of classes.
+
+    Returns:
+        The spec, unchanged where the defaults fit.
+
+    Raises:
+        ValueError: If the spec does not parse.
+
+    Example:
+        >>> fit_to("resnet20:option=B", (3, 32, 32), 100)
+        'resnet20:option=B,classes=100'
+        >>> fit_to("mlp", (1, 28, 28), 10)
+        'mlp:shape=1-28-28'
+    """
+    name, parsed = parse(spec)
+    defaults = _NETWORKS[name].arguments
+    wanted = {"classes": classes, "channels": shape[0], "shape": tuple(shape), "size": shape[-1]}
+    added = [
+        f"{key}={'-'.join(map(str, value)) if isinstance(value, tuple) else value}"
+        for key, value in wanted.items()
+        if key in defaults and key not in parsed and defaults[key] != value
+    ]
+    if not added:
+        return spec
+    return spec + (("," if parsed else ":") if ":" not in spec or parsed else "") + ",".join(added)
+
+
+def _check_argument(network: Network, key: str) -> None:
+    if key not in network.arguments:
+        listed = ", ".join(f"{name}={_show(value)}" for name, value in network.arguments.items())
+        raise ValueError(f"argument of {network.name} must be one of {listed}. Got {key!r}.")
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "-".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _convert(key: str, text: str, hint: Any) -> Any:
+    """Read ``text`` as the annotated type."""
+    origin = typing.get_origin(hint)
+    if origin in (types.UnionType, typing.Union):  # the only unions here are "X | None"
+        return None if text.lower() == "none" else _convert(key, text, typing.get_args(hint)[0])
+    if origin is Literal:
+        options = typing.get_args(hint)
+        if text in options:
+            return text
+        raise ValueError(f"{key} must be one of {', '.join(options)}. Got {text!r}.")
+    if hint is bool:
+        if text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        raise ValueError(f"{key} must be true or false. Got {text!r}.")
+    if origin is tuple:
+        return tuple(_number(key, part, int, "whole numbers joined by '-'") for part in text.split("-"))
+    return _number(key, text, hint, "a whole number" if hint is int else "a number")
+
+
+def _number(key: str, text: str, kind: Callable[[str], Any], rule: str) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        raise ValueError(f"{key} must be {rule}. Got {text!r}.") from None
