@@ -1,0 +1,101 @@
+"""What a batch is, and how it enters a model: a tensor, ``(inputs, labels, ...)``, or keyword arguments."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["call", "device_of", "head", "peek", "size"]
+
+_LABELS = ("labels", "label")  # left out of keyword batches: with them, models compute losses that nobody asked for
+
+
+def call(model: nn.Module, batch: Any, device: torch.device | None) -> Any:
+    """Run ``model`` on the inputs of ``batch``, moved to ``device`` (``None`` leaves them where they are)."""
+    inputs = _move(_inputs(batch), device)
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
+
+
+def size(batch: Any) -> int:
+    """The number of examples: the length of the first axis of the first input tensor.
+
+    Raises:
+        TypeError: If there is no tensor among the inputs.
+    """
+    for tensor in _tensors(_inputs(batch)):
+        return tensor.shape[0] if tensor.ndim else 1
+    raise TypeError(
+        f"a batch must be a tensor, a tuple (inputs, labels, ...) or a dict of tensors. Got {type(batch).__name__}."
+    )
+
+
+def head(batch: Any, examples: int) -> Any:
+    """The inputs of ``batch`` cut to its first examples; a dict stays a dict, everything else becomes ``(inputs,)``."""
+    n = size(batch)
+
+    def cut(tensor: Tensor) -> Tensor:
+        return tensor[:examples] if tensor.ndim and tensor.shape[0] == n else tensor
+
+    inputs = _map(_inputs(batch), cut)
+    return inputs if isinstance(inputs, Mapping) else (inputs,)
+
+
+def peek(loader: Iterable[Any]) -> tuple[Any, Iterator[Any]]:
+    """The first batch, and an iterator over all batches, that one included: the loader is read once.
+
+    Raises:
+        TypeError: If the loader cannot be iterated over.
+        ValueError: If it yields nothing.
+    """
+    if not isinstance(loader, Iterable) or isinstance(loader, Tensor | Mapping | str):
+        raise TypeError(
+            f"loader must be an iterable of batches. Got {type(loader).__name__}. For one batch, pass [batch]."
+        )
+    batches = iter(loader)
+    for first in batches:
+        return first, chain([first], batches)
+    raise ValueError(
+        "loader must yield at least one batch. Got none. A generator can be read only once: "
+        "pass a list or a DataLoader to use it again."
+    )
+
+
+def device_of(model: nn.Module) -> torch.device | None:
+    """Where the model's first parameter or buffer lives, ``None`` for a model without any."""
+    for tensor in chain(model.parameters(), model.buffers()):
+        return tensor.device
+    return None
+
+
+def _inputs(batch: Any) -> Any:
+    """The inputs: a mapping for keyword arguments, a tuple for several positional ones, else one value."""
+    if isinstance(batch, Mapping):
+        return {key: value for key, value in batch.items() if key not in _LABELS}
+    if isinstance(batch, tuple | list) and batch:
+        first = batch[0]
+        return tuple(first) if isinstance(first, tuple | list) else _inputs(first)
+    return batch
+
+
+def _map(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {key: _map(item, change) for key, item in value.items()}
+    return tuple(_map(item, change) for item in value) if isinstance(value, tuple) else value
+
+
+def _move(value: Any, device: torch.device | None) -> Any:
+    return value if device is None else _map(value, lambda tensor: tensor.to(device, non_blocking=True))
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _tensors(item)

@@ -1,0 +1,56 @@
+"""Which axis of an output holds the channels: asked of the modules that know, guessed from the rank otherwise."""
+
+from torch import nn
+
+__all__ = ["ChannelGuess", "is_activation"]
+
+_FIRST = (
+    nn.modules.conv._ConvNd,
+    nn.modules.batchnorm._NormBase,  # batch and instance norm
+    nn.GroupNorm,
+    nn.modules.pooling._MaxPoolNd,
+    nn.modules.pooling._AvgPoolNd,
+    nn.modules.pooling._AdaptiveAvgPoolNd,
+    nn.modules.pooling._AdaptiveMaxPoolNd,
+)
+_LAST = (nn.Linear, nn.Embedding, nn.MultiheadAttention)
+_NOT_ACTIVATIONS = (nn.MultiheadAttention, nn.Softmax, nn.LogSoftmax, nn.Softmax2d, nn.Softmin)
+
+
+def is_activation(module: nn.Module) -> bool:
+    """Whether a module applies a nonlinearity to each entry: torch's own, and classes named ``...Activation``."""
+    if isinstance(module, _NOT_ACTIVATIONS):
+        return False
+    return type(module).__module__ == "torch.nn.modules.activation" or type(module).__name__.endswith("Activation")
+
+
+class ChannelGuess:
+    """Guesses the channel axis of outputs, given in the order in which they were made.
+
+    Convolutions, batch, instance and group norms and pooling keep channels on axis 1; linear layers, embeddings,
+    attention and a layer norm over one axis keep them last. Any other module (an activation, a block) has its channels
+    where the latest of those with an output of the same shape has them. Failing that, rank decides: axis 1 for matrices
+    and images, and the last axis for rank 3, read as tokens ``(N, T, C)``.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, ...], int] = {}
+
+    def __call__(self, module: nn.Module, shape: tuple[int, ...]) -> int:
+        """The channel axis of an output of ``shape``: 1 or -1."""
+        known = self._by_kind(module)
+        if known is not None:
+            self._known[shape] = known
+        axis = self._known.get(shape, -1 if len(shape) == 3 else 1)
+        return 1 if len(shape) == 2 else axis
+
+    @staticmethod
+    def _by_kind(module: nn.Module) -> int | None:
+        if isinstance(module, _FIRST):
+            return 1
+        if isinstance(module, _LAST):
+            return -1
+        # Subclasses of LayerNorm often permute axes around it, so that only the class itself is sure.
+        if type(module) in {nn.LayerNorm, nn.RMSNorm} and len(module.normalized_shape) == 1:  # type: ignore[arg-type]
+            return -1
+        return None

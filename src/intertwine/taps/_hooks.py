@@ -1,0 +1,55 @@
+"""Watching a run: hooks that exist only while it lasts, in evaluation mode."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from torch import nn
+
+__all__ = ["evaluating", "modules", "unwrap", "watching"]
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The module itself, where ``torch.compile`` wrapped it: compiled code does not call new hooks."""
+    return getattr(model, "_orig_mod", model)
+
+
+def modules(model: nn.Module) -> dict[str, nn.Module]:
+    """Names to modules; a module registered under several names appears under the first."""
+    return dict(model.named_modules())
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode; afterwards every module has the training flag that it had.
+
+    The flags are set one by one: ``model.eval()`` may be overridden to do more, and could not be undone.
+    """
+    flags = [(module, module.training) for module in model.modules()]
+    try:
+        for module, _ in flags:
+            module.training = False
+        yield
+    finally:
+        for module, training in flags:
+            module.training = training
+
+
+@contextmanager
+def watching(watched: Mapping[str, nn.Module], see: Callable[[str, int, nn.Module, Any], None]) -> Iterator[None]:
+    """Call ``see(name, k, module, output)`` at the ``k``-th call of every watched module, while the block runs."""
+    calls: Counter[str] = Counter()
+
+    def hook_for(name: str) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(module: nn.Module, _: Any, output: Any) -> None:
+            k = calls[name]
+            calls[name] += 1
+            see(name, k, module, output)
+
+        return hook
+
+    with ExitStack() as attached:
+        for name, module in watched.items():
+            attached.callback(module.register_forward_hook(hook_for(name)).remove)
+        yield

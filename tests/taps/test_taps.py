@@ -1,0 +1,294 @@
+"""Features are exactly what the model computed, and the model is exactly as it was."""
+
+from collections import OrderedDict
+
+import pytest
+import torch
+from tap_models import Fails, Functional, InPlace, Nested, SharedRelu, Words, hooks
+from torch import nn
+
+from intertwine import taps
+
+
+def images(n=6):
+    return torch.randn(n, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def names(points):
+    return [p.name for p in points]
+
+
+# what is read
+
+
+def test_a_shared_module_has_one_point_per_call():
+    model, x = SharedRelu(), images()
+    features = taps.collect(model, x.split(2))
+    assert list(features) == ["relu#0", "relu#1", "relu#2"]
+    first = model.stem(x).relu()
+    second = model.down(first).relu()
+    torch.testing.assert_close(features["relu#0"], first)
+    torch.testing.assert_close(features["relu#1"], second)
+    torch.testing.assert_close(features["relu#2"], model.head(second.mean((2, 3))).relu())
+
+
+def test_a_module_under_two_names_goes_by_the_first():
+    lin = nn.Linear(3, 3)
+    model = nn.Sequential(OrderedDict(a=lin, b=nn.Tanh(), c=lin))
+    assert names(taps.layers(model, torch.ones(2, 3))) == ["a#0", "b", "a#1", ""]
+    with pytest.raises(ValueError, match=r"which call.*'a', which runs 2 times.*'a#0', 'a#1'"):
+        taps.collect(model, [torch.ones(2, 3)], ["a"])
+
+
+def test_in_place_changes_come_too_late():
+    model, x = InPlace().eval(), images()
+    features = taps.collect(model, [x], ["conv", "norm", "relu"])
+    conv = model.conv(x)
+    torch.testing.assert_close(features["conv"], conv)
+    torch.testing.assert_close(features["norm"], model.norm(conv))
+    torch.testing.assert_close(features["relu"], model.norm(conv).relu())
+
+
+def test_outputs_of_tuples_and_mappings():
+    model, x = Nested(), torch.randn(4, 5, 8)
+    with taps.tap(model, ["attention", "pair"]) as tapped:
+        features = tapped(x)
+        assert features["attention"].shape == (4, 5, 8)
+        torch.testing.assert_close(features["pair"], features["attention"])
+    with taps.tap(model, ["attention", "pair"], outputs={"attention": 1, "pair": "logits"}) as tapped:
+        features = tapped(x)
+        assert features["attention"].shape == (4, 5, 5)
+        assert features["pair"].shape == (4, 8)
+    zeroth = taps.collect(model, [x], ["attention"], outputs={"attention": 0})
+    assert zeroth["attention"].shape == (4, 5, 8)
+    doubled = taps.collect(
+        model, [x], ["pair"], outputs=lambda out: 2 * out["logits"] if isinstance(out, dict) else None
+    )
+    torch.testing.assert_close(doubled["pair"], 2 * features["pair"])
+
+
+def test_outputs_by_call():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm = nn.LSTM(3, 3, batch_first=True)
+
+        def forward(self, x):
+            return self.lstm(self.lstm(x)[0])[0]
+
+    swap = {"lstm#1": lambda out: out[1][0].transpose(0, 1)}
+    features = taps.collect(Twice(), [torch.randn(2, 4, 3)], "lstm*", outputs=swap)
+    assert {k: tuple(v.shape) for k, v in features.items()} == {"lstm#0": (2, 4, 3), "lstm#1": (2, 1, 3)}
+
+
+def test_only_points_with_the_batch_first_are_listed():
+    listed = names(taps.layers(Nested(), torch.randn(4, 5, 8)))
+    assert listed == ["attention", "pair", ""]  # no table (no batch), sort (integers), unused (never runs)
+
+
+def test_default_layers_are_activations_or_else_leaves():
+    assert list(taps.collect(InPlace(), [images()])) == ["relu"]
+    assert list(taps.collect(Functional(), [torch.randn(4, 3)])) == ["one", "two"]
+
+
+def test_patterns_choose_what_matches_in_run_order():
+    model = SharedRelu()
+    assert list(taps.collect(model, [images()], ["head", "relu#*"])) == ["head", "relu#0", "relu#1", "relu#2"]
+    assert list(taps.collect(model, [images()], "relu#[02]")) == ["relu#0", "relu#2"]
+
+
+def test_batches_of_every_kind_give_the_same_features():
+    model, ids = Words(), torch.arange(10).view(2, 5)
+    plain = taps.collect(model, [ids])["act"]
+    for batch in [
+        (ids, torch.zeros(2)),
+        [ids, 1],
+        {"input_ids": ids, "labels": ids},
+        ({"input_ids": ids}, ids),
+        ((ids,), 0),
+    ]:
+        assert torch.equal(taps.collect(model, [batch])["act"], plain)
+
+
+def test_max_examples_stops_reading():
+    def batches():
+        yield images(4)
+        yield images(4)
+        raise AssertionError("read too far")
+
+    assert taps.collect(SharedRelu(), batches(), ["stem"], max_examples=7)["stem"].shape[0] == 7
+
+
+def test_the_batch_goes_where_it_is_told():
+    with taps.tap(Functional().to("meta"), ["one"], device="meta") as tapped:
+        assert tapped(torch.ones(2, 3))["one"].device.type == "meta"
+
+
+def test_a_batch_that_cannot_be_cut_is_used_whole():
+    class Whole(nn.Linear):
+        def forward(self, x):
+            if x.shape[0] != 6:
+                raise IndexError("needs six")
+            return super().forward(x)
+
+    assert names(taps.layers(nn.Sequential(Whole(3, 2)), torch.ones(6, 3))) == ["0", ""]
+
+
+# the channel axis
+
+
+@pytest.mark.parametrize(
+    ("model", "x", "axis"),
+    [
+        (nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()), torch.zeros(2, 3, 5, 5), 1),
+        (nn.Sequential(nn.Conv1d(3, 4, 1), nn.ReLU()), torch.zeros(2, 3, 5), 1),
+        (nn.Sequential(nn.Linear(5, 4), nn.GELU()), torch.zeros(2, 3, 5), -1),
+        (nn.Sequential(nn.Linear(5, 4), nn.GELU()), torch.zeros(2, 3, 3, 5), -1),  # channels-last images
+        (nn.Sequential(nn.LayerNorm(5), nn.GELU()), torch.zeros(2, 3, 5), -1),
+        (nn.Sequential(nn.LayerNorm([3, 5]), nn.GELU()), torch.zeros(2, 3, 5), -1),  # rank decides
+        (nn.Sequential(nn.Linear(5, 4), nn.ReLU()), torch.zeros(2, 5), 1),
+        (nn.Sequential(nn.Conv3d(1, 4, 1), nn.ReLU()), torch.zeros(2, 1, 3, 3, 3), 1),
+    ],
+)
+def test_channel_axis(model, x, axis):
+    assert [p.channel_dim for p in taps.layers(model, x)] == [axis] * (len(model) + 1)
+
+
+# the model is as it was
+
+
+def frozen_in_eval(model):
+    model.train()
+    model.norm.eval()
+    return {name: module.training for name, module in model.named_modules()}
+
+
+def test_flags_buffers_and_hooks_are_as_before():
+    model = InPlace()
+    flags = frozen_in_eval(model)
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+    mine = model.conv.register_forward_hook(lambda *_: None)
+    taps.collect(model, images().split(2), ["conv", "relu"])
+    assert {name: module.training for name, module in model.named_modules()} == flags
+    assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
+    assert hooks(model) == 1
+    mine.remove()
+
+
+def test_an_exception_leaves_nothing_behind():
+    model = Fails().train()
+    batches = [torch.ones(4, 3), torch.ones(4, 3), torch.full((4, 3), 13.0)]
+    with pytest.raises(ArithmeticError, match="thirteen"):
+        taps.collect(model, batches)
+    assert hooks(model) == 0
+    assert all(m.training for m in model.modules())
+    assert torch.is_grad_enabled()
+
+
+def test_hooks_exist_only_while_a_batch_runs():
+    model = Functional()
+    with taps.tap(model, ["one"]) as tapped:
+        features = tapped(torch.ones(2, 3))
+        assert hooks(model) == 0
+        assert not features["one"].requires_grad
+        assert torch.is_grad_enabled()  # what the caller does between batches is the caller's
+        assert not model.one.training
+    assert model.one.training
+
+
+def test_inputs_are_not_changed():
+    x = images()
+    before = x.clone()
+    taps.collect(InPlace(), [x])
+    assert torch.equal(x, before)
+
+
+def test_tapped_can_be_entered_again_but_not_twice_at_once():
+    tapped = taps.tap(Functional(), ["one"])
+    for _ in range(2):
+        with tapped:
+            tapped(torch.ones(2, 3))
+    with tapped, pytest.raises(RuntimeError, match="entered once at a time"):
+        tapped.__enter__()
+
+
+def test_compiled_models_are_read_through(monkeypatch):
+    model = Functional()
+    compiled = torch.compile(model, backend="eager")
+    assert torch.equal(taps.collect(compiled, [torch.ones(2, 3)])["two"], model(torch.ones(2, 3)).detach())
+
+
+# errors
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        (["rellu#1"], r"must be names of modules that run\. Got 'rellu#1'\. Close names: 'relu#"),
+        (["relu"], r"which call of a module is meant\. Got 'relu', which runs 3 times"),
+        (["relu#3"], r"Got 'relu#3'\. Close names"),
+        (["nothing.*"], r"Got 'nothing\.\*'"),
+        ([], r"at least one layer"),
+    ],
+)
+def test_wrong_layers(layers, message):
+    with pytest.raises(ValueError, match=message):
+        taps.collect(SharedRelu(), [images()], layers)
+
+
+@pytest.mark.parametrize("name", ["unused", "table", "sort"])
+def test_layers_without_features(name):
+    with pytest.raises(ValueError, match=rf"first axis is the batch\. Got '{name}'"):
+        taps.collect(Nested(), [torch.randn(4, 5, 8)], [name])
+
+
+def test_wrong_layers_are_refused_after_two_examples():
+    seen = []
+    model = Functional()
+    model.one.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[0]))
+    with pytest.raises(ValueError, match="Close names"):
+        taps.collect(model, [torch.ones(100, 3)] * 5, ["three"])
+    assert seen == [2]
+
+
+def test_a_layer_that_stops_running():
+    class Sometimes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lin = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.lin(x) if x.sum() > 0 else x
+
+    with pytest.raises(RuntimeError, match=r"must run on every batch\. Got a batch on which \['lin'\]"):
+        taps.collect(Sometimes(), [torch.ones(4, 3), -torch.ones(4, 3)], ["lin"])
+
+
+def test_shapes_that_change_between_batches():
+    with pytest.raises(ValueError, match=r"'0' must have one shape in all batches\. Got .*Pad or resize"):
+        taps.collect(nn.Sequential(nn.Conv2d(3, 2, 1)), [torch.ones(4, 3, 5, 5), torch.ones(4, 3, 6, 6)])
+
+
+def test_no_batches_and_no_loader():
+    with pytest.raises(ValueError, match=r"at least one batch\. Got none"):
+        taps.collect(Functional(), [])
+    used_up = iter([torch.ones(2, 3)])
+    taps.collect(Functional(), used_up)
+    with pytest.raises(ValueError, match="read only once"):
+        taps.collect(Functional(), used_up)
+    with pytest.raises(TypeError, match=r"iterable of batches\. Got Tensor\. For one batch, pass \[batch\]"):
+        taps.collect(Functional(), torch.ones(2, 3))
+    with pytest.raises(TypeError, match="a batch must be a tensor"):
+        taps.collect(Functional(), ["text"])
+    with pytest.raises(ValueError, match=r"max_examples must be at least 1\. Got 0"):
+        taps.collect(Functional(), [torch.ones(2, 3)], max_examples=0)
+
+
+def test_a_call_outside_the_block():
+    with pytest.raises(RuntimeError, match="inside 'with tap"):
+        taps.tap(Functional())(torch.ones(2, 3))
+
+
+def test_a_model_without_features():
+    with pytest.raises(ValueError, match="must have a module with features to read"):
+        taps.collect(nn.Sequential(nn.Sequential()), [torch.ones(2)])
