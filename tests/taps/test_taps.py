@@ -8,6 +8,7 @@ from tap_models import Fails, Functional, InPlace, Nested, SharedRelu, Words, ho
 from torch import nn
 
 from intertwine import taps
+from intertwine.taps.batches import regroup, size
 
 
 def images(n=6):
@@ -292,3 +293,28 @@ def test_a_call_outside_the_block():
 def test_a_model_without_features():
     with pytest.raises(ValueError, match="must have a module with features to read"):
         taps.collect(nn.Sequential(nn.Sequential()), [torch.ones(2)])
+
+
+# batches
+
+
+def test_a_model_that_overwrites_its_input_sees_a_copy():
+    x = -torch.ones(4, 3)
+    taps.collect(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 2)), [x])
+    assert (x == -1).all()
+
+
+@pytest.mark.parametrize("sizes", [[1] * 11, [5, 5, 1], [9, 2], [3], [4, 4, 4], [2, 9, 1, 1, 1]])
+def test_regroup_keeps_every_example_in_order_and_leaves_no_small_rest(sizes):
+    x = torch.arange(sum(sizes)).view(-1, 1)
+    for wrap in [lambda t: t, lambda t: (t, 0), lambda t: {"x": t}, lambda t: ((t, t), 0)]:
+        groups = list(regroup([wrap(part) for part in x.split(sizes)], at_least=4))
+        assert sum(size(g) for g in groups) == len(x)
+        assert len(groups) == 1 or min(size(g) for g in groups) >= 4
+    plain = list(regroup(x.split(sizes), at_least=4))
+    assert torch.equal(torch.cat(plain), x)
+
+
+def test_batches_of_other_shapes_are_not_joined():
+    with pytest.raises(ValueError, match="inputs of one shape to be joined"):
+        list(regroup([torch.ones(2, 3), torch.ones(2, 4)], at_least=4))

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from ._batches import call, device_of, head, size
 from ._channels import ChannelGuess, is_activation
 from ._hooks import evaluating, modules, unwrap, watching
 from ._outputs import Selector, select, selector_for
+from .batches import call, device_of, head, size
 
 __all__ = ["Point", "choose", "layers"]
 

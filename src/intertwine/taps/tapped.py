@@ -7,9 +7,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from ._batches import call, device_of, size
 from ._hooks import evaluating, modules, unwrap, watching
 from ._outputs import Selector, select, selector_for
+from .batches import call, device_of, size
 from .points import Point, choose, layers
 
 __all__ = ["Tapped", "tap"]

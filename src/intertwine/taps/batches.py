@@ -1,20 +1,23 @@
 """What a batch is, and how it enters a model: a tensor, ``(inputs, labels, ...)``, or keyword arguments."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["call", "device_of", "head", "peek", "size"]
+__all__ = ["call", "device_of", "head", "join", "peek", "regroup", "size"]
 
 _LABELS = ("labels", "label")  # left out of keyword batches: with them, models compute losses that nobody asked for
 
 
 def call(model: nn.Module, batch: Any, device: torch.device | None) -> Any:
-    """Run ``model`` on the inputs of ``batch``, moved to ``device`` (``None`` leaves them where they are)."""
-    inputs = _move(_inputs(batch), device)
+    """Run ``model`` on a copy of the inputs of ``batch`` on ``device`` (``None``: where they are).
+
+    A copy, since models that begin with an in-place operation would change the caller's data.
+    """
+    inputs = _map(_inputs(batch), lambda tensor: tensor.to(device or tensor.device, non_blocking=True, copy=True))
     if isinstance(inputs, Mapping):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
@@ -42,6 +45,40 @@ def head(batch: Any, examples: int) -> Any:
 
     inputs = _map(_inputs(batch), cut)
     return inputs if isinstance(inputs, Mapping) else (inputs,)
+
+
+def join(batches: Sequence[Any]) -> Any:
+    """One batch of inputs made of several, labels left out; they must have one shape."""
+    if len(batches) == 1:
+        return batches[0]
+    inputs = [_inputs(batch) for batch in batches]
+    if isinstance(inputs[0], Mapping):
+        return {key: _joined([i[key] for i in inputs]) for key in inputs[0]}
+    if isinstance(inputs[0], tuple):
+        return (tuple(_joined(list(parts)) for parts in zip(*inputs, strict=True)),)
+    return _joined(inputs)
+
+
+def regroup(batches: Iterable[Any], at_least: int) -> Iterator[Any]:
+    """Join batches until each holds ``at_least`` examples; what remains at the end joins the last one.
+
+    Args:
+        batches: Any batches.
+        at_least: Examples that every joined batch shall have; with fewer in all, there is one smaller batch.
+
+    Yields:
+        Batches; one that is large enough passes unchanged.
+    """
+    ready: list[Any] = []
+    growing: list[Any] = []
+    for batch in batches:
+        growing.append(batch)
+        if sum(size(part) for part in growing) >= at_least:
+            if ready:
+                yield join(ready)
+            ready, growing = growing, []
+    if ready or growing:
+        yield join(ready + growing)
 
 
 def peek(loader: Iterable[Any]) -> tuple[Any, Iterator[Any]]:
@@ -81,16 +118,24 @@ def _inputs(batch: Any) -> Any:
     return batch
 
 
+def _joined(values: list[Any]) -> Any:
+    if not isinstance(values[0], Tensor) or values[0].ndim == 0:
+        return values[0]
+    shapes = {tuple(value.shape[1:]) for value in values}
+    if len(shapes) > 1:
+        raise ValueError(
+            f"batches must have inputs of one shape to be joined. Got {sorted(shapes)}. "
+            "Pad or resize them, or make batches larger."
+        )
+    return torch.cat(values)
+
+
 def _map(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, Mapping):
         return {key: _map(item, change) for key, item in value.items()}
     return tuple(_map(item, change) for item in value) if isinstance(value, tuple) else value
-
-
-def _move(value: Any, device: torch.device | None) -> Any:
-    return value if device is None else _map(value, lambda tensor: tensor.to(device, non_blocking=True))
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
