@@ -1,0 +1,25 @@
+"""Data sets in memory, by name or path: digits, CIFAR-10 and CIFAR-100, parquet, npz, image folders."""
+
+from .cifar import load_cifar
+from .digits import load_digits
+from .images import load_images
+from .load import load
+from .npz import load_npz
+from .parquet import load_parquet
+from .splits import Batches, DataSplits, Split, make_splits
+
+__all__ = [
+    # by name
+    "load",
+    # what comes back
+    "DataSplits",
+    "Split",
+    "Batches",
+    "make_splits",
+    # one loader for each kind
+    "load_digits",
+    "load_cifar",
+    "load_parquet",
+    "load_npz",
+    "load_images",
+]

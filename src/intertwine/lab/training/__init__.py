@@ -1,0 +1,1 @@
+"""One training loop, the papers' recipes, and checkpoints with a card."""

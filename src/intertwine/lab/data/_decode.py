@@ -1,0 +1,58 @@
+"""Compressed images to one tensor; a bad image is named."""
+
+import io
+from collections.abc import Iterable
+from typing import IO, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..._progress import track
+from ...errors import DataError
+
+__all__ = ["decode_images"]
+
+
+def decode_images(encoded: Iterable[tuple[str, Any]], total: int, what: str) -> Tensor:
+    """Decode images of one size; grey where all are grey, RGB otherwise.
+
+    Args:
+        encoded: A name for messages, and the compressed bytes or a path, of each image.
+        total: Number of images.
+        what: The data set, for the progress bar and for messages.
+
+    Returns:
+        ``(N, C, H, W)`` in ``uint8``.
+
+    Raises:
+        DataError: If an image is missing, does not decode, or has another size than the first.
+    """
+    arrays: list[np.ndarray] = []
+    for name, source in track(encoded, f"decoding {what}", total, enabled=total > 5000):
+        array = _decode(name, source, what)
+        if arrays and array.shape[:2] != arrays[0].shape[:2]:
+            (h, w), (h0, w0) = array.shape[:2], arrays[0].shape[:2]
+            raise DataError(
+                f"images of {what} must all have one size. Got {w}x{h} in {name} after {w0}x{h0}. Resize them first."
+            )
+        arrays.append(array)
+    if not arrays:
+        raise DataError(f"{what} must hold at least one image. Got none.")
+    if any(array.ndim == 3 for array in arrays):
+        arrays = [array if array.ndim == 3 else np.repeat(array[:, :, None], 3, axis=2) for array in arrays]
+    images = torch.from_numpy(np.stack(arrays))
+    return images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2).contiguous()
+
+
+def _decode(name: str, source: Any, what: str) -> np.ndarray:
+    from PIL import Image, UnidentifiedImageError
+
+    if source is None:
+        raise DataError(f"every image of {what} must have bytes. Got none in {name}.")
+    stream: Any | IO[bytes] = io.BytesIO(source) if isinstance(source, bytes) else source
+    try:
+        with Image.open(stream) as image:
+            return np.asarray(image.convert("L" if image.mode in ("1", "L") else "RGB"))
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(f"every image of {what} must decode. Got a damaged one in {name} ({error}).") from None

@@ -1,0 +1,76 @@
+"""Arrays in a NumPy archive."""
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from ...errors import DataError
+from .splits import DataSplits, Split, make_splits
+
+__all__ = ["load_npz"]
+
+_KEYS = {
+    "train": (("x_train", "y_train"), ("train_images", "train_labels"), ("x", "y"), ("images", "labels")),
+    "validation": (("x_validation", "y_validation"), ("x_val", "y_val"), ("val_images", "val_labels")),
+    "test": (("x_test", "y_test"), ("test_images", "test_labels")),
+}
+
+
+def load_npz(path: str | Path) -> DataSplits:
+    """Load ``x_train, y_train`` (and ``x_test, y_test``, ``x_val, y_val``) or just ``x, y`` from a ``.npz`` file.
+
+    Inputs are ``(N, C, H, W)``, images ``(N, H, W)`` or ``(N, H, W, C)`` with 1 or 3 channels last, or vectors ``(N, C)``;
+    ``uint8`` counts 0 to 255 as 0 to 1. ``x_train`` may also be ``train_images`` or ``images``, and so on. What is
+    missing is held out from the training examples. Pickled arrays are refused.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The splits.
+
+    Raises:
+        DataError: If the file is missing, damaged, or holds other arrays.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"npz path must be an existing file. Got {str(path)!r}.")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in archive.files}
+    except (ValueError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise DataError(
+            f"npz path must be a complete .npz file of plain arrays. Got {str(path)!r}, which does not read ({error})."
+        ) from None
+    splits = {split: _split(arrays, pairs, path) for split, pairs in _KEYS.items()}
+    train = splits["train"]
+    if train is None:
+        raise DataError(
+            f"npz file must hold x_train and y_train, or x and y. Got {', '.join(arrays) or 'nothing'} in {str(path)!r}."
+        )
+    return make_splits(f"npz:{path.name}", train, splits["validation"], splits["test"])
+
+
+def _split(arrays: dict[str, np.ndarray], pairs: tuple[tuple[str, str], ...], path: Path) -> Split | None:
+    for x, y in pairs:
+        if x in arrays and y in arrays:
+            labels = arrays[y].reshape(-1)
+            if not np.issubdtype(labels.dtype, np.integer):
+                raise DataError(f"{y} must hold whole numbers. Got {labels.dtype} in {str(path)!r}.")
+            return Split(_channels_first(arrays[x], x), torch.from_numpy(labels.astype(np.int64)))
+    return None
+
+
+def _channels_first(array: np.ndarray, key: str) -> torch.Tensor:
+    if array.dtype != np.uint8 and not np.issubdtype(array.dtype, np.floating):
+        raise DataError(f"{key} must be uint8 or floating point. Got {array.dtype}.")
+    inputs = torch.from_numpy(np.ascontiguousarray(array if array.dtype == np.uint8 else array.astype(np.float32)))
+    if not torch.isfinite(inputs).all():
+        raise DataError(f"{key} must be finite. Got NaN or infinite values.")
+    if inputs.ndim == 3:
+        return inputs.unsqueeze(1)
+    if inputs.ndim == 4 and inputs.shape[1] not in (1, 3) and inputs.shape[3] in (1, 3):
+        return inputs.permute(0, 3, 1, 2).contiguous()
+    return inputs

@@ -1,0 +1,254 @@
+"""Data in memory: one split, the three splits of a data set, and batches of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ...errors import DataError
+
+__all__ = ["Batches", "DataSplits", "Split", "SplitName", "make_splits"]
+
+SplitName = Literal["train", "validation", "test"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Examples and their labels.
+
+    Args:
+        inputs: ``(N, C, *S)``; ``uint8`` images count 0 to 255 as 0 to 1, floats are taken as they are.
+        labels: ``(N,)``, ``int64``.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def to(self, device: torch.device | str) -> Split:
+        """The same split on another device."""
+        return Split(self.inputs.to(device), self.labels.to(device))
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Repeatable iterable of ``(inputs, labels)`` with inputs as float32, channels centred and scaled.
+
+    Args:
+        split: What to go through.
+        mean: Mean of each channel of the training set, on the scale 0 to 1 for images.
+        std: Standard deviation of each channel.
+        batch_size: Examples of each batch; the last one may be smaller.
+        shuffle: Whether each pass goes through a new random order.
+        generator: Source of the orders; torch's global one if ``None``.
+    """
+
+    split: Split
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    batch_size: int = 250
+    shuffle: bool = False
+    generator: torch.Generator | None = None
+
+    def __len__(self) -> int:
+        return -(-len(self.split) // self.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        n = len(self.split)
+        order = torch.randperm(n, generator=self.generator) if self.shuffle else None
+        for start in range(0, n, self.batch_size):
+            stop = start + self.batch_size
+            yield self.batch(slice(start, stop) if order is None else order[start:stop])
+
+    def batch(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
+        """The examples at ``index`` as one batch."""
+        if isinstance(index, Tensor):
+            index = index.to(self.split.labels.device)
+        return self.normalise(self.split.inputs[index]), self.split.labels[index]
+
+    def normalise(self, inputs: Tensor) -> Tensor:
+        """Scale ``uint8`` to 0 to 1, subtract each channel's mean and divide by its standard deviation."""
+        x = inputs.to(torch.float32)
+        if inputs.dtype == torch.uint8:
+            x /= 255
+        shape = (1, -1, *[1] * (x.ndim - 2))
+        mean, std = (torch.tensor(v, device=x.device).view(shape) for v in (self.mean, self.std))
+        return (x - mean) / std
+
+
+@dataclass(frozen=True)
+class DataSplits:
+    """A data set in memory: training, validation and test split; the validation split never comes from the test set.
+
+    Args:
+        name: What ``load`` was asked for, without a path.
+        train: Training split.
+        validation: Held out from the training set, for choosing weights.
+        test: For final numbers only.
+        classes: Class names, in label order.
+        mean: Mean of each channel over the training split.
+        std: Standard deviation of each channel over the training split; 1 where a channel is constant.
+    """
+
+    name: str
+    train: Split
+    validation: Split
+    test: Split
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one input, ``(C, *S)``."""
+        return tuple(self.train.inputs.shape[1:])
+
+    def split(self, name: SplitName) -> Split:
+        """A split by name.
+
+        Raises:
+            ValueError: If there is no such split.
+        """
+        if name not in ("train", "validation", "test"):
+            raise ValueError(f"split must be train, validation or test. Got {name!r}.")
+        return getattr(self, name)
+
+    def loader(
+        self,
+        split: SplitName = "test",
+        batch_size: int = 250,
+        shuffle: bool = False,
+        generator: torch.Generator | None = None,
+        examples: int | None = None,
+    ) -> Batches:
+        """Batches of normalised inputs with their labels.
+
+        Args:
+            split: ``"train"``, ``"validation"`` or ``"test"``.
+            batch_size: Examples of each batch.
+            shuffle: Whether each pass goes through a new random order.
+            generator: Source of the orders.
+            examples: Only the first so many examples of the split (its order is random and fixed).
+
+        Returns:
+            A repeatable iterable.
+
+        Raises:
+            ValueError: If a size is below 1.
+
+        Example:
+            >>> from intertwine.lab import data
+            >>> inputs, labels = next(iter(data.load("digits").loader("test", batch_size=32)))
+            >>> inputs.shape, labels.shape
+            (torch.Size([32, 1, 8, 8]), torch.Size([32]))
+        """
+        for name, value in (("batch_size", batch_size), ("examples", examples)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1. Got {value}.")
+        chosen = self.split(split)
+        if examples is not None:
+            chosen = Split(chosen.inputs[:examples], chosen.labels[:examples])
+        return Batches(chosen, self.mean, self.std, batch_size, shuffle, generator)
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{name}={len(self.split(name))}" for name in ("train", "validation", "test"))
+        return f"DataSplits({self.name!r}, {sizes}, shape={self.shape}, classes={len(self.classes)})"
+
+
+def make_splits(
+    name: str,
+    train: Split,
+    validation: Split | None = None,
+    test: Split | None = None,
+    classes: tuple[str, ...] | None = None,
+    validation_fraction: float = 0.1,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+) -> DataSplits:
+    """Check examples, hold out what is missing (stratified by class), and measure the channels of what is left to train on.
+
+    Args:
+        name: Name of the data set.
+        train: All training examples.
+        validation: Given validation split; held out from ``train`` if ``None``.
+        test: Given test split; held out from ``train`` if ``None``.
+        classes: Class names; their number otherwise follows from the largest label.
+        validation_fraction: Share of the training examples held out for validation.
+        test_fraction: Share of all examples held out for testing.
+        seed: Of the held-out choice; it is no training seed, so that every network is judged on the same examples.
+
+    Returns:
+        The splits.
+
+    Raises:
+        DataError: If a split is empty or of another shape, a label is out of range, or there are fewer than two classes.
+
+    Example:
+        >>> x, y = torch.rand(40, 1, 4, 4), torch.arange(40) % 2
+        >>> make_splits("noise", Split(x, y))
+        DataSplits('noise', train=28, validation=4, test=8, shape=(1, 4, 4), classes=2)
+    """
+    splits = {"train": train, "validation": validation, "test": test}
+    given = {key: split for key, split in splits.items() if split is not None}
+    for key, split in given.items():
+        if len(split) == 0 or len(split.inputs) != len(split):
+            raise DataError(
+                f"{name} must hold at least one example in {key}, with one label each. "
+                f"Got {len(split.inputs)} inputs and {len(split)} labels."
+            )
+        if split.inputs.shape[1:] != train.inputs.shape[1:] or split.inputs.ndim < 2:
+            shapes = f"{tuple(train.inputs.shape[1:])} in train and {tuple(split.inputs.shape[1:])} in {key}"
+            raise DataError(f"{name} must hold inputs (N, C, ...) of one shape. Got {shapes}. Resize them first.")
+    classes = _check_labels(name, given, classes)
+    generator = torch.Generator().manual_seed(seed)
+    if test is None:
+        train, test = _hold_out(name, train, test_fraction, generator)
+    if validation is None:
+        train, validation = _hold_out(name, train, validation_fraction, generator)
+    mean, std = _channel_moments(train.inputs)
+    return DataSplits(name, train, validation, test, classes, mean, std)
+
+
+def _check_labels(name: str, splits: dict[str, Split], classes: tuple[str, ...] | None) -> tuple[str, ...]:
+    lowest = min(int(split.labels.min()) for split in splits.values())
+    highest = max(int(split.labels.max()) for split in splits.values())
+    if lowest < 0 or (classes is not None and highest >= len(classes)):
+        rule = f"0 to {len(classes) - 1}" if classes else "0 or more"
+        raise DataError(f"labels of {name} must be {rule}. Got {lowest} to {highest}.")
+    if len(splits["train"].labels.unique()) < 2:
+        raise DataError(f"{name} must hold at least two classes to train on. Got one: label {lowest}.")
+    return classes or tuple(str(i) for i in range(highest + 1))
+
+
+def _hold_out(name: str, split: Split, fraction: float, generator: torch.Generator) -> tuple[Split, Split]:
+    """Split off ``fraction`` of every class; both parts come out in one random order."""
+    order = torch.randperm(len(split), generator=generator)
+    labels = split.labels[order]
+    chosen = torch.zeros(len(split), dtype=torch.bool)
+    for label in labels.unique():
+        places = (labels == label).nonzero().squeeze(1)
+        chosen[places[: round(fraction * len(places))]] = True
+    if not chosen.any():
+        raise DataError(
+            f"{name} must hold enough examples of some class to hold out {fraction:.0%} of it. Got {len(split)} examples "
+            f"of {len(labels.unique())} classes. Add examples, or give the split yourself."
+        )
+    kept, held = order[~chosen], order[chosen]
+    return Split(split.inputs[kept], split.labels[kept]), Split(split.inputs[held], split.labels[held])
+
+
+def _channel_moments(inputs: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel in float64, by two passes over chunks."""
+    scale = 255.0 if inputs.dtype == torch.uint8 else 1.0
+    count = inputs.numel() / inputs.shape[1]
+    chunks = [chunk.transpose(0, 1).flatten(1) for chunk in inputs.split(2048)]
+    mean = sum((chunk.double().sum(1) for chunk in chunks), torch.zeros(inputs.shape[1], dtype=torch.float64)) / count
+    variance = sum(((c.double() - mean[:, None]).square().sum(1) for c in chunks), torch.zeros_like(mean)) / count
+    std = torch.where(variance > 0, variance.sqrt() / scale, 1.0)
+    return tuple((mean / scale).tolist()), tuple(std.tolist())
