@@ -1,1 +1,26 @@
 """One training loop, the papers' recipes, and checkpoints with a card."""
+
+from .accuracy import accuracy, choose_device
+from .augment import augment
+from .checkpoint import Card, card_path, load_checkpoint, load_weights, read_card, save_checkpoint
+from .recipe import RECIPES, Recipe, recipe_for
+from .train import Training, train
+
+__all__ = [
+    # training
+    "train",
+    "Training",
+    "Recipe",
+    "RECIPES",
+    "recipe_for",
+    "augment",
+    "accuracy",
+    "choose_device",
+    # checkpoints
+    "save_checkpoint",
+    "load_checkpoint",
+    "load_weights",
+    "read_card",
+    "card_path",
+    "Card",
+]

@@ -1,0 +1,72 @@
+"""Share of examples that a model classifies correctly."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["accuracy", "choose_device"]
+
+
+def accuracy(model: nn.Module, loader: Iterable[Any], device: str | torch.device | None = None) -> float:
+    """Fraction of examples whose largest logit is at their label.
+
+    Args:
+        model: Maps inputs to logits ``(N, classes)``. It is run in eval mode and left in the mode it had.
+        loader: Batches ``(inputs, labels, ...)``.
+        device: Where to run; where the model's parameters are if ``None``. The model is moved there.
+
+    Returns:
+        Between 0 and 1.
+
+    Raises:
+        ValueError: If the loader is empty.
+
+    Example:
+        >>> batches = [(torch.eye(3), torch.tensor([0, 1, 0]))]
+        >>> accuracy(nn.Identity(), batches)
+        0.667
+    """
+    if device is None:
+        device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    model.to(device)
+    training = {module: module.training for module in model.modules()}
+    model.eval()
+    right = torch.zeros((), dtype=torch.int64, device=device)
+    total = 0
+    try:
+        with torch.no_grad():
+            for inputs, labels, *_ in loader:
+                labels: Tensor = labels.to(device)
+                right += (model(inputs.to(device)).argmax(dim=1) == labels).sum()
+                total += len(labels)
+    finally:
+        for module, mode in training.items():
+            module.training = mode
+    if total == 0:
+        raise ValueError("loader must yield at least one example. Got none.")
+    return int(right) / total
+
+
+def choose_device(device: str | torch.device = "auto") -> torch.device:
+    """``"auto"`` is CUDA where there is one, else the CPU.
+
+    Args:
+        device: ``"auto"`` or a torch device.
+
+    Returns:
+        The device.
+
+    Raises:
+        ValueError: If it is no device, or CUDA is asked for and there is none.
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device must be auto, cpu, cuda or another torch device. Got {device!r} ({error}).") from None
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device must be one that this machine has. Got {str(chosen)!r}, and CUDA is not available.")
+    return chosen

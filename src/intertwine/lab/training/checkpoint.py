@@ -1,0 +1,173 @@
+"""Checkpoints: weights as safetensors, and a card in JSON that says what they are."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor, nn
+
+from ..._io import read_json, read_tensors, write_json, write_tensors
+from ...errors import CheckpointError
+from ..networks import build
+
+__all__ = ["Card", "card_path", "load_checkpoint", "load_weights", "read_card", "save_checkpoint"]
+
+_LISTED = 5  # tensor names that an error message shows
+
+
+def _versions() -> dict[str, str]:
+    return {"intertwine": version("intertwine"), "torch": str(torch.__version__), "python": platform.python_version()}
+
+
+class Card(BaseModel):
+    """What a checkpoint is and where it came from.
+
+    Args:
+        architecture: What ``networks.build`` was given, with every argument that is not a default; or a class name.
+        data: Name of the data set.
+        seed: Of the initial weights, the order of examples and the augmentation.
+        recipe: Settings of the training run.
+        metrics: Accuracies, losses and times by name.
+        best_epoch: Epoch, from 1, whose weights these are.
+        mean: Channel means that inputs were centred by.
+        std: Channel standard deviations that inputs were divided by.
+        classes: Class names, in logit order.
+        shape: Shape of one input.
+        versions: Of Python, torch and intertwine.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    architecture: str
+    data: str = ""
+    seed: int | None = None
+    recipe: dict[str, Any] = Field(default_factory=dict)
+    metrics: dict[str, float | None] = Field(default_factory=dict)
+    best_epoch: int | None = None
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    classes: tuple[str, ...] = ()
+    shape: tuple[int, ...] = ()
+    versions: dict[str, str] = Field(default_factory=_versions)
+
+
+def card_path(path: str | Path) -> Path:
+    """Where the card of a checkpoint lies: beside it, ending in ``.json``."""
+    return Path(path).with_suffix(".json")
+
+
+def save_checkpoint(path: str | Path, model: nn.Module, card: Card) -> Path:
+    """Write ``NAME.safetensors`` and ``NAME.json``, each atomically.
+
+    Args:
+        path: Must end in ``.safetensors``.
+        model: Whose state dict is written.
+        card: What it is.
+
+    Returns:
+        The path of the weights.
+
+    Raises:
+        ValueError: If the path ends otherwise.
+    """
+    path = Path(path)
+    if path.suffix != ".safetensors":
+        raise ValueError(f"checkpoint path must end in .safetensors. Got {str(path)!r}.")
+    write_tensors(path, model.state_dict(), {"architecture": card.architecture})
+    write_json(card_path(path), card.model_dump(mode="json"))
+    return path
+
+
+def read_card(path: str | Path) -> Card | None:
+    """Read the card beside a checkpoint.
+
+    Args:
+        path: Of the weights.
+
+    Returns:
+        The card, or ``None`` where there is none.
+
+    Raises:
+        CheckpointError: If there is a file that is no card.
+    """
+    beside = card_path(path)
+    if not beside.is_file():
+        return None
+    try:
+        return Card.model_validate(read_json(beside))
+    except (ValidationError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise CheckpointError(
+            f"card must be a JSON file that save_checkpoint wrote. Got {str(beside)!r} ({reason}). "
+            "Remove it and say which model the weights belong to."
+        ) from None
+
+
+def load_checkpoint(path: str | Path, model: nn.Module | str | None = None) -> nn.Module:
+    """Build a network and load its weights.
+
+    Args:
+        path: Safetensors, or a torch file that reads with ``weights_only=True``.
+        model: What the weights belong to: a module (its weights are replaced), or text for ``networks.build``; what the
+            card says if ``None``.
+
+    Returns:
+        The network in eval mode.
+
+    Raises:
+        CheckpointError: If the file is missing, damaged, unsafe or of another architecture, or nothing says which one.
+    """
+    path = Path(path)
+    tensors = read_tensors(path)
+    if model is None:
+        card = read_card(path)
+        if card is None:
+            raise CheckpointError(
+                f"model must be given where no card lies beside the weights. Got no {str(card_path(path))!r}. "
+                "Name the network, such as model='resnet20'."
+            )
+        model = card.architecture
+    network = build(model) if isinstance(model, str) else model
+    load_weights(network, tensors, f"{str(path)!r}", model if isinstance(model, str) else type(model).__name__)
+    return network.eval()
+
+
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], source: str, name: str) -> None:
+    """Load a state dict strictly; a mismatch names the first tensors that do not fit, and changes nothing.
+
+    Args:
+        model: Receives the weights.
+        tensors: State dict. A common prefix ``module.`` (data-parallel training) is dropped.
+        source: Where the tensors are from, for messages.
+        name: What the model is, for messages.
+
+    Raises:
+        CheckpointError: If names or shapes differ.
+    """
+    if all(key.startswith("module.") for key in tensors):
+        tensors = {key.removeprefix("module."): value for key, value in tensors.items()}
+    wanted = model.state_dict()
+    # Old checkpoints lack the step counter of batch norm, which nothing computes with in eval mode.
+    missing = [key for key in wanted if key not in tensors and not key.endswith("num_batches_tracked")]
+    unexpected = [key for key in tensors if key not in wanted]
+    mismatched = [
+        f"{key} {tuple(tensors[key].shape)} for {tuple(value.shape)}"
+        for key, value in wanted.items()
+        if key in tensors and tensors[key].shape != value.shape
+    ]
+    differences = (("missing", missing), ("unexpected", unexpected), ("of another shape", mismatched))
+    if any(found for _, found in differences):
+        listed = "; ".join(f"{len(found)} {kind}: {_first(found)}" for kind, found in differences if found)
+        raise CheckpointError(f"checkpoint must be of the architecture {name}. Got {source} with tensors {listed}.")
+    model.load_state_dict({**{k: v for k, v in wanted.items() if k not in tensors}, **tensors})
+
+
+def _first(names: list[str]) -> str:
+    rest = len(names) - _LISTED
+    return ", ".join(names[:_LISTED]) + (f" and {rest} more" if rest > 0 else "")

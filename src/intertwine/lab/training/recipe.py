@@ -1,0 +1,132 @@
+"""What a network was trained with, as one value."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
+
+from torch import nn, optim
+
+__all__ = ["RECIPES", "Recipe", "recipe_for"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings of one training run; the defaults are the first paper's (v2 D.1).
+
+    Version 1 of the paper augments by random resized crops instead of translations; version 2's choice is the default
+    here. Both save the weights of the best "validation" epoch, which for them was the test set: here it is a split of the
+    training set.
+
+    Args:
+        epochs: Passes over the training split.
+        batch_size: Examples of each step.
+        learning_rate: Initial learning rate.
+        optimizer: ``"adam"``, ``"adamw"`` or ``"sgd"`` (momentum 0.9), with PyTorch's other defaults.
+        schedule: ``"drops"`` multiplies the rate by ``drop_factor`` at ``drops`` evenly spaced epochs; ``"cosine"`` lets it
+            fall to 0 after every step.
+        drops: Number of drops: 50 epochs and 4 drops change the rate after epochs 10, 20, 30 and 40.
+        drop_factor: Factor of each drop.
+        weight_decay: As the optimizer means it.
+        label_smoothing: Share of the target spread evenly over all classes.
+        translate: Pixels by which images move at most, each way; the border has the mean colour.
+        flip: Whether images are mirrored left-right at random.
+
+    Raises:
+        ValueError: If a value is out of its range.
+    """
+
+    epochs: int = 50
+    batch_size: int = 32
+    learning_rate: float = 1e-3
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    schedule: Literal["drops", "cosine"] = "drops"
+    drops: int = 4
+    drop_factor: float = 0.5
+    weight_decay: float = 0.0
+    label_smoothing: float = 0.0
+    translate: int = 2
+    flip: bool = True
+
+    def __post_init__(self) -> None:
+        for name, lowest in (("epochs", 1), ("batch_size", 2), ("drops", 0), ("translate", 0)):
+            if getattr(self, name) < lowest:
+                raise ValueError(f"{name} must be at least {lowest}. Got {getattr(self, name)}.")
+        if not (self.learning_rate > 0 and math.isfinite(self.learning_rate)):
+            raise ValueError(f"learning_rate must be positive and finite. Got {self.learning_rate}.")
+        for name, options in (("optimizer", ("adam", "adamw", "sgd")), ("schedule", ("drops", "cosine"))):
+            if getattr(self, name) not in options:
+                raise ValueError(f"{name} must be one of {', '.join(options)}. Got {getattr(self, name)!r}.")
+        if self.weight_decay < 0 or not 0 <= self.label_smoothing < 1 or self.drop_factor <= 0:
+            raise ValueError(
+                "weight_decay must be 0 or more, label_smoothing in [0, 1) and drop_factor positive. "
+                f"Got {self.weight_decay}, {self.label_smoothing} and {self.drop_factor}."
+            )
+
+    def rate(self, step: int, steps_per_epoch: int) -> float:
+        """Learning rate of a step, counted from 0.
+
+        Example:
+            >>> [Recipe().rate(epoch * 100, 100) for epoch in (0, 9, 10, 49)]
+            [0.001, 0.001, 0.0005, 6.25e-05]
+        """
+        if self.schedule == "cosine":
+            return self.learning_rate * (1 + math.cos(math.pi * step / (self.epochs * steps_per_epoch))) / 2
+        phase = (step // steps_per_epoch) * (self.drops + 1) // self.epochs
+        return self.learning_rate * self.drop_factor**phase
+
+    def make_optimizer(self, model: nn.Module) -> optim.Optimizer:
+        """A new optimizer for all parameters of ``model``."""
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        if self.optimizer == "sgd":
+            return optim.SGD(parameters, self.learning_rate, momentum=0.9, weight_decay=self.weight_decay)
+        kind = optim.AdamW if self.optimizer == "adamw" else optim.Adam
+        return kind(parameters, self.learning_rate, weight_decay=self.weight_decay)
+
+    def but(self, **changes: Any) -> Recipe:
+        """The same recipe with some settings changed.
+
+        Raises:
+            TypeError: If there is no such setting.
+
+        Example:
+            >>> Recipe().but(epochs=3).epochs
+            3
+        """
+        known = [field.name for field in fields(self)]
+        for name in changes:
+            if name not in known:
+                raise TypeError(f"setting must be one of {', '.join(known)}. Got {name!r}.")
+        return replace(self, **changes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, from which ``Recipe(**data)`` rebuilds it."""
+        return asdict(self)
+
+
+RECIPES = {
+    "paper": Recipe(),
+    # Digits are 8x8 and not symmetric: no flips, one pixel of translation.
+    "digits": Recipe(epochs=30, batch_size=64, learning_rate=3e-3, translate=1, flip=False),
+    # Vectors have no pixels to move.
+    "vectors": Recipe(epochs=30, batch_size=64, learning_rate=1e-3, translate=0, flip=False),
+}
+
+
+def recipe_for(shape: tuple[int, ...]) -> Recipe:
+    """The recipe that suits inputs of a shape: the paper's for images from 24x24, else those for digits or vectors.
+
+    Args:
+        shape: Shape of one input.
+
+    Returns:
+        One of ``RECIPES``.
+
+    Example:
+        >>> recipe_for((3, 32, 32)) == RECIPES["paper"]
+        True
+    """
+    if len(shape) != 3:
+        return RECIPES["vectors"]
+    return RECIPES["paper" if min(shape[1:]) >= 24 else "digits"]
