@@ -1,0 +1,156 @@
+"""Features as all measures see them: checked, channels first, with per-channel moments in float64."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "Moments",
+    "channels_first",
+    "check_distinct",
+    "check_same_examples",
+    "double",
+    "example_blocks",
+    "moments",
+    "working_dtype",
+]
+
+_MIN_EXAMPLES = 4  # the unbiased estimators divide by N (N - 3)
+_BLOCK = 1 << 21  # elements that are upcast to float64 at a time: 16 MB
+
+
+def channels_first(x: Tensor, channel_dim: int = 1, name: str = "features") -> Tensor:
+    """Check features and return them as a detached view ``(N, C, *S)``.
+
+    Raises:
+        TypeError: If ``x`` is not a floating-point tensor.
+        ValueError: If it has no channel axis, no elements, or fewer than 4 examples.
+    """
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{name} must be a tensor (N, C, *S). Got {type(x).__name__}. Use torch.as_tensor(...).")
+    if not x.is_floating_point():
+        raise TypeError(f"{name} must be floating point. Got {x.dtype}. Use .float().")
+    if x.ndim < 2:
+        raise ValueError(f"{name} must have an example axis and a channel axis (N, C, *S). Got shape {tuple(x.shape)}.")
+    if not -x.ndim <= channel_dim < x.ndim or channel_dim % x.ndim == 0:
+        shape = tuple(x.shape)
+        raise ValueError(f"channel_dim must be an axis of {name} other than 0. Got {channel_dim} for shape {shape}.")
+    if x.shape[0] < _MIN_EXAMPLES:
+        raise ValueError(
+            f"{name} must hold at least {_MIN_EXAMPLES} examples: with 3 or fewer the unbiased estimators divide by "
+            f"zero and every score is chance. Got {x.shape[0]}. Use more data."
+        )
+    if x.numel() == 0:
+        raise ValueError(f"{name} must not be empty. Got shape {tuple(x.shape)}.")
+    return x.detach().movedim(channel_dim, 1)
+
+
+def check_same_examples(n: int, m: int) -> None:
+    """Refuse two sides that do not hold the same examples.
+
+    Raises:
+        ValueError: If the numbers of examples differ.
+    """
+    if n != m:
+        raise ValueError(
+            f"x and y must hold the same examples in the same order. Got {n} and {m} examples. "
+            "Collect both from one loader that does not shuffle."
+        )
+
+
+def check_distinct(index: Tensor, n: int) -> bool:
+    """Check an index of examples; return whether it is a permutation of all ``n``.
+
+    Raises:
+        ValueError: If an example is named twice, does not exist, or fewer than 4 are left.
+    """
+    if index.ndim != 1 or index.numel() < _MIN_EXAMPLES:
+        shape = tuple(index.shape)
+        raise ValueError(f"index must be a vector of at least {_MIN_EXAMPLES} examples. Got shape {shape}.")
+    ordered = index.sort().values
+    if ordered[0] < 0 or ordered[-1] >= n:
+        raise ValueError(f"index must name examples 0 to {n - 1}. Got {int(ordered[0])} to {int(ordered[-1])}.")
+    if (ordered[1:] == ordered[:-1]).any():
+        raise ValueError(
+            "index must name each example at most once. Got repeated examples, which put an example's similarity to "
+            "itself off the diagonal (resampling with replacement lifts unbiased CKA of independent data from 0 to "
+            "0.97). Subsample without replacement."
+        )
+    return index.numel() == n
+
+
+def working_dtype(x: Tensor) -> torch.dtype:
+    """Type of kernel arithmetic: float64 stays, everything else is float32."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32
+
+
+def double(x: Tensor) -> Tensor:
+    """Return ``x`` in float64, on the CPU where its device has no float64 (MPS)."""
+    return x.cpu().double() if x.device.type == "mps" else x.double()
+
+
+def example_blocks(x: Tensor) -> Iterator[slice]:
+    """Yield slices of examples whose float64 copies stay small."""
+    n = x.shape[0]
+    step = max(1, _BLOCK // max(1, x[0].numel()))
+    for start in range(0, n, step):
+        yield slice(start, min(n, start + step))
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Per-channel sums over examples and space, float64.
+
+    Attributes:
+        mean: ``(C,)``.
+        norm: Root of the sum of squares, ``(C,)``.
+        spread: Root of the sum of squares about the mean, ``(C,)``.
+        dead: Channels that are zero everywhere, ``(C,)`` bool.
+        constant: Channels that do not vary by more than their own rounding, ``(C,)`` bool; dead ones included.
+        negative: Whether any value is negative.
+    """
+
+    mean: Tensor
+    norm: Tensor
+    spread: Tensor
+    dead: Tensor
+    constant: Tensor
+    negative: bool
+
+    def select(self, channels: Tensor) -> "Moments":
+        """Moments of some of the channels."""
+        mean, norm, spread = self.mean[channels], self.norm[channels], self.spread[channels]
+        return Moments(mean, norm, spread, self.dead[channels], self.constant[channels], self.negative)
+
+
+def moments(x: Tensor, name: str = "features") -> Moments:
+    """Take the per-channel moments of ``x``, ``(N, C, *S)``, in two passes (no cancellation).
+
+    Raises:
+        ValueError: If a value is NaN or infinite.
+    """
+    others = [d for d in range(x.ndim) if d != 1]
+    count = x.numel() // x.shape[1]
+    total = torch.stack([double(x[b]).sum(others) for b in example_blocks(x)]).sum(0)
+    bad = ~torch.isfinite(total)
+    if bad.any():
+        raise ValueError(
+            f"{name} must be finite. Got NaN or infinite values in {int(bad.sum())} of {x.shape[1]} channels. "
+            "Look for overflow (half precision?) or a division by zero in the model."
+        )
+    mean = total / count
+    column = mean.view(1, -1, *[1] * (x.ndim - 2))
+    spread = torch.zeros_like(mean)
+    for b in example_blocks(x):
+        spread += (double(x[b]) - column).square_().sum(others)
+    square = spread + count * mean**2
+    return Moments(
+        mean=mean,
+        norm=square.sqrt(),
+        spread=spread.sqrt(),
+        dead=square == 0,
+        constant=spread.sqrt() <= torch.finfo(x.dtype).eps * square.sqrt(),
+        negative=bool((x < 0).any()),
+    )

@@ -1,0 +1,94 @@
+"""What every similarity measure declares and can do."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from torch import Tensor
+
+__all__ = ["Measure", "Prepared"]
+
+
+class Prepared(Protocol):
+    """Everything that a measure needs to know of one side of a pair, computed once.
+
+    Attributes:
+        n: Number of examples.
+        channels: Number of channels that were given, dead ones included.
+        dead: Number of dead channels. They are left out and never count as agreement.
+        details: What the measure chose by itself, for example a kernel's ``bandwidth``.
+    """
+
+    @property
+    def n(self) -> int: ...  # noqa: D102
+
+    @property
+    def channels(self) -> int: ...  # noqa: D102
+
+    @property
+    def dead(self) -> int: ...  # noqa: D102
+
+    @property
+    def details(self) -> Mapping[str, Any]: ...  # noqa: D102
+
+    def take(self, index: Tensor) -> Self:
+        """Return the same preparation with the examples ``index`` (distinct): a permutation or a subsample."""
+        ...
+
+
+P = TypeVar("P", bound=Prepared)
+
+
+class Measure(ABC, Generic[P]):
+    """A similarity of two sets of features over the same examples; 1 means equal up to ``group``.
+
+    Concrete measures are small frozen dataclasses, so that they compare, print and can be kept in results.
+
+    Example:
+        >>> import torch
+        >>> from intertwine import similarity
+        >>> cka = similarity.measure("linear_cka")
+        >>> x = torch.randn(50, 8, generator=torch.Generator().manual_seed(0))
+        >>> a, b = cka.prepare(x), cka.prepare(3 * x.flip(1))
+        >>> cka.score(a, b)
+        1.0
+        >>> order = torch.randperm(50, generator=torch.Generator().manual_seed(1))
+        >>> cka.score(a, b.take(order)) < 0.2  # other partners: chance
+        True
+    """
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Name in the registry and in results."""
+
+    @property
+    @abstractmethod
+    def group(self) -> str:
+        """The exact group of maps of either side's channels that leaves the score alone, in words."""
+
+    @property
+    @abstractmethod
+    def range(self) -> tuple[float, float]:
+        """Smallest and largest possible score."""
+
+    @abstractmethod
+    def prepare(self, x: Tensor, channel_dim: int = 1) -> P:
+        """Compute what depends on one side alone.
+
+        Args:
+            x: Features ``(N, C, *S)``, or with the channels at ``channel_dim``.
+            channel_dim: Axis of the channels; ``-1`` for tokens ``(N, T, C)``.
+        """
+
+    @abstractmethod
+    def score(self, a: P, b: P) -> float:
+        """Compare two preparations over the same examples in the same order."""
+
+    def floor(self, a: P, b: P) -> float | None:
+        """Lowest score that features of these widths and signs can get, where it is known; ``None`` elsewhere."""
+        return None
+
+    def __call__(self, x: Tensor, y: Tensor, channel_dim: int = 1) -> float:
+        """Prepare both sides and compare them."""
+        return self.score(self.prepare(x, channel_dim), self.prepare(y, channel_dim))

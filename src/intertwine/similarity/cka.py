@@ -1,0 +1,196 @@
+"""Centred kernel alignment with any kernel, unbiased unless asked otherwise."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from ._features import channels_first, check_distinct, check_same_examples, moments
+from .base import Measure
+from .hsic import center_gram, check_estimator, inner
+from .kernels import Kernel, kernel
+from .linear import LinearKernel
+
+__all__ = ["CKA", "GramSide", "cka", "prepare_gram"]
+
+
+@dataclass(frozen=True)
+class GramSide:
+    """One side of a CKA: its centred Gram matrix at Frobenius norm 1.
+
+    Two sides' CKA is the inner product of their ``gram``; all pairs of many layers are one matrix product of the
+    flattened matrices.
+    """
+
+    gram: Tensor = field(repr=False)
+    estimator: str
+    channels: int
+    dead: int
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def n(self) -> int:
+        """Number of examples."""
+        return len(self.gram)
+
+    def take(self, index: Tensor) -> Self:
+        """Return the side with the examples ``index``: the submatrix, centred and normalised anew.
+
+        What the kernel learned from all examples (channel means and norms, a bandwidth) stays.
+        """
+        index = index.to(self.gram.device)
+        everything = check_distinct(index, self.n)
+        part = self.gram[index][:, index]
+        part = part if everything else _unit(part, self.estimator)
+        return type(self)(part, self.estimator, self.channels, self.dead, self.details)
+
+
+@dataclass(frozen=True)
+class CKA(Measure[GramSide]):
+    """Centred kernel alignment: ``HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L))`` (paper 1, definition 5.3, eq. 5.4).
+
+    Args:
+        kernel: What compares two examples of one side; a :class:`Kernel` or its name.
+        estimator: ``"unbiased"`` (0 on average for independent sides, may be negative) or ``"biased"`` (near 1 for wide
+            features even when they are independent).
+
+    Raises:
+        ValueError: If the kernel or the estimator is unknown.
+    """
+
+    kernel: Kernel = field(default_factory=LinearKernel)
+    estimator: str = "unbiased"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kernel", kernel(self.kernel))
+        check_estimator(self.estimator)
+
+    @property
+    def name(self) -> str:
+        """The kernel's own name for its CKA, with ``_biased`` where that estimator is used."""
+        return self.kernel.measure + ("_biased" if self.estimator == "biased" else "")
+
+    @property
+    def group(self) -> str:
+        """The exact invariance group, in words."""
+        return self.kernel.group
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """0 to 1 for the biased estimator of a positive semi-definite kernel, -1 to 1 otherwise."""
+        return (0.0 if self.estimator == "biased" and self.kernel.psd else -1.0), 1.0
+
+    def floor(self, a: GramSide, b: GramSide) -> float | None:
+        """0 for the biased estimator of a positive semi-definite kernel; no bound above -1 is known elsewhere."""
+        return 0.0 if self.range[0] == 0 else None
+
+    def prepare(self, x: Tensor, channel_dim: int = 1) -> GramSide:
+        """Compute the Gram matrix, centre it and divide it by its norm.
+
+        Args:
+            x: Features ``(N, C, *S)``, or with the channels at ``channel_dim``.
+            channel_dim: Axis of the channels.
+
+        Raises:
+            ValueError: If every channel is constant.
+        """
+        x = channels_first(x, channel_dim)
+        m = moments(x)
+        channels = x.shape[1]
+        dead = int(m.constant.sum())
+        if dead == channels:
+            raise ValueError(f"features must vary between examples. Got {channels} channels, all of them constant.")
+        if dead:
+            x, m = x[:, ~m.constant], m.select(~m.constant)
+        gram, details = self.kernel.gram(x, m)
+        return prepare_gram(gram, self.estimator, channels=channels, dead=dead, details=details)
+
+    def score(self, a: GramSide, b: GramSide) -> float:
+        """Inner product of the two unit matrices, clamped to the range.
+
+        Raises:
+            ValueError: If the numbers of examples or the estimators differ.
+        """
+        check_same_examples(a.n, b.n)
+        if not a.estimator == b.estimator == self.estimator:
+            raise ValueError(
+                f"both sides must be prepared for the {self.estimator} estimator. Got {a.estimator} and {b.estimator}."
+            )
+        low, high = self.range
+        return min(high, max(low, inner(a.gram, b.gram)))
+
+
+def prepare_gram(
+    gram: Tensor,
+    estimator: str = "unbiased",
+    *,
+    channels: int = 0,
+    dead: int = 0,
+    details: Mapping[str, Any] | None = None,
+) -> GramSide:
+    """Turn any Gram matrix into a side of a CKA; for Gram matrices that were streamed or computed elsewhere.
+
+    Args:
+        gram: Symmetric matrix ``(N, N)``.
+        estimator: ``"unbiased"`` or ``"biased"``.
+        channels: Number of channels it was made from.
+        dead: Number of those that were left out.
+        details: What was chosen on the way.
+
+    Returns:
+        The centred matrix at norm 1.
+    """
+    return GramSide(_unit(gram, estimator), estimator, channels, dead, details or {})
+
+
+def _unit(gram: Tensor, estimator: str) -> Tensor:
+    centred = center_gram(gram, estimator)
+    size, total = inner(centred, centred) ** 0.5, inner(gram, gram) ** 0.5
+    if not total < float("inf"):
+        raise ValueError("gram must be finite. Got NaN or infinite values.")
+    if size <= 8 * torch.finfo(gram.dtype).eps * total:
+        raise ValueError(
+            "features must tell examples apart. Got a Gram matrix that is constant after centring: all pairs of "
+            "different examples are equally similar, and the score would be 0/0. Use more examples, or leave this "
+            "layer out."
+        )
+    return centred.div_(size)
+
+
+def cka(
+    x: Tensor,
+    y: Tensor,
+    kernel: str | Kernel = "linear",
+    estimator: str = "unbiased",
+    *,
+    channel_dim: int = 1,
+) -> float:
+    """Centred kernel alignment of two sets of features over the same examples, as :class:`CKA` defines it.
+
+    Spatial axes are summed over inside the kernel (paper 1, section D.7.2), so widths and resolutions may differ.
+
+    Args:
+        x: Features ``(N, C, *S)``.
+        y: Features ``(N, C', *S')`` of the same examples.
+        kernel: ``"linear"``, ``"max"`` (G_ReLU-CKA), ``"laplace"``, ``"rbf"``, ``"channel_normalized"`` or a
+            ``Kernel``.
+        estimator: ``"unbiased"`` or ``"biased"``.
+        channel_dim: Axis of the channels in both.
+
+    Returns:
+        1 for features that agree up to the kernel's group, about 0 for independent ones.
+
+    Example:
+        >>> import torch
+        >>> from intertwine.similarity import cka
+        >>> g = torch.Generator().manual_seed(0)
+        >>> x, y = torch.randn(200, 64, generator=g), torch.randn(200, 64, generator=g)
+        >>> rotation = torch.linalg.qr(torch.randn(64, 64, generator=g)).Q
+        >>> round(cka(x, x @ rotation), 6)
+        1.0
+        >>> abs(cka(x, y)) < 0.05, cka(x, y, estimator="biased") > 0.1
+        (True, True)
+    """
+    return CKA(kernel, estimator)(x, y, channel_dim)  # type: ignore[arg-type]

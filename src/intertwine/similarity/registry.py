@@ -1,0 +1,64 @@
+"""Similarity measures by name."""
+
+from typing import Any
+
+from .base import Measure
+from .cka import CKA
+from .kernels import kernel, kernels
+from .procrustes import Procrustes
+
+__all__ = ["DEFAULT", "measure", "measures", "register"]
+
+DEFAULT = ("orthogonal_procrustes", "g_relu_procrustes", "linear_cka", "g_relu_cka")
+"""What ``compare`` measures unless told otherwise: the four measures of paper 1."""
+
+_REGISTRY: dict[str, Measure[Any]] = {}
+
+
+def register(new: Measure[Any]) -> Measure[Any]:
+    """Give a measure its name in the registry.
+
+    Args:
+        new: A measure; its ``name`` must be free.
+
+    Returns:
+        The measure.
+
+    Raises:
+        ValueError: If another measure has the name.
+    """
+    if _REGISTRY.get(new.name, new) != new:
+        raise ValueError(f"measure name must be free. Got {new.name!r}, which is {_REGISTRY[new.name]!r}.")
+    _REGISTRY[new.name] = new
+    return new
+
+
+def measure(name: str | Measure[Any]) -> Measure[Any]:
+    """Find a measure by name; measures pass through.
+
+    Raises:
+        ValueError: If no measure has this name.
+
+    Example:
+        >>> from intertwine import similarity
+        >>> similarity.measure("g_relu_procrustes").group
+        'positive monomial maps (permutations times positive scales per channel)'
+    """
+    if isinstance(name, Measure):
+        return name
+    if name not in _REGISTRY:
+        raise ValueError(f"measure must be one of {', '.join(measures())}, or a Measure. Got {name!r}.")
+    return _REGISTRY[name]
+
+
+def measures() -> tuple[str, ...]:
+    """Names of all registered measures."""
+    return tuple(_REGISTRY)
+
+
+for _kind in ("orthogonal", "g_relu", "monomial", "permutation", "signed_permutation", "trivial"):
+    for _center in (False, True):
+        register(Procrustes(_kind, _center))
+for _kernel in kernels():
+    for _estimator in ("unbiased", "biased"):
+        register(CKA(kernel(_kernel), _estimator))
