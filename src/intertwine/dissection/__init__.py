@@ -1,0 +1,1 @@
+"""Network dissection: is the neuron basis special?"""
