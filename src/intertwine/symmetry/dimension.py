@@ -1,0 +1,99 @@
+r"""How large the group is: dimension of its continuous part and size of its discrete part, overlaps counted once.
+
+A generator on a space with parents is one number for every unit and every unit of the parents: a function on a product of
+finite sets. Over any field, functions on a set are the constants plus those that vanish at the first unit, so functions on a product
+split into one component for each subset ``U`` of the factors, of size ``prod_{u in U} (n_u - 1)``. The action on tensors respects the
+split, so the number of independent directions is
+
+    sum_U  rank(M_U) * prod_{u in U} (n_u - 1)
+
+where ``M_U`` has a column for every generator whose factors include ``U`` and a row for every place in every tensor.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from itertools import chain, combinations, product
+from math import lgamma, log, prod
+
+from .exact import BinaryEquations, RationalEquations
+from .spaces import Axis, Layout, Leaf, Product, Space, Sum
+
+__all__ = ["blocks", "continuous", "log_discrete"]
+
+
+def continuous(spaces: Sequence[Space], layouts: Mapping[str, Layout]) -> int:
+    """Dimension of the continuous part: positive scales, O(n) and GL(n)."""
+    sizes = {s.name: s.size for s in spaces}
+    off_diagonal = {"none": 0.0, "orthogonal": 0.5, "general": 1.0}
+    mixing = sum(off_diagonal[s.linear] * s.size * (s.size - 1) * prod(sizes[p] for p in s.parents) for s in spaces)
+
+    def exponents(space: Space, leaf: Leaf) -> list[Fraction]:
+        diagonal = [Fraction(leaf.variance)] if space.linear == "general" else []
+        return [*leaf.scale, *diagonal]
+
+    def rank(rows: list[dict]) -> int:
+        equations = RationalEquations()
+        for row in rows:
+            equations.add(row)
+        return equations.rank
+
+    return int(mixing) + _independent(spaces, layouts, exponents, rank)
+
+
+def log_discrete(spaces: Sequence[Space], layouts: Mapping[str, Layout]) -> float:
+    """Natural logarithm of the number of permutations and independent signs (those inside O(n) and GL(n) are not counted)."""
+    sizes = {s.name: s.size for s in spaces}
+    monomial = [s for s in spaces if s.linear == "none"]
+    permutations = sum(lgamma(s.size + 1) * prod(sizes[p] for p in s.parents) for s in monomial if s.permutable)
+
+    def exponents(space: Space, leaf: Leaf) -> list[Fraction]:
+        return [Fraction(e % 2) for e in leaf.sign] if space.linear == "none" else []
+
+    def rank(rows: list[dict]) -> int:
+        equations = BinaryEquations()
+        for row in rows:
+            equations.add({v for v, c in row.items() if c % 2})
+        return equations.rank
+
+    return permutations + log(2) * _independent(spaces, layouts, exponents, rank)
+
+
+def blocks(layout: Layout) -> Iterator[tuple[Leaf, ...]]:
+    """The leaves that meet in one block of a tensor, for every choice of one part of each ``Sum``."""
+    return (tuple(chain.from_iterable(choice)) for choice in product(*(list(_branches(a)) for a in layout.axes)))
+
+
+def _branches(axis: Axis) -> Iterator[tuple[Leaf, ...]]:
+    if isinstance(axis, Leaf):
+        yield (axis,)
+    elif isinstance(axis, Sum):
+        for part in axis.parts:
+            yield from _branches(part.axis)
+    elif isinstance(axis, Product):
+        for choice in product(*(list(_branches(f)) for f in axis.factors)):
+            yield tuple(chain.from_iterable(choice))
+    else:
+        yield ()
+
+
+def _independent(
+    spaces: Sequence[Space],
+    layouts: Mapping[str, Layout],
+    exponents: Callable[[Space, Leaf], list[Fraction]],
+    rank: Callable[[list[dict]], int],
+) -> int:
+    by_name = {s.name: s for s in spaces}
+    matrices: dict[frozenset[str], dict[tuple, dict]] = {}
+    for tensor, layout in layouts.items():
+        for b, block in enumerate(blocks(layout)):
+            for slot, leaf in enumerate(block):
+                space = by_name[leaf.space]
+                factors = (*space.parents, space.name)
+                for k, e in enumerate(exponents(space, leaf)):
+                    for chosen in chain.from_iterable(combinations(factors, r) for r in range(len(factors) + 1)):
+                        at = slot if space.name in chosen else None
+                        row = matrices.setdefault(frozenset(chosen), {}).setdefault((tensor, b, at), {})
+                        column = (space.name, k)
+                        row[column] = row.get(column, Fraction(0)) + e
+    sizes = {s.name: s.size for s in spaces}
+    return sum(rank(list(rows.values())) * prod(sizes[u] - 1 for u in chosen) for chosen, rows in matrices.items())

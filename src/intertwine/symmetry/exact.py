@@ -1,0 +1,107 @@
+"""Exact linear algebra on sparse homogeneous equations, over the rationals (positive scales) and over F2 (signs)."""
+
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from fractions import Fraction
+
+__all__ = ["BinaryEquations", "RationalEquations"]
+
+
+class RationalEquations:
+    """Equations ``sum_v c_v x_v = 0`` over the rationals, kept in echelon form as they arrive.
+
+    The largest variable of an equation is eliminated, so the smallest ones remain free and a basis vector of the solutions
+    starts with a one at its free variable.
+
+    Example:
+        >>> equations = RationalEquations()
+        >>> equations.add({0: Fraction(1), 1: Fraction(1)})
+        True
+        >>> equations.solutions([0, 1, 2])
+        [{0: Fraction(1, 1), 1: Fraction(-1, 1)}, {2: Fraction(1, 1)}]
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[Hashable, dict] = {}  # pivot -> the other terms of the equation pivot = sum of terms
+
+    @property
+    def rank(self) -> int:
+        """Number of independent equations."""
+        return len(self._rows)
+
+    def reduce(self, form: Mapping) -> dict:
+        """``form`` with every eliminated variable replaced by free ones."""
+        form = {v: c for v, c in form.items() if c}
+        while pivots := [v for v in form if v in self._rows]:
+            for pivot in pivots:
+                coefficient = form.pop(pivot, 0)
+                if not coefficient:
+                    continue
+                for v, c in self._rows[pivot].items():
+                    form[v] = form.get(v, 0) + coefficient * c
+                    if not form[v]:
+                        del form[v]
+        return form
+
+    def add(self, form: Mapping) -> bool:
+        """Add ``form = 0``; tell whether it says something new."""
+        form = self.reduce(form)
+        if not form:
+            return False
+        pivot = max(form)
+        leading = form.pop(pivot)
+        self._rows[pivot] = {v: -c / leading for v, c in form.items()}
+        return True
+
+    def solutions(self, variables: Iterable) -> list[dict]:
+        """A basis of the solutions, one vector per free variable, in the order of ``variables``."""
+        basis: dict[Hashable, dict] = {}
+        for v in sorted(variables):
+            for free, c in self.reduce({v: Fraction(1)}).items():
+                basis.setdefault(free, {})[v] = c
+        return [basis[free] for free in sorted(basis)]
+
+
+class BinaryEquations:
+    """Equations ``sum_{v in S} x_v = 0`` over F2, each given by its set ``S`` of variables.
+
+    Example:
+        >>> equations = BinaryEquations()
+        >>> equations.add({0, 1}), equations.add({2})
+        (True, True)
+        >>> equations.solutions([0, 1, 2])
+        [{0, 1}]
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[Hashable, set] = {}
+
+    @property
+    def rank(self) -> int:
+        """Number of independent equations."""
+        return len(self._rows)
+
+    def reduce(self, form: Collection) -> set:
+        """``form`` with every eliminated variable replaced by free ones."""
+        form = set(form)
+        while pivots := [v for v in form if v in self._rows]:
+            for pivot in pivots:
+                if pivot in form:
+                    form ^= {pivot} | self._rows[pivot]
+        return form
+
+    def add(self, form: Collection) -> bool:
+        """Add ``form = 0``; tell whether it says something new."""
+        form = self.reduce(form)
+        if not form:
+            return False
+        pivot = max(form)
+        self._rows[pivot] = form - {pivot}
+        return True
+
+    def solutions(self, variables: Iterable) -> list[set]:
+        """A basis of the solutions, each as the set of variables that are one."""
+        basis: dict[Hashable, set] = {}
+        for v in sorted(variables):
+            for free in self.reduce({v}):
+                basis.setdefault(free, set()).add(v)
+        return [basis[free] for free in sorted(basis)]

@@ -1,0 +1,115 @@
+"""A symmetry in words: the table of its spaces, and the reason why an axis moves or stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from .spaces import Axis, Fixed, Leaf, Product, Space, axis_size
+
+if TYPE_CHECKING:
+    from .symmetry import Symmetry
+
+__all__ = ["explain", "group_of", "leaves", "rows", "summary"]
+
+
+def leaves(axis: Axis, path: str = "") -> Iterator[tuple[str, Leaf | Fixed]]:
+    """Every leaf of an axis with its place in words, such as ``" part 1 factor 0"`` (empty where the axis is one leaf)."""
+    if isinstance(axis, Leaf | Fixed):
+        yield path, axis
+    elif isinstance(axis, Product):
+        for i, factor in enumerate(axis.factors):
+            yield from leaves(factor, f"{path} factor {i}")
+    else:
+        for part in axis.parts:
+            rows = ", ".join(f"{start}:{stop}" for start, stop in part.ranges)
+            yield from leaves(part.axis, f"{path} rows {rows}")
+
+
+def group_of(space: Space) -> str:
+    """The group of a space in symbols, such as ``"S(64) x R+^64"`` or ``"GL(16) for each of blocks.0.q.weight[0]"``."""
+    n = space.size
+    pieces = []
+    if space.linear == "general":
+        pieces.append(f"GL({n})")
+    elif space.linear == "orthogonal":
+        pieces.append(f"O({n})")
+    elif space.permutable:
+        pieces.append(f"S({n})")
+    if space.linear != "general" and space.scales:
+        pieces.append(f"R+^({n} x {space.scales})" if space.scales > 1 else f"R+^{n}")
+    if space.linear == "none" and space.signs:
+        pieces.append(f"Z2^({n} x {space.signs})" if space.signs > 1 else f"Z2^{n}")
+    group = " x ".join(pieces) or "1"
+    return f"{group} for each of {', '.join(space.parents)}" if space.parents else group
+
+
+def rows(sym: Symmetry) -> list[dict[str, Any]]:
+    """One row per space, as plain values."""
+    members: dict[str, int] = {}
+    for layout in sym.layouts.values():
+        for axis in layout.axes:
+            for _, leaf in leaves(axis):
+                if isinstance(leaf, Leaf):
+                    members[leaf.space] = members.get(leaf.space, 0) + 1
+    sizes = {s.name: s.size for s in sym.spaces}
+    return [
+        {
+            "space": s.name,
+            "size": s.size,
+            "copies": prod(sizes[p] for p in s.parents),
+            "group": group_of(s),
+            "scales": s.scales,
+            "signs": s.signs,
+            "linear": s.linear,
+            "permutable": s.permutable,
+            "axes": members.get(s.name, 0),
+            "restricted by": "; ".join(s.reasons),
+        }
+        for s in sym.spaces
+    ]
+
+
+def summary(sym: Symmetry) -> str:
+    """The table of the spaces in text, and the totals below it."""
+    columns = ["space", "size", "group", "scales", "signs", "axes", "restricted by"]
+    table = [columns] + [[str(row[c]) for c in columns] for row in rows(sym)]
+    widths = [max(len(line[i]) for line in table) for i in range(len(columns))]
+    lines = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths)).rstrip() for line in table]
+    lines.append(
+        f"{len(sym.spaces)} spaces, dimension {sym.dim}, log of discrete size {sym.log_size:.1f}, "
+        f"{len(sym.fixed)} fixed axes, captured by {sym.front}, lowest precision {str(sym.dtype).removeprefix('torch.')}"
+    )
+    if sym.unknown_ops:
+        lines.append(f"operations without a rule (what they touch is fixed): {', '.join(sym.unknown_ops)}")
+    return "\n".join([*lines, *sym.notes])
+
+
+def explain(sym: Symmetry, parameter: str, axis: int) -> str:
+    """Why one axis of one parameter moves or stays.
+
+    Raises:
+        ValueError: If there is no such parameter or axis.
+    """
+    name = sym.aliases.get(parameter, parameter)
+    if name not in sym.layouts:
+        raise ValueError(f"parameter must be a name in the state dict. Got {parameter!r}.")
+    axes = sym.layouts[name].axes
+    if not -len(axes) <= axis < len(axes):
+        raise ValueError(f"axis must be below {len(axes)} for {parameter}. Got {axis}.")
+    axis %= len(axes)
+    said = []
+    for place, leaf in leaves(axes[axis]):
+        if isinstance(leaf, Fixed):
+            said.append(f"{place.strip()} fixed, {leaf.reason}".strip())
+        else:
+            said.append(f"{place.strip()} {_moved(sym.space(leaf.space), leaf)}".strip())
+    tied = f" (tied to {name})" if name != parameter else ""
+    return f"{parameter}[{axis}]{tied} (size {axis_size(axes[axis])}): " + "; ".join(said)
+
+
+def _moved(space: Space, leaf: Leaf) -> str:
+    exponents = [f"scale exponents {', '.join(map(str, leaf.scale))}"] if any(leaf.scale) else []
+    why = [f"restricted by {'; '.join(space.reasons)}"] if space.reasons else []
+    return ", ".join([f"moved by {space.name}: {group_of(space)}", *exponents, *why])
