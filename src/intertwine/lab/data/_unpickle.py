@@ -1,8 +1,8 @@
 """Reading CIFAR's official pickles without running what a pickle may ask for.
 
 The official files hold a dictionary of byte strings, lists of integers and one ``uint8`` array. A pickle can name any
-importable function; this reader resolves only the four names that an array needs, and to stand-ins of its own that store
-what they are given, so that not even NumPy's own constructors run on the file's arguments.
+importable function; this reader resolves only the few names that an array needs, and to stand-ins of its own that
+store what they are given, so that not even NumPy's own constructors run on the file's arguments.
 """
 
 import io

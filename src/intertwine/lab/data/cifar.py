@@ -127,7 +127,7 @@ def _load_official(name: str, layout: _Layout, files: dict[str, bytes]) -> DataS
 
 
 def _read_batch(raw: bytes, file: str, layout: _Layout) -> Split:
-    """Rows of 3,072 bytes: 1,024 red, 1,024 green, 1,024 blue, each row by row."""
+    # Rows of 3,072 bytes: 1,024 red, 1,024 green, 1,024 blue, each row by row.
     content = read_array_pickle(raw, file)
     data, labels = _entry(content, "data", file), _entry(content, layout.labels, file)
     if not isinstance(data, np.ndarray) or data.ndim != 2 or data.shape[1] != 3072 or len(data) != len(labels):

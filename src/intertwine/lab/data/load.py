@@ -19,8 +19,8 @@ def load(spec: str = "digits") -> DataSplits:
         spec: ``digits``, ``cifar10[:PATH]``, ``cifar100[:PATH]``, ``parquet:PATH``, ``npz:PATH`` or ``images:DIR``.
 
     Returns:
-        Training, validation and test split. The choice of the validation split is fixed, so that all networks are judged
-        on the same examples.
+        Training, validation and test split. The choice of the validation split is fixed, so that all networks are
+        judged on the same examples.
 
     Raises:
         ValueError: If the form is unknown, or a path is missing or given where none belongs.
@@ -32,8 +32,10 @@ def load(spec: str = "digits") -> DataSplits:
     kind, _, path = spec.partition(":")
     if kind == "digits" and not path:
         return load_digits()
-    if kind == "cifar10" or kind == "cifar100":
-        return load_cifar(kind, path or None)
+    if kind == "cifar10":
+        return load_cifar("cifar10", path or None)
+    if kind == "cifar100":
+        return load_cifar("cifar100", path or None)
     loaders = {"parquet": load_parquet, "npz": load_npz, "images": load_images}
     if kind not in loaders or not path:
         raise ValueError(f"data must be one of {', '.join(_FORMS)}. Got {spec!r}.")

@@ -21,9 +21,9 @@ _KEYS = {
 def load_npz(path: str | Path) -> DataSplits:
     """Load ``x_train, y_train`` (and ``x_test, y_test``, ``x_val, y_val``) or just ``x, y`` from a ``.npz`` file.
 
-    Inputs are ``(N, C, H, W)``, images ``(N, H, W)`` or ``(N, H, W, C)`` with 1 or 3 channels last, or vectors ``(N, C)``;
-    ``uint8`` counts 0 to 255 as 0 to 1. ``x_train`` may also be ``train_images`` or ``images``, and so on. What is
-    missing is held out from the training examples. Pickled arrays are refused.
+    Inputs are ``(N, C, H, W)``, images ``(N, H, W)`` or ``(N, H, W, C)`` with 1 or 3 channels last, or vectors
+    ``(N, C)``; ``uint8`` counts 0 to 255 as 0 to 1. ``x_train`` may also be ``train_images`` or ``images``, and so on.
+    What is missing is held out from the training examples. Pickled arrays are refused.
 
     Args:
         path: The file.
@@ -48,7 +48,8 @@ def load_npz(path: str | Path) -> DataSplits:
     train = splits["train"]
     if train is None:
         raise DataError(
-            f"npz file must hold x_train and y_train, or x and y. Got {', '.join(arrays) or 'nothing'} in {str(path)!r}."
+            "npz file must hold x_train and y_train, or x and y. "
+            f"Got {', '.join(arrays) or 'nothing'} in {str(path)!r}."
         )
     return make_splits(f"npz:{path.name}", train, splits["validation"], splits["test"])
 

@@ -25,8 +25,8 @@ def load_parquet(path: str | Path, name: str | None = None) -> DataSplits:
     """Load a folder of ``train.parquet``, ``test.parquet`` (and ``validation.parquet``), or one file.
 
     Shards such as ``train-00000-of-00002.parquet`` are joined. An image is a struct with ``bytes`` or plain binary; the
-    label is an integer column ``label`` (or ``fine_label``, ``labels``, ``target``, ``class``). Class names are read from
-    the schema metadata. In one file, a column ``split`` is obeyed; without it a fifth is held out for testing.
+    label is an integer column ``label`` (or ``fine_label``, ``labels``, ``target``, ``class``). Class names are read
+    from the schema metadata. In one file, a column ``split`` is obeyed; without it a fifth is held out for testing.
 
     Args:
         path: Folder or file.
@@ -45,7 +45,8 @@ def load_parquet(path: str | Path, name: str | None = None) -> DataSplits:
     found = find_parquet_splits(path)
     if "train" not in found:
         raise DataError(
-            f"parquet path must be a file, or a folder that holds train.parquet (or train-*.parquet). Got {str(path)!r}."
+            "parquet path must be a file, or a folder that holds train.parquet (or train-*.parquet). "
+            f"Got {str(path)!r}."
         )
     loaded = {key: _read_split(files, f"{name} ({key})") for key, files in found.items()}
     return make_splits(
@@ -135,7 +136,7 @@ def _unreadable(file: Path, error: Exception) -> DataError:
 
 
 def _columns(schema: "pa.Schema", file: Path) -> tuple[str, str]:
-    """Names of the image and of the label column."""
+    # Names of the image and of the label column.
     import pyarrow as pa
 
     def holds_images(kind: "pa.DataType") -> bool:

@@ -171,7 +171,7 @@ def make_splits(
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> DataSplits:
-    """Check examples, hold out what is missing (stratified by class), and measure the channels of what is left to train on.
+    """Check examples, hold out what is missing (stratified by class), and measure the channels of the training split.
 
     Args:
         name: Name of the data set.
@@ -187,7 +187,8 @@ def make_splits(
         The splits.
 
     Raises:
-        DataError: If a split is empty or of another shape, a label is out of range, or there are fewer than two classes.
+        DataError: If a split is empty or of another shape. So too, by the checks on labels, if a label is out of range
+            or there are fewer than two classes.
 
     Example:
         >>> x, y = torch.rand(40, 1, 4, 4), torch.arange(40) % 2
@@ -227,7 +228,7 @@ def _check_labels(name: str, splits: dict[str, Split], classes: tuple[str, ...] 
 
 
 def _hold_out(name: str, split: Split, fraction: float, generator: torch.Generator) -> tuple[Split, Split]:
-    """Split off ``fraction`` of every class; both parts come out in one random order."""
+    # Splits off ``fraction`` of every class; both parts come out in one random order.
     order = torch.randperm(len(split), generator=generator)
     labels = split.labels[order]
     chosen = torch.zeros(len(split), dtype=torch.bool)
@@ -236,8 +237,8 @@ def _hold_out(name: str, split: Split, fraction: float, generator: torch.Generat
         chosen[places[: round(fraction * len(places))]] = True
     if not chosen.any():
         raise DataError(
-            f"{name} must hold enough examples of some class to hold out {fraction:.0%} of it. Got {len(split)} examples "
-            f"of {len(labels.unique())} classes. Add examples, or give the split yourself."
+            f"{name} must hold enough examples of some class to hold out {fraction:.0%} of it. "
+            f"Got {len(split)} examples of {len(labels.unique())} classes. Add examples, or give the split yourself."
         )
     kept, held = order[~chosen], order[chosen]
     return Split(split.inputs[kept], split.labels[kept]), Split(split.inputs[held], split.labels[held])

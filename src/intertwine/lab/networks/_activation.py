@@ -6,7 +6,7 @@ __all__ = ["rectifier"]
 
 
 def rectifier(leaky_slope: float) -> nn.Module:
-    """ReLU, or LeakyReLU with the given negative slope (v2 Table 3); never in place, so that every module can be tapped.
+    """ReLU, or LeakyReLU with the given negative slope (v2 Table 3); never in place.
 
     Args:
         leaky_slope: Slope for negative inputs. 0 gives a plain ``nn.ReLU``, 1 the identity.

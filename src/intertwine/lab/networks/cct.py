@@ -1,4 +1,4 @@
-"""The Compact Convolutional Transformer: convolutional tokens, encoder blocks, a learned weighted mean of the tokens."""
+"""The Compact Convolutional Transformer: convolutional tokens, encoder blocks, a learned mean of the tokens."""
 
 import math
 
@@ -58,7 +58,7 @@ class StochasticDepth(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """``y = norm2(x + attn(norm1(x)))``, then ``y + mlp(y)``: the second norm is on the stream itself, not in the branch.
+    """``y = norm2(x + attn(norm1(x)))``, then ``y + mlp(y)``: the second norm acts on the stream, not in the branch.
 
     Args:
         width: Token width.

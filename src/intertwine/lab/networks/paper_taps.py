@@ -1,11 +1,12 @@
 """Which layer a number in the first paper's figures means.
 
-The paper numbers layers by their position in ``list(model.modules())`` of its own implementation, the model itself being
-0. For the Myrtle CNN, there a flat ``nn.Sequential``, that is the position in the printed summary: 3, 6, 10, 14 are the
-four ReLUs of the network with batch norm. A residual block takes eight numbers there: the block, conv, bn, relu, conv, bn,
-the *second relu, then the shortcut* (registered last, though it runs before that relu), and two more for the convolution
-and batch norm of an option-B shortcut; all blocks sit in one container. So the last block's two ReLUs are 72 and 75 in a
-ResNet20, 70 and 73 in a ResNet18, which is how the text speaks of 70 ("penultimate, inside a residual block"), 72 and 75.
+The paper numbers layers by their position in ``list(model.modules())`` of its own implementation, the model itself
+being 0. For the Myrtle CNN, there a flat ``nn.Sequential``, that is the position in the printed summary: 3, 6, 10, 14
+are the four ReLUs of the network with batch norm. A residual block takes eight numbers there: the block, conv, bn,
+relu, conv, bn, the *second relu, then the shortcut* (registered last, though it runs before that relu), and two more
+for the convolution and batch norm of an option-B shortcut; all blocks sit in one container. So the last block's two
+ReLUs are 72 and 75 in a ResNet20, 70 and 73 in a ResNet18, which is how the text speaks of 70 ("penultimate, inside a
+residual block"), 72 and 75.
 """
 
 from torch import nn

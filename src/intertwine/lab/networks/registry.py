@@ -159,9 +159,6 @@ def fit_to(spec: str, shape: tuple[int, ...], classes: int) -> str:
     Returns:
         The spec, unchanged where the defaults fit.
 
-    Raises:
-        ValueError: If the spec does not parse.
-
     Example:
         >>> fit_to("resnet20:option=B", (3, 32, 32), 100)
         'resnet20:option=B,classes=100'
@@ -194,7 +191,6 @@ def _show(value: Any) -> str:
 
 
 def _convert(key: str, text: str, hint: Any) -> Any:
-    """Read ``text`` as the annotated type."""
     origin = typing.get_origin(hint)
     if origin in (types.UnionType, typing.Union):  # the only unions here are "X | None"
         return None if text.lower() == "none" else _convert(key, text, typing.get_args(hint)[0])

@@ -33,7 +33,7 @@ class PaddingShortcut(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """``relu2(bn2(conv2(relu1(bn1(conv1(x))))) + shortcut(x))``; ``relu1`` is inside the block, ``relu2`` after the sum.
+    """``relu2(bn2(conv2(relu1(bn1(conv1(x))))) + shortcut(x))``: ``relu1`` inside the block, ``relu2`` after the sum.
 
     Args:
         before: Input channels.
@@ -122,8 +122,8 @@ def cifar_resnet(
 ) -> ResNet:
     """ResNet of depth 6k + 2 for CIFAR: three stages of k blocks with 16, 32 and 64 channels.
 
-    Depth 20 with option A has 269,722 parameters. The paper's block table prints 2,384 for a 3x3 convolution of 16 by 16
-    channels; it has 2,304, which is also what the paper's total needs. Source: v1 Fig. 24 (v2 Fig. 27).
+    Depth 20 with option A has 269,722 parameters. The paper's block table prints 2,384 for a 3x3 convolution of 16 by
+    16 channels; it has 2,304, which is also what the paper's total needs. Source: v1 Fig. 24 (v2 Fig. 27).
 
     Args:
         depth: 20, 32, 44, 56, 110 or any other 6k + 2.

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 __all__ = ["accuracy", "choose_device"]
 
@@ -38,8 +38,7 @@ def accuracy(model: nn.Module, loader: Iterable[Any], device: str | torch.device
     try:
         with torch.no_grad():
             for inputs, labels, *_ in loader:
-                labels: Tensor = labels.to(device)
-                right += (model(inputs.to(device)).argmax(dim=1) == labels).sum()
+                right += (model(inputs.to(device)).argmax(dim=1) == labels.to(device)).sum()
                 total += len(labels)
     finally:
         for module, mode in training.items():

@@ -19,8 +19,8 @@ __all__ = ["TrainingState", "read_state", "state_path", "write_state"]
 class TrainingState:
     """All that the rest of a run depends on.
 
-    Random numbers are drawn from generators that are seeded anew for every epoch and step, so the number of finished steps
-    stands for their state.
+    Random numbers are drawn from generators that are seeded anew for every epoch and step, so the number of finished
+    steps stands for their state.
 
     Args:
         settings: What is being trained, with what; a run only resumes its own state.

@@ -1,0 +1,179 @@
+"""The steps of one training run: what is updated, watched, and saved."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..._progress import track
+from ..data import Batches, DataSplits
+from .accuracy import accuracy
+from .augment import augment
+from .recipe import Recipe
+from .state import TrainingState, read_state, state_path, write_state
+
+__all__ = ["Run", "mixed_seed"]
+
+_PLAIN_EVERY = 5.0  # seconds between epoch lines where there is no terminal
+
+
+class Run:
+    """One training run: the live model and optimizer, and what does not change.
+
+    Args:
+        model: Trained in place, on ``device``.
+        data: Splits.
+        recipe: Settings.
+        seed: Of the order of examples, augmentation and dropout.
+        device: Where to train.
+        settings: What the run is, for its card and its state.
+        path: Of the checkpoint to come, or ``None`` to write nothing.
+        save_every: Seconds between saved states.
+        progress: Whether to show progress.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: DataSplits,
+        recipe: Recipe,
+        seed: int,
+        device: torch.device,
+        settings: dict[str, Any],
+        path: Path | None,
+        save_every: float,
+        progress: bool,
+    ) -> None:
+        self.model, self.data, self.recipe, self.seed, self.device = model, data, recipe, seed, device
+        self.settings, self.save_every, self.progress = settings, save_every, progress
+        self.state_path = state_path(path) if path else None
+        self.optimizer = recipe.make_optimizer(model)
+        self.batches = Batches(data.train.to(device), data.mean, data.std, recipe.batch_size)
+        self.validation = Batches(data.validation.to(device), data.mean, data.std)
+        n, size = len(data.train), recipe.batch_size
+        # Batch norm cannot normalise one example: a last batch of one is left out.
+        self.steps_per_epoch = max(n // size + (n % size > 1), 1)
+        self.steps = self.steps_per_epoch * recipe.epochs
+        self.saved = self.printed = time.monotonic()
+
+    def start(self, resume: bool) -> TrainingState:
+        """The state to go on from: the one on disk, or a fresh one."""
+        state = read_state(self.state_path, self.settings) if self.state_path and resume else None
+        if state is None:
+            return TrainingState(self.settings)
+        self.model.load_state_dict(state.model)
+        self.optimizer.load_state_dict(state.optimizer)
+        self._say(f"resuming {self.settings['architecture']} after step {state.step} of {self.steps}")
+        return state
+
+    def finish(self, state: TrainingState) -> None:
+        """Take all steps that ``state`` lacks, and leave the weights of the best epoch in the model."""
+        began = time.monotonic() - state.seconds
+        size = self.recipe.batch_size
+        self.model.train()
+        with _own_randomness(self.device):
+            order = self._order(state.step // self.steps_per_epoch)
+            for step in track(range(state.step, self.steps), self._title(), enabled=self.progress):
+                epoch, place = divmod(step, self.steps_per_epoch)
+                if place == 0:
+                    order = self._order(epoch)
+                state.loss_sum += self._update(step, order[place * size : (place + 1) * size])
+                state.step = step + 1
+                state.seconds = time.monotonic() - began
+                if place == self.steps_per_epoch - 1:
+                    self._end_epoch(state, epoch)
+                elif time.monotonic() - self.saved >= self.save_every:
+                    self._save(state)
+        self.model.load_state_dict(state.best)
+        self.model.eval()
+
+    def _update(self, step: int, index: Tensor) -> float:
+        # One optimizer step; returns the loss before it.
+        torch.manual_seed(mixed_seed(self.seed, "step", step))  # augmentation and dropout
+        inputs, labels = self.batches.batch(index)
+        inputs = augment(inputs, self.recipe.translate, self.recipe.flip)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.recipe.rate(step, self.steps_per_epoch)
+        loss = F.cross_entropy(self.model(inputs), labels, label_smoothing=self.recipe.label_smoothing)
+        value = loss.item()
+        if not math.isfinite(value):
+            raise RuntimeError(self._diverged(f"loss must stay finite. Got {value}", step))
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return value
+
+    def _end_epoch(self, state: TrainingState, epoch: int) -> None:
+        reached = accuracy(self.model, self.validation)
+        best = max((past["validation_accuracy"] for past in state.history), default=-1.0)
+        if reached > best:
+            state.best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+            state.best_epoch, best = epoch + 1, reached
+        loss = state.loss_sum / self.steps_per_epoch
+        rate = self.recipe.rate(state.step - 1, self.steps_per_epoch)
+        state.history.append({"epoch": epoch + 1, "loss": loss, "validation_accuracy": reached, "learning_rate": rate})
+        state.loss_sum = 0.0
+        self._save(state)
+        now = time.monotonic()
+        if sys.stderr.isatty() or epoch + 1 == self.recipe.epochs or now - self.printed >= _PLAIN_EVERY:
+            self.printed = now
+            accuracies = f"validation accuracy {reached:.2%} (best {best:.2%})"
+            self._say(f"epoch {epoch + 1}/{self.recipe.epochs}: loss {loss:.4f}, {accuracies}")
+
+    def _save(self, state: TrainingState) -> None:
+        weights = self.model.state_dict()
+        if not all(bool(torch.isfinite(t).all()) for t in weights.values() if t.is_floating_point()):
+            raise RuntimeError(self._diverged("weights must stay finite. Got NaN or infinite ones", state.step))
+        if self.state_path:
+            state.model, state.optimizer = weights, self.optimizer.state_dict()
+            write_state(self.state_path, state)
+        self.saved = time.monotonic()
+
+    def _diverged(self, what: str, step: int) -> str:
+        on_disk = self.state_path is not None and self.state_path.is_file()
+        kept = f"The last good state is in {str(self.state_path)!r}." if on_disk else "No state was saved."
+        cure = f"Lower learning_rate (it is {self.recipe.learning_rate}) and train again."
+        return f"{what} at step {step} (epoch {step // self.steps_per_epoch + 1}). {kept} {cure}"
+
+    def _order(self, epoch: int) -> Tensor:
+        generator = torch.Generator().manual_seed(mixed_seed(self.seed, "order", epoch))
+        return torch.randperm(len(self.data.train), generator=generator)
+
+    def _title(self) -> str:
+        return f"training {self.settings['architecture']} on {self.data.name}"
+
+    def _say(self, line: str) -> None:
+        if self.progress:
+            print(line, file=sys.stderr)
+
+
+def mixed_seed(seed: int, purpose: str, count: int = 0) -> int:
+    """One seed for each purpose and count, spread over 63 bits so that no two runs share a stream.
+
+    Args:
+        seed: Of the run.
+        purpose: ``"weights"``, ``"order"`` or ``"step"``.
+        count: Epoch or step.
+
+    Returns:
+        A seed for ``torch.Generator.manual_seed``.
+    """
+    digest = hashlib.blake2b(f"{seed} {purpose} {count}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+@contextmanager
+def _own_randomness(device: torch.device) -> Iterator[None]:
+    """Leave the caller's global random state as it was."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield
