@@ -1,0 +1,233 @@
+"""What units are compared with: images whose pixels carry labels.
+
+A concept set is an immutable, indexable collection of images. Each image has ``K`` planes of pixel labels, so that one
+pixel can carry several concepts at once (the colour red, the part wheel, the object car), and ``J`` labels for the
+image as a whole (a scene). A label is an index into the set's concepts, or -1 for none.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ..errors import DataError
+
+__all__ = ["Concept", "ConceptBatch", "ConceptSet", "Sample", "Subset", "TensorConcepts"]
+
+
+@dataclass(frozen=True)
+class Concept:
+    """A name and the category that it belongs to, such as ``Concept("red", "colour")``."""
+
+    name: str
+    category: str
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """One image with its labels.
+
+    Args:
+        image: ``(3, H, W)`` in ``uint8``.
+        labels: ``(K, h, w)`` concept indices, -1 for none; ``(h, w)`` need not be ``(H, W)`` but covers the same field.
+        image_labels: ``(J,)`` concept indices of the whole image, -1 for none.
+    """
+
+    image: Tensor
+    labels: Tensor
+    image_labels: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class ConceptBatch:
+    """Several images with their labels.
+
+    Args:
+        images: ``(B, 3, H, W)`` in float32, from 0 to 1.
+        labels: ``(B, K, h, w)`` in int64.
+        image_labels: ``(B, J)`` in int64.
+        index: Places of the images in the set.
+    """
+
+    images: Tensor
+    labels: Tensor
+    image_labels: Tensor
+    index: tuple[int, ...]
+
+
+class ConceptSet(ABC):
+    """Base of all concept sets: a subclass says how many images it has and reads one.
+
+    Attributes:
+        name: For reports.
+        concepts: All concepts; labels index them.
+        planes: Number ``K`` of pixel label planes.
+        whole: Number ``J`` of labels for the whole image.
+    """
+
+    name: str
+    concepts: tuple[Concept, ...]
+    planes: int
+    whole: int = 0
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Number of images."""
+
+    @abstractmethod
+    def _read(self, i: int) -> Sample:
+        """Read image ``i``."""
+
+    @cached_property
+    def categories(self) -> tuple[str, ...]:
+        """The categories in the order in which concepts name them."""
+        return tuple(dict.fromkeys(c.category for c in self.concepts))
+
+    @cached_property
+    def category_of(self) -> Tensor:
+        """``(C,)`` index into ``categories`` of each concept."""
+        return torch.tensor([self.categories.index(c.category) for c in self.concepts], dtype=torch.long)
+
+    def __getitem__(self, i: int) -> Sample:
+        """Image ``i`` with its labels, checked.
+
+        Raises:
+            IndexError: If there is no such image.
+            DataError: If a label is out of range or a tensor has the wrong shape.
+        """
+        if not 0 <= i < len(self):
+            raise IndexError(f"i must be in [0, {len(self)}). Got {i}.")
+        sample = self._read(i)
+        self._check(i, sample)
+        return sample
+
+    def batches(self, size: int) -> Iterator[ConceptBatch]:
+        """Go through the set in order.
+
+        Args:
+            size: Images in a batch.
+
+        Yields:
+            Batches; the last one may be smaller.
+
+        Raises:
+            DataError: If the images or the label planes of a set differ in size.
+        """
+        for start in range(0, len(self), size):
+            index = tuple(range(start, min(start + size, len(self))))
+            samples = [self[i] for i in index]
+            for what in ("image", "labels"):
+                shapes = {tuple(getattr(s, what).shape) for s in samples}
+                if len(shapes) > 1:
+                    raise DataError(
+                        f"{what} of {self.name} must all have one size. Got {sorted(shapes)} in images "
+                        f"{index[0]} to {index[-1]}. Read the set with size=(height, width)."
+                    )
+            yield ConceptBatch(
+                torch.stack([s.image for s in samples]).to(torch.float32) / 255,
+                torch.stack([s.labels for s in samples]).long(),
+                torch.stack([s.image_labels for s in samples]).long(),
+                index,
+            )
+
+    def subset(self, index: Sequence[int]) -> Subset:
+        """The images at ``index`` only, with all concepts.
+
+        Args:
+            index: Places of images, such as ``range(100)``.
+
+        Returns:
+            A set that reads from this one.
+        """
+        return Subset(self, tuple(index))
+
+    def _check(self, i: int, sample: Sample) -> None:
+        image, labels, whole = sample.image, sample.labels, sample.image_labels
+        if image.ndim != 3 or image.shape[0] != 3 or image.dtype != torch.uint8:
+            raise DataError(
+                f"image {i} of {self.name} must be (3, H, W) in uint8. Got {tuple(image.shape)} in {image.dtype}."
+            )
+        if labels.ndim != 3 or labels.shape[0] != self.planes or whole.shape != (self.whole,):
+            raise DataError(
+                f"labels of image {i} of {self.name} must be ({self.planes}, h, w) and ({self.whole},). "
+                f"Got {tuple(labels.shape)} and {tuple(whole.shape)}."
+            )
+        for values in (labels, whole):
+            if values.numel() and (int(values.min()) < -1 or int(values.max()) >= len(self.concepts)):
+                bad = values[(values < -1) | (values >= len(self.concepts))][0].item()
+                raise DataError(
+                    f"labels of image {i} of {self.name} must be concept indices in [0, {len(self.concepts)}), "
+                    f"or -1 for none. Got {bad}. Check that the label files belong to this list of concepts."
+                )
+
+    def __repr__(self) -> str:
+        counts = {c: sum(k.category == c for k in self.concepts) for c in self.categories}
+        kinds = ", ".join(f"{n} {c}" for c, n in counts.items())
+        return f"{type(self).__name__}({self.name!r}, {len(self)} images, {kinds})"
+
+
+class Subset(ConceptSet):
+    """Some images of another set."""
+
+    def __init__(self, base: ConceptSet, index: tuple[int, ...]) -> None:
+        if not index:
+            raise ValueError("index must name at least one image. Got none.")
+        wrong = [i for i in index if not 0 <= i < len(base)]
+        if wrong:
+            raise IndexError(f"index must be in [0, {len(base)}). Got {wrong[0]}.")
+        self.name, self.concepts, self.planes, self.whole = base.name, base.concepts, base.planes, base.whole
+        self._base, self._index = base, index
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def _read(self, i: int) -> Sample:
+        return self._base[self._index[i]]
+
+
+class TensorConcepts(ConceptSet):
+    """A concept set from tensors in memory.
+
+    Args:
+        images: ``(N, 3, H, W)`` in ``uint8``.
+        labels: ``(N, K, h, w)`` or ``(N, h, w)``: concept indices, -1 for none.
+        concepts: What the indices mean; a plain name becomes a concept of the category ``"concept"``.
+        image_labels: ``(N, J)``: concepts of whole images, if there are any.
+        name: For reports.
+
+    Example:
+        >>> images = torch.zeros(4, 3, 8, 8, dtype=torch.uint8)
+        >>> labels = torch.randint(-1, 2, (4, 8, 8))
+        >>> TensorConcepts(images, labels, ["sky", Concept("red", "colour")])
+        TensorConcepts('tensors', 4 images, 1 concept, 1 colour)
+    """
+
+    def __init__(
+        self,
+        images: Tensor,
+        labels: Tensor,
+        concepts: Sequence[Concept | str],
+        image_labels: Tensor | None = None,
+        name: str = "tensors",
+    ) -> None:
+        n = images.shape[0] if images.ndim else 0
+        if not n or not concepts:
+            raise DataError(f"a concept set must hold images and concepts. Got {n} images, {len(concepts)} concepts.")
+        labels = labels[:, None] if labels.ndim == 3 else labels
+        whole = torch.empty(n, 0, dtype=torch.long) if image_labels is None else image_labels
+        if labels.shape[0] != n or whole.shape[0] != n:
+            raise DataError(f"labels must be given for all {n} images. Got {labels.shape[0]} and {whole.shape[0]}.")
+        self.name, self.planes, self.whole = name, labels.shape[1], whole.shape[1]
+        self.concepts = tuple(Concept(c, "concept") if isinstance(c, str) else c for c in concepts)
+        self._images, self._labels, self._whole = images, labels, whole
+
+    def __len__(self) -> int:
+        return self._images.shape[0]
+
+    def _read(self, i: int) -> Sample:
+        return Sample(self._images[i], self._labels[i], self._whole[i])

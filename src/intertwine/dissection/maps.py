@@ -1,0 +1,184 @@
+"""Activation maps of one layer over a concept set, kept in memory when they fit and computed again when they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from math import isqrt, prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._progress import track
+from ..taps import tap
+from .concepts import ConceptBatch, ConceptSet
+
+__all__ = ["LabelledMaps", "MapStream", "as_maps", "values_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledMaps:
+    """Activation maps of a batch of images beside their labels.
+
+    Args:
+        maps: ``(B, U, h', w')``.
+        labels: ``(B, K, h, w)`` concept indices, -1 for none.
+        image_labels: ``(B, J)`` concept indices, -1 for none.
+        index: Places of the images in the set.
+    """
+
+    maps: Tensor
+    labels: Tensor
+    image_labels: Tensor
+    index: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Memory that the tensors take."""
+        return sum(t.numel() * t.element_size() for t in (self.maps, self.labels, self.image_labels))
+
+
+def as_maps(
+    features: Tensor, channel_dim: int, grid: tuple[int, int] | None, image_size: tuple[int, int], layer: str
+) -> Tensor:
+    """Features as maps ``(N, U, h', w')``: a unit is a channel, a place is a pixel or a patch.
+
+    Args:
+        features: ``(N, C, h', w')``, ``(N, h', w', C)`` or tokens ``(N, T, C)``.
+        channel_dim: 1 or -1.
+        grid: Rows and columns of patches for tokens. ``None`` finds the grid that has the shape of the image and ``T``
+            or ``T - 1`` patches (one class token). Where ``T`` is larger than the grid, the first tokens are left out.
+        image_size: ``(H, W)`` of the images.
+        layer: For messages.
+
+    Returns:
+        The maps; a view where possible.
+
+    Raises:
+        ValueError: If the features have no spatial axes, or the grid cannot be found or does not fit.
+    """
+    if features.ndim == 4 and channel_dim in (1, -1, 3):
+        return features if channel_dim == 1 else features.movedim(-1, 1)
+    if features.ndim == 3 and channel_dim in (-1, 2):
+        tokens = features.shape[1]
+        rows, columns = grid or _find_grid(tokens, image_size, layer)
+        if rows * columns > tokens or rows < 1 or columns < 1:
+            raise ValueError(f"grid must have at most T = {tokens} patches. Got {rows} x {columns} at layer {layer!r}.")
+        patches = features[:, tokens - rows * columns :]
+        return patches.unflatten(1, (rows, columns)).movedim(-1, 1)
+    raise ValueError(
+        f"layer must give one map for each unit: (N, C, H, W), or tokens (N, T, C) with channel_dim=-1. Got "
+        f"{tuple(features.shape)} with channel_dim={channel_dim} at layer {layer!r}. Choose a layer before pooling or "
+        "flattening; for a vision transformer, one that gives tokens, with grid=(rows, columns) if it is not square."
+    )
+
+
+def _find_grid(tokens: int, image_size: tuple[int, int], layer: str) -> tuple[int, int]:
+    height, width = image_size
+    for patches in (tokens, tokens - 1):
+        rows = isqrt(patches * height // width) if patches > 0 else 0
+        for r in (rows, rows + 1):
+            if r and patches % r == 0 and r * width == patches // r * height:
+                return r, patches // r
+    raise ValueError(
+        f"tokens must form a grid of the image's shape, with at most one class token before it. Got {tokens} tokens for "
+        f"{height} x {width} images at layer {layer!r}. Say grid=(rows, columns)."
+    )
+
+
+class MapStream:
+    """The maps of one layer over a concept set: iterate over it as often as needed.
+
+    The model runs once if maps and labels fit into ``memory``; otherwise once for each iteration. Nothing is written
+    to disk.
+
+    Args:
+        model: Any module; it runs in evaluation mode and without gradients.
+        layer: A layer name (see ``intertwine.taps``).
+        concepts: The images and labels.
+        batch_size: Images in a batch.
+        transform: Turns images ``(B, 3, H, W)`` in [0, 1] into the model's input; ``None`` passes them as they are.
+        channel_dim: Channel axis of the features; ``None`` asks ``intertwine.taps``.
+        grid: Rows and columns of patches, for tokens.
+        device: Where the model's inputs go; ``None`` for where the model is.
+        memory: Bytes that maps and labels may take.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layer: str,
+        concepts: ConceptSet,
+        *,
+        batch_size: int = 32,
+        transform: Callable[[Tensor], Any] | None = None,
+        channel_dim: int | None = None,
+        grid: tuple[int, int] | None = None,
+        device: torch.device | str | None = None,
+        memory: int = 2**30,
+    ) -> None:
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1. Got {batch_size}.")
+        self.model, self.layer, self.concepts = model, layer, concepts
+        self._size, self._transform, self._device = batch_size, transform or (lambda images: images), device
+        self._channel_dim, self._grid, self._memory = channel_dim, grid, memory
+        self._kept: list[LabelledMaps] | None = None
+
+    @property
+    def kept(self) -> bool:
+        """Whether all maps are in memory."""
+        return self._kept is not None
+
+    def __len__(self) -> int:
+        return -(-len(self.concepts) // self._size)
+
+    def __iter__(self) -> Iterator[LabelledMaps]:
+        return iter(self._kept) if self._kept is not None else self._computed(self.concepts.batches(self._size))
+
+    def first_pass(self, progress: bool = False) -> Iterator[LabelledMaps]:
+        """Go through all batches once, keeping them if they fit.
+
+        Args:
+            progress: Whether to show how far it is.
+
+        Yields:
+            The batches.
+        """
+        kept: list[LabelledMaps] | None = []
+        used = 0
+        for batch in track(self, f"reading {self.concepts.name} at {self.layer}", enabled=progress):
+            used += batch.bytes
+            kept = None if kept is None or used > self._memory else [*kept, batch]
+            yield batch
+        self._kept = kept
+
+    def at(self, index: Iterable[int]) -> Iterator[LabelledMaps]:
+        """Maps of some images only."""
+        return self._computed(self.concepts.subset(tuple(index)).batches(self._size))
+
+    def _computed(self, batches: Iterable[ConceptBatch]) -> Iterator[LabelledMaps]:
+        with tap(self.model, [self.layer], device=self._device) as tapped:
+            for batch in batches:
+                inputs = self._transform(batch.images)
+                (features,) = tapped(inputs).values()
+                channel_dim = tapped.points[0].channel_dim if self._channel_dim is None else self._channel_dim
+                size = (batch.images.shape[-2], batch.images.shape[-1])
+                maps = as_maps(features, channel_dim, self._grid, size, self.layer)
+                where = torch.device("cpu") if maps.device.type == "mps" else maps.device  # MPS has no float64
+                yield LabelledMaps(
+                    maps.to(where).contiguous(),
+                    batch.labels.to(where, _label_type(len(self.concepts.concepts))),
+                    batch.image_labels.to(where),
+                    batch.index,
+                )
+
+
+def _label_type(concepts: int) -> torch.dtype:
+    """The smallest integer type that holds every concept index: labels are what fills the memory."""
+    return next(t for t in (torch.int8, torch.int16, torch.int32) if concepts < torch.iinfo(t).max)
+
+
+def values_of(maps: Tensor) -> Tensor:
+    """All values of each unit, ``(U, B h' w')``."""
+    return maps.transpose(0, 1).reshape(maps.shape[1], prod(maps.shape) // maps.shape[1])

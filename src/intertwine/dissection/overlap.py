@@ -1,0 +1,150 @@
+r"""Overlap of unit masks and concept masks, all units against all concepts in one pass.
+
+For unit ``k`` and concept ``c`` over a data set,
+
+    IoU[k, c] = sum_x |M_k(x) and L_c(x)| / sum_x |M_k(x) or L_c(x)|,      M_k(x) = [upsampled map of k at x > T_k],
+
+both sums over the images that have at least one label of ``c``'s category (Bau et al. 2017, section 2.2): sets like
+Broden label only some images for each category. Per image, intersections are one matrix product: masks ``(U, P)`` times
+one-hot labels ``(P, C)`` over ``P`` pixels. Two exact savings make the product small: bilinear interpolation never
+exceeds its map, so units whose map stays below the threshold have an empty mask and are left out; and only concepts
+that occur in an image get a column.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .concepts import ConceptSet
+from .maps import LabelledMaps
+
+__all__ = ["Tally", "masks_above"]
+
+_EXACT_IN_FLOAT32 = 2**24  # counts of pixels of one image stay exact below this
+_MARGIN = 2.0**-30
+
+
+class Tally:
+    """Running counts of pixels for ``U`` units and the ``C`` concepts of a set.
+
+    Args:
+        concepts: The concept set.
+        thresholds: ``(U,)``: a unit is on where its upsampled map is larger. "Larger" leaves a relative margin of
+            2^-30, between float32's resolution and float64's: interpolation rounds, and where a map is constant it must
+            not push a value that equals the threshold over it.
+        memory: Bytes that the masks of a chunk of images may take.
+
+    Attributes:
+        intersection: ``(U, C)`` pixels in both masks.
+        unit_area: ``(U, number of categories)`` pixels of each unit in images that have a label of the category.
+        concept_area: ``(C,)`` pixels of each concept.
+        operations: Multiplications and additions done in matrix products.
+    """
+
+    def __init__(self, concepts: ConceptSet, thresholds: Tensor, memory: int = 2**28) -> None:
+        where = thresholds.device
+        units, count = len(thresholds), len(concepts.concepts)
+        self.intersection = torch.zeros(count, units, dtype=torch.int64, device=where)
+        self.unit_area = torch.zeros(units, len(concepts.categories), dtype=torch.int64, device=where)
+        self.concept_area = torch.zeros(count, dtype=torch.int64, device=where)
+        self.operations = 0
+        self._categories = F.one_hot(concepts.category_of.to(where), len(concepts.categories))
+        self._limit = thresholds.double() + thresholds.double().abs() * _MARGIN
+        self._memory = memory
+
+    def update(self, batch: LabelledMaps) -> None:
+        """Count one batch; its maps must be those that the thresholds belong to.
+
+        Raises:
+            ValueError: If the label maps have 2^24 pixels or more.
+        """
+        pixels = batch.labels.shape[-2] * batch.labels.shape[-1]
+        if pixels >= _EXACT_IN_FLOAT32:
+            raise ValueError(f"label maps must have fewer than 2^24 pixels. Got {tuple(batch.labels.shape[-2:])}.")
+        active = batch.maps.amax((2, 3)) > self._limit  # (B, U)
+        width = int(active.sum(1).max())
+        step = max(1, self._memory // (16 * pixels * max(width, 1)))
+        for start in range(0, len(active), step):
+            part = slice(start, start + step)
+            labels, whole = batch.labels[part].flatten(2).long(), batch.image_labels[part]
+            self._count(batch.maps[part], active[part], labels, whole, batch.labels.shape[-2:])
+
+    def _count(self, maps: Tensor, active: Tensor, labels: Tensor, whole: Tensor, size: torch.Size) -> None:
+        """Count a chunk: maps ``(B, U, h', w')``, active units ``(B, U)``, labels ``(B, K, P)`` and ``(B, J)``."""
+        present, column, one_hot = _one_hot(labels, whole, len(self.concept_area))
+        has_category = (present.long() @ self._categories) > 0  # (B, categories)
+        width = max(int(active.sum(1).max()), 1)
+        units = active.int().argsort(dim=1, descending=True, stable=True)[:, :width]  # active ones first, padded
+        limit = torch.where(active.gather(1, units), self._limit[units], torch.inf)
+        chosen = maps.gather(1, units[:, :, None, None].expand(-1, -1, *maps.shape[2:]))
+        masks = masks_above(chosen, limit, size).flatten(2)  # (B, width, P)
+        overlap = torch.bmm(one_hot, masks.transpose(1, 2)).long()  # (B, columns, width)
+        self.operations += 2 * overlap.numel() * masks.shape[2]
+        image, concept = torch.nonzero(present, as_tuple=True)
+        by_unit = overlap.new_zeros(len(image), maps.shape[1])
+        by_unit.scatter_(1, units[image], overlap[image, column[image, concept]])
+        self.intersection.index_add_(0, concept, by_unit)
+        area = torch.zeros_like(active, dtype=torch.int64).scatter_(1, units, masks.sum(2).long())
+        self.unit_area += _integer_product(area.T, has_category)
+        self.concept_area.index_add_(0, concept, one_hot.sum(2).long()[image, column[image, concept]])
+
+    def iou(self) -> Tensor:
+        """``(U, C)`` in float64; 0 for a concept that never occurs.
+
+        Returns:
+            Intersection over union of all units with all concepts.
+        """
+        intersection = self.intersection.T.double()
+        category = self._categories.argmax(1)
+        union = self.unit_area[:, category].double() + self.concept_area - intersection
+        return torch.where(union > 0, intersection / union.clamp_min(1), 0.0)
+
+
+def masks_above(maps: Tensor, limit: Tensor, size: torch.Size | tuple[int, int]) -> Tensor:
+    """Where maps, upsampled bilinearly to ``size``, exceed a limit.
+
+    Args:
+        maps: ``(B, U, h', w')``.
+        limit: ``(B, U)`` or broadcastable to it.
+        size: ``(h, w)``.
+
+    Returns:
+        ``(B, U, h, w)`` in float32, 0 or 1.
+    """
+    maps = maps.double()
+    if maps.shape[2:] != torch.Size(size):
+        maps = F.interpolate(maps, size=tuple(size), mode="bilinear", align_corners=False)
+    return (maps > limit[..., None, None]).float()
+
+
+def _one_hot(labels: Tensor, whole: Tensor, concepts: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Which concepts occur in each image, the column of each, and one-hot labels over those columns.
+
+    Args:
+        labels: ``(B, K, P)``, -1 for none.
+        whole: ``(B, J)``, -1 for none: these concepts cover all pixels.
+        concepts: Number of concepts ``C``.
+
+    Returns:
+        Present ``(B, C)`` in bool; column ``(B, C)``; one-hot labels ``(B, columns, P)`` in float32.
+    """
+    images, _, pixels = labels.shape
+    named = torch.cat([labels.flatten(1), whole], 1) % (concepts + 1)  # -1 becomes C, a column of its own
+    present = torch.zeros(images, concepts + 1, dtype=torch.bool, device=labels.device).scatter_(1, named, True)
+    present[:, concepts] = False
+    column = (present.cumsum(1) - 1).clamp_min(0)
+    columns = max(int(present.sum(1).max()), 1)
+    column[:, concepts] = columns
+    place = column.gather(1, (labels % (concepts + 1)).flatten(1)).view_as(labels)
+    one_hot = torch.zeros(images, columns + 1, pixels, device=labels.device).scatter_(1, place, 1.0)
+    if whole.shape[1]:
+        place = column.gather(1, whole % (concepts + 1))[:, :, None].expand(-1, -1, pixels)
+        one_hot.scatter_(1, place, 1.0)
+    return present[:, :concepts], column[:, :concepts], one_hot[:, :columns]
+
+
+def _integer_product(a: Tensor, b: Tensor) -> Tensor:
+    """``a @ b`` of integers; exact in float64, which has matrix products on every device, below 2^53."""
+    return (a.double() @ b.double()).long()
