@@ -55,9 +55,9 @@ def load_parquet(path: str | Path, name: str | None = None) -> DataSplits:
 
 
 def find_parquet_splits(folder: Path) -> dict[str, list[Path]]:
-    """The parquet files of each split in ``folder`` or its ``data`` folder."""
+    """The parquet files of each split in ``folder``, or where the hub's repositories keep them below it."""
     found: dict[str, list[Path]] = {}
-    for place in (folder, folder / "data"):
+    for place in (folder, folder / "data", folder / "plain_text"):
         for split, aliases in _ALIASES.items():
             for alias in aliases:
                 files = sorted([*place.glob(f"{alias}.parquet"), *place.glob(f"{alias}-*.parquet")])
