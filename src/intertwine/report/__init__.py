@@ -1,1 +1,32 @@
-"""Room under construction."""
+"""One self-contained HTML page from any result."""
+
+from .blocks import Block, Details, Facts, Figure, Grid, Heading, Listing, Paragraph, Table, Tabs
+from .figures import Series, bars, heatmap, lines
+from .page import Page, render
+from .write import load_result, page_of, write_page
+
+__all__ = [
+    # pages of results
+    "write_page",
+    "page_of",
+    "load_result",
+    # pages by hand
+    "Page",
+    "render",
+    # blocks
+    "Block",
+    "Heading",
+    "Paragraph",
+    "Listing",
+    "Facts",
+    "Table",
+    "Figure",
+    "Grid",
+    "Tabs",
+    "Details",
+    # figures
+    "heatmap",
+    "lines",
+    "bars",
+    "Series",
+]

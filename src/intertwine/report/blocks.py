@@ -1,0 +1,164 @@
+"""What pages are made of: small values that know nothing of HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+__all__ = ["Block", "Details", "Facts", "Figure", "Grid", "Heading", "Listing", "Paragraph", "Table", "Tabs"]
+
+
+@dataclass(frozen=True)
+class Block:
+    """Base of everything that a page may hold. Texts are plain: whatever they contain is shown as it is."""
+
+    kind: ClassVar[str]
+
+
+@dataclass(frozen=True)
+class Heading(Block):
+    """A heading of a section.
+
+    Args:
+        text: What it says.
+    """
+
+    kind: ClassVar[str] = "heading"
+    text: str
+
+
+@dataclass(frozen=True)
+class Paragraph(Block):
+    """A paragraph.
+
+    Args:
+        text: What it says.
+        tone: ``"verdict"`` for the one sentence a reader should take away, ``"note"`` for what limits it.
+    """
+
+    kind: ClassVar[str] = "paragraph"
+    text: str
+    tone: Literal["plain", "verdict", "note"] = "plain"
+
+
+@dataclass(frozen=True)
+class Listing(Block):
+    """Text whose spaces and line breaks count, such as a command or a printed table.
+
+    Args:
+        text: What it says.
+    """
+
+    kind: ClassVar[str] = "listing"
+    text: str
+
+
+@dataclass(frozen=True)
+class Facts(Block):
+    """Names and values, one pair on a line.
+
+    Args:
+        facts: Names to values; values are shown with ``str``.
+        title: What the facts are about.
+    """
+
+    kind: ClassVar[str] = "facts"
+    facts: Mapping[str, Any]
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Table(Block):
+    """A table; cells that are numbers are aligned and rounded, ``None`` and NaN are left empty.
+
+    Args:
+        columns: Column titles.
+        rows: Cells, one sequence for each row.
+        caption: What the table shows.
+        digits: Decimals of floating-point cells.
+
+    Raises:
+        ValueError: If a row has another number of cells than there are columns.
+    """
+
+    kind: ClassVar[str] = "table"
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    caption: str = ""
+    digits: int = 3
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(f"rows must have {len(self.columns)} cells, one for each column. Got {len(row)}.")
+
+    def cell(self, value: Any) -> str:
+        """The text of a cell."""
+        if value is None or value != value:
+            return ""
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        if isinstance(value, float):
+            return f"{value:.{self.digits}f}"
+        return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+@dataclass(frozen=True)
+class Figure(Block):
+    """A plot.
+
+    Args:
+        spec: ``data`` and ``layout`` as plotly takes them. Texts in it must have gone through ``figures.label``.
+        title: What is plotted; shown above.
+        caption: How to read it; shown below.
+        height: In pixels.
+    """
+
+    kind: ClassVar[str] = "figure"
+    spec: Mapping[str, Any]
+    title: str = ""
+    caption: str = ""
+    height: int = 400
+
+
+@dataclass(frozen=True)
+class Grid(Block):
+    """Blocks side by side, as many as there is room for.
+
+    Args:
+        blocks: What is inside.
+        width: Smallest width of one block in pixels.
+    """
+
+    kind: ClassVar[str] = "grid"
+    blocks: Sequence[Block]
+    width: int = 420
+
+
+@dataclass(frozen=True)
+class Tabs(Block):
+    """Alternatives, of which a reader sees one.
+
+    Args:
+        tabs: Titles to blocks, the first one in front.
+        name: What is chosen, for screen readers.
+    """
+
+    kind: ClassVar[str] = "tabs"
+    tabs: Mapping[str, Sequence[Block]]
+    name: str = "Show"
+
+
+@dataclass(frozen=True)
+class Details(Block):
+    """Blocks that a reader unfolds.
+
+    Args:
+        summary: What is inside, in a line.
+        blocks: What is inside.
+    """
+
+    kind: ClassVar[str] = "details"
+    summary: str
+    blocks: Sequence[Block]

@@ -1,0 +1,263 @@
+"""The page of a comparison: two networks, every layer against every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .blocks import Block, Details, Facts, Figure, Grid, Heading, Listing, Paragraph, Table, Tabs
+from .figures import Series, bars, heatmap, lines
+from .page import Page
+from .verdict import best_partners, headline, lead, measure_title, paired, summarise
+
+if TYPE_CHECKING:
+    from ..similarity import Comparison
+
+__all__ = ["comparison_page"]
+
+# What the command line adds to the settings; each has a place of its own on the page.
+_PLACED = ("network_a", "network_b", "data", "command")
+
+
+def comparison_page(comparison: Comparison) -> Page:
+    """Lay out a comparison.
+
+    Facts of the networks and the data, and the command line, are shown where ``comparison.settings`` holds them as
+    ``network_a``, ``network_b``, ``data`` (mappings) and ``command`` (text).
+
+    Args:
+        comparison: The result.
+
+    Returns:
+        The page.
+    """
+    blocks: list[Block] = [
+        Paragraph(headline(comparison), "verdict"),
+        _measures_table(comparison),
+        *[Paragraph(f"Note: {note}", "note") for note in comparison.notes],
+        Heading("Every layer against every layer"),
+        _heatmaps(comparison),
+        Heading("Layer by layer"),
+        Paragraph(_curves_text(comparison)),
+        Grid([_curves(comparison, measure) for measure in _ordered(comparison)]),
+        Details("All best matches as a table", [_best_table(comparison)]),
+        Heading("Dead channels"),
+        *_dead(comparison),
+        Heading("Networks and data"),
+        *_facts(comparison),
+        Heading("What the measures forgive"),
+        _groups_table(comparison),
+        Heading("How this was made"),
+        *_provenance(comparison),
+    ]
+    a, b = (_network_name(comparison, side) for side in "ab")
+    return Page(
+        f"{a} and {b}, layer by layer",
+        blocks,
+        f"{len(comparison.layers_a)} layers of A with {len(comparison.layers_b)} of B on {comparison.examples:,} examples",
+    )
+
+
+def _ordered(comparison: Comparison) -> list[str]:
+    """The measures, the one that the verdict speaks of first."""
+    first = lead(comparison)
+    return [first, *[name for name in comparison.measures if name != first]]
+
+
+def _network_name(comparison: Comparison, side: str) -> str:
+    facts = comparison.settings.get(f"network_{side}")
+    name = facts.get("name") if isinstance(facts, Mapping) else None
+    return str(name) if name else f"Network {side.upper()}"
+
+
+def _measures_table(comparison: Comparison) -> Table:
+    which = "the same layer" if paired(comparison) else "the best match"
+    columns = ["Measure", f"Mean score of {which}", "Chance", "Calibrated", "Beyond chance"]
+    rows = []
+    for measure in _ordered(comparison):
+        s = summarise(comparison, measure)
+        beyond = None if s.beyond is None else f"{s.beyond} of {s.layers} layers"
+        row = [measure_title(measure), s.score, s.chance, s.calibrated, beyond]
+        rows.append([*row, f"{s.matched} of {s.layers} layers"] if paired(comparison) else row)
+    if paired(comparison):
+        columns.append("Own counterpart is the best match")
+    caption = (
+        "Chance is the mean score after shuffling the examples of B. Calibrated scores are 0 at the 95 % point of the "
+        "shuffled scores and 1 for equal layers."
+    )
+    return Table(columns, rows, caption)
+
+
+def _heatmaps(comparison: Comparison) -> Block:
+    scores = Grid([_heatmap(comparison, measure, "score") for measure in _ordered(comparison)], width=460)
+    known = [measure for measure in _ordered(comparison) if comparison.calibrated[measure] is not None]
+    if not known:
+        return scores
+    calibrated = Grid([_heatmap(comparison, measure, "calibrated") for measure in known], width=460)
+    return Tabs({"Scores": [scores], "Above chance (calibrated)": [calibrated]}, "Which number the colours show")
+
+
+def _heatmap(comparison: Comparison, measure: str, shown: str) -> Figure:
+    matrices = {
+        "score": comparison.scores[measure],
+        "interval from": comparison.low[measure],
+        "interval to": comparison.high[measure],
+        "chance": comparison.chance[measure],
+        "p": comparison.null_p[measure],
+        "calibrated": comparison.calibrated[measure],
+        "lowest possible": comparison.floor[measure],
+    }
+    plain = {name: matrix.tolist() for name, matrix in matrices.items() if matrix is not None}
+    values = plain.pop(shown)
+    return heatmap(
+        values,
+        comparison.layers_a,
+        comparison.layers_b,
+        title=measure_title(measure),
+        row_title="layer of A",
+        column_title="layer of B",
+        name=shown,
+        hover=plain,
+    )
+
+
+def _curves_text(comparison: Comparison) -> str:
+    start = (
+        "The same layer of both networks, and the best match anywhere in B."
+        if paired(comparison)
+        else "The networks have different layers: for each layer of A, the best match anywhere in B."
+    )
+    return (
+        f"{start} Bands are 95 % confidence intervals; dashed lines are the chance level, dotted lines the lowest score that "
+        "is possible at all. The best of many scores is biased upwards, so read it beside its chance level."
+    )
+
+
+def _curves(comparison: Comparison, measure: str) -> Figure:
+    scores = comparison.scores[measure]
+    rows, best = torch.arange(len(scores)), best_partners(scores)
+
+    def along(matrix: Tensor | None, partner: Tensor) -> list[float] | None:
+        return None if matrix is None else matrix[rows, partner].tolist()
+
+    low, high = comparison.low[measure], comparison.high[measure]
+    series = []
+    if paired(comparison):
+        series.append(Series("same layer", along(scores, rows) or [], along(low, rows), along(high, rows)))
+        series.append(Series("best match in B", along(scores, best) or []))
+    else:
+        series.append(Series("best match in B", along(scores, best) or [], along(low, best), along(high, best)))
+    partner = rows if paired(comparison) else best
+    for name, matrix, dash in (
+        ("chance", comparison.chance[measure], "dash"),
+        ("lowest possible", comparison.floor[measure], "dot"),
+    ):
+        level = along(matrix, partner)
+        if level is not None and any(v == v for v in level):
+            series.append(Series(name, level, dash=dash))
+    return lines(comparison.layers_a, series, title=measure_title(measure), y_title="score")
+
+
+def _best_table(comparison: Comparison) -> Table:
+    rows = []
+    for measure in _ordered(comparison):
+        for row in comparison.best(measure).itertuples():
+            interval = "" if row.low != row.low else f"{row.low:.3f} to {row.high:.3f}"
+            cells = (row.layer_a, row.layer_b, row.score, interval, row.chance, row.null_p, row.calibrated, row.floor)
+            rows.append([measure_title(measure), *cells])
+    columns = [
+        "Measure",
+        "Layer of A",
+        "Best match in B",
+        "Score",
+        "Interval",
+        "Chance",
+        "p",
+        "Calibrated",
+        "Lowest possible",
+    ]
+    return Table(columns, rows)
+
+
+def _dead(comparison: Comparison) -> list[Block]:
+    total = sum(comparison.dead_a) + sum(comparison.dead_b)
+    text = (
+        "A channel is dead where it gives the same value, zero after a rectifier, on every example. Dead channels are left out "
+        "of every score: they never count as agreement."
+    )
+    if total == 0:
+        return [Paragraph(f"No channel of either network is dead on this data. {text}")]
+    shares = {
+        side: (layers, [100 * d / max(c, 1) for d, c in zip(dead, channels)])
+        for side, layers, dead, channels in (
+            ("A", comparison.layers_a, comparison.dead_a, comparison.channels_a),
+            ("B", comparison.layers_b, comparison.dead_b, comparison.channels_b),
+        )
+    }
+    counted = (
+        f"{sum(comparison.dead_a):,} channels of A and {sum(comparison.dead_b):,} of B are dead on this data. {text}"
+    )
+    if paired(comparison):
+        groups = {side: heights for side, (_, heights) in shares.items()}
+        return [Paragraph(counted), bars(comparison.layers_a, groups, title="Dead channels", y_title="% of the layer")]
+    figures = [
+        bars(layers, {side: heights}, title=f"Dead channels of {side}", y_title="% of the layer")
+        for side, (layers, heights) in shares.items()
+        if any(heights)
+    ]
+    return [Paragraph(counted), Grid(figures)]
+
+
+def _facts(comparison: Comparison) -> list[Block]:
+    cards = []
+    for side, layers, channels in (
+        ("a", comparison.layers_a, comparison.channels_a),
+        ("b", comparison.layers_b, comparison.channels_b),
+    ):
+        given = comparison.settings.get(f"network_{side}")
+        facts = dict(given) if isinstance(given, Mapping) else {}
+        facts |= {"layers compared": len(layers), "channels compared": f"{sum(channels):,}"}
+        cards.append(Facts(facts, f"Network {side.upper()}"))
+    data = comparison.settings.get("data")
+    facts = {**(data if isinstance(data, Mapping) else {}), "examples compared": f"{comparison.examples:,}"}
+    return [
+        Grid([*cards, Facts(facts, "Data")], width=320),
+        Details("Layers and their shapes", [_shapes_table(comparison)]),
+    ]
+
+
+def _shapes_table(comparison: Comparison) -> Table:
+    rows = []
+    for side, names, shapes, channels, dead in (
+        ("A", comparison.layers_a, comparison.shapes_a, comparison.channels_a, comparison.dead_a),
+        ("B", comparison.layers_b, comparison.shapes_b, comparison.channels_b, comparison.dead_b),
+    ):
+        rows += [[side, n, " x ".join(map(str, s)), c, d] for n, s, c, d in zip(names, shapes, channels, dead)]
+    return Table(["Network", "Layer", "Shape of one example", "Channels", "Dead"], rows)
+
+
+def _groups_table(comparison: Comparison) -> Table:
+    rows = [
+        [measure_title(measure), measure, f"Unchanged under {comparison.groups.get(measure, 'nothing that is known')}."]
+        for measure in _ordered(comparison)
+    ]
+    caption = "The changes of either network's channels that leave a score exactly as it is. Everything else lowers it."
+    return Table(["Measure", "Name in Python", "What it does not see"], rows, caption)
+
+
+def _provenance(comparison: Comparison) -> list[Block]:
+    settings = {k: _text(v) for k, v in comparison.settings.items() if k not in _PLACED}
+    cards = Grid(
+        [Facts({"seed": comparison.seed, **settings}, "Settings"), Facts(comparison.versions, "Versions")], width=320
+    )
+    command = comparison.settings.get("command")
+    return [Listing(f"$ {command}"), cards] if command else [cards]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{k}={_text(v)}" for k, v in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -1,0 +1,273 @@
+"""Plots as plain data: heat maps, lines with bands, bars."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .blocks import Figure
+
+__all__ = ["Series", "bars", "heatmap", "label", "lines"]
+
+_LONGEST = 20  # characters of a name on an axis; hovering shows all of it
+_DIGITS = 4
+_WRITTEN = 9  # heat maps up to this size have their numbers in the cells
+_TICKS = 40  # names on one axis
+_COLORS = ("#3b7dd8", "#e07b39", "#2f9e75", "#a05fc0", "#c9a227", "#d1495b")
+_GREY = "#8b919c"
+_LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "normal"}
+
+Matrix = Sequence[Sequence[float | None]]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One curve.
+
+    Args:
+        name: What it is, for the legend.
+        y: Values; ``None`` or NaN leaves a gap.
+        low: Lower ends of a band around it.
+        high: Upper ends of the band.
+        dash: ``"solid"``, ``"dash"`` or ``"dot"``; curves that are not solid are thin and grey.
+    """
+
+    name: str
+    y: Sequence[float | None]
+    low: Sequence[float | None] | None = None
+    high: Sequence[float | None] | None = None
+    dash: str = "solid"
+
+
+def label(text: str, longest: int | None = None) -> str:
+    """Make any text safe to show in a plot, which would take ``<b>`` for markup.
+
+    Args:
+        text: As the user knows it.
+        longest: Cut it in the middle beyond this length.
+
+    Returns:
+        The text with ``&``, ``<`` and ``>`` as entities, and line breaks as spaces.
+
+    Example:
+        >>> label("<b>conv</b>")
+        '&lt;b&gt;conv&lt;/b&gt;'
+        >>> label("features.12.attention.output", 15)
+        'feature….output'
+    """
+    text = " ".join(str(text).split())
+    if longest is not None and len(text) > longest:
+        head = longest // 2
+        text = f"{text[:head]}…{text[head + 1 - longest :]}"
+    # a pair of dollar signs would be taken for a formula
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("$", "&#36;")
+
+
+def heatmap(
+    values: Matrix,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    *,
+    title: str = "",
+    caption: str = "",
+    row_title: str = "",
+    column_title: str = "",
+    name: str = "value",
+    hover: Mapping[str, Matrix] | None = None,
+    limits: tuple[float, float] = (0.0, 1.0),
+) -> Figure:
+    """Plot a matrix as colours, its first row on top.
+
+    Args:
+        values: ``(R, C)``; ``None`` or NaN stays blank.
+        rows: Names of the R rows.
+        columns: Names of the C columns.
+        title: What is plotted.
+        caption: How to read it.
+        row_title: What the rows are.
+        column_title: What the columns are.
+        name: What the values are, when hovering.
+        hover: More matrices to show when hovering, by name.
+        limits: Values of the first and the last colour.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: If a matrix is not R x C.
+    """
+    hover = dict(hover or {})
+    for key, matrix in ((name, values), *hover.items()):
+        if len(matrix) != len(rows) or any(len(row) != len(columns) for row in matrix):
+            raise ValueError(f"{key} must have {len(rows)} rows of {len(columns)}. Got another shape.")
+    details = [[list(cell) for cell in zip(*[_rounded(m[i]) for m in hover.values()])] for i in range(len(rows))]
+    shown = "".join(f"<br>{label(key)}: %{{customdata[{k}]}}" for k, key in enumerate(hover))
+    trace: dict[str, Any] = {
+        "type": "heatmap",
+        "z": [_rounded(row) for row in values],
+        "zmin": limits[0],
+        "zmax": limits[1],
+        "colorscale": "Viridis",
+        "colorbar": {"thickness": 10, "outlinewidth": 0, "len": 1, "xpad": 6},
+        "xgap": 1,
+        "ygap": 1,
+        "hoverongaps": False,
+        "hovertemplate": f"{label(row_title)}: %{{y}}<br>{label(column_title)}: %{{x}}<br>"
+        f"<b>{label(name)}: %{{z}}</b>{shown}<extra></extra>",
+    }
+    if hover:
+        trace["customdata"] = details
+    if max(len(rows), len(columns)) <= _WRITTEN:
+        trace |= {"texttemplate": "%{z:.2f}", "textfont": {"size": 11}}
+    layout = {
+        "margin": {"l": 10, "r": 10, "t": 10, "b": 10},
+        "xaxis": {**_names_axis(columns), "title": {"text": label(column_title)}, "showgrid": False, "tickangle": -45},
+        "yaxis": {
+            **_names_axis(rows),
+            "title": {"text": label(row_title)},
+            "showgrid": False,
+            "range": [len(rows) - 0.5, -0.5],  # the first row on top
+        },
+    }
+    return Figure({"data": [trace], "layout": layout}, title, caption, height=440)
+
+
+def lines(
+    names: Sequence[str],
+    series: Sequence[Series],
+    *,
+    title: str = "",
+    caption: str = "",
+    y_title: str = "",
+    limits: tuple[float, float] | None = (0.0, 1.0),
+) -> Figure:
+    """Plot curves over named places, each with a band if it has one.
+
+    Args:
+        names: Names of the places along the x axis.
+        series: The curves.
+        title: What is plotted.
+        caption: How to read it.
+        y_title: What the values are.
+        limits: Ends of the y axis, which reaches further where values do; ``None`` fits it to the values.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: If a curve has another number of values than there are names.
+    """
+    traces: list[dict[str, Any]] = []
+    solid = 0
+    for one in series:
+        if any(len(part) != len(names) for part in (one.y, one.low or names, one.high or names)):
+            raise ValueError(f"series {one.name} must have {len(names)} values, one for each name. Got another number.")
+        color = _COLORS[solid % len(_COLORS)] if one.dash == "solid" else _GREY
+        solid += one.dash == "solid"
+        traces += _curve(one, color)
+    layout = {
+        "margin": {"l": 50, "r": 10, "t": 10, "b": 10},
+        "xaxis": {**_names_axis(names), "tickangle": -45},
+        "yaxis": {"title": {"text": label(y_title)}, **_y_range(series, limits)},
+        "legend": _LEGEND,
+        "hovermode": "x unified",
+    }
+    return Figure({"data": traces, "layout": layout}, title, caption, height=360)
+
+
+def bars(
+    names: Sequence[str],
+    groups: Mapping[str, Sequence[float | None]],
+    *,
+    title: str = "",
+    caption: str = "",
+    y_title: str = "",
+) -> Figure:
+    """Plot bars over named places, groups side by side.
+
+    Args:
+        names: Names of the places along the x axis.
+        groups: Heights by the name of the group.
+        title: What is plotted.
+        caption: How to read it.
+        y_title: What the values are.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: If a group has another number of values than there are names.
+    """
+    traces = []
+    for k, (name, heights) in enumerate(groups.items()):
+        if len(heights) != len(names):
+            raise ValueError(f"group {name} must have {len(names)} values, one for each name. Got {len(heights)}.")
+        traces.append(
+            {
+                "type": "bar",
+                "name": label(name),
+                "x": list(range(len(names))),
+                "y": _rounded(heights),
+                "marker": {"color": _COLORS[k % len(_COLORS)]},
+                "hovertemplate": f"%{{x}}<br>{label(name)}: %{{y}}<extra></extra>",
+            }
+        )
+    layout = {
+        "margin": {"l": 50, "r": 10, "t": 10, "b": 10},
+        "barmode": "group",
+        "xaxis": {**_names_axis(names), "tickangle": -45},
+        "yaxis": {"title": {"text": label(y_title)}, "rangemode": "tozero"},
+        "legend": _LEGEND,
+    }
+    return Figure({"data": traces, "layout": layout}, title, caption, height=300)
+
+
+def _curve(one: Series, color: str) -> list[dict[str, Any]]:
+    places = list(range(len(one.y)))
+    band = []
+    if one.low is not None and one.high is not None:
+        edge = {"type": "scatter", "x": places, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
+        band = [
+            {**edge, "y": _rounded(one.low), "showlegend": False},
+            {**edge, "y": _rounded(one.high), "showlegend": False, "fill": "tonexty", "fillcolor": f"{color}33"},
+        ]
+    thin = one.dash != "solid"
+    curve = {
+        "type": "scatter",
+        "name": label(one.name),
+        "x": places,
+        "y": _rounded(one.y),
+        "mode": "lines" if thin else "lines+markers",
+        "line": {"color": color, "width": 1.5 if thin else 2, "dash": one.dash},
+    }
+    return [*band, curve]
+
+
+def _names_axis(names: Sequence[str]) -> dict[str, Any]:
+    # A linear axis with names as ticks: a layer called "0" is no number there, and equal names stay apart.
+    step = -(-len(names) // _TICKS)
+    places = list(range(0, len(names), max(step, 1)))
+    return {
+        "tickmode": "array",
+        "tickvals": places,
+        "ticktext": [label(names[i], _LONGEST) for i in places],
+        "range": [-0.5, len(names) - 0.5],
+        "zeroline": False,
+        "automargin": True,
+    }
+
+
+def _y_range(series: Sequence[Series], limits: tuple[float, float] | None) -> dict[str, Any]:
+    if limits is None:
+        return {}
+    values = [v for one in series for part in (one.y, one.low or (), one.high or ()) for v in _rounded(part)]
+    known = [v for v in values if v is not None]
+    low, high = min([limits[0], *known]), max([limits[1], *known])
+    margin = 0.03 * (high - low)
+    return {"range": [round(low - margin, 3), round(high + margin, 3)]}
+
+
+def _rounded(values: Sequence[float | None]) -> list[float | None]:
+    # JSON has no word for NaN or infinity; plotly leaves a gap at null.
+    return [None if v is None or v != v or v in (float("inf"), float("-inf")) else round(v, _DIGITS) for v in values]

@@ -1,0 +1,103 @@
+"""From blocks to one self-contained HTML file."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from .blocks import Block
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+__all__ = ["Page", "render"]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page before it is HTML.
+
+    Args:
+        title: What the page is about.
+        blocks: What it holds.
+        subtitle: What it was made from.
+    """
+
+    title: str
+    blocks: Sequence[Block]
+    subtitle: str = ""
+
+
+def render(page: Page) -> str:
+    """Write a page as HTML that needs nothing else: styles, plots and the program that draws them are inside.
+
+    Args:
+        page: What to show. All its texts are escaped.
+
+    Returns:
+        The text of the file.
+
+    Example:
+        >>> from intertwine.report import Paragraph
+        >>> html = render(Page("<Title>", [Paragraph("1 < 2")]))
+        >>> "<h1>&lt;Title&gt;</h1>" in html, "1 &lt; 2" in html
+        (True, True)
+    """
+    from importlib.metadata import version
+
+    source = files("intertwine.report")
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            page=page,
+            style=_trusted((source / "page.css").read_text("utf-8")),
+            script=_trusted((source / "page.js").read_text("utf-8")),
+            plotly=_trusted(packed_plotly()),
+            version=version("intertwine"),
+        )
+    )
+
+
+@cache
+def packed_plotly() -> str:
+    """The JavaScript of the installed plotly package, compressed and in letters that HTML may hold."""
+    code = (files("plotly") / "package_data" / "plotly.min.js").read_bytes()
+    return base64.b64encode(gzip.compress(code, 9, mtime=0)).decode("ascii")
+
+
+@cache
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("intertwine", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["as_json"] = _as_json
+    environment.tests["number"] = lambda value: isinstance(value, int | float) and not isinstance(value, bool)
+    return environment
+
+
+def _as_json(value: Any) -> Markup:
+    # Inside <script>, "</script" and "<!--" would end or change it: no angle bracket is left as it is.
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    for letter in "<>&\u2028\u2029":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return _trusted(text)
+
+
+def _trusted(text: str) -> Markup:
+    from markupsafe import Markup
+
+    return Markup(text)

@@ -1,0 +1,109 @@
+"""Which page shows which result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .page import Page, render
+
+if TYPE_CHECKING:
+    from .._result import Result
+
+__all__ = ["load_result", "page_of", "write_page"]
+
+# Kind of result -> where its class is, and the function that lays out its page; both are imported when used.
+# A result that is not here gets a plain page of its table.
+_PAGES = {
+    "Comparison": ("intertwine.similarity:Comparison", "intertwine.report.comparison:comparison_page"),
+}
+_PLAIN = "intertwine.report.plain:plain_page"
+
+
+def write_page(result: Result, path: str | Path) -> Path:
+    """Write a result as one self-contained HTML page, atomically.
+
+    Args:
+        result: Any result of this package.
+        path: Must end in ``.html``.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: If the path ends otherwise.
+        TypeError: If there is no page for such a value.
+    """
+    from .._io import write_atomically
+
+    path = Path(path)
+    if path.suffix not in (".html", ".htm"):
+        raise ValueError(f"path must end in .html. Got {str(path)!r}.")
+    text = render(page_of(result))
+    return write_atomically(path, lambda p: p.write_text(text, encoding="utf-8") and None)
+
+
+def page_of(result: Result) -> Page:
+    """Lay out the page of a result.
+
+    Args:
+        result: Any result of this package.
+
+    Returns:
+        The page, which ``render`` turns into HTML.
+
+    Raises:
+        TypeError: If there is no page for such a value.
+    """
+    from .._result import Result
+
+    if not isinstance(result, Result):
+        raise TypeError(f"result must be a result of intertwine, such as a Comparison. Got {type(result).__name__}.")
+    for kind in type(result).__mro__:
+        if kind.__name__ in _PAGES:
+            return _find(_PAGES[kind.__name__][1])(result)
+    return _find(_PLAIN)(result)
+
+
+def load_result(path: str | Path) -> Result:
+    """Read a result of any kind that its ``save`` wrote as JSON.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The result.
+
+    Raises:
+        ValueError: If the file is missing, damaged or holds no result.
+    """
+    from .._io import read_json
+
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"results must be an existing file. Got {str(path)!r}.")
+    try:
+        data = read_json(path)
+    except ValueError as error:
+        raise ValueError(
+            f"results must be a complete JSON file. Got {str(path)!r}, which does not read ({error})."
+        ) from None
+    kind = data.get("kind") if isinstance(data, dict) else None
+    if kind not in _PAGES:
+        raise ValueError(
+            f"results must be a file that save() wrote, of kind {', '.join(_PAGES)}. Got {kind!r} in {str(path)!r}."
+        )
+    try:
+        return _find(_PAGES[kind][0]).load(path)
+    except (KeyError, TypeError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(
+            f"results must be a complete {kind}. Got {str(path)!r}, where something is amiss ({reason})."
+        ) from None
+
+
+def _find(place: str) -> Callable[..., Any]:
+    module, name = place.split(":")
+    return getattr(import_module(module), name)
