@@ -1,17 +1,28 @@
 """How similar two layers are, up to a group of maps of their channels."""
 
+from . import inference
 from .base import Measure, Prepared
+from .cca import PWCCA, SVCCA
 from .cka import CKA, GramSide, cka, prepare_gram
 from .hsic import hsic
 from .kernels import Kernel, kernel, kernels
+from .laplace import LaplaceKernel
+from .linear import ChannelNormalizedKernel, LinearKernel
+from .locations import location_cka, location_cost
+from .maximum import MaxKernel
+from .neighbours import MutualKNN
 from .procrustes import Procrustes, procrustes
+from .rbf import RBFKernel
 from .registry import DEFAULT, measure, measures, register
+from .rsa import RSA
 
 __all__ = [
     # functions on features
     "procrustes",
     "cka",
     "hsic",
+    "location_cka",
+    "location_cost",
     # measures by name
     "DEFAULT",
     "measure",
@@ -22,10 +33,21 @@ __all__ = [
     "Prepared",
     "Procrustes",
     "CKA",
+    "SVCCA",
+    "PWCCA",
+    "MutualKNN",
+    "RSA",
     "GramSide",
     "prepare_gram",
     # kernels
     "Kernel",
     "kernel",
     "kernels",
+    "LinearKernel",
+    "MaxKernel",
+    "LaplaceKernel",
+    "RBFKernel",
+    "ChannelNormalizedKernel",
+    # how sure
+    "inference",
 ]

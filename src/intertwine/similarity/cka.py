@@ -7,7 +7,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ._features import channels_first, check_distinct, check_same_examples, moments
+from ._features import check_distinct, check_same_examples
+from ._sides import living_channels
 from .base import Measure
 from .hsic import center_gram, check_estimator, inner
 from .kernels import Kernel, kernel
@@ -92,20 +93,10 @@ class CKA(Measure[GramSide]):
         Args:
             x: Features ``(N, C, *S)``, or with the channels at ``channel_dim``.
             channel_dim: Axis of the channels.
-
-        Raises:
-            ValueError: If every channel is constant.
         """
-        x = channels_first(x, channel_dim)
-        m = moments(x)
-        channels = x.shape[1]
-        dead = int(m.constant.sum())
-        if dead == channels:
-            raise ValueError(f"features must vary between examples. Got {channels} channels, all of them constant.")
-        if dead:
-            x, m = x[:, ~m.constant], m.select(~m.constant)
+        x, m, dead = living_channels(x, channel_dim)
         gram, details = self.kernel.gram(x, m)
-        return prepare_gram(gram, self.estimator, channels=channels, dead=dead, details=details)
+        return prepare_gram(gram, self.estimator, channels=x.shape[1] + dead, dead=dead, details=details)
 
     def score(self, a: GramSide, b: GramSide) -> float:
         """Inner product of the two unit matrices, clamped to the range.

@@ -66,7 +66,10 @@ def kernels() -> tuple[str, ...]:
 
 
 def _known() -> dict[str, Kernel]:
+    from .laplace import LaplaceKernel
     from .linear import ChannelNormalizedKernel, LinearKernel
+    from .maximum import MaxKernel
+    from .rbf import RBFKernel
 
-    found = (LinearKernel(), ChannelNormalizedKernel())
+    found = (LinearKernel(), MaxKernel(), LaplaceKernel(), RBFKernel(), ChannelNormalizedKernel())
     return {k.name: k for k in found}

@@ -10,7 +10,7 @@ from ._features import Moments, working_dtype
 from ._symmetric import add_product, mirror
 from .kernels import Kernel
 
-__all__ = ["ChannelNormalizedKernel", "LinearKernel", "linear_gram"]
+__all__ = ["ChannelNormalizedKernel", "LinearKernel", "linear_gram", "square_distances"]
 
 _BLOCK = 1 << 22  # elements of centred features held at a time: 16 MB in float32
 
@@ -47,7 +47,7 @@ class ChannelNormalizedKernel(Kernel):
         return linear_gram(x, 1 / moments.spread), {}
 
 
-def linear_gram(x: Tensor, scale: Tensor | None = None) -> Tensor:
+def linear_gram(x: Tensor, scale: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
     """Gram matrix of features centred over examples: ``K[m, n] = sum over c, s of s_c^2 x[m, c, s] x[n, c, s]``.
 
     Centring beforehand changes no HSIC and keeps large means from eating the digits. One triangle is computed, from a
@@ -56,9 +56,10 @@ def linear_gram(x: Tensor, scale: Tensor | None = None) -> Tensor:
     Args:
         x: Features ``(N, C, *S)``.
         scale: Factor per channel, ``(C,)``.
+        dtype: Type of the products; float32 unless given, or float64 for float64 features.
 
     Returns:
-        ``(N, N)`` in float32, or float64 for float64 features.
+        ``(N, N)``.
 
     Example:
         >>> import torch
@@ -68,7 +69,7 @@ def linear_gram(x: Tensor, scale: Tensor | None = None) -> Tensor:
         True
     """
     n, channels = x.shape[:2]
-    dtype = working_dtype(x)
+    dtype = dtype or working_dtype(x)
     gram = torch.zeros(n, n, dtype=dtype, device=x.device)
     step = max(1, _BLOCK * channels // x.numel())
     for start in range(0, channels, step):
@@ -78,3 +79,17 @@ def linear_gram(x: Tensor, scale: Tensor | None = None) -> Tensor:
             z *= scale[start : start + step].to(z).view(-1, *[1] * (x.ndim - 2))
         add_product(gram, z.flatten(1))
     return mirror(gram)
+
+
+def square_distances(x: Tensor) -> Tensor:
+    """Squared Euclidean distances of all pairs of examples over channels and space, from their Gram matrix in float64.
+
+    Args:
+        x: Features ``(N, C, *S)``.
+
+    Returns:
+        ``(N, N)`` in float64, at least 0, with a zero diagonal.
+    """
+    products = linear_gram(x, dtype=torch.float64)
+    norms = products.diagonal().clone()
+    return products.mul_(-2).add_(norms).add_(norms[:, None]).clamp_(min=0).fill_diagonal_(0)

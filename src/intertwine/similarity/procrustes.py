@@ -1,26 +1,17 @@
 """Procrustes similarities: how close one side comes to the other when a group may move its channels."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import sqrt
-from typing import Any, Self
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from ._features import (
-    Moments,
-    channels_first,
-    check_distinct,
-    check_same_examples,
-    double,
-    example_blocks,
-    moments,
-)
+from ..groups.assignment import assign
+from ._features import check_same_examples
+from ._sides import FeatureSide, cross_moments, feature_side
 from .base import Measure
 
-__all__ = ["Procrustes", "ProcrustesSide", "procrustes"]
+__all__ = ["Procrustes", "procrustes"]
 
 
 @dataclass(frozen=True)
@@ -44,51 +35,7 @@ _KINDS["positive_monomial"] = _KINDS["g_relu"]
 
 
 @dataclass(frozen=True)
-class ProcrustesSide:
-    """One side of a Procrustes comparison: the features, which examples of them, and their channels' moments."""
-
-    features: Tensor = field(repr=False)
-    moments: Moments = field(repr=False)
-    kept: Tensor = field(repr=False)
-    rows: Tensor | None = field(default=None, repr=False)
-
-    @property
-    def n(self) -> int:
-        """Number of examples."""
-        return len(self.features) if self.rows is None else len(self.rows)
-
-    @property
-    def channels(self) -> int:
-        """Number of channels, dead ones included."""
-        return self.features.shape[1]
-
-    @property
-    def dead(self) -> int:
-        """Number of channels left out: zero everywhere, or constant where channels are centred."""
-        return self.channels - int(self.kept.sum())
-
-    @property
-    def details(self) -> Mapping[str, Any]:
-        """Nothing: this measure chooses nothing by itself."""
-        return {}
-
-    def take(self, index: Tensor) -> Self:
-        """Return the side with the examples ``index``; their norms are taken anew."""
-        index = index.to(self.features.device)
-        rows = index if self.rows is None else self.rows[index]
-        if check_distinct(index, self.n):
-            return type(self)(self.features, self.moments, self.kept, rows)
-        return type(self)(self.features, moments(self.features[rows]), self.kept, rows)
-
-    def block(self, b: slice, center: bool) -> Tensor:
-        """Examples ``b`` with the kept channels as columns: ``(n P, C)`` in float64."""
-        x = self.features[b] if self.rows is None else self.features[self.rows[b]]
-        x = double(x).movedim(1, -1).flatten(0, -2)
-        return (x - self.moments.mean if center else x)[:, self.kept]
-
-
-@dataclass(frozen=True)
-class Procrustes(Measure[ProcrustesSide]):
+class Procrustes(Measure[FeatureSide]):
     """Procrustes similarity under a group of channel maps (paper 1, definition 5.2 and section D.7.1).
 
     Differs from the paper where it is silent or cannot hold: features are *not* centred unless asked, as in the paper's
@@ -138,51 +85,46 @@ class Procrustes(Measure[ProcrustesSide]):
         signed = _KINDS[self.kind].search in ("orthogonal", "signed_permutation")
         return (1 - sqrt(0.5) if signed else 0.0), 1.0
 
-    def floor(self, a: ProcrustesSide, b: ProcrustesSide) -> float:
+    def floor(self, a: FeatureSide, b: FeatureSide) -> float:
         """Lowest score for features of these widths and signs: a score at the floor means no agreement at all."""
+        return self.lowest(int(a.kept.sum()), int(b.kept.sum()), not (a.moments.negative or b.moments.negative))
+
+    def lowest(self, d: int, e: int, non_negative: bool) -> float:
+        """Lowest score for ``d`` and ``e`` living channels, by whether all features are non-negative."""
         kind = _KINDS[self.kind]
         free = kind.search in ("orthogonal", "signed_permutation")
-        non_negative = not (self.center or a.moments.negative or b.moments.negative)
-        worst = 0.0 if free or non_negative else -1.0
+        worst = 0.0 if free or (non_negative and not self.center) else -1.0
         if not kind.per_channel:
             return 1 - sqrt(2 - 2 * worst) / 2
-        d, e = int(a.kept.sum()), int(b.kept.sum())
         return 1 - sqrt(d + e - 2 * worst * min(d, e)) / (2 * sqrt(max(d, e)))
 
-    def prepare(self, x: Tensor, channel_dim: int = 1) -> ProcrustesSide:
+    def prepare(self, x: Tensor, channel_dim: int = 1) -> FeatureSide:
         """Check the features and take their moments.
 
         Args:
             x: Features ``(N, C, *S)``, or with the channels at ``channel_dim``. They are kept, not copied.
             channel_dim: Axis of the channels.
-
-        Raises:
-            ValueError: If no channel is alive.
         """
-        x = channels_first(x, channel_dim)
-        m = moments(x)
-        kept = ~(m.constant if self.center else m.dead)
-        if not kept.any():
-            what = "constant" if self.center else "zero"
-            raise ValueError(f"features must have a living channel. Got {x.shape[1]} channels, all of them {what}.")
-        return ProcrustesSide(x, m, kept)
+        return feature_side(x, channel_dim, self.center)
 
-    def score(self, a: ProcrustesSide, b: ProcrustesSide) -> float:
-        """Similarity of two sides over the same examples.
-
-        Raises:
-            ValueError: If examples or spatial sizes differ, or a subsample has no living channel.
-        """
+    def score(self, a: FeatureSide, b: FeatureSide) -> float:
+        """Similarity of two sides over the same examples."""
         check_same_examples(a.n, b.n)
-        if a.features.shape[2:] != b.features.shape[2:]:
-            raise ValueError(
-                f"x and y must have the same spatial size. Got {tuple(a.features.shape[2:])} and "
-                f"{tuple(b.features.shape[2:])}. Pool the finer one first, for example with "
-                "torch.nn.functional.adaptive_avg_pool2d, or use a CKA, which compares any two sizes."
-            )
+        return self.score_cross(cross_moments(a, b, self.center), self._norms(a), self._norms(b))
+
+    def score_cross(self, cross: Tensor, norm_a: Tensor, norm_b: Tensor) -> float:
+        """Similarity from the products of the channels, for those who compute them for many pairs at once.
+
+        Args:
+            cross: ``sum over n, s of x[n, c, s] y[n, c', s]``, ``(C, C')`` in float64; of centred channels where
+                ``center``.
+            norm_a: Norms of the channels of the first side, ``(C,)``; channels of norm 0 are left out.
+            norm_b: Norms of the channels of the second side, ``(C',)``.
+
+        Returns:
+            The similarity.
+        """
         kind = _KINDS[self.kind]
-        norm_a, norm_b = self._norms(a), self._norms(b)
-        cross = _cross(a, b, self.center)
         if kind.per_channel:
             alive_a, alive_b = norm_a > 0, norm_b > 0
             cosines = cross[alive_a][:, alive_b] / torch.outer(norm_a[alive_a], norm_b[alive_b])
@@ -191,7 +133,7 @@ class Procrustes(Measure[ProcrustesSide]):
         cosines = cross / (norm_a.norm() * norm_b.norm())
         return 1 - sqrt(max(0.0, 2 - 2 * _best_trace(cosines, kind.search))) / 2
 
-    def _norms(self, side: ProcrustesSide) -> Tensor:
+    def _norms(self, side: FeatureSide) -> Tensor:
         norm = (side.moments.spread if self.center else side.moments.norm)[side.kept]
         if not (norm > 0).any():
             raise ValueError("features must have a living channel. Got a subsample in which all of them are constant.")
@@ -225,12 +167,6 @@ def procrustes(x: Tensor, y: Tensor, group: str = "orthogonal", *, center: bool 
     return Procrustes(group, center)(x, y, channel_dim)
 
 
-def _cross(a: ProcrustesSide, b: ProcrustesSide, center: bool) -> Tensor:
-    """``sum over n, s of x[n, c, s] y[n, c', s]`` (v2 D.2, v1 D.1) in float64, a block of examples at a time."""
-    wider = a.features if a.features[0].numel() > b.features[0].numel() else b.features
-    return sum(a.block(rows, center).T @ b.block(rows, center) for rows in example_blocks(wider[: a.n]))  # type: ignore[return-value]
-
-
 def _best_trace(cross: Tensor, search: str) -> float:
     """``max over g of tr(g^T cross)``, the narrower side padded with zero channels."""
     if search == "orthogonal":
@@ -238,5 +174,5 @@ def _best_trace(cross: Tensor, search: str) -> float:
     if search == "trivial":
         return float(cross.diagonal().sum())
     gain = cross.abs() if search == "signed_permutation" else cross
-    rows, columns = linear_sum_assignment(gain.cpu().numpy(), maximize=True)
-    return float(gain[torch.as_tensor(rows, device=gain.device), torch.as_tensor(columns, device=gain.device)].sum())
+    gain = gain if len(gain) <= gain.shape[1] else gain.T
+    return float(gain.gather(1, assign(gain)[:, None]).sum())

@@ -3,9 +3,12 @@
 from typing import Any
 
 from .base import Measure
+from .cca import PWCCA, SVCCA
 from .cka import CKA
 from .kernels import kernel, kernels
+from .neighbours import MutualKNN
 from .procrustes import Procrustes
+from .rsa import RSA
 
 __all__ = ["DEFAULT", "measure", "measures", "register"]
 
@@ -62,3 +65,5 @@ for _kind in ("orthogonal", "g_relu", "monomial", "permutation", "signed_permuta
 for _kernel in kernels():
     for _estimator in ("unbiased", "biased"):
         register(CKA(kernel(_kernel), _estimator))
+for _measure in (SVCCA(), PWCCA(), MutualKNN(), RSA(), RSA("euclidean")):
+    register(_measure)

@@ -1,0 +1,46 @@
+"""The median rule for kernel bandwidths."""
+
+import torch
+from torch import Tensor
+
+__all__ = ["check_bandwidth", "median_distance"]
+
+_EXACT = 4096  # examples; of more, evenly spaced ones are used
+
+
+def check_bandwidth(bandwidth: float | None) -> None:
+    """Refuse bandwidths that are no lengths.
+
+    Raises:
+        ValueError: If it is neither ``None`` nor a positive finite number.
+    """
+    if bandwidth is not None and not 0 < bandwidth < float("inf"):
+        raise ValueError(f"bandwidth must be positive, or None for the median rule. Got {bandwidth}.")
+
+
+def median_distance(distances: Tensor, root: bool = False) -> float:
+    """Median over pairs of different examples.
+
+    Args:
+        distances: ``(N, N)``, symmetric.
+        root: Whether the entries are squared distances.
+
+    Returns:
+        The median. Of more than 4096 examples, that of 4096 evenly spaced ones.
+
+    Raises:
+        ValueError: If it is 0: at least half of the pairs are duplicates.
+    """
+    n = len(distances)
+    if n > _EXACT:
+        chosen = torch.linspace(0, n - 1, _EXACT, device=distances.device).long()
+        distances = distances[chosen][:, chosen]
+        n = _EXACT
+    below = distances[torch.ones(n, n, dtype=torch.bool, device=distances.device).tril_(-1)]
+    median = float(below.median())
+    if median <= 0:
+        raise ValueError(
+            "bandwidth must be given here: at least half of all pairs of examples have equal features. Got a median "
+            "distance of 0. Pass LaplaceKernel(bandwidth=...) or RBFKernel(bandwidth=...), or leave duplicates out."
+        )
+    return median**0.5 if root else median

@@ -1,0 +1,227 @@
+"""How sure a similarity is: chance level, p-value, calibrated score and confidence interval of any measure."""
+
+from dataclasses import dataclass
+from math import ceil, floor, sqrt
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._features import check_same_examples
+from .base import Measure, Prepared
+from .registry import measure as find
+
+__all__ = ["Inference", "calibrate", "half_sample_scores", "infer", "interval", "p_value", "permutation_scores"]
+
+_MIN_HALVED = 8  # half of them is 4, the least that any measure takes
+
+
+@dataclass(frozen=True)
+class Inference:
+    """A score with everything needed to judge it.
+
+    Attributes:
+        measure: Name of the measure.
+        score: The similarity.
+        chance: Mean score after the examples of one side were shuffled.
+        p_value: Share of shuffles, the true order counted as one, that score at least as high.
+        calibrated: 0 at or below the upper 5 % of chance, 1 for equal sides (see :func:`calibrate`).
+        low: Lower end of the confidence interval.
+        high: Upper end.
+        level: Nominal coverage of the interval.
+        floor: Lowest possible score, where it is known.
+        n: Number of examples.
+        dead: Dead channels of the two sides, left out of the score.
+    """
+
+    measure: str
+    score: float
+    chance: float
+    p_value: float
+    calibrated: float
+    low: float
+    high: float
+    level: float
+    floor: float | None
+    n: int
+    dead: tuple[int, int]
+
+
+def infer(
+    x: Tensor,
+    y: Tensor,
+    measure: str | Measure[Any] = "linear_cka",
+    *,
+    permutations: int = 99,
+    draws: int = 99,
+    level: float = 0.95,
+    seed: int = 0,
+    channel_dim: int = 1,
+) -> Inference:
+    """Score two sets of features, with chance level, p-value and confidence interval.
+
+    Args:
+        x: Features ``(N, C, *S)``, at least 8 examples.
+        y: Features ``(N, C', *S')`` of the same examples.
+        measure: A measure or its name.
+        permutations: Shuffles for the chance level; the smallest possible p-value is one over this plus one.
+        draws: Half-samples for the interval.
+        level: Its nominal coverage.
+        seed: Seed of shuffles and half-samples.
+        channel_dim: Axis of the channels in both.
+
+    Returns:
+        The score and its error bars.
+
+    Example:
+        >>> import torch
+        >>> from intertwine.similarity.inference import infer
+        >>> g = torch.Generator().manual_seed(0)
+        >>> x, y = torch.randn(64, 10, generator=g).relu(), torch.randn(64, 10, generator=g).relu()
+        >>> chance = infer(x, y, "g_relu_procrustes")  # unrelated, yet far from 0
+        >>> chance.score > 0.4 and chance.p_value > 0.05, chance.calibrated
+        (True, 0.0)
+        >>> same = infer(x, x + 0.01 * y, "g_relu_procrustes")
+        >>> same.p_value, same.calibrated > 0.98
+        (0.01, True)
+    """
+    m = find(measure)
+    a, b = m.prepare(x, channel_dim), m.prepare(y, channel_dim)
+    score = m.score(a, b)
+    null = permutation_scores(m, a, b, permutations, seed)
+    low, high = interval(m, score, half_sample_scores(m, a, b, draws, seed), a.n, level)
+    return Inference(
+        measure=m.name,
+        score=score,
+        chance=float(null.mean()),
+        p_value=p_value(score, null),
+        calibrated=calibrate(score, null),
+        low=low,
+        high=high,
+        level=level,
+        floor=m.floor(a, b),
+        n=a.n,
+        dead=(a.dead, b.dead),
+    )
+
+
+def permutation_scores(m: Measure[Any], a: Prepared, b: Prepared, permutations: int = 99, seed: int = 0) -> Tensor:
+    """Score ``a`` against ``b`` with its examples shuffled: what features of these very distributions get by chance.
+
+    Args:
+        m: The measure that prepared both sides.
+        a: One side.
+        b: The other side, of the same examples.
+        permutations: Number of shuffles.
+        seed: Seed of the shuffles.
+
+    Returns:
+        ``(permutations,)`` scores, float64.
+
+    Raises:
+        ValueError: If there are no shuffles, or the sides do not hold the same examples.
+    """
+    check_same_examples(a.n, b.n)
+    if permutations < 1:
+        raise ValueError(f"permutations must be at least 1. Got {permutations}.")
+    generator = torch.Generator().manual_seed(seed)
+    orders = (torch.randperm(b.n, generator=generator) for _ in range(permutations))
+    return torch.tensor([m.score(a, b.take(order)) for order in orders], dtype=torch.float64)
+
+
+def half_sample_scores(m: Measure[Any], a: Prepared, b: Prepared, draws: int = 99, seed: int = 0) -> Tensor:
+    """Score random halves of the examples, drawn *without* replacement.
+
+    Resampling with replacement, the usual bootstrap, is wrong here: repeated examples put an example's similarity to
+    itself off the diagonal of a Gram matrix, and the unbiased CKA of independent features goes from 0 to 0.97.
+
+    Args:
+        m: The measure that prepared both sides.
+        a: One side, at least 8 examples.
+        b: The other side, of the same examples.
+        draws: Number of half-samples.
+        seed: Seed of the draws.
+
+    Returns:
+        ``(draws,)`` scores, float64.
+
+    Raises:
+        ValueError: If there are no draws, fewer than 8 examples, or the sides do not hold the same examples.
+    """
+    check_same_examples(a.n, b.n)
+    if draws < 1:
+        raise ValueError(f"draws must be at least 1. Got {draws}.")
+    if a.n < _MIN_HALVED:
+        raise ValueError(f"examples must be at least {_MIN_HALVED} for a confidence interval. Got {a.n}.")
+    generator = torch.Generator().manual_seed(seed)
+    halves = (torch.randperm(a.n, generator=generator)[: a.n // 2] for _ in range(draws))
+    return torch.tensor([m.score(a.take(half), b.take(half)) for half in halves], dtype=torch.float64)
+
+
+def p_value(score: float, null: Tensor) -> float:
+    """Share of null scores at least as high as ``score``, the score itself counted as one of them (so never 0).
+
+    Args:
+        score: The score.
+        null: Scores of :func:`permutation_scores`.
+
+    Returns:
+        A valid one-sided p-value of "the sides are unrelated".
+    """
+    return (1 + int((null >= score).sum())) / (1 + len(null))
+
+
+def calibrate(score: float, null: Tensor, level: float = 0.95) -> float:
+    """Score on a scale where chance is 0: ``max(0, (score - c) / (1 - c))``, ``c`` the ``level`` quantile of the null.
+
+    Scores of different measures, widths and layers can be compared on it: raw ones cannot, since chance is 0.3 to 0.65
+    for G_ReLU-Procrustes and 0 for unbiased CKA.
+
+    Args:
+        score: The score.
+        null: Scores of :func:`permutation_scores`.
+        level: Quantile that still counts as chance.
+
+    Returns:
+        0 to 1; 0 where even chance reaches 1, since the score then tells nothing.
+    """
+    c = _order_statistic(null, level, ceil)
+    return max(0.0, (score - c) / (1 - c)) if c < 1 - 1e-9 else 0.0
+
+
+def interval(m: Measure[Any], score: float, halves: Tensor, n: int, level: float = 0.95) -> tuple[float, float]:
+    """Confidence interval for the score that infinitely many examples would give.
+
+    With half-samples of ``h = floor(N/2)`` examples, ``(s_h - s) sqrt(h / (N - h))`` is distributed, given the data, as
+    ``s - s_infinity`` is (half-sampling, a delete-d jackknife with ``d = N - h``), so the interval is the score minus
+    its quantiles. At one half the same reflection also removes a bias that falls like 1/N. It covers examples as the
+    source of chance, not the training of the networks: for that, resample networks.
+
+    Args:
+        m: The measure; its range clips the interval.
+        score: The score over all examples.
+        halves: Scores of :func:`half_sample_scores`.
+        n: Number of examples.
+        level: Nominal coverage.
+
+    Returns:
+        Lower and upper end.
+
+    Raises:
+        ValueError: If the level is not inside 0 to 1.
+    """
+    if not 0 < level < 1:
+        raise ValueError(f"level must lie between 0 and 1. Got {level}.")
+    h = n // 2
+    errors = (halves - score) * sqrt(h / (n - h))
+    tail = (1 - level) / 2
+    least, most = m.range
+    low = score - _order_statistic(errors, 1 - tail, ceil)
+    high = score - _order_statistic(errors, tail, floor)
+    return min(most, max(least, low)), min(most, max(least, high))
+
+
+def _order_statistic(values: Tensor, level: float, rounding: Any) -> float:
+    """The quantile that lies outwards between two values, so that few draws err on the wide side."""
+    position = rounding(level * (len(values) - 1))
+    return float(values.sort().values[position])

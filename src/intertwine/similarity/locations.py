@@ -1,0 +1,187 @@
+"""Location-wise CKA: every position of every example counts as an example of its own."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import sqrt
+
+import torch
+from torch import Tensor
+
+from .._progress import track
+from ._features import Moments, check_same_examples, double, working_dtype
+from ._sides import living_channels
+from ._symmetric import row_tiles
+
+__all__ = ["location_cka", "location_cost"]
+
+_TILE = 1024
+_KERNELS = ("linear", "channel_normalized", "max")
+
+
+def location_cost(n: int, positions: int, channels: int) -> float:
+    """Multiplications of a location-wise Gram matrix, ``(N P)^2 C``; a CKA takes about twice that (two sides).
+
+    Args:
+        n: Number of examples.
+        positions: Positions per example, ``H W``.
+        channels: Number of channels.
+
+    Returns:
+        The count.
+
+    Example:
+        >>> from intertwine.similarity import location_cost
+        >>> f"{location_cost(10_000, 32 * 32, 64):.1e}"  # the paper's validation set at an early layer
+        '6.7e+15'
+    """
+    return float(n * positions) ** 2 * channels
+
+
+def location_cka(
+    x: Tensor,
+    y: Tensor,
+    kernel: str = "max",
+    *,
+    samples: int | None = None,
+    budget: float = 1e13,
+    seed: int = 0,
+    channel_dim: int = 1,
+    progress: bool = False,
+) -> float:
+    """CKA between features at single positions instead of whole examples (paper 1, v2 remark D.3, v1 remark D.2).
+
+    Differs from the other CKAs: nothing is summed over space, so positions must correspond, and the ``N P`` rows of one
+    example are not independent. Tiles of both Gram matrices are made, used and dropped: memory is that of a few tiles.
+    Time grows like ``(N P)^2 C``, which is refused above ``budget`` before any work; ``samples`` random locations make
+    any size affordable. HSIC is the unbiased estimator, its sums in float64.
+
+    Args:
+        x: Features ``(N, C, *S)``.
+        y: Features ``(N, C', *S)`` of the same examples at the same positions.
+        kernel: ``"linear"``, ``"channel_normalized"`` or ``"max"``.
+        samples: Number of locations (pairs of example and position) drawn without replacement; all unless given.
+        budget: Largest number of multiplications.
+        seed: Seed of the draw.
+        channel_dim: Axis of the channels in both.
+        progress: Say the cost and show how far the work is, on standard error.
+
+    Returns:
+        Unbiased CKA over locations, in [-1, 1].
+
+    Raises:
+        ValueError: If the kernel is unknown, positions differ, the cost exceeds the budget, there are fewer than 4
+            locations, or a side is constant.
+
+    Example:
+        >>> import torch
+        >>> from intertwine.similarity import location_cka
+        >>> x = torch.randn(20, 8, 4, 4, generator=torch.Generator().manual_seed(0))
+        >>> round(location_cka(x, -2 * x.flip(1)), 6), location_cka(x, x.flip(2)) < 0.5  # positions must correspond
+        (1.0, True)
+    """
+    if kernel not in _KERNELS:
+        raise ValueError(f"kernel must be one of {', '.join(map(repr, _KERNELS))}. Got {kernel!r}.")
+    (x, mx, _), (y, my, _) = living_channels(x, channel_dim), living_channels(y, channel_dim)
+    check_same_examples(len(x), len(y))
+    if x.shape[2:] != y.shape[2:]:
+        raise ValueError(
+            f"x and y must have the same spatial size. Got {tuple(x.shape[2:])} and {tuple(y.shape[2:])}. "
+            "Pool the finer one first."
+        )
+    chosen = _choose(x, y, samples, budget, seed)
+    a, b = _rows(x, mx, chosen, kernel), _rows(y, my, chosen, kernel)
+    cost = len(chosen) ** 2 * (a.shape[1] + b.shape[1]) / 2
+    tiles = [(r, c) for r in row_tiles(len(a), _TILE) for c in row_tiles(r.stop, _TILE)]
+    sums = _Sums.zeros(len(a), a.device)
+    for rows, columns in track(tiles, f"location-wise CKA, {cost:.1e} multiplications", enabled=progress):
+        sums.add(rows, columns, *(_tile(z, rows, columns, kernel) for z in (a, b)))
+    return sums.cka()
+
+
+def _choose(x: Tensor, y: Tensor, samples: int | None, budget: float, seed: int) -> Tensor:
+    """Indices of the locations, after checking what they cost."""
+    everything = x.numel() // x.shape[1]
+    n = everything if samples is None else min(samples, everything)
+    if n < 4:
+        raise ValueError(f"samples must be at least 4. Got {samples}.")
+    cost = location_cost(n, 1, x.shape[1] + y.shape[1])
+    if cost > budget:
+        affordable = int(sqrt(budget / (x.shape[1] + y.shape[1])))
+        raise ValueError(
+            f"location-wise CKA must cost at most {budget:.1e} multiplications. Got {cost:.1e} for {n} locations. "
+            f"Pass samples={affordable} or fewer, or a larger budget."
+        )
+    if n == everything:
+        return torch.arange(n)
+    return torch.randperm(everything, generator=torch.Generator().manual_seed(seed))[:n].sort().values
+
+
+def _rows(x: Tensor, m: Moments, chosen: Tensor, kernel: str) -> Tensor:
+    """The chosen locations as rows ``(n, C)``: centred, and normalised where the kernel wants it."""
+    rows = x.flatten(2) if x.ndim > 2 else x[:, :, None]
+    example, position = chosen // rows.shape[2], chosen % rows.shape[2]
+    rows = double(rows[example.to(x.device), :, position.to(x.device)]) - m.mean
+    return (rows if kernel == "linear" else rows / m.spread).to(working_dtype(x))
+
+
+def _tile(z: Tensor, rows: slice, columns: slice, kernel: str) -> Tensor:
+    """One tile of the Gram matrix in float64."""
+    if kernel != "max":
+        return double(z[rows] @ z[columns].T)
+    best = product = None
+    for a, b in _columns(z[rows], z[columns]):
+        if best is None:
+            best, product = torch.outer(a, b), torch.empty(len(a), len(b), dtype=z.dtype, device=z.device)
+        else:
+            torch.mul(a[:, None], b, out=product)
+            torch.maximum(best, product, out=best)
+    return double(best)  # type: ignore[arg-type]
+
+
+def _columns(left: Tensor, right: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    return zip(left.T.contiguous(), right.T.contiguous())
+
+
+@dataclass
+class _Sums:
+    """What unbiased HSIC needs of two Gram matrices that are never whole: products and row sums, diagonals left out."""
+
+    kl: float
+    kk: float
+    ll: float
+    k: Tensor
+    l: Tensor
+
+    @classmethod
+    def zeros(cls, n: int, device: torch.device) -> "_Sums":
+        """Nothing added yet."""
+        empty = torch.zeros(n, dtype=torch.float64, device="cpu" if device.type == "mps" else device)
+        return cls(0.0, 0.0, 0.0, empty, empty.clone())
+
+    def add(self, rows: slice, columns: slice, k: Tensor, l: Tensor) -> None:
+        """Add a tile of the lower triangle and its mirror image."""
+        same = rows.start == columns.start
+        if same:
+            k, l = k.fill_diagonal_(0), l.fill_diagonal_(0)
+        times = 1 if same else 2
+        self.kl += times * float((k * l).sum())
+        self.kk += times * float(k.square().sum())
+        self.ll += times * float(l.square().sum())
+        for total, tile in ((self.k, k), (self.l, l)):
+            total[rows] += tile.sum(1)
+            if not same:
+                total[columns] += tile.sum(0)
+
+    def cka(self) -> float:
+        """Their CKA."""
+        kl = self._hsic(self.kl, self.k, self.l)
+        kk, ll = self._hsic(self.kk, self.k, self.k), self._hsic(self.ll, self.l, self.l)
+        if kk <= 1e-12 * self.kk or ll <= 1e-12 * self.ll:
+            raise ValueError("features must tell locations apart. Got a Gram matrix that is constant after centring.")
+        return min(1.0, max(-1.0, kl / sqrt(kk * ll)))
+
+    @staticmethod
+    def _hsic(product: float, k: Tensor, l: Tensor) -> float:
+        """``n (n - 3) HSIC_1`` from sums."""
+        n = len(k)
+        return product + float(k.sum() * l.sum()) / ((n - 1) * (n - 2)) - 2 / (n - 2) * float(k @ l)

@@ -1,0 +1,137 @@
+"""The max kernel of G_ReLU-CKA, by tiles: never an ``N x N x C`` tensor."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ._blocks import channel_blocks
+from ._features import Moments, working_dtype
+from ._symmetric import mirror, row_tiles
+from .kernels import Kernel
+
+__all__ = ["MaxKernel", "max_gram"]
+
+
+@dataclass(frozen=True)
+class MaxKernel(Kernel):
+    """``k(x, y) = max over c of <x_c, y_c>`` on centred, normalised channels (paper 1, definition 5.3 and D.7.2).
+
+    Differs from the paper's claim in v1 (lemma 5.5), which v2 withdraws: this kernel is *not* positive semi-definite.
+    On ``(1, 0), (0, 1), (1, 1)`` the weights ``(1, 1, -1)`` give -1 (v2 example E.44). A CKA with it can be negative in
+    its biased form too. For a positive semi-definite kernel of the same symmetry use ``"laplace"``.
+
+    Args:
+        compiled: Fuse the product and the maximum with ``torch.compile`` where there are no spatial axes. It needs a
+            compiler and some seconds once, and pays from a few thousand examples on.
+    """
+
+    compiled: bool = False
+
+    name = "max"
+    measure = "g_relu_cka"
+    group = "monomial maps (permutations times nonzero scales per channel), and translations"
+    psd = False
+
+    def gram(self, x: Tensor, moments: Moments) -> tuple[Tensor, dict[str, Any]]:
+        """Gram matrix of the centred, normalised features."""
+        return max_gram(x, moments.mean, 1 / moments.spread, compiled=self.compiled), {}
+
+
+def max_gram(
+    x: Tensor,
+    shift: Tensor | None = None,
+    scale: Tensor | None = None,
+    *,
+    tile: int | None = None,
+    compiled: bool = False,
+) -> Tensor:
+    """Gram matrix of the max kernel: ``K[m, n] = max over c of sum over s of z[m, c, s] z[n, c, s]``.
+
+    ``z = scale (x - shift)``. One triangle of tiles; in each, a running maximum over channels of small matrix products.
+    Beside the result it needs two tiles and a buffer of channels, at most 64 MB together as long as one channel of all
+    examples fits into 24 MB.
+
+    Args:
+        x: Features ``(N, C, *S)``. Half precision is computed in float32. NaN spreads to its whole row and column.
+        shift: Subtracted per channel, ``(C,)``.
+        scale: Factor per channel, ``(C,)``.
+        tile: Rows of a tile; chosen by shape and device unless given.
+        compiled: Fuse product and maximum with ``torch.compile`` where there are no spatial axes.
+
+    Returns:
+        ``(N, N)`` in float32, or float64 for float64 features.
+
+    Example:
+        The counterexample of the paper (v2 E.44): this Gram matrix has a negative direction.
+
+        >>> import torch
+        >>> from intertwine.similarity.maximum import max_gram
+        >>> gram = max_gram(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]))
+        >>> gram
+        tensor([[1., 0., 1.],
+                [0., 1., 1.],
+                [1., 1., 1.]])
+        >>> c = torch.tensor([1.0, 1.0, -1.0])
+        >>> float(c @ gram @ c)
+        -1.0
+    """
+    n, channels = x.shape[:2]
+    x = x.reshape(n, channels, -1)
+    dtype = working_dtype(x)
+    tile = min(n, tile or _tile(n, x.shape[2], x.device))
+    gram = torch.empty(n, n, dtype=dtype, device=x.device)
+    space = torch.empty(2, tile * tile, dtype=dtype, device=x.device)
+    fill = _fill_compiled if compiled and x.shape[2] == 1 else _fill
+    for count, block in enumerate(channel_blocks(x, dtype, shift, scale)):
+        for rows in row_tiles(n, tile):
+            for columns in row_tiles(rows.stop, tile):
+                here = gram[rows, columns]
+                best, product = (s[: here.numel()].view_as(here) for s in space)
+                if count:
+                    best.copy_(here)
+                fill(best, product, block[:, rows], block[:, columns], start=count == 0)
+                here.copy_(best)
+    return mirror(gram)
+
+
+def _tile(n: int, p: int, device: torch.device) -> int:
+    """Tile size by measurement on a CPU; on accelerators large, since every launch costs."""
+    if device.type != "cpu":
+        return 2048
+    if p == 1:
+        return 1024
+    if p >= 256:
+        return 256 if n < 2048 or p >= 1024 else 512
+    return 512
+
+
+def _fill(best: Tensor, product: Tensor, left: Tensor, right: Tensor, start: bool) -> None:
+    """Raise ``best`` to the maximum over channels of ``left_c right_c^T``; ``start`` begins with the first channel.
+
+    Beginning with 0 would be wrong: all of an entry's products may be negative.
+    """
+    flat = left.shape[2] == 1
+    for c, (a, b) in enumerate(zip(left, right)):
+        out = best if start and c == 0 else product
+        if flat:  # an outer product: plain multiplication beats a matrix product of inner size 1
+            torch.mul(a, b.T, out=out)
+        else:
+            torch.mm(a, b.T, out=out)
+        if out is product:
+            torch.maximum(best, product, out=best)
+
+
+def _fill_compiled(best: Tensor, product: Tensor, left: Tensor, right: Tensor, start: bool) -> None:
+    """The same for features without space, with product and maximum fused."""
+    a, b = left[..., 0].T.contiguous(), right[..., 0].T.contiguous()
+    found = _fused()(a, b)
+    torch.maximum(found if start else best, found, out=best)
+
+
+@cache
+def _fused() -> Callable[[Tensor, Tensor], Tensor]:
+    return torch.compile(lambda a, b: (a[:, None] * b[None]).amax(-1), dynamic=True)
