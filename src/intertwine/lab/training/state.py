@@ -12,7 +12,7 @@ from torch import Tensor
 from ..._io import write_atomically
 from ...errors import CheckpointError
 
-__all__ = ["TrainingState", "read_state", "state_path", "write_state"]
+__all__ = ["TrainingState", "discard_state", "read_state", "state_path", "write_state"]
 
 
 @dataclass
@@ -54,6 +54,13 @@ def write_state(path: str | Path, state: TrainingState) -> None:
     """Write the state atomically, as a file that reads with ``weights_only=True``."""
     contents = {f.name: getattr(state, f.name) for f in fields(state)}
     write_atomically(path, lambda temporary: torch.save(contents, temporary))
+
+
+def discard_state(path: str | Path) -> None:
+    """Remove the state, and what kills in the middle of a write left beside it."""
+    path = Path(path)
+    for file in (path, *path.parent.glob(f".{path.name}.*")):
+        file.unlink(missing_ok=True)
 
 
 def read_state(path: str | Path, settings: dict[str, Any]) -> TrainingState | None:

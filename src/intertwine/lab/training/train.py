@@ -17,7 +17,7 @@ from .accuracy import accuracy, choose_device
 from .checkpoint import Card, card_path, load_weights, read_card, save_checkpoint
 from .loop import Run, mixed_seed
 from .recipe import RECIPES, Recipe, recipe_for
-from .state import TrainingState, state_path
+from .state import TrainingState, discard_state, state_path
 
 __all__ = ["Training", "train"]
 
@@ -108,7 +108,7 @@ def _conclude(run: Run, state: TrainingState, path: Path | None) -> Training:
     card = Card(**run.settings, metrics=metrics, best_epoch=state.best_epoch)
     if path:
         save_checkpoint(path, model, card)
-        state_path(path).unlink(missing_ok=True)
+        discard_state(state_path(path))
     return Training(model, card, state.history, path)
 
 

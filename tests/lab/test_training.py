@@ -1,0 +1,481 @@
+"""The recipe, the loop, kills and resumes, checkpoints."""
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from intertwine.errors import CheckpointError
+from intertwine.lab import data, networks, training
+from intertwine.lab.data import DataSplits, Split, make_splits
+from intertwine.lab.training import RECIPES, Card, Recipe, accuracy, augment, load_checkpoint, save_checkpoint, train
+from intertwine.lab.training.state import state_path
+
+QUICK = RECIPES["digits"].but(epochs=2)
+
+
+@pytest.fixture(scope="module")
+def digits():
+    full = data.load("digits")
+    fewer = Split(full.train.inputs[:320], full.train.labels[:320])
+    return make_splits("few digits", fewer, full.validation, full.test, full.classes)
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+# --- recipe --------------------------------------------------------------------------------------
+
+
+def test_the_default_recipe_is_the_papers():
+    recipe = Recipe()
+    assert (recipe.epochs, recipe.batch_size, recipe.learning_rate, recipe.optimizer) == (50, 32, 1e-3, "adam")
+    assert (recipe.drops, recipe.drop_factor, recipe.translate, recipe.flip) == (4, 0.5, 2, True)
+    assert RECIPES["paper"] == recipe
+
+
+def test_four_evenly_spaced_drops():
+    rates = [Recipe().rate(epoch * 7, 7) for epoch in range(50)]
+    assert rates == [1e-3 * 0.5 ** (epoch // 10) for epoch in range(50)]
+    assert Recipe().rate(70, 7) == 5e-4
+    assert Recipe().rate(69, 7) == 1e-3
+
+
+def test_cosine_falls_from_the_rate_to_zero():
+    recipe = Recipe(schedule="cosine", epochs=2)
+    rates = [recipe.rate(step, 50) for step in range(100)]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[0] == 1e-3
+    assert rates[50] == pytest.approx(5e-4)
+    assert rates[-1] < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "kind"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW), ("sgd", torch.optim.SGD)]
+)
+def test_optimizers(optimizer, kind):
+    made = Recipe(optimizer=optimizer, weight_decay=0.1).make_optimizer(nn.Linear(2, 2))
+    assert type(made) is kind
+    assert made.defaults["weight_decay"] == 0.1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epochs": 0}, "epochs must be at least 1. Got 0"),
+        ({"batch_size": 1}, "batch_size must be at least 2. Got 1"),
+        ({"learning_rate": float("nan")}, "learning_rate must be positive and finite. Got nan"),
+        ({"optimizer": "lbfgs"}, "optimizer must be one of adam, adamw, sgd. Got 'lbfgs'"),
+        ({"schedule": "steps"}, "schedule must be one of drops, cosine. Got 'steps'"),
+        ({"label_smoothing": 1.0}, r"label_smoothing in \[0, 1\)"),
+    ],
+)
+def test_bad_recipes(changes, message):
+    with pytest.raises(ValueError, match=message):
+        Recipe(**changes)
+
+
+def test_unknown_settings_are_listed():
+    with pytest.raises(TypeError, match="setting must be one of epochs, batch_size.*Got 'lr'"):
+        Recipe().but(lr=1)
+
+
+# --- augmentation --------------------------------------------------------------------------------
+
+
+def test_augmentation_is_a_shift_with_zeros_and_a_mirror():
+    x = torch.rand(200, 2, 6, 7) + 1
+    y = augment(x, translate=2, flip=True, generator=torch.Generator().manual_seed(0))
+    seen = set()
+    padded = nn.functional.pad(x, (2, 2, 2, 2))
+    for before, after in zip(padded, y):
+        candidates = {
+            (dy, dx, mirrored): window.flip(-1) if mirrored else window
+            for dy in range(5)
+            for dx in range(5)
+            for mirrored in (False, True)
+            for window in (before[:, dy : dy + 6, dx : dx + 7],)
+        }
+        matches = [key for key, image in candidates.items() if torch.equal(image, after)]
+        assert len(matches) == 1
+        seen.update(matches)
+    assert len(seen) > 45  # of 50: every shift in both orientations occurs
+
+
+def test_augmentation_of_nothing_and_of_vectors():
+    x = torch.rand(3, 5)
+    assert augment(x, 0, False) is x
+    with pytest.raises(ValueError, match=r"must be a batch of images .*Got shape \(3, 5\)"):
+        augment(x, 1, False)
+
+
+def test_the_border_has_the_mean_colour():
+    splits = make_splits("colours", Split(torch.rand(60, 3, 4, 4) * 0.1 + 0.7, torch.arange(60) % 2))
+    mean = torch.tensor(splits.mean).view(1, 3, 1, 1).expand(1, 3, 4, 4)
+    batches = splits.loader("train")
+    assert float(batches.normalise(mean).abs().max()) < 1e-6
+
+
+# --- accuracy ------------------------------------------------------------------------------------
+
+
+def test_accuracy_counts_and_restores_each_mode():
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.Dropout(0.9))
+    model[0].eval()
+    batches = [(torch.eye(3) * 5, torch.tensor([0, 1, 0])), (torch.eye(3)[:1], torch.tensor([0]), "more")]
+    assert accuracy(model, batches) == 3 / 4
+    assert model.training
+    assert not model[0].training
+    assert model[1].training
+    with pytest.raises(ValueError, match="at least one example"):
+        accuracy(model, [])
+
+
+def test_devices():
+    assert training.choose_device("cpu").type == "cpu"
+    with pytest.raises(ValueError, match="device must be auto"):
+        training.choose_device("gpuu")
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="CUDA is not available"):
+            training.choose_device("cuda")
+
+
+# --- the loop ------------------------------------------------------------------------------------
+
+
+def test_digits_are_learned(tmp_path):
+    run = train("digits_cnn", recipe=RECIPES["digits"].but(epochs=6), out=tmp_path / "a.safetensors", progress=False)
+    assert run.card.metrics["test_accuracy"] > 0.95
+    assert accuracy(run.model, data.load("digits").loader("test")) == run.card.metrics["test_accuracy"]
+    assert not run.model.training
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.json", "a.safetensors"]
+
+
+def test_same_seed_same_weights_other_seed_other_weights(digits):
+    a, b, c = (train("mlp", digits, QUICK, seed=s, progress=False).model.state_dict() for s in (1, 1, 2))
+    assert same(a, b)
+    assert not same(a, c)
+
+
+def test_the_callers_random_state_and_module_are_untouched(digits):
+    model = networks.build("mlp")
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    trained = train(model, digits, QUICK, progress=False).model
+    assert torch.equal(torch.rand(3), expected)
+    assert same(model.state_dict(), before)
+    assert not same(trained.state_dict(), before)
+
+
+def test_the_best_epoch_on_the_validation_split_is_kept(digits):
+    # A rate this large makes accuracy go up and down.
+    run = train("mlp", digits, QUICK.but(epochs=8, learning_rate=0.05), seed=3, progress=False)
+    reached = [epoch["validation_accuracy"] for epoch in run.history]
+    assert run.card.best_epoch == reached.index(max(reached)) + 1
+    assert run.card.metrics["validation_accuracy"] == max(reached)
+    assert accuracy(run.model, digits.loader("validation")) == max(reached)
+
+
+def test_the_test_split_has_no_say(digits):
+    garbage = Split(torch.rand_like(digits.test.inputs), digits.test.labels.flip(0))
+    other = DataSplits("few digits", digits.train, digits.validation, garbage, digits.classes, digits.mean, digits.std)
+    a, b = (train("mlp", d, QUICK, progress=False) for d in (digits, other))
+    assert same(a.model.state_dict(), b.model.state_dict())
+
+
+def test_one_step_is_adam_on_the_cross_entropy(digits):
+    """The loop against its plain definition, on one batch that is the whole epoch."""
+    n = len(digits.train)
+    recipe = Recipe(epochs=1, batch_size=n, learning_rate=0.01, translate=0, flip=False)
+    start = networks.build("mlp").double()
+    trained = train(start.float(), digits, recipe, progress=False).model
+    optimizer = torch.optim.Adam(start.parameters(), 0.01)
+    x, y = digits.loader("train", n).batch(slice(None))
+    nn.functional.cross_entropy(start(x), y).backward()
+    optimizer.step()
+    for name, tensor in start.state_dict().items():
+        torch.testing.assert_close(trained.state_dict()[name], tensor, atol=1e-5, rtol=1e-4)
+
+
+def test_a_last_batch_of_one_is_left_out():
+    full, few = (Split(torch.rand(n, 1, 8, 8), torch.arange(n) % 2) for n in (65, 6))
+    splits = make_splits("toy", full, few, few)
+    train("mlp:bn=true", splits, QUICK.but(batch_size=32, epochs=1), progress=False)
+
+
+def test_classes_and_channels_are_fitted_to_the_data():
+    splits = make_splits("toy", Split(torch.rand(90, 2, 8, 8), torch.arange(90) % 3))
+    run = train("digits_cnn:width=2", splits, QUICK.but(epochs=1), progress=False)
+    assert run.card.architecture == "digits_cnn:width=2,classes=3,channels=2"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"model": "resnet2"}, "network must be one of"),
+        ({"model": "myrtle_cnn"}, r"model myrtle_cnn:channels=1 must accept inputs of shape \(1, 8, 8\)"),
+        ({"model": "mlp:classes=4"}, r"must map inputs to logits \(N, 10\) at least. Got \(2, 4\)"),
+        ({"model": nn.Flatten(0)}, r"Got \(128,\)"),
+        ({"recipe": "best"}, "recipe must be one of paper, digits. Got 'best'"),
+        ({"out": "a.pt"}, "out must end in .safetensors. Got 'a.pt'"),
+    ],
+)
+def test_wrong_arguments_are_said_before_any_step(digits, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        train(**{"model": "mlp", "data": digits, "progress": False, **arguments})
+
+
+def test_vectors_are_not_moved():
+    splits = make_splits("vectors", Split(torch.randn(60, 5), torch.arange(60) % 2))
+    train("mlp", splits, progress=False)
+    with pytest.raises(ValueError, match=r"recipe must not move or flip .*Got inputs of shape \(5,\)"):
+        train("mlp", splits, "paper", progress=False)
+
+
+def test_progress_lines(digits, capsys):
+    train("mlp", digits, QUICK, progress=True)
+    shown = capsys.readouterr().err
+    assert "epoch 2/2: loss" in shown
+    assert "training mlp on few digits: 20 done" in shown
+    train("mlp", digits, QUICK, progress=False)
+    assert capsys.readouterr().err == ""
+
+
+# --- divergence ----------------------------------------------------------------------------------
+
+
+class _Fails(nn.Module):
+    """Gives NaN from its n-th training batch on."""
+
+    def __init__(self, after):
+        super().__init__()
+        self.linear = nn.Linear(64, 10)
+        self.register_buffer("calls", torch.tensor(0))
+        self.after = after
+
+    def forward(self, x):
+        self.calls += int(self.training)
+        return self.linear(x.flatten(1)) * (float("nan") if self.training and self.calls > self.after else 1.0)
+
+
+def test_nan_stops_with_the_step_and_keeps_the_last_good_state(digits, tmp_path):
+    out = tmp_path / "a.safetensors"
+    with pytest.raises(
+        RuntimeError, match=r"Got nan at step 13 \(epoch 2\). The last good state is in .*a.training.pt"
+    ):
+        train(_Fails(13), digits, QUICK, out=out, save_every=0, progress=False)
+    state = torch.load(state_path(out), weights_only=True)
+    assert state["step"] == 13
+    assert all(torch.isfinite(tensor).all() for tensor in state["model"].values())
+    with pytest.raises(RuntimeError, match=r"at step 3 \(epoch 1\). No state was saved. Lower learning_rate"):
+        train(_Fails(3), digits, QUICK, progress=False)
+
+
+def test_weights_that_are_not_finite_are_never_saved(digits, tmp_path):
+    out = tmp_path / "a.safetensors"
+    with pytest.raises(RuntimeError, match="must stay finite"):
+        train("mlp", digits, QUICK.but(optimizer="sgd", learning_rate=1e30), out=out, save_every=0, progress=False)
+    if state_path(out).is_file():
+        state = torch.load(state_path(out), weights_only=True)
+        assert all(torch.isfinite(tensor).all() for tensor in state["model"].values())
+
+
+# --- kill and resume -----------------------------------------------------------------------------
+
+_CHILD = """
+import sys, torch
+torch.set_num_threads(1)
+from intertwine.lab import training
+for out in sys.argv[1:]:
+    training.train("digits_cnn:width=4", "digits", training.RECIPES["digits"].but(epochs=3, translate=1, flip=True),
+                   seed=7, out=out, save_every=0, progress=False)
+"""
+
+
+def _spawn(*outs):
+    return subprocess.Popen([sys.executable, "-c", _CHILD, *map(str, outs)])
+
+
+def test_killed_at_any_moment_it_ends_with_the_same_bits(tmp_path):
+    straight, killed = tmp_path / "straight.safetensors", tmp_path / "killed.safetensors"
+    step = 0
+    for wait in (0.0, 0.03):  # after this life's first state is on disk: somewhere in a step or a write
+        child = _spawn(killed)
+        while child.poll() is None and _saved_step(killed) <= step:
+            time.sleep(0.005)
+        time.sleep(wait)
+        assert child.poll() is None
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+        step = _saved_step(killed)
+    assert not killed.exists()
+    (tmp_path / f".{state_path(killed).name}.left.pt").touch()  # as a kill in the middle of a write leaves it
+    assert _spawn(killed, straight).wait() == 0
+    assert killed.read_bytes() == straight.read_bytes()
+    cards = [json.loads(path.with_suffix(".json").read_text()) for path in (straight, killed)]
+    for card in cards:
+        del card["metrics"]["seconds"]
+    assert cards[0] == cards[1]
+    assert sorted(p.suffix for p in tmp_path.iterdir()) == [".json", ".json", ".safetensors", ".safetensors"]
+
+
+def _saved_step(out):
+    try:
+        return torch.load(state_path(out), weights_only=True)["step"]
+    except FileNotFoundError:
+        return 0
+
+
+class _Interrupted(Exception):
+    pass
+
+
+@pytest.mark.parametrize("steps", [1, 9, 10, 11, 19])
+def test_resuming_after_any_step_gives_the_same_bits(digits, tmp_path, monkeypatch, steps):
+    """Dropout and augmentation included: the model draws from the global generator."""
+    spec = "digits_cnn:width=2"
+    recipe = QUICK.but(translate=1, flip=True)
+    expected = train(_with_dropout(spec), digits, recipe, progress=False)
+    out = tmp_path / "a.safetensors"
+    original, taken = training.loop.Run._update, []
+
+    def update(self, step, index):
+        if len(taken) == steps:
+            raise _Interrupted
+        taken.append(step)
+        return original(self, step, index)
+
+    monkeypatch.setattr(training.loop.Run, "_update", update)
+    with pytest.raises(_Interrupted):
+        train(_with_dropout(spec), digits, recipe, out=out, save_every=0, progress=False)
+    monkeypatch.undo()
+    resumed = train(_with_dropout(spec), digits, recipe, out=out, save_every=0, progress=False)
+    assert same(resumed.model.state_dict(), expected.model.state_dict())
+    assert resumed.history == expected.history
+
+
+def _with_dropout(spec):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Dropout(0.2), networks.build(spec))
+
+
+def test_state_of_other_settings_is_refused(digits, tmp_path):
+    out = tmp_path / "a.safetensors"
+    with pytest.raises(RuntimeError, match="must stay finite"):
+        train(_Fails(5), digits, QUICK, out=out, save_every=0, progress=False)
+    with pytest.raises(CheckpointError, match=r"of the same run. Got .*\(seed: 0, now 1\). Remove it"):
+        train(_Fails(5), digits, QUICK, seed=1, out=out, progress=False)
+    state_path(out).write_bytes(state_path(out).read_bytes()[:500])
+    with pytest.raises(CheckpointError, match="training state must be a file that train"):
+        train(_Fails(5), digits, QUICK, out=out, progress=False)
+    train(_Fails(99), digits, QUICK, out=out, resume=False, progress=False)
+
+
+def test_a_finished_run_is_returned_and_not_repeated_or_replaced(digits, tmp_path):
+    out = tmp_path / "a.safetensors"
+    first = train("mlp", digits, QUICK, out=out, progress=False)
+    written = out.stat().st_mtime_ns
+    again = train("mlp", digits, QUICK, out=out, progress=False)
+    assert out.stat().st_mtime_ns == written
+    assert same(first.model.state_dict(), again.model.state_dict())
+    assert again.card == first.card
+    with pytest.raises(ValueError, match=r"out must be a new path.*holds mlp of seed 0.*resume=False"):
+        train("mlp", digits, QUICK, seed=1, out=out, progress=False)
+    assert train("mlp", digits, QUICK, seed=1, out=out, resume=False, progress=False).card.seed == 1
+
+
+# --- checkpoints ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    model = networks.build("mlp:widths=8-6")
+    return save_checkpoint(tmp_path / "a.safetensors", model, Card(architecture="mlp:widths=8-6")), model
+
+
+def test_a_checkpoint_round_trip(checkpoint):
+    path, model = checkpoint
+    for given in (None, "mlp:widths=8-6", networks.build("mlp:widths=8-6")):
+        loaded = load_checkpoint(path, given)
+        assert same(loaded.state_dict(), model.state_dict())
+        assert not loaded.training
+
+
+def test_the_card_says_what_it_is(digits, tmp_path):
+    out = tmp_path / "a.safetensors"
+    train("mlp:widths=8", digits, QUICK, seed=4, out=out, progress=False)
+    card = json.loads((tmp_path / "a.json").read_text())
+    assert card["architecture"] == "mlp:widths=8"
+    assert card["data"] == "few digits"
+    assert card["seed"] == 4
+    assert Recipe(**card["recipe"]) == QUICK
+    assert set(card["metrics"]) == {"validation_accuracy", "test_accuracy", "training_loss", "seconds"}
+    assert set(card["versions"]) == {"intertwine", "torch", "python"}
+    assert training.read_card(out).best_epoch in (1, 2)
+
+
+def test_the_wrong_architecture_names_the_tensors(checkpoint):
+    path, _ = checkpoint
+    with pytest.raises(
+        CheckpointError,
+        match=r"architecture mlp:widths=8-7. Got .*a.safetensors' with tensors 3 of another shape: "
+        r"linear2.weight \(6, 8\) for \(7, 8\), linear2.bias \(6,\) for \(7,\), linear.weight",
+    ):
+        load_checkpoint(path, "mlp:widths=8-7")
+    with pytest.raises(
+        CheckpointError, match=r"275 missing: conv1.weight, .* and 270 more; 4 unexpected: linear1.bias"
+    ):
+        load_checkpoint(path, "resnet56")
+
+
+def test_a_mismatch_changes_nothing(checkpoint):
+    path, _ = checkpoint
+    model = networks.build("mlp:widths=8-7")
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with pytest.raises(CheckpointError):
+        load_checkpoint(path, model)
+    assert same(model.state_dict(), before)
+
+
+def test_weights_of_data_parallel_and_old_training_load(tmp_path):
+    model = networks.build("digits_cnn")
+    old = {f"module.{k}": v for k, v in model.state_dict().items() if not k.endswith("num_batches_tracked")}
+    torch.save({"state_dict": old}, tmp_path / "a.pt")
+    loaded = load_checkpoint(tmp_path / "a.pt", "digits_cnn")
+    assert torch.equal(loaded.conv1.weight, model.conv1.weight)
+
+
+def test_missing_damaged_and_unsafe_files(checkpoint, tmp_path):
+    path, _ = checkpoint
+    with pytest.raises(CheckpointError, match="must be an existing file"):
+        load_checkpoint(tmp_path / "gone.safetensors")
+    (tmp_path / "cut.safetensors").write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(CheckpointError, match="complete safetensors file"):
+        load_checkpoint(tmp_path / "cut.safetensors", "mlp")
+    (tmp_path / "evil.pt").write_bytes(pickle.dumps({"a": Path("x")}))
+    with pytest.raises(CheckpointError, match="needs unsafe unpickling"):
+        load_checkpoint(tmp_path / "evil.pt", "mlp")
+
+
+def test_without_a_card_the_model_must_be_named(checkpoint):
+    path, _ = checkpoint
+    training.card_path(path).write_text("{}")
+    with pytest.raises(CheckpointError, match="card must be a JSON file that save_checkpoint wrote"):
+        load_checkpoint(path)
+    training.card_path(path).unlink()
+    assert training.read_card(path) is None
+    with pytest.raises(CheckpointError, match="Name the network, such as model='resnet20'"):
+        load_checkpoint(path)
+    with pytest.raises(ValueError, match=r"must end in \.safetensors\. Got 'a\.bin'"):
+        save_checkpoint("a.bin", nn.Linear(1, 1), Card(architecture="x"))
