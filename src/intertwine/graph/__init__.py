@@ -1,1 +1,6 @@
-"""Room under construction."""
+"""One captured program of a model: what it computed, from which parameters, and where in the code."""
+
+from .capture import capture
+from .program import Call, Program, Ref, Value
+
+__all__ = ["Call", "Program", "Ref", "Value", "capture"]

@@ -1,0 +1,221 @@
+"""Capture a model's run as a program, with the dispatch recorder or through ``torch.export``."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import CaptureError
+from .program import Program, Ref
+from .record import Recorder, WatchReads, tensors
+
+__all__ = ["capture"]
+
+
+def capture(
+    model: nn.Module,
+    args: tuple = (),
+    kwargs: Mapping[str, Any] | None = None,
+    front: Literal["auto", "record", "export"] = "auto",
+) -> Program:
+    """Run ``model`` once in evaluation mode, without gradients, and list what it did.
+
+    ``"record"`` follows one real run operation by operation; control flow that depends on the data follows the path taken,
+    and ``Program.reads`` names the lines. ``"export"`` asks ``torch.export`` first, which refuses such control flow, and records
+    the exported graph. ``"auto"`` records: a run without such reads is as strict.
+
+    Args:
+        model: Any module; its mode, hooks and parameters are as before afterwards. On the meta device nothing is computed.
+        args: Positional arguments of its ``forward``.
+        kwargs: Keyword arguments.
+        front: Which front-end.
+
+    Returns:
+        The program.
+
+    Raises:
+        ValueError: If ``front`` is none of the three.
+        TypeError: If ``model`` is not a module.
+        CaptureError: If the model fails on the example, returns no tensor, holds sparse or quantised tensors, or (export only)
+            its control flow depends on the data.
+
+    Example:
+        >>> program = capture(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), (torch.zeros(2, 3),))
+        >>> [call.op for call in program.calls], program.is_cut_vertex("0")
+        (['aten::t', 'aten::addmm', 'aten::relu'], True)
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module. Got {type(model).__name__}.")
+    if front not in ("auto", "record", "export"):
+        raise ValueError(f'front must be "auto", "record" or "export". Got {front!r}.')
+    _check_states(model)
+    with _quiet(model):
+        if front == "export":
+            from .export import record_export
+
+            return record_export(model, args, dict(kwargs or {}))
+        return record_run(model, args, dict(kwargs or {}))
+
+
+def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Program:
+    """Record one run of ``model`` as it is."""
+    recorder = Recorder()
+    states, aliases = declare_states(recorder, model)
+    inputs = tuple(recorder.declare(t, "input", str(i)) for i, t in enumerate(tensors([args, kwargs])))
+    taps: dict[str, Ref] = {}
+    with ExitStack() as stack:
+        at = _follow_modules(recorder, model, taps, stack)
+        try:
+            with torch.no_grad(), WatchReads(recorder), recorder:
+                result = model(*args, **kwargs)
+        except Exception as error:
+            raise CaptureError(
+                f"model must run on the example inputs. Got {type(error).__name__} in "
+                f"{at() or 'the model itself'} ({type(model).__name__}): {str(error).splitlines()[0] if str(error) else ''} "
+                "Check shapes, dtypes and that inputs are on the model's device."
+            ) from error
+    return finish(recorder, states, aliases, inputs, result, taps, "record")
+
+
+def declare_states(recorder: Recorder, model: nn.Module) -> tuple[dict[str, Ref], dict[str, str]]:
+    """Declare parameters and buffers; tied ones are declared once, under the first name."""
+    states: dict[str, Ref] = {}
+    aliases: dict[str, str] = {}
+    first: dict[int, str] = {}
+    for kind, items in (
+        ("parameter", model.named_parameters(remove_duplicate=False)),
+        ("buffer", model.named_buffers(remove_duplicate=False)),
+    ):
+        for name, tensor in items:
+            same = recorder.ref(tensor) if id(tensor) not in first else states[first[id(tensor)]]
+            known = next((n for n, r in states.items() if r == same), None) if same is not None else None
+            if known is not None and tensor.numel():
+                aliases[name] = known
+                continue
+            first[id(tensor)] = name
+            states[name] = recorder.declare(tensor, kind, name)
+    return states, aliases
+
+
+def finish(
+    recorder: Recorder,
+    states: dict[str, Ref],
+    aliases: dict[str, str],
+    inputs: tuple[Ref, ...],
+    result: Any,
+    taps: dict[str, Ref],
+    front: str,
+) -> Program:
+    """Make the program from what was recorded.
+
+    Raises:
+        CaptureError: If the model returned no tensor.
+    """
+    notes: list[str] = []
+    found = list(_output_tensors(result, notes))
+    if not found:
+        raise CaptureError(
+            f"model must return a tensor, or a list, tuple or mapping of them. Got {type(result).__name__}. "
+            "Wrap it in a module that returns the tensor to preserve."
+        )
+    outputs = tuple(ref for t in found if (ref := recorder.ref(t)) is not None)
+    reads = tuple(dict.fromkeys(recorder.reads))
+    notes += [
+        f"{line} takes a number out of a tensor that depends on parameters or inputs: certified for the path of this run only"
+        for line in reads
+    ]
+    floats = [d for d in recorder.dtypes if d.is_floating_point] or [torch.get_default_dtype()]
+    lowest = max(floats, key=lambda d: torch.finfo(d).eps)
+    return Program(
+        tuple(recorder.values), tuple(recorder.calls), inputs, outputs, states, aliases, _number(taps), reads, lowest,
+        tuple(notes), front,
+    )  # fmt: skip
+
+
+def _number(taps: dict[str, Ref]) -> dict[str, Ref]:
+    """Drop ``#0`` from modules that ran once."""
+    return {
+        (tap.removesuffix("#0") if f"{tap.removesuffix('#0')}#1" not in taps else tap): r for tap, r in taps.items()
+    }
+
+
+def _check_states(model: nn.Module) -> None:
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+            raise CaptureError(f"model must be initialised. Got the lazy parameter {name}. Run it once on an example first.")
+        if tensor.layout != torch.strided or tensor.is_quantized:
+            kind = "quantised" if tensor.is_quantized else str(tensor.layout)
+            raise CaptureError(
+                f"parameters must be dense floating-point tensors. Got {kind} {name}. Scalings leave its grid; convert it to "
+                "dense floating point first."
+            )
+        plain = type(tensor) in (Tensor, nn.Parameter) or isinstance(tensor, nn.Buffer)
+        if not plain and hasattr(type(tensor), "__torch_dispatch__") and not isinstance(tensor, nn.Parameter):
+            raise CaptureError(f"parameters must be ordinary tensors. Got {type(tensor).__name__} {name}.")
+
+
+@contextmanager
+def _quiet(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, and no fused kernels that would hide what a layer does; restored afterwards."""
+    modes = {module: module.training for module in model.modules()}
+    fastpath, mkldnn = torch.backends.mha.get_fastpath_enabled(), torch._C._get_mkldnn_enabled()
+    model.eval()
+    torch.backends.mha.set_fastpath_enabled(False)
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fastpath)
+        torch._C._set_mkldnn_enabled(mkldnn)
+        for module, training in modes.items():
+            module.training = training
+
+
+def _follow_modules(recorder: Recorder, model: nn.Module, taps: dict[str, Ref], stack: ExitStack) -> Any:
+    """Keep ``recorder.module`` at the module that runs, and note what each module returned."""
+    running: list[str] = [""]
+    counts: dict[str, int] = {}
+
+    def enter(name: str) -> Any:
+        def hook(module: nn.Module, args: Any) -> None:
+            running.append(name)
+            recorder.module = name
+
+        return hook
+
+    def leave(name: str) -> Any:
+        def hook(module: nn.Module, args: Any, result: Any) -> None:
+            running.pop()
+            recorder.module = running[-1]
+            first = next(iter(_output_tensors(result, [])), None)
+            ref = None if first is None else recorder.ref(first)
+            if ref is not None:
+                taps[f"{name}#{counts.setdefault(name, 0)}"] = ref
+                counts[name] += 1
+
+        return hook
+
+    for name, module in model.named_modules():
+        if name:
+            stack.callback(module.register_forward_pre_hook(enter(name)).remove)
+            stack.callback(module.register_forward_hook(leave(name)).remove)
+    return lambda: running[-1]
+
+
+def _output_tensors(result: Any, notes: list[str]) -> Iterator[Tensor]:
+    """Tensors of an output: lists, tuples, mappings and dataclasses are opened; other objects are noted."""
+    if isinstance(result, Tensor):
+        yield result
+    elif isinstance(result, Mapping):
+        for v in result.values():
+            yield from _output_tensors(v, notes)
+    elif isinstance(result, list | tuple):
+        for v in result:
+            yield from _output_tensors(v, notes)
+    elif hasattr(result, "__dataclass_fields__"):
+        for name in result.__dataclass_fields__:
+            yield from _output_tensors(getattr(result, name), notes)
+    elif result is not None and not isinstance(result, str | int | float | bool):
+        notes.append(f"the {type(result).__name__} that the model also returns is not part of the function preserved")

@@ -1,0 +1,89 @@
+"""The strict front-end: ``torch.export`` proves that the control flow is free of data, then its graph is recorded."""
+
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from ..errors import CaptureError
+from .capture import declare_states, finish
+from .program import Program, Ref
+from .record import Recorder, WatchReads, tensors
+
+__all__ = ["record_export"]
+
+
+def record_export(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Program:
+    """Export ``model`` and record its graph, so that both front-ends speak of the same operations.
+
+    Raises:
+        CaptureError: If ``torch.export`` refuses the model.
+    """
+    try:
+        with torch.no_grad():
+            exported = torch.export.export(model, args, kwargs or None, strict=False)
+    except Exception as error:
+        raise CaptureError(_refusal(error)) from error
+    graph = exported.module(check_guards=False)
+    recorder = Recorder()
+    states, aliases = declare_states(recorder, graph)
+    aliases |= _tied(model, states)
+    inputs = tuple(recorder.declare(t, "input", str(i)) for i, t in enumerate(tensors([args, kwargs])))
+    taps: dict[str, Ref] = {}
+    with torch.no_grad(), WatchReads(recorder), recorder:
+        result = _Follow(graph, recorder, taps).run(*tensors([args, kwargs]))
+    return finish(recorder, states, aliases, inputs, result, taps, "export")
+
+
+class _Follow(fx.Interpreter):
+    """Runs an exported graph node by node, telling the recorder the module and line each node came from."""
+
+    def __init__(self, graph: fx.GraphModule, recorder: Recorder, taps: dict[str, Ref]) -> None:
+        super().__init__(graph)
+        self._recorder, self._taps = recorder, taps
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Run one node."""
+        stack = [path for path, _ in (n.meta.get("nn_module_stack") or {}).values()]
+        self._recorder.module = stack[-1] if stack else ""
+        self._recorder.line = _line(n.meta.get("stack_trace") or "")
+        result = super().run_node(n)
+        if isinstance(result, torch.Tensor):
+            for path in stack:
+                ref = self._recorder.ref(result)
+                if path and ref is not None:
+                    self._taps[f"{path}#0"] = ref  # the last value inside a module is what it returned
+        return result
+
+
+def _tied(model: nn.Module, states: dict[str, Ref]) -> dict[str, str]:
+    """Names that share a tensor in the model; export keeps one of them."""
+    groups: dict[int, list[str]] = {}
+    items = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    for name, tensor in items:
+        groups.setdefault(id(tensor), []).append(name)
+    aliases = {}
+    for names in groups.values():
+        kept = next((n for n in names if n in states), None)
+        aliases |= {n: kept for n in names if kept is not None and n not in states}
+    return aliases
+
+
+def _line(trace: str) -> str:
+    files = [line.strip() for line in trace.splitlines() if line.strip().startswith("File ")]
+    own = [line for line in files if "/torch/" not in line] or files
+    if not own:
+        return ""
+    path, number = own[-1].split('"')[1], own[-1].split("line ")[1].split(",")[0]
+    return f"{path.rsplit('/', 1)[-1]}:{number}"
+
+
+def _refusal(error: Exception) -> str:
+    text = str(error)
+    line = _line(text)
+    first = next((part.strip() for part in text.splitlines() if part.strip()), type(error).__name__)
+    place = f" at {line}" if line else ""
+    return (
+        f"model must be exportable for front='export'. Got {type(error).__name__}{place}: {first[:200]} If its control flow "
+        "depends on the data, use front='record': it certifies the path that the example takes."
+    )

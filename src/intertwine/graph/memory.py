@@ -1,0 +1,54 @@
+"""Which tensors share memory: what makes in-place writes safe to follow."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Geometry", "geometry", "overlap", "storage_key"]
+
+_LARGEST = 1 << 22  # elements of a storage that are compared one by one; larger ones are taken to overlap
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Which elements of its storage a tensor shows, and in which order."""
+
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def geometry(tensor: Tensor) -> Geometry:
+    """The geometry of a strided tensor."""
+    return Geometry(tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+
+
+def storage_key(tensor: Tensor) -> int:
+    """A number that two tensors have in common exactly when they share storage, while both are alive."""
+    return tensor.untyped_storage()._cdata
+
+
+def overlap(a: Geometry, b: Geometry) -> bool:
+    """Whether two tensors on one storage have an element in common; ``True`` where it is too long to find out."""
+    if 0 in a.shape or 0 in b.shape:
+        return False
+    if a.dtype != b.dtype:
+        return True
+    if _end(a) < b.offset or _end(b) < a.offset:
+        return False
+    size = max(_end(a), _end(b)) + 1
+    if size > _LARGEST:
+        return True
+    shown = torch.zeros(size, dtype=torch.bool)
+    shown[_elements(a, size)] = True
+    return bool(shown[_elements(b, size)].any())
+
+
+def _end(g: Geometry) -> int:
+    return g.offset + sum((n - 1) * s for n, s in zip(g.shape, g.stride))
+
+
+def _elements(g: Geometry, size: int) -> Tensor:
+    return torch.arange(size).as_strided(g.shape, g.stride, g.offset).flatten()

@@ -1,0 +1,220 @@
+"""The recorder: follows one real run of a model, operation by operation."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .memory import Geometry, geometry, overlap, storage_key
+from .program import Call, Ref, Value
+from .source import user_line
+
+__all__ = ["Recorder", "WatchReads", "tensors"]
+
+_DATA_DEPENDENT = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+_READERS = {"tolist", "numpy", "__array__", "data_ptr", "__dlpack__", "__cuda_array_interface__"}
+
+
+class Recorder(TorchDispatchMode):
+    """Records every operation on tensors that depend on a parameter or a user input.
+
+    Constants are followed by value: an operation on constants alone is not recorded, its result is read when it meets
+    something that varies. Writes in place make a new value; another view of overwritten memory that is read later is recorded
+    as the result of an operation ``intertwine::overwritten`` that nobody has a rule for.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values: list[Value] = []
+        self.calls: list[Call] = []
+        self.reads: list[str] = []
+        self.module = ""
+        self.line: str | None = None  # set where the line is known from elsewhere, as for exported graphs
+        self.dtypes: set[torch.dtype] = set()
+        self._known: dict[int, tuple[Tensor, Ref, int]] = {}  # id(tensor) -> kept alive, value, writes to its storage then
+        self._writes: dict[int, list[tuple[Geometry, Ref]]] = {}  # storage -> writes in place, in order
+        self._constants: dict[int, tuple[Tensor, int, Ref]] = {}
+        self._views: dict[int, dict[Geometry, tuple[Ref, int]]] = {}  # storage -> what is known to lie there
+
+    def declare(self, tensor: Tensor, kind: Any, name: str) -> Ref:
+        """Make a parameter, buffer or input known before the run."""
+        data = tensor.detach() if kind == "buffer" and not tensor.is_meta else None
+        return self._new(tensor, Value(kind, tuple(tensor.shape), tensor.dtype, name, data))
+
+    def ref(self, tensor: Tensor) -> Ref | None:
+        """The value that a tensor holds now; ``None`` for a constant."""
+        entry = self._known.get(id(tensor))
+        place, key = geometry(tensor), storage_key(tensor)
+        if entry is None:
+            seen = self._views.get(key, {}).get(place)
+            if seen is None:
+                if key not in self._views:
+                    return None
+                # memory of a known tensor seen through a view that no recorded operation made
+                return self._unknown(tensor, [r for r, _ in self._views[key].values()])
+            value, version = seen
+        else:
+            _, value, version = entry
+        later = self._writes.get(key, [])[version:]
+        touching = [(g, r) for g, r in later if g == place or overlap(g, place)]
+        if not touching:
+            return value
+        if touching[-1][0] == place:
+            self._remember(tensor, touching[-1][1])
+            return touching[-1][1]
+        return self._unknown(tensor, [value, *(r for _, r in touching)])
+
+    def read(self, tensor: Tensor) -> None:
+        """Note that a number left the world of tensors: what it came from must stay as it is."""
+        value = self.ref(tensor)
+        if value is not None and self._varies(value):
+            line = self.line or user_line()
+            self.reads.append(line)
+            self.calls.append(Call("intertwine::read", {"self": value}, (), None, self.module, line))
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operation and record it."""
+        kwargs = kwargs or {}
+        arguments = dict(_by_name(func, args, kwargs))
+        before = {id(t): self.ref(t) for t in tensors(arguments)}
+        varies = any(ref is not None and self._varies(ref) for ref in before.values())
+        constants = {id(t): self._constant(t) for t in tensors(arguments) if before[id(t)] is None} if varies else {}
+        result = func(*args, **kwargs)
+        name = func._schema.name
+        if not varies:
+            if any(ref is not None for ref in before.values()):
+                self._follow_constants(func, arguments, result)
+            return result
+        if _DATA_DEPENDENT.intersection(func.tags):
+            for tensor in tensors(arguments):
+                self.read(tensor)
+        self._record(func, name, arguments, {**before, **constants}, result)
+        return result
+
+    def _follow_constants(self, func: Any, arguments: dict, result: Any) -> None:
+        """Keep the values of what buffers alone determine: a slice of a buffer shares its memory, so it must be known."""
+        for tensor in tensors(result):
+            self._new(tensor, self._constant_value(tensor))
+        for tensor in _written(func, arguments):
+            self._write(tensor, self._new(tensor, self._constant_value(tensor)))
+
+    def _record(self, func: Any, name: str, arguments: dict, refs: Mapping[int, Any], result: Any) -> None:
+        symbols = {k: _replace(v, refs) for k, v in arguments.items()}
+        written = _written(func, arguments)
+        outputs = []
+        for tensor in _results(result):
+            if tensor is None:
+                outputs.append(None)
+                continue
+            self.dtypes.add(tensor.dtype)
+            outputs.append(self._new(tensor, Value("result", tuple(tensor.shape), tensor.dtype)))
+        if written and not any(isinstance(t, Tensor) and t is w for t in _results(result) for w in written):
+            name, outputs = f"{name} (writes its argument)", [self._new(w, _result(w)) for w in written]
+        is_write = bool(written) and torch.Tag.inplace_view not in func.tags
+        if written:
+            name = name.removesuffix("_")
+            for tensor in written:
+                if is_write:
+                    self._write(tensor, self._known[id(tensor)][1])
+        line = self.line or user_line()
+        self.calls.append(Call(name, symbols, tuple(outputs), func, self.module, line))
+
+    def _write(self, tensor: Tensor, value: Ref) -> None:
+        self._writes.setdefault(storage_key(tensor), []).append((geometry(tensor), value))
+        self._remember(tensor, value)
+
+    def _unknown(self, tensor: Tensor, sources: list[Ref]) -> Ref:
+        value = self._new(tensor, _result(tensor))
+        line = self.line or user_line()
+        self.calls.append(Call("intertwine::overwritten", {"self": sources}, (value,), None, self.module, line))
+        return value
+
+    def _constant(self, tensor: Tensor) -> Ref:
+        kept = self._constants.get(id(tensor))
+        if kept is None or kept[1] != tensor._version:
+            self.values.append(self._constant_value(tensor))
+            kept = self._constants[id(tensor)] = (tensor, tensor._version, Ref(len(self.values) - 1))
+        return kept[2]
+
+    def _constant_value(self, tensor: Tensor) -> Value:
+        data = None if tensor.is_meta else tensor.detach().clone()
+        return Value("constant", tuple(tensor.shape), tensor.dtype, "", data)
+
+    def _varies(self, ref: Ref) -> bool:
+        return self.values[ref.id].kind not in ("constant", "buffer")
+
+    def _new(self, tensor: Tensor, value: Value) -> Ref:
+        self.values.append(value)
+        ref = Ref(len(self.values) - 1)
+        self._remember(tensor, ref)
+        return ref
+
+    def _remember(self, tensor: Tensor, ref: Ref) -> None:
+        key = storage_key(tensor)
+        version = len(self._writes.get(key, ()))
+        self._known[id(tensor)] = (tensor, ref, version)
+        self._views.setdefault(key, {})[geometry(tensor)] = (ref, version)
+
+
+class WatchReads(TorchFunctionMode):
+    """Notices numbers that leave a tensor without an operation: ``tolist``, ``numpy``, raw pointers."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Pass every call on."""
+        if getattr(func, "__name__", "") in _READERS and args and isinstance(args[0], Tensor):
+            self._recorder.read(args[0])
+        return func(*args, **(kwargs or {}))
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """Every tensor inside nested lists, tuples and mappings."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for v in value.values():
+            yield from tensors(v)
+    elif isinstance(value, list | tuple):
+        for v in value:
+            yield from tensors(v)
+
+
+def _by_name(func: Any, args: tuple, kwargs: dict) -> Iterator[tuple[str, Any]]:
+    for i, argument in enumerate(func._schema.arguments):
+        if i < len(args):
+            yield argument.name, args[i]
+        elif argument.name in kwargs:
+            yield argument.name, kwargs[argument.name]
+        elif argument.has_default_value():
+            yield argument.name, argument.default_value
+
+
+def _replace(value: Any, refs: Mapping[int, Any]) -> Any:
+    if isinstance(value, Tensor):
+        return refs[id(value)]
+    if isinstance(value, list | tuple):
+        return [_replace(v, refs) for v in value]
+    return value
+
+
+def _results(result: Any) -> list[Tensor | None]:
+    if isinstance(result, Tensor):
+        return [result]
+    if isinstance(result, list | tuple):
+        return [t for r in result for t in (_results(r) if r is not None else [None])]
+    return []
+
+
+def _written(func: Any, arguments: Mapping[str, Any]) -> list[Tensor]:
+    names = (a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+    return [t for name in names for t in tensors(arguments.get(name))]
+
+
+def _result(tensor: Tensor) -> Value:
+    return Value("result", tuple(tensor.shape), tensor.dtype)

@@ -1,0 +1,21 @@
+"""Where in the user's code an operation was called."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+__all__ = ["user_line"]
+
+_SKIPPED = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+
+
+def user_line() -> str:
+    """The innermost line outside torch and this package, as ``"file.py:12"``."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_SKIPPED):
+            return f"{Path(file).name}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
