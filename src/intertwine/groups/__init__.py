@@ -1,1 +1,20 @@
-"""Room under construction."""
+"""Groups of hidden transformations as values, and the group that each activation lets through."""
+
+from .assignment import assign
+from .dense import DenseElement, GeneralLinear, Orthogonal, UnitRowSum
+from .group import Element, Group, Unattained
+from .lattice import is_subgroup, join, named, names, next_larger
+from .monomial import Monomial, MonomialElement, Permutation, PositiveMonomial, SignedPermutation, Trivial
+from .products import BlockElement, Product, Wreath
+
+__all__ = [
+    # groups
+    "Trivial", "Permutation", "SignedPermutation", "PositiveMonomial", "Monomial",
+    "Orthogonal", "UnitRowSum", "GeneralLinear", "Product", "Wreath", "Group",
+    # elements
+    "Element", "MonomialElement", "DenseElement", "BlockElement", "Unattained",
+    # by name, and which lies in which
+    "named", "names", "is_subgroup", "join", "next_larger",
+    # solver
+    "assign",
+]  # fmt: skip

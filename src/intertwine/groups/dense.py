@@ -1,0 +1,320 @@
+"""Groups of full matrices: rotations, all invertible matrices, and those that fix the vector of ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from .group import Element, Generator, Group, Objective, Unattained, make_generator
+from .sampling import haar, well_conditioned
+
+__all__ = ["DenseElement", "GeneralLinear", "Orthogonal", "UnitRowSum"]
+
+
+class DenseElement(Element):
+    """An element held as its ``(n, n)`` matrix."""
+
+    __slots__ = ("_matrix", "group")
+
+    def __init__(self, group: Group, matrix: Tensor) -> None:
+        self.group = group
+        self._matrix = matrix
+
+    def matrix(self, dtype: torch.dtype | None = None) -> Tensor:
+        """The matrix; never write into it."""
+        return self._matrix if dtype is None else self._matrix.to(dtype)
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
+        """The same element on another device or in another floating dtype."""
+        return type(self)(self.group, self._matrix.to(device=device, dtype=dtype))
+
+    def _act(self, tensor: Tensor) -> Tensor:
+        a = self._matrix.to(tensor.device, tensor.dtype)
+        return (a @ tensor.reshape(self.n, -1)).reshape(tensor.shape)
+
+    def __matmul__(self, other: Element) -> Element:
+        from .lattice import compose
+
+        return compose(self, other)
+
+    def __invert__(self) -> DenseElement:
+        orthogonal = isinstance(self.group, Orthogonal)
+        inverse = self._matrix.T if orthogonal else torch.linalg.inv(self._matrix)
+        return DenseElement(self.group, inverse)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DenseElement):
+            return NotImplemented
+        return self.group == other.group and torch.equal(self._matrix.cpu(), other._matrix.cpu())
+
+    def __hash__(self) -> int:
+        return hash((self.group, tuple(self._matrix.flatten().tolist())))
+
+    def __repr__(self) -> str:
+        return f"{self.group!r}.element({self._matrix.tolist()})" if self.n <= 3 else f"<element of {self.group!r}>"
+
+
+class DenseGroup(Group):
+    """Base of the groups whose elements are dense matrices."""
+
+    def element(self, matrix: Tensor | list[list[float]]) -> DenseElement:
+        """The element with this matrix; it keeps a copy.
+
+        Raises:
+            ValueError: If the matrix does not belong to the group.
+        """
+        a = torch.tensor(matrix, dtype=torch.float64) if isinstance(matrix, list) else matrix.detach().clone()
+        if not self.contains(a):
+            raise ValueError(f"matrix must belong to {self!r} ({self.words}). Got one that does not; use project().")
+        return DenseElement(self, a)
+
+    from_matrix = element
+
+    def identity(self, dtype: torch.dtype = torch.float64, device: torch.device | str | None = None) -> DenseElement:
+        """The element that changes nothing."""
+        return DenseElement(self, torch.eye(self.n, dtype=dtype, device=device))
+
+    def random(
+        self,
+        generator: Generator = None,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str | None = None,
+    ) -> DenseElement:
+        """A random element; ``generator`` is a torch generator or a seed, the numbers are drawn on its device."""
+        return DenseElement(self, self._draw(make_generator(generator)).to(device, dtype))
+
+    def _draw(self, generator: torch.Generator | None) -> Tensor:
+        raise TypeError(f"{type(self).__name__} must say how to draw an element.")
+
+    def _second_moments(self, xx: Tensor | None) -> Tensor:
+        if xx is None or xx.ndim != 2:
+            raise ValueError(f"xx must be the whole x.T @ x for {self!r}. Got {'None' if xx is None else 'a vector'}.")
+        xx = self._check_finite(xx, "xx")
+        if _singular(xx):
+            raise ValueError(
+                "xx must be invertible for a least-squares map to be unique. Got a singular one: use more examples than "
+                "channels, drop dead or duplicate channels, or add a small multiple of the identity."
+            )
+        return xx
+
+
+@dataclass(frozen=True, repr=False)
+class Orthogonal(DenseGroup):
+    """Orthogonal matrices ``A A^T = 1``; rotations only (determinant 1) where ``special``.
+
+    Example:
+        >>> q = Orthogonal(4).random(generator=0)
+        >>> (q @ ~q).allclose(Orthogonal(4).identity())
+        True
+    """
+
+    special: bool = False
+
+    def __repr__(self) -> str:
+        return f"Orthogonal({self.n}, special=True)" if self.special else f"Orthogonal({self.n})"
+
+    @property
+    def words(self) -> str:
+        """In words."""
+        return "orthogonal matrices" + (" of determinant 1" if self.special else "")
+
+    @property
+    def dim(self) -> int:
+        """``n (n - 1) / 2``."""
+        return self.n * (self.n - 1) // 2
+
+    @property
+    def log_components(self) -> float:
+        """``log 2`` for determinants -1 and 1, 0 for rotations."""
+        return 0.0 if self.special else log(2)
+
+    def _draw(self, generator: torch.Generator | None) -> Tensor:
+        return haar(self.n, generator, self.special)
+
+    def contains(self, matrix: Tensor, tol: float = 1e-6) -> bool:
+        """Whether ``|A A^T - 1| <= tol`` in every entry (and the determinant is positive where ``special``)."""
+        a = self._check(matrix)
+        gap = a @ a.T - torch.eye(self.n, dtype=a.dtype, device=a.device)
+        if not bool((gap.abs() <= tol).all()):
+            return False
+        return not self.special or bool(torch.linalg.slogdet(a).sign > 0)
+
+    def project(self, matrix: Tensor) -> DenseElement:
+        """The nearest orthogonal matrix: the polar factor ``U V^T``, with the last singular direction flipped for SO(n)."""
+        return DenseElement(self, self._polar(self._check_finite(matrix)))
+
+    def procrustes(
+        self, xy: Tensor, xx: Tensor | None = None, yy: Tensor | None = None, *, objective: Objective = "least_squares"
+    ) -> DenseElement:
+        """Orthogonal Procrustes: the rotation that minimises ``sum |y - g x|^2``, from ``x.T @ y`` alone.
+
+        Args:
+            xy: ``(n, n)``, ``x.T @ y``.
+            xx: Not needed.
+            yy: Not needed.
+            objective: ``"least_squares"``; divide channels by their norms beforehand for the variant on cosines.
+
+        Returns:
+            The best element.
+
+        Raises:
+            ValueError: If ``objective`` is another.
+        """
+        _only_least_squares(self, objective)
+        return DenseElement(self, self._polar(self._check_finite(xy, "xy").T))
+
+    def _polar(self, m: Tensor) -> Tensor:
+        u, _, vh = torch.linalg.svd(m)
+        if self.special and torch.linalg.slogdet(u @ vh).sign < 0:
+            u = torch.cat([u[:, :-1], -u[:, -1:]], dim=1)
+        return u @ vh
+
+
+class GeneralLinear(DenseGroup):
+    """All invertible matrices: the group of the identity."""
+
+    words = "all invertible matrices"
+    log_components = 0.0
+
+    @property
+    def dim(self) -> int:
+        """``n^2``."""
+        return self.n**2
+
+    def _draw(self, generator: torch.Generator | None) -> Tensor:
+        return well_conditioned(self.n, generator)
+
+    def contains(self, matrix: Tensor, tol: float = 1e-6) -> bool:
+        """Whether the smallest singular value exceeds rounding; ``tol`` plays no part, there being no equation to meet."""
+        a = self._check(matrix)
+        return bool(torch.isfinite(a).all()) and not _singular(a)
+
+    def project(self, matrix: Tensor) -> DenseElement:
+        """The matrix itself.
+
+        Raises:
+            Unattained: If it is singular: invertible matrices come arbitrarily near, so none is nearest.
+        """
+        return DenseElement(self, _invertible(self._check_finite(matrix), self))
+
+    def procrustes(
+        self, xy: Tensor, xx: Tensor | None = None, yy: Tensor | None = None, *, objective: Objective = "least_squares"
+    ) -> DenseElement:
+        """Linear regression: ``g = (x.T @ y).T (x.T @ x)^-1``.
+
+        Args:
+            xy: ``(n, n)``, ``x.T @ y``.
+            xx: ``(n, n)``, ``x.T @ x``, invertible.
+            yy: Not needed.
+            objective: ``"least_squares"``.
+
+        Returns:
+            The best element.
+
+        Raises:
+            ValueError: If ``xx`` is missing or singular, or ``objective`` is another.
+            Unattained: If the best matrix is singular.
+        """
+        _only_least_squares(self, objective)
+        moments = self._second_moments(xx)
+        fitted = torch.linalg.solve(moments, self._check_finite(xy, "xy")).T
+        return DenseElement(self, _invertible(fitted, self))
+
+
+class UnitRowSum(DenseGroup):
+    """Invertible matrices whose rows sum to one, ``A 1 = 1``: the group of ``sigma(x) = a x + b`` with ``a, b != 0``.
+
+    Theorem E.14 leaves affine activations out, and its proof does not cover them: for ``sigma(x) = x + 1`` the group
+    holds full matrices. ``sigma(A x) = a A x + b 1 = A sigma(x)`` exactly when ``A 1 = 1``.
+    """
+
+    words = "invertible matrices whose rows sum to one"
+    log_components = 0.0
+
+    @property
+    def dim(self) -> int:
+        """``n (n - 1)``."""
+        return self.n * (self.n - 1)
+
+    def _draw(self, generator: torch.Generator | None) -> Tensor:
+        basis = _ones_first(self.n)  # first column along 1, the rest orthogonal to it
+        basis = basis.to(generator.device) if generator is not None else basis
+        block = torch.eye(self.n, dtype=torch.float64, device=basis.device)
+        if self.n > 1:
+            block[1:, 1:] = well_conditioned(self.n - 1, generator)
+            block[0, 1:] = (
+                0.3
+                * torch.randn(self.n - 1, generator=generator, dtype=torch.float64, device=basis.device)
+                / (self.n**0.5)
+            )
+        return basis @ block @ basis.T
+
+    def contains(self, matrix: Tensor, tol: float = 1e-6) -> bool:
+        """Whether ``|A 1 - 1| <= tol`` (relative to the row's magnitude) and ``A`` is invertible."""
+        a = self._check(matrix)
+        if not bool(torch.isfinite(a).all()):
+            return False
+        return bool(((a.sum(1) - 1).abs() <= tol * a.abs().sum(1).clamp_min(1)).all()) and not _singular(a)
+
+    def project(self, matrix: Tensor) -> DenseElement:
+        """The nearest matrix with unit row sums: what each row lacks, shared equally.
+
+        Raises:
+            Unattained: If that matrix is singular.
+        """
+        a = self._check_finite(matrix)
+        return DenseElement(self, _invertible(a - (a.sum(1, keepdim=True) - 1) / self.n, self))
+
+    def procrustes(
+        self, xy: Tensor, xx: Tensor | None = None, yy: Tensor | None = None, *, objective: Objective = "least_squares"
+    ) -> DenseElement:
+        """Regression under ``A 1 = 1``: each row of the free solution moves along ``w = (x.T x)^-1 1`` until it sums to one.
+
+        Args:
+            xy: ``(n, n)``, ``x.T @ y``.
+            xx: ``(n, n)``, ``x.T @ x``, invertible.
+            yy: Not needed.
+            objective: ``"least_squares"``.
+
+        Returns:
+            The best element.
+
+        Raises:
+            ValueError: If ``xx`` is missing or singular, or ``objective`` is another.
+            Unattained: If the best matrix is singular.
+        """
+        _only_least_squares(self, objective)
+        moments = self._second_moments(xx)
+        free = torch.linalg.solve(moments, self._check_finite(xy, "xy")).T
+        w = torch.linalg.solve(moments, torch.ones_like(moments[:, :1]))[:, 0]
+        return DenseElement(self, _invertible(free - torch.outer(free.sum(1) - 1, w / w.sum()), self))
+
+
+def _singular(a: Tensor) -> bool:
+    s = torch.linalg.svdvals(a)
+    return bool(s[-1] <= a.shape[0] * torch.finfo(a.dtype).eps * s[0])
+
+
+def _invertible(a: Tensor, group: Group) -> Tensor:
+    if _singular(a):
+        raise Unattained(f"the best matrix must be invertible to lie in {group!r}. Got a singular one.")
+    return a
+
+
+def _only_least_squares(group: Group, objective: Objective) -> None:
+    if objective != "least_squares":
+        raise ValueError(
+            f"objective must be 'least_squares' for {group!r}. Got {objective!r}; divide channels by their norms first."
+        )
+
+
+def _ones_first(n: int) -> Tensor:
+    """An orthonormal basis whose first column is ``1 / sqrt(n)``."""
+    m = torch.eye(n, dtype=torch.float64)
+    m[:, 0] = 1
+    q, r = torch.linalg.qr(m)
+    return q * torch.where(r.diagonal() < 0, -1.0, 1.0)

@@ -1,0 +1,203 @@
+"""What every group and every element can do.
+
+A group here is a set of invertible ``n x n`` matrices, described by a value that holds no tensor: it hashes, compares,
+prints as the expression that makes it, and is cheap to pass around. Its elements act on channel vectors from the left,
+``(g x)_i = sum_j A_ij x_j``; ``g @ h`` is the matrix product (``h`` acts first) and ``~g`` the inverse.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from math import lgamma
+from typing import Literal, Self
+
+import torch
+from torch import Tensor
+
+__all__ = ["Element", "Group", "Objective", "Unattained", "Generator"]
+
+Generator = torch.Generator | int | None
+Objective = Literal["least_squares", "cosine"]
+
+
+class Unattained(ValueError):
+    """The best element of a group lies on its boundary, outside the group (a scale of zero, a singular matrix)."""
+
+
+class Element(ABC):
+    """One matrix of a group, held as compactly as its kind allows. Immutable: never write into its tensors.
+
+    ``g @ h`` composes (in the smallest group of this library that holds both), ``~g`` inverts, ``==`` is exact.
+    """
+
+    group: Group
+
+    @property
+    def n(self) -> int:
+        """Number of channels."""
+        return self.group.n
+
+    @abstractmethod
+    def matrix(self, dtype: torch.dtype | None = None) -> Tensor:
+        """The dense ``(n, n)`` matrix; costs ``n^2`` numbers, so prefer ``apply``."""
+
+    @abstractmethod
+    def _act(self, tensor: Tensor) -> Tensor:
+        """Act along the first axis of ``tensor``."""
+
+    @abstractmethod
+    def __invert__(self) -> Element: ...
+
+    @abstractmethod
+    def __matmul__(self, other: Element) -> Element: ...
+
+    @abstractmethod
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
+        """The same element with its numbers on another device or in another floating dtype."""
+
+    def apply(self, tensor: Tensor, dim: int = 1) -> Tensor:
+        """Act along one axis: ``out[..., i, ...] = sum_j A_ij tensor[..., j, ...]``.
+
+        Args:
+            tensor: Any shape with ``n`` entries along ``dim``; left as it is.
+            dim: The channel axis; 1 for features ``(N, C, *S)``, -1 for tokens.
+
+        Returns:
+            A new tensor of the same shape and dtype. Bits are only moved, never recomputed, where the element is a permutation.
+
+        Raises:
+            ValueError: If ``tensor`` has no axis ``dim`` of length ``n``.
+        """
+        if not -tensor.ndim <= dim < tensor.ndim or tensor.shape[dim] != self.n:
+            raise ValueError(
+                f"tensor must have {self.n} channels along dim {dim}. Got shape {tuple(tensor.shape)}. "
+                "Pass dim= for another channel axis."
+            )
+        return self._act(tensor.movedim(dim, 0)).movedim(0, dim)
+
+    def allclose(self, other: Element, rtol: float = 1e-9, atol: float = 1e-12) -> bool:
+        """Whether both elements are the same matrix up to rounding."""
+        if self.n != other.n:
+            return False
+        a, b = self.matrix(torch.float64), other.matrix(torch.float64)
+        return torch.allclose(a, b.to(a.device), rtol=rtol, atol=atol)
+
+
+@dataclass(frozen=True)
+class Group(ABC):
+    """A group of invertible ``n x n`` matrices.
+
+    Attributes:
+        n: Number of channels it acts on.
+    """
+
+    n: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.n, bool) or not isinstance(self.n, int) or self.n < 1:
+            raise ValueError(f"n must be a positive integer. Got {self.n!r}.")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.n})"
+
+    @property
+    @abstractmethod
+    def words(self) -> str:
+        """The group's matrices, in words."""
+
+    @property
+    @abstractmethod
+    def dim(self) -> int:
+        """Dimension as a Lie group; 0 for finite groups."""
+
+    @property
+    @abstractmethod
+    def log_components(self) -> float:
+        """Logarithm of the number of pieces that the count of v2 E.7 lays grids on (permutations, sign patterns)."""
+
+    def log_size(self, eps: float, bound: float) -> float:
+        """Logarithm of the number of grid points on the group, ``log #components + dim log M``, ``M = 2 bound / eps``.
+
+        The paper's count by discretisation (v2 E.29; for positive monomial ``log n! + n log M``). A positive scale keeps
+        all ``M`` points, as there; counting its positive half only would subtract ``log 2`` per unit.
+
+        Args:
+            eps: Spacing of the grid.
+            bound: Largest magnitude; each coordinate runs over ``[-bound, bound]``.
+
+        Returns:
+            A natural logarithm.
+        """
+        from .capacity import log_points
+
+        return self.log_components + (self.dim * log_points(eps, bound) if self.dim else 0.0)
+
+    @abstractmethod
+    def identity(self, dtype: torch.dtype = torch.float64, device: torch.device | str | None = None) -> Element:
+        """The element that changes nothing."""
+
+    @abstractmethod
+    def random(
+        self,
+        generator: Generator = None,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str | None = None,
+    ) -> Element:
+        """A random element; ``generator`` is a torch generator or a seed, the numbers are drawn on its device."""
+
+    @abstractmethod
+    def contains(self, matrix: Tensor, tol: float = 1e-6) -> bool:
+        """Whether a ``(n, n)`` matrix belongs to the group, up to a relative tolerance."""
+
+    @abstractmethod
+    def project(self, matrix: Tensor) -> Element:
+        """The element nearest to a ``(n, n)`` matrix in Frobenius norm."""
+
+    @abstractmethod
+    def procrustes(
+        self, xy: Tensor, xx: Tensor | None = None, yy: Tensor | None = None, *, objective: Objective = "least_squares"
+    ) -> Element:
+        """The element ``g`` with ``g x ~ y`` for two feature sets, from their second moments.
+
+        Args:
+            xy: ``(n, n)``, ``xy[i, j] = sum over examples (and space) of x_i y_j``: ``x.T @ y`` for ``(N, n)`` features.
+            xx: ``x.T @ x``, or its diagonal ``(n,)`` where the group needs only that.
+            yy: ``y.T @ y``, or its diagonal ``(n,)``.
+            objective: ``"least_squares"`` minimises ``sum |y - g x|^2``; ``"cosine"`` (permutation kinds) maximises the sum
+                of cosines between matched channels, which is the paper's G_ReLU-Procrustes.
+
+        Returns:
+            The best element.
+        """
+
+    def _check(self, matrix: Tensor, name: str = "matrix") -> Tensor:
+        """``matrix`` in float64 after checking its shape."""
+        if tuple(matrix.shape) != (self.n, self.n):
+            raise ValueError(f"{name} must have shape {(self.n, self.n)}. Got {tuple(matrix.shape)}.")
+        return matrix.detach().to(torch.float64)
+
+    def _check_finite(self, matrix: Tensor, name: str = "matrix") -> Tensor:
+        matrix = self._check(matrix, name)
+        if not torch.isfinite(matrix).all():
+            raise ValueError(f"{name} must be finite. Got NaN or infinite entries.")
+        return matrix
+
+    def _residual(self, element: Element, xy: Tensor, xx: Tensor) -> float:
+        """``sum |y - g x|^2 - sum |y|^2``, from moments."""
+        a = element.matrix(torch.float64)
+        square = torch.einsum("ij,jk,ik->", a, xx, a) if xx.ndim == 2 else (a.square() @ xx).sum()
+        return float(square - 2 * (a * xy.T).sum())
+
+
+def make_generator(generator: Generator) -> torch.Generator | None:
+    """A torch generator from one, from a seed, or ``None`` for torch's default."""
+    if isinstance(generator, int):
+        return torch.Generator().manual_seed(generator)
+    return generator
+
+
+def log_factorial(n: int) -> float:
+    """``log n!``, exact to rounding."""
+
+    return lgamma(n + 1)

@@ -1,0 +1,464 @@
+"""Groups of permutations with scales: one nonzero entry in every row and column.
+
+Elements are an index and a scale, ``(g x)_i = s_i x_{p[i]}``, never a dense matrix.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from math import log
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from .assignment import assign
+from .group import Element, Generator, Group, Objective, Unattained, log_factorial, make_generator
+from .sampling import lognormal
+
+__all__ = [
+    "Monomial",
+    "MonomialElement",
+    "MonomialGroup",
+    "Permutation",
+    "PositiveMonomial",
+    "SignedPermutation",
+    "Trivial",
+]
+
+_SHOWN = 8  # longest element whose repr lists its numbers
+
+
+class MonomialElement(Element):
+    """``(g x)_i = scale_i x_{index_i}``: a permutation, and a scale unless all scales are one.
+
+    Attributes:
+        group: The group it belongs to.
+        index: int64 ``(n,)``, a permutation of ``0 .. n-1``.
+        scale: ``(n,)`` without zeros, or ``None`` where all scales are one.
+    """
+
+    __slots__ = ("group", "index", "scale")
+
+    def __init__(self, group: MonomialGroup, index: Tensor, scale: Tensor | None) -> None:
+        self.group = group
+        self.index = index
+        self.scale = scale
+
+    def matrix(self, dtype: torch.dtype | None = None) -> Tensor:
+        """The dense matrix, ``A[i, index[i]] = scale[i]``; float64 for a permutation unless ``dtype`` says otherwise."""
+        dtype = dtype or (torch.float64 if self.scale is None else self.scale.dtype)
+        a = torch.zeros(self.n, self.n, dtype=dtype, device=self.index.device)
+        rows = torch.arange(self.n, device=self.index.device)
+        a[rows, self.index] = 1 if self.scale is None else self.scale.to(dtype)
+        return a
+
+    def scales(self, dtype: torch.dtype = torch.float64) -> Tensor:
+        """The scale of every output channel, ones included."""
+        if self.scale is None:
+            return torch.ones(self.n, dtype=dtype, device=self.index.device)
+        return self.scale.to(dtype)
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
+        """The same element with its numbers on another device or in another floating dtype."""
+        scale = None if self.scale is None else self.scale.to(device=device, dtype=dtype)
+        return type(self)(self.group, self.index.to(device), scale)  # type: ignore[return-value]
+
+    def _act(self, tensor: Tensor) -> Tensor:
+        moved = tensor.index_select(0, self.index.to(tensor.device))
+        if self.scale is None:
+            return moved
+        if not (tensor.is_floating_point() or tensor.is_complex()):
+            raise TypeError(
+                f"tensor must be floating point for an element with scales. Got {tensor.dtype}. Convert it."
+            )
+        scale = self.scale.to(tensor.device, tensor.dtype)
+        return moved * scale.view(-1, *[1] * (tensor.ndim - 1))
+
+    def __matmul__(self, other: Element) -> Element:
+        from .lattice import compose, join
+
+        if not isinstance(other, MonomialElement):
+            return compose(self, other)
+        group = join(self.group, other.group)
+        theirs = other.to(self.index.device)
+        scale = None
+        if self.scale is not None or theirs.scale is not None:
+            scale = self.scales(_widest(self, theirs)) * theirs.scales(_widest(self, theirs))[self.index]
+        return MonomialElement(group, theirs.index[self.index], scale)  # type: ignore[arg-type]
+
+    def __invert__(self) -> MonomialElement:
+        back = torch.argsort(self.index)
+        return MonomialElement(self.group, back, None if self.scale is None else 1 / self.scale[back])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MonomialElement):
+            return NotImplemented
+        return (
+            self.group == other.group
+            and torch.equal(self.index.cpu(), other.index.cpu())
+            and torch.equal(self.scales().cpu(), other.scales().cpu())
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.group, tuple(self.index.tolist()), tuple(self.scales().tolist())))
+
+    def __repr__(self) -> str:
+        if self.n > _SHOWN:
+            return f"<element of {self.group!r}>"
+        scale = "" if self.scale is None else f", {self.scale.tolist()}"
+        return f"{self.group!r}.element({self.index.tolist()}{scale})"
+
+
+def _widest(a: MonomialElement, b: MonomialElement) -> torch.dtype:
+    dtypes = [e.scale.dtype for e in (a, b) if e.scale is not None]
+    return dtypes[0] if len(dtypes) == 1 else torch.promote_types(*dtypes)
+
+
+class MonomialGroup(Group):
+    """Base of the groups whose elements are an index and a scale."""
+
+    @abstractmethod
+    def _scales(self, matched: Tensor) -> Tensor | None:
+        """The allowed scales nearest to ``matched``; zeros where none is nearest."""
+
+    @abstractmethod
+    def _allowed(self, scale: Tensor, tol: float) -> bool:
+        """Whether scales are allowed, up to a relative tolerance."""
+
+    def _draw(self, generator: torch.Generator | None, sigma: float) -> Tensor | None:
+        return None
+
+    def element(self, index: Tensor | list[int], scale: Tensor | list[float] | None = None) -> MonomialElement:
+        """The element ``x -> (scale_i x_{index_i})_i``.
+
+        Args:
+            index: A permutation of ``0 .. n-1``.
+            scale: ``n`` scales that the group allows; ``None`` for ones.
+
+        Returns:
+            The element; it keeps copies.
+
+        Raises:
+            ValueError: If ``index`` is no permutation of ``n`` channels, or a scale is not allowed.
+        """
+        p = torch.as_tensor(index, dtype=torch.int64).clone()
+        if p.shape != (self.n,) or not torch.equal(p.sort().values, torch.arange(self.n, device=p.device)):
+            raise ValueError(f"index must be a permutation of 0 .. {self.n - 1}. Got {p.tolist()[:_SHOWN]}.")
+        if isinstance(self, Trivial) and not torch.equal(p, torch.arange(self.n, device=p.device)):
+            raise ValueError(f"index must be 0 .. {self.n - 1} in {self!r}. Got {p.tolist()[:_SHOWN]}.")
+        if scale is None:
+            return MonomialElement(self, p, None)
+        s = torch.as_tensor(scale, device=p.device).detach().clone()
+        s = s if s.is_floating_point() else s.to(torch.float64)
+        if isinstance(scale, list):
+            s = s.to(torch.float64)
+        if s.shape != (self.n,) or not torch.isfinite(s).all() or not self._allowed(s, 0.0):
+            raise ValueError(f"scale must be {self.n} numbers of {self.words}. Got {s.tolist()}.")
+        return MonomialElement(self, p, None if bool((s == 1).all()) else s)
+
+    def identity(self, dtype: torch.dtype = torch.float64, device: torch.device | str | None = None) -> MonomialElement:
+        """The element that changes nothing."""
+        return MonomialElement(self, torch.arange(self.n, device=device), None)
+
+    def random(
+        self,
+        generator: Generator = None,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str | None = None,
+        sigma: float = 1.0,
+    ) -> MonomialElement:
+        """A uniform permutation with random scales.
+
+        Args:
+            generator: A torch generator or a seed; numbers are drawn on its device.
+            dtype: Of the scales.
+            device: Of the element.
+            sigma: Standard deviation of the logarithm of lognormal magnitudes, whose mean is one (so ``E[D] = I`` for
+                positive scales; with random signs the mean of the magnitudes is one).
+
+        Returns:
+            The element.
+        """
+        source = make_generator(generator)
+        where = source.device if source is not None else None
+        index = torch.randperm(self.n, generator=source, device=where)
+        scale = self._draw(source, sigma)
+        return MonomialElement(self, index.to(device), None if scale is None else scale.to(device, dtype))
+
+    def contains(self, matrix: Tensor, tol: float = 1e-6) -> bool:
+        """Whether every row and column has one entry above ``tol`` times its row's largest, and scales are allowed."""
+        a = self._check(matrix)
+        if not torch.isfinite(a).all():
+            return False
+        top, column = a.abs().max(dim=1)
+        support = a.abs() > tol * top[:, None]
+        if bool((top == 0).any()) or not bool((support.sum(1) == 1).all() & (support.sum(0) == 1).all()):
+            return False
+        if isinstance(self, Trivial) and not torch.equal(column, torch.arange(self.n, device=a.device)):
+            return False
+        return self._allowed(a.gather(1, column[:, None])[:, 0], tol)
+
+    def from_matrix(self, matrix: Tensor, tol: float = 1e-6) -> MonomialElement:
+        """The element whose matrix is ``matrix``, up to ``tol``: Theorem E.14's factors, read off.
+
+        Raises:
+            ValueError: If ``matrix`` does not belong to the group.
+        """
+        if not self.contains(matrix, tol):
+            raise ValueError(f"matrix must belong to {self!r} ({self.words}). Got one that does not; use project().")
+        a = self._check(matrix)
+        index = a.abs().argmax(1)
+        scale = self._scales(a.gather(1, index[:, None])[:, 0])
+        return MonomialElement(self, index, scale)
+
+    def project(self, matrix: Tensor, floor: float | None = None) -> MonomialElement:
+        """The element nearest to ``matrix`` in Frobenius norm, by optimal assignment.
+
+        A pair ``(i, j)`` with the best allowed scale ``s`` saves ``M_ij^2 - (M_ij - s)^2``; pairs are assigned on ``M_ij`` for
+        permutations, ``|M_ij|`` with signs, ``max(M_ij, 0)^2`` for positive scales and ``M_ij^2`` for nonzero ones.
+
+        Args:
+            matrix: ``(n, n)``.
+            floor: Scale to use where the nearest one is 0, which no element has; ``None`` refuses instead.
+
+        Returns:
+            The element.
+
+        Raises:
+            Unattained: If the nearest point has a zero scale and ``floor`` is ``None``.
+        """
+        m = self._check_finite(matrix)
+        index = assign(self._gain(m))
+        return self._attained(index, m.gather(1, index[:, None])[:, 0], floor)
+
+    def procrustes(
+        self,
+        xy: Tensor,
+        xx: Tensor | None = None,
+        yy: Tensor | None = None,
+        *,
+        objective: Objective = "least_squares",
+        floor: float | None = None,
+    ) -> MonomialElement:
+        """The element ``g`` with ``g x ~ y`` for two feature sets, from their second moments.
+
+        ``"least_squares"`` minimises ``sum |y - g x|^2``. With free scales a pair ``(i, j)`` then saves ``xy_ji^2 / xx_jj`` (only
+        where ``xy_ji > 0`` for positive scales), that is ``max(cos, 0)^2`` between features of unit norm. ``"cosine"``
+        maximises the sum of ``cos`` (the paper's G_ReLU-Procrustes, Def. 5.2; of ``|cos|`` where signs are free) and then gives
+        channel ``j`` the norm of channel ``i`` where scales are free. The two differ: on 50 random pairs of unit-norm
+        8-channel features they chose another permutation in 10.
+
+        Args:
+            xy: ``(n, n)``, ``xy[i, j] = sum over examples (and space) of x_i y_j``: ``x.T @ y`` for ``(N, n)`` features.
+            xx: ``x.T @ x``, or its diagonal ``(n,)``. Needed with free scales (without it a scale has no best value) and
+                for cosines.
+            yy: ``y.T @ y``, or its diagonal ``(n,)``. Needed for cosines.
+            objective: ``"least_squares"`` or ``"cosine"``.
+            floor: Scale to use where the best one is 0, which no element has; ``None`` refuses instead.
+
+        Returns:
+            The best element.
+
+        Raises:
+            ValueError: If a moment that is needed is missing, ``xx`` or ``yy`` has a channel without energy where it divides,
+                or ``objective`` is unknown.
+            Unattained: If the best scale of a matched pair is 0 and ``floor`` is ``None``.
+        """
+        c = self._check_finite(xy, "xy").T  # c[i, j] = <y_i, x_j>
+        if objective == "least_squares":
+            if not self.dim:
+                return self.project(c)  # sum |g x|^2 does not depend on g
+            energy = self._energy(xx, "xx")
+            index = assign(self._gain(c / energy.sqrt()))
+            return self._attained(index, c.gather(1, index[:, None])[:, 0] / energy[index], floor)
+        if objective == "cosine":
+            x_norm, y_norm = self._energy(xx, "xx").sqrt(), self._energy(yy, "yy").sqrt()
+            cosine = c / (y_norm[:, None] * x_norm)
+            signed = isinstance(self, SignedPermutation | Monomial)
+            index = self._order(cosine.abs() if signed else cosine)
+            sign = cosine.gather(1, index[:, None])[:, 0].sign() if signed else torch.ones_like(x_norm)
+            sign = torch.where(sign == 0, 1.0, sign)
+            return self._attained(index, sign * y_norm / x_norm[index] if self.dim else sign, floor)
+        raise ValueError(f"objective must be 'least_squares' or 'cosine'. Got {objective!r}.")
+
+    def _order(self, gain: Tensor) -> Tensor:
+        return assign(gain)
+
+    def _gain(self, m: Tensor) -> Tensor:
+        """What pairing output ``i`` with input ``j`` saves of ``|m|^2``, up to what all permutations share."""
+        return m
+
+    def _attained(self, index: Tensor, best: Tensor, floor: float | None) -> MonomialElement:
+        scale = self._scales(best)
+        if scale is not None and bool((scale == 0).any()):
+            if floor is None:
+                bad = int((scale == 0).nonzero()[0])
+                raise Unattained(
+                    f"the matched entries must be {'nonzero' if isinstance(self, Monomial) else 'positive'} for a nearest "
+                    f"element of {self!r} to exist. Got {float(best[bad]):g} for output {bad}. Pass floor= to use that "
+                    "scale there, or drop dead channels first."
+                )
+            scale = torch.where(scale == 0, torch.full_like(scale, floor), scale)
+        return MonomialElement(self, index, scale)
+
+    def _energy(self, moment: Tensor | None, name: str) -> Tensor:
+        if moment is None:
+            raise ValueError(f"{name} must be given: scales and cosines need the channels' norms. Got None.")
+        energy = moment.detach().to(torch.float64)
+        energy = energy.diagonal() if energy.ndim == 2 else energy
+        if energy.shape != (self.n,) or not bool((energy > 0).all()):
+            dead = (~(energy > 0)).nonzero().flatten().tolist()[:_SHOWN]
+            raise ValueError(
+                f"{name} must hold {self.n} positive second moments. Got shape {tuple(energy.shape)}, channels {dead} without "
+                "energy. Drop dead channels first."
+            )
+        return energy
+
+
+class Trivial(MonomialGroup):
+    """The identity alone."""
+
+    words = "the identity matrix"
+    dim = 0
+    log_components = 0.0
+
+    def _allowed(self, scale: Tensor, tol: float) -> bool:
+        return bool(((scale - 1).abs() <= tol).all())
+
+    def _scales(self, matched: Tensor) -> Tensor | None:
+        return None
+
+    def random(
+        self,
+        generator: Generator = None,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str | None = None,
+        sigma: float = 1.0,
+    ) -> MonomialElement:
+        """The identity."""
+        return self.identity(dtype, device)
+
+    def project(self, matrix: Tensor, floor: float | None = None) -> MonomialElement:
+        """The identity."""
+        return self.identity(device=self._check_finite(matrix).device)
+
+    def _order(self, gain: Tensor) -> Tensor:
+        return torch.arange(self.n, device=gain.device)
+
+
+class Permutation(MonomialGroup):
+    """Permutation matrices: the group of sigmoid, GELU, SiLU and most smooth activations.
+
+    Example:
+        >>> g = Permutation(3).element([2, 0, 1])
+        >>> g.apply(torch.tensor([10.0, 11.0, 12.0]), dim=0)
+        tensor([12., 10., 11.])
+    """
+
+    words = "permutation matrices"
+    dim = 0
+
+    @property
+    def log_components(self) -> float:
+        """``log n!``."""
+        return log_factorial(self.n)
+
+    def _allowed(self, scale: Tensor, tol: float) -> bool:
+        return bool(((scale - 1).abs() <= tol).all())
+
+    def _scales(self, matched: Tensor) -> Tensor | None:
+        return None
+
+
+class SignedPermutation(MonomialGroup):
+    """Matrices ``P D`` with ``D`` of entries -1 and 1: the group of tanh, erf, sin and the Gaussian bump."""
+
+    words = "matrices P D, D with entries -1 and 1"
+    dim = 0
+
+    @property
+    def log_components(self) -> float:
+        """``log(2^n n!)``."""
+        return log_factorial(self.n) + self.n * log(2)
+
+    def _allowed(self, scale: Tensor, tol: float) -> bool:
+        return bool(((scale.abs() - 1).abs() <= tol).all())
+
+    def _scales(self, matched: Tensor) -> Tensor | None:
+        return torch.where(matched < 0, -1.0, 1.0).to(matched.dtype)
+
+    def _draw(self, generator: torch.Generator | None, sigma: float) -> Tensor | None:
+        return _random_signs(self.n, generator)
+
+    def _gain(self, m: Tensor) -> Tensor:
+        return m.abs()
+
+
+class PositiveMonomial(MonomialGroup):
+    """Matrices ``P D`` with ``D`` positive: G_ReLU, the intertwiner group of ReLU and LeakyReLU (paper 1, Table 1).
+
+    Example:
+        >>> g = PositiveMonomial(2).element([1, 0], [2.0, 0.5])
+        >>> x = torch.tensor([[3.0, -4.0]])
+        >>> torch.equal(torch.relu(g.apply(x)), g.apply(torch.relu(x)))
+        True
+    """
+
+    words = "matrices P D, D with positive entries"
+
+    @property
+    def dim(self) -> int:
+        """``n``."""
+        return self.n
+
+    @property
+    def log_components(self) -> float:
+        """``log n!``."""
+        return log_factorial(self.n)
+
+    def _allowed(self, scale: Tensor, tol: float) -> bool:
+        return bool((scale > 0).all())
+
+    def _scales(self, matched: Tensor) -> Tensor | None:
+        return matched.clamp_min(0)
+
+    def _draw(self, generator: torch.Generator | None, sigma: float) -> Tensor | None:
+        return lognormal(self.n, generator, sigma)
+
+    def _gain(self, m: Tensor) -> Tensor:
+        return m.clamp_min(0).square()
+
+
+class Monomial(MonomialGroup):
+    """Matrices ``P D`` with ``D`` nonzero: the group of ``x^d`` and ``|x|``."""
+
+    words = "matrices P D, D with nonzero entries"
+
+    @property
+    def dim(self) -> int:
+        """``n``."""
+        return self.n
+
+    @property
+    def log_components(self) -> float:
+        """``log n!``: a grid over ``[-bound, bound]`` covers both signs."""
+        return log_factorial(self.n)
+
+    def _allowed(self, scale: Tensor, tol: float) -> bool:
+        return bool((scale != 0).all())
+
+    def _scales(self, matched: Tensor) -> Tensor | None:
+        return matched
+
+    def _draw(self, generator: torch.Generator | None, sigma: float) -> Tensor | None:
+        magnitude = lognormal(self.n, generator, sigma)
+        return magnitude * _random_signs(self.n, generator)
+
+    def _gain(self, m: Tensor) -> Tensor:
+        return m.square()
+
+
+def _random_signs(n: int, generator: torch.Generator | None) -> Tensor:
+    where = generator.device if generator is not None else None
+    return 2.0 * torch.randint(0, 2, (n,), generator=generator, device=where).to(torch.float64) - 1

@@ -1,0 +1,350 @@
+"""Groups made of groups: blocks side by side, and equal blocks that may also change places."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from .assignment import assign
+from .group import Element, Generator, Group, Objective, Unattained, log_factorial, make_generator
+
+__all__ = ["BlockElement", "Product", "Wreath"]
+
+
+class BlockElement(Element):
+    """Block ``i`` of the output is ``blocks[i]`` applied to block ``order[i]`` of the input.
+
+    Attributes:
+        group: A ``Product`` (its order is 0, 1, 2, ...) or a ``Wreath``.
+        order: Which input block each output block reads.
+        blocks: One element for every *output* block.
+    """
+
+    __slots__ = ("blocks", "group", "order")
+
+    def __init__(self, group: Product | Wreath, order: tuple[int, ...], blocks: tuple[Element, ...]) -> None:
+        self.group = group
+        self.order = order
+        self.blocks = blocks
+
+    def matrix(self, dtype: torch.dtype | None = None) -> Tensor:
+        """The dense matrix."""
+        parts = [b.matrix(dtype) for b in self.blocks]
+        a = torch.zeros(self.n, self.n, dtype=parts[0].dtype, device=parts[0].device)
+        for rows, source, part in zip(self.group.slices, self.order, parts, strict=True):
+            a[rows, self.group.slices[source]] = part.to(a.dtype)
+        return a
+
+    def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
+        """The same element on another device or in another floating dtype."""
+        return type(self)(self.group, self.order, tuple(b.to(device, dtype) for b in self.blocks))
+
+    def _act(self, tensor: Tensor) -> Tensor:
+        pieces = [tensor[s] for s in self.group.slices]
+        return torch.cat([b.apply(pieces[j], dim=0) for b, j in zip(self.blocks, self.order, strict=True)])
+
+    def __matmul__(self, other: Element) -> Element:
+        from .lattice import compose
+
+        if not isinstance(other, BlockElement) or other.group != self.group:
+            return compose(self, other)
+        blocks = tuple(b @ other.blocks[j] for b, j in zip(self.blocks, self.order, strict=True))
+        return BlockElement(self.group, tuple(other.order[j] for j in self.order), blocks)
+
+    def __invert__(self) -> BlockElement:
+        back = tuple(self.order.index(j) for j in range(len(self.order)))
+        return BlockElement(self.group, back, tuple(~self.blocks[i] for i in back))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, BlockElement):
+            return NotImplemented
+        return (self.group, self.order, self.blocks) == (other.group, other.order, other.blocks)
+
+    def __hash__(self) -> int:
+        return hash((self.group, self.order, self.blocks))
+
+    def __repr__(self) -> str:
+        return f"<element of {self.group!r}: blocks read {list(self.order)}>"
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Product(Group):
+    """The direct product ``G_1 x ... x G_k`` as block-diagonal matrices: concatenated channels with a group each.
+
+    Args:
+        *factors: The groups, first block first.
+
+    Example:
+        >>> from intertwine.groups import Permutation, PositiveMonomial
+        >>> g = Product(Permutation(2), PositiveMonomial(3))
+        >>> g.n, g.dim
+        (5, 3)
+    """
+
+    factors: tuple[Group, ...] = ()
+
+    def __init__(self, *factors: Group) -> None:
+        if not factors or not all(isinstance(f, Group) for f in factors):
+            raise TypeError(f"factors must be groups, at least one. Got {factors!r}.")
+        object.__setattr__(self, "factors", factors)
+        object.__setattr__(self, "n", sum(f.n for f in factors))
+
+    def __repr__(self) -> str:
+        return f"Product({', '.join(map(repr, self.factors))})"
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """The channels of each block."""
+        starts = [sum(f.n for f in self.factors[:i]) for i in range(len(self.factors))]
+        return tuple(slice(a, a + f.n) for a, f in zip(starts, self.factors, strict=True))
+
+    @property
+    def words(self) -> str:
+        """In words."""
+        return "block-diagonal matrices: " + "; ".join(f.words for f in self.factors)
+
+    @property
+    def dim(self) -> int:
+        """Sum over blocks."""
+        return sum(f.dim for f in self.factors)
+
+    @property
+    def log_components(self) -> float:
+        """Sum over blocks."""
+        return sum(f.log_components for f in self.factors)
+
+    def element(self, *blocks: Element) -> BlockElement:
+        """The element with one element of each factor.
+
+        Raises:
+            ValueError: If the elements do not belong to the factors, in order.
+        """
+        if [b.group for b in blocks] != list(self.factors):
+            raise ValueError(f"blocks must be elements of {self.factors}. Got {[b.group for b in blocks]}.")
+        return self._join(blocks)
+
+    def identity(self, dtype: torch.dtype = torch.float64, device: torch.device | str | None = None) -> BlockElement:
+        """The element that changes nothing."""
+        return self._join([f.identity(dtype, device) for f in self.factors])
+
+    def random(
+        self,
+        generator: Generator = None,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str | None = None,
+    ) -> BlockElement:
+        """Independent random elements of the factors."""
+        source = make_generator(generator)
+        return self._join([f.random(source, dtype, device) for f in self.factors])
+
+    def contains(self, matrix: Tensor, tol: float = 1e-6) -> bool:
+        """Whether the blocks belong to the factors and all else is at most ``tol`` times the largest entry."""
+        a = self._check(matrix)
+        outside = a.clone()
+        for s in self.slices:
+            outside[s, s] = 0
+        if not bool((outside.abs() <= tol * a.abs().max()).all()):
+            return False
+        return all(f.contains(a[s, s], tol) for f, s in zip(self.factors, self.slices, strict=True))
+
+    def project(self, matrix: Tensor) -> BlockElement:
+        """Block by block; what lies outside the blocks is lost whatever the element."""
+        m = self._check_finite(matrix)
+        return self._join([f.project(m[s, s]) for f, s in zip(self.factors, self.slices, strict=True)])
+
+    def procrustes(
+        self, xy: Tensor, xx: Tensor | None = None, yy: Tensor | None = None, *, objective: Objective = "least_squares"
+    ) -> BlockElement:
+        """Block by block: the residual is a sum over blocks.
+
+        Args:
+            xy: ``(n, n)``, ``x.T @ y``.
+            xx: As the factors need it.
+            yy: As the factors need it.
+            objective: As the factors offer it.
+
+        Returns:
+            The best element.
+        """
+        xy = self._check_finite(xy, "xy")
+        fits = [
+            f.procrustes(xy[s, s], _block(xx, s), _block(yy, s), objective=objective)
+            for f, s in zip(self.factors, self.slices, strict=True)
+        ]
+        return self._join(fits)
+
+    def _join(self, blocks: tuple[Element, ...] | list[Element]) -> BlockElement:
+        return BlockElement(self, tuple(range(len(self.factors))), tuple(blocks))
+
+
+@dataclass(frozen=True, init=False, repr=False)
+class Wreath(Group):
+    """The wreath product ``G wr S_k``: ``k`` blocks that change places, each with its own element of ``G``.
+
+    Attention heads whose bases are free, and the groups of a grouped convolution. ``Wreath(Trivial(1), k)`` is
+    ``Permutation(k)``, ``Wreath(PositiveMonomial(1), k)`` is ``PositiveMonomial(k)``.
+
+    Args:
+        base: The group of one block.
+        k: Number of blocks.
+
+    Example:
+        >>> from intertwine.groups import Orthogonal
+        >>> Wreath(Orthogonal(4), 3).dim
+        18
+    """
+
+    base: Group = None  # type: ignore[assignment]
+    k: int = 1
+
+    def __init__(self, base: Group, k: int) -> None:
+        if not isinstance(base, Group):
+            raise TypeError(f"base must be a group. Got {base!r}.")
+        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+            raise ValueError(f"k must be a positive integer. Got {k!r}.")
+        object.__setattr__(self, "base", base)
+        object.__setattr__(self, "k", k)
+        object.__setattr__(self, "n", base.n * k)
+
+    def __repr__(self) -> str:
+        return f"Wreath({self.base!r}, {self.k})"
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """The channels of each block."""
+        return tuple(slice(i * self.base.n, (i + 1) * self.base.n) for i in range(self.k))
+
+    @property
+    def words(self) -> str:
+        """In words."""
+        return f"{self.k} blocks permuted as wholes, in each: {self.base.words}"
+
+    @property
+    def dim(self) -> int:
+        """``k dim G``."""
+        return self.k * self.base.dim
+
+    @property
+    def log_components(self) -> float:
+        """``log k!`` and that of every block."""
+        return log_factorial(self.k) + self.k * self.base.log_components
+
+    def element(self, order: list[int], blocks: list[Element]) -> BlockElement:
+        """The element whose output block ``i`` is ``blocks[i]`` of input block ``order[i]``.
+
+        Raises:
+            ValueError: If ``order`` is no permutation of ``k`` blocks or a block is not of ``base``.
+        """
+        if sorted(order) != list(range(self.k)):
+            raise ValueError(f"order must be a permutation of 0 .. {self.k - 1}. Got {order}.")
+        if len(blocks) != self.k or any(b.group != self.base for b in blocks):
+            raise ValueError(f"blocks must be {self.k} elements of {self.base!r}. Got {[b.group for b in blocks]}.")
+        return BlockElement(self, tuple(order), tuple(blocks))
+
+    def identity(self, dtype: torch.dtype = torch.float64, device: torch.device | str | None = None) -> BlockElement:
+        """The element that changes nothing."""
+        return BlockElement(self, tuple(range(self.k)), tuple(self.base.identity(dtype, device) for _ in range(self.k)))
+
+    def random(
+        self,
+        generator: Generator = None,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str | None = None,
+    ) -> BlockElement:
+        """A uniform order of the blocks with independent random elements in them."""
+        source = make_generator(generator)
+        where = source.device if source is not None else None
+        order = torch.randperm(self.k, generator=source, device=where).tolist()
+        return BlockElement(self, tuple(order), tuple(self.base.random(source, dtype, device) for _ in range(self.k)))
+
+    def contains(self, matrix: Tensor, tol: float = 1e-6) -> bool:
+        """Whether one block in every block row and column is not negligible and belongs to ``base``."""
+        blocks = self._blocks(self._check(matrix))
+        if not bool(torch.isfinite(blocks).all()):
+            return False
+        size = blocks.abs().amax((2, 3))
+        support = size > tol * size.amax(1, keepdim=True)
+        if not bool((support.sum(0) == 1).all() & (support.sum(1) == 1).all()):
+            return False
+        return all(self.base.contains(blocks[i, j], tol) for i, j in support.nonzero().tolist())
+
+    def project(self, matrix: Tensor) -> BlockElement:
+        """The nearest element: the best one for every pair of blocks, then the best pairing of blocks.
+
+        Args:
+            matrix: ``(n, n)``.
+
+        Returns:
+            The element.
+
+        Raises:
+            Unattained: If no pairing has a nearest element in every block.
+        """
+        m = self._blocks(self._check_finite(matrix))
+
+        def fit(i: int, j: int) -> tuple[Element, float]:
+            best = self.base.project(m[i, j])
+            return best, float(m[i, j].square().sum() - (m[i, j] - best.matrix(m.dtype)).square().sum())
+
+        return self._pair(fit, m.device)
+
+    def procrustes(
+        self, xy: Tensor, xx: Tensor | None = None, yy: Tensor | None = None, *, objective: Objective = "least_squares"
+    ) -> BlockElement:
+        """The element with the least ``sum |y - g x|^2``: the best one for every pair of blocks, then the best pairing.
+
+        Args:
+            xy: ``(n, n)``, ``x.T @ y``.
+            xx: ``(n, n)``, ``x.T @ x``, or its diagonal where ``base`` needs no more; always needed where ``base`` scales.
+            yy: Not needed.
+            objective: ``"least_squares"``.
+
+        Returns:
+            The best element.
+
+        Raises:
+            ValueError: If ``objective`` is another.
+            Unattained: If no pairing has a best element in every block.
+        """
+        if objective != "least_squares":
+            raise ValueError(f"objective must be 'least_squares' for {self!r}. Got {objective!r}.")
+        xy = self._check_finite(xy, "xy")
+        slices = self.slices
+
+        def fit(i: int, j: int) -> tuple[Element, float]:
+            cross, energy = xy[slices[j], slices[i]], _block(xx, slices[j])
+            best = self.base.procrustes(cross, energy, objective=objective)
+            # a base without scales keeps |g x|^2, so that term is common to all pairings
+            none = torch.zeros(self.base.n, dtype=xy.dtype, device=xy.device)
+            return best, -self.base._residual(best, cross, none if energy is None else energy.to(xy))
+
+        return self._pair(fit, xy.device)
+
+    def _pair(self, fit: object, device: torch.device) -> BlockElement:
+        gain = torch.full((self.k, self.k), -torch.inf, dtype=torch.float64, device=device)
+        best: dict[tuple[int, int], Element] = {}
+        for i in range(self.k):
+            for j in range(self.k):
+                try:
+                    best[i, j], gain[i, j] = fit(i, j)  # type: ignore[operator]
+                except Unattained:
+                    continue
+        try:
+            order = assign(gain).tolist()
+        except ValueError:
+            raise Unattained(
+                f"some pairing of blocks must have a best element of {self.base!r} each. Got none."
+            ) from None
+        return BlockElement(self, tuple(order), tuple(best[i, j] for i, j in enumerate(order)))
+
+    def _blocks(self, matrix: Tensor) -> Tensor:
+        return matrix.reshape(self.k, self.base.n, self.k, self.base.n).transpose(1, 2)
+
+
+def _block(moment: Tensor | None, s: slice) -> Tensor | None:
+    if moment is None:
+        return None
+    return moment[s, s] if moment.ndim == 2 else moment[s]
