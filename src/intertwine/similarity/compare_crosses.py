@@ -1,0 +1,206 @@
+"""All pairs of layers by Procrustes measures: one matrix product of stacked channels serves every kind."""
+
+from collections.abc import Generator, Iterator, Sequence
+from itertools import product
+from math import sqrt
+
+import torch
+from torch import Tensor
+
+from ._features import double
+from .compare_draws import Cells, Draws
+from .compare_layers import Layer, chunks
+from .compare_space import common_space, pool, pooling_note
+from .procrustes import Procrustes
+
+__all__ = ["compare_crosses"]
+
+_SHARE = 8  # of the memory, for the features of each network and for the products
+_BLOCK = 1 << 22  # numbers of a side that are gathered or upcast at a time
+
+
+def compare_crosses(
+    measures: Sequence[Procrustes],
+    a: Sequence[Layer],
+    b: Sequence[Layer],
+    draws: Draws,
+    memory: int,
+) -> Generator[None, None, dict[str, Cells]]:
+    """Score all pairs with Procrustes measures, which all follow from the products of channels ``X^T Y`` (v2 D.2).
+
+    Layers of one spatial size are stacked along channels, so that a pair of sizes is one matrix product, taken fold by
+    fold: scores and halves come from one pass in float64. Every shuffle takes another pass, in float32, which is enough
+    for scores that are far from 1.
+
+    Args:
+        measures: The measures.
+        a: Layers of A.
+        b: Layers of B.
+        draws: Shuffles and halves.
+        memory: Bytes in all.
+
+    Yields:
+        After each pair.
+
+    Returns:
+        By measure name, scores, shuffled scores and scores of halves.
+    """
+    found = {m.name: Cells.empty(len(a), len(b), draws) for m in measures}
+    for rows, columns in product(_by_space(a), _by_space(b)):
+        space = common_space(a[rows[0]].space, b[columns[0]].space)
+        for some_a in _fitting(rows, a, space, draws, memory):
+            x = _Stack([a[i] for i in some_a], space)
+            for some_b in _fitting(columns, b, space, draws, memory):
+                y = _Stack([b[j] for j in some_b], space)
+                tables = _Tables(x, y, draws)
+                for (k, i), (l, j) in product(enumerate(some_a), enumerate(some_b)):
+                    for measure in measures:
+                        _fill(found[measure.name], measure, (i, j), tables, x.views[k], y.views[l], draws)
+                    yield
+    for measure in measures:
+        found[measure.name].notes = _notes(measure, a, b)
+    return found
+
+
+def _by_space(layers: Sequence[Layer]) -> list[list[int]]:
+    """Layers that have a living channel, grouped by spatial size."""
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for i, layer in enumerate(layers):
+        if not layer.dead.all():
+            groups.setdefault(layer.space, []).append(i)
+    return list(groups.values())
+
+
+def _fitting(
+    chosen: Sequence[int], layers: Sequence[Layer], space: tuple[int, ...], draws: Draws, memory: int
+) -> Iterator[Sequence[int]]:
+    """Split layers into parts whose stack fits its share of the memory, and whose products fit another."""
+    positions = torch.Size(space).numel()
+    features = [layers[i].channels * draws.examples * positions * layers[i].dtype.itemsize for i in chosen]
+    # The products of all folds are a (C, C') matrix each, so that a side may take the root of what there is.
+    widest = sqrt(memory / _SHARE / 8 / (len(draws.folds) + len(draws.permutations)))
+    products = [int(layers[i].channels / widest * (memory // _SHARE)) for i in chosen]
+    for part in chunks([max(f, p) for f, p in zip(features, products)], memory, _SHARE):
+        yield [chosen[k] for k in part]
+
+
+class _View:
+    """One layer in a stack."""
+
+    def __init__(self, layer: Layer, start: int) -> None:
+        self.layer = layer
+        self.channels = slice(start, start + layer.channels)
+
+
+class _Stack:
+    """Features of some layers at one spatial size, channels of all stacked: ``(C, N, P)``."""
+
+    def __init__(self, layers: Sequence[Layer], space: tuple[int, ...]) -> None:
+        double_needed = any(layer.dtype == torch.float64 for layer in layers)
+        self.views: list[_View] = []
+        self.values = torch.empty(0)
+        total, start = sum(layer.channels for layer in layers), 0
+        for layer in layers:
+            x = pool(layer.load(), space)
+            x = x.reshape(*x.shape[:2], -1).movedim(1, 0)
+            if not self.views:
+                dtype = torch.float64 if double_needed else torch.float32
+                self.values = torch.empty(total, *x.shape[1:], dtype=dtype, device=x.device)
+            self.views.append(_View(layer, start))
+            self.values[self.views[-1].channels] = x
+            start += layer.channels
+
+    @property
+    def width(self) -> int:
+        """Numbers per example."""
+        return self.values.shape[0] * self.values.shape[2]
+
+    def rows(self, examples: Tensor) -> Tensor:
+        """Chosen examples with channels as rows, ``(C, n P)``."""
+        return self.values.index_select(1, examples.to(self.values.device)).flatten(1)
+
+
+class _Tables:
+    """Products of all channels of two stacks: per fold in float64, and per shuffle of the second."""
+
+    def __init__(self, x: _Stack, y: _Stack, draws: Draws) -> None:
+        parts, device = len(draws.folds), x.values.device
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(*shape, dtype=torch.float64, device=device)
+
+        c, d = len(x.values), len(y.values)
+        self.counts = torch.tensor([len(fold) * x.values.shape[2] for fold in draws.folds], device=device)
+        self.cross, self.shuffled = zeros(parts, c, d), zeros(len(draws.permutations), c, d)
+        self.squares = (zeros(parts, c), zeros(parts, d))
+        self.sums = (zeros(parts, c), zeros(parts, d))
+        height = max(1, _BLOCK // max(x.width, y.width))
+        for f, fold in enumerate(draws.folds):
+            for examples in fold.split(height):
+                self._add(f, double(x.rows(examples)), double(y.rows(examples)))
+        for examples in torch.arange(draws.examples).split(height):
+            left = x.rows(examples)
+            for p, order in enumerate(draws.permutations):
+                self.shuffled[p] += double(left @ y.rows(order[examples]).T.to(left.dtype))
+
+    def _add(self, fold: int, x: Tensor, y: Tensor) -> None:
+        self.cross[fold] += x @ y.T
+        for k, z in enumerate((x, y)):
+            self.squares[k][fold] += z.square().sum(1)
+            self.sums[k][fold] += z.sum(1)
+
+
+def _fill(
+    cells: Cells, measure: Procrustes, at: tuple[int, int], tables: _Tables, x: _View, y: _View, draws: Draws
+) -> None:
+    if measure.center and (x.layer.constant.all() or y.layer.constant.all()):
+        return
+    everything = torch.ones(len(draws.folds), dtype=torch.bool)
+    cells.scores[at] = _score(measure, tables, x, y, everything)
+    cells.floor[at] = _floor(measure, x.layer, y.layer)
+    for s, half in enumerate(draws.halves):
+        cells.halves[(*at, s)] = _score(measure, tables, x, y, half)
+    for p in range(len(draws.permutations)):
+        cells.null[(*at, p)] = _score(measure, tables, x, y, everything, tables.shuffled[p])
+
+
+def _score(
+    measure: Procrustes, tables: _Tables, x: _View, y: _View, folds: Tensor, shuffled: Tensor | None = None
+) -> float:
+    """Score one pair on a union of folds; NaN where none of a side's channels lives there."""
+    folds = folds.to(tables.cross.device)
+    box = (x.channels, y.channels)
+    cross = tables.cross[:, *box][folds].sum(0) if shuffled is None else shuffled[box].clone()
+    count = tables.counts[folds].sum()
+    norms = []
+    for k, view in enumerate((x, y)):
+        square = tables.squares[k][folds][:, view.channels].sum(0)
+        if measure.center:
+            square -= tables.sums[k][folds][:, view.channels].sum(0).square() / count
+            square[view.layer.constant.to(square.device)] = 0
+        norms.append(square.clamp(min=0).sqrt())
+    if measure.center:
+        sums = [s[folds][:, view.channels].sum(0) for s, view in zip(tables.sums, (x, y))]
+        cross -= torch.outer(*sums) / count
+    if not all((norm > 0).any() for norm in norms):
+        return torch.nan
+    return measure.score_cross(cross, *norms)
+
+
+def _floor(measure: Procrustes, x: Layer, y: Layer) -> float:
+    alive = [int((~(side.constant if measure.center else side.dead)).sum()) for side in (x, y)]
+    return measure.lowest(alive[0], alive[1], not (x.negative or y.negative))
+
+
+def _notes(measure: Procrustes, a: Sequence[Layer], b: Sequence[Layer]) -> list[str]:
+    """Layers without a score, and pairs of sizes that were pooled."""
+    notes = []
+    for layer in (*a, *b):
+        if (layer.constant if measure.center else layer.dead).all():
+            what = "constant" if measure.center else "zero"
+            notes.append(
+                f"{measure.name} has no score for layer {layer.name!r} of {layer.side}: all channels are {what}."
+            )
+    if note := pooling_note("Procrustes", a, b):
+        notes.append(note)
+    return notes

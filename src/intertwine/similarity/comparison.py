@@ -1,0 +1,178 @@
+"""The result of comparing two networks layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor
+
+from .._result import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Comparison"]
+
+_MATRICES = ("scores", "low", "high", "chance", "null_p", "calibrated", "floor")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Result):
+    """Similarities of every layer of network A with every layer of network B.
+
+    Every matrix is ``(L_a, L_b)`` in float64, by measure name; NaN where ``notes`` says why.
+
+    Attributes:
+        layers_a: Layers of A, in the order in which it runs.
+        layers_b: Layers of B.
+        measures: Names of the measures.
+        scores: The similarities; 1 means equal up to ``groups[measure]``.
+        low: Lower ends of the confidence intervals, ``None`` for a measure without them.
+        high: Upper ends.
+        chance: Mean score after the examples of B were shuffled: what unrelated features of these shapes would get.
+        null_p: Share of shuffles (the true order counted as one) that score at least as high.
+        calibrated: ``(score - c) / (1 - c)`` with ``c`` the 95 % quantile of the shuffled scores, 0 where that is
+            negative.
+        floor: The lowest possible score, where it is known.
+        groups: By measure, the exact group that its score is invariant under, in words.
+        channels_a: Channels per layer of A.
+        channels_b: Channels per layer of B.
+        dead_a: Channels of A that never respond; they are left out and never count as agreement.
+        dead_b: Channels of B that never respond.
+        shapes_a: Shape of one example's features, per layer of A.
+        shapes_b: Shape of one example's features, per layer of B.
+        examples: Number of examples.
+        seed: Seed of the shuffles and subsamples.
+        settings: Options of the run.
+        notes: What a reader must know, such as feature maps that were pooled.
+        versions: Versions of the software.
+    """
+
+    layers_a: tuple[str, ...]
+    layers_b: tuple[str, ...]
+    measures: tuple[str, ...]
+    scores: Mapping[str, Tensor]
+    low: Mapping[str, Tensor | None]
+    high: Mapping[str, Tensor | None]
+    chance: Mapping[str, Tensor | None]
+    null_p: Mapping[str, Tensor | None]
+    calibrated: Mapping[str, Tensor | None]
+    floor: Mapping[str, Tensor | None]
+    groups: Mapping[str, str]
+    channels_a: tuple[int, ...]
+    channels_b: tuple[int, ...]
+    dead_a: tuple[int, ...]
+    dead_b: tuple[int, ...]
+    shapes_a: tuple[tuple[int, ...], ...]
+    shapes_b: tuple[tuple[int, ...], ...]
+    examples: int
+    seed: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def best(self, measure: str | None = None) -> pd.DataFrame:
+        """The layer of B that each layer of A is most similar to.
+
+        The highest of many scores is biased upwards: read it beside its chance level.
+
+        Args:
+            measure: Name of one of ``measures``; by default the first.
+
+        Returns:
+            One row per layer of A.
+
+        Raises:
+            ValueError: If there is no such measure here.
+        """
+        measure = self.measures[0] if measure is None else measure
+        if measure not in self.measures:
+            raise ValueError(f"measure must be one of {list(self.measures)}. Got {measure!r}.")
+        frame = self.to_frame()
+        frame = frame[frame["measure"] == measure]
+        position = (
+            frame.reset_index(drop=True)
+            .groupby("layer_a", sort=False)["score"]
+            .apply(lambda s: s.index[0] if s.isna().all() else s.idxmax())
+        )
+        return frame.iloc[position.to_list()].reset_index(drop=True)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per measure and pair of layers; missing values are NaN."""
+        import pandas as pd
+
+        columns = {"score": self.scores, **{name: getattr(self, name) for name in _MATRICES[1:]}}
+        nan = torch.full((len(self.layers_a), len(self.layers_b)), torch.nan, dtype=torch.float64)
+        parts = []
+        for measure in self.measures:
+            cells = {k: (nan if v.get(measure) is None else v[measure]).flatten().tolist() for k, v in columns.items()}
+            pairs = [(a, b) for a in self.layers_a for b in self.layers_b]
+            names = {"layer_a": [a for a, _ in pairs], "layer_b": [b for _, b in pairs]}
+            parts.append(pd.DataFrame({"measure": measure, **names, **cells}))
+        return pd.concat(parts, ignore_index=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data from which ``from_dict`` rebuilds the result; NaN is ``None``."""
+        data: dict[str, Any] = {}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.name in _MATRICES:
+                data[f.name] = {m: None if v is None else _to_lists(v) for m, v in value.items()}
+            else:
+                data[f.name] = _plain(value)
+        return data
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Rebuild a comparison from ``to_dict``'s data."""
+        values = dict(data)
+        for name in _MATRICES:
+            values[name] = {m: None if v is None else _from_lists(v) for m, v in values[name].items()}
+        for name in ("layers_a", "layers_b", "measures", "channels_a", "channels_b", "dead_a", "dead_b", "notes"):
+            values[name] = tuple(values[name])
+        for name in ("shapes_a", "shapes_b"):
+            values[name] = tuple(tuple(shape) for shape in values[name])
+        return cls(**values)
+
+    def __repr__(self) -> str:
+        head = (
+            f"Comparison of {len(self.layers_a)} with {len(self.layers_b)} layers on {self.examples} examples, "
+            f"seed {self.seed}"
+        )
+        tables = [_table(self, measure) for measure in self.measures]
+        notes = [f"Note: {note}" for note in self.notes]
+        return "\n\n".join([head, *tables, *(["\n".join(notes)] if notes else [])])
+
+
+def _table(result: Comparison, measure: str) -> str:
+    """The best match of every layer of A as a text table."""
+    rows = [("layer of A", "most similar of B", "score", "interval", "chance", "p", "calibrated")]
+    for row in result.best(measure).itertuples():
+        interval = "" if row.low != row.low else f"[{row.low:.3f}, {row.high:.3f}]"
+        numbers = [_number(getattr(row, k)) for k in ("score", "chance", "null_p", "calibrated")]
+        rows.append((row.layer_a, row.layer_b, numbers[0], interval, *numbers[1:]))
+    used = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])]
+    widths = [max(len(row[i]) for row in rows) for i in used]
+    lines = ["  ".join(row[i].ljust(w) for i, w in zip(used, widths)).rstrip() for row in rows]
+    return "\n".join([f"{measure} (invariant under: {result.groups.get(measure, 'unknown')})", *lines])
+
+
+def _number(value: float) -> str:
+    return "" if value != value else f"{value:.3f}"
+
+
+def _to_lists(matrix: Tensor) -> list[list[float | None]]:
+    return [[None if v != v else v for v in row] for row in matrix.tolist()]
+
+
+def _from_lists(rows: list[list[float | None]]) -> Tensor:
+    return torch.tensor([[torch.nan if v is None else v for v in row] for row in rows], dtype=torch.float64)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items()}
+    return [_plain(v) for v in value] if isinstance(value, list | tuple) else value
