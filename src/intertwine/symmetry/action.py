@@ -1,0 +1,288 @@
+"""Acting on weights: other tensors, the same function."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from .blocks import Block, align, blocks
+from .element import Element, is_identity, parent_dims, permuted
+from .spaces import Fixed, Layout, Leaf, axis_size
+
+if TYPE_CHECKING:
+    from .symmetry import Symmetry
+    from .transformation import Transformation
+
+__all__ = ["KeptVariance", "act", "act_", "act_on_features", "kept_variances", "moved", "tensors_of"]
+
+
+@dataclass(frozen=True)
+class KeptVariance:
+    """Channels of a batch norm whose variance could not follow the scale, so that the gain took it.
+
+    Attributes:
+        variance: Name of the running variance.
+        channels: The channels, after the transformation.
+    """
+
+    variance: str
+    channels: tuple[int, ...]
+
+
+def act(sym: Symmetry, g: Transformation, model: nn.Module) -> nn.Module:
+    """A copy of ``model`` with other weights and the same function.
+
+    A tensor axis that carries a space becomes ``new[i] = scale_i * sign_i * old[p[i]]``, then is multiplied by the
+    matrix of a linear space or by its inverse transpose (Proposition 3.4). Batch norm follows v2 E.47 (v1 E.26) with
+    ``v' = a^2 (v + eps) - eps``, so that the function is exactly the same in eval mode; where that is negative, ``v``
+    stays and the gain is divided by ``a`` (``kept_variances`` lists the channels).
+
+    Args:
+        sym: The symmetry of the model's architecture.
+        g: One of its elements; one of another symmetry is refused with a ``ValueError``, like tensors that do not fit.
+        model: The model. It is left as it is.
+
+    Returns:
+        A new module. Tied parameters stay tied; dtypes and devices stay; permutations move bits exactly.
+
+    Example:
+        >>> import intertwine as iw
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> sym = iw.symmetries(model, torch.zeros(2, 4))
+        >>> twin = act(sym, sym.random(seed=1), model)
+        >>> iw.testing.assert_same_function(model, twin, torch.randn(5, 4))
+    """
+    twin = copy.deepcopy(model)
+    act_(sym, g, tensors_of(twin))
+    return twin
+
+
+def act_(sym: Symmetry, g: Transformation, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Apply ``g`` to the tensors of a state dict, in place.
+
+    Args:
+        sym: The symmetry of the architecture.
+        g: One of its elements.
+        state_dict: Parameters and buffers by name. Their storage is overwritten, so the state dict of a live model
+            changes the model. Nothing is written if anything does not fit.
+
+    Returns:
+        The same dictionary.
+    """
+    new = moved(sym, g, state_dict)
+    with torch.no_grad():
+        for name, tensor in new.items():
+            state_dict[name].copy_(tensor)
+    return state_dict
+
+
+def moved(
+    sym: Symmetry, g: Transformation, state: Mapping[str, Tensor], names: Iterable[str] | None = None
+) -> dict[str, Tensor]:
+    """The tensors that ``g`` changes, transformed; the given ones are left as they are.
+
+    Args:
+        sym: The symmetry of the architecture.
+        g: One of its elements.
+        state: Parameters and buffers by name.
+        names: Which to transform; all by default.
+
+    Returns:
+        New tensors by name. Tied names (aliases) that occur in ``state`` appear too, sharing the new tensor.
+    """
+    wanted = list(sym.layouts) if names is None else list(names)
+    check(sym, g, state, wanted)
+    active = {name for name, e in g.elements.items() if _acts(e)}
+    norms = {n: norm for norm in sym.batch_norms for n in (norm.variance, norm.weight) if n is not None}
+    new = {}
+    with torch.no_grad():
+        for name in wanted:
+            layout = sym.layouts[name]
+            if not any(space in active for block in blocks(layout) for space in block.spaces):
+                continue
+            if name in norms and name == norms[name].variance:
+                new[name] = _new_variance(sym, g, state, name, norms[name].eps)[0]
+            else:
+                new[name] = transform(state[name], layout, g)
+            if name in norms and name == norms[name].weight:
+                new[name] = new[name] * _gain_factor(sym, g, state, norms[name].variance, norms[name].eps)
+    for alias, name in sym.aliases.items():
+        if alias in state and name in new:
+            new[alias] = new[name]
+    return new
+
+
+def transform(tensor: Tensor, layout: Layout, g: Transformation) -> Tensor:
+    """``tensor`` moved by ``g`` along every axis of its layout; without scales and matrices, bit for bit."""
+    result = tensor
+    for block in blocks(layout):
+        if not block.moved:
+            continue
+        piece = transform_block(block.read(tensor), block, g)
+        if result is tensor and any(rows is not None for rows in block.rows):
+            result = tensor.clone()
+        result = block.write(result, piece)
+    return result
+
+
+def transform_block(x: Tensor, block: Block, g: Transformation) -> Tensor:
+    """One block moved by ``g``: gathered, scaled, flipped, multiplied by matrices."""
+    spaces = block.spaces
+    dtype, work = x.dtype, torch.float64 if x.dtype == torch.float64 else torch.float32
+    x = permuted(x, spaces, g.elements)
+    for dim, leaf in enumerate(block.leaves):
+        if not isinstance(leaf, Leaf):
+            continue
+        e = g[leaf.space]
+        dims = parent_dims(e.space, dim, spaces)
+        factor = leaf_factor(leaf, e)
+        if factor is not None:
+            x = x.to(work) * align(factor, dims, x.ndim).to(x.device, work)
+        if e.linear is not None and leaf.variance:
+            matrix = e.linear if leaf.variance > 0 else torch.linalg.inv(e.linear).mT
+            x = _multiply(x.to(work), matrix.to(x.device, work), dims)
+    return x.to(dtype)
+
+
+def leaf_factor(leaf: Leaf, e: Element) -> Tensor | None:
+    """``prod_k exp(scale_k t_k) prod_k s_k^sign_k`` of one leaf, ``(p..., n)``; ``None`` where it is 1 everywhere."""
+    factor = None
+    for exponent, log in zip(leaf.scale, e.scales):
+        if exponent and (log.requires_grad or bool(log.any())):
+            term = torch.exp(float(exponent) * log)
+            factor = term if factor is None else factor * term
+    for exponent, sign in zip(leaf.sign, e.signs):
+        if exponent % 2 and bool((sign < 0).any()):
+            factor = sign if factor is None else factor * sign
+    return factor
+
+
+def act_on_features(
+    sym: Symmetry, g: Transformation, features: Tensor, like: tuple[str, int], dim: int = 1, dual: bool = False
+) -> Tensor:
+    """Hidden features of ``model`` turned into those of ``act(sym, g, model)`` (Proposition 3.4).
+
+    Pre-activation features transform by ``A_m``, as the axis of the tensor that *writes* them (``("0.bias", 0)``);
+    post-activation ones by ``phi(A_m)``, as the inverse transpose of the axis that *reads* them (``("2.weight", 1)``
+    with ``dual=True``); outputs of a batch norm as its gain, ``pi(A_m) diag(c_m)``.
+
+    Args:
+        sym: The symmetry of the architecture.
+        g: One of its elements.
+        features: Hidden features, ``(N, C, *S)``.
+        like: Name of a tensor and one of its axes.
+        dim: The channel dimension of ``features``.
+        dual: Whether that axis reads the features rather than writes them.
+
+    Returns:
+        New features of the same shape.
+
+    Raises:
+        ValueError: If the axis depends on other axes of its tensor, or the sizes differ.
+    """
+    name, axis = like
+    if name not in sym.layouts or not 0 <= axis < len(sym.layouts[name].axes):
+        raise ValueError(f"like must name a tensor of the symmetry and one of its axes. Got {like!r}.")
+    layout = Layout((sym.layouts[name].axes[axis],))
+    size = axis_size(layout.axes[0])
+    x = features.movedim(dim, 0)
+    if x.shape[0] != size:
+        raise ValueError(f"features must have {size} channels like {like!r}. Got shape {tuple(features.shape)}.")
+    new = x.clone()
+    for block in blocks(layout):
+        rows = (torch.arange(size) if block.rows[0] is None else block.rows[0]).to(x.device)
+        leaves = tuple(_inverse_transpose(leaf) for leaf in block.leaves) if dual else block.leaves
+        piece = x.index_select(0, rows).reshape(*block.shape, -1)
+        with_examples = Block((), (*leaves, Fixed(piece.shape[-1], "examples")))
+        new[rows] = transform_block(piece, with_examples, g).reshape(len(rows), *x.shape[1:])
+    return new.movedim(0, dim)
+
+
+def kept_variances(sym: Symmetry, g: Transformation, state: Mapping[str, Tensor]) -> tuple[KeptVariance, ...]:
+    """Channels whose running variance would become negative: it stays, and the gain is divided by ``a`` instead.
+
+    Args:
+        sym: The symmetry of the architecture.
+        g: One of its elements.
+        state: Parameters and buffers by name, before the action.
+
+    Returns:
+        One entry for every batch norm that has such channels.
+    """
+    found = []
+    for norm in sym.batch_norms:
+        if norm.variance in state:
+            negative = _new_variance(sym, g, state, norm.variance, norm.eps)[1]
+            if bool(negative.any()):
+                found.append(KeptVariance(norm.variance, tuple(negative.nonzero().flatten().tolist())))
+    return tuple(found)
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """All parameters and buffers of a model by every name that they have: the live tensors, not copies."""
+    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    return {name: tensor.detach() for name, tensor in named}
+
+
+def check(sym: Symmetry, g: Transformation, state: Mapping[str, Tensor], names: Iterable[str]) -> None:
+    """Refuse what does not fit before anything is changed.
+
+    Raises:
+        ValueError: If the spaces of ``g`` are not those of ``sym``, or a tensor is missing or has another shape.
+    """
+    have = {name: e.space for name, e in g.elements.items()}
+    want = {space.name: space for space in sym.spaces}
+    if have.keys() != want.keys() or any(have[n].size != want[n].size for n in want):
+        raise ValueError(f"g must be an element of this symmetry, with spaces {list(want)}. Got {list(have)}.")
+    gains = {norm.weight: norm.variance for norm in sym.batch_norms}
+    for name in names:
+        for needed in [name, *([gains[name]] if name in gains else [])]:
+            if needed not in state:
+                raise ValueError(f"state must hold every tensor of the symmetry. Got none named {needed!r}.")
+        size = tuple(axis_size(axis) for axis in sym.layouts[name].axes)
+        if tuple(state[name].shape) != size:
+            raise ValueError(f"{name} must have shape {size}. Got {tuple(state[name].shape)}: another architecture.")
+
+
+def _inverse_transpose(leaf: Leaf | Fixed) -> Leaf | Fixed:
+    """The leaf on which the inverse transpose acts: ``(M D P)^-T = M^-T D^-1 P``."""
+    if isinstance(leaf, Fixed):
+        return leaf
+    return replace(leaf, scale=tuple(-e for e in leaf.scale), variance=-leaf.variance)
+
+
+def _acts(e: Element) -> bool:
+    return not is_identity(e, atol=0.0)
+
+
+def _multiply(x: Tensor, matrix: Tensor, dims: list[int]) -> Tensor:
+    """Multiply ``x`` along its dimension ``dims[-1]`` by ``matrix``, one for each unit along ``dims[:-1]``."""
+    *parents, dim = dims
+    order = [*parents, dim, *(d for d in range(x.ndim) if d not in dims)]
+    y = x.permute(order)
+    flat = matrix @ y.reshape(*y.shape[: len(dims)], -1)
+    return flat.reshape(y.shape).permute([order.index(d) for d in range(x.ndim)])
+
+
+def _new_variance(
+    sym: Symmetry, g: Transformation, state: Mapping[str, Tensor], name: str, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The new running variance, the channels that keep theirs, and ``a^2``, all in the new order of channels."""
+    layout, old = sym.layouts[name], state[name]
+    squares = transform(torch.ones_like(old, dtype=torch.float64), layout, g)
+    order = g.restrict(kinds={"permutation"})
+    placed = transform(old, layout, order)
+    new = squares * (placed.to(torch.float64) + eps) - eps
+    negative = new < 0
+    exact = (squares == 1) | negative  # keep the bits where nothing changes
+    return torch.where(exact, placed, new.to(old.dtype)), negative, squares
+
+
+def _gain_factor(sym: Symmetry, g: Transformation, state: Mapping[str, Tensor], name: str, eps: float) -> Tensor:
+    _, negative, squares = _new_variance(sym, g, state, name, eps)
+    return torch.where(negative, squares.rsqrt(), torch.ones_like(squares)).to(state[name].dtype)

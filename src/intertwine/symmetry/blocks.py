@@ -1,0 +1,120 @@
+"""Tensors cut into blocks in which every dimension carries one leaf: the shape in which the group acts.
+
+Sums (concatenated axes) cut a tensor into pieces, products (heads x head dimension) split an axis into factors; what
+is left has one space, or nothing, along each dimension.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from .spaces import Axis, Fixed, Layout, Leaf, Product, axis_size
+
+__all__ = ["Block", "align", "blocks"]
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """One piece of a tensor.
+
+    Attributes:
+        rows: For each tensor axis the rows of the piece, or ``None`` for all of them in order.
+        leaves: What each dimension of the piece carries.
+    """
+
+    rows: tuple[Tensor | None, ...]
+    leaves: tuple[Leaf | Fixed, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the dimensions of the piece."""
+        return tuple(leaf.size for leaf in self.leaves)
+
+    @property
+    def spaces(self) -> tuple[str | None, ...]:
+        """For each dimension the name of its space, or ``None`` where it is fixed."""
+        return tuple(leaf.space if isinstance(leaf, Leaf) else None for leaf in self.leaves)
+
+    @property
+    def moved(self) -> bool:
+        """Whether any dimension carries a space."""
+        return any(isinstance(leaf, Leaf) for leaf in self.leaves)
+
+    def read(self, tensor: Tensor) -> Tensor:
+        """The piece as a tensor with one dimension per leaf (a view where the rows allow it)."""
+        for dim, rows in enumerate(self.rows):
+            if rows is not None:
+                tensor = tensor.index_select(dim, rows.to(tensor.device))
+        return tensor.reshape(self.shape)
+
+    def write(self, tensor: Tensor, piece: Tensor) -> Tensor:
+        """``tensor`` with the piece replaced: in place where only some rows are covered, else ``piece`` in its shape."""
+        if all(rows is None for rows in self.rows):
+            return piece.reshape(tensor.shape)
+        rows = [torch.arange(n) if r is None else r for r, n in zip(self.rows, tensor.shape)]
+        index = tuple(r.to(tensor.device) for r in torch.meshgrid(*rows, indexing="ij"))
+        tensor[index] = piece.reshape(index[0].shape)
+        return tensor
+
+
+@lru_cache(maxsize=4096)
+def blocks(layout: Layout) -> tuple[Block, ...]:
+    """The pieces of a tensor, covering it exactly once.
+
+    Args:
+        layout: How the tensor's axes are made of spaces.
+
+    Returns:
+        One block for every choice of one segment along each axis.
+
+    Example:
+        >>> from intertwine.symmetry.spaces import Part, Sum
+        >>> axis = Sum((Part(((0, 2),), Leaf("a", 2)), Part(((2, 5),), Fixed(3, "input"))))
+        >>> [block.spaces for block in blocks(Layout((axis, Fixed(4, "output"))))]
+        [('a', None), (None, None)]
+    """
+    segments = [_segments(axis) for axis in layout.axes]
+    pieces = []
+    for choice in product(*segments):
+        rows = tuple(_simplified(r, axis_size(axis)) for (r, _), axis in zip(choice, layout.axes))
+        pieces.append(Block(rows, tuple(leaf for _, leaves in choice for leaf in leaves)))
+    return tuple(pieces)
+
+
+def align(array: Tensor, dims: Sequence[int], ndim: int) -> Tensor:
+    """View ``array``, whose axes belong at ``dims``, so that it broadcasts against a tensor of ``ndim`` dimensions."""
+    order = sorted(range(len(dims)), key=lambda axis: dims[axis])
+    shape = [1] * ndim
+    for axis in order:
+        shape[dims[axis]] = array.shape[axis]
+    return array.permute(order).reshape(shape)
+
+
+def _segments(axis: Axis) -> list[tuple[Tensor, tuple[Leaf | Fixed, ...]]]:
+    """Rows of the axis and the leaves that they are a row-major product of, one pair per segment."""
+    if isinstance(axis, Leaf | Fixed):
+        return [(torch.arange(axis.size), (axis,))]
+    if isinstance(axis, Product):
+        found: list[tuple[Tensor, tuple[Leaf | Fixed, ...]]] = [(torch.zeros(1, dtype=torch.int64), ())]
+        for factor in axis.factors:
+            size = axis_size(factor)
+            found = [
+                ((outer[:, None] * size + inner).flatten(), (*leaves, *more))
+                for outer, leaves in found
+                for inner, more in _segments(factor)
+            ]
+        return found
+    return [
+        (torch.cat([torch.arange(a, b) for a, b in part.ranges])[rows], leaves)
+        for part in axis.parts
+        for rows, leaves in _segments(part.axis)
+    ]
+
+
+def _simplified(rows: Tensor, size: int) -> Tensor | None:
+    whole = len(rows) == size and bool(torch.equal(rows, torch.arange(size)))
+    return None if whole else rows

@@ -1,0 +1,236 @@
+"""Elements of a model's symmetry group: they compose, invert, restrict, and save."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from .._io import write_tensors
+from ..errors import CheckpointError
+from . import element as elements_of
+from .element import Element
+from .serialise import space_from_dict, space_to_dict
+
+if TYPE_CHECKING:
+    from .symmetry import Symmetry
+
+__all__ = ["KINDS", "Transformation", "identity", "load", "random"]
+
+KINDS = ("permutation", "scale", "sign", "linear")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Transformation:
+    """An element ``g`` of a symmetry group: one ``Element`` for each space.
+
+    ``g @ h`` acts with ``h`` first, ``~g`` undoes ``g``. Spaces with parents compose as a wreath product: the inner
+    elements of ``h`` are re-indexed by the outer permutation of ``g``.
+
+    Attributes:
+        elements: Name of each space to its element, parents before children.
+
+    Example:
+        >>> from intertwine.symmetry.spaces import Space
+        >>> g = random((Space("0.weight[0]", 4, scales=1),), seed=0)
+        >>> g
+        Transformation(1 space: 4 units moved, scales exp(±0.43))
+        >>> (g @ ~g).is_identity()
+        True
+    """
+
+    elements: Mapping[str, Element]
+
+    @property
+    def spaces(self) -> tuple[str, ...]:
+        """Names of the spaces."""
+        return tuple(self.elements)
+
+    def __getitem__(self, space: str) -> Element:
+        return self.elements[space]
+
+    def __matmul__(self, other: Transformation) -> Transformation:
+        if not isinstance(other, Transformation):
+            return NotImplemented
+        if {n: e.space.size for n, e in self.elements.items()} != {n: e.space.size for n, e in other.elements.items()}:
+            raise ValueError(
+                f"elements must belong to one symmetry. Got spaces {list(self.spaces)} and {list(other.spaces)}."
+            )
+        composed: dict[str, Element] = {}
+        for name, g in self.elements.items():
+            composed[name] = elements_of.compose(g, elements_of.reindex(other[name], self.elements))
+        return Transformation(composed)
+
+    def __invert__(self) -> Transformation:
+        inverted: dict[str, Element] = {}
+        for name, g in self.elements.items():  # parents come first, so their inverses are known
+            inverted[name] = elements_of.reindex(elements_of.invert(g), inverted)
+        return Transformation(inverted)
+
+    def restrict(self, spaces: Collection[str] | None = None, kinds: Collection[str] | None = None) -> Transformation:
+        """The part of ``g`` that acts on some spaces, or by some kinds; everything else becomes the identity.
+
+        Args:
+            spaces: Names of spaces to keep; ``None`` keeps all.
+            kinds: Kinds to keep, among ``"permutation"``, ``"scale"``, ``"sign"`` and ``"linear"``; ``None`` keeps all.
+
+        Returns:
+            A new element. A restriction to one kind of a product is not the product of the restrictions.
+
+        Raises:
+            ValueError: If a space or kind is unknown.
+        """
+        chosen = check_kinds(kinds)
+        unknown = set(spaces or ()) - set(self.elements)
+        if unknown:
+            raise ValueError(f"spaces must be among {list(self.elements)}. Got {sorted(unknown)}.")
+        kept = {}
+        for name, e in self.elements.items():
+            here = chosen if spaces is None or name in spaces else frozenset()
+            kept[name] = elements_of.keep(e, here)
+        return Transformation(kept)
+
+    def is_identity(self, atol: float = 1e-12) -> bool:
+        """Whether ``g`` moves nothing, up to ``atol`` in log scales and matrix entries."""
+        return all(elements_of.is_identity(e, atol) for e in self.elements.values())
+
+    def allclose(self, other: Transformation, atol: float = 1e-9) -> bool:
+        """Whether two elements of one group act alike, up to ``atol`` in log scales and matrix entries."""
+        return self.spaces == other.spaces and all(
+            elements_of.close(e, other[name], atol) for name, e in self.elements.items()
+        )
+
+    def save(self, path: str | Path) -> Path:
+        """Write the element as safetensors; ``load`` reads it back exactly.
+
+        Args:
+            path: Where to write.
+
+        Returns:
+            The path written.
+        """
+        tensors: dict[str, Tensor] = {}
+        described = []
+        for number, e in enumerate(self.elements.values()):
+            tensors |= {f"{number}.{part}": t for part, t in elements_of.tensors(e).items()}
+            described.append({"space": space_to_dict(e.space), "charges": e.charges})
+        metadata = {"kind": "intertwine.Transformation", "spaces": json.dumps(described)}
+        return write_tensors(path, tensors or {"empty": torch.zeros(0)}, metadata)
+
+    def __repr__(self) -> str:
+        moved = sum(int(elements_of.displaced(e)) for e in self.elements.values())
+        said = [f"{moved} units moved"]
+        logs = [e.scales.abs().max().item() for e in self.elements.values() if e.scales.numel()]
+        if logs and max(logs) > 0:
+            said.append(f"scales exp(±{max(logs):.2f})")
+        flipped = sum(int((e.signs < 0).sum()) for e in self.elements.values())
+        said += [f"{flipped} signs flipped"] if flipped else []
+        matrices = sum(prod(e.linear.shape[:-2]) for e in self.elements.values() if e.linear is not None)
+        said += [f"{matrices} matrices"] if matrices else []
+        count = len(self.elements)
+        return f"Transformation({count} space{'s' if count != 1 else ''}: {', '.join(said)})"
+
+
+def identity(sym: Symmetry | tuple[Any, ...]) -> Transformation:
+    """The element of a symmetry group that changes nothing.
+
+    Args:
+        sym: A symmetry, or a tuple of spaces.
+
+    Returns:
+        The identity.
+    """
+    return Transformation(elements_of.identities(sym))
+
+
+def random(
+    sym: Symmetry | tuple[Any, ...],
+    seed: int = 0,
+    kinds: Collection[str] | None = None,
+    scale_std: float = 0.5,
+) -> Transformation:
+    """A random element of moderate size: rounding, not the element, decides how exactly the function is kept.
+
+    Permutations are uniform, log scales are normal with deviation ``scale_std``, signs are fair coins. Orthogonal
+    matrices are Haar distributed; general ones are ``Q_1 diag(exp(u)) Q_2`` with ``u`` uniform in
+    ``[-scale_std, scale_std]``, so that their condition number is at most ``exp(2 scale_std)``.
+
+    Args:
+        sym: A symmetry, or a tuple of spaces.
+        seed: Same seed, same element.
+        kinds: Kinds to draw, among ``"permutation"``, ``"scale"``, ``"sign"`` and ``"linear"``; ``None`` draws all.
+        scale_std: Standard deviation of the log scales.
+
+    Returns:
+        The element.
+    """
+    chosen = check_kinds(kinds)
+    generator = torch.Generator().manual_seed(seed)
+    drawn = {}
+    for name, e in elements_of.identities(sym).items():
+        full = elements_of.drawn(e, generator, scale_std)  # always drawn in full: a kind does not depend on the others
+        drawn[name] = elements_of.keep(full, chosen)
+    return Transformation(drawn)
+
+
+def load(path: str | Path) -> Transformation:
+    """Read an element that ``Transformation.save`` wrote.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The element.
+
+    Raises:
+        CheckpointError: If the file is missing or holds something else.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"path must be a safetensors file. Got {str(path)!r} ({error}).") from None
+    if metadata.get("kind") != "intertwine.Transformation":
+        raise CheckpointError(
+            f"path must hold a Transformation written by save(). Got {metadata.get('kind')!r} in {str(path)!r}."
+        )
+    loaded = {}
+    for number, described in enumerate(json.loads(metadata["spaces"])):
+        space = space_from_dict(described["space"])
+        parts = {k.removeprefix(f"{number}."): t for k, t in tensors.items() if k.startswith(f"{number}.")}
+        charges = described["charges"]
+        loaded[space.name] = Element(
+            space=space,
+            permutation=parts["permutation"],
+            scales=parts["scales"],
+            signs=parts["signs"],
+            linear=parts.get("linear"),
+            charges=None if charges is None else (tuple(charges[0]), tuple(charges[1])),
+        )
+    return Transformation(loaded)
+
+
+def check_kinds(kinds: Collection[str] | None) -> frozenset[str]:
+    """The kinds as a set.
+
+    Raises:
+        ValueError: If a kind is unknown.
+    """
+    chosen = frozenset(KINDS) if kinds is None else frozenset([kinds] if isinstance(kinds, str) else kinds)
+    if not chosen <= set(KINDS):
+        raise ValueError(f"kinds must be among {list(KINDS)}. Got {sorted(chosen - set(KINDS))}.")
+    return chosen
+
+
+def with_parts(g: Transformation, space: str, **parts: Any) -> Transformation:
+    """``g`` with some arrays of one space replaced."""
+    return Transformation({**g.elements, space: replace(g[space], **parts)})

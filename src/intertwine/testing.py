@@ -1,0 +1,154 @@
+"""Testers that users may call too: do two models compute the same function?"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["assert_same_function", "function_error", "outputs", "relative_error", "tolerance"]
+
+
+def function_error(model: nn.Module, twin: nn.Module, inputs: Any) -> float:
+    """Largest relative difference between the outputs of two models in eval mode.
+
+    ``max |y' - y| / max |y|`` for each output tensor; the largest counts. Entries that are not finite must agree
+    exactly, otherwise the error is infinite. Models whose outputs have no tensors, or differ in shape, are refused.
+
+    Args:
+        model: The reference.
+        twin: The model to compare.
+        inputs: One tensor, a tuple or list of positional arguments, or a mapping of keyword arguments.
+
+    Returns:
+        The error; 0 where the outputs agree in every bit.
+
+    Example:
+        >>> model = nn.Linear(3, 2)
+        >>> function_error(model, model, torch.randn(4, 3))
+        0.0
+    """
+    return relative_error(outputs(model, inputs), outputs(twin, inputs))
+
+
+def assert_same_function(model: nn.Module, twin: nn.Module, inputs: Any, rtol: float | None = None) -> None:
+    """Fail unless two models agree on ``inputs``.
+
+    Args:
+        model: The reference.
+        twin: The model to compare.
+        inputs: One tensor, a tuple or list of positional arguments, or a mapping of keyword arguments.
+        rtol: Largest relative error allowed; by default ``tolerance`` of the lowest precision among the parameters,
+            buffers and outputs.
+
+    Raises:
+        AssertionError: If they differ by more.
+    """
+    __tracebackhide__ = True
+    left, right = outputs(model, inputs), outputs(twin, inputs)
+    if rtol is None:
+        tensors = [*model.parameters(), *twin.parameters(), *left, *right]
+        rtol = max([tolerance(t.dtype) for t in tensors if t.is_floating_point()], default=tolerance(torch.float64))
+    error = relative_error(left, right)
+    if not error <= rtol:
+        raise AssertionError(f"model and twin must agree to {rtol:.1e} relative on the inputs. Got {error:.3e}.")
+
+
+def tolerance(dtype: torch.dtype) -> float:
+    """Relative error that rounding alone may cause in a deep network: ``10 eps^(3/4)``.
+
+    1.8e-11 for float64, 6.4e-5 for float32, 0.055 for float16, 0.26 for bfloat16.
+    """
+    return 10.0 * float(torch.finfo(dtype).eps) ** 0.75
+
+
+def outputs(model: nn.Module, inputs: Any) -> list[Tensor]:
+    """All tensors that a model returns in eval mode without gradients, in a fixed order.
+
+    The random state of the default generator is fixed for the run, and modes and state are as before afterwards.
+
+    Args:
+        model: The model.
+        inputs: One tensor, a tuple or list of positional arguments, or a mapping of keyword arguments.
+
+    Returns:
+        The tensors found in the output, however nested.
+
+    Raises:
+        ValueError: If there are none.
+    """
+    with _evaluating(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        found = list(_tensors(call(model, inputs)))
+    if not found:
+        raise ValueError("model must return at least one tensor. Got an output without any.")
+    return found
+
+
+def call(model: nn.Module, inputs: Any) -> Any:
+    """Run a model on one tensor, on positional arguments or on keyword arguments."""
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    if isinstance(inputs, tuple | list):
+        return model(*inputs)
+    return model(inputs)
+
+
+def relative_error(left: list[Tensor], right: list[Tensor]) -> float:
+    """Largest ``max |b - a| / max |a|`` over pairs of tensors.
+
+    Raises:
+        ValueError: If the lists differ in length or the tensors in shape.
+    """
+    if [t.shape for t in left] != [t.shape for t in right]:
+        raise ValueError(
+            "models must return tensors of the same shapes. "
+            f"Got {[tuple(t.shape) for t in left]} and {[tuple(t.shape) for t in right]}."
+        )
+    return max((_error(a, b) for a, b in zip(left, right)), default=0.0)
+
+
+def _error(a: Tensor, b: Tensor) -> float:
+    a, b = _wide(a), _wide(b)
+    finite = torch.isfinite(a)
+    if not torch.equal(finite, torch.isfinite(b)) or not torch.equal(_signs(a, finite), _signs(b, finite)):
+        return float("inf")
+    if not bool(finite.any()):
+        return 0.0
+    difference = (a[finite] - b[finite]).abs().max().item()
+    return 0.0 if difference == 0 else difference / max(a[finite].abs().max().item(), torch.finfo(a.real.dtype).tiny)
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.detach().cpu().to(torch.complex128 if x.is_complex() else torch.float64)
+
+
+def _signs(x: Tensor, finite: Tensor) -> Tensor:
+    return torch.nan_to_num(x.real[~finite], nan=0.5, posinf=1.0, neginf=-1.0)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for key in value:
+            yield from _tensors(value[key])
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _tensors(item)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for field in fields(value):
+            yield from _tensors(getattr(value, field.name))
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
