@@ -85,7 +85,7 @@ def test_bad_recipes(changes, message):
 
 
 def test_unknown_settings_are_listed():
-    with pytest.raises(TypeError, match="setting must be one of epochs, batch_size.*Got 'lr'"):
+    with pytest.raises(TypeError, match=r"setting must be one of epochs, batch_size.*Got 'lr'"):
         Recipe().but(lr=1)
 
 
