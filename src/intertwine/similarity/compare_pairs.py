@@ -57,15 +57,14 @@ class _Sides:
     def of(self, layer: Layer, space: tuple[int, ...]) -> Any:
         """The layer's side; a matrix over pairs of examples has summed over space, so that any size will do."""
         known = self._known.setdefault((layer.side, layer.name), {})
+        if not known:
+            side = self._measure.prepare(layer.load())
+            known[None if isinstance(side, PairwiseSide) else layer.space] = side
         if None in known:
             return known[None]
         if space not in known:
-            side = self._measure.prepare(pool(layer.load(), space))
-            if isinstance(side, PairwiseSide) and space != layer.space:
-                side = self._measure.prepare(layer.load())
-            known[None if isinstance(side, PairwiseSide) else space] = side
-            self.pooled |= space != layer.space and None not in known
-            return side
+            known[space] = self._measure.prepare(pool(layer.load(), space))
+            self.pooled = True
         return known[space]
 
     def forget(self, layer: Layer) -> None:

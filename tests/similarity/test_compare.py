@@ -1,0 +1,341 @@
+"""compare() gives what the measures give on collected features, whatever way it takes."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import intertwine as iw
+from intertwine import taps
+from intertwine.similarity import DEFAULT, Comparison, measure
+from intertwine.similarity.compare_draws import Draws
+from intertwine.similarity.compare_space import common_space, pool
+from intertwine.similarity.inference import calibrate, p_value
+
+MEASURES = (
+    *DEFAULT,
+    "orthogonal_procrustes_centered",
+    "g_relu_procrustes_centered",
+    "permutation_procrustes",
+    "linear_cka_biased",
+    "channel_normalized_cka",
+    "svcca",
+    "rsa",
+    "mutual_knn",
+)
+
+
+def net(widths=(5, 7), seed=0, stride=2):
+    torch.manual_seed(seed)
+    layers = [
+        nn.Conv2d(2, widths[0], 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(widths[0], widths[1], 3, stride=stride, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(widths[1], 4),
+        nn.ReLU(),
+    ]
+    nn.init.constant_(layers[6].bias, 0.5)  # no dead units unless a test makes them
+    return nn.Sequential(*layers)
+
+
+def images(n=40, seed=1):
+    return torch.randn(n, 2, 8, 8, generator=torch.Generator().manual_seed(seed))
+
+
+def double(values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def pooled(x, y):
+    space = common_space(tuple(x.shape[2:]), tuple(y.shape[2:]))
+    return pool(x, space), pool(y, space)
+
+
+def expected(m, features_a, features_b):
+    out = torch.empty(len(features_a), len(features_b), dtype=torch.float64)
+    for i, x in enumerate(features_a.values()):
+        for j, y in enumerate(features_b.values()):
+            needs_space = "procrustes" in m.name or "cca" in m.name
+            out[i, j] = m(*pooled(x, y)) if needs_space else m.score(m.prepare(x), m.prepare(y))
+    return out
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
+@pytest.mark.parametrize("name", MEASURES)
+def test_scores_are_the_measures_own(name, dtype, tolerance):
+    a, b, x = net().to(dtype), net((6, 4), seed=3).to(dtype), images().to(dtype)
+    result = iw.compare(a, b, x.split(13), measures=name, null=0, bootstrap=0)
+    direct = expected(measure(name), taps.collect(a, [x]), taps.collect(b, [x]))
+    torch.testing.assert_close(result.scores[name], direct, atol=tolerance, rtol=0)
+    assert result.chance[name] is None
+    assert result.low[name] is None
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_chance_and_halves_are_the_measures_own(name):
+    a, b, x = net().double(), net((6, 4), seed=3).double(), images(24).double()
+    result = iw.compare(a, b, [x], layers=["1", "7"], measures=name, null=5, bootstrap=4, seed=9)
+    draws, m = Draws.make(24, null=5, bootstrap=4, seed=9), measure(name)
+    fa, fb = taps.collect(a, [x], ["1", "7"]), taps.collect(b, [x], ["1", "7"])
+    for at, (p, q) in {(0, 0): ("1", "1"), (1, 1): ("7", "7"), (0, 1): ("1", "7")}.items():
+        u, v = pooled(fa[p], fb[q]) if "procrustes" in name or "cca" in name else (fa[p], fb[q])
+        side_a, side_b = m.prepare(u), m.prepare(v)
+        null = double([m.score(side_a, side_b.take(order)) for order in draws.permutations])
+        halves = double([m.score(side_a.take(h), side_b.take(h)) for h in draws.subsamples])
+        score = m.score(side_a, side_b)
+        assert float(result.chance[name][at]) == pytest.approx(float(null.mean()), abs=1e-8)
+        assert float(result.null_p[name][at]) == p_value(score, null)
+        assert float(result.calibrated[name][at]) == pytest.approx(calibrate(score, null), abs=1e-8)
+        low, high = iw.similarity.inference.interval(m, score, halves, 24, 0.95)
+        assert float(result.low[name][at]) == pytest.approx(low, abs=1e-6)
+        assert float(result.high[name][at]) == pytest.approx(high, abs=1e-6)
+
+
+def test_halves_hold_no_example_twice():
+    draws = Draws.make(50, null=2, bootstrap=30, seed=0)
+    assert sorted(torch.cat(draws.folds).tolist()) == list(range(50))
+    for half in draws.subsamples:
+        assert half.unique().numel() == half.numel() == pytest.approx(25, abs=5)
+    assert all(sorted(p.tolist()) == list(range(50)) for p in draws.permutations)
+    assert len(Draws.make(7, 1, 5, 0).halves) == 0
+
+
+def test_a_network_with_itself_scores_one_on_the_diagonal():
+    a = net()
+    result = iw.compare(a, a, [images(60)], null=20, bootstrap=10)
+    for name in result.measures:
+        torch.testing.assert_close(result.scores[name].diagonal(), torch.ones(3, dtype=torch.float64), atol=2e-6, rtol=0)
+        assert (result.null_p[name].diagonal() == 1 / 21).all()
+        assert (result.calibrated[name].diagonal() > 0.999).all()
+        assert (result.low[name] <= result.high[name]).all()
+
+
+def test_a_relabelled_network_scores_one_under_g_relu():
+    a, b = net(), net()
+    order, scale = torch.randperm(5), torch.rand(5) + 0.5
+    with torch.no_grad():
+        b[0].weight.copy_(a[0].weight[order] * scale.view(-1, 1, 1, 1))
+        b[0].bias.copy_(a[0].bias[order] * scale)
+    scores = iw.compare(a, b, [images()], layers=["1"], null=0, bootstrap=0).scores
+    assert float(scores["g_relu_procrustes"]) == pytest.approx(1, abs=1e-6)
+    assert float(scores["g_relu_cka"]) == pytest.approx(1, abs=1e-5)
+    assert float(scores["orthogonal_procrustes"]) < 0.999
+
+
+def test_unrelated_networks_are_at_chance_under_unbiased_cka():
+    a, b = nn.Sequential(nn.Flatten(), nn.ReLU()), nn.Sequential(nn.Flatten(), Shuffle(), nn.ReLU())
+    result = iw.compare(a, b, [images(200)], layers=["1"], layers_b=["2"], measures=["linear_cka", "linear_cka_biased"])
+    assert abs(float(result.scores["linear_cka"])) < 0.05
+    assert float(result.scores["linear_cka_biased"]) > 0.2
+    assert float(result.null_p["linear_cka"]) > 0.05
+    assert float(result.calibrated["linear_cka_biased"]) < 0.05
+
+
+class Shuffle(nn.Module):
+    def forward(self, x):
+        return x[torch.randperm(len(x), generator=torch.Generator().manual_seed(5))]
+
+
+def test_the_same_seed_gives_the_same_numbers_and_another_seed_others():
+    runs = [iw.compare(net(), net(seed=2), images().split(16), seed=seed) for seed in (3, 3, 4)]
+    for name in DEFAULT:
+        assert torch.equal(runs[0].chance[name], runs[1].chance[name])
+        assert torch.equal(runs[0].low[name], runs[1].low[name])
+        torch.testing.assert_close(runs[0].scores[name], runs[2].scores[name], atol=1e-6, rtol=0)
+        assert not torch.equal(runs[0].chance[name], runs[2].chance[name])
+
+
+def test_batch_sizes_do_not_matter():
+    x = images(30)
+    whole, parts = (iw.compare(net(), net(seed=2), batches, null=3, bootstrap=3) for batches in ([x], x.split(7)))
+    for name in DEFAULT:
+        torch.testing.assert_close(whole.scores[name], parts.scores[name], atol=1e-5, rtol=0)
+
+
+def test_little_memory_gives_the_same_numbers(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    x, layers = images(60), ["0", "1", "2", "3", "6", "7"]
+    roomy = iw.compare(net(), net(seed=2), x.split(16), layers, null=3, bootstrap=3)
+    tight = iw.compare(net(), net(seed=2), x.split(16), layers, null=3, bootstrap=3, memory=700_000)
+    assert any("temporary files" in note for note in tight.notes)
+    assert not any("temporary files" in note for note in roomy.notes)
+    for name in DEFAULT:
+        torch.testing.assert_close(roomy.scores[name], tight.scores[name], atol=1e-6, rtol=0)
+        torch.testing.assert_close(roomy.chance[name], tight.chance[name], atol=1e-6, rtol=0)
+        torch.testing.assert_close(roomy.low[name], tight.low[name], atol=1e-6, rtol=0)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_resolutions_and_vectors_are_explained():
+    result = iw.compare(net(), net(seed=1), [images()], null=0, bootstrap=0)
+    (note,) = result.notes
+    assert "4x4 with 8x8 at 4x4" in note
+    assert "8x8 with no spatial axes at no spatial axes" in note
+    assert result.shapes_a == ((5, 8, 8), (7, 4, 4), (4,))
+
+
+def test_tokens_and_images_meet_position_by_position():
+    assert common_space((64,), (8, 8)) == (64,)
+    x = torch.arange(24.0).view(1, 2, 3, 4)
+    assert torch.equal(pool(x, (12,)), x.flatten(2))
+    assert torch.equal(pool(x, ()), x.mean((2, 3)))
+    assert common_space((7,), (5,)) == (5,)
+    assert common_space((7,), (5, 5)) == ()
+    assert common_space((2, 2, 2, 2), (2, 2, 2, 2)) == (2, 2, 2, 2)
+    assert common_space((2, 2, 2, 2), (3, 2, 2, 2)) == ()
+
+
+def test_tokens_keep_channels_last():
+    torch.manual_seed(0)
+    a, x = nn.Sequential(nn.Linear(6, 9), nn.GELU()), torch.randn(20, 5, 6)
+    result = iw.compare(a, a, [x], null=0, bootstrap=0)
+    assert (result.channels_a, result.shapes_a) == ((9,), ((9, 5),))
+    wrong = iw.compare(a, a, [x], null=0, bootstrap=0, channel_dim=1)
+    assert wrong.channels_a == (5,)
+    by_name = iw.compare(a, a, [x], null=0, bootstrap=0, channel_dim={"1": 1})
+    assert by_name.channels_a == (5,)
+
+
+def test_dead_layers_and_channels_are_counted_and_explained():
+    a = net()
+    with torch.no_grad():
+        a[0].weight[0] = 0
+        a[0].bias[0] = -1
+        a[6].weight.zero_()
+        a[6].bias.fill_(-1)
+    result = iw.compare(a, net(seed=2), [images()], null=2, bootstrap=2)
+    assert (result.dead_a, result.dead_b[0]) == ((1, 0, 4), 0)
+    for name in DEFAULT:
+        assert result.scores[name][2].isnan().all()
+        assert result.scores[name][:2].isfinite().all()
+        assert any(name in note and "'7' of A" in note for note in result.notes)
+        assert not torch.isnan(result.chance[name][:2]).any()
+
+
+def test_constant_layers_have_no_centred_score():
+    a = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+    nn.init.zeros_(a[0].weight)
+    nn.init.ones_(a[0].bias)
+    kinds = ["g_relu_procrustes", "g_relu_procrustes_centered", "linear_cka", "g_relu_cka"]
+    result = iw.compare(a, a, [torch.randn(12, 3)], measures=kinds)
+    assert float(result.scores["g_relu_procrustes"]) == pytest.approx(1)
+    for name in kinds[1:]:
+        assert result.scores[name].isnan().all()
+        assert any(note.startswith(name) for note in result.notes)
+
+
+def test_the_result_prints_saves_and_becomes_a_table(tmp_path):
+    result = iw.compare(net(), net(seed=2), [images()], null=3, bootstrap=3)
+    text = str(result)
+    assert "3 with 3 layers on 40 examples" in text
+    assert "positive monomial" in text
+    assert "Note: Procrustes compares feature maps" in text
+    frame = result.to_frame()
+    assert len(frame) == 4 * 9
+    assert set(frame.columns) >= {"measure", "layer_a", "layer_b", "score", "low", "high", "chance", "null_p", "calibrated"}
+    assert frame.query("measure == 'linear_cka' and layer_a == '3' and layer_b == '1'")["score"].item() == pytest.approx(
+        float(result.scores["linear_cka"][1, 0])
+    )
+    best = result.best("linear_cka")
+    assert best["layer_a"].tolist() == ["1", "3", "7"]
+    assert best["score"].tolist() == result.scores["linear_cka"].max(1).values.tolist()
+    assert json.dumps(result.to_dict())
+    again = Comparison.load(result.save(tmp_path / "result.json"))
+    assert again.to_dict() == result.to_dict()
+    assert result.save(tmp_path / "result.parquet").stat().st_size > 0
+    with pytest.raises(ValueError, match=r"measure must be one of \['orth.*Got 'cka'"):
+        result.best("cka")
+
+
+def test_missing_values_survive_saving(tmp_path):
+    a = net()
+    nn.init.zeros_(a[6].weight)
+    nn.init.zeros_(a[6].bias)
+    result = iw.compare(a, a, [images()], null=0, bootstrap=0)
+    again = Comparison.load(result.save(tmp_path / "r.json"))
+    assert again.scores["linear_cka"][2].isnan().all()
+    assert result.best("linear_cka")["score"].isna().tolist() == [False, False, True]
+    assert str(again) == str(result)
+
+
+def test_the_networks_are_left_as_they_were():
+    a, b = net().train(), net(seed=1).eval()
+    iw.compare(a, b, [images()], null=0, bootstrap=0)
+    assert all(m.training for m in a.modules())
+    assert not any(m.training for m in b.modules())
+    assert not any(m._forward_hooks for model in (a, b) for m in model.modules())
+
+
+def test_a_generator_is_read_once_and_max_examples_stops_it():
+    def batches():
+        yield from images(40).split(10)
+        raise AssertionError("read too far")
+
+    result = iw.compare(net(), net(seed=1), batches(), null=0, bootstrap=0, max_examples=35)
+    assert result.examples == 35
+
+
+# errors
+
+
+def run(**options):
+    arguments = {"a": net(), "b": net(seed=1), "loader": [images()], "null": 0, "bootstrap": 0} | options
+    return iw.compare(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"loader": []}, "loader must yield at least one batch"),
+        ({"loader": [images(3)]}, r"at least 4 examples\. Got 3"),
+        ({"layers": ["rel"]}, "Close names"),
+        ({"layers_b": ["conv1"]}, "Got 'conv1'"),
+        ({"measures": ["cka"]}, "measure must be one of"),
+        ({"measures": []}, "at least one measure"),
+        ({"null": -1}, r"null must be 0 or more\. Got -1"),
+        ({"bootstrap": 1}, "one half has no spread"),
+        ({"confidence": 95}, r"between 0 and 1\. Got 95"),
+        ({"memory": "lots"}, r"memory must be a positive number of bytes or text such as '4 GiB'\. Got 'lots'"),
+        ({"memory": 10_000}, r"memory must hold the working data of two layers.*Got 9\.77 KiB.*needs 25 KiB.*max_examples"),
+        ({"max_examples": 3}, r"max_examples must be at least 4\. Got 3"),
+        ({"channel_dim": 4}, r"channel_dim must be an axis of '1' other than the batch\. Got 4 of 4 axes"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises(ValueError, match=message):
+        run(**options)
+
+
+def test_too_little_memory_is_refused_before_the_long_work():
+    seen = []
+    a = net()
+    a[0].register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
+    with pytest.raises(ValueError, match="memory must hold"):
+        run(a=a, loader=[images(50)] * 20, memory=100_000)
+    assert sum(seen) <= 2
+
+
+def test_nan_features_name_the_layer():
+    b = net()
+    with torch.no_grad():
+        b[2].bias[1] = torch.nan
+    with pytest.raises(ValueError, match=r"features of layer '3' must be finite"):
+        run(b=b)
+
+
+def test_an_overflowing_half_precision_layer_is_named():
+    a = nn.Sequential(nn.Linear(2, 2), nn.ReLU()).half()
+    nn.init.constant_(a[0].weight, 60000)
+    with pytest.raises(ValueError, match="half precision"):
+        run(a=a, b=a, loader=[torch.ones(8, 2).half() * 9])
+
+
+def test_half_precision_features_are_compared_in_float32():
+    a = net().bfloat16()
+    result = run(a=a, b=a, loader=[images().bfloat16()], layers=["1"])
+    assert float(result.scores["linear_cka"]) == pytest.approx(1, abs=1e-5)
