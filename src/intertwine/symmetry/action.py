@@ -156,8 +156,8 @@ def leaf_factor(leaf: Leaf, e: Element) -> Tensor | None:
         if exponent and (log.requires_grad or bool(log.any())):
             term = torch.exp(float(exponent) * log)
             factor = term if factor is None else factor * term
-    for exponent, sign in zip(leaf.sign, e.signs):
-        if exponent % 2 and bool((sign < 0).any()):
+    for parity, sign in zip(leaf.sign, e.signs):
+        if parity % 2 and bool((sign < 0).any()):
             factor = sign if factor is None else factor * sign
     return factor
 

@@ -52,7 +52,7 @@ class Block:
         return tensor.reshape(self.shape)
 
     def write(self, tensor: Tensor, piece: Tensor) -> Tensor:
-        """``tensor`` with the piece replaced: in place where only some rows are covered, else ``piece`` in its shape."""
+        """``tensor`` with the piece replaced: in place where only some rows are, else ``piece`` in its shape."""
         if all(rows is None for rows in self.rows):
             return piece.reshape(tensor.shape)
         rows = [torch.arange(n) if r is None else r for r, n in zip(self.rows, tensor.shape)]

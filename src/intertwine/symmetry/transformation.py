@@ -40,7 +40,7 @@ class Transformation:
         >>> from intertwine.symmetry.spaces import Space
         >>> g = random((Space("0.weight[0]", 4, scales=1),), seed=0)
         >>> g
-        Transformation(1 space: 4 units moved, scales exp(±0.43))
+        Transformation(1 space: 3 units moved, scales exp(±0.70))
         >>> (g @ ~g).is_identity()
         True
     """

@@ -1,0 +1,157 @@
+"""Verification passes on right symmetries, raises on wrong ones, and knows when it cannot see."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from handmade import MAKERS, leaf, make, tensor
+from torch import nn
+
+from intertwine.errors import VerificationError
+from intertwine.symmetry.spaces import Space
+from intertwine.symmetry.verify import Verification, measure, verify
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_right_symmetries_pass_and_controls_fail(name, tmp_path):
+    model, sym, x = make(name)
+    before = copy.deepcopy(model.state_dict())
+    report = verify(sym, model.float(), x.float())
+    assert report.worst < 1e-12 and report.dtype == torch.float64  # float32 models are compared in float64
+    assert report.unseen == () and all(c.error > 1e-4 for c in report.controls)
+    assert {c.space for c in report.checks} == {"all", *(s.name for s in sym.spaces)}
+    assert all(torch.equal(t, before[n].to(t.dtype)) for n, t in model.state_dict().items())
+    assert Verification.load(report.save(tmp_path / "v.json")) == report
+    assert set(report.to_frame()["kind"]) >= {"permutation", "control"}
+    assert str(report).startswith("passed: worst error")
+
+
+def wrong_scale():
+    model, sym, x = make("mlp")
+    return model, replace(sym, layouts={**sym.layouts, "2.weight": tensor(leaf("b", 5, 1), leaf("a", 6, -2))}), x
+
+
+def wrong_permutation():
+    model, sym, x = make("mlp")
+    nn.init.zeros_(model[0].bias)  # hides the mistake, unless the check randomises constant tensors
+    return model, replace(sym, layouts={**sym.layouts, "0.bias": tensor(replace(leaf("x", 6), space="a"))}), x
+
+
+def wrong_sign():
+    model, sym, x = make("mlp")
+    layouts = {name: replace(layout) for name, layout in sym.layouts.items()}
+    layouts["0.weight"] = tensor(leaf("a", 6, 1, sign=(1,)), layouts["0.weight"].axes[1])
+    return model, replace(sym, spaces=(replace(sym.spaces[0], signs=1), sym.spaces[1]), layouts=layouts), x
+
+
+def wrong_linear():
+    model, sym, x = make("attention")
+    spaces = tuple(s for s in sym.spaces if s.name != "vo")
+    return model, replace(sym, spaces=(*spaces, replace(sym.space("vo"))), layouts=_transposed(sym)), x
+
+
+def _transposed(sym):
+    axis = sym.layouts["v.bias"].axes[0]
+    same = replace(axis.factors[1], variance=1)
+    wrong = tensor(sym.layouts["o.weight"].axes[0], replace(axis, factors=(axis.factors[0], same)))
+    return {**sym.layouts, "o.weight": wrong}
+
+
+@pytest.mark.parametrize(
+    ("maker", "kind"),
+    [(wrong_scale, "scale"), (wrong_permutation, "scale"), (wrong_sign, "sign"), (wrong_linear, "linear")],
+)
+def test_wrong_symmetries_raise_and_refine_drops_them(maker, kind):
+    model, sym, x = maker()
+    with pytest.raises(VerificationError, match=f"must keep the function.*{kind} of"):
+        verify(sym, model, x)
+    refined = sym.refine(model, x)
+    verify(refined, model, x)
+    assert any(f"dropped: {kind} of" in note for note in refined.notes)
+    if maker is not wrong_permutation:
+        assert ("permutation", True) in {("permutation", s.permutable) for s in refined.spaces}
+
+
+def test_refining_a_right_symmetry_changes_nothing():
+    model, sym, x = make("mlp")
+    assert sym.refine(model, x) is sym
+
+
+def test_a_space_that_loses_everything_becomes_fixed():
+    model, sym, x = make("mlp")
+    layouts = dict(sym.layouts)
+    layouts["0.weight"] = tensor(*[layouts["0.weight"].axes[0], replace(leaf("in", 3), space="in")])
+    sym = replace(sym, spaces=(*sym.spaces, Space("in", 3)), layouts=layouts)
+    refined = sym.refine(model, x)
+    assert "in" not in {s.name for s in refined.spaces}
+    assert [(f.tensor, f.axis, f.reason) for f in refined.fixed] == [("0.weight", 1, "permutation failed verification")]
+    assert refined.layouts["2.weight"] == sym.layouts["2.weight"]
+
+
+class Ignored(nn.Module):
+    """The hidden space never reaches the output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = make("mlp")[0]
+
+    def forward(self, x):
+        return x + 0 * self.net(x).sum()
+
+
+def test_without_power_it_raises():
+    _, sym, x = make("mlp")
+    sym = replace(sym, layouts={f"net.{n}": lay for n, lay in sym.layouts.items()})
+    with pytest.raises(VerificationError, match="a negative control must fail"):
+        verify(sym, Ignored(), x)
+
+
+def test_spaces_that_are_not_seen_are_listed():
+    model, sym, x = make("mlp")
+    nn.init.zeros_(model[4].weight)
+    report = measure(sym, model, x, randomise=False)
+    assert report.unseen == ("a", "b")
+    nn.init.normal_(model[4].weight)
+    nn.init.zeros_(model[2].weight)
+    report = verify(sym, model, x, randomise=False)
+    assert report.unseen == ("a",) and "not seen by these inputs: a" in str(report)
+
+
+class Casting(nn.Module):
+    """Casts to float32 inside, as some models do in their norms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = make("mlp")[0]
+
+    def forward(self, x):
+        return self.net[2:](self.net[:2](x).float().to(x.dtype))
+
+
+def test_tolerance_comes_from_the_lowest_precision_seen():
+    _, sym, x = make("mlp")
+    sym = replace(sym, layouts={f"net.{n}": lay for n, lay in sym.layouts.items()})
+    report = verify(sym, Casting(), x)
+    assert report.dtype == torch.float32 and 1e-12 < report.worst < report.rtol < 1e-4
+
+
+class Noisy(nn.Module):
+    def forward(self, x):
+        self.calls = getattr(self, "calls", 0) + 1
+        return x * self.calls
+
+
+def test_bad_input():
+    model, sym, x = make("mlp")
+    with pytest.raises(ValueError, match="same twice"):
+        verify(replace(sym, spaces=(), layouts={}), Noisy(), x)
+    nn.init.constant_(model[4].weight, float("nan"))
+    with pytest.raises(ValueError, match="finite numbers"):
+        verify(sym, model, x, randomise=False)
+
+
+def test_all_spaces_together_only():
+    model, sym, x = make("grouped")
+    report = verify(sym, model, x, per_space=False)
+    assert {c.space for c in report.checks} == {"all"} and len(report.controls) == 1
