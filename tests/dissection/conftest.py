@@ -34,9 +34,7 @@ def concept_set():
 def network():
     """A small ReLU CNN whose maps are smaller than the labels."""
     torch.manual_seed(1)
-    return nn.Sequential(
-        nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 8, 3, stride=2, padding=1), nn.ReLU()
-    )
+    return nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 8, 3, stride=2, padding=1), nn.ReLU())
 
 
 def _slow_iou(concept_set, maps, thresholds):

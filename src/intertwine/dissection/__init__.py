@@ -2,10 +2,18 @@
 
 from .colours import COLOURS, WithColours, name_colours
 from .concepts import Concept, ConceptBatch, ConceptSet, Sample, Subset, TensorConcepts
+from .dissect import dissect
 from .quantiles import Thresholds, TopSketch, exact_thresholds, sketch_thresholds
+from .result import ArmResult, Count, Dissection, Picture
 from .rotation import Rotation, random_rotation
 
 __all__ = [
+    "dissect",
+    # what comes back
+    "Dissection",
+    "ArmResult",
+    "Count",
+    "Picture",
     # what units are compared with
     "Concept",
     "ConceptBatch",

@@ -82,8 +82,8 @@ def _find_grid(tokens: int, image_size: tuple[int, int], layer: str) -> tuple[in
             if r and patches % r == 0 and r * width == patches // r * height:
                 return r, patches // r
     raise ValueError(
-        f"tokens must form a grid of the image's shape, with at most one class token before it. Got {tokens} tokens for "
-        f"{height} x {width} images at layer {layer!r}. Say grid=(rows, columns)."
+        f"tokens must form a grid of the image's shape, with at most one class token before it. Got {tokens} tokens "
+        f"for {height} x {width} images at layer {layer!r}. Say grid=(rows, columns)."
     )
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from .concepts import ConceptSet
 from .maps import LabelledMaps
 
-__all__ = ["Tally", "masks_above"]
+__all__ = ["Tally", "label_areas", "masks_above"]
 
 _EXACT_IN_FLOAT32 = 2**24  # counts of pixels of one image stay exact below this
 _MARGIN = 2.0**-30
@@ -100,6 +100,26 @@ class Tally:
         category = self._categories.argmax(1)
         union = self.unit_area[:, category].double() + self.concept_area - intersection
         return torch.where(union > 0, intersection / union.clamp_min(1), 0.0)
+
+
+def label_areas(batch: LabelledMaps, concepts: ConceptSet) -> tuple[Tensor, Tensor]:
+    """Pixels of each concept ``(C,)``, and pixels of the images that have a label of each category, in int64.
+
+    Args:
+        batch: A batch; its maps are not read.
+        concepts: The set that it is from.
+
+    Returns:
+        The two areas.
+    """
+    labels = batch.labels.flatten(2).long()
+    present, column, one_hot = _one_hot(labels, batch.image_labels, len(concepts.concepts))
+    image, concept = torch.nonzero(present, as_tuple=True)
+    sizes = one_hot.sum(2).long()[image, column[image, concept]]
+    area = torch.zeros(len(concepts.concepts), dtype=torch.int64, device=labels.device).index_add_(0, concept, sizes)
+    has_category = torch.zeros(len(labels), len(concepts.categories), dtype=torch.bool, device=labels.device)
+    has_category[image, concepts.category_of.to(labels.device)[concept]] = True
+    return area, has_category.sum(0) * labels.shape[2]
 
 
 def masks_above(maps: Tensor, limit: Tensor, size: torch.Size | tuple[int, int]) -> Tensor:

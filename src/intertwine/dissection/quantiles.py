@@ -123,12 +123,9 @@ class TopSketch:
 
         Returns:
             The thresholds.
-
-        Raises:
-            ValueError: If ``q`` is outside (0, 1) or nothing was taken in.
         """
         rank = self._rank(q)
-        values, above, upto, error = self._table()
+        values, _, upto, error = self._table()
         position = (upto <= rank).sum(1, keepdim=True).clamp_max(values.shape[1] - 1)
         return Thresholds(values.gather(1, position)[:, 0], error.gather(1, position)[:, 0], self.count)
 
@@ -156,7 +153,7 @@ class TopSketch:
         return min(int(q * self.count), self.count - 1)
 
     def _table(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Kept values in falling order, estimated counts before and up to each, and the bound on them, all ``(U, S)``."""
+        """Kept values in falling order, estimated counts before and up to each, the bound on them; all ``(U, S)``."""
         values = torch.cat(self._buffers, 1)
         weights = torch.cat([torch.full_like(b, 2**h, dtype=torch.int64) for h, b in enumerate(self._buffers)], 1)
         values, order = values.sort(stable=True, dim=1, descending=True)

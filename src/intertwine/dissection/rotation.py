@@ -24,8 +24,8 @@ _TOLERANCE = 1e-8  # how far from orthogonal a given matrix may be
 class Rotation:
     """A rotation taken apart into planes and angles.
 
-    ``Q = I + sum_k [(cos t_k - 1) (u_k u_k^T + v_k v_k^T) + sin t_k (v_k u_k^T - u_k v_k^T)]`` for the planes spanned by
-    the orthonormal ``u_k, v_k``; powers only multiply the angles.
+    ``Q = I + sum_k [(cos t_k - 1) (u_k u_k^T + v_k v_k^T) + sin t_k (v_k u_k^T - u_k v_k^T)]`` for the planes spanned
+    by the orthonormal ``u_k, v_k``; powers only multiply the angles.
 
     Args:
         first: The vectors ``u_k`` as columns, ``(n, m)`` with ``m <= n / 2``, in float64.

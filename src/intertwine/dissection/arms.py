@@ -1,0 +1,87 @@
+"""The bases in which a layer is dissected: powers of a random rotation, and random elements of G_ReLU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .rotation import Rotation, random_rotation
+
+__all__ = ["Arm", "plan_arms"]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One basis: what is done to the channels before they are dissected.
+
+    Args:
+        kind: ``"rotation"`` for ``Q^alpha``, ``"g_relu"`` for a permutation with positive scales.
+        alpha: Power of the rotation; 0 is the basis of the network itself. 1 for ``"g_relu"``.
+        seed: Which random rotation or element.
+    """
+
+    kind: Literal["rotation", "g_relu"]
+    alpha: float
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """A short name that is also a valid file name."""
+        return f"{self.kind}-{self.alpha:g}-{self.seed}"
+
+    def action(self, units: int) -> Callable[[Tensor], Tensor]:
+        """The map on channel axis 1 of maps ``(B, U, h', w')``; changed maps come in float64.
+
+        Args:
+            units: Number of channels ``U``.
+
+        Returns:
+            A function of maps.
+        """
+        generator = torch.Generator().manual_seed(self.seed)
+        if self.kind == "g_relu":
+            from ..groups import PositiveMonomial
+
+            element = PositiveMonomial(units).random(generator=generator)
+            return lambda maps: element.apply(maps.double(), dim=1)
+        if self.alpha == 0:
+            return lambda maps: maps
+        power = Rotation.of(random_rotation(units, generator)).power(self.alpha)
+        return lambda maps: _turn(power.to(maps.device), maps.double())
+
+
+def _turn(matrix: Tensor, maps: Tensor) -> Tensor:
+    return (matrix @ maps.flatten(2)).view_as(maps)
+
+
+def plan_arms(rotations: Sequence[float], seeds: Sequence[int], g_relu: int) -> tuple[Arm, ...]:
+    """All arms: each power for each seed, the power 0 once since it is the same for all, then elements of G_ReLU.
+
+    Args:
+        rotations: Powers ``alpha`` in [0, 1].
+        seeds: Seeds of the rotations.
+        g_relu: Number of random elements of G_ReLU.
+
+    Returns:
+        The arms; the network's own basis comes first and is always there.
+
+    Raises:
+        ValueError: If there is no seed or a power is outside [0, 1].
+    """
+    wrong = [a for a in rotations if not 0 <= a <= 1]
+    if wrong or not rotations:
+        raise ValueError(f"rotations must be powers in [0, 1]. Got {list(rotations)}.")
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds must be different and at least one. Got {list(seeds)}.")
+    if g_relu < 0:
+        raise ValueError(f"g_relu must be a number of elements, at least 0. Got {g_relu}.")
+    powers = sorted({float(a) for a in rotations} - {0.0})
+    return (
+        Arm("rotation", 0.0, seeds[0]),
+        *(Arm("rotation", alpha, seed) for alpha in powers for seed in seeds),
+        *(Arm("g_relu", 1.0, seed) for seed in range(g_relu)),
+    )

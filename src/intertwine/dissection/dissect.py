@@ -1,0 +1,243 @@
+"""Network dissection of one layer in its own basis, in rotated bases, and under its symmetry group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from .._progress import track
+from ..errors import DataError
+from .arms import Arm, plan_arms
+from .concepts import ConceptSet
+from .maps import LabelledMaps, MapStream, values_of
+from .overlap import Tally, label_areas
+from .pictures import TopImages, take_pictures
+from .quantiles import Thresholds, exact_thresholds, sketch_thresholds
+from .result import ArmResult, Dissection, Picture
+from .resume import Folder, digest, digest_data
+
+__all__ = ["dissect"]
+
+
+def dissect(
+    model: nn.Module,
+    layer: str,
+    concepts: ConceptSet,
+    rotations: Sequence[float] = (0, 0.25, 0.5, 0.75, 1),
+    *,
+    seeds: int | Sequence[int] = 5,
+    g_relu: int = 1,
+    quantile: float = 0.005,
+    iou: float = 0.04,
+    thresholds: Literal["exact", "sketch"] = "exact",
+    empty: Literal["error", "drop"] = "error",
+    transform: Callable[[Tensor], Any] | None = None,
+    channel_dim: int | None = None,
+    grid: tuple[int, int] | None = None,
+    batch_size: int = 32,
+    memory: int = 2**30,
+    device: torch.device | str | None = None,
+    pictures: int = 8,
+    resume: str | Path | None = None,
+    name: str | None = None,
+    progress: bool = False,
+) -> Dissection:
+    r"""Compare every unit of a layer with every concept, in the layer's own basis and in rotated ones.
+
+    A unit is a channel. Its mask in an image is where its map, upsampled bilinearly to the labels, exceeds the unit's
+    threshold: the value that a share ``quantile`` of all its values over the data set exceeds. The unit's concept is
+    the one with the largest intersection over union; with more than ``iou``, it is a detector of it.
+
+    The same is done after ``maps -> Q^alpha maps`` for random rotations ``Q`` of the channels. If the activation makes
+    its basis special, detectors become fewer with ``alpha``; if the layer has no activation, there is no reason for
+    that. Random elements of G_ReLU (permutations with positive scales) are run beside them: since thresholds are
+    computed anew, every finding must stay exactly the same. That is an identity and a check of the code, not evidence.
+
+    Args:
+        model: Any module.
+        layer: A layer with maps ``(N, C, H, W)`` or tokens ``(N, T, C)`` (see :func:`intertwine.taps.layers`).
+        concepts: Images with labels.
+        rotations: Powers ``alpha`` in [0, 1]; 0, the basis of the network, is always done.
+        seeds: Random rotations for each power: a number of them, or their seeds.
+        g_relu: Number of random elements of G_ReLU.
+        quantile: Share of a unit's values above its threshold.
+        iou: Intersection over union above which a unit is a detector.
+        thresholds: ``"exact"`` reads maps twice where needed; ``"sketch"`` once, with an error that the result states.
+        empty: What to do about concepts that no pixel carries: refuse, or leave them out and say so.
+        transform: Turns images ``(B, 3, H, W)`` in [0, 1] into the model's input, such as a normalisation.
+        channel_dim: Channel axis of the features, 1 or -1; ``None`` asks ``intertwine.taps``.
+        grid: Rows and columns of patches, for tokens that do not form a grid of the image's shape.
+        batch_size: Images in a batch.
+        memory: Bytes that maps and labels may take; beyond it the model runs again for every basis.
+        device: Where the model's inputs go; ``None`` for where the model is.
+        pictures: Number of best units to show for the lowest, the middle and the highest power; 0 for none.
+        resume: A folder where each basis is saved when it is done; a second call with the same arguments goes on there.
+        name: Name of the model in the result; ``None`` for its class.
+        progress: Whether to show how far the work is.
+
+    Returns:
+        The findings.
+
+    Example:
+        >>> from intertwine.dissection import TensorConcepts
+        >>> images = torch.randint(0, 256, (40, 3, 8, 8), dtype=torch.uint8, generator=torch.manual_seed(0))
+        >>> labels = torch.where(images[:, 2] > 250, 0, -1)          # "very blue" pixels
+        >>> model = nn.Conv2d(3, 4, 1, bias=False)
+        >>> model.weight.data = torch.eye(4, 3)[:, :, None, None]    # units: red, green, blue, nothing
+        >>> found = dissect(model, "", TensorConcepts(images, labels, ["very blue"]), rotations=[0], seeds=1)
+        >>> [round(iou, 1) for iou in found.own.iou]
+        [0.0, 0.0, 0.2, 0.0]
+        >>> found.own.detectors(0.04), found.unchanged
+        ((2,), True)
+
+    References:
+        Bau, Zhou, Khosla, Oliva, Torralba 2017, Network Dissection, sections 2 and 3.2.
+        Paper 1, section 6 and appendix F.
+    """
+    _check(quantile, iou, thresholds, empty)
+    arms = plan_arms(rotations, tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds), g_relu)
+    stream = MapStream(
+        model,
+        layer,
+        concepts,
+        batch_size=batch_size,
+        transform=transform,
+        channel_dim=channel_dim,
+        grid=grid,
+        device=device,
+        memory=memory,
+    )
+    settings = {"quantile": quantile, "thresholds": thresholds, "grid": grid, "channel_dim": channel_dim}
+    folder = Folder(resume, {**settings, "model": digest(model), "layer": layer, "data": digest_data(concepts)})
+    units, constant, coverage = _look(stream, empty, progress)
+    shown = _shown(arms) if pictures else set()
+    results: list[ArmResult] = []
+    wall: list[Picture] = []
+    for arm in track(arms, f"dissecting {layer or 'the output'}", enabled=progress):
+        loaded = folder.load(arm, pictures if arm in shown else 0)
+        result, taken = loaded or _one_basis(stream, arm, units, quantile, thresholds, pictures * (arm in shown))
+        if not loaded:
+            folder.save(result, taken, pictures if arm in shown else 0)
+        results.append(result)
+        wall.extend(taken)
+    return Dissection(
+        model=name or type(model).__name__,
+        layer=layer,
+        data=concepts.name,
+        images=len(concepts),
+        units=units,
+        concepts=concepts.concepts,
+        coverage=coverage,
+        constant=constant,
+        quantile=quantile,
+        iou_threshold=iou,
+        arms=tuple(results),
+        pictures=tuple(wall),
+        notes=_notes(results, concepts, coverage, quantile, iou, constant, units),
+        versions=_versions(),
+    )
+
+
+def _one_basis(
+    stream: MapStream, arm: Arm, units: int, quantile: float, mode: str, pictures: int
+) -> tuple[ArmResult, tuple[Picture, ...]]:
+    """Thresholds, then overlaps, of all units in one basis."""
+    action = arm.action(units)
+    values = lambda: (values_of(action(batch.maps)) for batch in stream)
+    found: Thresholds = exact_thresholds(values, quantile) if mode == "exact" else sketch_thresholds(values(), quantile)
+    tally, images = Tally(stream.concepts, found.value), TopImages(units)
+    for batch in stream:
+        turned = LabelledMaps(action(batch.maps), batch.labels, batch.image_labels, batch.index)
+        tally.update(turned)
+        if pictures:
+            images.update(turned)
+    best, concept = tally.iou().cpu().max(1)
+    concept = torch.where(best > 0, concept, -1)
+    result = ArmResult(arm, tuple(concept.tolist()), tuple(best.tolist()), found.share_error)
+    taken = take_pictures(stream, result, action, found.value, images, pictures) if pictures else ()
+    return result, taken
+
+
+def _look(stream: MapStream, empty: str, progress: bool) -> tuple[int, tuple[int, ...], tuple[float, ...]]:
+    """The first pass: number of units, constant units, the share of pixels that each concept covers.
+
+    Raises:
+        DataError: If a concept is empty and that is not allowed, or all are.
+    """
+    data = stream.concepts
+    area, whole = torch.zeros(len(data.concepts)).long(), torch.zeros(len(data.categories)).long()
+    low = high = torch.empty(0)
+    for batch in stream.first_pass(progress):
+        of_concept, of_category = label_areas(batch, data)
+        area, whole = area + of_concept.cpu(), whole + of_category.cpu()
+        smallest, largest = (v.cpu() for v in torch.aminmax(values_of(batch.maps), dim=1))
+        low = torch.minimum(low, smallest) if low.numel() else smallest
+        high = torch.maximum(high, largest) if high.numel() else largest
+    missing = [c.name for c, pixels in zip(data.concepts, area.tolist()) if not pixels]
+    if len(missing) == len(data.concepts):
+        raise DataError(f"at least one concept of {data.name} must have pixels. Got none that has.")
+    if missing and empty == "error":
+        raise DataError(
+            f"every concept of {data.name} must have pixels in these {len(data)} images. "
+            f"Got none for {_listed(missing)}. Say empty='drop' to leave them out."
+        )
+    coverage = area / whole[data.category_of].clamp_min(1)
+    return len(low), tuple(torch.nonzero(low == high).flatten().tolist()), tuple(coverage.tolist())
+
+
+def _shown(arms: Sequence[Arm]) -> set[Arm]:
+    """The lowest, middle and highest power of the first rotation."""
+    path = [arms[0]] + [a for a in arms[1:] if a.kind == "rotation" and a.seed == arms[0].seed]
+    return {path[0], path[len(path) // 2], path[-1]}
+
+
+def _notes(
+    results: Sequence[ArmResult],
+    data: ConceptSet,
+    coverage: Sequence[float],
+    quantile: float,
+    iou: float,
+    constant: tuple[int, ...],
+    units: int,
+) -> tuple[str, ...]:
+    notes = []
+    if missing := [c.name for c, share in zip(data.concepts, coverage) if not share]:
+        notes.append(f"{len(missing)} concepts have no pixel and were left out: {_listed(missing)}.")
+    if wide := [c.name for c, share in zip(data.concepts, coverage) if share * iou > quantile]:
+        notes.append(
+            f"{len(wide)} concepts cover more than {quantile / iou:.3g} of the pixels, so that a mask of the top "
+            f"{quantile:.2%} cannot reach an IoU of {iou:g}: {_listed(wide)}. A larger quantile could find them."
+        )
+    if constant:
+        notes.append(f"{len(constant)} of {units} units are constant and cannot be detectors in their own basis.")
+    if error := max(r.rank_error for r in results):
+        notes.append(f"Thresholds come from a sketch: each is exact for a quantile at most {error:.2%} away.")
+    changed = [r.arm.seed for r in results if r.arm.kind == "g_relu" and r.findings() != results[0].findings()]
+    if changed:
+        notes.append(f"Findings changed under the G_ReLU elements of seeds {changed}, which must not happen.")
+    return tuple(notes)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:12]) + (" ..." if len(names) > 12 else "")
+
+
+def _check(quantile: float, iou: float, thresholds: str, empty: str) -> None:
+    if not 0 < quantile < 1:
+        raise ValueError(f"quantile must be a share in (0, 1), such as 0.005. Got {quantile}.")
+    if not 0 <= iou < 1:
+        raise ValueError(f"iou must be in [0, 1), such as 0.04. Got {iou}.")
+    if thresholds not in ("exact", "sketch"):
+        raise ValueError(f"thresholds must be 'exact' or 'sketch'. Got {thresholds!r}.")
+    if empty not in ("error", "drop"):
+        raise ValueError(f"empty must be 'error' or 'drop'. Got {empty!r}.")
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {name: version(name) for name in ("intertwine", "torch")}

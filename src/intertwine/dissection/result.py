@@ -1,0 +1,259 @@
+"""What dissection finds: the best concept of every unit in every basis, and detector counts with intervals."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from math import sqrt
+from typing import TYPE_CHECKING, Any, Self
+
+from .._result import Result
+from .arms import Arm
+from .concepts import Concept
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["ArmResult", "Count", "Dissection", "Picture"]
+
+
+@dataclass(frozen=True)
+class ArmResult:
+    """The best concept of every unit in one basis.
+
+    Args:
+        arm: The basis.
+        concept: For each unit, the index of the concept with the largest IoU; -1 where no concept overlaps.
+        iou: That IoU.
+        rank_error: Largest error of a threshold, as a share of the unit's values; 0 when exact.
+    """
+
+    arm: Arm
+    concept: tuple[int, ...]
+    iou: tuple[float, ...]
+    rank_error: float
+
+    def detectors(self, threshold: float) -> tuple[int, ...]:
+        """Units whose IoU is larger than ``threshold``."""
+        return tuple(u for u, iou in enumerate(self.iou) if iou > threshold)
+
+    def findings(self) -> list[tuple[int, float]]:
+        """Concepts and IoUs of all units without their order: what a permutation with scales must not change."""
+        return sorted(zip(self.concept, self.iou))
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What one of the best units looks at.
+
+    Args:
+        arm: Name of the basis.
+        unit: The unit.
+        concept: Index of its best concept.
+        iou: Its IoU with it.
+        place: 0 for the image with the largest activation, then the next ones.
+        image: Place of the image in the concept set.
+        jpeg: The image with the outline of the unit's mask, as base64 of a JPEG file.
+    """
+
+    arm: str
+    unit: int
+    concept: int
+    iou: float
+    place: int
+    image: int
+    jpeg: str
+
+
+@dataclass(frozen=True)
+class Count:
+    """A count over seeds.
+
+    Args:
+        kind: Kind of basis.
+        alpha: Power of the rotation.
+        seeds: Number of random elements counted.
+        mean: Mean count.
+        low: Lower end of the 95 % interval of the mean over seeds; equals ``mean`` where there is one count.
+        high: Upper end.
+    """
+
+    kind: str
+    alpha: float
+    seeds: int
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def over(cls, kind: str, alpha: float, values: list[int]) -> Count:
+        """Mean and Student's interval of ``values``."""
+        n, mean = len(values), sum(values) / len(values)
+        half = 0.0
+        if n > 1:
+            from scipy.stats import t
+
+            half = float(t.ppf(0.975, n - 1)) * sqrt(sum((v - mean) ** 2 for v in values) / (n - 1) / n)
+        return cls(kind, alpha, n, mean, mean - half, mean + half)
+
+
+@dataclass(frozen=True)
+class Dissection(Result):
+    """The result of ``intertwine.dissect``.
+
+    Args:
+        model: Name of the model.
+        layer: The layer.
+        data: Name of the concept set.
+        images: Number of images.
+        units: Number of units (channels).
+        concepts: The concepts.
+        coverage: For each concept, its share of the pixels of the images that have a label of its category; 0 for a
+            concept that was left out because no pixel carries it.
+        constant: Units whose map is the same constant everywhere in the network's own basis; never detectors there.
+        quantile: Share of a unit's values above its threshold.
+        iou_threshold: IoU above which a unit is a detector.
+        arms: One result for each basis; the network's own comes first.
+        pictures: The best units of a few bases.
+        notes: What a reader must know.
+        versions: Of intertwine and torch.
+    """
+
+    model: str
+    layer: str
+    data: str
+    images: int
+    units: int
+    concepts: tuple[Concept, ...]
+    coverage: tuple[float, ...]
+    constant: tuple[int, ...]
+    quantile: float
+    iou_threshold: float
+    arms: tuple[ArmResult, ...]
+    pictures: tuple[Picture, ...]
+    notes: tuple[str, ...]
+    versions: dict[str, str]
+
+    @property
+    def own(self) -> ArmResult:
+        """The network's own basis."""
+        return self.arms[0]
+
+    @cached_property
+    def categories(self) -> tuple[str, ...]:
+        """Categories in the order of the concepts."""
+        return tuple(dict.fromkeys(c.category for c in self.concepts))
+
+    @property
+    def unchanged(self) -> bool | None:
+        """Whether every random element of G_ReLU left all findings exactly as they are; ``None`` without such arms."""
+        found = [a.findings() for a in self.arms if a.arm.kind == "g_relu"]
+        return all(f == self.own.findings() for f in found) if found else None
+
+    def counts(self, category: str | None = None, unique: bool = False) -> tuple[Count, ...]:
+        """Detectors for each power of the rotation, with intervals over seeds, then for G_ReLU.
+
+        Args:
+            category: Count only units whose best concept belongs to it.
+            unique: Count different concepts instead of units.
+
+        Returns:
+            Counts in rising order of ``alpha``.
+
+        Raises:
+            ValueError: If there is no such category.
+        """
+        if category is not None and category not in self.categories:
+            raise ValueError(f"category must be one of {', '.join(self.categories)}. Got {category!r}.")
+        groups: dict[tuple[str, float], list[int]] = {}
+        for result in self.arms:
+            found = [result.concept[u] for u in result.detectors(self.iou_threshold)]
+            found = [c for c in found if category is None or self.concepts[c].category == category]
+            groups.setdefault((result.arm.kind, result.arm.alpha), []).append(len(set(found) if unique else found))
+        return tuple(Count.over(kind, alpha, values) for (kind, alpha), values in groups.items())
+
+    def table(self) -> pd.DataFrame:
+        """One row for each power of the rotation and one for G_ReLU: detectors, share, unique, by category."""
+        import pandas as pd
+
+        total, unique = self.counts(), self.counts(unique=True)
+        by_category = {c: self.counts(c) for c in self.categories}
+        return pd.DataFrame(
+            [
+                {
+                    "basis": count.kind,
+                    "alpha": count.alpha,
+                    "seeds": count.seeds,
+                    "detectors": count.mean,
+                    "low": count.low,
+                    "high": count.high,
+                    "share": count.mean / self.units,
+                    "unique": unique[i].mean,
+                    **{c: counts[i].mean for c, counts in by_category.items()},
+                }
+                for i, count in enumerate(total)
+            ]
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each unit in each basis."""
+        import pandas as pd
+
+        rows = [
+            {
+                "basis": result.arm.kind,
+                "alpha": result.arm.alpha,
+                "seed": result.arm.seed,
+                "unit": unit,
+                "concept": self.concepts[c].name if c >= 0 else None,
+                "category": self.concepts[c].category if c >= 0 else None,
+                "iou": iou,
+                "detector": iou > self.iou_threshold,
+            }
+            for result in self.arms
+            for unit, (c, iou) in enumerate(zip(result.concept, result.iou))
+        ]
+        return pd.DataFrame(rows)
+
+    def by_concept(self, result: ArmResult) -> list[tuple[Concept, int]]:
+        """Concepts that have detectors in one basis, with how many, the most first."""
+        found = Counter(result.concept[u] for u in result.detectors(self.iou_threshold))
+        return [(self.concepts[c], n) for c, n in found.most_common()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Rebuild a result from ``to_dict``'s data."""
+        return cls(
+            **{
+                **data,
+                "concepts": tuple(Concept(**c) for c in data["concepts"]),
+                "coverage": tuple(data["coverage"]),
+                "constant": tuple(data["constant"]),
+                "arms": tuple(arm_from_dict(a) for a in data["arms"]),
+                "pictures": tuple(Picture(**p) for p in data["pictures"]),
+                "notes": tuple(data["notes"]),
+            }
+        )
+
+    def __str__(self) -> str:
+        lines = [
+            f"Dissection of {self.layer} in {self.model}: {self.units} units, {self.images} images of {self.data}, "
+            f"{len(self.concepts)} concepts, IoU > {self.iou_threshold:g}",
+            "basis             detectors (95 %)       share  unique",
+        ]
+        for total, unique in zip(self.counts(), self.counts(unique=True)):
+            basis = f"rotation^{total.alpha:g}" if total.kind == "rotation" else "G_ReLU element"
+            interval = f"({total.low:.1f}..{total.high:.1f})" if total.seeds > 1 else ""
+            share = total.mean / self.units
+            lines.append(f"{basis:16}  {total.mean:6.1f} {interval:14}  {share:6.1%}  {unique.mean:6.1f}")
+        return "\n".join([*lines, *self.notes])
+
+
+def arm_from_dict(data: dict[str, Any]) -> ArmResult:
+    """Rebuild the result of one basis from plain data."""
+    return ArmResult(Arm(**data["arm"]), tuple(data["concept"]), tuple(data["iou"]), data["rank_error"])

@@ -1,0 +1,76 @@
+"""Going on after a stop: every finished basis is a file, and a folder belongs to one plan."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from .._io import read_json, write_json
+from .arms import Arm
+from .concepts import ConceptSet
+from .result import ArmResult, Picture, arm_from_dict
+
+__all__ = ["Folder", "digest", "digest_data"]
+
+
+class Folder:
+    """Finished bases on disk, for one plan.
+
+    Args:
+        path: The folder; ``None`` keeps nothing.
+        plan: What all bases have in common, as plain JSON data.
+
+    Raises:
+        ValueError: If the folder holds bases of another plan.
+    """
+
+    def __init__(self, path: str | Path | None, plan: Mapping[str, Any]) -> None:
+        self._path = None if path is None else Path(path)
+        if self._path is None:
+            return
+        file, plan = self._path / "plan.json", {**plan, "grid": plan["grid"] and list(plan["grid"])}
+        if file.exists() and (before := read_json(file)) != plan:
+            differing = sorted(k for k in plan if before.get(k) != plan[k])
+            raise ValueError(
+                f"resume must be a folder of the same dissection. Got {str(path)!r}, where {', '.join(differing)} "
+                "differ. Use another folder."
+            )
+        write_json(file, plan)
+
+    def load(self, arm: Arm, pictures: int) -> tuple[ArmResult, tuple[Picture, ...]] | None:
+        """What was found in a basis, if it is finished."""
+        file = self._path and self._path / f"{arm.name}.json"
+        if not file or not file.exists() or (data := read_json(file))["asked"] < pictures:
+            return None
+        shown = tuple(Picture(**p) for p in data["pictures"]) if pictures else ()
+        return arm_from_dict(data["result"]), shown
+
+    def save(self, result: ArmResult, pictures: tuple[Picture, ...], asked: int) -> None:
+        """Write a finished basis."""
+        if self._path:
+            data = {"result": asdict(result), "pictures": [asdict(p) for p in pictures], "asked": asked}
+            write_json(self._path / f"{result.arm.name}.json", data)
+
+
+def digest(model: nn.Module) -> str:
+    """A hash of all weights."""
+    found = hashlib.sha256(type(model).__qualname__.encode())
+    for key, tensor in sorted(model.state_dict().items()):
+        found.update(key.encode())
+        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()[:32]
+
+
+def digest_data(concepts: ConceptSet) -> str:
+    """A hash of a concept set's names and of its first and last image."""
+    found = hashlib.sha256(repr((concepts.name, len(concepts), concepts.concepts)).encode())
+    for i in (0, len(concepts) - 1):
+        for tensor in (concepts[i].image, concepts[i].labels.long()):
+            found.update(tensor.contiguous().numpy().tobytes())
+    return found.hexdigest()[:32]

@@ -1,0 +1,76 @@
+"""Images and label masks from files or bytes, brought to one size; a bad file is named."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...dissection import Sample
+from ...errors import DataError
+
+__all__ = ["fitted", "read_image", "read_mask", "read_packed_mask"]
+
+
+def read_image(source: bytes | Path, name: str) -> Tensor:
+    """An image as ``(3, H, W)`` in ``uint8``."""
+    return torch.from_numpy(_open(source, name, "RGB").copy()).permute(2, 0, 1)
+
+
+def read_mask(source: bytes | Path, name: str) -> Tensor:
+    """A mask whose pixel values are label numbers, ``(h, w)`` in int64.
+
+    Raises:
+        DataError: If the file has several channels: then its numbers are colours, not labels.
+    """
+    array = _open(source, name, None)
+    if array.ndim != 2 or array.dtype.kind not in "uib":
+        raise DataError(
+            f"mask {name} must have one channel of label numbers (grey or palette). Got {array.shape} in "
+            f"{array.dtype}. Convert colour-coded masks to label numbers first."
+        )
+    return torch.from_numpy(array.astype(np.int64))
+
+
+def read_packed_mask(source: bytes | Path, name: str) -> Tensor:
+    """A mask with label numbers ``red + 256 * green``, Broden's coding, ``(h, w)`` in int64."""
+    array = _open(source, name, "RGB").astype(np.int64)
+    return torch.from_numpy(array[:, :, 0] + 256 * array[:, :, 1])
+
+
+def fitted(image: Tensor, labels: Tensor, whole: Tensor, size: tuple[int, int] | None) -> Sample:
+    """A sample with its image resized by area and its labels by nearest neighbour.
+
+    Args:
+        image: ``(3, H, W)`` in ``uint8``.
+        labels: ``(K, h, w)``.
+        whole: ``(J,)``.
+        size: ``(height, width)`` of image and labels; ``None`` leaves both.
+
+    Returns:
+        The sample.
+    """
+    if size is not None:
+        small = F.interpolate(image[None].float(), size=size, mode="bilinear", antialias=True, align_corners=False)
+        image = small[0].round().clamp(0, 255).to(torch.uint8)
+        # float64 holds every label number exactly
+        labels = F.interpolate(labels[None].double(), size=size, mode="nearest-exact")[0].long()
+    return Sample(image, labels, whole)
+
+
+def _open(source: bytes | Path, name: str, mode: str | None) -> np.ndarray:
+    from PIL import Image, UnidentifiedImageError
+
+    if isinstance(source, Path) and not source.is_file():
+        raise DataError(f"{name} must be an existing file. Got {str(source)!r}.")
+    stream: Any = io.BytesIO(source) if isinstance(source, bytes) else source
+    try:
+        with Image.open(stream) as image:
+            return np.asarray(image.convert(mode) if mode else image)
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(f"{name} must be an image that decodes. Got a damaged one ({error}).") from None

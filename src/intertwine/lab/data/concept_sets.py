@@ -1,0 +1,75 @@
+"""Concept sets from a line of text, as the command line gives it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...dissection import ConceptSet, WithColours
+from .broden import BrodenConcepts
+from .coco import CocoConcepts
+from .segmentation import FolderConcepts, ParquetConcepts
+from .synthetic_concepts import GeneratedConcepts
+
+__all__ = ["load_concepts"]
+
+_FORMS = "generated, parquet:FILE, masks:FOLDER, coco:ANNOTATIONS.json@IMAGES, broden:FOLDER"
+
+
+def load_concepts(
+    spec: str,
+    *,
+    images: int | None = None,
+    size: tuple[int, int] | None = None,
+    split: str | None = None,
+    seed: int = 0,
+) -> ConceptSet:
+    """Open a concept set.
+
+    Args:
+        spec: ``generated``, ``parquet:FILE``, ``masks:FOLDER``, ``coco:ANNOTATIONS.json@IMAGES`` or ``broden:FOLDER``;
+            with ``+colours`` at the end, colours computed from the pixels are added.
+        images: Take the first images only; for ``generated``, how many to draw.
+        size: ``(height, width)`` to bring images and labels to; not for Broden, which has one size.
+        split: For parquet and Broden: only this split.
+        seed: For ``generated``.
+
+    Returns:
+        The set.
+
+    Raises:
+        ValueError: If the form is unknown, or an option does not belong to it.
+
+    Example:
+        >>> load_concepts("generated", images=20)
+        GeneratedConcepts('generated', 20 images, 10 texture, 8 colour, 7 shape, 6 object)
+    """
+    text, colours = (spec.removesuffix("+colours"), True) if spec.endswith("+colours") else (spec, False)
+    kind, _, path = text.partition(":")
+    if split is not None and kind not in ("parquet", "broden"):
+        raise ValueError(f"split must be left out for {kind!r}: only parquet and broden have splits. Got {split!r}.")
+    if kind == "generated" and not path:
+        found: ConceptSet = GeneratedConcepts(images or 1000, _square(size), seed)
+        images = None
+    elif kind == "parquet" and path:
+        found = ParquetConcepts(path, split, size)
+    elif kind == "masks" and path:
+        found = FolderConcepts(path, size)
+    elif kind == "coco" and "@" in path:
+        annotations, _, folder = path.rpartition("@")
+        found = CocoConcepts(annotations, folder, size)
+    elif kind == "broden" and path:
+        if size is not None:
+            raise ValueError(f"size must be left out for broden, whose files have one size. Got {size}.")
+        found = BrodenConcepts(Path(path), split)
+    else:
+        raise ValueError(f"concepts must be one of {_FORMS}, with or without +colours. Got {spec!r}.")
+    if images is not None:
+        found = found.subset(range(min(images, len(found))))
+    return WithColours(found) if colours else found
+
+
+def _square(size: tuple[int, int] | None) -> int:
+    height, width = size or (64, 64)
+    if height != width:
+        raise ValueError(f"size must be square for generated. Got {height} x {width}.")
+    return height

@@ -1,0 +1,308 @@
+"""The whole way from a model to detectors: laws, invariance, resuming, bad input."""
+
+import json
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from intertwine.dissection import Concept, Dissection, TensorConcepts, WithColours, dissect
+from intertwine.dissection.arms import Arm, plan_arms
+from intertwine.errors import DataError
+
+FAST = {"seeds": 2, "pictures": 0}
+
+
+@pytest.fixture
+def found(network, concept_set):
+    return dissect(network, "3", concept_set, quantile=0.1, seeds=2, g_relu=3, pictures=2)
+
+
+def test_own_basis_equals_the_direct_computation(network, concept_set, slow_iou, found):
+    images = torch.stack([concept_set[i].image for i in range(9)]).float() / 255
+    with torch.no_grad():
+        maps = network(images)
+    values = maps.transpose(0, 1).flatten(1).sort(1, descending=True).values
+    thresholds = values[:, int(0.1 * values.shape[1])].double()
+    best, concept = slow_iou(concept_set, maps, thresholds).max(1)
+    assert found.own.iou == tuple(best.tolist())
+    assert found.own.concept == tuple(torch.where(best > 0, concept, -1).tolist())
+
+
+def test_elements_of_g_relu_change_nothing(found):
+    elements = [a for a in found.arms if a.arm.kind == "g_relu"]
+    assert len(elements) == 3
+    assert found.unchanged is True
+    for result in elements:
+        assert result.findings() == found.own.findings()  # equal floats, not close ones
+        assert result.iou != found.own.iou  # the units were really permuted
+    for counts in (found.counts(), found.counts(unique=True), *(found.counts(c) for c in found.categories)):
+        assert counts[-1].mean == counts[0].mean
+
+
+@pytest.mark.parametrize("layer", ["0", "1", "2"])
+def test_g_relu_changes_nothing_with_and_without_activation(network, concept_set, layer):
+    found = dissect(network, layer, concept_set, [0], quantile=0.05, g_relu=5, **FAST)
+    assert found.unchanged is True
+
+
+def test_the_equality_check_can_fail(network, concept_set, monkeypatch):
+    # a general scaling is not in the group: negative factors turn masks inside out
+    def negative(self, units):
+        return (lambda maps: maps) if self.kind == "rotation" else (lambda maps: -maps.double())
+
+    monkeypatch.setattr(Arm, "action", negative)
+    found = dissect(network, "2", concept_set, [0], quantile=0.1, **FAST)
+    assert found.unchanged is False
+    assert any("must not happen" in note for note in found.notes)
+
+
+def test_rotations_change_findings_and_identity_power_does_not(found):
+    own = [a for a in found.arms if a.arm.alpha == 0]
+    assert len(own) == 1
+    turned = [a for a in found.arms if a.arm.kind == "rotation" and a.arm.alpha > 0]
+    assert len(turned) == 8
+    assert all(a.findings() != found.own.findings() for a in turned)
+    assert turned[0].findings() != turned[1].findings()  # seeds differ
+
+
+def test_permuted_network_has_permuted_units(network, concept_set):
+    order = torch.randperm(8)
+    twin = nn.Sequential(*network)
+    twin[2] = nn.Conv2d(6, 8, 3, stride=2, padding=1)
+    twin[2].weight.data, twin[2].bias.data = network[2].weight.data[order], network[2].bias.data[order]
+    a = dissect(network, "3", concept_set, [0], quantile=0.1, g_relu=0, **FAST)
+    b = dissect(twin, "3", concept_set, [0], quantile=0.1, g_relu=0, **FAST)
+    assert [a.own.iou[i] for i in order] == list(b.own.iou)
+    assert a.unchanged is None
+
+
+@pytest.mark.parametrize("options", [{"memory": 0}, {"batch_size": 2}, {"memory": 0, "batch_size": 4}])
+def test_memory_and_batches_do_not_change_findings(network, concept_set, found, options):
+    again = dissect(network, "3", concept_set, quantile=0.1, seeds=2, g_relu=3, pictures=0, **options)
+    assert [a.concept for a in again.arms] == [a.concept for a in found.arms]
+    assert again.own.iou == found.own.iou
+
+
+def test_sketched_thresholds_say_their_error(network, concept_set):
+    found = dissect(network, "3", concept_set, [0], quantile=0.1, thresholds="sketch", **FAST)
+    assert found.own.rank_error == 0  # the set is small: the sketch is exact
+
+
+def test_model_is_left_as_it_was(network, concept_set):
+    network.train()
+    before = {k: v.clone() for k, v in network.state_dict().items()}
+    dissect(network, "3", concept_set, [0], **FAST)
+    assert network.training
+    assert all(torch.equal(v, before[k]) for k, v in network.state_dict().items())
+    assert not any(m._forward_hooks for m in network.modules())
+
+
+def test_same_seed_same_result(network, concept_set, found):
+    again = dissect(network, "3", concept_set, quantile=0.1, seeds=2, g_relu=3, pictures=2)
+    assert again == found
+
+
+def test_saving_and_loading(found, tmp_path):
+    assert Dissection.load(found.save(tmp_path / "d.json")) == found
+    frame = found.to_frame()
+    assert len(frame) == 8 * len(found.arms)
+    assert set(frame["concept"].dropna()) <= {c.name for c in found.concepts}
+    table = found.table()
+    assert list(table["alpha"]) == [0, 0.25, 0.5, 0.75, 1, 1]
+    assert (table["low"] <= table["detectors"]).all()
+    assert (sum(table[c] for c in found.categories) == table["detectors"]).all()
+    assert "rotation^0.25" in str(found)
+
+
+def test_intervals_are_students(found):
+    from scipy import stats
+
+    counts = [len(a.detectors(found.iou_threshold)) for a in found.arms if a.arm.alpha == 0.5]
+    count = next(c for c in found.counts() if c.alpha == 0.5)
+    assert count.mean == sum(counts) / 2
+    low, high = (
+        stats.t.interval(0.95, 1, count.mean, stats.sem(counts)) if counts[0] != counts[1] else (count.mean,) * 2
+    )
+    assert (count.low, count.high) == pytest.approx((low, high))
+
+
+def test_pictures_show_the_best_units(found):
+    import base64
+    import io
+
+    from PIL import Image
+
+    assert {p.arm for p in found.pictures} == {"rotation-0-0", "rotation-0.5-0", "rotation-1-0"}
+    own = [p for p in found.pictures if p.arm == "rotation-0-0"]
+    assert own[0].iou == max(found.own.iou)
+    assert [p.place for p in own[:4]] == [0, 1, 2, 3]
+    assert Image.open(io.BytesIO(base64.b64decode(own[0].jpeg))).format == "JPEG"
+
+
+def test_resume_goes_on_where_it_stopped(network, concept_set, found, tmp_path, monkeypatch):
+    module = sys.modules[dissect.__module__]
+    real, calls = module._one_basis, []
+
+    def stops(stream, arm, *rest):
+        calls.append(arm)
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        return real(stream, arm, *rest)
+
+    monkeypatch.setattr(module, "_one_basis", stops)
+    options = {"quantile": 0.1, "seeds": 2, "g_relu": 3, "pictures": 2, "resume": tmp_path}
+    with pytest.raises(KeyboardInterrupt):
+        dissect(network, "3", concept_set, **options)
+    assert len(list(tmp_path.glob("*-*.json"))) == 4
+    calls[:] = [None] * 10  # count on from here, without stopping
+    assert dissect(network, "3", concept_set, **options) == found
+    assert len(calls) == 10 + len(found.arms) - 4
+    assert dissect(network, "3", concept_set, **options) == found
+    assert len(calls) == 10 + len(found.arms) - 4
+
+
+def test_resume_refuses_another_plan(network, concept_set, tmp_path):
+    dissect(network, "3", concept_set, [0], resume=tmp_path, **FAST)
+    with pytest.raises(ValueError, match=r"resume must be a folder of the same dissection.*quantile"):
+        dissect(network, "3", concept_set, [0], resume=tmp_path, quantile=0.1, **FAST)
+    with torch.no_grad():
+        network[0].weight += 1
+    with pytest.raises(ValueError, match="model"):
+        dissect(network, "3", concept_set, [0], resume=tmp_path, **FAST)
+    assert json.loads((tmp_path / "plan.json").read_text())["layer"] == "3"
+
+
+class Tokens(nn.Module):
+    """Patches of 4 x 5 pixels as tokens, after ``extra`` further tokens."""
+
+    def __init__(self, extra):
+        super().__init__()
+        self.patch, self.extra, self.norm = nn.Conv2d(3, 8, (4, 5), (4, 5)), extra, nn.LayerNorm(8)
+
+    def forward(self, x):
+        tokens = self.patch(x).flatten(2).transpose(1, 2)
+        first = tokens.new_zeros(len(x), self.extra, 8)
+        return self.norm(torch.cat([first, tokens], 1))
+
+
+@pytest.mark.parametrize("extra", [0, 1, 3])
+def test_tokens_form_a_grid(concept_set, extra):
+    torch.manual_seed(0)
+    model = Tokens(extra)
+    found = dissect(model, "norm", concept_set, [0, 1], quantile=0.1, grid=(3, 2), **FAST)
+    plain = nn.Sequential(model.patch, ChannelNorm())
+    assert found.own.iou == dissect(plain, "1", concept_set, [0], quantile=0.1, **FAST).own.iou
+
+
+class ChannelNorm(nn.Module):
+    def forward(self, x):
+        return nn.functional.layer_norm(x.movedim(1, -1), (8,)).movedim(-1, 1)
+
+
+def test_square_grid_is_found_by_itself():
+    images = torch.randint(0, 256, (4, 3, 16, 16), dtype=torch.uint8)
+    data = TensorConcepts(images, torch.randint(-1, 2, (4, 16, 16)), ["a", "b"])
+    for extra in (0, 1):
+        assert dissect(with_square_patches(extra), "norm", data, [0], quantile=0.2, **FAST).units == 8
+    with pytest.raises(ValueError, match=r"tokens must form a grid.*Got 18 tokens for 16 x 16.*Say grid="):
+        dissect(with_square_patches(2), "norm", data, [0], **FAST)
+
+
+def with_square_patches(extra):
+    model = Tokens(extra)
+    model.patch = nn.Conv2d(3, 8, 4, 4)
+    return model
+
+
+def test_layers_without_places_are_refused(concept_set):
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+    with pytest.raises(ValueError, match=r"one map for each unit.*Got \(.*, 2\).*before pooling.*grid="):
+        dissect(model, "3", concept_set, [0], **FAST)
+    with pytest.raises(ValueError, match="grid must have at most T = 6 patches"):
+        dissect(Tokens(0), "norm", concept_set, [0], grid=(3, 3), **FAST)
+
+
+def test_empty_concepts(network):
+    images = torch.randint(0, 256, (4, 3, 8, 8), dtype=torch.uint8)
+    data = TensorConcepts(images, torch.zeros(4, 8, 8).long(), ["all", "never"])
+    with pytest.raises(DataError, match=r"every concept of tensors must have pixels.*never.*empty='drop'"):
+        dissect(network, "3", data, [0], **FAST)
+    found = dissect(network, "3", data, [0], empty="drop", **FAST)
+    assert found.coverage == (1, 0)
+    assert 1 not in found.own.concept
+    assert "left out: never" in found.notes[0]
+    assert "cannot reach an IoU of 0.04: all" in found.notes[1]
+    nothing = TensorConcepts(images, -torch.ones(4, 8, 8).long(), ["a"])
+    with pytest.raises(DataError, match="at least one concept"):
+        dissect(network, "3", nothing, [0], empty="drop", **FAST)
+
+
+def test_nan_features_and_constant_units(concept_set, network):
+    with torch.no_grad():
+        network[2].weight[3], network[2].bias[3] = 0, -1
+    found = dissect(network, "3", concept_set, [0], quantile=0.1, **FAST)
+    assert found.constant == (3,)
+    assert found.own.iou[3] == 0
+    assert any("1 of 8 units are constant" in n for n in found.notes)
+    with torch.no_grad():
+        network[2].bias[3] = float("nan")
+    with pytest.raises(ValueError, match=r"must be finite. Got NaN or infinity in units \[3\]"):
+        dissect(network, "2", concept_set, [0], **FAST)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"quantile": 0}, r"quantile must be a share in \(0, 1\)"),
+        ({"iou": 1}, r"iou must be in \[0, 1\)"),
+        ({"thresholds": "guess"}, "thresholds must be 'exact' or 'sketch'"),
+        ({"empty": "keep"}, "empty must be 'error' or 'drop'"),
+        ({"rotations": [0, 2]}, r"rotations must be powers in \[0, 1\]"),
+        ({"rotations": []}, r"rotations must be powers in \[0, 1\]"),
+        ({"seeds": 0}, "seeds must be different and at least one"),
+        ({"seeds": [1, 1]}, "seeds must be different and at least one"),
+        ({"g_relu": -1}, "g_relu must be a number of elements"),
+        ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"layer": "9"}, "layers must be names of modules"),
+    ],
+)
+def test_bad_arguments_are_refused(network, concept_set, options, message):
+    with pytest.raises(ValueError, match=message):
+        dissect(network, options.pop("layer", "3"), concept_set, **options)
+
+
+def test_arms_cover_the_plan_once():
+    arms = plan_arms([0, 0.5, 1, 0.5], [3, 4], 2)
+    assert [(a.kind, a.alpha, a.seed) for a in arms] == [
+        ("rotation", 0, 3),
+        ("rotation", 0.5, 3),
+        ("rotation", 0.5, 4),
+        ("rotation", 1, 3),
+        ("rotation", 1, 4),
+        ("g_relu", 1, 0),
+        ("g_relu", 1, 1),
+    ]
+    assert plan_arms([1], [0], 0)[0].alpha == 0
+    assert len({a.name for a in arms}) == len(arms)
+
+
+def test_powers_of_one_seed_lie_on_one_path():
+    maps = torch.randn(2, 5, 3, 3, dtype=torch.float64)
+    half, whole = (Arm("rotation", alpha, 7).action(5) for alpha in (0.5, 1.0))
+    assert torch.allclose(half(half(maps)), whole(maps))
+
+
+def test_colours_from_pixels_can_be_dissected(concept_set):
+    images = torch.zeros(6, 3, 8, 8, dtype=torch.uint8)
+    images[:, 0, :4, :4] = 220
+    images[:, 2, 4:, 4:] = 220
+    data = WithColours(TensorConcepts(images, torch.zeros(6, 8, 8).long(), [Concept("all", "thing")]))
+    found = dissect(nn.Conv2d(3, 3, 1, bias=False).requires_grad_(False), "", data, [0], empty="drop", **FAST)
+    assert found.categories == ("thing", "colour")
+    identity = nn.Conv2d(3, 3, 1, bias=False)
+    identity.weight.data = torch.eye(3)[:, :, None, None]
+    found = dissect(identity, "", data, [0], quantile=0.3, empty="drop", **FAST)
+    assert [found.concepts[c].name if c >= 0 else None for c in found.own.concept] == ["red", None, "blue"]
+    assert found.own.iou == (1.0, 0.0, 1.0)
