@@ -4,13 +4,28 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-__all__ = ["add_product", "mirror", "row_tiles"]
+__all__ = ["add_product", "mirror", "row_tiles", "triangle_tiles"]
 
 
 def row_tiles(n: int, tile: int) -> Iterator[slice]:
     """Yield slices of at most ``tile`` rows."""
     for start in range(0, n, tile):
         yield slice(start, min(n, start + tile))
+
+
+def triangle_tiles(n: int, tile: int, corner: int | None = None) -> Iterator[tuple[slice, slice]]:
+    """Yield tiles (rows, columns) that cover the lower triangle; those on the diagonal in pieces of ``corner`` rows."""
+    for rows in row_tiles(n, tile):
+        for columns in row_tiles(rows.start, tile):
+            yield rows, columns
+        size, start = rows.stop - rows.start, rows.start
+        for inner in row_tiles(size, corner or tile):
+            for columns in row_tiles(inner.stop, corner or tile):
+                yield _shift(inner, start), _shift(columns, start)
+
+
+def _shift(part: slice, by: int) -> slice:
+    return slice(part.start + by, part.stop + by)
 
 
 def add_product(gram: Tensor, z: Tensor) -> None:

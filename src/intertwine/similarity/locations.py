@@ -1,6 +1,5 @@
 """Location-wise CKA: every position of every example counts as an example of its own."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import sqrt
 
@@ -10,7 +9,8 @@ from torch import Tensor
 from .._progress import track
 from ._features import Moments, check_same_examples, double, working_dtype
 from ._sides import living_channels
-from ._symmetric import row_tiles
+from ._symmetric import triangle_tiles
+from .maximum import fill_maximum
 
 __all__ = ["location_cka", "location_cost"]
 
@@ -91,7 +91,7 @@ def location_cka(
     chosen = _choose(x, y, samples, budget, seed)
     a, b = _rows(x, mx, chosen, kernel), _rows(y, my, chosen, kernel)
     cost = len(chosen) ** 2 * (a.shape[1] + b.shape[1]) / 2
-    tiles = [(r, c) for r in row_tiles(len(a), _TILE) for c in row_tiles(r.stop, _TILE)]
+    tiles = list(triangle_tiles(len(a), _TILE))
     sums = _Sums.zeros(len(a), a.device)
     for rows, columns in track(tiles, f"location-wise CKA, {cost:.1e} multiplications", enabled=progress):
         sums.add(rows, columns, *(_tile(z, rows, columns, kernel) for z in (a, b)))
@@ -99,7 +99,11 @@ def location_cka(
 
 
 def _choose(x: Tensor, y: Tensor, samples: int | None, budget: float, seed: int) -> Tensor:
-    """Indices of the locations, after checking what they cost."""
+    """Indices of the locations, after checking what they cost.
+
+    Raises:
+        ValueError: If they cost more than the budget, or are fewer than 4.
+    """
     everything = x.numel() // x.shape[1]
     n = everything if samples is None else min(samples, everything)
     if n < 4:
@@ -128,18 +132,10 @@ def _tile(z: Tensor, rows: slice, columns: slice, kernel: str) -> Tensor:
     """One tile of the Gram matrix in float64."""
     if kernel != "max":
         return double(z[rows] @ z[columns].T)
-    best = product = None
-    for a, b in _columns(z[rows], z[columns]):
-        if best is None:
-            best, product = torch.outer(a, b), torch.empty(len(a), len(b), dtype=z.dtype, device=z.device)
-        else:
-            torch.mul(a[:, None], b, out=product)
-            torch.maximum(best, product, out=best)
-    return double(best)  # type: ignore[arg-type]
-
-
-def _columns(left: Tensor, right: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    return zip(left.T.contiguous(), right.T.contiguous())
+    left, right = (z[part].T.contiguous()[:, :, None] for part in (rows, columns))
+    best, product = torch.empty(2, left.shape[1], right.shape[1], dtype=z.dtype, device=z.device)
+    fill_maximum(best, product, left, right, start=True)
+    return double(best)
 
 
 @dataclass
@@ -173,7 +169,11 @@ class _Sums:
                 total[columns] += tile.sum(0)
 
     def cka(self) -> float:
-        """Their CKA."""
+        """Their CKA.
+
+        Raises:
+            ValueError: If one of them is constant.
+        """
         kl = self._hsic(self.kl, self.k, self.l)
         kk, ll = self._hsic(self.kk, self.k, self.k), self._hsic(self.ll, self.l, self.l)
         if kk <= 1e-12 * self.kk or ll <= 1e-12 * self.ll:

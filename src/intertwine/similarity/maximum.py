@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ._blocks import channel_blocks
 from ._features import Moments, working_dtype
-from ._symmetric import mirror, row_tiles
+from ._symmetric import mirror, triangle_tiles
 from .kernels import Kernel
 
-__all__ = ["MaxKernel", "max_gram"]
+__all__ = ["MaxKernel", "fill_maximum", "max_gram"]
 
 
 @dataclass(frozen=True)
@@ -85,16 +85,17 @@ def max_gram(
     tile = min(n, tile or _tile(n, x.shape[2], x.device))
     gram = torch.empty(n, n, dtype=dtype, device=x.device)
     space = torch.empty(2, tile * tile, dtype=dtype, device=x.device)
-    fill = _fill_compiled if compiled and x.shape[2] == 1 else _fill
+    flat = x.shape[2] == 1
+    fill = _fill_compiled if compiled and flat else fill_maximum
+    tiles = list(triangle_tiles(n, tile, max(1, tile // 2) if flat else None))
     for count, block in enumerate(channel_blocks(x, dtype, shift, scale)):
-        for rows in row_tiles(n, tile):
-            for columns in row_tiles(rows.stop, tile):
-                here = gram[rows, columns]
-                best, product = (s[: here.numel()].view_as(here) for s in space)
-                if count:
-                    best.copy_(here)
-                fill(best, product, block[:, rows], block[:, columns], start=count == 0)
-                here.copy_(best)
+        for rows, columns in tiles:
+            here = gram[rows, columns]
+            best, product = (s[: here.numel()].view_as(here) for s in space)
+            if count:
+                best.copy_(here)
+            fill(best, product, block[:, rows], block[:, columns], start=count == 0)
+            here.copy_(best)
     return mirror(gram)
 
 
@@ -109,7 +110,7 @@ def _tile(n: int, p: int, device: torch.device) -> int:
     return 512
 
 
-def _fill(best: Tensor, product: Tensor, left: Tensor, right: Tensor, start: bool) -> None:
+def fill_maximum(best: Tensor, product: Tensor, left: Tensor, right: Tensor, start: bool) -> None:
     """Raise ``best`` to the maximum over channels of ``left_c right_c^T``; ``start`` begins with the first channel.
 
     Beginning with 0 would be wrong: all of an entry's products may be negative.

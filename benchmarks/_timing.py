@@ -1,0 +1,44 @@
+"""Timing that survives a shared machine: best of several, and rates as ratios to a matrix product of the same run."""
+
+import time
+from collections.abc import Callable
+
+import torch
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait for the work queued on an accelerator."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize()
+
+
+def best_of(work: Callable[[], object], repeats: int = 5, device: torch.device | str = "cpu") -> float:
+    """Shortest of several runs in seconds, after one run to warm up."""
+    device = torch.device(device)
+    work()
+    times = []
+    for _ in range(repeats):
+        synchronise(device)
+        start = time.perf_counter()
+        work()
+        synchronise(device)
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def sgemm_rate(size: int = 2048, repeats: int = 5, device: torch.device | str = "cpu") -> float:
+    """Multiply-adds times two per second of a square float32 matrix product: this machine's ceiling at this moment."""
+    a, b, out = (torch.randn(size, size, device=device) for _ in range(3))
+    return 2 * size**3 / best_of(lambda: torch.mm(a, b, out=out), repeats, device)
+
+
+def describe(device: torch.device | str = "cpu") -> str:
+    """One line on the machine."""
+    device = torch.device(device)
+    name = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    return f"torch {torch.__version__}, {name}"
+
+
+def verdict(value: float, budget: float) -> str:
+    """``pass`` or ``FAIL``."""
+    return "pass" if value >= budget else "FAIL"
