@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -17,6 +18,7 @@ from intertwine.errors import CheckpointError
 from intertwine.lab import data, networks, training
 from intertwine.lab.data import DataSplits, Split, make_splits
 from intertwine.lab.training import RECIPES, Card, Recipe, accuracy, augment, load_checkpoint, save_checkpoint, train
+from intertwine.lab.training.mix import mix
 from intertwine.lab.training.state import state_path
 
 QUICK = RECIPES["digits"].but(epochs=2)
@@ -59,6 +61,12 @@ def test_cosine_falls_from_the_rate_to_zero():
     assert rates[-1] < 1e-6
 
 
+def test_warmup_rises_to_the_schedule():
+    rates = [Recipe(warmup=2).rate(step, 10) for step in range(30)]
+    assert rates[:20] == pytest.approx([1e-3 * (step + 1) / 20 for step in range(20)])
+    assert rates[20:] == [1e-3] * 10
+
+
 @pytest.mark.parametrize(
     ("optimizer", "kind"), [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW), ("sgd", torch.optim.SGD)]
 )
@@ -76,6 +84,7 @@ def test_optimizers(optimizer, kind):
         ({"learning_rate": float("nan")}, "learning_rate must be positive and finite. Got nan"),
         ({"optimizer": "lbfgs"}, "optimizer must be one of adam, adamw, sgd. Got 'lbfgs'"),
         ({"schedule": "steps"}, "schedule must be one of drops, cosine. Got 'steps'"),
+        ({"mixup": -1.0}, "mixup and cutmix must be 0 or more. Got -1.0 and 0.0"),
         ({"label_smoothing": 1.0}, r"label_smoothing in \[0, 1\)"),
     ],
 )
@@ -116,6 +125,35 @@ def test_augmentation_of_nothing_and_of_vectors():
     assert augment(x, 0, False) is x
     with pytest.raises(ValueError, match=r"must be a batch of images .*Got shape \(3, 5\)"):
         augment(x, 1, False)
+
+
+def test_mixup_is_the_same_mixture_of_inputs_and_targets():
+    labels = torch.arange(6)
+    x = nn.functional.one_hot(labels, 6).double()[:, :, None, None].expand(6, 6, 4, 4)
+    mixed, targets = mix(x, labels, 6, mixup=0.8, cutmix=0.0)
+    torch.testing.assert_close(mixed.mean((2, 3)), targets)
+    torch.testing.assert_close(targets.sum(1), torch.ones(6, dtype=torch.float64))
+    assert len(targets.unique()) > 2
+
+
+def test_cutmix_pastes_one_rectangle_and_counts_its_area():
+    labels = torch.arange(6)
+    x = nn.functional.one_hot(labels, 6).double()[:, :, None, None].expand(6, 6, 9, 7)
+    areas = set()
+    for _ in range(50):
+        mixed, targets = mix(x, labels, 6, mixup=0.0, cutmix=1.0)
+        assert set(mixed.unique().tolist()) <= {0.0, 1.0}
+        torch.testing.assert_close(mixed.mean((2, 3)), targets)
+        areas.add(round(float(targets[0, 0]), 6))
+    assert len(areas) > 10
+    assert x.sum() == 6 * 63  # the given images are untouched
+
+
+def test_mixing_nothing_gives_plain_targets_and_both_methods_occur():
+    x, labels = torch.rand(4, 1, 6, 6), torch.tensor([0, 1, 1, 0])
+    assert mix(x, labels, 2, 0.0, 0.0)[0] is x
+    pasted = [torch.isin(mix(x, labels, 2, 0.5, 0.5)[0], x).all().item() for _ in range(60)]
+    assert 10 < sum(pasted) < 50
 
 
 def test_the_border_has_the_mean_colour():
@@ -227,7 +265,7 @@ def test_classes_and_channels_are_fitted_to_the_data():
         ({"model": "myrtle_cnn"}, r"model myrtle_cnn:channels=1 must accept inputs of shape \(1, 8, 8\)"),
         ({"model": "mlp:classes=4"}, r"must map inputs to logits \(N, 10\) at least. Got \(2, 4\)"),
         ({"model": nn.Flatten(0)}, r"Got \(128,\)"),
-        ({"recipe": "best"}, "recipe must be one of paper, digits. Got 'best'"),
+        ({"recipe": "best"}, "recipe must be one of paper, digits, cct. Got 'best'"),
         ({"out": "a.pt"}, "out must end in .safetensors. Got 'a.pt'"),
     ],
 )
@@ -236,10 +274,25 @@ def test_wrong_arguments_are_said_before_any_step(digits, arguments, message):
         train(**{"model": "mlp", "data": digits, "progress": False, **arguments})
 
 
+def test_the_transformers_recipe_runs(digits):
+    recipe = RECIPES["cct"].but(epochs=1, warmup=1, batch_size=64)
+    run = train("cct_6_3x1:blocks=1,width=8", digits, recipe, progress=False)
+    assert run.card.architecture == "cct_6_3x1:blocks=1,width=8,channels=1,size=8"
+
+
+def test_a_module_is_called_what_the_caller_says(digits, tmp_path):
+    out = tmp_path / "a.safetensors"
+    run = train(networks.build("mlp"), digits, QUICK, name="my.module:net", out=out, progress=False)
+    assert run.card.architecture == "my.module:net"
+    with pytest.raises(CheckpointError, match=r"names no built-in network. Got 'my\.module:net'.*Pass the module"):
+        load_checkpoint(out)
+    assert same(load_checkpoint(out, networks.build("mlp")).state_dict(), run.model.state_dict())
+
+
 def test_vectors_are_not_moved():
     splits = make_splits("vectors", Split(torch.randn(60, 5), torch.arange(60) % 2))
     train("mlp", splits, progress=False)
-    with pytest.raises(ValueError, match=r"recipe must not move or flip .*Got inputs of shape \(5,\)"):
+    with pytest.raises(ValueError, match=r"recipe must not move, flip or cut .*Got inputs of shape \(5,\)"):
         train("mlp", splits, "paper", progress=False)
 
 
@@ -297,21 +350,23 @@ _CHILD = """
 import sys, torch
 torch.set_num_threads(1)
 from intertwine.lab import training
-for out in sys.argv[1:]:
-    training.train("digits_cnn:width=4", "digits", training.RECIPES["digits"].but(epochs=3, translate=1, flip=True),
+for out in sys.argv[2:]:
+    training.train("digits_cnn:width=4", f"npz:{sys.argv[1]}", training.RECIPES["digits"].but(epochs=3, translate=1, flip=True),
                    seed=7, out=out, save_every=0, progress=False)
 """
 
 
-def _spawn(*outs):
-    return subprocess.Popen([sys.executable, "-c", _CHILD, *map(str, outs)])
+def _spawn(source, *outs):
+    return subprocess.Popen([sys.executable, "-c", _CHILD, str(source), *map(str, outs)])
 
 
-def test_killed_at_any_moment_it_ends_with_the_same_bits(tmp_path):
+def test_killed_at_any_moment_it_ends_with_the_same_bits(tmp_path, private_cache):
+    source = private_cache / "toy.npz"  # quicker to read than digits
+    np.savez(source, x=np.random.default_rng(0).random((1500, 8, 8)), y=np.arange(1500) % 10)
     straight, killed = tmp_path / "straight.safetensors", tmp_path / "killed.safetensors"
     step = 0
     for wait in (0.0, 0.03):  # after this life's first state is on disk: somewhere in a step or a write
-        child = _spawn(killed)
+        child = _spawn(source, killed)
         while child.poll() is None and _saved_step(killed) <= step:
             time.sleep(0.005)
         time.sleep(wait)
@@ -321,7 +376,7 @@ def test_killed_at_any_moment_it_ends_with_the_same_bits(tmp_path):
         step = _saved_step(killed)
     assert not killed.exists()
     (tmp_path / f".{state_path(killed).name}.left.pt").touch()  # as a kill in the middle of a write leaves it
-    assert _spawn(killed, straight).wait() == 0
+    assert _spawn(source, killed, straight).wait() == 0
     assert killed.read_bytes() == straight.read_bytes()
     cards = [json.loads(path.with_suffix(".json").read_text()) for path in (straight, killed)]
     for card in cards:

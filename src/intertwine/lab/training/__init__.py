@@ -3,6 +3,7 @@
 from .accuracy import accuracy, choose_device
 from .augment import augment
 from .checkpoint import Card, card_path, load_checkpoint, load_weights, read_card, save_checkpoint
+from .mix import mix
 from .recipe import RECIPES, Recipe, recipe_for
 from .train import Training, train
 
@@ -14,6 +15,7 @@ __all__ = [
     "RECIPES",
     "recipe_for",
     "augment",
+    "mix",
     "accuracy",
     "choose_device",
     # checkpoints

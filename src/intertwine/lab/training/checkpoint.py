@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..._io import read_json, read_tensors, write_json, write_tensors
 from ...errors import CheckpointError
-from ..networks import build
+from ..networks import build, names
 
 __all__ = ["Card", "card_path", "load_checkpoint", "load_weights", "read_card", "save_checkpoint"]
 
@@ -131,6 +131,11 @@ def load_checkpoint(path: str | Path, model: nn.Module | str | None = None) -> n
             raise CheckpointError(
                 f"model must be given where no card lies beside the weights. Got no {str(card_path(path))!r}. "
                 "Name the network, such as model='resnet20'."
+            )
+        if card.architecture.partition(":")[0] not in names():
+            raise CheckpointError(
+                f"model must be given where the card names no built-in network. Got {card.architecture!r} in "
+                f"{str(card_path(path))!r}. Pass the module that the weights belong to."
             )
         model = card.architecture
     network = build(model) if isinstance(model, str) else model

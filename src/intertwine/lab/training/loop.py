@@ -19,6 +19,7 @@ from ..._progress import track
 from ..data import Batches, DataSplits
 from .accuracy import accuracy
 from .augment import augment
+from .mix import mix
 from .recipe import Recipe
 from .state import TrainingState, read_state, state_path, write_state
 
@@ -34,7 +35,7 @@ class Run:
         model: Trained in place, on ``device``.
         data: Splits.
         recipe: Settings.
-        seed: Of the order of examples, augmentation and dropout.
+        seed: Of the order of examples, augmentation, mixing and dropout.
         device: Where to train.
         settings: What the run is, for its card and its state.
         path: Of the checkpoint to come, or ``None`` to write nothing.
@@ -99,12 +100,16 @@ class Run:
 
     def _update(self, step: int, index: Tensor) -> float:
         # One optimizer step; returns the loss before it.
-        torch.manual_seed(mixed_seed(self.seed, "step", step))  # augmentation and dropout
+        torch.manual_seed(mixed_seed(self.seed, "step", step))  # augmentation, mixing and dropout
         inputs, labels = self.batches.batch(index)
         inputs = augment(inputs, self.recipe.translate, self.recipe.flip)
+        targets = labels
+        if self.recipe.mixup or self.recipe.cutmix:
+            inputs, targets = mix(inputs, labels, len(self.data.classes), self.recipe.mixup, self.recipe.cutmix)
         for group in self.optimizer.param_groups:
             group["lr"] = self.recipe.rate(step, self.steps_per_epoch)
-        loss = F.cross_entropy(self.model(inputs), labels, label_smoothing=self.recipe.label_smoothing)
+        logits = self.model(inputs)
+        loss = F.cross_entropy(logits, targets, label_smoothing=self.recipe.label_smoothing)
         value = loss.item()
         if not math.isfinite(value):
             raise RuntimeError(self._diverged(f"loss must stay finite. Got {value}", step))

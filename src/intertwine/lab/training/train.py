@@ -46,6 +46,7 @@ def train(
     recipe: Recipe | str | None = None,
     *,
     seed: int = 0,
+    name: str | None = None,
     out: str | Path | None = None,
     resume: bool = True,
     save_every: float = 60.0,
@@ -66,6 +67,7 @@ def train(
         data: Splits, or text for ``data.load``.
         recipe: Settings, or a name among ``RECIPES``; by the shape of the inputs if ``None``.
         seed: Of the initial weights, the order of the examples, the augmentation and dropout.
+        name: What the card calls a module, such as ``package.module:factory``; its class if ``None``.
         out: Where to write the checkpoint; must end in ``.safetensors``. Nothing is written if ``None``.
         resume: Whether to go on from the state of an interrupted run, or return a finished one, with these settings.
         save_every: Seconds between saved states.
@@ -84,9 +86,10 @@ def train(
     splits = load(data) if isinstance(data, str) else data
     recipe = _find_recipe(recipe, splits)
     path = _check_path(out)
-    name, network = _prepare(model, splits, seed)
-    _check_fit(network, name, splits)
-    settings = _settings(name, splits, recipe, seed)
+    architecture, network = _prepare(model, splits, seed, name)
+    _check_fit(network, architecture, splits)
+    _check_recipe(recipe, splits)
+    settings = _settings(architecture, splits, recipe, seed)
     if path and resume and (finished := _finished(path, network, settings)):
         return finished
     run = Run(network.to(chosen), splits, recipe, seed, chosen, settings, path, save_every, progress)
@@ -117,13 +120,15 @@ def _find_recipe(recipe: Recipe | str | None, data: DataSplits) -> Recipe:
         if recipe not in RECIPES:
             raise ValueError(f"recipe must be one of {', '.join(RECIPES)}. Got {recipe!r}.")
         recipe = RECIPES[recipe]
-    recipe = recipe or recipe_for(data.shape)
-    if len(data.shape) != 3 and (recipe.translate or recipe.flip):
+    return recipe or recipe_for(data.shape)
+
+
+def _check_recipe(recipe: Recipe, data: DataSplits) -> None:
+    if len(data.shape) != 3 and (recipe.translate or recipe.flip or recipe.cutmix):
         raise ValueError(
-            f"recipe must not move or flip inputs that are no images. Got inputs of shape {data.shape}. "
-            "Set translate=0 and flip=False."
+            f"recipe must not move, flip or cut inputs that are no images. Got inputs of shape {data.shape}. "
+            "Set translate=0, flip=False and cutmix=0."
         )
-    return recipe
 
 
 def _check_path(out: str | Path | None) -> Path | None:
@@ -135,14 +140,14 @@ def _check_path(out: str | Path | None) -> Path | None:
     return path
 
 
-def _prepare(model: nn.Module | str, data: DataSplits, seed: int) -> tuple[str, nn.Module]:
+def _prepare(model: nn.Module | str, data: DataSplits, seed: int, name: str | None) -> tuple[str, nn.Module]:
     """Name and fresh copy of what is trained."""
     if isinstance(model, nn.Module):
-        return type(model).__name__, copy.deepcopy(model).cpu()
-    name = fit_to(model, data.shape, len(data.classes))
+        return name or type(model).__name__, copy.deepcopy(model).cpu()
+    spec = fit_to(model, data.shape, len(data.classes))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(mixed_seed(seed, "weights"))
-        return name, build(name)
+        return spec, build(spec)
 
 
 def _check_fit(model: nn.Module, name: str, data: DataSplits) -> None:
