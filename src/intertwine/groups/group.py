@@ -199,5 +199,4 @@ def make_generator(generator: Generator) -> torch.Generator | None:
 
 def log_factorial(n: int) -> float:
     """``log n!``, exact to rounding."""
-
     return lgamma(n + 1)

@@ -1,0 +1,273 @@
+"""The activations whose homogeneity is known by proof, by name, by module and by torch function.
+
+Each entry is a pair: what the activation is (a function to evaluate) and its homogeneity as a rule of its exact parameters, so
+that LeakyReLU with slope 0.999999 is nonlinear and with slope 1 linear, whatever a float32 probe would say.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from math import inf
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .homogeneity import Homogeneity
+
+__all__ = ["Activation", "activation_names", "known_activation", "named_activation"]
+
+LINEAR = Homogeneity("linear", Fraction(1), "odd")
+NONE = Homogeneity("nonlinear")
+ODD = Homogeneity("nonlinear", None, "odd")
+EVEN = Homogeneity("nonlinear", None, "even")
+POSITIVE = Homogeneity("nonlinear", Fraction(1))
+ABSOLUTE = Homogeneity("nonlinear", Fraction(1), "even")
+
+
+@dataclass(frozen=True)
+class Activation:
+    """A known activation: its name with parameters, the function, its homogeneity.
+
+    Attributes:
+        name: As ``intertwiner`` accepts it, such as ``"leaky_relu:0.1"``.
+        function: Scalar function on tensors.
+        homogeneity: Known by proof.
+        note: What a reader must know beyond the group, or nothing.
+    """
+
+    name: str
+    function: Callable[[Tensor], Tensor]
+    homogeneity: Homogeneity
+    note: str = ""
+
+
+def _leaky(slope: float) -> Homogeneity:
+    return LINEAR if slope == 1 else ABSOLUTE if slope == -1 else POSITIVE
+
+
+def _power(degree: float) -> Homogeneity:
+    if degree == 1:
+        return LINEAR
+    if degree == 0:
+        return Homogeneity("constant")
+    if degree != int(degree):
+        raise ValueError(f"degree must be a whole number for x^d on the real line. Got {degree}.")
+    return Homogeneity("nonlinear", Fraction(int(degree)), "even" if degree % 2 == 0 else "odd")
+
+
+def _clamp(low: float, high: float) -> Homogeneity:
+    if low >= high:
+        return Homogeneity("constant")
+    if (low, high) == (-inf, inf):
+        return LINEAR
+    if (low, high) in ((0, inf), (-inf, 0)):
+        return POSITIVE
+    return ODD if low == -high else NONE
+
+
+def _threshold(threshold: float, value: float) -> Homogeneity:
+    if threshold == -inf:
+        return LINEAR
+    return POSITIVE if threshold == 0 == value else NONE
+
+
+_Rule = tuple[Callable[..., Callable[[Tensor], Tensor]], Callable[..., Homogeneity], dict[str, float]]
+
+
+def _plain(function: Callable[[Tensor], Tensor], homogeneity: Homogeneity) -> _Rule:
+    return (lambda: function), (lambda: homogeneity), {}
+
+
+# name -> (parameters to function, parameters to homogeneity, default parameters in order)
+_RULES: dict[str, _Rule] = {
+    "identity": _plain(lambda x: x.clone(), LINEAR),
+    "relu": _plain(F.relu, POSITIVE),
+    "leaky_relu": (lambda slope: lambda x: F.leaky_relu(x, slope), _leaky, {"slope": 0.01}),
+    "prelu": (lambda slope: lambda x: F.leaky_relu(x, slope), _leaky, {"slope": 0.25}),
+    "relu_squared": _plain(lambda x: F.relu(x).square(), Homogeneity("nonlinear", Fraction(2))),
+    "relu6": _plain(F.relu6, NONE),
+    "abs": _plain(torch.abs, ABSOLUTE),
+    "power": (lambda degree: lambda x: x ** int(degree), _power, {"degree": 2}),
+    "sign": _plain(torch.sign, Homogeneity("nonlinear", Fraction(0), "odd")),
+    "step": _plain(lambda x: (x > 0).to(x.dtype), Homogeneity("nonlinear", Fraction(0))),
+    "sigmoid": _plain(torch.sigmoid, NONE),
+    "logsigmoid": _plain(F.logsigmoid, NONE),
+    "hardsigmoid": _plain(F.hardsigmoid, NONE),
+    "tanh": _plain(torch.tanh, ODD),
+    "hardtanh": (lambda low, high: lambda x: x.clamp(low, high), _clamp, {"low": -1.0, "high": 1.0}),
+    "tanhshrink": _plain(F.tanhshrink, ODD),
+    "softsign": _plain(F.softsign, ODD),
+    "erf": _plain(torch.erf, ODD),
+    "atan": _plain(torch.atan, ODD),
+    "sin": _plain(torch.sin, ODD),
+    "cos": _plain(torch.cos, EVEN),
+    "rbf": _plain(lambda x: torch.exp(-x.square() / 2), EVEN),
+    "gelu": _plain(F.gelu, NONE),
+    "gelu_tanh": _plain(lambda x: F.gelu(x, approximate="tanh"), NONE),
+    "quick_gelu": _plain(lambda x: x * torch.sigmoid(1.702 * x), NONE),
+    "silu": _plain(F.silu, NONE),
+    "hardswish": _plain(F.hardswish, NONE),
+    "mish": _plain(F.mish, NONE),
+    "softplus": (lambda beta: lambda x: F.softplus(x, beta), lambda beta: NONE, {"beta": 1.0}),
+    "elu": (lambda a: lambda x: F.elu(x, a), lambda alpha: POSITIVE if alpha == 0 else NONE, {"alpha": 1.0}),
+    "celu": (lambda a: lambda x: F.celu(x, a), lambda alpha: NONE, {"alpha": 1.0}),
+    "selu": _plain(F.selu, NONE),
+    "exp": _plain(torch.exp, NONE),
+    "hardshrink": (lambda c: lambda x: F.hardshrink(x, c), lambda c: LINEAR if c <= 0 else ODD, {"lambd": 0.5}),
+    "softshrink": (lambda c: lambda x: F.softshrink(x, c), lambda c: LINEAR if c == 0 else ODD, {"lambd": 0.5}),
+    "threshold": (
+        lambda t, v: lambda x: F.threshold(x, t, v),
+        _threshold,
+        {"threshold": 0.0, "value": 0.0},
+    ),
+}
+_ALIASES = {
+    "swish": "silu", "gaussian": "rbf", "squared_relu": "relu_squared", "relu2": "relu_squared", "x^2": "power:2",
+    "linear": "identity", "gelu_new": "gelu_tanh", "square": "power:2", "heaviside": "step", "x^3": "power:3",
+}  # fmt: skip
+
+_MODULES: dict[type[nn.Module], Callable[[Any], tuple[str, tuple[float, ...]]]] = {
+    nn.Identity: lambda m: ("identity", ()),
+    nn.ReLU: lambda m: ("relu", ()),
+    nn.LeakyReLU: lambda m: ("leaky_relu", (m.negative_slope,)),
+    nn.RReLU: lambda m: ("leaky_relu", ((m.lower + m.upper) / 2,)),  # its slope in evaluation mode
+    nn.ReLU6: lambda m: ("relu6", ()),
+    nn.Sigmoid: lambda m: ("sigmoid", ()),
+    nn.LogSigmoid: lambda m: ("logsigmoid", ()),
+    nn.Hardsigmoid: lambda m: ("hardsigmoid", ()),
+    nn.Tanh: lambda m: ("tanh", ()),
+    nn.Hardtanh: lambda m: ("hardtanh", (m.min_val, m.max_val)),
+    nn.Tanhshrink: lambda m: ("tanhshrink", ()),
+    nn.Softsign: lambda m: ("softsign", ()),
+    nn.GELU: lambda m: ("gelu_tanh" if m.approximate == "tanh" else "gelu", ()),
+    nn.SiLU: lambda m: ("silu", ()),
+    nn.Hardswish: lambda m: ("hardswish", ()),
+    nn.Mish: lambda m: ("mish", ()),
+    nn.Softplus: lambda m: ("softplus", (m.beta,)),
+    nn.ELU: lambda m: ("elu", (m.alpha,)),
+    nn.CELU: lambda m: ("celu", (m.alpha,)),
+    nn.SELU: lambda m: ("selu", ()),
+    nn.Hardshrink: lambda m: ("hardshrink", (m.lambd,)),
+    nn.Softshrink: lambda m: ("softshrink", (m.lambd,)),
+    nn.Threshold: lambda m: ("threshold", (m.threshold, m.value)),
+}
+_FUNCTIONS: dict[Any, str] = {
+    F.relu: "relu", torch.relu: "relu", F.relu_: "relu", torch.relu_: "relu", F.leaky_relu: "leaky_relu",
+    F.relu6: "relu6", torch.abs: "abs", torch.square: "power:2", torch.sign: "sign", torch.sigmoid: "sigmoid",
+    F.sigmoid: "sigmoid", F.logsigmoid: "logsigmoid", F.hardsigmoid: "hardsigmoid", torch.tanh: "tanh", F.tanh: "tanh",
+    F.hardtanh: "hardtanh", F.tanhshrink: "tanhshrink", F.softsign: "softsign", torch.erf: "erf", torch.atan: "atan",
+    torch.sin: "sin", torch.cos: "cos", F.gelu: "gelu", F.silu: "silu", F.hardswish: "hardswish", F.mish: "mish",
+    F.softplus: "softplus", F.elu: "elu", F.celu: "celu", F.selu: "selu", torch.exp: "exp",
+    F.hardshrink: "hardshrink", F.softshrink: "softshrink",
+}  # fmt: skip
+# keyword names of torch.nn.functional -> ours, for functools.partial
+_KEYWORDS = {"negative_slope": "slope", "min_val": "low", "max_val": "high"}
+
+
+def activation_names() -> tuple[str, ...]:
+    """The names of known activations; those with parameters take them after a colon, as in ``"leaky_relu:0.1"``."""
+    return (*_RULES, *_ALIASES)
+
+
+def named_activation(text: str) -> Activation:
+    """The known activation that a line of text names.
+
+    Args:
+        text: A name, with parameters after a colon in order (``"hardtanh:-2,2"``) or by name (``"elu:alpha=0.5"``).
+
+    Returns:
+        The activation.
+
+    Raises:
+        ValueError: If the name is unknown or the parameters do not fit.
+
+    Example:
+        >>> named_activation("leaky_relu:-1").homogeneity.parity
+        'even'
+    """
+    name, _, rest = _ALIASES.get(text, text).partition(":")
+    if name not in _RULES:
+        raise ValueError(f"activation must be one of {', '.join(activation_names())}. Got {text!r}.")
+    defaults = _RULES[name][2]
+    given: dict[str, float] = {}
+    for position, part in enumerate(filter(None, (p.strip() for p in rest.split(",")))):
+        key, equals, value = part.rpartition("=")
+        key = key.strip() if equals else (list(defaults)[position] if position < len(defaults) else "")
+        try:
+            given[key] = float(value)
+        except ValueError:
+            raise ValueError(f"parameters of {name} must be numbers. Got {part!r} in {text!r}.") from None
+    return _build(name, given)
+
+
+def known_activation(activation: object) -> Activation | None:
+    """The known activation that a name, a module or a torch function is, or ``None``.
+
+    Args:
+        activation: A name, an ``nn.Module``, a function of torch, or ``functools.partial`` of one with keywords.
+
+    Returns:
+        The activation; ``None`` for any other callable, and for a subclass of a known module with a ``forward`` of its own.
+
+    Raises:
+        ValueError: If a parameter is NaN.
+    """
+    if isinstance(activation, str):
+        return named_activation(activation)
+    if isinstance(activation, nn.PReLU):
+        return _prelu(activation)
+    if isinstance(activation, nn.Module):
+        base = next((c for c in type(activation).__mro__ if c in _MODULES), None)
+        if base is None or type(activation).forward is not base.forward:
+            return None
+        name, values = _MODULES[base](activation)
+        return _build(name, dict(zip(_RULES[name][2], map(float, values), strict=True)))
+    if isinstance(activation, functools.partial) and not activation.args:
+        return _partial(activation)
+    try:
+        text = _FUNCTIONS.get(activation)
+    except TypeError:  # not hashable, so not one of torch's functions
+        return None
+    return None if text is None else named_activation(text)
+
+
+def _build(name: str, given: dict[str, float]) -> Activation:
+    function, homogeneity, defaults = _RULES[name]
+    if not set(given) <= set(defaults):
+        takes = ", ".join(defaults) or "none"
+        raise ValueError(f"parameters of {name} must be among: {takes}. Got {', '.join(map(repr, given))}.")
+    values = {**defaults, **given}
+    if any(v != v for v in values.values()):
+        raise ValueError(f"parameters of {name} must be numbers. Got NaN in {values}.")
+    shown = f":{','.join(f'{v:g}' for v in values.values())}" if values else ""
+    return Activation(name + shown, function(*values.values()), homogeneity(*values.values()))
+
+
+def _prelu(module: nn.PReLU) -> Activation:
+    slopes = module.weight.detach().to("cpu", torch.float64)
+    if bool((slopes == slopes[0]).all()):
+        return _build("prelu", {"slope": float(slopes[0])})
+    if bool(torch.isnan(slopes).any()):
+        raise ValueError("parameters of prelu must be numbers. Got NaN among the slopes.")
+    return Activation(
+        "prelu:per channel",
+        lambda x: F.prelu(x, slopes.to(x)),
+        POSITIVE,
+        "one slope per channel: the slopes move with the permutation, and no scale changes them",
+    )
+
+
+def _partial(activation: functools.partial[Any]) -> Activation | None:
+    name = _FUNCTIONS.get(activation.func)
+    keywords = {k: v for k, v in activation.keywords.items() if k != "inplace"}
+    if name == "gelu" and set(keywords) == {"approximate"}:
+        return _build("gelu_tanh" if keywords["approximate"] == "tanh" else "gelu", {})
+    if name is None or ":" in name:
+        return None
+    given = {_KEYWORDS.get(k, k): v for k, v in keywords.items()}
+    return _build(name, {k: float(v) for k, v in given.items()}) if set(given) <= set(_RULES[name][2]) else None

@@ -1,0 +1,288 @@
+"""The group that an activation lets through, and what becomes of its elements behind the activation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .activations import activation_names, known_activation, named_activation
+from .group import Element, Group
+from .homogeneity import Homogeneity
+from .measured import measure
+from .monomial import Monomial, MonomialElement, Permutation, PositiveMonomial, SignedPermutation
+
+__all__ = ["GatedIntertwiner", "Intertwiner", "TableRow", "classify", "intertwiner", "table"]
+
+_GATED = {"swiglu": "silu", "geglu": "gelu", "reglu": "relu", "glu": "sigmoid", "bilinear": "identity"}
+
+
+@dataclass(frozen=True)
+class Intertwiner:
+    """The intertwiner group of a scalar activation: ``sigma(A x) = phi(A) sigma(x)`` for ``A`` in the group.
+
+    Attributes:
+        name: The activation.
+        homogeneity: The scalar laws that determine the group (Theorem E.14; affine and linear ones apart).
+        how: ``"known"`` by proof or ``"measured"`` on a grid.
+        n: Number of channels, or ``None`` for the family over all ``n``.
+        residual: Certificate of a measured answer: the largest relative violation of a law it accepts; 0 where known.
+        margin: How far the closest rejected law is from holding; ``inf`` where known.
+        note: What a reader must know beyond the group.
+    """
+
+    name: str
+    homogeneity: Homogeneity
+    how: Literal["known", "measured"]
+    n: int | None = None
+    residual: float = 0.0
+    margin: float = float("inf")
+    note: str = ""
+    function: Callable[[Tensor], Tensor] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def group(self) -> Group:
+        """The group on ``n`` channels.
+
+        Raises:
+            ValueError: If the number of channels is not known yet; use ``group_for``.
+        """
+        if self.n is None:
+            raise ValueError("n must be given for a group. Got None. Use intertwiner(activation, n) or .group_for(n).")
+        return self.group_for(self.n)
+
+    def group_for(self, n: int) -> Group:
+        """The group on ``n`` channels, whatever ``n`` this intertwiner was made for."""
+        return self.homogeneity.group(n)
+
+    def phi(self, element: Element) -> Element:
+        """The matrix behind the activation: ``sigma(A x) = phi(A) sigma(x)``.
+
+        Equal to Lemma 3.1's ``sigma(A) sigma(I)^-1``, but from the scalar laws (Theorem E.14 ii), so without a matrix inverse
+        and also where ``sigma(I)`` is singular.
+
+        Args:
+            element: An element of the group, or of a smaller one.
+
+        Returns:
+            An element: the same permutation with the scales that come out behind the activation.
+
+        Raises:
+            ValueError: If ``element`` does not belong to the activation's group.
+        """
+        from .lattice import is_subgroup
+
+        group = self.group_for(element.n)
+        if not is_subgroup(element.group, group) and not group.contains(element.matrix()):
+            raise ValueError(
+                f"element must belong to {group!r}, the group of {self.name}. Got one of {element.group!r}."
+            )
+        if self.homogeneity.kind in ("linear", "affine"):
+            return element
+        if not isinstance(element, MonomialElement):
+            element = group.from_matrix(element.matrix())  # type: ignore[attr-defined]
+        if element.scale is None:  # type: ignore[attr-defined]
+            return element
+        return _rescaled(element, self.homogeneity.phi_scale(element.scale))  # type: ignore[attr-defined, arg-type]
+
+
+@dataclass(frozen=True)
+class GatedIntertwiner:
+    """The intertwiner of a gated unit ``(v, u) -> v * sigma(u)`` with a value branch ``v`` and a gate branch ``u``.
+
+    The same permutation acts on both branches and on the output. The value enters linearly, so it may also be multiplied by any
+    nonzero scale ``d`` per unit, which appears in the output; the gate may be scaled as ``sigma`` allows (positively for ReGLU,
+    not at all for SwiGLU and GEGLU): ``(d P v) * sigma(e P u) = d phi(e) P (v * sigma(u))``.
+
+    Attributes:
+        name: The unit.
+        gate: The intertwiner of ``sigma``.
+        n: Number of units (half the width of the stacked input), or ``None``.
+    """
+
+    name: str
+    gate: Intertwiner
+    n: int | None = None
+
+    @property
+    def how(self) -> Literal["known", "measured"]:
+        """As the gate's activation."""
+        return self.gate.how
+
+    @property
+    def residual(self) -> float:
+        """As the gate's activation."""
+        return self.gate.residual
+
+    @property
+    def group(self) -> Group:
+        """What may act on the value branch: permutation and any nonzero scale.
+
+        Raises:
+            ValueError: If the number of units is not known.
+        """
+        if self.n is None:
+            raise ValueError("n must be given for a group. Got None. Use intertwiner(unit, n) or .group_for(n).")
+        return self.group_for(self.n)
+
+    def group_for(self, n: int) -> Group:
+        """The value branch's group on ``n`` units."""
+        return Monomial(n)
+
+    def gate_group_for(self, n: int) -> Group:
+        """The gate branch's group on ``n`` units, whose permutation must be the value branch's."""
+        h = self.gate.homogeneity
+        if h.kind == "affine":
+            return Permutation(n)
+        if h.scales:
+            return Monomial(n) if h.signs else PositiveMonomial(n)
+        return SignedPermutation(n) if h.signs else Permutation(n)
+
+    def phi(self, value: MonomialElement, gate: MonomialElement | None = None) -> MonomialElement:
+        """The element that acts on the output ``v * sigma(u)``.
+
+        Args:
+            value: Acts on ``v``.
+            gate: Acts on ``u``; the value's permutation alone without.
+
+        Returns:
+            Their permutation with the value's scale times the scale behind the gate.
+
+        Raises:
+            ValueError: If the permutations differ or ``gate`` has a scale that its activation does not allow.
+        """
+        if gate is None:
+            return _rescaled(value, value.scales())
+        if not torch.equal(value.index.cpu(), gate.index.cpu()):
+            raise ValueError("gate must carry the same permutation as value. Got another one.")
+        allowed = self.gate_group_for(gate.n)
+        if not allowed.contains(gate.matrix()):
+            raise ValueError(f"gate must belong to {allowed!r}. Got an element of {gate.group!r}.")
+        return _rescaled(value, value.scales() * self.gate.homogeneity.phi_scale(gate.scales()))
+
+
+class TableRow(NamedTuple):
+    """One line of the table of activations: all fields but the name are computed."""
+
+    activation: str
+    group: str
+    phi: str
+    how: str
+
+
+def classify(activation: str | nn.Module | Callable[..., Any]) -> Homogeneity:
+    """The scalar laws of an activation: the known table first, measurement for anything else.
+
+    Args:
+        activation: As for ``intertwiner``; gated units are not scalar and are refused.
+
+    Returns:
+        The laws.
+
+    Raises:
+        ValueError: If a name is unknown, or a measured function is not a scalar activation.
+
+    Example:
+        >>> classify("tanh").parity, classify(lambda x: x**3).degree
+        ('odd', Fraction(3, 1))
+    """
+    known = known_activation(activation)
+    return known.homogeneity if known is not None else measure(activation).homogeneity  # type: ignore[arg-type]
+
+
+def intertwiner(
+    activation: str | nn.Module | Callable[..., Any], n: int | None = None
+) -> Intertwiner | GatedIntertwiner:
+    """The intertwiner group of an activation (paper 1, Def. 3.2, Table 1), known by proof or measured.
+
+    Args:
+        activation: A name (``"relu"``, ``"leaky_relu:0.1"``, ``"swiglu"``), a module (any slope is taken exactly), a torch
+            function, or any scalar function of yours, which is then measured in float64 (limits in
+            ``intertwine.groups.measured``).
+        n: Number of channels; ``None`` for the family over all ``n``.
+
+    Returns:
+        An ``Intertwiner`` with ``.group``, ``.phi``, ``.how`` and ``.residual``; a ``GatedIntertwiner`` for gated units.
+
+    Raises:
+        ValueError: If a name is unknown, the function is constant or not a scalar activation, or ``n`` is not positive.
+
+    Example:
+        >>> intertwiner(nn.LeakyReLU(0.1), n=3).group
+        PositiveMonomial(3)
+        >>> mine = intertwiner(lambda x: x * torch.tanh(x), n=3)
+        >>> mine.group, mine.how
+        (SignedPermutation(3), 'measured')
+    """
+    if n is not None:
+        Permutation(n)  # the same check of n as every group's
+    if isinstance(activation, str) and activation in _GATED:
+        return GatedIntertwiner(activation, _scalar(_GATED[activation], n), n)
+    if isinstance(activation, nn.GLU):
+        return GatedIntertwiner("glu", _scalar("sigmoid", n), n)
+    found = _scalar(activation, n)
+    found.homogeneity.kind_of_group  # refuses constants
+    return found
+
+
+def _scalar(activation: str | nn.Module | Callable[..., Any], n: int | None) -> Intertwiner:
+    if isinstance(activation, str) and activation.partition(":")[0] not in {a.partition(":")[0] for a in _all_names()}:
+        raise ValueError(
+            f"activation must be one of {', '.join(_all_names())}, a module or a function. Got {activation!r}."
+        )
+    known = known_activation(activation)
+    if known is not None:
+        return Intertwiner(known.name, known.homogeneity, "known", n, note=known.note, function=known.function)
+    found = measure(activation)  # type: ignore[arg-type]
+    name = getattr(activation, "__name__", type(activation).__name__)
+    return Intertwiner(
+        name, found.homogeneity, "measured", n, found.residual, found.margin, function=None,
+        note="measured for 1e-6 <= |x| <= 1e6",
+    )  # fmt: skip
+
+
+def table(names: tuple[str, ...] | None = None) -> list[TableRow]:
+    """Table 1 of paper 1 and beyond, computed: activation, intertwiner group, ``phi``.
+
+    Args:
+        names: Activations by name; every known one without.
+
+    Returns:
+        One row per activation.
+
+    Example:
+        >>> table(("relu", "rbf"))[1]
+        TableRow(activation='rbf', group='matrices P D, D with entries -1 and 1', phi='abs(A)', how='known')
+    """
+    from .activations import _RULES
+
+    rows = []
+    for name in names if names is not None else (*_RULES, "leaky_relu:1", "leaky_relu:-1", "power:3", *_GATED):
+        found = intertwiner(name)
+        if isinstance(found, GatedIntertwiner):
+            words = f"value: {found.group_for(2).words}; gate: {found.gate_group_for(2).words}, same P"
+            phi = f"A_value scaled by phi of the gate ({found.gate.homogeneity.phi_words})"
+            rows.append(TableRow(name, words, phi, found.how))
+        else:
+            h = found.homogeneity
+            rows.append(TableRow(named_activation(name).name, h.group(2).words, h.phi_words, found.how))
+    return rows
+
+
+def _all_names() -> tuple[str, ...]:
+    return (*activation_names(), *_GATED)
+
+
+def _rescaled(element: MonomialElement, scale: Tensor) -> MonomialElement:
+    """The same permutation with other scales, in the smallest group that allows them."""
+    n = element.n
+    if bool((scale == 1).all()):
+        group: Permutation | SignedPermutation | PositiveMonomial | Monomial = Permutation(n)
+    elif bool((scale > 0).all()):
+        group = PositiveMonomial(n)
+    else:
+        group = SignedPermutation(n) if bool((scale.abs() == 1).all()) else Monomial(n)
+    return group.element(element.index, scale)

@@ -1,0 +1,166 @@
+"""The lemmas of section E.1-E.2 as functions: they take any scalar function and any matrices, and say whether the law holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from .scalar import ScalarFunction
+
+__all__ = [
+    "chain_rule_gap",
+    "equivariance_gap",
+    "identity_image_eigenvalues",
+    "identity_image_is_invertible",
+    "phi_by_definition",
+    "span_representation",
+]
+
+
+def identity_image_eigenvalues(sigma: ScalarFunction, n: int) -> tuple[float, float]:
+    """Eigenvalues of ``sigma(I_n)``: ``sigma(1) - sigma(0)`` (n - 1 times) and ``sigma(1) + (n - 1) sigma(0)`` (Lemma E.7).
+
+    Args:
+        sigma: Scalar function on float64 tensors.
+        n: Number of channels.
+
+    Returns:
+        The two eigenvalues, in this order.
+    """
+    zero, one = sigma(torch.tensor([0.0, 1.0], dtype=torch.float64)).tolist()
+    return one - zero, one + (n - 1) * zero
+
+
+def identity_image_is_invertible(sigma: ScalarFunction, n: int) -> bool:
+    """Lemma E.7: whether ``sigma(I_n)`` is invertible, the condition of Lemma 3.1.
+
+    The paper's condition ``sigma(1) != sigma(0)`` and ``sigma(1) != -(n - 1) sigma(0)`` is sufficient for every ``n`` and necessary
+    only for ``n >= 2``: for ``n = 1`` the eigenvalue ``sigma(1) - sigma(0)`` occurs ``n - 1 = 0`` times. This function is exact for
+    every ``n``.
+
+    Args:
+        sigma: Scalar function on float64 tensors.
+        n: Number of channels.
+
+    Returns:
+        The answer.
+
+    Example:
+        >>> identity_image_is_invertible(torch.relu, 3), identity_image_is_invertible(lambda x: x * 0 + 2, 3)
+        (True, False)
+        >>> identity_image_is_invertible(lambda x: x * 0 + 2, 1)  # where the printed condition fails
+        True
+    """
+    repeated, single = identity_image_eigenvalues(sigma, n)
+    return single != 0 and (n == 1 or repeated != 0)
+
+
+def phi_by_definition(sigma: ScalarFunction, matrix: Tensor, at: float = 1.0) -> Tensor:
+    """``phi(A) = sigma(A) sigma(I)^-1`` (Lemma 3.1), for ``A`` in the intertwiner group of ``sigma``.
+
+    Args:
+        sigma: Scalar function on float64 tensors.
+        matrix: ``(n, n)``.
+        at: Evaluate at ``t e_j`` rather than ``e_j``: ``sigma(t A) sigma(t I)^-1`` is the same for every ``t`` whose ``sigma(t I)``
+            is invertible, and serves functions with ``sigma(1) = sigma(0)`` such as a shrinkage.
+
+    Returns:
+        ``(n, n)``; for a matrix outside the group it has no meaning.
+
+    Raises:
+        ValueError: If ``sigma(t I)`` is not invertible.
+
+    Example:
+        >>> a = torch.tensor([[0.0, 2.0], [1.0, 0.0]], dtype=torch.float64)
+        >>> phi_by_definition(torch.square, a)
+        tensor([[0., 4.],
+                [1., 0.]], dtype=torch.float64)
+    """
+    n = matrix.shape[0]
+    if not identity_image_is_invertible(lambda x: sigma(at * x), n):
+        raise ValueError(
+            f"sigma({at:g} I) must be invertible for Lemma 3.1. Got sigma({at:g}) and sigma(0) that break Lemma E.7 at n = {n}. "
+            "Try another at=."
+        )
+    a = matrix.to(torch.float64)
+    eye = torch.eye(n, dtype=torch.float64, device=a.device)
+    return torch.linalg.solve(_image(sigma, at * eye).T, _image(sigma, at * a).T).T
+
+
+def equivariance_gap(sigma: ScalarFunction, a: Tensor, b: Tensor, x: Tensor | None = None) -> float:
+    """Largest ``|sigma(A x) - B sigma(x)|`` over random ``x`` of several magnitudes, relative to the values' size.
+
+    Args:
+        sigma: Scalar function on float64 tensors.
+        a: ``(n, n)``, before the activation.
+        b: ``(n, n)``, after it.
+        x: ``(N, n)`` test vectors; 256 random ones from 0.03 to 30 in size without.
+
+    Returns:
+        About 1e-15 where ``sigma A = B sigma``.
+
+    Example:
+        >>> a = torch.diag(torch.tensor([2.0, -1.0], dtype=torch.float64))
+        >>> equivariance_gap(torch.relu, a.abs(), a.abs()) < 1e-14, equivariance_gap(torch.relu, a, a) > 0.1
+        (True, True)
+    """
+    a, b = a.to(torch.float64), b.to(torch.float64)
+    if x is None:
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(256, a.shape[0], generator=generator, dtype=torch.float64)
+        x = x * torch.logspace(-1.5, 1.5, 256, dtype=torch.float64)[:, None]
+    left, right = _image(sigma, x @ a.T), _image(sigma, x) @ b.T
+    size = left.abs().amax(1) + right.abs().amax(1)
+    return float(((left - right).abs().amax(1) / size.clamp_min(1e-300)).max())
+
+
+def chain_rule_gap(sigma: Callable[[Tensor], Tensor], a: Tensor, b: Tensor, x: Tensor) -> float:
+    """Lemma E.12: the largest entry of ``diag(sigma'(A x)) A - B diag(sigma'(x))``, zero where ``sigma A = B sigma``.
+
+    Args:
+        sigma: Scalar function that autograd differentiates, differentiable at the entries of ``x`` and ``A x``.
+        a: ``(n, n)``.
+        b: ``(n, n)``.
+        x: ``(n,)``.
+
+    Returns:
+        The gap.
+    """
+    a, b, x = (t.to(torch.float64) for t in (a, b, x))
+    return float((_slope(sigma, a @ x)[:, None] * a - b * _slope(sigma, x)).abs().max())
+
+
+def span_representation(
+    functions: Sequence[Callable[[Tensor], Tensor]], transform: Callable[[Tensor], Tensor], points: Tensor
+) -> tuple[Tensor, float]:
+    """Remark E.6: the matrix of ``f -> f o g`` on ``V = span(f_1, ..., f_k)``, and how far ``V`` is from being stable.
+
+    ``f_i o g = sum_j M_ij f_j`` is solved by least squares over the points. For ``f_i(x) = sigma(x_i)`` and ``g`` in the intertwiner
+    group, ``M = phi(g)``; ``g`` belongs to ``G_V`` exactly when the residual is zero.
+
+    Args:
+        functions: ``k`` functions from ``(N, ...)`` points to ``(N,)`` values, linearly independent.
+        transform: ``g``, on the points.
+        points: ``N >= k`` points.
+
+    Returns:
+        ``M`` of shape ``(k, k)`` and the largest relative residual.
+    """
+    f = torch.stack([function(points) for function in functions], dim=1)
+    moved = torch.stack([function(transform(points)) for function in functions], dim=1)
+    m = torch.linalg.lstsq(f, moved).solution.T
+    residual = (moved - f @ m.T).abs().max() / moved.abs().max().clamp_min(1e-300)
+    return m, float(residual)
+
+
+def _image(sigma: ScalarFunction, matrix: Tensor) -> Tensor:
+    return sigma(matrix.reshape(-1)).reshape(matrix.shape)
+
+
+def _slope(sigma: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(sigma(x).sum(), x)
+    return slope

@@ -1,0 +1,157 @@
+"""The homogeneity of any scalar function, measured in float64.
+
+Scales and parity are tested on a grid over twelve orders of magnitude, on both signs, and the largest relative residual of
+what was accepted is the certificate. Exact laws leave a few units of rounding (1e-15), the tolerance is 1e-9.
+
+Limits, all of which the caller should know: a function that breaks a law by less than the tolerance relative to its own value
+(``relu(x) (1 + 1e-10 sin x)``) is taken to obey it; features outside ``1e-6 <= |x| <= 1e6`` are not seen (a clamp at 1e8
+counts as linear); groups that hold only discrete scales (``x sin(2 pi log|x|)`` allows ``a = e^k``) are reported without them,
+which is sound but not complete. Activations of the table are therefore never measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from math import log
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .homogeneity import Homogeneity, Parity
+from .scalar import ScalarFunction, as_scalar_function
+
+__all__ = ["Measurement", "measure"]
+
+TOLERANCE = 1e-9
+_SCALES = (1.3137, 0.7071, 2.718, 0.2113)
+_TINY = 1e-290  # values below lose relative precision
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What was measured, and how sure it is.
+
+    Attributes:
+        homogeneity: The laws that hold.
+        residual: The largest relative violation of an accepted law; 0 where none was accepted.
+        margin: The smallest relative violation among rejected laws (``inf`` where none was): far above the tolerance
+            when the answer is safe.
+    """
+
+    homogeneity: Homogeneity
+    residual: float
+    margin: float
+
+
+def measure(activation: Callable[..., Any], tolerance: float = TOLERANCE) -> Measurement:
+    """Find which scales and signs pass through a scalar function.
+
+    Args:
+        activation: A module or function of one tensor or one number, deterministic, entry by entry, in float64.
+        tolerance: Largest relative residual that counts as equality.
+
+    Returns:
+        The laws with their residual and margin.
+
+    Raises:
+        ValueError: If the function is not finite on at least 60 % of the grid.
+
+    Example:
+        >>> found = measure(lambda x: x * x.abs())
+        >>> found.homogeneity, found.residual < 1e-12
+        (Homogeneity(kind='nonlinear', degree=Fraction(2, 1), parity='odd'), True)
+    """
+    sigma = as_scalar_function(activation)
+    x = _grid()
+    y = sigma(x)
+    usable = _usable(y)
+    if usable.double().mean() < 0.6:
+        raise ValueError(
+            f"activation must be finite on most of the real line. Got finite values at {int(usable.sum())} of {len(x)} points "
+            "between -1e6 and 1e6."
+        )
+    x, y = x[usable], y[usable]
+    if float((y.max() - y.min()) / y.abs().max().clamp_min(_TINY)) <= tolerance:
+        return Measurement(Homogeneity("constant"), float(y.max() - y.min()), torch.inf)
+    additive, offset = _additivity(sigma)
+    if additive <= tolerance:
+        affine = abs(offset) > tolerance * float(sigma(torch.ones(1, dtype=torch.float64)).abs() + abs(offset))
+        homogeneity = Homogeneity("affine") if affine else Homogeneity("linear", Fraction(1), "odd")
+        return Measurement(homogeneity, additive, torch.inf)
+    degree, scale_residual = _degree(sigma, x, y, tolerance)
+    parity, sign_residual = _parity(sigma, x, y, tolerance)
+    laws = [(degree is not None, scale_residual), (parity is not None, sign_residual), (False, additive)]
+    accepted = [r for held, r in laws if held]
+    rejected = [r for held, r in laws if not held]
+    return Measurement(Homogeneity("nonlinear", degree, parity), max(accepted, default=0.0), min(rejected))
+
+
+def _grid() -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    magnitudes = torch.logspace(-6, 6, 121, dtype=torch.float64)
+    random = 10 ** (12 * torch.rand(128, generator=generator, dtype=torch.float64) - 6)
+    return torch.cat([magnitudes, random[:64], -magnitudes, -random[64:]])
+
+
+def _usable(y: Tensor) -> Tensor:
+    return torch.isfinite(y) & ((y == 0) | (y.abs() > _TINY))
+
+
+def _gap(a: Tensor, b: Tensor, scale: Tensor | None = None) -> float:
+    """Largest ``|a - b|`` relative to ``|a| + |b|`` (or ``scale``), where 0 = 0 counts as agreement; skips overflow."""
+    use = _usable(a) & _usable(b)
+    size = (a.abs() + b.abs() if scale is None else scale)[use]
+    gap = (a - b).abs()[use]
+    return float(torch.where(gap == 0, gap, gap / size.clamp_min(_TINY)).max()) if bool(use.any()) else torch.inf
+
+
+def _additivity(sigma: ScalarFunction) -> tuple[float, float]:
+    """Residual of ``sigma(u + v) + sigma(0) = sigma(u) + sigma(v)`` over pairs of all magnitudes, and ``sigma(0)``."""
+    generator = torch.Generator().manual_seed(1)
+    u, v = (
+        10 ** (10 * torch.rand(256, generator=generator, dtype=torch.float64) - 4)
+        * (2.0 * torch.randint(0, 2, (256,), generator=generator) - 1)
+        for _ in range(2)
+    )
+    zero = sigma(torch.zeros(1, dtype=torch.float64))
+    if not bool(torch.isfinite(zero).all()):
+        return torch.inf, 0.0
+    su, sv, both = sigma(u), sigma(v), sigma(u + v)
+    return _gap(both + zero, su + sv, scale=su.abs() + sv.abs() + zero.abs()), float(zero)
+
+
+def _degree(sigma: ScalarFunction, x: Tensor, y: Tensor, tolerance: float) -> tuple[Fraction | float | None, float]:
+    """The degree of positive homogeneity, or ``None``, with the residual."""
+    degrees, worst = [], 0.0
+    for a in _SCALES:
+        scaled = sigma(a * x)
+        usable = _usable(scaled)
+        solid = usable & (y.abs() > 1e-6 * y.where(usable, 0 * y).abs().max())
+        ratios = scaled[solid] / y[solid]
+        b = float(ratios.median()) if len(ratios) else 0.0
+        residual = _gap(scaled, b * y) if b > 0 else 1.0
+        worst = max(worst, residual)
+        if residual > tolerance:
+            return None, residual
+        degrees.append(log(b) / log(a))
+    spread = max(degrees) - min(degrees)
+    if spread > 1e-7:
+        return None, spread
+    return _rational(sum(degrees) / len(degrees)), worst
+
+
+def _rational(degree: float) -> Fraction | float:
+    near = Fraction(degree).limit_denominator(64)
+    return near if abs(float(near) - degree) < 1e-7 else degree
+
+
+def _parity(sigma: ScalarFunction, x: Tensor, y: Tensor, tolerance: float) -> tuple[Parity | None, float]:
+    """Odd, even or neither, with the residual (the smaller violation of the two where neither)."""
+    mirrored = sigma(-x)
+    odd, even = _gap(mirrored, -y), _gap(mirrored, y)
+    if min(odd, even) > tolerance:
+        return None, min(odd, even)
+    return ("odd", odd) if odd <= even else ("even", even)
