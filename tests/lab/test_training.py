@@ -350,9 +350,9 @@ _CHILD = """
 import sys, torch
 torch.set_num_threads(1)
 from intertwine.lab import training
+recipe = training.RECIPES["digits"].but(epochs=3, translate=1, flip=True)
 for out in sys.argv[2:]:
-    training.train("digits_cnn:width=4", f"npz:{sys.argv[1]}", training.RECIPES["digits"].but(epochs=3, translate=1, flip=True),
-                   seed=7, out=out, save_every=0, progress=False)
+    training.train("digits_cnn:width=4", f"npz:{sys.argv[1]}", recipe, seed=7, out=out, save_every=0, progress=False)
 """
 
 
