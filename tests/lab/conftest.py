@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))  # for the helper module of this folder
+sys.path.append(str(Path(__file__).parent))  # for lab_archives.py
 
 
 @pytest.fixture(autouse=True)

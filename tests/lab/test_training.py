@@ -518,7 +518,7 @@ def test_missing_damaged_and_unsafe_files(checkpoint, tmp_path):
     (tmp_path / "cut.safetensors").write_bytes(path.read_bytes()[:-50])
     with pytest.raises(CheckpointError, match="complete safetensors file"):
         load_checkpoint(tmp_path / "cut.safetensors", "mlp")
-    (tmp_path / "evil.pt").write_bytes(pickle.dumps({"a": Path("x")}))
+    (tmp_path / "evil.pt").write_bytes(pickle.dumps({"a": Path("x")}, protocol=2))
     with pytest.raises(CheckpointError, match="needs unsafe unpickling"):
         load_checkpoint(tmp_path / "evil.pt", "mlp")
 
