@@ -94,6 +94,9 @@ def moved(
 
     Returns:
         New tensors by name. Tied names (aliases) that occur in ``state`` appear too, sharing the new tensor.
+
+    Raises:
+        ValueError: If a variance without a gain would become negative.
     """
     wanted = list(sym.layouts) if names is None else list(names)
     check(sym, g, state, wanted)
@@ -106,7 +109,12 @@ def moved(
             if not any(space in active for block in blocks(layout) for space in block.spaces):
                 continue
             if name in norms and name == norms[name].variance:
-                new[name] = _new_variance(sym, g, state, name, norms[name].eps)[0]
+                new[name], negative, _ = _new_variance(sym, g, state, name, norms[name].eps)
+                if norms[name].weight is None and bool(negative.any()):
+                    raise ValueError(
+                        f"variance must stay positive where a batch norm has no gain to take the scale. Got {name}: "
+                        "use smaller scales."
+                    )
             else:
                 new[name] = transform(state[name], layout, g)
             if name in norms and name == norms[name].weight:

@@ -1,0 +1,127 @@
+"""The scales that balance a network: log norms of all slices of a unit as close to zero as its scales allow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .blocks import align, blocks
+from .element import parent_dims
+from .spaces import Leaf, Space
+
+if TYPE_CHECKING:
+    from .symmetry import Symmetry
+
+__all__ = ["balancing_scales"]
+
+_SWEEPS = 500
+_CONVERGED = 1e-13
+_PIN = 1e4  # weight of a variance that must become 1
+
+
+@dataclass(frozen=True)
+class _Squares:
+    """Sums of squares of a block over every dimension that no scale moves."""
+
+    values: Tensor
+    leaves: tuple[Leaf, ...]
+    weight: float
+
+
+def balancing_scales(
+    sym: Symmetry, state: Mapping[str, Tensor], pinned: frozenset[str] = frozenset()
+) -> dict[str, Tensor]:
+    """Log scales that minimise the sum of squared log norms of all slices, space by space until nothing changes.
+
+    For a unit with slices of norms ``N_m`` and exponents ``e_m`` the best scales are the least-squares solution of
+    ``log N_m + e_m . t = 0``. The sum of squared *norms* would have no minimum where a batch norm absorbs a scale.
+    Slices that are exactly zero say nothing and are left out.
+
+    Args:
+        sym: The symmetry; spaces that are GL(n) are left to their own normal form.
+        state: Tensors in float64, batch norms folded.
+        pinned: Tensors whose entries must become 1 instead.
+
+    Returns:
+        Name of each space with scales to its log scales ``(k, p..., n)``.
+    """
+    scaled = {s.name: s for s in sym.spaces if s.scales and s.linear == "none"}
+    sizes = {s.name: s.size for s in sym.spaces}
+    logs = {
+        name: torch.zeros(s.scales, *(sizes[p] for p in s.parents), s.size, dtype=torch.float64)
+        for name, s in scaled.items()
+    }
+    members = _members(sym, state, scaled, pinned)
+    for _ in range(_SWEEPS):
+        largest = 0.0
+        for name, space in scaled.items():
+            if members[name]:
+                step = _step(space, members[name], logs, scaled)
+                logs[name] += step
+                largest = max(largest, step.abs().max().item())
+        if largest < _CONVERGED:
+            break
+    return logs
+
+
+def _step(
+    space: Space, members: list[tuple[_Squares, int]], logs: dict[str, Tensor], scaled: dict[str, Space]
+) -> Tensor:
+    """Change of the log scales of one space that balances it while the others stay, ``(k, p..., n)``."""
+    k, shape = space.scales, logs[space.name].shape[1:]
+    normal = torch.zeros(*shape, k, k, dtype=torch.float64)
+    right = torch.zeros(*shape, k, dtype=torch.float64)
+    for squares, dim in members:
+        norm = 0.5 * _slice_squares(space, squares, dim, logs, scaled).log()
+        known = torch.isfinite(norm)
+        e = torch.tensor([float(x) for x in squares.leaves[dim].scale], dtype=torch.float64)
+        weight = squares.weight * known.to(torch.float64)
+        normal += weight[..., None, None] * torch.outer(e, e)
+        right -= (weight * norm.where(known, torch.zeros(())))[..., None] * e
+    step = torch.linalg.pinv(normal, rtol=1e-9, hermitian=True) @ right[..., None]
+    return step[..., 0].movedim(-1, 0)
+
+
+def _slice_squares(
+    space: Space, squares: _Squares, dim: int, logs: dict[str, Tensor], scaled: dict[str, Space]
+) -> Tensor:
+    """Squared norms of the slices along one dimension under the current scales, ``(p..., n)``."""
+    x = squares.values
+    spaces = tuple(leaf.space for leaf in squares.leaves)
+    for d, leaf in enumerate(squares.leaves):
+        if leaf.space in scaled:
+            exponents = torch.tensor([2 * float(e) for e in leaf.scale], dtype=torch.float64)
+            factor = torch.exp(torch.einsum("k,k...->...", exponents, logs[leaf.space]))
+            x = x * align(factor, parent_dims(scaled[leaf.space], d, spaces), x.ndim)
+    kept = parent_dims(space, dim, spaces)
+    rest = [d for d in range(x.ndim) if d not in kept]
+    order = [*kept, *rest]
+    return x.permute(order).flatten(len(kept)).sum(-1) if rest else x.permute(order)
+
+
+def _members(
+    sym: Symmetry, state: Mapping[str, Tensor], scaled: dict[str, Space], pinned: frozenset[str]
+) -> dict[str, list[tuple[_Squares, int]]]:
+    found: dict[str, list[tuple[_Squares, int]]] = {name: [] for name in scaled}
+    for name, layout in sym.layouts.items():
+        if name not in state:
+            continue
+        for block in blocks(layout):
+            moving = {s for s, leaf in zip(block.spaces, block.leaves) if s in scaled and any(leaf.scale)}  # type: ignore[union-attr]
+            keep = moving | {p for s in moving if s is not None for p in scaled[s].parents}
+            if not moving:
+                continue
+            dims = [d for d, s in enumerate(block.spaces) if s in keep]
+            rest = [d for d in range(len(block.leaves)) if d not in dims]
+            values = block.read(state[name]).square()
+            values = values.sum(rest) if rest else values
+            leaves = tuple(leaf for d, leaf in enumerate(block.leaves) if d in dims and isinstance(leaf, Leaf))
+            squares = _Squares(values, leaves, _PIN if name in pinned else 1.0)
+            for d, leaf in enumerate(leaves):
+                if leaf.space in moving:
+                    found[leaf.space].append((squares, d))
+    return found

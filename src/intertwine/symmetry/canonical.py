@@ -1,0 +1,256 @@
+"""The canonical form of a network: one representative of all its symmetric copies."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from .action import act_, moved, tensors_of
+from .balance import balancing_scales
+from .blocks import blocks
+from .element import parent_dims
+from .folding import Folded, fold, unfold
+from .linear_form import linear_basis
+from .spaces import Leaf, Space
+from .transformation import Transformation, identity, with_parts
+
+if TYPE_CHECKING:
+    from .symmetry import Symmetry
+
+__all__ = ["balanced", "canonical", "canonical_element", "check_weights"]
+
+_SETTLED = 1e-9  # log scales, matrix entries and keys closer than this count as canonical already
+
+
+def canonical(model: nn.Module, example_inputs: Any, sym: Symmetry | None = None) -> nn.Module:
+    """A copy of ``model`` in canonical form: equal, up to rounding, for all networks that the symmetries connect.
+
+    Scales balance the log norms of all slices of a unit, per-head bases are singular vectors, units are ordered by a
+    key, and signs make an odd statistic positive. Batch norms are replaced by their affine map in eval mode (mean 0,
+    variance 1 - eps): the function is kept exactly *in eval mode*, while training from there differs.
+
+    Deterministic, and a canonical model is its own canonical form up to rounding. Units that are exact duplicates may
+    be swapped; that changes nothing. Two bases of a head whose singular values are equal remain different.
+
+    Args:
+        model: The model. It is left as it is.
+        example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
+        sym: The model's symmetry where it is known already.
+
+    Returns:
+        A new module with the same function in eval mode.
+
+    Example:
+        >>> import intertwine as iw
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).double()
+        >>> x = torch.zeros(2, 4).double()
+        >>> twin = iw.symmetries(model, x).random(seed=1)
+        >>> twin = iw.symmetries(model, x).act(twin, model)
+        >>> a, b = canonical(model, x), canonical(twin, x)
+        >>> all(torch.allclose(p, q) for p, q in zip(a.parameters(), b.parameters()))
+        True
+    """
+    if sym is None:
+        from . import symmetries
+
+        sym = symmetries(model, example_inputs)
+    twin = copy.deepcopy(model)
+    live = tensors_of(twin)
+    check_weights(sym, live)
+    folded = fold(sym, live)
+    g = canonical_element(folded)
+    act_(folded.sym, g, folded.state)
+    new = unfold(folded.state, sym.batch_norms)
+    with torch.no_grad():
+        for name, tensor in new.items():
+            live[name].copy_(tensor)
+    return twin
+
+
+def canonical_element(folded: Folded) -> Transformation:
+    """The element that brings folded weights into canonical form.
+
+    Args:
+        folded: Weights with batch norms folded.
+
+    Returns:
+        Its scales and matrices, then its order of units, then its signs, as one element.
+    """
+    sym = folded.sym
+    g = balanced(folded)
+    state = {**folded.state, **moved(sym, g, folded.state)}
+    order = _ordering(sym, state)
+    state = {**state, **moved(sym, order, state)}
+    return _signing(sym, state) @ order @ g
+
+
+def balanced(folded: Folded) -> Transformation:
+    """The part of the canonical element that holds its scales and matrices.
+
+    Args:
+        folded: Weights with batch norms folded.
+
+    Returns:
+        An element without permutations and signs.
+    """
+    sym, state = folded.sym, folded.state
+    linear = [s for kind in ("orthogonal", "general") for s in sym.spaces if s.linear == kind]
+    g = identity(sym)
+    for _ in range(2 if linear else 1):  # norms depend on bases and bases on scales: once each is not enough
+        for space in linear:
+            basis = linear_basis(sym, {**state, **moved(sym, g, state)}, space)
+            if basis is not None and not _near(basis, torch.eye(space.size, dtype=torch.float64)):
+                g = with_parts(identity(sym), space.name, linear=basis) @ g
+        step = identity(sym)
+        for name, logs in balancing_scales(sym, {**state, **moved(sym, g, state)}, folded.pinned).items():
+            if not _near(logs, torch.zeros(())):
+                step = with_parts(step, name, scales=logs)
+        g = step @ g
+    return g
+
+
+def check_weights(sym: Symmetry, state: Mapping[str, Tensor]) -> None:
+    """Refuse weights that cannot be compared.
+
+    Raises:
+        ValueError: If a tensor is missing, is not a dense floating-point one, or holds NaN or infinity.
+    """
+    for name in sym.layouts:
+        if name not in state:
+            raise ValueError(f"state must hold every tensor of the symmetry. Got none named {name!r}.")
+        tensor = state[name]
+        if tensor.layout != torch.strided or tensor.is_quantized:
+            raise ValueError(
+                f"weights must be dense and not quantised. Got {tensor.layout} in {name!r}: dequantise first."
+            )
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise ValueError(f"weights must be finite. Got NaN or infinity in {name!r}.")
+
+
+def _ordering(sym: Symmetry, state: Mapping[str, Tensor]) -> Transformation:
+    """Order every space by the sum of |w|^1.5 over its slices, a key that no permutation or sign of others changes."""
+    g = identity(sym)
+    for space in sym.spaces:
+        if not space.permutable or space.size < 2 or _has_basis(sym, state, space):
+            continue
+        key = torch.zeros(g[space.name].permutation.shape, dtype=torch.float64)
+        for _, x, _ in slices(sym, state, space):
+            key += x.abs().pow(1.5).sum(-1)
+        settled = key[..., 1:] >= key[..., :-1] - _SETTLED * key.abs().amax().clamp_min(1e-300)
+        if not bool(settled.all()):
+            g = with_parts(g, space.name, permutation=key.argsort(dim=-1, stable=True))
+    # keys of children are indexed by the parents' old units: bring them to the new ones
+    for space in sorted(sym.spaces, key=lambda s: len(s.parents)):
+        if space.parents:
+            from .element import reindex
+
+            g = Transformation({**g.elements, space.name: reindex(g[space.name], g.elements)})
+    return g
+
+
+def _has_basis(sym: Symmetry, state: Mapping[str, Tensor], space: Space) -> bool:
+    """Whether singular values order the space already."""
+    return space.linear != "none" and linear_basis(sym, state, space) is not None
+
+
+def slices(sym: Symmetry, state: Mapping[str, Tensor], space: Space) -> list[tuple[str, Tensor, Leaf]]:
+    """Every tensor that carries a space, as ``(p..., n, rest)``, with the leaf that says how it transforms."""
+    found = []
+    for name, layout in sym.layouts.items():
+        for block in blocks(layout) if name in state else ():
+            for dim, leaf in enumerate(block.leaves):
+                if isinstance(leaf, Leaf) and leaf.space == space.name:
+                    dims = parent_dims(space, dim, block.spaces)
+                    x = block.read(state[name])
+                    x = x.permute([*dims, *(d for d in range(x.ndim) if d not in dims)])
+                    found.append((name, x.reshape(*x.shape[: len(dims)], -1), leaf))
+    return found
+
+
+def _signing(sym: Symmetry, state: Mapping[str, Tensor]) -> Transformation:
+    """Signs that make odd statistics positive, space by space along the network."""
+    g = identity(sym)
+    signed = [s for s in sym.spaces if s.signs or s.linear != "none"]
+    open_spaces = {s.name for s in signed}
+    for space in signed:
+        open_spaces.discard(space.name)
+        current = {**state, **moved(sym, g, state)}
+        if space.linear != "none":
+            flips = _signs_of(sym, current, replace(space, signs=1), open_spaces, linear=True)
+            diagonal = flips[0]
+            if bool((diagonal < 0).any()):
+                g = with_parts(identity(sym), space.name, linear=torch.diag_embed(diagonal)) @ g
+        else:
+            flips = _signs_of(sym, current, space, open_spaces, linear=False)
+            g = with_parts(identity(sym), space.name, signs=flips) @ g
+    return g
+
+
+def _signs_of(sym: Symmetry, state: Mapping[str, Tensor], space: Space, open_spaces: set[str], linear: bool) -> Tensor:
+    """Signs ``(k, p..., n)``: independent rows of exponents are taken in order and their statistics made positive."""
+    rows: list[tuple[int, ...]] = []
+    bits: list[Tensor] = []
+    for known_only in (True, False):  # statistics that no open sign touches come first
+        for name, layout in sym.layouts.items():
+            for block in blocks(layout) if name in state else ():
+                touched = bool(open_spaces & set(block.spaces))
+                if touched == known_only or block.spaces.count(space.name) != 1:
+                    continue
+                dim = block.spaces.index(space.name)
+                leaf = block.leaves[dim]
+                row = (1,) if linear else tuple(e % 2 for e in leaf.sign)  # type: ignore[union-attr]
+                if len(rows) < space.signs and _independent([*rows, row]):
+                    rows.append(row)
+                    bits.append(_odd_statistic(block.read(state[name]), parent_dims(space, dim, block.spaces)) < 0)
+    shape = bits[0].shape if bits else _shape(sym, space)
+    return _solve_signs(rows, bits, space.signs, shape)
+
+
+def _odd_statistic(x: Tensor, dims: list[int]) -> Tensor:
+    y = x.permute([*dims, *(d for d in range(x.ndim) if d not in dims)])
+    y = y.reshape(*y.shape[: len(dims)], -1)
+    return y.pow(3).sum(-1)
+
+
+def _solve_signs(rows: list[tuple[int, ...]], bits: list[Tensor], k: int, shape: torch.Size) -> Tensor:
+    """Signs ``s`` with ``prod_k s_k^row_k = -1`` exactly where the bit is set: elimination over two elements."""
+    table = [(list(row), bit.clone()) for row, bit in zip(rows, bits)]
+    pivots: dict[int, int] = {}
+    for r in range(len(table)):
+        column = next(c for c in range(k) if table[r][0][c] and c not in pivots)
+        pivots[column] = r
+        for other in range(len(table)):
+            if other != r and table[other][0][column]:
+                mixed = [(a + b) % 2 for a, b in zip(table[other][0], table[r][0])]
+                table[other] = (mixed, table[other][1] ^ table[r][1])
+    signs = torch.ones(k, *shape, dtype=torch.float64)
+    for column, r in pivots.items():
+        signs[column] = 1.0 - 2.0 * table[r][1].to(torch.float64)
+    return signs
+
+
+def _independent(rows: list[tuple[int, ...]]) -> bool:
+    """Whether 0-1 rows are independent over two elements."""
+    masks = [sum(bit << i for i, bit in enumerate(row)) for row in rows]
+    basis: list[int] = []
+    for mask in masks:
+        for b in basis:
+            mask = min(mask, mask ^ b)
+        if not mask:
+            return False
+        basis.append(mask)
+    return True
+
+
+def _shape(sym: Symmetry, space: Space) -> torch.Size:
+    sizes = {s.name: s.size for s in sym.spaces}
+    return torch.Size([*(sizes[p] for p in space.parents), space.size])
+
+
+def _near(a: Tensor, b: Tensor) -> bool:
+    return bool(((a - b).abs() < _SETTLED).all())

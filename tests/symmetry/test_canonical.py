@@ -1,0 +1,102 @@
+"""Canonical forms: the same for symmetric copies, the same function, idempotent."""
+
+import copy
+
+import pytest
+import torch
+from handmade import MAKERS, make
+from torch import nn
+
+from intertwine.symmetry.action import act
+from intertwine.symmetry.balance import balancing_scales
+from intertwine.symmetry.canonical import canonical
+from intertwine.symmetry.folding import fold
+from intertwine.symmetry.transformation import random
+from intertwine.testing import function_error
+
+
+def difference(a: nn.Module, b: nn.Module) -> float:
+    pairs = zip(a.state_dict().values(), b.state_dict().values())
+    return max((p - q).abs().max().item() for p, q in pairs if p.is_floating_point())
+
+
+@pytest.fixture(params=MAKERS)
+def case(request):
+    return make(request.param)
+
+
+def test_function_is_kept(case):
+    model, sym, x = case
+    assert function_error(model, canonical(model, x, sym), x) < 1e-12
+
+
+def test_symmetric_copies_have_one_form(case):
+    model, sym, x = case
+    form = canonical(model, x, sym)
+    for seed in range(5):
+        twin = act(sym, random(sym, seed), model)
+        assert difference(model, twin) > 0.1
+        assert difference(form, canonical(twin, x, sym)) < 1e-9
+
+
+def test_idempotent_and_deterministic(case):
+    model, sym, x = case
+    form = canonical(model, x, sym)
+    assert difference(form, canonical(form, x, sym)) < 1e-12
+    assert difference(form, canonical(model, x, sym)) == 0.0
+
+
+def test_other_networks_have_other_forms(case):
+    model, sym, x = case
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        next(other.parameters()).view(-1)[0] += 0.1
+    assert difference(canonical(model, x, sym), canonical(other, x, sym)) > 1e-4
+
+
+def test_variances_that_were_kept_make_no_difference():
+    model, sym, x = make("conv_bn")
+    model[1].running_var[:2] = 1e-9
+    scales = random(sym, 0)
+    twin = act(sym, scales @ scales @ scales, model)
+    assert difference(canonical(model, x, sym), canonical(twin, x, sym)) < 1e-9
+
+
+def test_balanced_slices():
+    model, sym, _ = make("mlp")
+    folded = fold(sym, model.state_dict())
+    logs = balancing_scales(sym, folded.state)
+    t = logs["a"][0]
+    w, b, r = model[0].weight, model[0].bias, model[2].weight
+    gains = torch.exp(t)[:, None]
+    r = torch.exp(logs["b"][0])[:, None] * r
+    norms = torch.stack(
+        [(gains * w).norm(dim=1).log(), (gains[:, 0] * b).abs().log(), -(r / gains.T).norm(dim=0).log()]
+    )
+    torch.testing.assert_close(norms.mean(0), torch.zeros(6).double(), atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("where", ["incoming", "outgoing", "both"])
+def test_dead_and_duplicate_units(where):
+    model, sym, x = make("mlp")
+    with torch.no_grad():
+        if where != "outgoing":
+            model[0].weight[1], model[0].bias[1] = 0, 0
+        if where != "incoming":
+            model[2].weight[:, 1] = 0
+        model[0].weight[3], model[0].bias[3] = model[0].weight[2], model[0].bias[2]
+        model[2].weight[:, 3] = model[2].weight[:, 2]
+    form = canonical(model, x, sym)
+    assert function_error(model, form, x) < 1e-12
+    for seed in range(3):
+        assert difference(form, canonical(act(sym, random(sym, seed), model), x, sym)) < 1e-9
+
+
+def test_bad_input():
+    model, sym, x = make("mlp")
+    with torch.no_grad():
+        model[0].weight[0, 0] = float("nan")
+    with pytest.raises(ValueError, match=r"must be finite\. Got NaN or infinity in"):
+        canonical(model, x, sym)
+    with pytest.raises(ValueError, match=r"none named '0.weight'"):
+        canonical(model[2:], x, sym)
