@@ -1,0 +1,348 @@
+"""The engine: walks through a program until the structure of its spaces no longer changes, collecting equations.
+
+Rules (``rules/``) speak to it in a few words: the value behind a reference, aligning axes, and what an operation takes away
+from the leaves of an axis (``hold`` its order, ``fix`` it altogether, ``monomial``, ``no_scale``, ``no_sign``).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import torch
+
+from ..graph import Call, Program, Ref
+from .align import Misfit, slice_axis, split_axis, zip_axes
+from .pool import Pool
+from .system import System, Unknown
+from .terms import Axis, Factor, Flat, Slot, Value, axis_size, map_slots, slots
+
+__all__ = ["Engine", "Restart"]
+
+Edit = tuple[tuple[int, ...], str, tuple[int, ...]]  # path inside a parameter axis, kind of split, sizes
+
+
+class Restart(Exception):
+    """A parameter axis turned out to be a concatenation; start again knowing it."""
+
+    def __init__(self, tensor: str, axis: int, edits: list[Edit]) -> None:
+        super().__init__(tensor, axis)
+        self.tensor, self.axis, self.edits = tensor, axis, edits
+
+
+class Engine:
+    """One search over one program.
+
+    Attributes:
+        pool: The spaces.
+        system: The equations of the current pass.
+        values: What is known of every tensor value, in this pass.
+        mixed: Axes along which an operation mixes units, with the tensor in which it does.
+        unknown_ops: Operations without a rule, in the order met.
+        call: The call at work.
+    """
+
+    def __init__(self, program: Program, edits: dict[tuple[str, int], list[list[Edit]]]) -> None:
+        self.program = program
+        self.pool = Pool()
+        self.system = System()
+        self.values: dict[int, Any] = {}
+        self.mixed: list[tuple[tuple[Axis, ...], Axis]] = []
+        self.unknown_ops: dict[str, None] = {}
+        self.batch_norms: dict[tuple, None] = {}
+        self.call: Call = Call("", {}, ())
+        self.index = -1
+        self._edits = edits
+        self._kept: dict[Any, Any] = {}  # axes of parameters, constants and fresh leaves: the same in every pass
+
+    # ---- values
+
+    def value(self, ref: Ref) -> Value:
+        """What is known of a tensor; a stack of unlike parts is tied together."""
+        found = self.values.get(ref.id)
+        if found is None:
+            found = self.values[ref.id] = self._source(ref)
+        if not isinstance(found, Value):
+            found = found.tied(self)
+        return replace(found, axes=tuple(self.pool.resolve(a) for a in found.axes))
+
+    def dtype(self, ref: Ref) -> torch.dtype:
+        """Element type of a tensor."""
+        return self.program.values[ref.id].dtype
+
+    def fresh(self, size: int, why: str, tag: Any = 0) -> Axis:
+        """A new fixed axis of this call's result (the same one in every pass)."""
+        if size == 1:
+            return ()
+        key = (self.index, tag)
+        if key not in self._kept:
+            self._kept[key] = self.pool.new(size)
+        axis = self.pool.resolve((Slot(self._kept[key], size),))
+        return self.fix(axis, why)
+
+    # ---- restrictions
+
+    def hold(self, axis: Axis, why: str) -> Axis:
+        """The order of the units matters: no permutations, no linear maps."""
+        self.pool.restrict(axis, "pinned", why)
+        self.pool.restrict(axis, "monomial", why)
+        return axis
+
+    def monomial(self, axis: Axis, why: str | None = None) -> Axis:
+        """Units must not be mixed: no linear maps."""
+        self.pool.restrict(axis, "monomial", why or self.call.where)
+        return axis
+
+    def orthogonal(self, axis: Axis) -> None:
+        """Only sums of squares over the axis are seen: of all linear maps the orthogonal ones pass."""
+        self.pool.restrict(axis, "orthogonal", self.call.where)
+
+    def no_scale(self, axis: Axis, why: str | None = None) -> Axis:
+        """No positive scales pass."""
+        for slot in slots(axis):
+            if self.system.log_is_zero(slot.expr):
+                self.pool.say(slot.space, "scale", why or self.call.where)
+        return axis
+
+    def no_sign(self, axis: Axis, why: str | None = None) -> Axis:
+        """No signs pass."""
+        for slot in slots(axis):
+            if self.system.sign_is_zero(slot.expr):
+                self.pool.say(slot.space, "sign", why or self.call.where)
+        return axis
+
+    def rigid(self, axis: Axis, why: str | None = None) -> Axis:
+        """Only permutations pass."""
+        return self.monomial(self.no_sign(self.no_scale(axis, why), why), why)
+
+    def fix(self, axis: Axis, why: str) -> Axis:
+        """Nothing passes; the axis is returned without exponents."""
+        self.hold(self.rigid(axis, why), why)
+        return map_slots(axis, lambda s: Slot(s.space, s.size))
+
+    def mix(self, tensor: Sequence[Axis], axis: Axis) -> None:
+        """Units of ``axis`` are mixed in ``tensor``: other spaces there cannot have an element of their own for each of them."""
+        if any(True for _ in slots(axis)):
+            self.mixed.append((tuple(tensor), axis))
+
+    # ---- combining axes
+
+    def zip(self, a: Axis, b: Axis, pair: Callable[[Any, Any], Factor]) -> Axis:
+        """Align and combine; axes that do not line up are fixed."""
+        try:
+            return zip_axes(self.pool, a, b, pair)
+        except Misfit:
+            why = f"factors that do not line up at {self.call.where}"
+            self.fix(self.pool.resolve(b), why)
+            return self.fix(self.pool.resolve(a), why)
+
+    def equal(self, a: Axis, b: Axis) -> Axis:
+        """Both axes are one: added, concatenated beside each other, compared."""
+        return self.zip(a, b, self._equal)
+
+    def multiplied(self, a: Axis, b: Axis, divide: bool = False) -> Axis:
+        """The axis of a product (or quotient) unit by unit."""
+
+        def pair(x: Any, y: Any) -> Factor:
+            if isinstance(x, Flat) and isinstance(y, Flat):
+                return Flat(x.size, x.zero or (y.zero and not divide))
+            if isinstance(y, Flat):
+                return Flat(y.size, True) if y.zero and not divide else x
+            expr = y.expr.power(-1, True) if divide else y.expr
+            if isinstance(x, Flat):
+                if divide:
+                    self.monomial((y,))
+                return x if x.zero else Slot(y.space, y.size, expr)
+            self.monomial((x,))
+            return Slot(x.space, x.size, x.expr + expr)
+
+        return self.zip(a, b, pair)
+
+    def contracted(self, a: Axis, b: Axis) -> None:
+        """Both axes are summed against each other."""
+
+        def pair(x: Any, y: Any) -> Factor:
+            if isinstance(x, Slot) and isinstance(y, Slot):
+                self.system.opposite(x.expr, y.expr)
+            elif isinstance(x, Slot) and not y.zero:
+                self.rigid((x,), f"sum over the units at {self.call.where}")
+            elif isinstance(y, Slot) and not x.zero:
+                self.rigid((y,), f"sum over the units at {self.call.where}")
+            return x
+
+        self.zip(a, b, pair)
+
+    def split(self, axis: Axis, sizes: Sequence[int]) -> list[Axis]:
+        """Write an axis as a product of the given sizes; where that cannot be, it is fixed."""
+        try:
+            return split_axis(self.pool, axis, sizes, self._equal)
+        except Misfit:
+            why = f"factors that do not line up at {self.call.where}"
+            self.fix(self.pool.resolve(axis), why)
+            return [self.fresh(n, why, ("split", axis_size(axis), i)) for i, n in enumerate(sizes)]
+
+    def slice(self, axis: Axis, start: int, stop: int) -> Axis:
+        """Rows of an axis; where they cut through a product, it is fixed."""
+        try:
+            return slice_axis(self.pool, axis, start, stop)
+        except Misfit:
+            why = f"rows {start}:{stop} cut through a unit at {self.call.where}"
+            self.fix(self.pool.resolve(axis), why)
+            return self.fresh(stop - start, why, ("slice", start, stop))
+
+    def powered(self, axis: Axis, degree: Fraction | int, odd: bool) -> Axis:
+        """The axis of ``|x|^degree``, with the sign of ``x`` where ``odd``."""
+        return map_slots(axis, lambda s: Slot(s.space, s.size, s.expr.power(degree, odd)), keeps_zero=degree > 0)
+
+    def stack_request(self, axis: Axis) -> None:
+        """The outer factor of a parameter's product is told apart unit by unit: start again with it as a concatenation.
+
+        Raises:
+            Restart: If such a parameter axis is found.
+        """
+        if len(axis) != 1 or not isinstance(axis[0], Slot) or axis[0].size > 64:
+            return
+        node = self.pool.node(axis[0].space)
+        if node.above is None or node.above[1] != 0:
+            return
+        whole = self.pool.nodes[node.above[0]]
+        if whole.kind != "product" or whole.origin is None:
+            return
+        tensor, dim, path = whole.origin
+        edits = [*self._edits_above(node.above[0]), (path, "sum", (whole.size // axis[0].size,) * axis[0].size)]
+        raise Restart(tensor, dim, edits)
+
+    # ---- the walk
+
+    def state(self, name: str) -> Value:
+        """The value of a parameter or buffer."""
+        return self.value(self.program.states[name])
+
+    def walk(self, run: Callable[["Engine", Call], Sequence[Any]]) -> None:
+        """Pass over the program until its structure stands still.
+
+        Args:
+            run: Applies the rule of a call and returns one value per output.
+
+        Raises:
+            RuntimeError: If the structure does not settle.
+        """
+        for _ in range(20):
+            self.pool.changed = False
+            self.pool.forget_restrictions()
+            self.system, self.values, self.mixed, self.batch_norms = System(), {}, [], {}
+            self.unknown_ops = {}
+            self._pass(run)
+            if not self.pool.changed:
+                return
+        raise RuntimeError("the structure of the spaces must settle within 20 passes. Got one that keeps changing.")
+
+    def _pass(self, run: Callable[["Engine", Call], Sequence[Any]]) -> None:
+        for name in self.program.states:
+            self.state(name)
+        for self.index, call in enumerate(self.program.calls):
+            self.call = call
+            for ref, value in zip(call.outputs, run(self, call)):
+                if ref is not None:
+                    self.values[ref.id] = value
+        self.index, self.call = len(self.program.calls), Call("output", {}, ())
+        for ref in self.program.outputs:
+            value = self.value(ref)
+            for axis in value.axes:
+                self.fix(axis, "output")
+
+    def _equal(self, x: Any, y: Any) -> Factor:
+        if isinstance(x, Slot) and isinstance(y, Slot):
+            self.system.equal(x.expr, y.expr)
+            return x
+        if isinstance(x, Flat) and isinstance(y, Flat):
+            return Flat(x.size, x.zero and y.zero)
+        slot, flat = (x, y) if isinstance(x, Slot) else (y, x)
+        if not flat.zero:
+            self.rigid((slot,), f"a number common to all units at {self.call.where}")
+            self.pool.node(slot.space).apart = True
+        return slot
+
+    # ---- where values come from
+
+    def _source(self, ref: Ref) -> Value:
+        value = self.program.values[ref.id]
+        if value.kind == "parameter" or (value.kind == "buffer" and ref.id in self.statistics()):
+            return Value(tuple(self._state_axis(value.name, i, n) for i, n in enumerate(value.shape)))
+        if value.kind in ("constant", "buffer"):
+            return self._constant(ref)
+        why = "input" if value.kind == "input" else f"unknown result of {self.call.where}"
+        return Value(tuple(self._kept_axis(("value", ref.id, i), n, why) for i, n in enumerate(value.shape)))
+
+    def statistics(self) -> set[int]:
+        """Buffers that a normalisation reads as its running statistics: they move with what they describe."""
+        if "statistics" not in self._kept:
+            names = ("running_mean", "running_var")
+            refs = (call.args.get(n) for call in self.program.calls if "batch_norm" in call.op for n in names)
+            self._kept["statistics"] = {r.id for r in refs if isinstance(r, Ref)}
+        return self._kept["statistics"]
+
+    def _kept_axis(self, key: Any, size: int, why: str) -> Axis:
+        if size <= 1:
+            return () if size else (Flat(0, True),)
+        if key not in self._kept:
+            self._kept[key] = self.pool.new(size)
+        return self.fix(self.pool.resolve((Slot(self._kept[key], size),)), why)
+
+    def _constant(self, ref: Ref) -> Value:
+        value = self.program.values[ref.id]
+        key = ("uniform", ref.id)
+        if key not in self._kept:
+            self._kept[key] = _uniform(value.data, value.shape)
+        flat, zero = self._kept[key]
+        axes = []
+        for i, n in enumerate(value.shape):
+            if n > 1 and flat[i]:
+                axes.append((Flat(n, zero),))
+            else:
+                axes.append(self._kept_axis(("value", ref.id, i), n, "a constant that differs from unit to unit"))
+        return Value(tuple(axes), zero)
+
+    def _state_axis(self, tensor: str, dim: int, size: int) -> Axis:
+        if size <= 1:
+            return () if size else (Flat(0, True),)
+        key = ("state", tensor, dim)
+        if key not in self._kept:
+            self._kept[key] = space = self.pool.new(size, (tensor, dim, ()))
+            for edits in self._edits.get((tensor, dim), ()):
+                self._declare(space, edits)
+        axis = self.pool.resolve((Slot(self._kept[key], size),))
+        counter = iter(range(1 << 30))
+
+        def unknown(slot: Slot) -> Slot:
+            return Slot(slot.space, slot.size, self.system.new(Unknown(tensor, dim, (next(counter),), slot.space)))
+
+        return map_slots(axis, unknown)
+
+    # ---- declared concatenations
+
+    def _declare(self, space: int, edits: list[Edit]) -> None:
+        for path, kind, sizes in edits:
+            at = space
+            for step in path:
+                at = self.pool.node(at).children[step]
+            node = self.pool.node(at)
+            if not node.kind:
+                (self.pool.split if kind == "product" else self.pool.cut)(at, sizes)
+
+    def _edits_above(self, space: int) -> list[Edit]:
+        node = self.pool.nodes[space]
+        if node.above is None or node.origin is None:
+            return []
+        up = self.pool.nodes[node.above[0]]
+        path = node.origin[2][:-1]
+        sizes = tuple(self.pool.nodes[c].size for c in up.children)
+        return [*self._edits_above(node.above[0]), (path, up.kind, sizes)]
+
+
+def _uniform(data: torch.Tensor | None, shape: tuple[int, ...]) -> tuple[list[bool], bool]:
+    """Along which dimensions a constant does not change, and whether it is all zero."""
+    if data is None or not data.numel():
+        return [False] * len(shape), data is not None
+    flat = [bool((data == data.narrow(i, 0, 1)).all()) for i in range(data.dim())]
+    return flat, bool((data == 0).all())

@@ -1,0 +1,73 @@
+"""Find the symmetries of a model: capture its program, walk the engine through it, and describe what is free to move."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from ..graph import Program, capture
+from .classes import describe
+from .engine import Edit, Engine, Restart
+from .rules import apply
+from .symmetry import Symmetry
+
+__all__ = ["symmetries", "symmetries_of"]
+
+
+def symmetries(
+    model: nn.Module, example_inputs: Any, front: Literal["auto", "record", "export"] = "auto"
+) -> Symmetry:
+    """Find the group of weight-space symmetries that a model's architecture has.
+
+    Every function that the model computes on tensors of the example's shapes stays exactly the same under the group, whatever
+    the weights. Where the papers treat chains of layers (v2 3.2, E.4-E.6, E.47; v1 E.26), this reads the group off the operations
+    that the model runs: which axes of which parameters must move together, and what each operation lets through. Operations without
+    a rule fix what they touch and are listed.
+
+    Args:
+        model: Any module; on the meta device nothing is computed, so a model of any size can be read.
+        example_inputs: A tensor, a tuple or list of positional arguments, or a mapping of keyword arguments. Axes of size one
+            carry no space, so give a batch of at least two.
+        front: ``"record"`` follows one run; ``"export"`` also demands that ``torch.export`` proves the control flow free of data;
+            ``"auto"`` records.
+
+    Returns:
+        The symmetry.
+
+    Raises:
+        TypeError: If ``model`` is not a module.
+        ValueError: If ``front`` is not one of the three.
+
+    Example:
+        >>> import torch
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 3))
+        >>> [s.name for s in symmetries(model, torch.zeros(2, 4)).spaces]
+        ['0.weight[0]']
+    """
+    args, kwargs = arguments(example_inputs)
+    return symmetries_of(capture(model, args, kwargs, front))
+
+
+def symmetries_of(program: Program) -> Symmetry:
+    """Find the symmetries of a captured program."""
+    edits: dict[tuple[str, int], list[list[Edit]]] = {}
+    for _ in range(1000):
+        engine = Engine(program, edits)
+        try:
+            engine.walk(apply)
+        except Restart as found:
+            edits.setdefault((found.tensor, found.axis), []).append(found.edits)
+            continue
+        return describe(engine)
+    raise RuntimeError("the concatenations among the parameters must be finite. Got ever more of them.")
+
+
+def arguments(example_inputs: Any) -> tuple[tuple, dict[str, Any]]:
+    """Positional and keyword arguments from what a user calls an example."""
+    if isinstance(example_inputs, Mapping):
+        return (), dict(example_inputs)
+    if isinstance(example_inputs, Tensor):
+        return (example_inputs,), {}
+    if isinstance(example_inputs, tuple | list):
+        return tuple(example_inputs), {}
+    return (example_inputs,), {}

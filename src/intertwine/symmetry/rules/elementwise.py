@@ -1,0 +1,218 @@
+"""Operations unit by unit: additions, products, powers, activations, comparisons, choices."""
+
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from ...graph import Call, Ref
+from ..terms import Axis, Flat, Value
+from .registry import register_rule
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+
+__all__ = ["added", "broadcast", "measured", "multiplied", "through"]
+
+
+def broadcast(a: Value, b: Value) -> list[tuple[Axis, Axis]]:
+    """Pairs of axes of two tensors, aligned from the right; missing dimensions are empty axes."""
+    n = max(len(a.axes), len(b.axes))
+    pad = lambda v: ((),) * (n - len(v.axes)) + v.axes
+    return list(zip(pad(a), pad(b)))
+
+
+def through(engine: "Engine", x: Value, degree: Fraction | int | None, parity: int, linear: bool = False) -> Value:
+    """The value of ``f(x)`` unit by unit.
+
+    Args:
+        engine: The engine.
+        x: The argument.
+        degree: ``f(a x) = a^degree f(x)`` for positive ``a``; ``None`` where no scale passes.
+        parity: 1 for an odd function, -1 for an even one, 0 for neither.
+        linear: Whether ``f`` is additive.
+
+    Returns:
+        The value.
+    """
+    axes = []
+    for axis in x.axes:
+        if degree is None:
+            engine.no_scale(axis)
+        if parity == 0:
+            engine.no_sign(axis)
+        if not linear:
+            engine.monomial(axis)
+        power = Fraction(0) if degree is None else degree
+        axes.append(engine.powered(axis, power, parity == 1) if not linear else axis)
+    if degree is None and parity == 1:
+        axes = [tuple(x_f if isinstance(x_f, Flat) else f for x_f, f in zip(a, b)) for a, b in zip(x.axes, axes)]
+    return Value(tuple(axes), x.zero and (parity == 1 or bool(degree and degree > 0)))
+
+
+def added(engine: "Engine", a: Value, b: Value) -> Value:
+    """The value of ``a + b``."""
+    if a.zero or b.zero:
+        zero, other = (a, b) if a.zero else (b, a)
+        pairs = broadcast(zero, other)
+        axes = tuple(_flat_like(z) if not o else o for z, o in pairs)
+        return Value(axes, a.zero and b.zero)
+    axes = []
+    for x, y in broadcast(a, b):
+        if not x or not y:
+            axes.append(engine.rigid(x or y, f"one number added to all units at {engine.call.where}"))
+        else:
+            axes.append(engine.equal(x, y))
+    return Value(tuple(axes))
+
+
+def _flat_like(axis: Axis) -> Axis:
+    size = 1
+    for f in axis:
+        size *= f.size
+    return (Flat(size),) if size > 1 else ()
+
+
+def multiplied(engine: "Engine", a: Value, b: Value, divide: bool = False) -> Value:
+    """The value of ``a * b`` or ``a / b``."""
+    axes = []
+    for x, y in broadcast(a, b):
+        if x and y:
+            axes.append(engine.multiplied(x, y, divide))
+        elif y:
+            engine.monomial(y) if divide else None
+            axes.append(engine.powered(y, -1, True) if divide else y)
+        else:
+            axes.append(x)
+    return Value(tuple(axes), a.zero or (b.zero and not divide))
+
+
+def operand(engine: "Engine", argument: Any) -> Value | None:
+    """The value of a tensor argument; ``None`` for a Python number."""
+    return engine.value(argument) if isinstance(argument, Ref) else None
+
+
+@register_rule("aten::add", "aten::sub", "aten::rsub")
+def add(engine: "Engine", call: Call) -> Value:
+    """Sums and differences."""
+    x, y = engine.value(call.args["self"]), operand(engine, call.args["other"])
+    if y is None:
+        if call.args["other"] == 0:
+            return x
+        return Value(tuple(engine.rigid(a, f"one number added to all units at {call.where}") for a in _unzero(x).axes))
+    return added(engine, x, y)
+
+
+def _unzero(x: Value) -> Value:
+    return Value(tuple(tuple(Flat(f.size) if isinstance(f, Flat) else f for f in axis) for axis in x.axes))
+
+
+@register_rule("aten::mul")
+def mul(engine: "Engine", call: Call) -> Value:
+    """Products; the square of a tensor waits for its consumer, since a sum of squares lets orthogonal maps pass."""
+    x, y = engine.value(call.args["self"]), operand(engine, call.args["other"])
+    if y is None:
+        return x
+    if call.args["self"] == call.args["other"]:
+        return squared(engine, x)
+    return multiplied(engine, x, y)
+
+
+@register_rule("aten::div")
+def div(engine: "Engine", call: Call) -> Value:
+    """Quotients; rounding ones are ordinary pointwise functions."""
+    x, y = engine.value(call.args["self"]), operand(engine, call.args["other"])
+    if call.args.get("rounding_mode"):
+        return measured(engine, call)
+    return x if y is None else multiplied(engine, x, y, divide=True)
+
+
+def squared(engine: "Engine", x: Value) -> Value:
+    """The value of ``x^2``, flagged as a square."""
+    return Value(tuple(engine.powered(a, 2, False) for a in x.axes), x.zero, square=True)
+
+
+@register_rule("aten::pow")
+def power(engine: "Engine", call: Call) -> Value:
+    """Powers with a fixed exponent."""
+    exponent = call.args.get("exponent")
+    if isinstance(exponent, Ref) or not isinstance(call.args["self"], Ref):
+        return measured(engine, call)
+    x = engine.value(call.args["self"])
+    if exponent == 2:
+        return squared(engine, x)
+    whole = float(exponent).is_integer()
+    parity = 0 if not whole else (1 if int(exponent) % 2 else -1)
+    return through(engine, x, Fraction(exponent).limit_denominator(64), parity, linear=exponent == 1)
+
+
+@register_rule("aten::_prelu_kernel")
+def prelu(engine: "Engine", call: Call) -> Value:
+    """``max(x, 0) + w min(x, 0)`` with a slope of its own for every unit: slopes move with their units and do not scale."""
+    x, w = engine.value(call.args["self"]), engine.value(call.args["weight"])
+    axes = []
+    for a, b in broadcast(through(engine, x, 1, 0), w):
+        engine.no_sign(engine.no_scale(b, "a slope is no scale"), "a slope is no scale")
+        axes.append(engine.multiplied(a, b) if a and b else a)
+    return Value(tuple(axes), x.zero)
+
+
+@register_rule("aten::where", "aten::masked_fill")
+def choose(engine: "Engine", call: Call) -> Value:
+    """A choice between two tensors by a condition."""
+    fill = call.op == "aten::masked_fill"
+    condition = engine.value(call.args["mask" if fill else "condition"])
+    x = engine.value(call.args["self"])
+    y = operand(engine, call.args["value" if fill else "other"])
+    number = call.args.get("value") if fill else call.args.get("other")
+    y = Value(((),) * 0, zero=number == 0) if y is None else y
+    result = added(engine, x, y)
+    axes = []
+    for a, c in broadcast(result, condition):
+        engine.monomial(c)
+        if a and c:
+            axes.append(engine.zip(a, c, lambda s, t: s))
+            engine.monomial(a)
+        else:
+            axes.append(a or c)
+    return Value(tuple(axes), x.zero and y.zero)
+
+
+@register_rule("aten::gt", "aten::ge", "aten::lt", "aten::le", "aten::eq", "aten::ne")
+def compare(engine: "Engine", call: Call) -> Value:
+    """Comparisons: with zero they only see signs, so positive scales pass and leave no trace."""
+    x, other = engine.value(call.args["self"]), call.args["other"]
+    if isinstance(other, Ref):
+        return measured(engine, call)
+    even = call.op in ("aten::eq", "aten::ne")
+    return through(engine, x, 0 if other == 0 else None, -1 if even and other == 0 else 0)
+
+
+@register_rule("aten::maximum", "aten::minimum")
+def extremum(engine: "Engine", call: Call) -> Value:
+    """The larger or smaller of two tensors: positively homogeneous."""
+    x, y = engine.value(call.args["self"]), engine.value(call.args["other"])
+    return added(engine, through(engine, x, 1, 0), through(engine, y, 1, 0))
+
+
+@register_rule("aten::glu")
+def glu(engine: "Engine", call: Call) -> Value:
+    """``a * sigmoid(b)`` for the two halves of an axis."""
+    x = engine.value(call.args["self"])
+    dim = call.args["dim"] % len(x.axes)
+    half = x.shape[dim] // 2
+    part = lambda lo, hi: Value((*x.axes[:dim], engine.slice(x.axes[dim], lo, hi), *x.axes[dim + 1 :]))
+    a, b = part(0, half), part(half, 2 * half)
+    return multiplied(engine, a, through(engine, b, None, 0))
+
+
+def measured(engine: "Engine", call: Call) -> Value:
+    """Any other function unit by unit: of one tensor it is looked up or measured, of several only permutations pass."""
+    from .activations import scaling_of
+
+    if len(call.inputs) == 1:
+        degree, parity, linear = scaling_of(call)
+        return through(engine, engine.value(call.inputs[0]), degree, parity, linear)
+    values = [through(engine, _unzero(engine.value(ref)), None, 0) for ref in call.inputs]
+    result = values[0]
+    for other in values[1:]:
+        result = Value(tuple(engine.equal(a, b) if a and b else a or b for a, b in broadcast(result, other)))
+    return result

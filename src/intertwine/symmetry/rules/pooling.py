@@ -1,0 +1,82 @@
+"""Pooling and resampling over space."""
+
+from typing import TYPE_CHECKING
+
+from ...graph import Call
+from ..terms import Value
+from .registry import register_rule
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+
+__all__: list[str] = []
+
+_MAX = [f"aten::{n}" for n in ("max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool2d",
+                               "adaptive_max_pool3d", "max_pool1d", "max_pool2d", "max_pool3d")]  # fmt: skip
+_MEAN = [f"aten::{n}" for n in ("avg_pool1d", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d",
+                                "adaptive_avg_pool1d")]  # fmt: skip
+_RESAMPLE = [
+    f"aten::upsample_{kind}" for kind in (
+        "nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "trilinear3d", "bicubic2d", "_nearest_exact2d",
+    )
+] + ["aten::_upsample_nearest_exact1d", "aten::_upsample_nearest_exact2d", "aten::_upsample_bilinear2d_aa",
+     "aten::reflection_pad1d", "aten::reflection_pad2d", "aten::replication_pad1d", "aten::replication_pad2d"]  # fmt: skip
+
+
+@register_rule(*_MAX)
+def max_pool(engine: "Engine", call: Call) -> list[Value]:
+    """Maxima over windows: positive scales and permutations of channels pass."""
+    result = _windowed(engine, call)
+    for axis in result.axes:
+        engine.monomial(engine.no_sign(axis))
+    return [result]
+
+
+@register_rule(*_MEAN, *_RESAMPLE)
+def linear_over_space(engine: "Engine", call: Call) -> Value:
+    """Averages over windows, interpolation and padding by copies: linear in the channels."""
+    return _windowed(engine, call)
+
+
+def _windowed(engine: "Engine", call: Call) -> Value:
+    x = engine.value(call.inputs[0])
+    out = call.outputs[0]
+    shape = engine.program.values[out.id].shape if out is not None else x.shape
+    rank = int(next(c for c in call.op if c in "123"))
+    first = len(x.axes) - rank
+    for axis in x.axes[first:]:
+        engine.fix(axis, f"spatial positions of {call.where}")
+    space = (engine.fresh(n, f"spatial positions of {call.where}", ("space", i)) for i, n in enumerate(shape[first:]))
+    return Value((*x.axes[:first], *space), x.zero)
+
+
+@register_rule("aten::pixel_shuffle")
+def pixel_shuffle(engine: "Engine", call: Call) -> Value:
+    """Channels into space: the ``r x r`` places inside a channel are fixed."""
+    x, r = engine.value(call.args["self"]), call.args["upscale_factor"]
+    c, h, w = x.shape[-3:]
+    channel, *places = engine.split(x.axes[-3], (c // r**2, r, r))
+    why = f"places in space at {call.where}"
+    for axis in (*places, *x.axes[-2:]):
+        engine.fix(axis, why)
+    return Value((*x.axes[:-3], channel, engine.fresh(h * r, why, 0), engine.fresh(w * r, why, 1)), x.zero)
+
+
+@register_rule("aten::pixel_unshuffle")
+def pixel_unshuffle(engine: "Engine", call: Call) -> Value:
+    """Space into channels."""
+    x, r = engine.value(call.args["self"]), call.args["downscale_factor"]
+    why = f"places in space at {call.where}"
+    for axis in x.axes[-2:]:
+        engine.fix(axis, why)
+    h, w = x.shape[-2] // r, x.shape[-1] // r
+    channel = (*x.axes[-3], *engine.fresh(r, why, 0), *engine.fresh(r, why, 1))
+    return Value((*x.axes[:-3], channel, engine.fresh(h, why, 2), engine.fresh(w, why, 3)), x.zero)
+
+
+@register_rule("aten::channel_shuffle", "aten::native_channel_shuffle")
+def channel_shuffle(engine: "Engine", call: Call) -> Value:
+    """Channels of all groups interleaved: the two factors change places."""
+    x, g = engine.value(call.args["self"]), call.args["groups"]
+    group, unit = engine.split(x.axes[1], (g, x.shape[1] // g))
+    return Value((x.axes[0], (*unit, *group), *x.axes[2:]), x.zero)

@@ -1,0 +1,106 @@
+"""Reductions over axes: sums, means, extrema, norms, softmax, and running sums."""
+
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from ...graph import Call, Ref
+from ..terms import Axis, Value, map_slots
+from .registry import register_rule
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+
+__all__: list[str] = []
+
+
+def _dims(call: Call, rank: int) -> set[int]:
+    dim: Any = call.args.get("dim")
+    if dim is None or (isinstance(dim, list | tuple) and not dim):
+        return set(range(rank))
+    return {d % rank for d in dim} if isinstance(dim, list | tuple) else {dim % rank}
+
+
+def _reduced(call: Call, axes: list[Axis], dims: set[int]) -> Value:
+    keep = bool(call.args.get("keepdim", False))
+    return Value(tuple(() if i in dims else a for i, a in enumerate(axes) if keep or i not in dims))
+
+
+@register_rule("aten::sum", "aten::mean", "aten::nansum")
+def total(engine: "Engine", call: Call) -> Value:
+    """Sums: over a moved axis only permutations pass, over a square of it orthogonal maps too."""
+    x = engine.value(call.args["self"])
+    dims = _dims(call, len(x.axes))
+    for i, axis in enumerate(x.axes):
+        if i not in dims:
+            if x.square:
+                engine.monomial(axis)
+            continue
+        why = f"sum over the units at {call.where}"
+        engine.no_sign(engine.no_scale(axis, why), why)
+        engine.orthogonal(axis) if x.square and len(dims) == 1 else engine.monomial(axis, why)
+    return _reduced(call, list(x.axes), dims)
+
+
+@register_rule("aten::amax", "aten::amin", "aten::max", "aten::min")
+def extreme(engine: "Engine", call: Call) -> list[Value]:
+    """Extrema over axes: positively homogeneous in the others."""
+    if isinstance(call.args.get("other"), Ref):
+        from .elementwise import extremum
+
+        return [extremum(engine, call)]
+    x = engine.value(call.args["self"])
+    dims = _dims(call, len(x.axes))
+    for i, axis in enumerate(x.axes):
+        engine.rigid(axis) if i in dims else engine.monomial(engine.no_sign(axis))
+    return [_reduced(call, list(x.axes), dims)]
+
+
+@register_rule("aten::linalg_vector_norm", "aten::norm", "aten::var", "aten::std")
+def norm(engine: "Engine", call: Call) -> Value:
+    """Norms, variances and deviations over axes."""
+    x = engine.value(call.args["self"])
+    dims = _dims(call, len(x.axes))
+    order = call.args.get("ord", call.args.get("p", 2))
+    is_norm = call.op in ("aten::linalg_vector_norm", "aten::norm")
+    axes = []
+    for i, axis in enumerate(x.axes):
+        if i in dims:
+            engine.no_scale(axis)
+            if not is_norm:
+                engine.no_sign(axis)
+            engine.orthogonal(axis) if is_norm and order == 2 and len(dims) == 1 else engine.monomial(axis)
+        else:
+            engine.monomial(axis)
+        degree = Fraction(2 if call.op == "aten::var" else 1)
+        axes.append(map_slots(axis, lambda s, d=degree: type(s)(s.space, s.size, s.expr.power(d, False))))
+    return _reduced(call, axes, dims)
+
+
+@register_rule("aten::_softmax", "aten::_log_softmax", "aten::_safe_softmax", "aten::softmax", "aten::log_softmax")
+def softmax(engine: "Engine", call: Call) -> Value:
+    """Softmax: only permutations pass, and it mixes the units of its axis."""
+    x = engine.value(call.args["self"])
+    axes = tuple(engine.rigid(a) for a in x.axes)
+    if axes:
+        engine.mix(axes, axes[call.args["dim"] % len(axes)])
+    return Value(axes)
+
+
+@register_rule("aten::logsumexp", "aten::any", "aten::all")
+def rigid_reduction(engine: "Engine", call: Call) -> Value:
+    """Reductions through which only permutations pass."""
+    x = engine.value(call.args["self"])
+    return _reduced(call, [engine.rigid(a) for a in x.axes], _dims(call, len(x.axes)))
+
+
+@register_rule("aten::cumsum", "aten::flip", "aten::roll")
+def ordered(engine: "Engine", call: Call) -> Value:
+    """Operations along an order: they fix their axis and are linear in the others."""
+    x = engine.value(call.args["self"])
+    dims: Any = call.args.get("dim", call.args.get("dims"))
+    dims = list(range(len(x.axes))) if dims in ([], None) else dims if isinstance(dims, list | tuple) else [dims]
+    where = {d % max(len(x.axes), 1) for d in dims}
+    axes = tuple(engine.fix(a, f"order matters to {call.where}") if i in where else a for i, a in enumerate(x.axes))
+    for i in where:
+        engine.mix(axes, axes[i]) if axes else None
+    return Value(axes, x.zero)

@@ -1,0 +1,90 @@
+"""What operations do to symmetries: one rule per operation, looked up by its qualified name."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from ...graph import Call, Ref
+from ..terms import Value
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+
+__all__ = ["Rule", "apply", "register_rule"]
+
+Rule = Callable[["Engine", Call], Any]
+R = TypeVar("R", bound=Rule)
+
+_RULES: dict[str, Rule] = {}
+_SEES_SQUARES = {"aten::mean", "aten::sum", "aten::_to_copy", "aten::clone", "aten::detach", "aten::alias"}
+
+
+def register_rule(*ops: str) -> Callable[[R], R]:
+    """Teach the engine operations: a decorator for a function of the engine and a call.
+
+    The rule reads its arguments from ``call.args`` by their schema names, looks up tensors with ``engine.value(ref)``, says what
+    the operation takes away from their axes (``engine.rigid``, ``no_scale``, ``no_sign``, ``monomial``, ``fix``) and returns a
+    ``Value`` for its result, or a list with one for every result. A rule that claims too much gives a wrong group: test it with
+    ``Symmetry.verify``.
+
+    Args:
+        *ops: Qualified operation names without overload, such as ``"mylib::gate"``; in-place variants lose their underscore.
+
+    Returns:
+        The decorator.
+
+    Raises:
+        ValueError: If a name has no namespace.
+
+    Example:
+        >>> @register_rule("mylib::double")
+        ... def double(engine, call):
+        ...     return engine.value(call.args["x"])
+    """
+    for op in ops:
+        if "::" not in op:
+            raise ValueError(f'op must be a qualified name such as "mylib::gate". Got {op!r}.')
+
+    def decorate(rule: R) -> R:
+        for op in ops:
+            _RULES[op] = rule
+        return rule
+
+    return decorate
+
+
+def apply(engine: "Engine", call: Call) -> Sequence[Any]:
+    """The values of a call's results, by its rule; what an operation without a rule touches is fixed."""
+    from .elementwise import measured
+    from .stacks import through_stack
+
+    stacked = through_stack(engine, call)
+    if stacked is not None:
+        return stacked
+    if call.op not in _SEES_SQUARES:
+        for value in (engine.value(ref) for ref in call.inputs):
+            if value.square:
+                for axis in value.axes:
+                    engine.monomial(axis, f"square read by {call.where}")
+    rule = _RULES.get(call.op)
+    if rule is None and call.func is not None and torch.Tag.pointwise in call.func.tags:
+        rule = measured
+    result = unknown(engine, call) if rule is None else rule(engine, call)
+    return [result] if isinstance(result, Value) or not isinstance(result, list) else result
+
+
+def unknown(engine: "Engine", call: Call) -> list[Value]:
+    """An operation without a rule: nothing that it touches may move."""
+    engine.unknown_ops[call.op] = None
+    why = f"operation without a rule: {call.where}"
+    for ref in call.inputs:
+        for axis in engine.value(ref).axes:
+            engine.fix(axis, why)
+    return [opaque(engine, ref, why, i) for i, ref in enumerate(call.outputs)]
+
+
+def opaque(engine: "Engine", ref: Ref | None, why: str, tag: Any) -> Value:
+    """A result of which only the shape is known, fixed along every axis."""
+    shape = engine.program.values[ref.id].shape if ref is not None else ()
+    return Value(tuple(engine.fresh(n, why, (tag, i)) for i, n in enumerate(shape)))

@@ -1,0 +1,137 @@
+"""Axis terms: what the engine knows of one tensor axis while it walks through a program.
+
+An axis is a row-major product of factors. A factor is a ``Slot`` (it carries a space), ``Segments`` (a concatenation of axes) or
+``Flat`` (the tensor is the same all along it). An axis of size one is the empty product.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from math import prod
+from types import MappingProxyType
+
+__all__ = ["UNIT", "Axis", "Expr", "Factor", "Flat", "Segments", "Slot", "Value", "axis_size", "map_slots", "segments", "slots"]
+
+
+@dataclass(frozen=True, slots=True)
+class Expr:
+    """How an axis scales, as forms in the unknown exponents of the parameters.
+
+    Attributes:
+        log: The exponent of positive scales: variable to rational coefficient.
+        sign: The exponent of signs over F2: the set of variables whose coefficient is one.
+        turn: For linear spaces: the variable whose variance (or, with -1, whose opposite variance) this axis has.
+    """
+
+    log: MappingProxyType | dict[int, Fraction]
+    sign: frozenset[int]
+    turn: tuple[int, int] | None = None
+
+    def __add__(self, other: "Expr") -> "Expr":
+        log = dict(self.log)
+        for v, c in other.log.items():
+            log[v] = log.get(v, Fraction(0)) + c
+        return Expr(log, self.sign ^ other.sign, self.turn)
+
+    def power(self, degree: Fraction | int, odd: bool) -> "Expr":
+        """The expression of ``|x|^degree``, with the sign of ``x`` where ``odd``."""
+        if degree == 1 and odd:
+            return self
+        return Expr({v: degree * c for v, c in self.log.items()} if degree else {}, self.sign if odd else frozenset())
+
+
+UNIT = Expr(MappingProxyType({}), frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A factor that carries a space."""
+
+    space: int
+    size: int
+    expr: Expr = UNIT
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """A factor along which the tensor does not change; ``zero`` where it is zero all along."""
+
+    size: int
+    zero: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """A factor that is a concatenation of axes."""
+
+    parts: tuple["Axis", ...]
+
+    @property
+    def size(self) -> int:
+        """Total length."""
+        return sum(axis_size(p) for p in self.parts)
+
+
+Factor = Slot | Flat | Segments
+Axis = tuple[Factor, ...]
+
+
+@dataclass(frozen=True)
+class Value:
+    """What is known of one tensor: its axes, whether it is all zero, and whether it is a square that nobody has summed yet."""
+
+    axes: tuple[Axis, ...]
+    zero: bool = False
+    square: bool = False
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the tensor."""
+        return tuple(axis_size(a) for a in self.axes)
+
+
+def axis_size(axis: Axis) -> int:
+    """Length of an axis."""
+    return prod(f.size for f in axis)
+
+
+def slots(axis: Axis) -> Iterator[Slot]:
+    """Every slot of an axis, segments included."""
+    for factor in axis:
+        if isinstance(factor, Slot):
+            yield factor
+        elif isinstance(factor, Segments):
+            for part in factor.parts:
+                yield from slots(part)
+
+
+def map_slots(axis: Axis, slot: Callable[[Slot], Slot], keeps_zero: bool = True) -> Axis:
+    """``axis`` with every slot replaced, and zeros forgotten unless the operation keeps them."""
+
+    def one(factor: Factor) -> Factor:
+        if isinstance(factor, Slot):
+            return slot(factor)
+        if isinstance(factor, Flat):
+            return factor if keeps_zero else Flat(factor.size)
+        return Segments(tuple(map_slots(p, slot, keeps_zero) for p in factor.parts))
+
+    return tuple(one(f) for f in axis)
+
+
+def segments(parts: list[Axis]) -> Axis:
+    """The concatenation of axes in its shortest form: nested concatenations opened, equal flat neighbours joined."""
+    flat: list[Axis] = []
+    for part in parts:
+        inner = part[0].parts if len(part) == 1 and isinstance(part[0], Segments) else (part,)
+        for axis in inner:
+            if axis_size(axis) == 0:
+                continue
+            last = flat[-1] if flat else None
+            if last and len(last) == len(axis) == 1 and isinstance(last[0], Flat) and isinstance(axis[0], Flat):
+                if last[0].zero == axis[0].zero:
+                    flat[-1] = (Flat(last[0].size + axis[0].size, axis[0].zero),)
+                    continue
+            flat.append(axis)
+    if not flat:
+        return (Flat(0, True),)
+    return flat[0] if len(flat) == 1 else (Segments(tuple(flat)),)
