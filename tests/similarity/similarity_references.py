@@ -27,9 +27,7 @@ def normalised(x):
 
 def hsic_unbiased_by_quadruples(k, l):
     """HSIC_1 as the mean over ordered quadruples of distinct examples of k_ij (l_ij + l_qr - 2 l_iq)."""
-    values = [
-        k[i, j] * (l[i, j] + l[q, r] - 2 * l[i, q]) for i, j, q, r in permutations(range(len(k)), 4)
-    ]
+    values = [k[i, j] * (l[i, j] + l[q, r] - 2 * l[i, q]) for i, j, q, r in permutations(range(len(k)), 4)]
     return float(sum(values) / len(values))
 
 
@@ -44,7 +42,9 @@ def hsic_unbiased(k, l):
     n = len(k)
     k, l = k - torch.diag(k.diagonal()), l - torch.diag(l.diagonal())
     one = torch.ones(n, dtype=k.dtype)
-    total = (k @ l).trace() + (one @ k @ one) * (one @ l @ one) / ((n - 1) * (n - 2)) - 2 / (n - 2) * (one @ k @ l @ one)
+    total = (
+        (k @ l).trace() + (one @ k @ one) * (one @ l @ one) / ((n - 1) * (n - 2)) - 2 / (n - 2) * (one @ k @ l @ one)
+    )
     return float(total / (n * (n - 3)))
 
 

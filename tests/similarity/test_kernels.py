@@ -1,13 +1,8 @@
 """Kernels against explicit tensors, and what is and is not positive semi-definite."""
 
-import sys
-from pathlib import Path
-
 import pytest
-import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
 import similarity_references as slow
+import torch
 
 from intertwine.similarity import kernel, kernels
 from intertwine.similarity.laplace import LaplaceKernel, channel_distances
@@ -33,7 +28,9 @@ def test_max_gram_is_the_explicit_maximum(shape, tile):
 def test_max_gram_shifts_and_scales_channels(shape):
     x, shift, scale = normal(*shape), normal(shape[1], seed=1), normal(shape[1], seed=2).exp()
     column = (-1, *[1] * (len(shape) - 2))
-    torch.testing.assert_close(max_gram(x, shift, scale), slow.max_kernel((x - shift.view(column)) * scale.view(column)))
+    torch.testing.assert_close(
+        max_gram(x, shift, scale), slow.max_kernel((x - shift.view(column)) * scale.view(column))
+    )
 
 
 def test_max_gram_in_several_blocks_of_channels(monkeypatch):
@@ -190,5 +187,8 @@ def test_the_symmetries_of_the_max_kernel_are_signed_permutations():
     x = normal(10, 4)
     signed = torch.eye(4, dtype=torch.float64)[[2, 0, 3, 1]] * torch.tensor([1.0, -1.0, -1.0, 1.0], dtype=torch.float64)
     torch.testing.assert_close(max_gram(x @ signed), max_gram(x))
-    for other in (torch.diag(torch.tensor([2.0, 1, 1, 1], dtype=torch.float64)), torch.linalg.qr(normal(4, 4, seed=1)).Q):
+    for other in (
+        torch.diag(torch.tensor([2.0, 1, 1, 1], dtype=torch.float64)),
+        torch.linalg.qr(normal(4, 4, seed=1)).Q,
+    ):
         assert not torch.allclose(max_gram(x @ other), max_gram(x), rtol=0.01)

@@ -103,7 +103,7 @@ class SVCCA(Measure[FactorSide]):
 
     def score(self, a: FactorSide, b: FactorSide) -> float:
         """Mean canonical correlation."""
-        return float(_correlations(a, b)[1].mean())
+        return min(1.0, float(_correlations(a, b)[1].mean()))
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class PWCCA(Measure[FactorSide]):
         """Weighted canonical correlation of ``a``'s directions with those of ``b``."""
         turn, rho = _correlations(a, b)
         alpha = (turn.T @ a.weights).abs().sum(1)  # <h_i, x_c> for h = U turn and x = U S V^T
-        return float(alpha @ rho / alpha.sum())
+        return min(1.0, float(alpha @ rho / alpha.sum()))
 
 
 def _directions(side: FeatureSide, share: float) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,153 @@
+"""CKA and HSIC: estimators by brute force, the numbers that must hold, edges."""
+
+from math import sqrt
+
+import pytest
+import similarity_references as slow
+import torch
+from torch import nn
+
+from intertwine.similarity import CKA, cka, hsic, kernels, measure, prepare_gram
+from intertwine.similarity.hsic import center_gram
+
+
+def normal(*shape, seed=0, dtype=torch.float64):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def gram(seed, n=7, offset=0.0):
+    x = normal(n, 3, seed=seed) + offset
+    return x @ x.T
+
+
+def test_unbiased_hsic_is_the_mean_over_distinct_quadruples():
+    k, l = gram(0), gram(1)
+    assert hsic(k, l) == pytest.approx(slow.hsic_unbiased_by_quadruples(k, l))
+    assert hsic(k, l) == pytest.approx(slow.hsic_unbiased(k, l))
+
+
+def test_biased_hsic_is_its_trace():
+    k, l = gram(0), gram(1)
+    assert hsic(k, l, "biased") == pytest.approx(slow.hsic_biased(k, l))
+
+
+@pytest.mark.parametrize("estimator", ["unbiased", "biased"])
+def test_centring_ignores_additive_effects_and_commutes_with_taking_examples(estimator):
+    k, a = gram(0, 12), normal(12, seed=5)
+    shifted = k + a[:, None] + a + 3
+    torch.testing.assert_close(center_gram(shifted, estimator), center_gram(k, estimator))
+    some = torch.tensor([5, 1, 8, 3, 10])
+    again = center_gram(center_gram(k, estimator)[some][:, some], estimator)
+    torch.testing.assert_close(again, center_gram(k[some][:, some], estimator))
+
+
+def test_hsic_keeps_its_digits_under_a_large_mean():
+    x = normal(50, 3).float()
+    assert cka(x + 1e4, x + 1e4 + 0.5 * normal(50, 3, seed=1).float()) == pytest.approx(
+        cka(x, x + 0.5 * normal(50, 3, seed=1).float()), abs=0.02
+    )
+
+
+@pytest.mark.parametrize("shape", [(40, 5), (30, 5, 3, 3)], ids=str)
+@pytest.mark.parametrize("estimator", ["unbiased", "biased"])
+def test_cka_by_its_definition(shape, estimator):
+    x, y = normal(*shape), normal(*shape, seed=1) + 0.5 * normal(*shape)
+    by = {"unbiased": slow.hsic_unbiased, "biased": slow.hsic_biased}[estimator]
+    flat = lambda t: t.flatten(1) @ t.flatten(1).T
+    assert cka(x, y, estimator=estimator) == pytest.approx(slow.cka_of_grams(flat(x), flat(y), by))
+    k, l = (slow.max_kernel(slow.normalised(t)) for t in (x, y))
+    assert cka(x, y, "max", estimator) == pytest.approx(slow.cka_of_grams(k, l, by))
+    k, l = (flat(slow.normalised(t)) for t in (x, y))
+    assert cka(x, y, "channel_normalized", estimator) == pytest.approx(slow.cka_of_grams(k, l, by))
+
+
+def test_agrees_with_the_torch_cka_package_on_one_batch():
+    """That package is right where one batch holds all data and features are flat."""
+    torch_cka = pytest.importorskip("torch_cka")
+    first, second = nn.Sequential(nn.Linear(6, 5)), nn.Sequential(nn.Linear(6, 4))
+    data = normal(50, 6, dtype=torch.float32)
+    theirs = torch_cka.CKA(first, second, model1_layers=["0"], model2_layers=["0"], device="cpu")
+    theirs.compare(torch.utils.data.DataLoader(torch.utils.data.TensorDataset(data, data), batch_size=50))
+    assert cka(first(data), second(data)) == pytest.approx(float(theirs.export()["CKA"]), abs=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_linear_cka_sees_no_rotation(dtype):
+    x = normal(100, 32, dtype=dtype)
+    q = torch.linalg.qr(normal(32, 32, seed=1)).Q.to(dtype)
+    assert cka(x, x @ q) == pytest.approx(1, abs=1e-6)
+    assert cka(x * torch.linspace(0.2, 3, 32), (x * torch.linspace(0.2, 3, 32)) @ q, "channel_normalized") < 0.9
+
+
+@pytest.mark.parametrize("n", [128, 256])
+def test_wide_independent_features(n):
+    """The unbiased estimator stays near 0 for all of 20 seeds where the biased one says nearly 1."""
+    for seed in range(20):
+        x, y = normal(n, 4096, seed=seed, dtype=torch.float32), normal(n, 4096, seed=seed + 100, dtype=torch.float32)
+        assert abs(cka(x, y)) < 0.05
+        assert cka(x, y, estimator="biased") > 0.9
+
+
+def test_resolutions_and_widths_may_differ():
+    x = normal(40, 6, 4, 4)
+    pooled = nn.functional.avg_pool2d(x, 2)[:, :3]
+    for kernel in kernels():
+        assert 0.02 < cka(x, pooled, kernel) < 1
+
+
+def test_all_pairs_are_one_matrix_product():
+    m = measure("linear_cka")
+    sides = [m.prepare(normal(30, 4, seed=s)) for s in range(3)]
+    flat = torch.stack([s.gram.flatten() for s in sides])
+    for i in range(3):
+        for j in range(3):
+            assert float(flat[i] @ flat[j]) == pytest.approx(m.score(sides[i], sides[j]))
+
+
+def test_a_gram_that_tells_nothing_apart_is_refused():
+    one_hot = torch.eye(10)
+    with pytest.raises(ValueError, match="tell examples apart. Got a Gram matrix that is constant"):
+        cka(one_hot, one_hot)
+    with pytest.raises(ValueError, match="gram must be finite"):
+        prepare_gram(torch.full((5, 5), torch.nan))
+
+
+def test_wrong_arguments():
+    x = normal(10, 3)
+    with pytest.raises(ValueError, match="estimator must be one of 'unbiased', 'biased'. Got 'debiased'"):
+        cka(x, x, estimator="debiased")
+    with pytest.raises(ValueError, match="k must be a square Gram matrix"):
+        hsic(x, x)
+    with pytest.raises(ValueError, match="of the same examples. Got 7 and 6"):
+        hsic(gram(0), gram(1, 6))
+    with pytest.raises(ValueError, match="at least 4 for the unbiased estimator. Got 3"):
+        hsic(gram(0, 3), gram(1, 3))
+    with pytest.raises(ValueError, match="prepared for the biased estimator. Got unbiased and unbiased"):
+        CKA("linear", "biased").score(CKA().prepare(x), CKA().prepare(x))
+
+
+def test_biased_max_cka_may_be_negative_and_says_so():
+    assert CKA("max", "biased").range == (-1, 1) and CKA("linear", "biased").range == (0, 1)
+
+
+def test_the_fused_max_kernel_agrees(monkeypatch):
+    """The path around torch.compile, with its function left uncompiled: compiling takes a minute."""
+    from intertwine.similarity import maximum
+
+    monkeypatch.setattr(maximum, "_fused", lambda: lambda a, b: (a[:, None] * b[None]).amax(-1))
+    x = normal(40, 6)
+    torch.testing.assert_close(maximum.max_gram(x, compiled=True, tile=16), slow.max_kernel(x))
+    torch.testing.assert_close(maximum.max_gram(x[..., None], compiled=True), slow.max_kernel(x))
+
+
+def test_max_cka_of_noise_stays_at_zero_as_channels_grow():
+    """v2 D.8 asks whether the maximum over more channels makes the measure drift: its values do, as sqrt(2 log C), CKA not."""
+    from intertwine.similarity.maximum import max_gram
+
+    means = []
+    for c in (16, 256):
+        x, y = normal(150, c), normal(150, c, seed=1)
+        off = max_gram(x)[torch.ones(150, 150).tril(-1).bool()]
+        means.append(float(off.mean()))
+        assert abs(cka(x, y, "max")) < 0.05
+    assert means[1] > 1.5 * means[0] and means[1] < 3 * sqrt(2 * 5.6)

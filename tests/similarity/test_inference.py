@@ -1,0 +1,122 @@
+"""Chance levels, p-values, calibrated scores and intervals; coverage by simulation with a planted truth."""
+
+import pytest
+import torch
+
+from intertwine.similarity import cka, measure
+from intertwine.similarity.hsic import center_gram, inner
+from intertwine.similarity.inference import (
+    calibrate,
+    half_sample_scores,
+    infer,
+    interval,
+    p_value,
+    permutation_scores,
+)
+
+
+def normal(*shape, generator):
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+class Planted:
+    """Jointly Gaussian features whose population similarities are known."""
+
+    def __init__(self, noise=1.0, seed=0):
+        self.g = torch.Generator().manual_seed(seed)
+        self.a, self.b, self.noise = normal(4, 5, generator=self.g), normal(4, 6, generator=self.g), noise
+
+    def truth(self, name):
+        xx, xy = self.a.T @ self.a, self.a.T @ self.b
+        yy = self.b.T @ self.b + self.noise**2 * torch.eye(6, dtype=torch.float64)
+        if name == "linear_cka":
+            return float(xy.square().sum() / (xx.norm() * yy.norm()))
+        return float(1 - (2 - 2 * torch.linalg.svdvals(xy).sum() / (xx.trace() * yy.trace()).sqrt()).sqrt() / 2)
+
+    def draw(self, n):
+        z = normal(n, 4, generator=self.g)
+        return z @ self.a, z @ self.b + self.noise * normal(n, 6, generator=self.g)
+
+
+@pytest.mark.parametrize("name", ["linear_cka", "orthogonal_procrustes"])
+def test_intervals_cover_a_planted_truth(name):
+    m, planted, runs = measure(name), Planted(), 80
+    truth, covered = planted.truth(name), 0
+    for run in range(runs):
+        x, y = planted.draw(48)
+        a, b = m.prepare(x), m.prepare(y)
+        low, high = interval(m, m.score(a, b), half_sample_scores(m, a, b, 40, seed=run), 48)
+        assert low < high
+        covered += low <= truth <= high
+    assert 0.86 <= covered / runs <= 1  # nominal 0.95; three standard errors of 80 runs are 0.07
+
+
+def test_sampling_with_replacement_invents_similarity():
+    """Notes: repeated examples put k(x, x) off the diagonal; independent features go from 0 to nearly 1."""
+    g = torch.Generator().manual_seed(0)
+    x, y = normal(100, 2000, generator=g), normal(100, 2000, generator=g)
+    again = torch.randint(100, (100,), generator=g)
+    k, l = (center_gram((t @ t.T)[again][:, again]) for t in (x, y))
+    assert abs(cka(x, y)) < 0.05
+    assert inner(k, l) / (inner(k, k) * inner(l, l)) ** 0.5 > 0.9
+    m = measure("linear_cka")
+    low, high = interval(m, cka(x, y), half_sample_scores(m, m.prepare(x), m.prepare(y), 60), 100)
+    assert low <= 0 <= high and high < 0.1
+
+
+@pytest.mark.parametrize("name", ["linear_cka", "g_relu_cka", "g_relu_procrustes", "orthogonal_procrustes"])
+def test_p_values_of_unrelated_features_are_uniform(name):
+    m, g, values = measure(name), torch.Generator().manual_seed(0), []
+    for run in range(60):
+        x, y = normal(20, 4, generator=g).relu() + 0.01, normal(20, 4, generator=g).relu() + 0.01
+        a, b = m.prepare(x), m.prepare(y)
+        values.append(p_value(m.score(a, b), permutation_scores(m, a, b, 19, seed=run)))
+    small = sum(v <= 0.2 for v in values) / len(values)
+    assert 0.03 <= small <= 0.37 and min(values) >= 0.05
+
+
+def test_related_features_are_told_from_chance():
+    x, y = Planted(0.3).draw(60)
+    found = infer(x, y, "orthogonal_procrustes", permutations=39, draws=39)
+    assert found.p_value == 1 / 40 and found.chance < found.score and 0 < found.calibrated < 1
+    assert found.low <= found.score <= found.high + 0.05 and found.n == 60 and found.dead == (0, 0)
+    assert found.floor == pytest.approx(1 - 0.5**0.5)
+
+
+@pytest.mark.parametrize("name", ["linear_cka", "g_relu_cka", "g_relu_procrustes", "svcca", "mutual_knn", "rsa"])
+def test_equal_sides_get_a_point_interval_at_one(name):
+    g = torch.Generator().manual_seed(0)
+    x = normal(40, 6, generator=g).abs()
+    found = infer(x, x, name, permutations=19, draws=19)
+    assert (found.score, found.low, found.high) == pytest.approx((1, 1, 1), abs=1e-6)
+    assert found.calibrated == pytest.approx(1, abs=1e-6) and found.p_value == 0.05
+
+
+def test_seeds_repeat():
+    x, y = Planted().draw(30)
+    assert infer(x, y, seed=3, permutations=9, draws=9) == infer(x, y, seed=3, permutations=9, draws=9)
+    assert infer(x, y, seed=3, permutations=9, draws=9) != infer(x, y, seed=4, permutations=9, draws=9)
+
+
+def test_calibration_by_hand():
+    null = torch.linspace(0, 0.4, 101)
+    assert calibrate(0.7, null) == pytest.approx((0.7 - 0.38) / 0.62)
+    assert calibrate(0.3, null) == 0 and calibrate(1.0, null) == pytest.approx(1)
+    assert calibrate(1.0, torch.ones(20)) == 0
+    assert p_value(0.39, null) == pytest.approx(4 / 102)
+
+
+def test_wrong_arguments():
+    x, y = Planted().draw(30)
+    m = measure("linear_cka")
+    a, b = m.prepare(x), m.prepare(y)
+    with pytest.raises(ValueError, match="permutations must be at least 1. Got 0"):
+        permutation_scores(m, a, b, 0)
+    with pytest.raises(ValueError, match="draws must be at least 1. Got 0"):
+        half_sample_scores(m, a, b, 0)
+    with pytest.raises(ValueError, match="at least 8 for a confidence interval. Got 7"):
+        infer(x[:7], y[:7])
+    with pytest.raises(ValueError, match="level must lie between 0 and 1. Got 1"):
+        interval(m, 0.5, torch.zeros(3), 30, level=1)
+    with pytest.raises(ValueError, match="Got 30 and 20"):
+        permutation_scores(m, a, b.take(torch.arange(20)))

@@ -1,0 +1,241 @@
+"""Laws of every registered measure: its group leaves it alone, the next larger one does not, and bad input is explained."""
+
+import pytest
+import torch
+
+from intertwine import similarity
+from intertwine.similarity import Measure, measure, measures
+
+N, C = 60, 6
+SHAPES = {"flat": (N, C), "tokens": (N, C, 3), "maps": (N, C, 2, 2)}
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def features(shape, seed=0):
+    """Correlated, skewed channels of different sizes that share a signal with every other seed."""
+    x = (normal(*SHAPES[shape], seed=99) + 0.7 * normal(*SHAPES[shape], seed=seed)).exp()
+    mixed = torch.einsum("nc...,cd->nd...", x, torch.eye(C, dtype=x.dtype) + 0.3 * normal(C, C, seed=seed + 50))
+    return mixed * torch.linspace(0.5, 2, C, dtype=x.dtype).view(-1, *[1] * (x.ndim - 2)) + 0.1
+
+
+def act(x, matrix):
+    return torch.einsum("nc...,cd->nd...", x, matrix)
+
+
+def permutation():
+    return torch.eye(C, dtype=torch.float64)[torch.randperm(C, generator=torch.Generator().manual_seed(1))]
+
+
+SIGNS = torch.diag(torch.tensor([1.0, -1, -1, 1, -1, 1], dtype=torch.float64))
+SCALES = torch.diag(torch.linspace(0.2, 4, C, dtype=torch.float64))
+ROTATION = torch.linalg.qr(normal(C, C, seed=7)).Q
+
+
+def keeps_ones():
+    """A rotation that fixes (1, ..., 1)."""
+    basis = torch.linalg.qr(torch.cat([torch.ones(C, 1, dtype=torch.float64), normal(C, C - 1, seed=3)], 1)).Q
+    inner = torch.block_diag(torch.ones(1, 1, dtype=torch.float64), torch.linalg.qr(normal(C - 1, C - 1, seed=4)).Q)
+    return basis @ inner @ basis.T
+
+
+def shift(x):
+    return x + torch.linspace(-2, 3, C, dtype=x.dtype).view(-1, *[1] * (x.ndim - 2))
+
+
+MAPS = {
+    "identity": lambda x: x.clone(),
+    "positive scale": lambda x: 2.5 * x,
+    "negative scale": lambda x: -2.5 * x,
+    "permutation": lambda x: act(x, permutation()),
+    "signs": lambda x: act(x, SIGNS),
+    "scales": lambda x: act(x, SCALES),
+    "rotation": lambda x: act(x, ROTATION),
+    "rotation that keeps ones": lambda x: act(x, keeps_ones()),
+    "invertible": lambda x: act(x, SCALES @ ROTATION @ SCALES),
+    "translation": shift,
+}
+ORTHOGONAL = {"positive scale", "negative scale", "permutation", "signs", "rotation", "rotation that keeps ones"}
+SIGNED = {"positive scale", "negative scale", "permutation", "signs"}
+POSITIVE = {"positive scale", "permutation", "scales"}
+MONOMIAL = POSITIVE | SIGNED
+
+# what leaves the *second* side's score alone; everything else in MAPS must change it
+INVARIANCE = {
+    "orthogonal_procrustes": ORTHOGONAL,
+    "g_relu_procrustes": POSITIVE,
+    "monomial_procrustes": MONOMIAL,
+    "permutation_procrustes": {"positive scale", "permutation"},
+    "signed_permutation_procrustes": SIGNED,
+    "trivial_procrustes": {"positive scale"},
+    "linear_cka": ORTHOGONAL | {"translation"},
+    "g_relu_cka": MONOMIAL | {"translation"},
+    "laplace_cka": MONOMIAL | {"translation"},
+    "channel_normalized_cka": MONOMIAL | {"translation"},
+    "rbf_cka": ORTHOGONAL | {"translation"},
+    "svcca": ORTHOGONAL | {"translation"},
+    "pwcca": set(MAPS),
+    "mutual_knn": ORTHOGONAL | {"translation"},
+    "rsa": {"positive scale", "negative scale", "permutation", "rotation that keeps ones"},
+    "rsa_euclidean": ORTHOGONAL | {"translation"},
+}
+INVARIANCE |= {f"{k}_centered": v | {"translation"} for k, v in INVARIANCE.items() if k.endswith("_procrustes")}
+INVARIANCE |= {f"{k}_biased": v for k, v in INVARIANCE.items() if k.endswith("_cka")}
+
+
+def test_every_measure_has_its_law():
+    assert set(measures()) == set(INVARIANCE)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", measures())
+def test_invariance_under_exactly_its_group(name, shape):
+    m = measure(name)
+    x, y = features(shape, 1), features(shape, 2)
+    before = m(x, y)
+    change = {map_name: abs(m(x, f(y)) - before) for map_name, f in MAPS.items()}
+    kept = {map_name for map_name, c in change.items() if c < 1e-7}
+    assert kept == INVARIANCE[name] | {"identity"}, {k: f"{v:.1e}" for k, v in change.items()}
+
+
+@pytest.mark.parametrize("name", [n for n in measures() if n != "pwcca"])
+def test_symmetry(name):
+    m, x, y = measure(name), features("maps", 1), features("maps", 2)[:, :4]
+    assert m(x, y) == pytest.approx(m(y, x), abs=1e-9)
+
+
+def test_pwcca_is_not_symmetric_and_its_first_side_has_a_smaller_group():
+    m, x, y = measure("pwcca"), features("flat", 1), features("flat", 2)
+    assert abs(m(x, y) - m(y, x)) > 1e-4
+    change = {map_name: abs(m(f(x), y) - m(x, y)) for map_name, f in MAPS.items()}
+    kept = {map_name for map_name, c in change.items() if c < 1e-7}
+    assert kept == SIGNED | {"identity", "translation"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", measures())
+def test_identical_inputs_score_one(name, shape, dtype):
+    for seed in range(3):
+        x = features(shape, seed).to(dtype)
+        assert measure(name)(x, x.clone()) == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", measures())
+def test_scores_stay_in_the_range_and_above_the_floor(name):
+    m = measure(name)
+    for seed in range(5):
+        for x, y in (
+            (normal(20, 5, seed=seed), normal(20, 3, seed=seed + 100)),
+            (normal(20, 5, seed=seed).abs(), normal(20, 5, seed=seed + 100).abs()),
+            (normal(20, 5, seed=seed), -normal(20, 5, seed=seed)),
+        ):
+            a, b = m.prepare(x), m.prepare(y)
+            score, floor = m.score(a, b), m.floor(a, b)
+            assert m.range[0] - 1e-9 <= score <= m.range[1]
+            assert floor is None or score >= floor - 1e-9
+
+
+@pytest.mark.parametrize("name", measures())
+def test_taking_examples_equals_preparing_them(name):
+    """Exactly for permutations; for subsamples too, except that normalising kernels keep what all examples taught them."""
+    m, x, y = measure(name), features("maps", 1), features("maps", 2)
+    order = torch.randperm(N, generator=torch.Generator().manual_seed(0))
+    a, b = m.prepare(x), m.prepare(y)
+    assert m.score(a, b.take(order)) == pytest.approx(m(x, y[order]), abs=1e-9)
+    assert m.score(a.take(order), b.take(order)) == pytest.approx(m.score(a, b), abs=1e-9)
+    assert abs(m.score(a, b.take(order)) - m.score(a, b)) > 1e-4
+    half = order[: N // 2]
+    learned = any(word in name for word in ("g_relu_cka", "laplace", "rbf", "channel_normalized"))
+    assert a.take(half).n == N // 2
+    assert m.score(a.take(half), b.take(half)) == pytest.approx(m(x[half], y[half]), abs=0.1 if learned else 1e-7)
+    direct, nested = b.take(half[:12]), b.take(half).take(torch.arange(12))
+    assert m.score(a.take(half[:12]), nested) == pytest.approx(m.score(a.take(half[:12]), direct), abs=1e-7)
+
+
+@pytest.mark.parametrize("name", measures())
+def test_the_callers_tensors_are_left_alone(name):
+    x, y = features("maps", 1), features("maps", 2)
+    before = x.clone(), y.clone()
+    measure(name)(x, y)
+    assert torch.equal(x, before[0]) and torch.equal(y, before[1])
+
+
+@pytest.mark.parametrize("name", measures())
+def test_tokens_name_their_channel_axis(name):
+    x, y = features("tokens", 1), features("tokens", 2)
+    m = measure(name)
+    assert m(x.movedim(1, -1), y.movedim(1, -1), channel_dim=-1) == pytest.approx(m(x, y), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", measures())
+def test_dead_channels_are_counted_and_never_agree(name):
+    m = measure(name)
+    x, y = features("maps", 1), features("maps", 2)
+    dead = torch.zeros(N, 3, 2, 2, dtype=x.dtype)
+    a, b = m.prepare(torch.cat([x, dead], 1)), m.prepare(torch.cat([dead, y], 1))
+    assert (a.dead, a.channels, b.dead, b.channels) == (3, C + 3, 3, C + 3)
+    assert m.score(a, b) == pytest.approx(m(x, y), abs=1e-9)
+
+
+@pytest.mark.parametrize("name", measures())
+def test_bad_input_is_explained(name):
+    m, x = measure(name), features("maps", 1)
+    with pytest.raises(ValueError, match="same examples in the same order. Got 60 and 59"):
+        m(x, x[1:])
+    with pytest.raises(ValueError, match="at least 4 examples.* Got 3"):
+        m(x[:3], x[:3])
+    for value in (torch.nan, torch.inf):
+        broken = x.clone()
+        broken[4, 2] = value
+        with pytest.raises(ValueError, match="must be finite. Got NaN or infinite values in 1 of 6"):
+            m(broken, x)
+    with pytest.raises(ValueError, match="all of them (constant|zero)"):
+        m(torch.zeros(N, C), torch.zeros(N, C))
+    with pytest.raises(TypeError, match="floating point. Got torch.int64"):
+        m(torch.ones(N, C, dtype=torch.int64), x)
+    with pytest.raises(TypeError, match="must be a tensor"):
+        m([1.0], x)
+    with pytest.raises(ValueError, match="at most once"):
+        m.prepare(x).take(torch.tensor([0, 1, 2, 3, 3]))
+    with pytest.raises(ValueError, match="index must name examples 0 to 59"):
+        m.prepare(x).take(torch.arange(58, 64))
+    with pytest.raises(ValueError, match="at least 4 examples"):
+        m.prepare(x).take(torch.arange(3))
+
+
+@pytest.mark.parametrize("name", measures())
+def test_constant_features_are_refused_where_they_are_centred(name):
+    constant = torch.full((N, C), 3.0)
+    if "procrustes" in name and "centered" not in name:
+        assert measure(name)(constant, constant) == pytest.approx(1)
+    else:
+        with pytest.raises(ValueError, match="all of them constant"):
+            measure(name)(constant, constant)
+
+
+def test_channels_that_vary_by_rounding_only_are_constant():
+    x = 3 + 1e-8 * normal(N, 1)
+    assert measure("g_relu_cka").prepare(torch.cat([features("flat"), x], 1).float()).dead == 1
+
+
+@pytest.mark.parametrize("name", measures())
+def test_measures_are_values(name):
+    m = measure(name)
+    assert m == type(m)(**{f: getattr(m, f) for f in m.__dataclass_fields__}) and hash(m) == hash(m)
+    assert m.name == name and measure(m) is m and isinstance(m.group, str) and name.split("_")[0] in name
+
+
+def test_unknown_and_taken_names():
+    with pytest.raises(ValueError, match=r"measure must be one of orthogonal_procrustes.*Got 'cca'"):
+        measure("cca")
+    assert similarity.register(similarity.CKA()) == measure("linear_cka")
+
+    class Impostor(type(measure("pwcca"))):
+        name = "linear_cka"
+
+    with pytest.raises(ValueError, match="measure name must be free"):
+        similarity.register(Impostor())
+    assert isinstance(measure("linear_cka"), Measure)
