@@ -108,7 +108,9 @@ def test_a_network_with_itself_scores_one_on_the_diagonal():
     a = net()
     result = iw.compare(a, a, [images(60)], null=20, bootstrap=10)
     for name in result.measures:
-        torch.testing.assert_close(result.scores[name].diagonal(), torch.ones(3, dtype=torch.float64), atol=2e-6, rtol=0)
+        torch.testing.assert_close(
+            result.scores[name].diagonal(), torch.ones(3, dtype=torch.float64), atol=2e-6, rtol=0
+        )
         assert (result.null_p[name].diagonal() == 1 / 21).all()
         assert (result.calibrated[name].diagonal() > 0.999).all()
         assert (result.low[name] <= result.high[name]).all()
@@ -237,10 +239,20 @@ def test_the_result_prints_saves_and_becomes_a_table(tmp_path):
     assert "Note: Procrustes compares feature maps" in text
     frame = result.to_frame()
     assert len(frame) == 4 * 9
-    assert set(frame.columns) >= {"measure", "layer_a", "layer_b", "score", "low", "high", "chance", "null_p", "calibrated"}
-    assert frame.query("measure == 'linear_cka' and layer_a == '3' and layer_b == '1'")["score"].item() == pytest.approx(
-        float(result.scores["linear_cka"][1, 0])
-    )
+    assert set(frame.columns) >= {
+        "measure",
+        "layer_a",
+        "layer_b",
+        "score",
+        "low",
+        "high",
+        "chance",
+        "null_p",
+        "calibrated",
+    }
+    assert frame.query("measure == 'linear_cka' and layer_a == '3' and layer_b == '1'")[
+        "score"
+    ].item() == pytest.approx(float(result.scores["linear_cka"][1, 0]))
     best = result.best("linear_cka")
     assert best["layer_a"].tolist() == ["1", "3", "7"]
     assert best["score"].tolist() == result.scores["linear_cka"].max(1).values.tolist()
@@ -301,7 +313,10 @@ def run(**options):
         ({"bootstrap": 1}, "one half has no spread"),
         ({"confidence": 95}, r"between 0 and 1\. Got 95"),
         ({"memory": "lots"}, r"memory must be a positive number of bytes or text such as '4 GiB'\. Got 'lots'"),
-        ({"memory": 10_000}, r"memory must hold the working data of two layers.*Got 9\.77 KiB.*needs 25 KiB.*max_examples"),
+        (
+            {"memory": 10_000},
+            r"memory must hold the working data of two layers.*Got 9\.77 KiB.*needs 25 KiB.*max_examples",
+        ),
         ({"max_examples": 3}, r"max_examples must be at least 4\. Got 3"),
         ({"channel_dim": 4}, r"channel_dim must be an axis of '1' other than the batch\. Got 4 of 4 axes"),
     ],

@@ -57,9 +57,9 @@ def compare(
     estimates see :func:`intertwine.similarity.minibatch_cka`. Features that do not fit in memory go to temporary files.
 
     Cost, beside the forward passes, with ``F`` numbers per example in all layers together: a CKA takes ``N^2 F`` for
-    its Gram matrices, computed once, whatever ``null`` and ``bootstrap`` are. Procrustes takes one pass over all pairs for
-    the scores and all intervals, and another for each of ``null`` shuffles; ``null=0`` and ``bootstrap=0`` leave them
-    out.
+    its Gram matrices, computed once, whatever ``null`` and ``bootstrap`` are. Procrustes takes one pass over all pairs
+    for the scores and all intervals, and another for each of ``null`` shuffles; ``null=0`` and ``bootstrap=0`` leave
+    them out.
 
     Measures that compare channels position by position (Procrustes) need feature maps of one size: the finer side is
     averaged down to the coarser one, and to a vector where the other side has no space. CKA compares any two sizes as

@@ -104,14 +104,35 @@ def _fill(
 ) -> None:
     low, high = measure.range
     box = (slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1))
-    tables = _Tables(a, b, draws, measure.estimator)
-    cells.scores[box] = tables.scores().clamp(low, high)
-    for s, half in enumerate(draws.halves):
-        cells.halves[(*box, s)] = tables.half(half).clamp(low, high)
+    cells.scores[box] = _products(a, b).clamp(low, high)
     for p, order in enumerate(draws.permutations):
-        cells.null[(*box, p)] = _shuffled(a, b, order).clamp(low, high)
+        cells.null[(*box, p)] = _products(a, b, order).clamp(low, high)
+    if len(draws.halves):
+        tables = _Tables(a, b, draws, measure.estimator)
+        for s, half in enumerate(draws.halves):
+            cells.halves[(*box, s)] = tables.half(half).clamp(low, high)
     if low == 0:
         cells.floor[box] = 0.0
+
+
+def _products(a: _Stack, b: _Stack, order: Tensor | None = None) -> Tensor:
+    """Inner products of all Gram matrices, which are the scores: in float64, since their norms are 1.
+
+    With an ``order``, after the examples of B were shuffled: centring commutes with shuffling, so that only products
+    change; in the matrices' own type, which is enough far from 1.
+    """
+    n = a.grams.shape[1]
+    total = torch.zeros(len(a), len(b), dtype=torch.float64, device=a.grams.device)
+    for rows in torch.arange(n, device=a.grams.device).split(max(1, _BLOCK // (n * (len(a) + len(b))))):
+        part = slice(int(rows[0]), int(rows[-1]) + 1)
+        x, y = a.grams[:, part], b.grams[:, part]
+        if order is None:
+            x, y = x.double(), y.double()
+        else:
+            there = order.to(b.grams.device)
+            y = torch.stack([g.index_select(0, there[part]).index_select(1, there) for g in b.grams]).to(x.dtype)
+        total += (x.flatten(1) @ y.flatten(1).T).double()
+    return total.cpu()
 
 
 class _Tables:
@@ -149,10 +170,6 @@ class _Tables:
         self._aa[f, g] += x.square().sum(1)
         self._bb[f, g] += y.square().sum(1)
 
-    def scores(self) -> Tensor:
-        """CKA of all examples: the Gram matrices have norm 1."""
-        return self._ab.sum((0, 1)).cpu()
-
     def half(self, chosen: Tensor) -> Tensor:
         """CKA of a union of folds, ``(L_a, L_b)``."""
         examples = torch.cat([fold for fold, c in zip(self._folds, chosen) if c]).to(self._ab.device)
@@ -166,16 +183,3 @@ class _Tables:
         norm_a = aa - row_factor * r_a.square().sum(1) + total_factor * s_a.square()
         norm_b = bb - row_factor * r_b.square().sum(1) + total_factor * s_b.square()
         return (cross / torch.outer(norm_a.clamp(min=0).sqrt(), norm_b.clamp(min=0).sqrt())).nan_to_num(torch.nan).cpu()
-
-
-def _shuffled(a: _Stack, b: _Stack, order: Tensor) -> Tensor:
-    """CKA after the examples of B were shuffled: centring commutes with shuffling, so only products change."""
-    n, order = len(order), order.to(b.grams.device)
-    total = torch.zeros(len(a), len(b), dtype=torch.float64, device=a.grams.device)
-    height = max(1, _BLOCK // (n * len(b)))
-    for start in range(0, n, height):
-        rows = slice(start, min(n, start + height))
-        x = a.grams[:, rows].flatten(1)
-        y = torch.stack([g.index_select(0, order[rows]).index_select(1, order) for g in b.grams]).flatten(1)
-        total += (x @ y.T.to(x.dtype)).double()
-    return total.cpu()
