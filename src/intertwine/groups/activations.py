@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from .homogeneity import Homogeneity
 
-__all__ = ["Activation", "activation_names", "known_activation", "named_activation"]
+__all__ = ["Activation", "RULE_NAMES", "activation_names", "known_activation", "named_activation"]
 
 LINEAR = Homogeneity("linear", Fraction(1), "odd")
 NONE = Homogeneity("nonlinear")
@@ -126,9 +126,10 @@ _RULES: dict[str, _Rule] = {
         {"threshold": 0.0, "value": 0.0},
     ),
 }
+RULE_NAMES = tuple(_RULES)
 _ALIASES = {
-    "swish": "silu", "gaussian": "rbf", "squared_relu": "relu_squared", "relu2": "relu_squared", "x^2": "power:2",
-    "linear": "identity", "gelu_new": "gelu_tanh", "square": "power:2", "heaviside": "step", "x^3": "power:3",
+    "swish": "silu", "gaussian": "rbf", "squared_relu": "relu_squared", "relu2": "relu_squared",
+    "linear": "identity", "gelu_new": "gelu_tanh", "square": "power:2", "heaviside": "step",
 }  # fmt: skip
 
 _MODULES: dict[type[nn.Module], Callable[[Any], tuple[str, tuple[float, ...]]]] = {
@@ -190,9 +191,12 @@ def named_activation(text: str) -> Activation:
         >>> named_activation("leaky_relu:-1").homogeneity.parity
         'even'
     """
-    name, _, rest = _ALIASES.get(text, text).partition(":")
+    text = "power:" + text[2:] if text.startswith("x^") else _ALIASES.get(text, text)
+    name, _, rest = text.partition(":")
     if name not in _RULES:
-        raise ValueError(f"activation must be one of {', '.join(activation_names())}. Got {text!r}.")
+        raise ValueError(
+            f"activation must be one of {', '.join(activation_names())} (gated units: intertwiner()). Got {text!r}."
+        )
     defaults = _RULES[name][2]
     given: dict[str, float] = {}
     for position, part in enumerate(filter(None, (p.strip() for p in rest.split(",")))):
@@ -227,9 +231,9 @@ def known_activation(activation: object) -> Activation | None:
             return None
         name, values = _MODULES[base](activation)
         return _build(name, dict(zip(_RULES[name][2], map(float, values), strict=True)))
-    if isinstance(activation, functools.partial) and not activation.args:
-        return _partial(activation)
     try:
+        if isinstance(activation, functools.partial) and not activation.args:
+            return _partial(activation)
         text = _FUNCTIONS.get(activation)
     except TypeError:  # not hashable, so not one of torch's functions
         return None

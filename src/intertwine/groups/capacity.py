@@ -63,7 +63,7 @@ def log_count_g_relu(n: int, eps: float, bound: float) -> float:
 
     Example:
         >>> round(log_count_g_relu(64, eps=2**-10, bound=1.0), 2)
-        693.16
+        693.14
     """
     return lgamma(n + 1) + n * log_points(eps, bound)
 
@@ -102,7 +102,7 @@ def threshold(n: int, rank: int = 1) -> float:
 
     Example:
         >>> round(threshold(64, 1), 1), round(threshold(64, 2), 1)
-        (26.3, 5.0)
+        (26.0, 3.0)
     """
     excess = rank_dim(n, rank) - g_relu_dim(n)
     return exp(lgamma(n + 1) / excess) if excess > 0 else 1.0

@@ -171,6 +171,12 @@ class Group(ABC):
             The best element.
         """
 
+    def is_subgroup_of(self, other: Group) -> bool:
+        """Whether every element is one of ``other``, decided from the kinds of both, never from numbers."""
+        from .lattice import is_subgroup
+
+        return is_subgroup(self, other)
+
     def _check(self, matrix: Tensor, name: str = "matrix") -> Tensor:
         """``matrix`` in float64 after checking its shape."""
         if tuple(matrix.shape) != (self.n, self.n):

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .activations import activation_names, known_activation, named_activation
+from .activations import RULE_NAMES, known_activation, named_activation
 from .group import Element, Group
 from .homogeneity import Homogeneity
 from .measured import measure
@@ -229,10 +229,6 @@ def intertwiner(
 
 
 def _scalar(activation: str | nn.Module | Callable[..., Any], n: int | None) -> Intertwiner:
-    if isinstance(activation, str) and activation.partition(":")[0] not in {a.partition(":")[0] for a in _all_names()}:
-        raise ValueError(
-            f"activation must be one of {', '.join(_all_names())}, a module or a function. Got {activation!r}."
-        )
     known = known_activation(activation)
     if known is not None:
         return Intertwiner(known.name, known.homogeneity, "known", n, note=known.note, function=known.function)
@@ -257,10 +253,8 @@ def table(names: tuple[str, ...] | None = None) -> list[TableRow]:
         >>> table(("relu", "rbf"))[1]
         TableRow(activation='rbf', group='matrices P D, D with entries -1 and 1', phi='abs(A)', how='known')
     """
-    from .activations import _RULES
-
     rows = []
-    for name in names if names is not None else (*_RULES, "leaky_relu:1", "leaky_relu:-1", "power:3", *_GATED):
+    for name in names if names is not None else (*RULE_NAMES, "leaky_relu:1", "leaky_relu:-1", "power:3", *_GATED):
         found = intertwiner(name)
         if isinstance(found, GatedIntertwiner):
             words = f"value: {found.group_for(2).words}; gate: {found.gate_group_for(2).words}, same P"
@@ -270,10 +264,6 @@ def table(names: tuple[str, ...] | None = None) -> list[TableRow]:
             h = found.homogeneity
             rows.append(TableRow(named_activation(name).name, h.group(2).words, h.phi_words, found.how))
     return rows
-
-
-def _all_names() -> tuple[str, ...]:
-    return (*activation_names(), *_GATED)
 
 
 def _rescaled(element: MonomialElement, scale: Tensor) -> MonomialElement:

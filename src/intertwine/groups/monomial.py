@@ -149,10 +149,8 @@ class MonomialGroup(Group):
             raise ValueError(f"index must be 0 .. {self.n - 1} in {self!r}. Got {p.tolist()[:_SHOWN]}.")
         if scale is None:
             return MonomialElement(self, p, None)
-        s = torch.as_tensor(scale, device=p.device).detach().clone()
+        s = scale.detach().to(p.device).clone() if isinstance(scale, Tensor) else torch.tensor(scale, dtype=torch.float64)
         s = s if s.is_floating_point() else s.to(torch.float64)
-        if isinstance(scale, list):
-            s = s.to(torch.float64)
         if s.shape != (self.n,) or not torch.isfinite(s).all() or not self._allowed(s, 0.0):
             raise ValueError(f"scale must be {self.n} numbers of {self.words}. Got {s.tolist()}.")
         return MonomialElement(self, p, None if bool((s == 1).all()) else s)
