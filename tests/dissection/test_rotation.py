@@ -77,18 +77,18 @@ def test_minimal_length_is_the_principal_one():
 def test_reflections_are_refused(n):
     q = haar(n, 0)
     q[:, 0] = -q[:, 0]
-    with pytest.raises(ValueError, match="determinant 1. Got an orthogonal matrix with determinant -1"):
+    with pytest.raises(ValueError, match=r"determinant 1. Got an orthogonal matrix with determinant -1"):
         Rotation.of(q)
 
 
 def test_bad_matrices_are_refused():
-    with pytest.raises(ValueError, match="must be square. Got shape"):
+    with pytest.raises(ValueError, match=r"must be square. Got shape"):
         Rotation.of(torch.zeros(2, 3))
-    with pytest.raises(ValueError, match="must be orthogonal"):
+    with pytest.raises(ValueError, match=r"must be orthogonal"):
         Rotation.of(2 * torch.eye(3))
-    with pytest.raises(ValueError, match="must be orthogonal"):
+    with pytest.raises(ValueError, match=r"must be orthogonal"):
         Rotation.of(torch.full((2, 2), float("nan")))
-    with pytest.raises(ValueError, match="n must be at least 1"):
+    with pytest.raises(ValueError, match=r"n must be at least 1"):
         random_rotation(0)
 
 

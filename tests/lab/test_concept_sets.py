@@ -68,9 +68,9 @@ def test_generated_planes_agree_with_each_other_and_with_the_pixels():
 
 def test_generated_sizes():
     assert GeneratedConcepts(2, size=32)[1].image.shape == (3, 32, 32)
-    with pytest.raises(ValueError, match="images must be at least 1"):
+    with pytest.raises(ValueError, match=r"images must be at least 1"):
         GeneratedConcepts(0)
-    with pytest.raises(ValueError, match="size must be at least 16"):
+    with pytest.raises(ValueError, match=r"size must be at least 16"):
         GeneratedConcepts(1, size=8)
 
 
@@ -89,9 +89,9 @@ def test_indexing_subsets_and_batches():
     assert float(batch.images.max()) <= 1
     with pytest.raises(IndexError, match=r"i must be in \[0, 7\). Got 7"):
         data[7]
-    with pytest.raises(IndexError, match="Got 9"):
+    with pytest.raises(IndexError, match=r"Got 9"):
         data.subset([1, 9])
-    with pytest.raises(ValueError, match="at least one image"):
+    with pytest.raises(ValueError, match=r"at least one image"):
         data.subset([])
 
 
@@ -99,13 +99,13 @@ def test_tensor_concepts_are_checked():
     images = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
     with pytest.raises(DataError, match=r"concept indices in \[0, 2\).*Got 5"):
         TensorConcepts(images, torch.full((2, 4, 4), 5), ["a", "b"])[0]
-    with pytest.raises(DataError, match="Got -2"):
+    with pytest.raises(DataError, match=r"Got -2"):
         TensorConcepts(images, torch.full((2, 4, 4), -2), ["a", "b"])[0]
     with pytest.raises(DataError, match=r"must be \(3, H, W\) in uint8"):
         TensorConcepts(images.float(), torch.zeros(2, 4, 4), ["a"])[0]
-    with pytest.raises(DataError, match="labels must be given for all 2 images"):
+    with pytest.raises(DataError, match=r"labels must be given for all 2 images"):
         TensorConcepts(images, torch.zeros(3, 4, 4), ["a"])
-    with pytest.raises(DataError, match="must hold images and concepts"):
+    with pytest.raises(DataError, match=r"must hold images and concepts"):
         TensorConcepts(images, torch.zeros(2, 4, 4), [])
 
 
@@ -120,7 +120,7 @@ def test_colours_of_plain_pixels():
     }  # fmt: skip
     pixels = torch.tensor(list(rgb.values()), dtype=torch.uint8).T[:, None]
     assert [COLOURS[i] for i in name_colours(pixels)[0]] == list(rgb)
-    with pytest.raises(ValueError, match="image must be"):
+    with pytest.raises(ValueError, match=r"image must be"):
         name_colours(pixels.float())
 
 
@@ -136,7 +136,7 @@ def test_colours_as_one_more_plane():
     sample = data[0]
     assert sample.labels.shape == (2, 3, 3)  # brought to the size of the labels
     assert [data.concepts[i].name for i in sample.labels[1, 0].tolist()] == ["red", "black", "black"]
-    with pytest.raises(ValueError, match="no category 'colour' of its own"):
+    with pytest.raises(ValueError, match=r"no category 'colour' of its own"):
         WithColours(GeneratedConcepts(1))
 
 
@@ -178,31 +178,31 @@ def test_parquet_layout(tmp_path, masks):
 
 def test_parquet_errors(tmp_path, masks):
     image = picture(2, 3)
-    with pytest.raises(DataError, match="must be an existing file"):
+    with pytest.raises(DataError, match=r"must be an existing file"):
         ParquetConcepts(tmp_path / "none.parquet")
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 no")
-    with pytest.raises(DataError, match="must be a parquet file"):
+    with pytest.raises(DataError, match=r"must be a parquet file"):
         ParquetConcepts(tmp_path / "bad.parquet")
     path = write_parquet(tmp_path / "a.parquet", [(image, masks[0], "train")], columns=("image", "split"))
-    with pytest.raises(DataError, match="columns 'image' and 'mask'. Got image, split"):
+    with pytest.raises(DataError, match=r"columns 'image' and 'mask'. Got image, split"):
         ParquetConcepts(path)
     path = write_parquet(tmp_path / "b.parquet", [(image, masks[0], "train")], names=())
-    with pytest.raises(DataError, match="must name its labels"):
+    with pytest.raises(DataError, match=r"must name its labels"):
         ParquetConcepts(path)
     assert len(ParquetConcepts(path, names=["a", "b", "c"])) == 1
     path = write_parquet(tmp_path / "c.parquet", [(image, masks[0], "train")])
-    with pytest.raises(DataError, match="split must be one of train. Got 'dev'"):
+    with pytest.raises(DataError, match=r"split must be one of train. Got 'dev'"):
         ParquetConcepts(path, split="dev")
-    with pytest.raises(DataError, match="label numbers below 2.*Got 2.*Check that the names"):
+    with pytest.raises(DataError, match=r"label numbers below 2.*Got 2.*Check that the names"):
         ParquetConcepts(path, names=["a", "b"])[0]
     path = write_parquet(tmp_path / "d.parquet", [(picture(4, 6), masks[0], "train")])
-    with pytest.raises(DataError, match="mask of row 0 of d must have the size of its image, 6x4. Got 3x2"):
+    with pytest.raises(DataError, match=r"mask of row 0 of d must have the size of its image, 6x4. Got 3x2"):
         ParquetConcepts(path)[0]
     path = write_parquet(tmp_path / "e.parquet", [(image, picture(2, 3), "train")])
-    with pytest.raises(DataError, match="must have one channel of label numbers"):
+    with pytest.raises(DataError, match=r"must have one channel of label numbers"):
         ParquetConcepts(path)[0]
     path = write_parquet(tmp_path / "f.parquet", [(image, b"no image", "train")])
-    with pytest.raises(DataError, match="mask of row 0 of f must be an image that decodes"):
+    with pytest.raises(DataError, match=r"mask of row 0 of f must be an image that decodes"):
         ParquetConcepts(path)[0]
 
 
@@ -254,18 +254,18 @@ def test_palette_masks_are_numbers(tmp_path, masks):
 
 
 def test_folder_errors(tmp_path, masks):
-    with pytest.raises(DataError, match="must have a folder 'images'"):
+    with pytest.raises(DataError, match=r"must have a folder 'images'"):
         FolderConcepts(tmp_path)
     with pytest.raises(DataError, match=r"must have labels.txt"):
         FolderConcepts(make_folder(tmp_path / "a", masks, names=""))
-    with pytest.raises(DataError, match="at least one image"):
+    with pytest.raises(DataError, match=r"at least one image"):
         FolderConcepts(make_folder(tmp_path / "b", []))
     root = make_folder(tmp_path / "c", masks)
     (root / "masks" / "1.png").unlink()
     with pytest.raises(DataError, match=r"must have a mask with its stem. Got none for 1.png"):
         FolderConcepts(root)
     root = make_folder(tmp_path / "d", masks, names="background\n")
-    with pytest.raises(DataError, match="at least one concept"):
+    with pytest.raises(DataError, match=r"at least one concept"):
         FolderConcepts(root)
     root = make_folder(tmp_path / "e", masks)
     (root / "images" / "1.png").write_bytes(png(picture(4, 6)))
@@ -320,7 +320,7 @@ def test_runs_decode_in_both_forms(seed):
 
 
 def test_runs_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="runs must cover 2 x 3 pixels. Got 5"):
+    with pytest.raises(ValueError, match=r"runs must cover 2 x 3 pixels. Got 5"):
         decode_runs([2, 3], (2, 3))
 
 
@@ -331,7 +331,7 @@ def test_polygons():
     both = fill_polygons([[0, 0, 1, 0, 0, 1], [5, 5, 6, 5, 6, 4]], (6, 7))
     assert both[0, 0]
     assert both[5, 6]
-    with pytest.raises(ValueError, match="at least three corners. Got 4"):
+    with pytest.raises(ValueError, match=r"at least three corners. Got 4"):
         fill_polygons([[0, 0, 1, 1]], (4, 4))
 
 
@@ -375,22 +375,22 @@ def test_coco_layout_with_overlap(tmp_path):
 
 
 def test_coco_errors(tmp_path):
-    with pytest.raises(DataError, match="annotations must be an existing JSON file"):
+    with pytest.raises(DataError, match=r"annotations must be an existing JSON file"):
         CocoConcepts(tmp_path / "no.json", tmp_path)
-    with pytest.raises(DataError, match="Got no annotations"):
+    with pytest.raises(DataError, match=r"Got no annotations"):
         make_coco(tmp_path / "a", [])
     square = [[0, 0, 3, 0, 3, 3]]
-    with pytest.raises(DataError, match="category_id must be one of the file's categories. Got 4"):
+    with pytest.raises(DataError, match=r"category_id must be one of the file's categories. Got 4"):
         make_coco(tmp_path / "b", [(4, square)])[0]
     with pytest.raises(DataError, match=r"size \(6, 7\) of its image. Got \(5, 5\)"):
         make_coco(tmp_path / "c", [(3, {"size": [5, 5], "counts": [25]})])[0]
-    with pytest.raises(DataError, match="must be polygons or runs. Got NoneType"):
+    with pytest.raises(DataError, match=r"must be polygons or runs. Got NoneType"):
         make_coco(tmp_path / "d", [(3, None)])[0]
-    with pytest.raises(DataError, match="must have the size of its entry, 7x6. Got 9x8"):
+    with pytest.raises(DataError, match=r"must have the size of its entry, 7x6. Got 9x8"):
         make_coco(tmp_path / "e", [(3, square)], shape=(8, 9))[0]
     data = make_coco(tmp_path / "f", [(3, square), (18, square)])
     data.planes = 1
-    with pytest.raises(DataError, match="at most planes=1 categories"):
+    with pytest.raises(DataError, match=r"at most planes=1 categories"):
         data[0]
     (tmp_path / "f" / "images" / "a.png").unlink()
     with pytest.raises(DataError, match=r"a.png must be an existing file"):
@@ -489,7 +489,7 @@ def test_missing_broden_files_are_named(broden, file):
 
 
 def test_broden_errors(broden):
-    with pytest.raises(DataError, match="split must be one of train, val"):
+    with pytest.raises(DataError, match=r"split must be one of train, val"):
         BrodenConcepts(broden, split="test")
     (broden / "images" / "x" / "a_object.png").write_bytes(png(packed([[1, 2], [3, 4]])))
     with pytest.raises(DataError, match=r"x/a_object.png must have the size in index.csv, 3x2. Got 2x2"):
@@ -501,7 +501,7 @@ def test_broden_errors(broden):
     with pytest.raises(DataError, match=r"x/a_object.png must be an existing file"):
         BrodenConcepts(broden)[0]
     (broden / "category.csv").write_text("name\nmaterial\n")
-    with pytest.raises(DataError, match="column for each category. Got none for material"):
+    with pytest.raises(DataError, match=r"column for each category. Got none for material"):
         BrodenConcepts(broden)
 
 

@@ -54,7 +54,7 @@ def test_every_network_runs_at_its_shape_and_says_its_size(network):
     assert network.parameters == count(model)
     assert network.source
     with torch.no_grad():
-        assert model(torch.randn(2, *network.input_shape)).shape == (2, 10)
+        assert model(torch.randn(2, *network.input_shape)).shape == (2, network.arguments["classes"])
 
 
 @pytest.mark.parametrize("name", [n.name for n in networks.describe() if "leaky_slope" in n.arguments])

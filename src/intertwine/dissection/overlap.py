@@ -135,8 +135,18 @@ def masks_above(maps: Tensor, limit: Tensor, size: torch.Size | tuple[int, int])
     """
     maps = maps.double()
     if maps.shape[2:] != torch.Size(size):
-        maps = F.interpolate(maps, size=tuple(size), mode="bilinear", align_corners=False)
+        rows, columns = (_interpolation(a, b, maps.device) for a, b in zip(maps.shape[2:], size))
+        maps = rows @ maps @ columns.T
     return (maps > limit[..., None, None]).float()
+
+
+def _interpolation(before: int, after: int, device: torch.device) -> Tensor:
+    """Linear interpolation from ``before`` to ``after`` points as a matrix ``(after, before)``.
+
+    Two products with it are bilinear interpolation, several times as fast as torch's own in float64 on a CPU.
+    """
+    eye = torch.eye(before, dtype=torch.float64, device=device)
+    return F.interpolate(eye[None], size=after, mode="linear", align_corners=False)[0].T
 
 
 def _one_hot(labels: Tensor, whole: Tensor, concepts: int) -> tuple[Tensor, Tensor, Tensor]:

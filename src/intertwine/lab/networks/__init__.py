@@ -1,10 +1,12 @@
 """The papers' architectures as plain modules, and a registry that builds them from a line of text."""
 
 from .cct import cct_6_3x1
+from .convnext import small_convnext
 from .myrtle import myrtle_cnn
 from .paper_taps import paper_taps
 from .registry import Network, build, describe, fit_to, names, parse
 from .resnet import cifar_resnet, resnet18
+from .resnet50 import resnet50
 from .small import digits_cnn, mlp
 
 __all__ = [
@@ -21,6 +23,8 @@ __all__ = [
     "myrtle_cnn",
     "cifar_resnet",
     "resnet18",
+    "resnet50",
+    "small_convnext",
     "cct_6_3x1",
     # the first paper's layer numbers
     "paper_taps",

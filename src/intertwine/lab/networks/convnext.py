@@ -77,7 +77,7 @@ class ConvNeXt(nn.Module):
 
 
 def small_convnext(
-    classes: int = 10, channels: int = 3, widths: tuple[int, ...] = (32, 64), blocks: int = 2
+    classes: int = 10, channels: int = 3, widths: tuple[int, ...] = (16, 64), blocks: int = 2
 ) -> ConvNeXt:
     """A ConvNeXt small enough to train on a CPU.
 

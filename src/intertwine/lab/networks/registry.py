@@ -13,8 +13,10 @@ import torch
 from torch import nn
 
 from .cct import cct_6_3x1
+from .convnext import small_convnext
 from .myrtle import myrtle_cnn
 from .resnet import cifar_resnet, resnet18
+from .resnet50 import resnet50
 from .small import digits_cnn, mlp
 
 __all__ = ["Network", "build", "describe", "fit_to", "names", "parse"]
@@ -64,6 +66,8 @@ _NETWORKS = {
             for depth in (32, 44, 56, 110)
         ),
         Network("resnet18", resnet18, _CIFAR, "paper 1, v1 Fig. 25 (v2 Fig. 28)"),
+        Network("resnet50", resnet50, (3, 224, 224), "He et al. 2016; paper 1, section 6 (residual_relu=false)"),
+        Network("small_convnext", small_convnext, (3, 64, 64), "in the style of Liu et al. 2022, for dissection"),
         Network("cct_6_3x1", cct_6_3x1, _CIFAR, "paper 1, v2 D.4; Hassani et al. 2021"),
     )
 }
