@@ -1,7 +1,7 @@
 """From the engine's last pass to the public description: spaces, layouts and what is fixed."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -49,6 +49,7 @@ def describe(engine: Engine) -> Symmetry:
     """The symmetry that an engine found."""
     program = engine.program
     states = _moving_states(engine)
+    _fix_unread(engine, states)
     leaves = _leaves(engine, states)
     merged = _merge_siblings(engine, leaves)
     rank = {space: i for i, space in enumerate(leaves)}
@@ -88,6 +89,17 @@ def _moving_states(engine: Engine) -> dict[str, Value]:
                     engine.fix(axis, "not read in this run")
             found[name] = engine.state(name)
     return found
+
+
+def _fix_unread(engine: Engine, states: dict[str, Value]) -> None:
+    """Rows of a parameter that no operation read, such as positions beyond the example's length, are fixed."""
+    computed = (engine.values.get(r.id) for c in engine.program.calls for r in c.outputs if r is not None)
+    seen = {s.space for value in computed if value is not None for axes in _opened(engine, value) for a in axes for s in slots(a)}
+    for value in states.values():
+        for axis in value.axes:
+            for slot in slots(axis) if any(isinstance(f, Segments) for f in axis) else ():
+                if slot.space not in seen:
+                    engine.fix((slot,), "not read in this run")
 
 
 def _leaves(engine: Engine, states: dict[str, Value]) -> dict[int, Leaf]:
@@ -140,16 +152,16 @@ def _placed(axis: Axis, place: str = "") -> Iterator[tuple[str, Slot]]:
 
 def _tensors(engine: Engine) -> Iterator[tuple[Axis, ...]]:
     """Axes of every tensor of the run, the parts of stacks each on their own."""
-
-    def opened(value: Any) -> Iterator[tuple[Axis, ...]]:
-        if isinstance(value, Value):
-            yield tuple(engine.pool.resolve(a) for a in value.axes)
-        else:
-            for part in value.parts:
-                yield from opened(part)
-
     for value in engine.values.values():
-        yield from opened(value)
+        yield from _opened(engine, value)
+
+
+def _opened(engine: Engine, value: Any) -> Iterator[tuple[Axis, ...]]:
+    if isinstance(value, Value):
+        yield tuple(engine.pool.resolve(a) for a in value.axes)
+    else:
+        for part in value.parts:
+            yield from _opened(engine, part)
 
 
 def _merge_siblings(engine: Engine, leaves: dict[int, Leaf]) -> dict[int, int]:
@@ -196,6 +208,7 @@ class _Writer:
     def __init__(self, engine: Engine, leaves: dict[int, Leaf], merged: dict[int, int], carried: set[int]) -> None:
         self.fixed: list[public.FixedAxis] = []
         self._engine, self._leaves, self._merged, self._carried = engine, leaves, merged, carried
+        self._order: dict[int | None, int] = {space: i for i, space in enumerate(leaves)}
         self._variables = {(u.tensor, u.axis, u.place): v for v, u in enumerate(engine.system.unknowns)}
 
     def layout(self, name: str, value: Value) -> public.Layout:
@@ -220,14 +233,14 @@ class _Writer:
             return self._leaf(name, dim, factor, self._variables[name, dim, places[id(factor)]])
         if isinstance(factor, Flat):
             return self._fixed(name, dim, factor.size, "empty")
-        parts: list[public.Part] = []
+        parts: list[_Piece] = []
         at = 0
         for part in factor.parts:
             axis = self._axis(name, dim, part, places) if part else self._fixed(name, dim, 1, "size 1")
             size = public.axis_size(axis)
-            parts = _joined(parts, public.Part(((at, at + size),), axis))
+            _append(parts, axis, (at, at + size), part[0].space if isinstance(axis, public.Leaf) else None)
             at += size
-        return public.Sum(tuple(parts))
+        return public.Sum(tuple(piece.written(self._order) for piece in parts))
 
     def _leaf(self, name: str, dim: int, slot: Slot, v: int) -> public.Axis:
         space = self._merged.get(slot.space, slot.space)
@@ -248,13 +261,26 @@ class _Writer:
         return public.Fixed(size, reason)
 
 
-def _joined(parts: list[public.Part], new: public.Part) -> list[public.Part]:
-    """Append a part, or lengthen the part of the same space (segments that were merged into one)."""
-    if isinstance(new.axis, public.Leaf):
-        for i, part in enumerate(parts):
-            if isinstance(part.axis, public.Leaf) and part.axis.space == new.axis.space:
-                leaf = public.Leaf(
-                    new.axis.space, part.axis.size + new.axis.size, part.axis.scale, part.axis.sign, part.axis.variance
-                )
-                return [*parts[:i], public.Part((*part.ranges, *new.ranges), leaf), *parts[i + 1 :]]
-    return [*parts, new]
+@dataclass
+class _Piece:
+    """A part of a concatenation while it is written: its axis, and where each of the spaces merged into it lies."""
+
+    axis: public.Axis
+    ranges: dict[int | None, tuple[int, int]]
+
+    def written(self, order: dict[int | None, int]) -> public.Part:
+        """The part, its rows in the order in which spaces were merged."""
+        found = tuple(self.ranges[s] for s in sorted(self.ranges, key=lambda s: order.get(s, 0)))
+        if isinstance(self.axis, public.Leaf):
+            self.axis = replace(self.axis, size=sum(stop - start for start, stop in found))
+        return public.Part(found, self.axis)
+
+
+def _append(parts: list[_Piece], axis: public.Axis, rows: tuple[int, int], space: int | None) -> None:
+    """Append a part, or lengthen the part that another space of the same merger began."""
+    if isinstance(axis, public.Leaf):
+        for piece in parts:
+            if isinstance(piece.axis, public.Leaf) and piece.axis.space == axis.space and space not in piece.ranges:
+                piece.ranges[space] = rows
+                return
+    parts.append(_Piece(axis, {space: rows}))

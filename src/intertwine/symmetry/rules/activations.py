@@ -1,28 +1,62 @@
-"""How an activation scales: its degree of homogeneity and its parity."""
+"""How an activation scales: looked up in the known table of ``intertwine.groups``, else measured."""
 
-from fractions import Fraction
+from functools import cache
+from typing import Any
 
-from ...graph import Call
+import torch
+
+from ...graph import Call, Ref
+from ...groups import Homogeneity, activation_names, classify
 
 __all__ = ["scaling_of"]
 
-_IDENTITY = ("neg", "positive", "_to_copy", "to", "clone", "detach", "alias", "lift_fresh", "contiguous", "conj", "real")
-_KNOWN: dict[str, tuple[int | None, int]] = {
-    "relu": (1, 0), "leaky_relu": (1, 0), "abs": (1, -1), "sign": (0, 1), "sgn": (0, 1), "reciprocal": (-1, 1),
-    "tanh": (None, 1), "erf": (None, 1), "sin": (None, 1), "asinh": (None, 1), "atan": (None, 1), "cos": (None, -1),
-    "sigmoid": (None, 0), "gelu": (None, 0), "silu": (None, 0), "exp": (None, 0), "softplus": (None, 0), "elu": (None, 0),
-    "log": (None, 0), "hardswish": (None, 0), "hardsigmoid": (None, 0), "mish": (None, 0), "log_sigmoid": (None, 0),
-}  # fmt: skip
+# operation -> known activation, and the arguments that are its parameters
+_PARAMETERS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "leaky_relu": ("leaky_relu", ("negative_slope",)),
+    "hardtanh": ("hardtanh", ("min_val", "max_val")),
+    "threshold": ("threshold", ("threshold", "value")),
+    "hardshrink": ("hardshrink", ("lambd",)),
+    "softshrink": ("softshrink", ("lambd",)),
+}
+_NOTHING = Homogeneity("nonlinear")
+_RELU = Homogeneity("nonlinear", 1)
 
 
-def scaling_of(call: Call) -> tuple[Fraction | int | None, int, bool]:
-    """Degree (``None`` where no scale passes), parity (1 odd, -1 even, 0 neither) and additivity of a pointwise call."""
+def scaling_of(call: Call) -> Homogeneity:
+    """The scalar laws of a pointwise call on one tensor.
+
+    Where numbers are among the arguments and the operation is not in the table, nothing passes: a threshold beyond the range of a
+    measurement would go unseen.
+    """
     name = call.op.removeprefix("aten::")
-    if name in _IDENTITY:
-        return 1, 1, True
-    if name == "sqrt":
-        return Fraction(1, 2), 0, False
-    if name == "rsqrt":
-        return Fraction(-1, 2), 0, False
-    degree, parity = _KNOWN.get(name, (None, 0))
-    return degree, parity, False
+    if name in _PARAMETERS:
+        known, parameters = _PARAMETERS[name]
+        return classify(f"{known}:{','.join(str(float(call.args[p])) for p in parameters)}")
+    if name in ("clamp", "clamp_min", "clamp_max"):
+        low, high = call.args.get("min"), call.args.get("max")
+        return _RELU if (low == 0 and high is None) or (high == 0 and low is None) else _clamped(low, high)
+    if name in activation_names() and _plain(call):
+        return classify(name)
+    return _measured(call.func) if _plain(call) else _NOTHING
+
+
+def _clamped(low: Any, high: Any) -> Homogeneity:
+    symmetric = isinstance(low, int | float) and isinstance(high, int | float) and low == -high
+    return Homogeneity("nonlinear", None, "odd") if symmetric else _NOTHING
+
+
+def _plain(call: Call) -> bool:
+    """Whether every argument other than the tensor has its default value."""
+    defaults = {a.name: a.default_value for a in call.func._schema.arguments if a.has_default_value()}
+    return all(isinstance(v, Ref) or (k in defaults and defaults[k] == v) for k, v in call.args.items())
+
+
+@cache
+def _measured(func: Any) -> Homogeneity:
+    def activation(x: torch.Tensor) -> torch.Tensor:
+        return func(x.clone())
+
+    try:
+        return classify(activation)
+    except (ValueError, RuntimeError, TypeError):  # not a function of real numbers, or constant
+        return _NOTHING

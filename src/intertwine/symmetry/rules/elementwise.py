@@ -144,6 +144,19 @@ def power(engine: "Engine", call: Call) -> Value:
     return through(engine, x, Fraction(exponent).limit_denominator(64), parity, linear=exponent == 1)
 
 
+@register_rule("aten::neg", "aten::positive", "aten::real", "aten::conj")
+def unchanged(engine: "Engine", call: Call) -> Value:
+    """Operations that commute with every linear map."""
+    return engine.value(call.inputs[0])
+
+
+@register_rule("aten::sqrt", "aten::rsqrt", "aten::reciprocal")
+def root(engine: "Engine", call: Call) -> Value:
+    """Roots and inverses: powers of fixed degree."""
+    degree = {"aten::sqrt": Fraction(1, 2), "aten::rsqrt": Fraction(-1, 2), "aten::reciprocal": Fraction(-1)}[call.op]
+    return through(engine, engine.value(call.inputs[0]), degree, int(call.op == "aten::reciprocal"))
+
+
 @register_rule("aten::_prelu_kernel")
 def prelu(engine: "Engine", call: Call) -> Value:
     """``max(x, 0) + w min(x, 0)`` with a slope of its own for every unit: slopes move with their units and do not scale."""
@@ -209,8 +222,13 @@ def measured(engine: "Engine", call: Call) -> Value:
     from .activations import scaling_of
 
     if len(call.inputs) == 1:
-        degree, parity, linear = scaling_of(call)
-        return through(engine, engine.value(call.inputs[0]), degree, parity, linear)
+        law = scaling_of(call)
+        if law.kind == "linear":
+            return engine.value(call.inputs[0])
+        if law.kind != "nonlinear" or not (law.degree is None or float(law.degree).is_integer() or law.degree == 0.5):
+            return through(engine, _unzero(engine.value(call.inputs[0])), None, 0)
+        degree = None if law.degree is None else Fraction(law.degree)
+        return through(engine, engine.value(call.inputs[0]), degree, {"odd": 1, "even": -1, None: 0}[law.parity])
     values = [through(engine, _unzero(engine.value(ref)), None, 0) for ref in call.inputs]
     result = values[0]
     for other in values[1:]:
