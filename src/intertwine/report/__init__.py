@@ -1,6 +1,6 @@
 """One self-contained HTML page from any result."""
 
-from .blocks import Block, Details, Facts, Figure, Grid, Heading, Listing, Paragraph, Table, Tabs
+from .blocks import Block, Details, Facts, Figure, Grid, Heading, Listing, Paragraph, Shot, Table, Tabs, Wall
 from .figures import Series, bars, heatmap, lines
 from .page import Page, render
 from .write import load_result, page_of, write_page
@@ -24,6 +24,8 @@ __all__ = [
     "Grid",
     "Tabs",
     "Details",
+    "Wall",
+    "Shot",
     # figures
     "heatmap",
     "lines",

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-__all__ = ["Block", "Details", "Facts", "Figure", "Grid", "Heading", "Listing", "Paragraph", "Table", "Tabs"]
+__all__ = [
+    "Block", "Details", "Facts", "Figure", "Grid", "Heading", "Listing", "Paragraph", "Shot", "Table", "Tabs", "Wall",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -162,3 +164,32 @@ class Details(Block):
     kind: ClassVar[str] = "details"
     summary: str
     blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class Shot:
+    """Pictures that belong together, with a line of text.
+
+    Args:
+        images: JPEG files as base64.
+        title: What they show, in a few words.
+        detail: More, in small print.
+    """
+
+    images: Sequence[str]
+    title: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Wall(Block):
+    """Pictures that people look at before they read.
+
+    Args:
+        shots: What is on it.
+        caption: How to read it.
+    """
+
+    kind: ClassVar[str] = "wall"
+    shots: Sequence[Shot]
+    caption: str = ""

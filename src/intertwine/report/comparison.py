@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["comparison_page"]
 
 # What the command line adds to the settings; each has a place of its own on the page.
+_FEW = 4  # notes in front; more are folded away
 _PLACED = ("network_a", "network_b", "data", "command")
 
 
@@ -37,7 +38,7 @@ def comparison_page(comparison: Comparison) -> Page:
     blocks: list[Block] = [
         Paragraph(headline(comparison), "verdict"),
         _measures_table(comparison),
-        *[Paragraph(f"Note: {note}", "note") for note in comparison.notes],
+        *_notes(comparison),
         Heading("Every layer against every layer"),
         _heatmaps(comparison),
         Heading("Layer by layer"),
@@ -57,8 +58,14 @@ def comparison_page(comparison: Comparison) -> Page:
     return Page(
         f"{a} and {b}, layer by layer",
         blocks,
-        f"{len(comparison.layers_a)} layers of A with {len(comparison.layers_b)} of B on {comparison.examples:,} examples",
+        f"{len(comparison.layers_a)} layers of A with {len(comparison.layers_b)} of B "
+        f"on {comparison.examples:,} examples",
     )
+
+
+def _notes(comparison: Comparison) -> list[Block]:
+    notes: list[Block] = [Paragraph(f"Note: {note}", "note") for note in comparison.notes]
+    return notes if len(notes) <= _FEW else [*notes[:_FEW], Details("More notes", notes[_FEW:])]
 
 
 def _ordered(comparison: Comparison) -> list[str]:
@@ -130,9 +137,11 @@ def _curves_text(comparison: Comparison) -> str:
         if paired(comparison)
         else "The networks have different layers: for each layer of A, the best match anywhere in B."
     )
+    confidence = comparison.settings.get("confidence", 0.95)
     return (
-        f"{start} Bands are 95 % confidence intervals; dashed lines are the chance level, dotted lines the lowest score that "
-        "is possible at all. The best of many scores is biased upwards, so read it beside its chance level."
+        f"{start} Bands are {confidence:.0%} confidence intervals; dashed lines are the chance level, dotted lines the "
+        "lowest score that is possible at all. The best of many scores is biased upwards, so read it beside its chance "
+        "level."
     )
 
 
@@ -185,8 +194,8 @@ def _best_table(comparison: Comparison) -> Table:
 def _dead(comparison: Comparison) -> list[Block]:
     total = sum(comparison.dead_a) + sum(comparison.dead_b)
     text = (
-        "A channel is dead where it gives the same value, zero after a rectifier, on every example. Dead channels are left out "
-        "of every score: they never count as agreement."
+        "A channel is dead where it gives the same value, zero after a rectifier, on every example. Dead channels are "
+        "left out of every score: they never count as agreement."
     )
     if total == 0:
         return [Paragraph(f"No channel of either network is dead on this data. {text}")]

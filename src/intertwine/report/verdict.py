@@ -134,17 +134,17 @@ def headline(comparison: Comparison) -> str:
         return f"No pair of layers could be compared by {title}; the notes say why."
     if paired(comparison) and summary.score > _SAME:
         return (
-            f"On this data the two networks compute the same features in every layer, up to {comparison.groups[measure]}. "
-            f"Their {title} is {summary.score:.3f}."
+            "On this data the two networks compute the same features in every layer, up to "
+            f"{comparison.groups[measure]}. Their {title} is {summary.score:.3f}."
         )
     left = summary.score if summary.calibrated is None else summary.calibrated
     word = next((word for least, word in _WORDS if left >= least), "barely similar")
     if summary.beyond == 0:
         word = "no more similar than unrelated networks would be"
     whose = "corresponding layers" if paired(comparison) else "layers and their best matches"
-    sentence = f"The two networks are {word}: by {title}, {whose} score {summary.score:.2f} on average"
+    sentence = f"The two networks are {word}: by {title}, {whose} score {_two(summary.score)} on average"
     if summary.chance is not None:
-        sentence += f", where unrelated features would get {summary.chance:.2f}"
+        sentence += f", where unrelated features would get {_two(summary.chance)}"
     return " ".join([sentence + ".", *_counts(summary)])
 
 
@@ -160,6 +160,10 @@ def _counts(summary: Summary) -> list[str]:
         who = "All scores are" if summary.beyond == every else f"{summary.beyond} of {every} scores are"
         found.append(f"{who} beyond chance at the 5 % level.")
     return found
+
+
+def _two(value: float) -> str:
+    return f"{round(value, 2) + 0.0:.2f}"  # no "-0.00"
 
 
 def _mean(values: Tensor) -> float:

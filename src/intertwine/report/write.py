@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ __all__ = ["load_result", "page_of", "write_page"]
 # Kind of result -> where its class is, and the function that lays out its page; both are imported when used.
 # A result that is not here gets a plain page of its table.
 _PAGES = {
+    "Dissection": ("intertwine.dissection:Dissection", "intertwine.report.dissection:dissection_page"),
     "Comparison": ("intertwine.similarity:Comparison", "intertwine.report.comparison:comparison_page"),
 }
 _PLAIN = "intertwine.report.plain:plain_page"
@@ -34,7 +34,6 @@ def write_page(result: Result, path: str | Path) -> Path:
 
     Raises:
         ValueError: If the path ends otherwise.
-        TypeError: If there is no page for such a value.
     """
     from .._io import write_atomically
 
@@ -42,7 +41,11 @@ def write_page(result: Result, path: str | Path) -> Path:
     if path.suffix not in (".html", ".htm"):
         raise ValueError(f"path must end in .html. Got {str(path)!r}.")
     text = render(page_of(result))
-    return write_atomically(path, lambda p: p.write_text(text, encoding="utf-8") and None)
+
+    def write(temporary: Path) -> None:
+        temporary.write_text(text, encoding="utf-8")
+
+    return write_atomically(path, write)
 
 
 def page_of(result: Result) -> Page:
@@ -104,6 +107,6 @@ def load_result(path: str | Path) -> Result:
         ) from None
 
 
-def _find(place: str) -> Callable[..., Any]:
+def _find(place: str) -> Any:
     module, name = place.split(":")
     return getattr(import_module(module), name)

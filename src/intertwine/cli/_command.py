@@ -1,0 +1,73 @@
+"""What all commands have in common: examples in the help, errors as one line, exit codes."""
+
+import shlex
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+__all__ = ["FAILED", "WRONG", "Command", "Commands"]
+
+FAILED = 1
+WRONG = 2  # bad usage or bad input, as the shell's own commands have it
+
+# What a user can put right: files, values, missing extras. Our own kinds derive from these.
+_INPUT_ERRORS = (ValueError, TypeError, OSError, ImportError)
+
+
+class Commands(TyperGroup):
+    """The group of all commands; it understands ``--debug`` wherever it stands."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.help = _with_examples(self.help)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options of the group, and ``--debug`` from among all others."""
+        own = args[: args.index("--")] if "--" in args else args
+        if "--debug" in own:
+            args = ["--debug", *[word for word in own if word != "--debug"], *args[len(own) :]]
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Names in the order in which they were registered, not of the alphabet."""
+        return list(self.commands)
+
+
+class Command(TyperCommand):
+    """One command: whatever goes wrong in it ends as one line on standard error and an exit code."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.help = _with_examples(self.help)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the options, and keep the command line as text in ``ctx.obj`` for results to remember."""
+        ctx.obj = shlex.join(["intertwine", str(self.name), *args])
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command.
+
+        Raises:
+            Exit: With the exit code, after the error was printed.
+            Abort: If the user interrupted it.
+        """
+        try:
+            return super().invoke(ctx)
+        except (typer.Exit, typer.Abort):
+            raise
+        except Exception as error:
+            if ctx.find_root().params.get("debug"):
+                raise
+            expected = isinstance(error, (*_INPUT_ERRORS, RuntimeError))
+            kind = "" if expected else f"{type(error).__name__}: "
+            hint = "" if expected else " (unexpected: run it again with --debug for the traceback)"
+            print(f"error: {kind}{' '.join(str(error).split())}{hint}", file=sys.stderr)
+            raise typer.Exit(WRONG if isinstance(error, _INPUT_ERRORS) else FAILED) from None
+
+
+def _with_examples(text: str | None) -> str | None:
+    # A backspace tells the help formatter to leave the lines of a paragraph as they are.
+    return text.replace("\n\nExample:", "\n\n\b\nExample:") if text else text

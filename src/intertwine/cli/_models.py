@@ -1,0 +1,216 @@
+"""Models by a line of text: built-in names, factories in Python, Hugging Face directories."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ..errors import CheckpointError, MissingExtraError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["HF", "build_model", "call_factory", "is_builtin", "load_pretrained"]
+
+HF = "hf:"
+
+
+def is_builtin(spec: str) -> bool:
+    """Whether ``spec`` begins with the name of a built-in network."""
+    from ..lab import networks
+
+    return spec.partition(":")[0] in networks.names()
+
+
+def build_model(spec: str) -> nn.Module:
+    """Build a model with fresh weights.
+
+    Args:
+        spec: ``NAME[:arguments]`` of a built-in network, ``package.module:factory[:arguments]``,
+            ``path/to/file.py:factory[:arguments]``, or ``hf:DIRECTORY``. The current folder can be imported from.
+
+    Returns:
+        The model.
+
+    Raises:
+        ValueError: If nothing is found under this name, or the factory fails.
+    """
+    if spec.startswith(HF):
+        return _from_config(Path(spec.removeprefix(HF)))
+    if is_builtin(spec):
+        from ..lab import networks
+
+        return networks.build(spec)
+    if ":" in spec:
+        return _from_factory(spec)
+    from ..lab import networks
+
+    raise ValueError(
+        f"model must be one of {', '.join(networks.names())}, or package.module:factory, or hf:DIRECTORY. Got {spec!r}."
+    )
+
+
+def call_factory(spec: str, what: str) -> Callable[..., Any]:
+    """Find ``package.module:name`` or ``path/to/file.py:name``.
+
+    Args:
+        spec: The place.
+        what: What it is for, in messages.
+
+    Returns:
+        What has that name there.
+
+    Raises:
+        ValueError: If it cannot be imported or there is no such name.
+    """
+    place, _, name = spec.partition(":")
+    try:
+        module = _import_file(Path(place)) if place.endswith(".py") else _import_module(place)
+    except Exception as error:  # importing runs the user's code, which may raise anything
+        raise ValueError(
+            f"{what} must name a module that imports. Got {place!r} ({type(error).__name__}: {error})."
+        ) from error
+    if not callable(getattr(module, name, None)):
+        public = [k for k, v in vars(module).items() if callable(v) and not k.startswith("_")]
+        raise ValueError(
+            f"{what} must name something callable in {place!r}. Got {name!r}. "
+            f"It has {', '.join(public[:8]) or 'nothing'}."
+        )
+    return getattr(module, name)
+
+
+def load_pretrained(directory: Path) -> nn.Module:
+    """Load a Hugging Face directory with its weights: local safetensors only, and no code from the directory.
+
+    Args:
+        directory: Holds ``config.json`` and ``model.safetensors`` (or its shards).
+
+    Returns:
+        The model in evaluation mode.
+
+    Raises:
+        CheckpointError: If a file is missing or damaged, or weights do not fit the configuration.
+    """
+    kind = _auto_class(directory)
+    try:
+        model, info = kind.from_pretrained(
+            directory, local_files_only=True, use_safetensors=True, output_loading_info=True
+        )
+    except Exception as error:  # transformers raises many kinds, safetensors its own
+        raise CheckpointError(
+            f"checkpoint must be a Hugging Face directory with complete safetensors weights. Got {str(directory)!r}, "
+            f"which does not read ({_first_line(error)})."
+        ) from error
+    wrong = sorted(info.get("missing_keys", ())) + [str(k[0]) for k in info.get("mismatched_keys", ())]
+    if wrong:
+        raise CheckpointError(
+            f"weights must be complete for the configuration beside them. Got {str(directory)!r}, where "
+            f"{', '.join(map(str, wrong[:5]))} {'are' if len(wrong) > 1 else 'is'} missing or of another shape."
+        )
+    return model.eval()
+
+
+def _from_config(directory: Path) -> nn.Module:
+    kind = _auto_class(directory)
+    transformers = _transformers()
+    config = transformers.AutoConfig.from_pretrained(directory, local_files_only=True)
+    return (kind.from_config if hasattr(kind, "from_config") else kind._from_config)(config)
+
+
+def _auto_class(directory: Path) -> Any:
+    # The class that config.json names, if transformers itself has it; AutoModel otherwise.
+    if not (directory / "config.json").is_file():
+        raise CheckpointError(
+            f"model must be hf:DIRECTORY with a config.json. Got {str(directory)!r}, which has none. "
+            "Nothing is downloaded: save the model there first with save_pretrained()."
+        )
+    transformers = _transformers()
+    try:
+        config = transformers.AutoConfig.from_pretrained(directory, local_files_only=True)
+    except (ValueError, OSError, KeyError) as error:
+        raise CheckpointError(
+            f"config.json must be of a model that transformers {transformers.__version__} knows. "
+            f"Got {str(directory)!r} ({_first_line(error)})."
+        ) from None
+    named = (config.architectures or [""])[0]
+    found = getattr(transformers, named, None) if named else None
+    return transformers.AutoModel if found is None else found
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise MissingExtraError("transformers", "hf") from None
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    return transformers
+
+
+def _from_factory(spec: str) -> nn.Module:
+    from torch import nn
+
+    place, name, *rest = spec.split(":", 2)
+    factory = call_factory(f"{place}:{name}", "model")
+    if isinstance(factory, nn.Module):
+        return copy.deepcopy(factory)
+    arguments = _arguments(rest[0] if rest else "", spec)
+    try:
+        model = factory(**arguments)
+    except Exception as error:  # the user's code may raise anything
+        raise ValueError(f"model factory {spec!r} must build a model. Got {type(error).__name__}: {error}.") from error
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model factory {spec!r} must return a torch.nn.Module. Got {type(model).__name__}.")
+    return model
+
+
+def _arguments(text: str, spec: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for part in filter(None, text.split(",")):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not key.isidentifier():
+            raise ValueError(f"arguments must be written name=value. Got {part!r} in {spec!r}.")
+        found[key] = _literal(value)
+    return found
+
+
+def _literal(text: str) -> Any:
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _import_module(name: str) -> ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    return importlib.import_module(name)
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise FileNotFoundError(f"no file {str(path)!r}")
+    name = f"_intertwine_user_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{str(path)!r} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickling look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,265 @@
+"""Checkpoints on the command line: which model they belong to, on which data, and whether they run on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import CheckpointError, DataError
+from ._models import HF, build_model, is_builtin, load_pretrained
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from ..lab.data import Batches, DataSplits
+    from ..lab.training import Card
+
+__all__ = [
+    "Checkpoint",
+    "Opened",
+    "batches",
+    "check_layers",
+    "check_run",
+    "open_network",
+    "read_checkpoint",
+    "read_data",
+]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint as it lies on disk.
+
+    Args:
+        path: The file, or a Hugging Face directory.
+        tensors: Its state dict; ``None`` for a directory.
+        card: The card beside it, if there is one.
+    """
+
+    path: Path
+    tensors: dict[str, Tensor] | None
+    card: Card | None
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A network ready to run.
+
+    Args:
+        name: Short name for people.
+        model: In evaluation mode.
+        facts: What a report says of it.
+        statistics: Channel means and standard deviations that its inputs were normalised by, where that is known.
+    """
+
+    name: str
+    model: nn.Module
+    facts: dict[str, Any]
+    statistics: tuple[tuple[float, ...], tuple[float, ...]] | None
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint, before anything that takes long.
+
+    Args:
+        path: Safetensors, a torch file that holds tensors only, or a Hugging Face directory.
+
+    Returns:
+        The checkpoint.
+
+    Raises:
+        CheckpointError: If it is missing, damaged or unsafe.
+    """
+    from .._io import read_tensors
+    from ..lab.training import read_card
+
+    if path.is_dir():
+        if not (path / "config.json").is_file():
+            raise CheckpointError(
+                "checkpoint must be a file, or a Hugging Face directory with a config.json. "
+                f"Got the folder {str(path)!r}."
+            )
+        return Checkpoint(path, None, None)
+    tensors = read_tensors(path)
+    return Checkpoint(path, tensors, read_card(path))
+
+
+def read_data(spec: str | None, *checkpoints: Checkpoint) -> tuple[str, DataSplits]:
+    """Load the data that was asked for, or else what the first card names.
+
+    Args:
+        spec: See ``lab.data.load``; ``None`` for what the cards say.
+        checkpoints: Whose cards to ask.
+
+    Returns:
+        The spec and the data.
+
+    Raises:
+        DataError: If nothing says which data, or a card names data without saying where it lies.
+    """
+    from ..lab import data
+
+    if spec is not None:
+        return spec, data.load(spec)
+    named = next((c.card.data for c in checkpoints if c.card and c.card.data), None)
+    if named is None:
+        raise DataError(
+            "--data must be given where no card lies beside the weights. Got none. Say --data digits, for example."
+        )
+    kind = named.partition(":")[0]
+    if kind in ("parquet", "npz", "images"):
+        raise DataError(
+            f"--data must say where the data lies. Got only its name from the card, {named!r}. Say --data {kind}:PATH."
+        )
+    return named, data.load(named)
+
+
+def data_facts(spec: str, split: str, data: DataSplits) -> dict[str, Any]:
+    """What a report says of the data."""
+    return {
+        "name": data.name,
+        "given as": spec,
+        "split": f"{split}, {len(data.split(split)):,} examples",  # type: ignore[arg-type]
+        "shape": " x ".join(map(str, data.shape)),
+        "classes": len(data.classes),
+    }
+
+
+def open_network(checkpoint: Checkpoint, spec: str | None, data: DataSplits, option: str = "--model") -> Opened:
+    """Build the model of a checkpoint and load its weights.
+
+    Args:
+        checkpoint: What ``read_checkpoint`` read.
+        spec: The model; ``None`` for what the card or the directory says.
+        data: Says how many classes and channels a built-in network should have.
+        option: The command-line option that ``spec`` came from, for messages.
+
+    Returns:
+        The network.
+
+    Raises:
+        CheckpointError: If nothing says which model, or the weights are of another architecture.
+    """
+    card, path = checkpoint.card, checkpoint.path
+    if checkpoint.tensors is None:
+        if spec not in (None, f"{HF}{path}"):
+            raise CheckpointError(
+                f"{option} must be left out for a Hugging Face directory, which names its own. Got {spec!r}."
+            )
+        model, spec = load_pretrained(path), f"{HF}{path}"
+    else:
+        if spec is None:
+            spec = _spec_of(card, path, option)
+        model = _with_weights(spec, checkpoint.tensors, path, data)
+    facts: dict[str, Any] = {"name": path.name, "file": str(path), "model": spec, "class": type(model).__name__}
+    facts["parameters"] = f"{sum(p.numel() for p in model.parameters()):,}"
+    if card is not None:
+        facts |= {"trained on": card.data, "seed": card.seed}
+        facts |= {
+            k.replace("_", " "): f"{v:.1%}" for k, v in card.metrics.items() if k.endswith("accuracy") and v is not None
+        }
+        if card.best_epoch is not None:
+            facts["epoch"] = f"{card.best_epoch} of {card.recipe.get('epochs', '?')}"
+    statistics = (card.mean, card.std) if card is not None and card.mean and card.std else None
+    return Opened(path.name, model.eval(), {k: v for k, v in facts.items() if v not in (None, "")}, statistics)
+
+
+def batches(
+    data: DataSplits, split: str, examples: int, batch_size: int, networks: list[Opened]
+) -> tuple[Batches, list[str]]:
+    """Batches of a split, normalised as the networks were trained, and what a reader must know of that.
+
+    Args:
+        data: The data.
+        split: Name of the split.
+        examples: How many of its first examples.
+        batch_size: Examples of each batch.
+        networks: Who will see them.
+
+    Returns:
+        The batches and notes.
+
+    Raises:
+        DataError: If there are too few examples.
+    """
+    from ..lab.data import Batches
+
+    loader = data.loader(split, batch_size=batch_size, examples=examples)  # type: ignore[arg-type]
+    if len(loader.split) < 4:
+        raise DataError(
+            f"data must have at least 4 examples in the {split} split. Got {len(loader.split)} of {data.name}."
+        )
+    known = {n.statistics for n in networks if n.statistics is not None and len(n.statistics[0]) == len(data.mean)}
+    if len(known) == 1:
+        mean, std = known.pop()
+        return Batches(loader.split, mean, std, batch_size), []
+    notes = (
+        ["The networks were trained with different normalisations of their inputs; this data's own is used."]
+        if known
+        else []
+    )
+    return loader, notes
+
+
+def check_run(network: Opened, loader: Batches, data: DataSplits, device: Any = "cpu") -> None:
+    """Run a network on two examples, so that a wrong image size is said in words and before long work.
+
+    Raises:
+        DataError: If the network fails on inputs of this shape.
+    """
+    import torch
+
+    inputs, _ = loader.batch(slice(0, 2))
+    try:
+        with torch.no_grad():
+            network.model.to(device)(inputs.to(device))
+    except Exception as error:  # whatever a model raises on inputs that it was not made for
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(
+            f"data must be inputs that {network.name} accepts. Got inputs of shape {data.shape} from {data.name}, on "
+            f"which it fails ({type(error).__name__}: {reason}). Use data of the size that it was trained on."
+        ) from error
+
+
+def check_layers(network: Opened, loader: Batches, layers: list[str] | None) -> None:
+    """Refuse layer names that the network does not have, before long work."""
+    from .. import taps
+
+    with taps.tap(network.model, layers) as tapped:
+        tapped.prepare(loader.batch(slice(0, 2)))
+
+
+def _spec_of(card: Card | None, path: Path, option: str) -> str:
+    if card is None:
+        raise CheckpointError(
+            f"{option} must be given where no card lies beside the weights. Got none for {str(path)!r}. "
+            f"Say {option} resnet20, or {option} package.module:factory."
+        )
+    if not is_builtin(card.architecture):
+        said = card.architecture if ":" in card.architecture else "package.module:factory"
+        # a card is data: it must not make us import code
+        raise CheckpointError(
+            f"{option} must be given for a model that is not built in. Got {card.architecture!r} from the card of "
+            f"{str(path)!r}. Say {option} {said}."
+        )
+    return card.architecture
+
+
+def _with_weights(spec: str, tensors: dict[str, Tensor], path: Path, data: DataSplits) -> nn.Module:
+    """The model with these weights; a built-in one is first fitted to the data, then tried as it was written."""
+    from ..lab import networks
+    from ..lab.training import load_weights
+
+    candidates = [spec]
+    if is_builtin(spec):
+        candidates = list(dict.fromkeys([networks.fit_to(spec, data.shape, len(data.classes)), spec]))
+    mismatch: CheckpointError | None = None
+    for candidate in candidates:
+        model = build_model(candidate)
+        try:
+            load_weights(model, tensors, repr(str(path)), candidate)
+            return model
+        except CheckpointError as error:
+            mismatch = mismatch or error
+    raise mismatch or CheckpointError(f"checkpoint must be of the architecture {spec}. Got {str(path)!r}.")

@@ -1,0 +1,29 @@
+"""Options that several commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["Data", "Device", "Json", "Model", "OutFolder", "Seed", "split_commas"]
+
+MODEL_HELP = (
+    "Built-in name (resnet20, myrtle_cnn:width=512), package.module:factory or path/to/file.py:factory "
+    "(with arguments: module:factory:width=3,bias=false), or hf:DIRECTORY."
+)
+DATA_HELP = "digits, cifar10[:PATH], cifar100[:PATH], parquet:PATH, npz:PATH or images:DIR."
+
+Model = Annotated[str | None, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)]
+Data = Annotated[str | None, typer.Option("--data", metavar="DATA", help=DATA_HELP)]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
+Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or another torch device.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
+OutFolder = Annotated[
+    Path, typer.Option("--out", metavar="DIR", help="Folder for results.json, results.parquet, report.html.")
+]
+
+
+def split_commas(values: list[str] | None) -> list[str] | None:
+    """Words of an option that may be repeated and may hold several, joined by commas."""
+    words = [word.strip() for value in values or () for word in value.split(",")]
+    return [word for word in words if word] or None

@@ -1,0 +1,100 @@
+"""What commands that compare do with their result: a table, files, JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ._show import print_json, print_table, tell
+
+if TYPE_CHECKING:
+    from ..similarity import Comparison
+    from ._networks import Opened
+
+__all__ = ["annotate", "prepare_folder", "present", "print_comparison"]
+
+
+def annotate(
+    comparison: Comparison, networks: Sequence[Opened], data: dict[str, Any], command: str, notes: Sequence[str] = ()
+) -> Comparison:
+    """Add to a result what only the command line knows, where the report looks for it.
+
+    Args:
+        comparison: The result.
+        networks: A and B.
+        data: Facts of the data.
+        command: The command line.
+        notes: What a reader must know besides.
+
+    Returns:
+        The same result with more settings and notes.
+    """
+    a, b = (network.facts for network in networks)
+    settings = {**comparison.settings, "network_a": a, "network_b": b, "data": data, "command": command}
+    return replace(comparison, settings=settings, notes=(*notes, *comparison.notes))
+
+
+def prepare_folder(out: Path) -> Path:
+    """Make the folder for results, before long work.
+
+    Raises:
+        ValueError: If there is a file of that name.
+    """
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"--out must be a folder. Got the file {str(out)!r}.")
+    out.mkdir(parents=True, exist_ok=True)
+    return out
+
+
+def present(comparison: Comparison, out: Path, as_json: bool) -> dict[str, Path]:
+    """Write ``results.json``, ``results.parquet`` and ``report.html``, and print the result.
+
+    Args:
+        comparison: The result.
+        out: Folder to write to.
+        as_json: Print JSON instead of a table.
+
+    Returns:
+        What was written, by file name.
+    """
+    from ..report import write_page
+
+    paths = {name: comparison.save(out / name) for name in ("results.json", "results.parquet")}
+    paths["report.html"] = write_page(comparison, out / "report.html")
+    if as_json:
+        print_json({"kind": "Comparison", **comparison.to_dict(), "files": paths})
+    else:
+        print_comparison(comparison)
+        tell(f"wrote {', '.join(str(path) for path in paths.values())}")
+    return paths
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """Print every layer of A: its scores with its partner, chance in brackets, and its best match."""
+    from ..report.verdict import best_partners, headline, lead, measure_title, paired
+
+    first = lead(comparison)
+    best = best_partners(comparison.scores[first])
+    ordered = [first, *[m for m in comparison.measures if m != first]]
+    rows: list[list[Any]] = []
+    for i, layer in enumerate(comparison.layers_a):
+        partner = i if paired(comparison) else int(best[i])
+        cells = [_score(comparison, m, i, partner) for m in ordered]
+        match = comparison.layers_b[int(best[i])]
+        rows.append([layer, *cells, match, float(comparison.scores[first][i, best[i]])])
+    columns = ["layer of A", *map(measure_title, ordered), "best match in B", f"its {measure_title(first)}"]
+    whose = "the same layer of B" if paired(comparison) else "its best match in B"
+    chance = "" if comparison.chance[first] is None else " (chance in brackets)"
+    print_table(columns, rows, f"Score with {whose}{chance}, on {comparison.examples:,} examples")
+    print(headline(comparison))
+    for note in comparison.notes:
+        print(f"Note: {note}")
+
+
+def _score(comparison: Comparison, measure: str, i: int, j: int) -> str:
+    score, chance = float(comparison.scores[measure][i, j]), comparison.chance[measure]
+    if score != score:
+        return "-"
+    return f"{score:.3f}" if chance is None else f"{score:.3f} ({float(chance[i, j]):.3f})"

@@ -1,0 +1,68 @@
+"""``intertwine demo``: a first report in a minute."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ._options import Json
+
+if TYPE_CHECKING:
+    from ..lab.training import Training
+
+__all__ = ["demo"]
+
+_MODEL = "digits_cnn"
+_SEEDS = (0, 1)
+_LAYERS = ["relu1", "relu2", "relu3", "linear"]
+
+
+def demo(
+    context: typer.Context,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Folder for checkpoints, results and report.html.")
+    ] = Path("demo"),
+    as_json: Json = False,
+) -> None:
+    """Train two small ReLU networks on handwritten digits, compare them, write a report.
+
+    Needs no download: scikit-learn brings the digits. Takes about a minute.
+
+    Example:
+      intertwine demo --out demo
+    """
+    from .. import similarity
+    from ..lab import data
+    from ._networks import batches, data_facts, open_network, read_checkpoint
+    from ._results import annotate, prepare_folder, present
+    from ._show import tell
+
+    prepare_folder(out)
+    splits = data.load("digits")
+    tell(f"Training two networks ({_MODEL}) that differ in their seeds only, on {len(splits.train):,} digits.")
+    runs = [_trained(seed, out) for seed in _SEEDS]
+    networks = [open_network(read_checkpoint(run.path or out), None, splits) for run in runs]
+    loader, notes = batches(splits, "test", 1000, 250, networks)
+    comparison = similarity.compare(
+        networks[0].model, networks[1].model, loader, layers=_LAYERS, null=20, bootstrap=20, progress=True
+    )
+    described = annotate(comparison, networks, data_facts("digits", "test", splits), context.obj, notes)
+    paths = present(described, out, as_json)
+    if not as_json:
+        print(_what_to_look_at(paths["report.html"]))
+
+
+def _trained(seed: int, out: Path) -> "Training":
+    from ..lab import training
+
+    return training.train(_MODEL, "digits", "digits", seed=seed, out=out / f"seed{seed}.safetensors", device="cpu")
+
+
+def _what_to_look_at(page: Path) -> str:
+    return f"""
+Open {page} in a browser. What to look at:
+  1. The diagonal of each heat map: does a layer resemble its own counterpart most, though the seeds differ?
+  2. The curves: how far each score lies above the dashed chance level. A score means little without it.
+  3. G-ReLU beside orthogonal measures: they forgive only what a ReLU network can undo, permuted and rescaled
+     channels, and so tell whether single channels agree rather than the space that they span together.
+Then compare your own networks: intertwine compare --help"""

@@ -1,0 +1,255 @@
+"""The page of a dissection: detectors against the power of the rotation, categories, and a wall of the best units."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .blocks import Block, Details, Facts, Figure, Grid, Heading, Listing, Paragraph, Shot, Table, Tabs, Wall
+from .figures import Series, bars, lines
+from .page import Page
+
+if TYPE_CHECKING:
+    from ..dissection import ArmResult, Count, Dissection
+
+__all__ = ["dissection_page", "headline"]
+
+_PLACED = ("command", "network", "prediction", "versions")
+
+
+def dissection_page(dissection: Dissection) -> Page:
+    """Lay out a dissection.
+
+    What the symmetry group predicts, facts of the network and the command line are shown where ``dissection.settings``
+    holds them as ``prediction`` (text), ``network`` (a mapping) and ``command`` (text).
+
+    Args:
+        dissection: The result.
+
+    Returns:
+        The page.
+    """
+    prediction = dissection.settings.get("prediction")
+    blocks: list[Block] = [
+        Paragraph(headline(dissection), "verdict"),
+        *([Paragraph(f"What the symmetry group predicts: {prediction}")] if prediction else []),
+        *(Paragraph(f"Note: {note}", "note") for note in dissection.notes),
+        *_walls(dissection),
+        Heading("Detectors against the power of the rotation"),
+        Grid([_curve(dissection), _category_curves(dissection)]),
+        _table(dissection),
+        Paragraph(_equality(dissection)),
+        Heading("Concepts by category"),
+        _category_bars(dissection),
+        Heading("What each unit detects in the network's own basis"),
+        *_units(dissection),
+        Heading("How this was made"),
+        *_provenance(dissection),
+    ]
+    where = dissection.layer or "the output"
+    return Page(
+        f"Dissection of {where} in {dissection.model}",
+        blocks,
+        f"{dissection.units} units, {dissection.images:,} images of {dissection.data}, "
+        f"{len(dissection.concepts)} concepts",
+    )
+
+
+def headline(dissection: Dissection) -> str:
+    """The one sentence to take away.
+
+    Args:
+        dissection: The result.
+
+    Returns:
+        A sentence or two.
+    """
+    own = len(dissection.own.detectors(dissection.iou_threshold))
+    text = (
+        f"{own} of {dissection.units} units ({own / dissection.units:.0%}) detect a concept in the network's own basis."
+    )
+    powers = _powers(dissection)
+    if len(powers) == 1:
+        return f"{text} No rotation was asked for."
+    last = powers[-1]
+    after = f"after rotations with power {last.alpha:g} it is {last.mean:.1f}"
+    if last.seeds < 2:
+        return (
+            f"{text} {after[0].upper()}{after[1:]} for the one rotation tried, which does not say how others would do."
+        )
+    interval = f"on average over {last.seeds} of them (95 % interval {last.low:.1f} to {last.high:.1f})"
+    meaning = {
+        "falls": "Rotating away from the network's own basis loses detectors: this basis is special.",
+        "rises": "Rotating gains detectors: the network's own basis is not the one that names concepts best.",
+        "undecided": "That is no clear difference: nothing here says that the network's own basis is special.",
+    }[dissection.trend]
+    return f"{text} {after[0].upper()}{after[1:]} {interval}. {meaning}"
+
+
+def _powers(dissection: Dissection) -> list[Count]:
+    return [c for c in dissection.counts() if c.kind == "rotation"]
+
+
+def _walls(dissection: Dissection) -> list[Block]:
+    tabs = {}
+    for result in dissection.arms:
+        shots: dict[int, list[Any]] = {}
+        for picture in dissection.pictures:
+            if picture.arm == result.arm.name:
+                shots.setdefault(picture.unit, []).append(picture)
+        if shots:
+            power = result.arm.alpha
+            title = "Its own basis" if power == 0 else f"Rotated, power {power:g}"
+            tabs[title] = [Wall([_shot(dissection, unit, taken) for unit, taken in shots.items()])]
+    if not tabs:
+        return []
+    text = (
+        "The units with the largest intersection over union, each on the images that excite it most; the outline is "
+        "where the unit is above its threshold. Every unit is named by its best concept."
+    )
+    return [Heading("What the best units see"), Paragraph(text), Tabs(tabs, "Basis")]
+
+
+def _shot(dissection: Dissection, unit: int, taken: list[Any]) -> Shot:
+    concept = dissection.concepts[taken[0].concept]
+    detail = f"{concept.category} · unit {unit} · IoU {taken[0].iou:.3f}"
+    if taken[0].iou <= dissection.iou_threshold:
+        detail += " (no detector)"
+    return Shot([p.jpeg for p in taken], concept.name, detail)
+
+
+def _curve(dissection: Dissection) -> Figure:
+    units = dissection.units
+    powers = _powers(dissection)
+    unique = [c for c in dissection.counts(unique=True) if c.kind == "rotation"]
+    share = lambda values: [v / units for v in values]
+    series = [
+        Series(
+            "units that detect a concept",
+            share([c.mean for c in powers]),
+            share([c.low for c in powers]),
+            share([c.high for c in powers]),
+        ),
+        Series(
+            "different concepts",
+            share([c.mean for c in unique]),
+            share([c.low for c in unique]),
+            share([c.high for c in unique]),
+        ),
+    ]
+    if len(powers) > 1:
+        series.append(Series("own basis", [powers[0].mean / units] * len(powers), dash="dash"))
+    return lines(
+        [f"{c.alpha:g}" for c in powers],
+        series,
+        title="Share of units, and different concepts for each unit",
+        caption="Along the path from the network's own basis (0) to a random one (1). Bands: 95 % over rotations.",
+        y_title="share of units",
+        limits=None,
+    )
+
+
+def _category_curves(dissection: Dissection) -> Figure:
+    series = []
+    for category in dissection.categories:
+        found = [c for c in dissection.counts(category) if c.kind == "rotation"]
+        series.append(Series(category, [c.mean for c in found], [c.low for c in found], [c.high for c in found]))
+    return lines(
+        [f"{c.alpha:g}" for c in _powers(dissection)],
+        series,
+        title="Detectors by category",
+        caption="How many units have their best concept in each category. Bands: 95 % over rotations.",
+        y_title="units",
+        limits=None,
+    )
+
+
+def _category_bars(dissection: Dissection) -> Figure:
+    powers = [c.alpha for c in _powers(dissection)]
+    chosen = sorted({powers[0], powers[len(powers) // 2], powers[-1]})
+    groups = {
+        f"power {alpha:g}": [
+            next(c.mean for c in dissection.counts(category, unique=True) if (c.kind, c.alpha) == ("rotation", alpha))
+            for category in dissection.categories
+        ]
+        for alpha in chosen
+    }
+    return bars(
+        dissection.categories,
+        groups,
+        title="Different concepts that have a detector",
+        caption="Mean over rotations.",
+        y_title="concepts",
+    )
+
+
+def _table(dissection: Dissection) -> Table:
+    frame = dissection.table()
+    names = {"rotation": "rotation", "g_relu": "G_ReLU element"}
+    rows = []
+    for row in frame.itertuples(index=False):
+        interval = f"{row.low:.1f} to {row.high:.1f}" if row.seeds > 1 else ""
+        rest = [float(row.unique), *(float(v) for v in row[8:])]
+        rows.append(
+            [
+                names[row.basis],
+                float(row.alpha),
+                int(row.seeds),
+                float(row.detectors),
+                interval,
+                f"{row.share:.1%}",
+                *rest,
+            ]
+        )
+    columns = ["basis", "power", "drawn", "detectors", "95 % interval", "share", "different concepts"]
+    return Table([*columns, *dissection.categories], rows, "Means over what was drawn.", digits=2)
+
+
+def _equality(dissection: Dissection) -> str:
+    if dissection.unchanged is None:
+        return "No element of G_ReLU was tried."
+    drawn = sum(a.arm.kind == "g_relu" for a in dissection.arms)
+    said = "exactly as they are" if dissection.unchanged else "NOT as they are, which is an error"
+    return (
+        f"{drawn} random element{'s' if drawn > 1 else ''} of G_ReLU (a permutation with positive scales) left all "
+        f"findings {said}. This is no evidence about the network: with thresholds computed anew it must be so."
+    )
+
+
+def _units(dissection: Dissection) -> list[Block]:
+    own: ArmResult = dissection.own
+    ordered = sorted(range(dissection.units), key=lambda u: -own.iou[u])
+    rows = []
+    for unit in ordered:
+        concept = dissection.concepts[own.concept[unit]] if own.concept[unit] >= 0 else None
+        detects = own.iou[unit] > dissection.iou_threshold
+        rows.append([unit, concept and concept.name, concept and concept.category, own.iou[unit], detects])
+    found = [(c.name, c.category, n) for c, n in dissection.by_concept(own)]
+    blocks: list[Block] = []
+    if found:
+        blocks.append(Table(["concept", "category", "detectors"], found))
+    return [*blocks, Details("All units", [Table(["unit", "best concept", "category", "IoU", "detector"], rows)])]
+
+
+def _provenance(dissection: Dissection) -> list[Block]:
+    settings = dissection.settings
+    facts: dict[str, Any] = {
+        "IoU of a detector": f"> {dissection.iou_threshold:g}",
+        "unit threshold": f"top {dissection.quantile:.2%} of its values, {settings.get('thresholds', 'exact')}",
+        **{k: v for k, v in settings.items() if k not in (*_PLACED, "quantile", "thresholds") and v is not None},
+        **settings.get("versions", {}),
+    }
+    command = settings.get("command")
+    covered = [
+        [c.name, c.category, f"{share:.2%}"] for c, share in zip(dissection.concepts, dissection.coverage, strict=True)
+    ]
+    network = settings.get("network")
+    return [
+        Grid(
+            [
+                Facts({k: str(v) for k, v in facts.items()}, "Settings"),
+                *([Facts(network, "Network")] if network else []),
+            ]
+        ),
+        *([Listing(command)] if command else []),
+        Details("Concepts and the share of pixels that they cover", [Table(["concept", "category", "share"], covered)]),
+    ]
