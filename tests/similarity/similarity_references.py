@@ -42,9 +42,8 @@ def hsic_unbiased(k, l):
     n = len(k)
     k, l = k - torch.diag(k.diagonal()), l - torch.diag(l.diagonal())
     one = torch.ones(n, dtype=k.dtype)
-    total = (
-        (k @ l).trace() + (one @ k @ one) * (one @ l @ one) / ((n - 1) * (n - 2)) - 2 / (n - 2) * (one @ k @ l @ one)
-    )
+    means = (one @ k @ one) * (one @ l @ one) / ((n - 1) * (n - 2))
+    total = (k @ l).trace() + means - 2 / (n - 2) * (one @ k @ l @ one)
     return float(total / (n * (n - 3)))
 
 

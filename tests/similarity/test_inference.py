@@ -110,13 +110,13 @@ def test_wrong_arguments():
     x, y = Planted().draw(30)
     m = measure("linear_cka")
     a, b = m.prepare(x), m.prepare(y)
-    with pytest.raises(ValueError, match="permutations must be at least 1. Got 0"):
+    with pytest.raises(ValueError, match=r"permutations must be at least 1. Got 0"):
         permutation_scores(m, a, b, 0)
-    with pytest.raises(ValueError, match="draws must be at least 1. Got 0"):
+    with pytest.raises(ValueError, match=r"draws must be at least 1. Got 0"):
         half_sample_scores(m, a, b, 0)
-    with pytest.raises(ValueError, match="at least 8 for a confidence interval. Got 7"):
+    with pytest.raises(ValueError, match=r"at least 8 for a confidence interval. Got 7"):
         infer(x[:7], y[:7])
-    with pytest.raises(ValueError, match="level must lie between 0 and 1. Got 1"):
+    with pytest.raises(ValueError, match=r"level must lie between 0 and 1. Got 1"):
         interval(m, 0.5, torch.zeros(3), 30, level=1)
-    with pytest.raises(ValueError, match="Got 30 and 20"):
+    with pytest.raises(ValueError, match=r"Got 30 and 20"):
         permutation_scores(m, a, b.take(torch.arange(20)))

@@ -164,7 +164,7 @@ def test_linear_gram_is_centred_even_far_from_zero():
 @pytest.mark.parametrize("kind", [LaplaceKernel, RBFKernel])
 @pytest.mark.parametrize("bandwidth", [0, -1.0, float("inf")])
 def test_bandwidth_must_be_positive(kind, bandwidth):
-    with pytest.raises(ValueError, match="bandwidth must be positive"):
+    with pytest.raises(ValueError, match=r"bandwidth must be positive"):
         kind(bandwidth)
 
 
@@ -173,7 +173,7 @@ def test_duplicates_leave_no_median():
 
     x = torch.zeros(20, 3)
     x[0] = 1
-    with pytest.raises(ValueError, match="at least half of all pairs"):
+    with pytest.raises(ValueError, match=r"at least half of all pairs"):
         cka(x, x, "laplace")
 
 

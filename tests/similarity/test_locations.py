@@ -61,12 +61,12 @@ def test_progress_says_the_cost(capsys):
 
 def test_wrong_arguments():
     x = normal(10, 4, 4)
-    with pytest.raises(ValueError, match="kernel must be one of 'linear'"):
+    with pytest.raises(ValueError, match=r"kernel must be one of 'linear'"):
         location_cka(x, x, "laplace")
     with pytest.raises(ValueError, match=r"same spatial size. Got \(4,\) and \(2,\)"):
         location_cka(x, x[..., :2])
-    with pytest.raises(ValueError, match="samples must be at least 4. Got 3"):
+    with pytest.raises(ValueError, match=r"samples must be at least 4. Got 3"):
         location_cka(x, x, samples=3)
     one = torch.eye(8, dtype=torch.float64)
-    with pytest.raises(ValueError, match="tell locations apart"):
+    with pytest.raises(ValueError, match=r"tell locations apart"):
         location_cka(one, one, "linear")

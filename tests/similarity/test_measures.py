@@ -1,4 +1,4 @@
-"""Laws of every registered measure: its group leaves it alone, the next larger one does not, and bad input is explained."""
+"""Laws of every measure: its group leaves it alone, the next larger one does not, bad input is explained."""
 
 import pytest
 import torch
@@ -140,7 +140,7 @@ def test_scores_stay_in_the_range_and_above_the_floor(name):
 
 @pytest.mark.parametrize("name", measures())
 def test_taking_examples_equals_preparing_them(name):
-    """Exactly for permutations; for subsamples too, except that normalising kernels keep what all examples taught them."""
+    """Exactly, except that in subsamples normalising kernels keep what all examples taught them."""
     m, x, y = measure(name), features("maps", 1), features("maps", 2)
     order = torch.randperm(N, generator=torch.Generator().manual_seed(0))
     a, b = m.prepare(x), m.prepare(y)
@@ -183,26 +183,26 @@ def test_dead_channels_are_counted_and_never_agree(name):
 @pytest.mark.parametrize("name", measures())
 def test_bad_input_is_explained(name):
     m, x = measure(name), features("maps", 1)
-    with pytest.raises(ValueError, match="same examples in the same order. Got 60 and 59"):
+    with pytest.raises(ValueError, match=r"same examples in the same order. Got 60 and 59"):
         m(x, x[1:])
-    with pytest.raises(ValueError, match="at least 4 examples.* Got 3"):
+    with pytest.raises(ValueError, match=r"at least 4 examples.* Got 3"):
         m(x[:3], x[:3])
     for value in (torch.nan, torch.inf):
         broken = x.clone()
         broken[4, 2] = value
-        with pytest.raises(ValueError, match="must be finite. Got NaN or infinite values in 1 of 6"):
+        with pytest.raises(ValueError, match=r"must be finite. Got NaN or infinite values in 1 of 6"):
             m(broken, x)
-    with pytest.raises(ValueError, match="all of them (constant|zero)"):
+    with pytest.raises(ValueError, match=r"all of them (constant|zero)"):
         m(torch.zeros(N, C), torch.zeros(N, C))
-    with pytest.raises(TypeError, match="floating point. Got torch.int64"):
+    with pytest.raises(TypeError, match=r"floating point. Got torch.int64"):
         m(torch.ones(N, C, dtype=torch.int64), x)
-    with pytest.raises(TypeError, match="must be a tensor"):
+    with pytest.raises(TypeError, match=r"must be a tensor"):
         m([1.0], x)
-    with pytest.raises(ValueError, match="at most once"):
+    with pytest.raises(ValueError, match=r"at most once"):
         m.prepare(x).take(torch.tensor([0, 1, 2, 3, 3]))
-    with pytest.raises(ValueError, match="index must name examples 0 to 59"):
+    with pytest.raises(ValueError, match=r"index must name examples 0 to 59"):
         m.prepare(x).take(torch.arange(58, 64))
-    with pytest.raises(ValueError, match="at least 4 examples"):
+    with pytest.raises(ValueError, match=r"at least 4 examples"):
         m.prepare(x).take(torch.arange(3))
 
 
@@ -212,7 +212,7 @@ def test_constant_features_are_refused_where_they_are_centred(name):
     if "procrustes" in name and "centered" not in name:
         assert measure(name)(constant, constant) == pytest.approx(1)
     else:
-        with pytest.raises(ValueError, match="all of them constant"):
+        with pytest.raises(ValueError, match=r"all of them constant"):
             measure(name)(constant, constant)
 
 
@@ -236,6 +236,6 @@ def test_unknown_and_taken_names():
     class Impostor(type(measure("pwcca"))):
         name = "linear_cka"
 
-    with pytest.raises(ValueError, match="measure name must be free"):
+    with pytest.raises(ValueError, match=r"measure name must be free"):
         similarity.register(Impostor())
     assert isinstance(measure("linear_cka"), Measure)
