@@ -4,7 +4,7 @@ Sums (concatenated axes) cut a tensor into pieces, products (heads x head dimens
 is left has one space, or nothing, along each dimension.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -12,9 +12,9 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from .spaces import Axis, Fixed, Layout, Leaf, Product, axis_size
+from .spaces import Axis, Fixed, Layout, Leaf, Part, Product, Sum, axis_size
 
-__all__ = ["Block", "align", "blocks"]
+__all__ = ["Block", "align", "blocks", "map_leaves"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +92,19 @@ def align(array: Tensor, dims: Sequence[int], ndim: int) -> Tensor:
     for axis in order:
         shape[dims[axis]] = array.shape[axis]
     return array.permute(order).reshape(shape)
+
+
+def map_leaves(layout: Layout, change: Callable[[Leaf], Leaf | Fixed]) -> Layout:
+    """The layout with every leaf replaced by what ``change`` makes of it."""
+
+    def mapped(axis: Axis) -> Axis:
+        if isinstance(axis, Product):
+            return Product(tuple(mapped(f) for f in axis.factors))
+        if isinstance(axis, Sum):
+            return Sum(tuple(Part(part.ranges, mapped(part.axis)) for part in axis.parts))
+        return change(axis) if isinstance(axis, Leaf) else axis
+
+    return Layout(tuple(mapped(axis) for axis in layout.axes))
 
 
 def _segments(axis: Axis) -> list[tuple[Tensor, tuple[Leaf | Fixed, ...]]]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from ..errors import VerificationError
-from .spaces import Axis, Fixed, FixedAxis, Layout, Leaf, Part, Product, Space, Sum
+from .blocks import map_leaves
+from .spaces import Fixed, FixedAxis, Leaf, Space
 from .verify import kinds_of, measure
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def drop(sym: Symmetry, space: str, kind: str) -> Symmetry:
     new = replace(old, reasons=(*old.reasons, reason), **changes[kind])
     parents = {parent for s in sym.spaces for parent in s.parents}
     gone = not kinds_of(new) and space not in parents
-    layouts = {name: Layout(tuple(_rewritten(a, new, gone) for a in lay.axes)) for name, lay in sym.layouts.items()}
+    layouts = {n: map_leaves(lay, lambda leaf: _rewritten(leaf, new, gone)) for n, lay in sym.layouts.items()}
     fixed = [*sym.fixed]
     if gone:
         fixed += [
@@ -84,19 +85,15 @@ def drop(sym: Symmetry, space: str, kind: str) -> Symmetry:
     )
 
 
-def _rewritten(axis: Axis, space: Space, gone: bool) -> Axis:
-    """The axis with the leaves of a space reduced to what the space still has."""
-    if isinstance(axis, Product):
-        return Product(tuple(_rewritten(f, space, gone) for f in axis.factors))
-    if isinstance(axis, Sum):
-        return Sum(tuple(Part(p.ranges, _rewritten(p.axis, space, gone)) for p in axis.parts))
-    if not isinstance(axis, Leaf) or axis.space != space.name:
-        return axis
+def _rewritten(leaf: Leaf, space: Space, gone: bool) -> Leaf | Fixed:
+    """A leaf reduced to what its space still has."""
+    if leaf.space != space.name:
+        return leaf
     if gone:
-        return Fixed(axis.size, space.reasons[-1])
+        return Fixed(leaf.size, space.reasons[-1])
     return replace(
-        axis,
-        scale=axis.scale if space.scales else (),
-        sign=axis.sign if space.signs else (),
-        variance=axis.variance if space.linear != "none" else 0,
+        leaf,
+        scale=leaf.scale if space.scales else (),
+        sign=leaf.sign if space.signs else (),
+        variance=leaf.variance if space.linear != "none" else 0,
     )

@@ -1,0 +1,243 @@
+"""Are two networks one network, up to symmetry?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from .._result import Result
+from ..testing import function_error
+from .action import act, moved, tensors_of
+from .blocks import blocks
+from .canonical import balanced, check_weights, slices
+from .element import Element
+from .folding import Folded, fold
+from .matching import distance, match, monomial
+from .spaces import Space
+from .transformation import Transformation, identity, with_parts
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from .symmetry import Symmetry
+
+__all__ = ["DIFFERENT", "RELATED", "SAME", "Match", "same"]
+
+SAME = "the same network, permuted and rescaled"
+RELATED = "related (merged, fine-tuned)"
+DIFFERENT = "different"
+
+# Precisions a copy may have gone through, and the relative deviation of single weights that each explains.
+_PRECISIONS = {"float64": 1e-9, "float32": 1e-5, "float16": 2.0**-9, "bfloat16": 2.0**-7}
+_QUANTILE = (
+    0.999  # share of weights that must be explained: rounding errs by a share of every weight, training does not
+)
+_RELATED = 0.8  # residual below which networks of one shape are related: averages measured 0.7, independent ones 0.9
+
+
+@dataclass(frozen=True, eq=False)
+class Match(Result):
+    """What ``same`` found; truthy where the networks are one up to symmetry.
+
+    Attributes:
+        verdict: One of ``SAME``, ``RELATED`` and ``DIFFERENT``.
+        residual: Share of the weights that is not explained after matching, the root mean square sine of the angle
+            between tensors in balanced coordinates: 0 for one network, 1 for orthogonal ones; infinity for other
+            architectures.
+        deviation: Relative deviation that 99.9 % of single weights stay below.
+        precision: Coarsest precision that a copy needs to have gone through to explain the deviation, or ``None``.
+        reason: The verdict's ground, in words.
+        transformation: The element that brings ``a`` closest to ``b``, or ``None`` for other architectures. It is not
+            part of the saved result: use its own ``save``.
+    """
+
+    verdict: str
+    residual: float
+    deviation: float
+    precision: str | None
+    reason: str
+    transformation: Transformation | None = None
+
+    def __bool__(self) -> bool:
+        return self.verdict == SAME
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row."""
+        import pandas as pd
+
+        return pd.DataFrame([self.to_dict()])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data, without the transformation."""
+        return {
+            "verdict": self.verdict,
+            "residual": self.residual,
+            "deviation": self.deviation,
+            "precision": self.precision,
+            "reason": self.reason,
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Rebuild from ``to_dict``'s data."""
+        far = {key: float("inf") if data[key] is None else data[key] for key in ("residual", "deviation")}
+        return cls(**{**data, **far})
+
+    def __str__(self) -> str:
+        return f"{self.verdict}: {self.reason}"
+
+
+def same(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None = None) -> Match:
+    """Decide whether two networks are one network up to symmetry, and find the element between them.
+
+    Both are brought into balanced form (scales and bases are then almost fixed), units are matched by assignment, and
+    the matched weights are compared one by one. Rounding changes every weight by a share of itself, training
+    does not; so a copy that was cast to bfloat16 and back is told from a fine-tuned one. Dead and duplicate units are
+    matched with any of their equals. Batch norms are compared as the affine maps that they are in eval mode.
+
+    Args:
+        a: One network. Both are left as they are.
+        b: The other.
+        example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
+        sym: The symmetry of both where it is known already.
+
+    Returns:
+        The match. Matching is a local search: "the same" is proved by the weights, "different" is not a proof.
+
+    Example:
+        >>> import intertwine as iw
+        >>> a = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> sym = iw.symmetries(a, torch.zeros(2, 4))
+        >>> b = sym.act(sym.random(seed=1), a).bfloat16().float()
+        >>> print(same(a, b, torch.randn(2, 4)))
+        the same network, permuted and rescaled: 99.9 % of weights agree to 0.003..., as after bfloat16
+    """
+    state_a, state_b = tensors_of(a), tensors_of(b)
+    differs = _shapes_differ(state_a, state_b)
+    if differs:
+        return _far(f"other architectures: {differs}")
+    if sym is None:
+        from . import symmetries
+
+        sym, other = symmetries(a, example_inputs), symmetries(b, example_inputs)
+        if (sym.spaces, sym.layouts) != (other.spaces, other.layouts):
+            return _far("other architectures: the tensors have the same shapes, but the models other symmetries")
+    for state in (state_a, state_b):
+        check_weights(sym, state)
+    left, right = fold(sym, state_a), fold(sym, state_b)
+    g, residual = _closest(left, right)
+    deviation = _deviation(left, right, g)
+    precision = next((name for name, limit in _PRECISIONS.items() if deviation <= limit), None)
+    if precision is None:
+        verdict = RELATED if residual <= _RELATED else DIFFERENT
+        return Match(verdict, residual, deviation, None, f"residual {residual:.3f} after matching", g)
+    error = function_error(act(sym, g, a), b, example_inputs)
+    if not error <= min(0.5, 1e3 * _PRECISIONS[precision]):
+        reason = f"the weights agree, but the models compute other functions with them (relative error {error:.1e})"
+        return Match(DIFFERENT, residual, deviation, precision, reason, g)
+    reason = f"99.9 % of weights agree to {deviation:.2g}, as after {precision}"
+    return Match(SAME, residual, deviation, precision, reason, g)
+
+
+def _far(reason: str) -> Match:
+    return Match(DIFFERENT, float("inf"), float("inf"), None, reason)
+
+
+def _shapes_differ(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> str:
+    """The first difference of names or shapes in words, or an empty string."""
+    for name in [*a, *(n for n in b if n not in a)]:
+        if name not in a or name not in b:
+            return f"only one has {name!r}"
+        if a[name].shape != b[name].shape:
+            return f"{name!r} has shape {tuple(a[name].shape)} and {tuple(b[name].shape)}"
+    return ""
+
+
+def _closest(a: Folded, b: Folded) -> tuple[Transformation, float]:
+    """The element that brings folded weights ``a`` closest to ``b``, and the residual in balanced coordinates."""
+    to_a, to_b = balanced(a), balanced(b)
+    normal_a = {**a.state, **moved(a.sym, to_a, a.state)}
+    normal_b = {**b.state, **moved(b.sym, to_b, b.state)}
+    signed = monomial(a.sym)
+    best, residual = None, float("inf")
+    for start in (None, identity(signed)):  # sorted values find copies; units in place find fine-tuned networks
+        found = match(signed, normal_a, normal_b, start)
+        d = distance({**normal_a, **moved(signed, found, normal_a)}, normal_b)
+        if best is None or d < residual:
+            best, residual = found, d
+        if residual < 1e-2:
+            break
+    in_place = distance(a.state, b.state)
+    if best is None or in_place < residual:  # merged in place: balancing only blurs what the units share
+        return identity(a.sym), in_place
+    g = ~to_b @ (_lifted(best, a.sym) @ to_a)
+    refit = _refit_bases(a, b, g)
+    if refit is not g:
+        near = moved(a.sym, to_b @ refit, a.state)
+        residual = min(residual, distance({**normal_a, **near}, normal_b))
+    return refit, residual
+
+
+def _lifted(g: Transformation, sym: Symmetry) -> Transformation:
+    """Permutations and signs of normal bases as an element of the full symmetry."""
+    full = identity(sym)
+    for space in sym.spaces:
+        e = g[space.name]
+        parts: dict[str, Any] = {"permutation": e.permutation, "signs": e.signs}
+        if space.linear != "none":
+            parts = {"linear": _matrix(e)}
+        full = with_parts(full, space.name, **parts)
+    return full
+
+
+def _matrix(e: Element) -> Tensor:
+    eye = torch.eye(e.permutation.shape[-1], dtype=torch.float64)
+    return e.signs[0][..., :, None] * eye[e.permutation]
+
+
+def _refit_bases(a: Folded, b: Folded, g: Transformation) -> Transformation:
+    """``g`` with the matrices of linear spaces fitted to the slices that they multiply, by least squares."""
+    for space in a.sym.spaces:
+        if space.linear == "none":
+            continue
+        near = {**a.state, **moved(a.sym, g, a.state)}
+        x, y = _stack(a.sym, near, space), _stack(b.sym, b.state, space)
+        if x is None or y is None:
+            continue
+        cross, gram = y @ x.mT, x @ x.mT
+        if space.linear == "orthogonal":
+            u, _, vh = torch.linalg.svd(cross)
+            fitted = u @ vh
+        else:
+            fitted = cross @ torch.linalg.pinv(gram, rtol=1e-12, hermitian=True)
+            if not bool((torch.linalg.cond(fitted) < 1e6).all()):
+                continue
+        g = with_parts(identity(a.sym), space.name, linear=fitted) @ g
+    return g
+
+
+def _stack(sym: Symmetry, state: Mapping[str, Tensor], space: Space) -> Tensor | None:
+    """Slices of a linear space of variance +1, side by side, ``(p..., n, a)``."""
+    parts = [x for _, x, leaf in slices(sym, state, space) if leaf.variance == 1]
+    return torch.cat(parts, -1) if parts else None
+
+
+def _deviation(a: Folded, b: Folded, g: Transformation) -> float:
+    """Relative deviation that all but a thousandth of the weights stay below."""
+    near = {**a.state, **moved(a.sym, g, a.state)}
+    linear = {s.name for s in a.sym.spaces if s.linear != "none"}
+    ratios = []
+    for name, layout in b.sym.layouts.items():
+        size = b.spread.get(name, b.state[name].abs())
+        if any(space in linear for block in blocks(layout) for space in block.spaces):
+            # a basis mixes entries, and with them their rounding, which a fitted matrix doubles on either side
+            size = 4 * size.square().mean().sqrt().expand_as(size)
+        difference = (near[name] - b.state[name]).abs()
+        ratios.append(torch.where(difference == 0, 0.0, difference / size.clamp_min(1e-300)).flatten())
+    joined = torch.cat(ratios) if ratios else torch.zeros(1)
+    rank = min(int(_QUANTILE * len(joined)), len(joined) - 1)
+    return float(joined.kthvalue(rank + 1).values)
