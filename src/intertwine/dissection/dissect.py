@@ -111,7 +111,12 @@ def dissect(
         device=device,
         memory=memory,
     )
-    settings = {"quantile": quantile, "thresholds": thresholds, "grid": grid, "channel_dim": channel_dim}
+    settings = {
+        "quantile": quantile,
+        "thresholds": thresholds,
+        "grid": list(grid) if grid else None,
+        "channel_dim": channel_dim,
+    }
     folder = Folder(resume, {**settings, "model": digest(model), "layer": layer, "data": digest_data(concepts)})
     units, constant, coverage = _look(stream, empty, progress)
     shown = _shown(arms) if pictures else set()
@@ -138,7 +143,7 @@ def dissect(
         arms=tuple(results),
         pictures=tuple(wall),
         notes=_notes(results, concepts, coverage, quantile, iou, constant, units),
-        versions=_versions(),
+        settings={**settings, "seeds": sorted({a.seed for a in arms if a.kind == "rotation"}), "versions": _versions()},
     )
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from math import sqrt
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from .._result import Result
 from .arms import Arm
@@ -117,7 +117,7 @@ class Dissection(Result):
         arms: One result for each basis; the network's own comes first.
         pictures: The best units of a few bases.
         notes: What a reader must know.
-        versions: Of intertwine and torch.
+        settings: How it was made: arguments, versions, and what the caller adds.
     """
 
     model: str
@@ -133,7 +133,7 @@ class Dissection(Result):
     arms: tuple[ArmResult, ...]
     pictures: tuple[Picture, ...]
     notes: tuple[str, ...]
-    versions: dict[str, str]
+    settings: dict[str, Any]
 
     @property
     def own(self) -> ArmResult:
@@ -172,6 +172,18 @@ class Dissection(Result):
             found = [c for c in found if category is None or self.concepts[c].category == category]
             groups.setdefault((result.arm.kind, result.arm.alpha), []).append(len(set(found) if unique else found))
         return tuple(Count.over(kind, alpha, values) for (kind, alpha), values in groups.items())
+
+    @property
+    def trend(self) -> Literal["falls", "rises", "undecided"]:
+        """How detectors at the highest power compare with the network's own basis, by the interval over rotations.
+
+        This is about rotations of one network; whether it holds for others needs several networks.
+        """
+        last = [c for c in self.counts() if c.kind == "rotation"][-1]
+        own = len(self.own.detectors(self.iou_threshold))
+        if last.seeds < 2 or last.low <= own <= last.high:
+            return "undecided"
+        return "falls" if last.high < own else "rises"
 
     def table(self) -> pd.DataFrame:
         """One row for each power of the rotation and one for G_ReLU: detectors, share, unique, by category."""

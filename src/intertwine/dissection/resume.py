@@ -34,8 +34,8 @@ class Folder:
         self._path = None if path is None else Path(path)
         if self._path is None:
             return
-        file, plan = self._path / "plan.json", {**plan, "grid": plan["grid"] and list(plan["grid"])}
-        if file.exists() and (before := read_json(file)) != plan:
+        file = self._path / "plan.json"
+        if file.exists() and (before := read_json(file)) != dict(plan):
             differing = sorted(k for k in plan if before.get(k) != plan[k])
             raise ValueError(
                 f"resume must be a folder of the same dissection. Got {str(path)!r}, where {', '.join(differing)} "

@@ -78,7 +78,7 @@ def headline(dissection: Dissection) -> str:
         )
     interval = f"on average over {last.seeds} of them (95 % interval {last.low:.1f} to {last.high:.1f})"
     meaning = {
-        "falls": "Rotating away from the network's own basis loses detectors: this basis is special.",
+        "falls": "Rotating loses detectors: the network's own basis names concepts better than a random one.",
         "rises": "Rotating gains detectors: the network's own basis is not the one that names concepts best.",
         "undecided": "That is no clear difference: nothing here says that the network's own basis is special.",
     }[dissection.trend]
