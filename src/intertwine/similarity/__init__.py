@@ -4,12 +4,15 @@ from . import inference
 from .base import Measure, Prepared
 from .cca import PWCCA, SVCCA
 from .cka import CKA, GramSide, cka, prepare_gram
+from .compare import compare
+from .comparison import Comparison
 from .hsic import hsic
 from .kernels import Kernel, kernel, kernels
 from .laplace import LaplaceKernel
 from .linear import ChannelNormalizedKernel, LinearKernel
 from .locations import location_cka, location_cost
 from .maximum import MaxKernel
+from .minibatch import minibatch_cka
 from .neighbours import MutualKNN
 from .procrustes import Procrustes, procrustes
 from .rbf import RBFKernel
@@ -17,6 +20,10 @@ from .registry import DEFAULT, measure, measures, register
 from .rsa import RSA
 
 __all__ = [
+    # two networks
+    "compare",
+    "Comparison",
+    "minibatch_cka",
     # functions on features
     "procrustes",
     "cka",
