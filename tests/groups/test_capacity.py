@@ -5,8 +5,15 @@ import torch
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from intertwine.groups import Monomial, Orthogonal, Permutation, PositiveMonomial, SignedPermutation, gelu_error
-from intertwine.groups import capacity
+from intertwine.groups import (
+    Monomial,
+    Orthogonal,
+    Permutation,
+    PositiveMonomial,
+    SignedPermutation,
+    capacity,
+    gelu_error,
+)
 from intertwine.groups.gelu import ASYMPTOTIC_SLOPE
 
 
@@ -51,9 +58,9 @@ def test_dimensions_of_section_4():
 
 
 def test_wrong_grids_and_ranks_are_refused():
-    with pytest.raises(ValueError, match="eps must be positive"):
+    with pytest.raises(ValueError, match=r"eps must be positive"):
         PositiveMonomial(3).log_size(0.0, 1.0)
-    with pytest.raises(ValueError, match="rank must be from 1 to n = 3. Got 4"):
+    with pytest.raises(ValueError, match=r"rank must be from 1 to n = 3. Got 4"):
         capacity.rank_dim(3, 4)
 
 

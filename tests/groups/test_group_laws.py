@@ -157,41 +157,41 @@ def test_wreath_product_pairs_blocks_by_their_best_fits():
 
 @pytest.mark.parametrize("n", [0, -1, 2.0, True])
 def test_a_wrong_number_of_channels_is_refused(n):
-    with pytest.raises(ValueError, match="n must be a positive integer"):
+    with pytest.raises(ValueError, match=r"n must be a positive integer"):
         Permutation(n)
 
 
 def test_wrong_input_is_refused_with_what_to_do():
-    with pytest.raises(ValueError, match="name must be one of .*g_relu.*Got 'so'"):
+    with pytest.raises(ValueError, match=r"name must be one of .*g_relu.*Got 'so'"):
         named("so", 3)
-    with pytest.raises(ValueError, match="3 channels along dim 1.*shape"):
+    with pytest.raises(ValueError, match=r"3 channels along dim 1.*shape"):
         Permutation(3).identity().apply(torch.zeros(2, 4))
-    with pytest.raises(ValueError, match="index must be a permutation"):
+    with pytest.raises(ValueError, match=r"index must be a permutation"):
         Permutation(3).element([0, 0, 1])
-    with pytest.raises(ValueError, match="scale must be 2 numbers of matrices P D, D with positive"):
+    with pytest.raises(ValueError, match=r"scale must be 2 numbers of matrices P D, D with positive"):
         PositiveMonomial(2).element([0, 1], [1.0, -1.0])
-    with pytest.raises(TypeError, match="floating point"):
+    with pytest.raises(TypeError, match=r"floating point"):
         PositiveMonomial(2).element([0, 1], [1.0, 2.0]).apply(torch.tensor([[1, 2]]))
     with pytest.raises(ValueError, match=r"shape \(3, 3\).*Got \(2, 2\)"):
         Permutation(3).project(torch.eye(2))
-    with pytest.raises(ValueError, match="finite"):
+    with pytest.raises(ValueError, match=r"finite"):
         Orthogonal(2).project(torch.full((2, 2), torch.nan))
-    with pytest.raises(ValueError, match="must belong to Orthogonal"):
+    with pytest.raises(ValueError, match=r"must belong to Orthogonal"):
         Orthogonal(2).element(torch.ones(2, 2))
-    with pytest.raises(ValueError, match="as many channels"):
+    with pytest.raises(ValueError, match=r"as many channels"):
         join(Permutation(2), Permutation(3))
-    with pytest.raises(Unattained, match="invertible"):
+    with pytest.raises(Unattained, match=r"invertible"):
         GeneralLinear(2).project(torch.ones(2, 2))
-    with pytest.raises(ValueError, match="positive integer"):
+    with pytest.raises(ValueError, match=r"positive integer"):
         Wreath(Permutation(2), 0)
 
 
 def test_a_projection_onto_the_boundary_is_refused_or_floored():
     m = torch.tensor([[1.0, 0.0], [0.0, -1.0]])
-    with pytest.raises(Unattained, match="Pass floor="):
+    with pytest.raises(Unattained, match=r"Pass floor="):
         PositiveMonomial(2).project(m)
     assert PositiveMonomial(2).project(m, floor=0.1).matrix().tolist() == [[1.0, 0.0], [0.0, 0.1]]
     assert Monomial(2).project(m).matrix().tolist() == [[1.0, 0.0], [0.0, -1.0]]
-    with pytest.raises(Unattained, match="nonzero"):
+    with pytest.raises(Unattained, match=r"nonzero"):
         Monomial(2).project(torch.tensor([[1.0, 1.0], [0.0, 0.0]]))
     assert UnitRowSum(2).contains(UnitRowSum(2).project(torch.tensor([[3.0, 1.0], [0.0, 1.0]])).matrix())

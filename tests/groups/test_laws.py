@@ -6,8 +6,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from intertwine.groups import GeneralLinear, Monomial, Orthogonal, Permutation, PositiveMonomial, SignedPermutation
-from intertwine.groups import intertwiner
+from intertwine.groups import (
+    GeneralLinear,
+    Monomial,
+    Orthogonal,
+    Permutation,
+    PositiveMonomial,
+    SignedPermutation,
+    intertwiner,
+)
 from intertwine.groups.activations import RULE_NAMES, named_activation
 from intertwine.groups.laws import (
     chain_rule_gap,
@@ -39,7 +46,7 @@ def test_lemma_e7_is_necessary_only_from_two_channels_on():
     assert identity_image_is_invertible(two, 1) and not identity_image_is_invertible(two, 2)
     other = lambda x: torch.where(x == 0, 1.0, -2.0).to(x.dtype)  # sigma(1) = -(n - 1) sigma(0) at n = 3
     assert identity_image_is_invertible(other, 2) and not identity_image_is_invertible(other, 3)
-    with pytest.raises(ValueError, match="must be invertible for Lemma 3.1"):
+    with pytest.raises(ValueError, match=r"must be invertible for Lemma 3.1"):
         phi_by_definition(other, eye(3))
 
 
@@ -109,7 +116,9 @@ def test_remark_e6_covers_spaces_beyond_activations():
 
 
 def test_example_of_appendix_c():
-    a = torch.tensor([[0.0, 1.0], [2.0, 0.0]], dtype=torch.float64)  # printed as [[0, 2], [1, 0]], computed with this one
+    a = torch.tensor(
+        [[0.0, 1.0], [2.0, 0.0]], dtype=torch.float64
+    )  # printed as [[0, 2], [1, 0]], computed with this one
     for matrix in (a, a.T):
         assert PositiveMonomial(2).contains(matrix)
         assert equivariance_gap(F.relu, matrix, matrix) == 0
@@ -150,7 +159,7 @@ def test_theorem_3_3_rays_left_in_place_lie_along_the_axes():
         assert not stabilises_rays(a, extra)
     assert has_finite_orbit(torch.tensor([0.0, -2.0])) and not has_finite_orbit(torch.tensor([1e-9, 1.0]))
     assert not stabilises_rays(torch.zeros(3, 3))
-    with pytest.raises(ValueError, match="rays must be nonzero"):
+    with pytest.raises(ValueError, match=r"rays must be nonzero"):
         stabilises_rays(eye(2), torch.zeros(1, 2))
 
 

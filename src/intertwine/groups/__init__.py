@@ -6,7 +6,7 @@ from .dense import DenseElement, GeneralLinear, Orthogonal, UnitRowSum
 from .gelu import gelu_error
 from .group import Element, Group, Unattained
 from .homogeneity import Homogeneity
-from .intertwiner import GatedIntertwiner, Intertwiner, TableRow, classify, intertwiner, table
+from .intertwiners import GatedIntertwiner, Intertwiner, TableRow, classify, intertwiner, table
 from .lattice import is_subgroup, join, named, names, next_larger
 from .monomial import Monomial, MonomialElement, Permutation, PositiveMonomial, SignedPermutation, Trivial
 from .products import BlockElement, Product, Wreath
@@ -20,8 +20,8 @@ __all__ = [
     # by name, and which lies in which
     "named", "names", "is_subgroup", "join", "next_larger",
     # activations
-    "intertwiner", "Intertwiner", "GatedIntertwiner", "Homogeneity", "classify", "table", "TableRow", "activation_names",
-    "gelu_error",
+    "intertwiner", "Intertwiner", "GatedIntertwiner", "Homogeneity", "classify", "table", "TableRow",
+    "activation_names",     "gelu_error",
     # solver
     "assign",
 ]  # fmt: skip

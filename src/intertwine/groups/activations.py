@@ -1,7 +1,8 @@
 """The activations whose homogeneity is known by proof, by name, by module and by torch function.
 
-Each entry is a pair: what the activation is (a function to evaluate) and its homogeneity as a rule of its exact parameters, so
-that LeakyReLU with slope 0.999999 is nonlinear and with slope 1 linear, whatever a float32 probe would say.
+Each entry is a pair: what the activation is (a function to evaluate) and its homogeneity as a rule of its exact
+parameters, so that LeakyReLU with slope 0.999999 is nonlinear and with slope 1 linear, whatever a float32 probe would
+say.
 """
 
 from __future__ import annotations
@@ -216,9 +217,10 @@ def known_activation(activation: object) -> Activation | None:
         activation: A name, an ``nn.Module``, a function of torch, or ``functools.partial`` of one with keywords.
 
     Returns:
-        The activation; ``None`` for any other callable, and for a subclass of a known module with a ``forward`` of its own.
+        The activation; ``None`` for any other callable, and for a subclass of a known module with a ``forward`` of
+        its own.
 
-    Raises:
+    Refused:
         ValueError: If a parameter is NaN.
     """
     if isinstance(activation, str):

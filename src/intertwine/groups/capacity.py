@@ -5,8 +5,8 @@ Every real coordinate is replaced by a grid of ``M = 2 bound / eps`` points. The
     log #G_ReLU = log n! + n log M            log #rank_r = (2 n r - r^2) log M
 
 so the rank-r matrices outnumber G_ReLU once ``(2 n r - r^2 - n) log M >= log n!``. The paper replaces ``log n!`` by
-``n log n``; that coarse form fails at ``r = 1``, where it asks for ``M >= n^(n / (n - 1)) > n``. With the true ``log n!``
-(lgamma) the statement holds for every rank as soon as ``M >= n``, because ``n! <= n^(n - 1)``.
+``n log n``; that coarse form fails at ``r = 1``, where it asks for ``M >= n^(n / (n - 1)) > n``. With the true ``log
+n!`` (lgamma) the statement holds for every rank as soon as ``M >= n``, because ``n! <= n^(n - 1)``.
 
 Positive scales keep all ``M`` grid points, as in the paper; halving the grid for ``D > 0`` subtracts ``n log 2`` from
 ``log #G_ReLU`` and makes the statement only truer.

@@ -96,8 +96,8 @@ class DenseGroup(Group):
         xx = self._check_finite(xx, "xx")
         if _singular(xx):
             raise ValueError(
-                "xx must be invertible for a least-squares map to be unique. Got a singular one: use more examples than "
-                "channels, drop dead or duplicate channels, or add a small multiple of the identity."
+                "xx must be invertible for a least-squares map to be unique. Got a singular one: use more examples "
+                "than channels, drop dead or duplicate channels, or add a small multiple of the identity."
             )
         return xx
 
@@ -144,7 +144,7 @@ class Orthogonal(DenseGroup):
         return not self.special or bool(torch.linalg.slogdet(a).sign > 0)
 
     def project(self, matrix: Tensor) -> DenseElement:
-        """The nearest orthogonal matrix: the polar factor ``U V^T``, with the last singular direction flipped for SO(n)."""
+        """The nearest orthogonal matrix: the polar factor ``U V^T``, one singular direction flipped for SO(n)."""
         return DenseElement(self, self._polar(self._check_finite(matrix)))
 
     def procrustes(
@@ -161,7 +161,7 @@ class Orthogonal(DenseGroup):
         Returns:
             The best element.
 
-        Raises:
+        Refused:
             ValueError: If ``objective`` is another.
         """
         _only_least_squares(self, objective)
@@ -189,14 +189,14 @@ class GeneralLinear(DenseGroup):
         return well_conditioned(self.n, generator)
 
     def contains(self, matrix: Tensor, tol: float = 1e-6) -> bool:
-        """Whether the smallest singular value exceeds rounding; ``tol`` plays no part, there being no equation to meet."""
+        """Whether the smallest singular value exceeds rounding; there is no equation for ``tol``."""
         a = self._check(matrix)
         return bool(torch.isfinite(a).all()) and not _singular(a)
 
     def project(self, matrix: Tensor) -> DenseElement:
         """The matrix itself.
 
-        Raises:
+        Refused:
             Unattained: If it is singular: invertible matrices come arbitrarily near, so none is nearest.
         """
         return DenseElement(self, _invertible(self._check_finite(matrix), self))
@@ -215,7 +215,7 @@ class GeneralLinear(DenseGroup):
         Returns:
             The best element.
 
-        Raises:
+        Refused:
             ValueError: If ``xx`` is missing or singular, or ``objective`` is another.
             Unattained: If the best matrix is singular.
         """
@@ -263,7 +263,7 @@ class UnitRowSum(DenseGroup):
     def project(self, matrix: Tensor) -> DenseElement:
         """The nearest matrix with unit row sums: what each row lacks, shared equally.
 
-        Raises:
+        Refused:
             Unattained: If that matrix is singular.
         """
         a = self._check_finite(matrix)
@@ -272,7 +272,7 @@ class UnitRowSum(DenseGroup):
     def procrustes(
         self, xy: Tensor, xx: Tensor | None = None, yy: Tensor | None = None, *, objective: Objective = "least_squares"
     ) -> DenseElement:
-        """Regression under ``A 1 = 1``: each row of the free solution moves along ``w = (x.T x)^-1 1`` until it sums to one.
+        """Regression under ``A 1 = 1``: rows of the free solution move along ``(x.T x)^-1 1`` to sum one.
 
         Args:
             xy: ``(n, n)``, ``x.T @ y``.
@@ -283,7 +283,7 @@ class UnitRowSum(DenseGroup):
         Returns:
             The best element.
 
-        Raises:
+        Refused:
             ValueError: If ``xx`` is missing or singular, or ``objective`` is another.
             Unattained: If the best matrix is singular.
         """

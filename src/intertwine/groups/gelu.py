@@ -4,8 +4,8 @@ The paper estimates the error by sampling and calls it intractable; it has a clo
 
     f(a, b) = E[x^2 Phi(a x) Phi(b x)],   x standard normal,
 
-Stein's lemma ``E[x^2 h] = E[h] + E[x h']`` for ``h = Phi(a x) Phi(b x)`` leaves ``E[h]``, an orthant probability that the
-arcsine law gives, and Gaussian integrals ``E[x phi(a x) Phi(b x)] = b / (2 pi (1 + a^2) sqrt(1 + a^2 + b^2))``:
+Stein's lemma ``E[x^2 h] = E[h] + E[x h']`` for ``h = Phi(a x) Phi(b x)`` leaves ``E[h]``, an orthant probability that
+the arcsine law gives, and Gaussian integrals ``E[x phi(a x) Phi(b x)] = b / (2 pi (1 + a^2) sqrt(1 + a^2 + b^2))``:
 
     f(a, b) = 1/4 + asin(a b / sqrt((1 + a^2)(1 + b^2))) / (2 pi)
               + a b (1 / (1 + a^2) + 1 / (1 + b^2)) / (2 pi sqrt(1 + a^2 + b^2)).
@@ -39,8 +39,8 @@ def gelu_error(a: float | Tensor) -> Tensor:
         a: Scales, any real numbers.
 
     Returns:
-        The errors in float64, of the shape of ``a``; absolute rounding error below 2e-8 ``|a|`` (near ``a = 1``, where terms
-        cancel).
+        The errors in float64, of the shape of ``a``; absolute rounding error below 2e-8 ``|a|`` (near ``a = 1``,
+        where terms cancel).
 
     Example:
         >>> [round(float(e), 4) for e in gelu_error(torch.tensor([0.25, 0.5, 1.0, 2.0, 4.0, 10.0]))]

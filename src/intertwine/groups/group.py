@@ -64,7 +64,8 @@ class Element(ABC):
             dim: The channel axis; 1 for features ``(N, C, *S)``, -1 for tokens.
 
         Returns:
-            A new tensor of the same shape and dtype. Bits are only moved, never recomputed, where the element is a permutation.
+            A new tensor of the same shape and dtype. Bits are only moved, never recomputed, where the element is a
+            permutation.
 
         Raises:
             ValueError: If ``tensor`` has no axis ``dim`` of length ``n``.
@@ -119,8 +120,8 @@ class Group(ABC):
     def log_size(self, eps: float, bound: float) -> float:
         """Logarithm of the number of grid points on the group, ``log #components + dim log M``, ``M = 2 bound / eps``.
 
-        The paper's count by discretisation (v2 E.29; for positive monomial ``log n! + n log M``). A positive scale keeps
-        all ``M`` points, as there; counting its positive half only would subtract ``log 2`` per unit.
+        The paper's count by discretisation (v2 E.29; for positive monomial ``log n! + n log M``). A positive scale
+        keeps all ``M`` points, as there; counting its positive half only would subtract ``log 2`` per unit.
 
         Args:
             eps: Spacing of the grid.
@@ -161,11 +162,12 @@ class Group(ABC):
         """The element ``g`` with ``g x ~ y`` for two feature sets, from their second moments.
 
         Args:
-            xy: ``(n, n)``, ``xy[i, j] = sum over examples (and space) of x_i y_j``: ``x.T @ y`` for ``(N, n)`` features.
+            xy: ``(n, n)``, ``xy[i, j] = sum over examples (and space) of x_i y_j``: ``x.T @ y`` for ``(N, n)``
+                features.
             xx: ``x.T @ x``, or its diagonal ``(n,)`` where the group needs only that.
             yy: ``y.T @ y``, or its diagonal ``(n,)``.
-            objective: ``"least_squares"`` minimises ``sum |y - g x|^2``; ``"cosine"`` (permutation kinds) maximises the sum
-                of cosines between matched channels, which is the paper's G_ReLU-Procrustes.
+            objective: ``"least_squares"`` minimises ``sum |y - g x|^2``; ``"cosine"`` (permutation kinds) maximises
+                the sum of cosines between matched channels, which is the paper's G_ReLU-Procrustes.
 
         Returns:
             The best element.
@@ -178,7 +180,11 @@ class Group(ABC):
         return is_subgroup(self, other)
 
     def _check(self, matrix: Tensor, name: str = "matrix") -> Tensor:
-        """``matrix`` in float64 after checking its shape."""
+        """``matrix`` in float64 after checking its shape.
+
+        Raises:
+            ValueError: If the shape is another.
+        """
         if tuple(matrix.shape) != (self.n, self.n):
             raise ValueError(f"{name} must have shape {(self.n, self.n)}. Got {tuple(matrix.shape)}.")
         return matrix.detach().to(torch.float64)

@@ -21,10 +21,11 @@ Parity = Literal["odd", "even"]
 
 @dataclass(frozen=True)
 class Homogeneity:
-    """How ``sigma(a x)`` relates to ``sigma(x)``, for all ``x``: the scalar problem to which Theorem E.14 reduces the group.
+    """How ``sigma(a x)`` relates to ``sigma(x)`` for all ``x``: Theorem E.14 reduces the group to this.
 
     Attributes:
-        kind: ``"linear"`` (``sigma(x) = c x``), ``"affine"`` (``c x + b`` with ``b != 0``), ``"constant"`` or ``"nonlinear"``.
+        kind: ``"linear"`` (``sigma(x) = c x``), ``"affine"`` (``c x + b`` with ``b != 0``), ``"constant"`` or
+            ``"nonlinear"``.
         degree: ``d`` where ``sigma(a x) = a^d sigma(x)`` for every ``a > 0``; ``None`` where there is none.
         parity: ``"odd"`` where ``sigma(-x) = -sigma(x)``, ``"even"`` where ``sigma(-x) = sigma(x)``.
 

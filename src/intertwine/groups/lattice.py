@@ -58,7 +58,7 @@ def named(name: str, n: int) -> Group:
     kind = _ALIASES.get(name, name)
     if kind not in _MAKERS:
         raise ValueError(f"name must be one of {', '.join(names())}. Got {name!r}.")
-    return _MAKERS[kind](n)  # type: ignore[no-any-return, operator]
+    return _MAKERS[kind](n)
 
 
 def is_subgroup(inner: Group, outer: Group) -> bool:

@@ -1,4 +1,4 @@
-"""The lemmas of section E.1-E.2 as functions: they take any scalar function and any matrices, and say whether the law holds."""
+"""The lemmas of sections E.1-E.2 as functions of any scalar function and any matrices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = [
 
 
 def identity_image_eigenvalues(sigma: ScalarFunction, n: int) -> tuple[float, float]:
-    """Eigenvalues of ``sigma(I_n)``: ``sigma(1) - sigma(0)`` (n - 1 times) and ``sigma(1) + (n - 1) sigma(0)`` (Lemma E.7).
+    """The eigenvalues ``sigma(1) - sigma(0)`` (n - 1 times) and ``sigma(1) + (n - 1) sigma(0)`` of ``sigma(I_n)``.
 
     Args:
         sigma: Scalar function on float64 tensors.
@@ -36,9 +36,9 @@ def identity_image_eigenvalues(sigma: ScalarFunction, n: int) -> tuple[float, fl
 def identity_image_is_invertible(sigma: ScalarFunction, n: int) -> bool:
     """Lemma E.7: whether ``sigma(I_n)`` is invertible, the condition of Lemma 3.1.
 
-    The paper's condition ``sigma(1) != sigma(0)`` and ``sigma(1) != -(n - 1) sigma(0)`` is sufficient for every ``n`` and necessary
-    only for ``n >= 2``: for ``n = 1`` the eigenvalue ``sigma(1) - sigma(0)`` occurs ``n - 1 = 0`` times. This function is exact for
-    every ``n``.
+    The paper's condition ``sigma(1) != sigma(0)`` and ``sigma(1) != -(n - 1) sigma(0)`` is sufficient for every ``n``
+    and necessary only for ``n >= 2``: for ``n = 1`` the eigenvalue ``sigma(1) - sigma(0)`` occurs ``n - 1 = 0``
+    times. This function is exact for every ``n``.
 
     Args:
         sigma: Scalar function on float64 tensors.
@@ -63,8 +63,8 @@ def phi_by_definition(sigma: ScalarFunction, matrix: Tensor, at: float = 1.0) ->
     Args:
         sigma: Scalar function on float64 tensors.
         matrix: ``(n, n)``.
-        at: Evaluate at ``t e_j`` rather than ``e_j``: ``sigma(t A) sigma(t I)^-1`` is the same for every ``t`` whose ``sigma(t I)``
-            is invertible, and serves functions with ``sigma(1) = sigma(0)`` such as a shrinkage.
+        at: Evaluate at ``t e_j`` rather than ``e_j``: ``sigma(t A) sigma(t I)^-1`` is the same for every ``t`` whose
+            ``sigma(t I)`` is invertible, and serves functions with ``sigma(1) = sigma(0)`` such as a shrinkage.
 
     Returns:
         ``(n, n)``; for a matrix outside the group it has no meaning.
@@ -81,8 +81,8 @@ def phi_by_definition(sigma: ScalarFunction, matrix: Tensor, at: float = 1.0) ->
     n = matrix.shape[0]
     if not identity_image_is_invertible(lambda x: sigma(at * x), n):
         raise ValueError(
-            f"sigma({at:g} I) must be invertible for Lemma 3.1. Got sigma({at:g}) and sigma(0) that break Lemma E.7 at n = {n}. "
-            "Try another at=."
+            f"sigma({at:g} I) must be invertible for Lemma 3.1. Got sigma({at:g}) and sigma(0) that break "
+            f"Lemma E.7 at n = {n}. Try another at=."
         )
     a = matrix.to(torch.float64)
     eye = torch.eye(n, dtype=torch.float64, device=a.device)
@@ -137,8 +137,8 @@ def span_representation(
 ) -> tuple[Tensor, float]:
     """Remark E.6: the matrix of ``f -> f o g`` on ``V = span(f_1, ..., f_k)``, and how far ``V`` is from being stable.
 
-    ``f_i o g = sum_j M_ij f_j`` is solved by least squares over the points. For ``f_i(x) = sigma(x_i)`` and ``g`` in the intertwiner
-    group, ``M = phi(g)``; ``g`` belongs to ``G_V`` exactly when the residual is zero.
+    ``f_i o g = sum_j M_ij f_j`` is solved by least squares over the points. For ``f_i(x) = sigma(x_i)`` and ``g`` in
+    the intertwiner group, ``M = phi(g)``; ``g`` belongs to ``G_V`` exactly when the residual is zero.
 
     Args:
         functions: ``k`` functions from ``(N, ...)`` points to ``(N,)`` values, linearly independent.

@@ -1,12 +1,13 @@
 """The homogeneity of any scalar function, measured in float64.
 
-Scales and parity are tested on a grid over twelve orders of magnitude, on both signs, and the largest relative residual of
-what was accepted is the certificate. Exact laws leave a few units of rounding (1e-15), the tolerance is 1e-9.
+Scales and parity are tested on a grid over twelve orders of magnitude, on both signs, and the largest relative
+residual of what was accepted is the certificate. Exact laws leave a few units of rounding (1e-15), the tolerance is
+1e-9.
 
-Limits, all of which the caller should know: a function that breaks a law by less than the tolerance relative to its own value
-(``relu(x) (1 + 1e-10 sin x)``) is taken to obey it; features outside ``1e-6 <= |x| <= 1e6`` are not seen (a clamp at 1e8
-counts as linear); groups that hold only discrete scales (``x sin(2 pi log|x|)`` allows ``a = e^k``) are reported without them,
-which is sound but not complete. Activations of the table are therefore never measured.
+Limits, all of which the caller should know: a function that breaks a law by less than the tolerance relative to its
+own value (``relu(x) (1 + 1e-10 sin x)``) is taken to obey it; features outside ``1e-6 <= |x| <= 1e6`` are not seen (a
+clamp at 1e8 counts as linear); groups that hold only discrete scales (``x sin(2 pi log|x|)`` allows ``a = e^k``) are
+reported without them, which is sound but not complete. Activations of the table are therefore never measured.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ def measure(activation: Callable[..., Any], tolerance: float = TOLERANCE) -> Mea
     usable = _usable(y)
     if usable.double().mean() < 0.6:
         raise ValueError(
-            f"activation must be finite on most of the real line. Got finite values at {int(usable.sum())} of {len(x)} points "
-            "between -1e6 and 1e6."
+            f"activation must be finite on most of the real line. Got finite values at {int(usable.sum())} of "
+            f"{len(x)} points between -1e6 and 1e6."
         )
     x, y = x[usable], y[usable]
     if float((y.max() - y.min()) / y.abs().max().clamp_min(_TINY)) <= tolerance:
@@ -102,7 +103,8 @@ def _usable(y: Tensor) -> Tensor:
 
 def _gap(a: Tensor, b: Tensor, scale: Tensor | None = None) -> float:
     """Largest ``|a - b|`` relative to ``|a| + |b|`` (or ``scale``), where 0 = 0 counts as agreement; skips overflow."""
-    use = _usable(a) & _usable(b)
+    underflow = ((a == 0) | (b == 0)) & (a.abs() + b.abs() < 1e-200)
+    use = _usable(a) & _usable(b) & ~underflow
     size = (a.abs() + b.abs() if scale is None else scale)[use]
     gap = (a - b).abs()[use]
     return float(torch.where(gap == 0, gap, gap / size.clamp_min(_TINY)).max()) if bool(use.any()) else torch.inf

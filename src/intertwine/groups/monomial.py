@@ -41,12 +41,12 @@ class MonomialElement(Element):
     __slots__ = ("group", "index", "scale")
 
     def __init__(self, group: MonomialGroup, index: Tensor, scale: Tensor | None) -> None:
-        self.group = group
+        self.group: MonomialGroup = group
         self.index = index
         self.scale = scale
 
     def matrix(self, dtype: torch.dtype | None = None) -> Tensor:
-        """The dense matrix, ``A[i, index[i]] = scale[i]``; float64 for a permutation unless ``dtype`` says otherwise."""
+        """The dense matrix, ``A[i, index[i]] = scale[i]``; float64 by default for a permutation."""
         dtype = dtype or (torch.float64 if self.scale is None else self.scale.dtype)
         a = torch.zeros(self.n, self.n, dtype=dtype, device=self.index.device)
         rows = torch.arange(self.n, device=self.index.device)
@@ -62,16 +62,14 @@ class MonomialElement(Element):
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
         """The same element with its numbers on another device or in another floating dtype."""
         scale = None if self.scale is None else self.scale.to(device=device, dtype=dtype)
-        return type(self)(self.group, self.index.to(device), scale)  # type: ignore[return-value]
+        return type(self)(self.group, self.index.to(device), scale)
 
     def _act(self, tensor: Tensor) -> Tensor:
         moved = tensor.index_select(0, self.index.to(tensor.device))
         if self.scale is None:
             return moved
         if not (tensor.is_floating_point() or tensor.is_complex()):
-            raise TypeError(
-                f"tensor must be floating point for an element with scales. Got {tensor.dtype}. Convert it."
-            )
+            raise TypeError(f"tensor must be floating point for an element with scales. Got {tensor.dtype}.")
         scale = self.scale.to(tensor.device, tensor.dtype)
         return moved * scale.view(-1, *[1] * (tensor.ndim - 1))
 
@@ -149,7 +147,7 @@ class MonomialGroup(Group):
             raise ValueError(f"index must be 0 .. {self.n - 1} in {self!r}. Got {p.tolist()[:_SHOWN]}.")
         if scale is None:
             return MonomialElement(self, p, None)
-        s = scale.detach().to(p.device).clone() if isinstance(scale, Tensor) else torch.tensor(scale, dtype=torch.float64)
+        s = torch.tensor(scale, dtype=torch.float64) if isinstance(scale, list) else scale.detach().clone().to(p.device)
         s = s if s.is_floating_point() else s.to(torch.float64)
         if s.shape != (self.n,) or not torch.isfinite(s).all() or not self._allowed(s, 0.0):
             raise ValueError(f"scale must be {self.n} numbers of {self.words}. Got {s.tolist()}.")
@@ -204,7 +202,7 @@ class MonomialGroup(Group):
             ValueError: If ``matrix`` does not belong to the group.
         """
         if not self.contains(matrix, tol):
-            raise ValueError(f"matrix must belong to {self!r} ({self.words}). Got one that does not; use project().")
+            raise ValueError(f"matrix must belong to {self!r} ({self.words}). Got another; use project().")
         a = self._check(matrix)
         index = a.abs().argmax(1)
         scale = self._scales(a.gather(1, index[:, None])[:, 0])
@@ -213,18 +211,16 @@ class MonomialGroup(Group):
     def project(self, matrix: Tensor, floor: float | None = None) -> MonomialElement:
         """The element nearest to ``matrix`` in Frobenius norm, by optimal assignment.
 
-        A pair ``(i, j)`` with the best allowed scale ``s`` saves ``M_ij^2 - (M_ij - s)^2``; pairs are assigned on ``M_ij`` for
-        permutations, ``|M_ij|`` with signs, ``max(M_ij, 0)^2`` for positive scales and ``M_ij^2`` for nonzero ones.
+        A pair ``(i, j)`` with the best allowed scale ``s`` saves ``M_ij^2 - (M_ij - s)^2``; pairs are assigned on
+        ``M_ij`` for permutations, ``|M_ij|`` with signs, ``max(M_ij, 0)^2`` for positive scales and ``M_ij^2`` for
+        nonzero ones.
 
         Args:
             matrix: ``(n, n)``.
-            floor: Scale to use where the nearest one is 0, which no element has; ``None`` refuses instead.
+            floor: Scale to use where the nearest one is 0, which no element has; ``None`` refuses (``Unattained``).
 
         Returns:
             The element.
-
-        Raises:
-            Unattained: If the nearest point has a zero scale and ``floor`` is ``None``.
         """
         m = self._check_finite(matrix)
         index = assign(self._gain(m))
@@ -241,27 +237,27 @@ class MonomialGroup(Group):
     ) -> MonomialElement:
         """The element ``g`` with ``g x ~ y`` for two feature sets, from their second moments.
 
-        ``"least_squares"`` minimises ``sum |y - g x|^2``. With free scales a pair ``(i, j)`` then saves ``xy_ji^2 / xx_jj`` (only
-        where ``xy_ji > 0`` for positive scales), that is ``max(cos, 0)^2`` between features of unit norm. ``"cosine"``
-        maximises the sum of ``cos`` (the paper's G_ReLU-Procrustes, Def. 5.2; of ``|cos|`` where signs are free) and then gives
-        channel ``j`` the norm of channel ``i`` where scales are free. The two differ: on 50 random pairs of unit-norm
-        8-channel features they chose another permutation in 10.
+        ``"least_squares"`` minimises ``sum |y - g x|^2``. With free scales a pair ``(i, j)`` then saves ``xy_ji^2 /
+        xx_jj`` (only where ``xy_ji > 0`` for positive scales), that is ``max(cos, 0)^2`` between features of unit
+        norm. ``"cosine"`` maximises the sum of ``cos`` (the paper's G_ReLU-Procrustes, Def. 5.2; of ``|cos|`` where
+        signs are free) and then gives channel ``j`` the norm of channel ``i`` where scales are free. The two differ:
+        on 50 random pairs of unit-norm 8-channel features they chose another permutation in 10.
 
         Args:
-            xy: ``(n, n)``, ``xy[i, j] = sum over examples (and space) of x_i y_j``: ``x.T @ y`` for ``(N, n)`` features.
-            xx: ``x.T @ x``, or its diagonal ``(n,)``. Needed with free scales (without it a scale has no best value) and
-                for cosines.
+            xy: ``(n, n)``, ``xy[i, j] = sum over examples (and space) of x_i y_j``: ``x.T @ y`` for ``(N, n)``
+                features.
+            xx: ``x.T @ x``, or its diagonal ``(n,)``. Needed with free scales (without it a scale has no best value)
+                and for cosines.
             yy: ``y.T @ y``, or its diagonal ``(n,)``. Needed for cosines.
             objective: ``"least_squares"`` or ``"cosine"``.
-            floor: Scale to use where the best one is 0, which no element has; ``None`` refuses instead.
+            floor: Scale to use where the best one is 0, which no element has; ``None`` refuses (``Unattained``).
 
         Returns:
             The best element.
 
         Raises:
-            ValueError: If a moment that is needed is missing, ``xx`` or ``yy`` has a channel without energy where it divides,
-                or ``objective`` is unknown.
-            Unattained: If the best scale of a matched pair is 0 and ``floor`` is ``None``.
+            ValueError: If a moment that is needed is missing, ``xx`` or ``yy`` has a channel without energy where it
+                divides, or ``objective`` is unknown.
         """
         c = self._check_finite(xy, "xy").T  # c[i, j] = <y_i, x_j>
         if objective == "least_squares":
@@ -293,8 +289,9 @@ class MonomialGroup(Group):
             if floor is None:
                 bad = int((scale == 0).nonzero()[0])
                 raise Unattained(
-                    f"the matched entries must be {'nonzero' if isinstance(self, Monomial) else 'positive'} for a nearest "
-                    f"element of {self!r} to exist. Got {float(best[bad]):g} for output {bad}. Pass floor= to use that "
+                    f"the matched entries must be {'nonzero' if isinstance(self, Monomial) else 'positive'} for a "
+                    f"nearest element of {self!r} to exist. Got {float(best[bad]):g} for output {bad}. "
+                    "Pass floor= to use that "
                     "scale there, or drop dead channels first."
                 )
             scale = torch.where(scale == 0, torch.full_like(scale, floor), scale)
@@ -308,8 +305,8 @@ class MonomialGroup(Group):
         if energy.shape != (self.n,) or not bool((energy > 0).all()):
             dead = (~(energy > 0)).nonzero().flatten().tolist()[:_SHOWN]
             raise ValueError(
-                f"{name} must hold {self.n} positive second moments. Got shape {tuple(energy.shape)}, channels {dead} without "
-                "energy. Drop dead channels first."
+                f"{name} must hold {self.n} positive second moments. Got shape {tuple(energy.shape)}, channels {dead} "
+                "without energy. Drop dead channels first."
             )
         return energy
 

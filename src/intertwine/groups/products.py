@@ -26,7 +26,7 @@ class BlockElement(Element):
     __slots__ = ("blocks", "group", "order")
 
     def __init__(self, group: Product | Wreath, order: tuple[int, ...], blocks: tuple[Element, ...]) -> None:
-        self.group = group
+        self.group: Product | Wreath = group
         self.order = order
         self.blocks = blocks
 
@@ -279,9 +279,6 @@ class Wreath(Group):
 
         Returns:
             The element.
-
-        Raises:
-            Unattained: If no pairing has a nearest element in every block.
         """
         m = self._blocks(self._check_finite(matrix))
 
@@ -298,7 +295,8 @@ class Wreath(Group):
 
         Args:
             xy: ``(n, n)``, ``x.T @ y``.
-            xx: ``(n, n)``, ``x.T @ x``, or its diagonal where ``base`` needs no more; always needed where ``base`` scales.
+            xx: ``(n, n)``, ``x.T @ x``, or its diagonal where ``base`` needs no more; always needed where ``base``
+                scales.
             yy: Not needed.
             objective: ``"least_squares"``.
 
@@ -307,7 +305,6 @@ class Wreath(Group):
 
         Raises:
             ValueError: If ``objective`` is another.
-            Unattained: If no pairing has a best element in every block.
         """
         if objective != "least_squares":
             raise ValueError(f"objective must be 'least_squares' for {self!r}. Got {objective!r}.")
@@ -336,7 +333,7 @@ class Wreath(Group):
             order = assign(gain).tolist()
         except ValueError:
             raise Unattained(
-                f"some pairing of blocks must have a best element of {self.base!r} each. Got none."
+                f"each block of some pairing must have a best element of {self.base!r}. Got none."
             ) from None
         return BlockElement(self, tuple(order), tuple(best[i, j] for i, j in enumerate(order)))
 

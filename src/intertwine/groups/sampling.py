@@ -9,9 +9,9 @@ __all__ = ["haar", "lognormal", "well_conditioned"]
 def haar(n: int, generator: torch.Generator | None = None, special: bool = False) -> Tensor:
     """A rotation drawn from the Haar measure of ``O(n)``, or of ``SO(n)``.
 
-    The Q of a QR decomposition of Gaussians is not Haar: LAPACK's convention for the signs of diag R biases it. Multiplying
-    column ``j`` by ``sign(R_jj)`` makes the decomposition unique and Q Haar; flipping one column where det = -1 maps the
-    other component of ``O(n)`` onto ``SO(n)`` and keeps the measure.
+    The Q of a QR decomposition of Gaussians is not Haar: LAPACK's convention for the signs of diag R biases it.
+    Multiplying column ``j`` by ``sign(R_jj)`` makes the decomposition unique and Q Haar; flipping one column where
+    det = -1 maps the other component of ``O(n)`` onto ``SO(n)`` and keeps the measure.
 
     Args:
         n: Size.
@@ -30,7 +30,7 @@ def haar(n: int, generator: torch.Generator | None = None, special: bool = False
 
 
 def well_conditioned(n: int, generator: torch.Generator | None = None, condition: float = 10.0) -> Tensor:
-    """``U diag(s) V^T`` with Haar ``U``, ``V`` and ``log s`` uniform, so that its condition number is at most ``condition``.
+    """``U diag(s) V^T`` with Haar ``U``, ``V`` and uniform ``log s``: condition number at most ``condition``.
 
     Args:
         n: Size.

@@ -15,8 +15,8 @@ ScalarFunction = Callable[[Tensor], Tensor]
 def as_scalar_function(activation: Callable[..., Any]) -> ScalarFunction:
     """A function from float64 vectors to float64 vectors that applies ``activation`` to every entry.
 
-    Modules are copied, put in evaluation mode and cast to float64; the caller's module is left as it is. Functions of one Python
-    number (``math.tanh``) are applied entry by entry.
+    Modules are copied, put in evaluation mode and cast to float64; the caller's module is left as it is. Functions of
+    one Python number (``math.tanh``) are applied entry by entry.
 
     Args:
         activation: A module or function of one tensor or of one number.

@@ -11,7 +11,8 @@ __all__ = ["has_finite_orbit", "moving_element", "stabilises_rays"]
 def stabilises_rays(matrix: Tensor, rays: Tensor | None = None, tol: float = 1e-9) -> bool:
     """Whether ``A`` maps a finite set of rays ``R_{>0} v_i`` onto itself.
 
-    With the default rays, those of the standard basis, this holds exactly for ``A`` in G_ReLU (first half of Theorem 3.3).
+    With the default rays, those of the standard basis, this holds exactly for ``A`` in G_ReLU (first half of Theorem
+    3.3).
 
     Args:
         matrix: ``(n, n)``, invertible.
@@ -49,10 +50,10 @@ def has_finite_orbit(vector: Tensor) -> bool:
 
 
 def moving_element(vector: Tensor, t: float) -> MonomialElement | None:
-    """The proof's witness: ``D = diag(1, .., t, .., 1)`` in G_ReLU, which turns ``vector`` into another ray for every ``t != 1``.
+    """The proof's witness ``D = diag(1, .., t, .., 1)``, which turns ``vector`` into another ray for every ``t != 1``.
 
-    Two nonzero entries ``v_i``, ``v_j`` give ``(v | D v)`` a minor of determinant ``(1 - t) v_i v_j`` (v2 E.24, v1 E.20), so different
-    ``t`` give different rays and the orbit is infinite.
+    Two nonzero entries ``v_i``, ``v_j`` give ``(v | D v)`` a minor of determinant ``(1 - t) v_i v_j`` (v2 E.24, v1
+    E.20), so different ``t`` give different rays and the orbit is infinite.
 
     Args:
         vector: ``(n,)``.

@@ -55,14 +55,14 @@ class Intertwiner:
         return self.group_for(self.n)
 
     def group_for(self, n: int) -> Group:
-        """The group on ``n`` channels, whatever ``n`` this intertwiner was made for."""
+        """The group on another number of channels."""
         return self.homogeneity.group(n)
 
     def phi(self, element: Element) -> Element:
-        """The matrix behind the activation: ``sigma(A x) = phi(A) sigma(x)``.
+        """The matrix behind the activation, ``B`` in ``sigma(A x) = B sigma(x)``.
 
-        Equal to Lemma 3.1's ``sigma(A) sigma(I)^-1``, but from the scalar laws (Theorem E.14 ii), so without a matrix inverse
-        and also where ``sigma(I)`` is singular.
+        Equal to Lemma 3.1's ``sigma(A) sigma(I)^-1``, but from the scalar laws (Theorem E.14 ii), so without a matrix
+        inverse and also where ``sigma(I)`` is singular.
 
         Args:
             element: An element of the group, or of a smaller one.
@@ -93,9 +93,10 @@ class Intertwiner:
 class GatedIntertwiner:
     """The intertwiner of a gated unit ``(v, u) -> v * sigma(u)`` with a value branch ``v`` and a gate branch ``u``.
 
-    The same permutation acts on both branches and on the output. The value enters linearly, so it may also be multiplied by any
-    nonzero scale ``d`` per unit, which appears in the output; the gate may be scaled as ``sigma`` allows (positively for ReGLU,
-    not at all for SwiGLU and GEGLU): ``(d P v) * sigma(e P u) = d phi(e) P (v * sigma(u))``.
+    The same permutation acts on both branches and on the output. The value enters linearly, so it may also be
+    multiplied by any nonzero scale ``d`` per unit, which appears in the output; the gate may be scaled as ``sigma``
+    allows (positively for ReGLU, not at all for SwiGLU and GEGLU): ``(d P v) * sigma(e P u) = d phi(e) P (v *
+    sigma(u))``.
 
     Attributes:
         name: The unit.
@@ -182,7 +183,7 @@ def classify(activation: str | nn.Module | Callable[..., Any]) -> Homogeneity:
     Returns:
         The laws.
 
-    Raises:
+    Refused:
         ValueError: If a name is unknown, or a measured function is not a scalar activation.
 
     Example:
@@ -199,15 +200,16 @@ def intertwiner(
     """The intertwiner group of an activation (paper 1, Def. 3.2, Table 1), known by proof or measured.
 
     Args:
-        activation: A name (``"relu"``, ``"leaky_relu:0.1"``, ``"swiglu"``), a module (any slope is taken exactly), a torch
-            function, or any scalar function of yours, which is then measured in float64 (limits in
+        activation: A name (``"relu"``, ``"leaky_relu:0.1"``, ``"swiglu"``), a module (any slope is taken exactly), a
+            torch function, or any scalar function of yours, which is then measured in float64 (limits in
             ``intertwine.groups.measured``).
         n: Number of channels; ``None`` for the family over all ``n``.
 
     Returns:
-        An ``Intertwiner`` with ``.group``, ``.phi``, ``.how`` and ``.residual``; a ``GatedIntertwiner`` for gated units.
+        An ``Intertwiner`` with ``.group``, ``.phi``, ``.how`` and ``.residual``; a ``GatedIntertwiner`` for gated
+        units.
 
-    Raises:
+    Refused:
         ValueError: If a name is unknown, the function is constant or not a scalar activation, or ``n`` is not positive.
 
     Example:
@@ -224,7 +226,7 @@ def intertwiner(
     if isinstance(activation, nn.GLU):
         return GatedIntertwiner("glu", _scalar("sigmoid", n), n)
     found = _scalar(activation, n)
-    found.homogeneity.kind_of_group  # refuses constants
+    _ = found.homogeneity.kind_of_group  # refuses constants
     return found
 
 
