@@ -8,7 +8,8 @@ from .group import Element, Group, Unattained
 from .homogeneity import Homogeneity
 from .intertwiners import GatedIntertwiner, Intertwiner, TableRow, classify, intertwiner, table
 from .lattice import is_subgroup, join, named, names, next_larger
-from .monomial import Monomial, MonomialElement, Permutation, PositiveMonomial, SignedPermutation, Trivial
+from .monomial import Monomial, Permutation, PositiveMonomial, SignedPermutation, Trivial
+from .monomial_element import MonomialElement
 from .products import BlockElement, Product, Wreath
 
 __all__ = [

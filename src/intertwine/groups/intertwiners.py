@@ -13,7 +13,8 @@ from .activations import RULE_NAMES, known_activation, named_activation
 from .group import Element, Group
 from .homogeneity import Homogeneity
 from .measured import measure
-from .monomial import Monomial, MonomialElement, Permutation, PositiveMonomial, SignedPermutation
+from .monomial import Monomial, Permutation, PositiveMonomial, SignedPermutation
+from .monomial_element import MonomialElement
 
 __all__ = ["GatedIntertwiner", "Intertwiner", "TableRow", "classify", "intertwiner", "table"]
 
