@@ -3,6 +3,7 @@
 from .colours import COLOURS, WithColours, name_colours
 from .concepts import Concept, ConceptBatch, ConceptSet, Sample, Subset, TensorConcepts
 from .dissect import dissect
+from .privileged import PrivilegedBases, SpaceBasis, predict, privileged_bases
 from .quantiles import Thresholds, TopSketch, exact_thresholds, sketch_thresholds
 from .result import ArmResult, Count, Dissection, Picture
 from .rotation import Rotation, random_rotation
@@ -14,6 +15,11 @@ __all__ = [
     "ArmResult",
     "Count",
     "Picture",
+    # what the symmetry group says
+    "predict",
+    "privileged_bases",
+    "PrivilegedBases",
+    "SpaceBasis",
     # what units are compared with
     "Concept",
     "ConceptBatch",

@@ -1,0 +1,261 @@
+"""Which basis is privileged? What the symmetry group predicts, beside what dissection measures.
+
+If the group mixes the channels of a layer by general linear or orthogonal maps, nothing tells their basis from any
+other, and a rotation should leave as many detectors. If it only permutes, rescales and flips channels, the basis means
+something up to those. Which of the two holds is read off by acting: a random element of the group, restricted to one
+kind of map, is applied to the weights, and the features of the layer move or they do not.
+
+The paper argues from the activation alone (paper 1, section 6). The group of the architecture can be smaller: batch
+norm after a convolution lets permutations, scales and signs through and no other linear map, so that a residual stream
+without ReLU is still tied to its channels where batch norm writes to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from .._progress import track
+from .._result import Result
+from .concepts import ConceptSet
+from .dissect import dissect
+from .maps import as_maps
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..symmetry import Symmetry
+    from ..taps import Point
+
+__all__ = ["PrivilegedBases", "SpaceBasis", "predict", "privileged_bases"]
+
+_KINDS = ("permutation", "scale", "sign", "linear")
+_MOVED = 1e-2  # relative change of features that rounding cannot make
+
+
+@dataclass(frozen=True)
+class SpaceBasis:
+    """One hidden space: prediction and measurement.
+
+    Args:
+        space: Its name in the symmetry.
+        group: Its group in symbols.
+        layer: The layer that was dissected: the last activation that carries the space, or else the last layer.
+        prediction: What the group says of the layer's basis.
+        privileged: Whether it says that the basis is special.
+        units: Channels of the layer.
+        own: Detectors in the network's own basis.
+        rotated: Mean number of detectors after a whole rotation.
+        low: Lower end of its 95 % interval over rotations.
+        high: Upper end.
+        trend: ``"falls"``, ``"rises"`` or ``"undecided"``.
+    """
+
+    space: str
+    group: str
+    layer: str
+    prediction: str
+    privileged: bool
+    units: int
+    own: int
+    rotated: float
+    low: float
+    high: float
+    trend: str
+
+    @property
+    def agrees(self) -> bool | None:
+        """Whether special bases lose detectors and others do not; ``None`` where the measurement is undecided."""
+        if self.trend == "undecided":
+            return None
+        return (self.trend == "falls") == self.privileged
+
+
+@dataclass(frozen=True)
+class PrivilegedBases(Result):
+    """Every hidden space of a network: what its group predicts and what dissection measures.
+
+    Args:
+        model: Name of the model.
+        data: Name of the concept set.
+        spaces: The spaces that some layer with maps carries.
+        without_maps: Spaces that none does.
+    """
+
+    model: str
+    data: str
+    spaces: tuple[SpaceBasis, ...]
+    without_maps: tuple[str, ...]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each space."""
+        import pandas as pd
+
+        return pd.DataFrame([{**asdict(s), "agrees": s.agrees} for s in self.spaces])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Rebuild a result from ``to_dict``'s data."""
+        spaces = tuple(SpaceBasis(**s) for s in data["spaces"])
+        return cls(data["model"], data["data"], spaces, tuple(data["without_maps"]))
+
+    def __str__(self) -> str:
+        lines = [f"Privileged bases of {self.model} on {self.data}"]
+        for s in self.spaces:
+            lines.append(f"{s.layer} carries {s.space}, {s.group}")
+            lines.append(f"  predicted: {s.prediction}")
+            lines.append(
+                f"  measured:  {s.own} of {s.units} units detect a concept, {s.rotated:.1f} ({s.low:.1f} to {s.high:.1f})"
+                f" after rotations: {s.trend}"
+            )
+        if self.without_maps:
+            lines.append(f"No layer with maps carries {', '.join(self.without_maps)}.")
+        return "\n".join(lines)
+
+
+def predict(model: nn.Module, layer: str, example: Any) -> str:
+    """What the symmetry group of a model's weights says about the basis of one layer.
+
+    Args:
+        model: Any module whose symmetries can be found.
+        layer: A layer name.
+        example: Inputs of at least two examples.
+
+    Returns:
+        A sentence.
+
+    Example:
+        >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 5, 1), nn.Conv2d(5, 2, 1))
+        >>> images = torch.rand(2, 3, 8, 8)
+        >>> predict(model, "1", images)
+        'the group only permutes and rescales these channels: their basis is meaningful up to that'
+        >>> predict(model, "2", images)
+        'the group mixes these channels by general linear maps: no basis is privileged'
+    """
+    from ..symmetry import symmetries
+
+    return _words(_kinds_at(symmetries(model, example), model, layer, example, None))
+
+
+def privileged_bases(
+    model: nn.Module,
+    concepts: ConceptSet,
+    *,
+    seeds: int = 5,
+    transform: Callable[[Tensor], Any] | None = None,
+    name: str | None = None,
+    progress: bool = False,
+    **options: Any,
+) -> PrivilegedBases:
+    """Dissect one layer for every hidden space that ``intertwine.symmetries`` finds.
+
+    Args:
+        model: Any module whose symmetries can be found.
+        concepts: Images with labels.
+        seeds: Random rotations for each layer.
+        transform: Turns images in [0, 1] into the model's input.
+        name: Name of the model in the result.
+        progress: Whether to show how far the work is.
+        options: More arguments of :func:`intertwine.dissect`, such as ``quantile``.
+
+    Returns:
+        Prediction and measurement for each space.
+    """
+    from ..symmetry import symmetries
+    from ..symmetry.explain import group_of
+
+    images = next(concepts.batches(2)).images
+    example = images if transform is None else transform(images)
+    sym = symmetries(model, example)
+    found, without = [], []
+    for space in track(sym.spaces, "dissecting spaces", enabled=progress):
+        layer = _layer_of(sym, model, space.name, example, (images.shape[-2], images.shape[-1]))
+        if layer is None:
+            without.append(space.name)
+            continue
+        kinds = _kinds_at(sym, model, layer, example, space.name)
+        result = dissect(
+            model, layer, concepts, [0, 1], seeds=seeds, g_relu=0, transform=transform, pictures=0, **options
+        )
+        own, turned = result.counts()
+        found.append(
+            SpaceBasis(
+                space.name,
+                group_of(space),
+                layer,
+                _words(kinds),
+                "linear" not in kinds,
+                result.units,
+                round(own.mean),
+                turned.mean,
+                turned.low,
+                turned.high,
+                result.trend,
+            )
+        )
+    return PrivilegedBases(name or type(model).__name__, concepts.name, tuple(found), tuple(without))
+
+
+def _kinds_at(sym: Symmetry, model: nn.Module, layer: str, example: Any, space: str | None) -> tuple[str, ...]:
+    """The kinds of maps whose action on the weights moves the features of a layer."""
+    own = _features(model, [layer], example)[layer]
+    found = []
+    for kind in _KINDS:
+        g = sym.random(seed=1, kinds=[kind])
+        g = g if space is None else g.restrict([space])
+        if not g.is_identity() and _differs(_features(sym.act(g, model), [layer], example)[layer], own):
+            found.append(kind)
+    return tuple(found)
+
+
+def _layer_of(sym: Symmetry, model: nn.Module, space: str, example: Any, image_size: tuple[int, int]) -> str | None:
+    """The last activation with maps that an element of one space moves, or else the last layer with maps."""
+    from ..taps import layers
+
+    points = [p for p in layers(model, example) if p.name and _has_maps(p, image_size)]
+    names = [p.name for p in points]
+    if not names:
+        return None
+    own = _features(model, names, example)
+    moved = _features(sym.act(sym.random(seed=1).restrict([space]), model), names, example)
+    carrying = [p for p in points if _differs(moved[p.name], own[p.name])]
+    last = [p for p in carrying if p.activation] or carrying
+    return last[-1].name if last else None
+
+
+def _has_maps(point: Point, image_size: tuple[int, int]) -> bool:
+    try:
+        maps = as_maps(torch.empty(1, *point.shape, device="meta"), point.channel_dim, None, image_size, point.name)
+    except ValueError:
+        return False
+    return maps.shape[2] * maps.shape[3] > 1
+
+
+def _features(model: nn.Module, names: Sequence[str], example: Any) -> dict[str, Tensor]:
+    from ..taps import tap
+
+    with tap(model, names) as tapped:
+        return {name: features.double() for name, features in tapped(example).items()}
+
+
+def _differs(a: Tensor, b: Tensor) -> bool:
+    return float((a - b).abs().max()) > _MOVED * float(b.abs().max())
+
+
+def _words(kinds: Sequence[str]) -> str:
+    if "linear" in kinds:
+        return "the group mixes these channels by general linear maps: no basis is privileged"
+    verbs = {"permutation": "permutes", "scale": "rescales", "sign": "flips"}
+    said = [verbs[k] for k in kinds]
+    if not said:
+        return "no symmetry moves these channels: their basis is meaningful as it is"
+    listed = said[0] if len(said) == 1 else f"{', '.join(said[:-1])} and {said[-1]}"
+    return f"the group only {listed} these channels: their basis is meaningful up to that"
