@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs" / "theory").glob("*.md"))
 
 
-def tests_in(file: Path) -> set[str]:
+def names_in(file: Path) -> set[str]:
     return {n.name for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.FunctionDef | ast.ClassDef)}
 
 
@@ -39,7 +39,7 @@ def test_every_function_named_exists(page):
 def test_every_test_named_exists(page):
     for path, name in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?(?:\[[^`]*\])?`", page.read_text()):
         assert (ROOT / path).is_file(), path
-        assert not name or name in tests_in(ROOT / path), f"{path}::{name}"
+        assert not name or name in names_in(ROOT / path), f"{path}::{name}"
 
 
 def test_a_wrong_name_is_noticed():
