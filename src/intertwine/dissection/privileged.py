@@ -113,7 +113,7 @@ class PrivilegedBases(Result):
             lines.append(f"{s.layer} carries {s.space}, {s.group}")
             lines.append(f"  predicted: {s.prediction}")
             lines.append(
-                f"  measured:  {s.own} of {s.units} units detect a concept, {s.rotated:.1f} ({s.low:.1f} to {s.high:.1f})"
+                f"  measured:  {s.own} of {s.units} units are detectors, {s.rotated:.1f} ({s.low:.1f} to {s.high:.1f})"
                 f" after rotations: {s.trend}"
             )
         if self.without_maps:

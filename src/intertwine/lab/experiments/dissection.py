@@ -1,11 +1,14 @@
 """Is the neuron basis special? Paper 1, section 6 and appendix F, in three situations small enough to train here.
 
 The paper dissects a ResNet-50, the same network without ReLU on the residual outputs, and a ConvNeXt. Here the three
-are small networks of the same kinds, trained to name the concepts of a concept set at every place.
+are small networks of the same kinds, trained to name the concepts of a concept set at every place. A plain CNN with and
+without its last ReLU stands beside them: there nothing but the activation differs, and without it the group of the last
+layer is all of GL(n), which batch norm prevents in the residual networks.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +22,21 @@ from ...dissection import ConceptSet, Dissection, dissect
 from ..networks.convnext import small_convnext
 from ..networks.resnet50 import resnet50
 
-__all__ = ["PAPER", "SITUATIONS", "Situation", "dense_targets", "place_accuracy", "summarise", "train_on_concepts"]
+__all__ = [
+    "PAPER",
+    "SITUATIONS",
+    "PlainCNN",
+    "Situation",
+    "dense_targets",
+    "place_accuracy",
+    "summarise",
+    "train_on_concepts",
+]
 
 # What the paper says in words (its Figs 3 and 19 are images): detectors against alpha.
 PAPER = {
+    "cnn": "fall (for an AlexNet in Bau et al. 2017)",
+    "cnn, last relu removed": "not tried",
     "relu": "fall",
     "no relu": "stay the same; more of them inside the residual block",
     "convnext": "rise",
@@ -37,13 +51,39 @@ class Situation:
         name: What its residual output passes through.
         build: Makes the network for a number of concepts.
         output: The last residual output.
-        inside: A convolution inside the last residual block.
+        inside: A convolution inside the last residual block; ``None`` where there is no block.
     """
 
     name: str
     build: Callable[[int], nn.Module]
     output: str
-    inside: str
+    inside: str | None
+
+
+class PlainCNN(nn.Module):
+    """Four 3x3 convolutions with ReLUs, the last of which is optional, and ``fc`` at every place; stride 4 in all.
+
+    Args:
+        concepts: Outputs.
+        last_relu: Whether ``relu4`` is there.
+    """
+
+    def __init__(self, concepts: int, last_relu: bool) -> None:
+        super().__init__()
+        layers: dict[str, nn.Module] = {}
+        for k, (before, after, stride) in enumerate([(3, 16, 2), (16, 32, 1), (32, 64, 2), (64, 64, 1)], 1):
+            layers[f"conv{k}"] = nn.Conv2d(before, after, 3, stride, padding=1)
+            layers[f"relu{k}"] = nn.ReLU() if k < 4 or last_relu else nn.Identity()
+        self.features = nn.Sequential(OrderedDict(layers))
+        self.fc = nn.Conv2d(64, concepts, 1)
+
+    def dense(self, x: Tensor) -> Tensor:
+        """Logits at every place, ``(N, concepts, h, w)``."""
+        return self.fc(self.features(x))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map images ``(N, 3, H, W)`` to logits ``(N, concepts)``."""
+        return self.dense(x).mean((2, 3))
 
 
 def _small_resnet(residual_relu: bool) -> Callable[[int], nn.Module]:
@@ -53,6 +93,8 @@ def _small_resnet(residual_relu: bool) -> Callable[[int], nn.Module]:
 
 
 SITUATIONS = (
+    Situation("cnn", lambda concepts: PlainCNN(concepts, True), "features.relu4", None),
+    Situation("cnn, last relu removed", lambda concepts: PlainCNN(concepts, False), "features.relu4", None),
     Situation("relu", _small_resnet(True), "layer2.1", "layer2.1.conv2"),
     Situation("no relu", _small_resnet(False), "layer2.1", "layer2.1.conv2"),
     Situation("convnext", lambda concepts: small_convnext(concepts), "layer2.3", "layer2.3.conv1"),
@@ -186,6 +228,8 @@ def dissect_situations(
             train_on_concepts(model, train, epochs=epochs, seed=seed, progress=progress)
             score = place_accuracy(model, test)
             for place, layer in (("output", situation.output), ("inside", situation.inside)):
+                if layer is None:
+                    continue
                 name = f"{situation.name}, seed {seed} (mAP {score:.2f})"
                 result = dissect(model, layer, test, name=name, progress=progress, **options)
                 found.setdefault((situation.name, place), []).append(result)
