@@ -7,6 +7,7 @@ import typer
 from ._command import Command, Commands
 from .compare import compare
 from .demo import demo
+from .dissect import dissect
 from .groups import groups
 from .models import models
 from .report import report
@@ -17,6 +18,7 @@ __all__ = ["app", "main"]
 _COMMANDS = (
     demo,
     compare,
+    dissect,
     train,
     models,
     groups,
