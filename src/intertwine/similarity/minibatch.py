@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from .. import taps
 from .._progress import track
 from ..taps import batches as batching
-from ._features import double
+from ._features import double, working_dtype
+from ._symmetric import mirror, row_tiles
 from .compare import versions
 from .comparison import Comparison
 from .hsic import center_gram
@@ -106,8 +107,11 @@ def _gram(name: str, features: Tensor) -> Tensor:
     Raises:
         ValueError: If the features hold NaN or infinities.
     """
-    x = features.flatten(1)
-    gram = double(x @ x.T if x.dtype in (torch.float32, torch.float64) else x.float() @ x.float().T)
+    x = features.flatten(1).to(working_dtype(features))
+    gram = x.new_empty(len(x), len(x))
+    for rows in row_tiles(len(x), max(64, -(-len(x) // 3))):  # three tiles of rows: two thirds of the full product
+        gram[rows, : rows.stop] = x[rows] @ x[: rows.stop].T
+    gram = double(mirror(gram))
     if not torch.isfinite(gram).all():
         raise ValueError(f"features of layer {name!r} must be finite. Got NaN or infinite values.")
     return center_gram(gram).flatten()
