@@ -61,7 +61,10 @@ def test_weights_json_and_resuming(run, checkpoint, tmp_path):
         (["--model", NETWORK, "--train", "1", "--rotations", "0,a"], "rotations must be numbers"),
         (["--model", NETWORK, "--train", "1", "--size", "large"], "size must be two whole numbers"),
         (["--model", NETWORK, "--train", "1", "--mean", "0.5"], "must be given together"),
-        (["--model", NETWORK, "--train", "1", "--images", "24", "--size", "32x32", "--layer", "fc"], "one map for each unit"),
+        (
+            ["--model", NETWORK, "--train", "1", "--images", "24", "--size", "32x32", "--layer", "fc"],
+            "one map for each unit",
+        ),
     ],
 )
 def test_bad_input(run, words, message):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import CheckpointError, MissingExtraError
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 __all__ = ["HF", "build_model", "call_factory", "is_builtin", "load_pretrained"]
 
@@ -85,11 +85,13 @@ def call_factory(spec: str, what: str) -> Callable[..., Any]:
     return getattr(module, name)
 
 
-def load_pretrained(directory: Path) -> nn.Module:
-    """Load a Hugging Face directory with its weights: local safetensors only, and no code from the directory.
+def load_pretrained(directory: Path, tensors: dict[str, Tensor] | None = None, source: Path | None = None) -> nn.Module:
+    """Load a Hugging Face model with weights: local safetensors only, and no code from the directory.
 
     Args:
-        directory: Holds ``config.json`` and ``model.safetensors`` (or its shards).
+        directory: Holds ``config.json`` and, unless ``tensors`` are given, ``model.safetensors`` or its shards.
+        tensors: State dict in the library's names, or in those that it writes to disk (they may differ).
+        source: Where ``tensors`` are from, for messages.
 
     Returns:
         The model in evaluation mode.
@@ -97,21 +99,23 @@ def load_pretrained(directory: Path) -> nn.Module:
     Raises:
         CheckpointError: If a file is missing or damaged, or weights do not fit the configuration.
     """
-    kind = _auto_class(directory)
+    kind, source = _auto_class(directory), source or directory
+    place: dict[str, Any] = {"pretrained_model_name_or_path": directory, "use_safetensors": True}
+    if tensors is not None:
+        config = _transformers().AutoConfig.from_pretrained(directory, local_files_only=True)
+        place = {"pretrained_model_name_or_path": None, "config": config, "state_dict": dict(tensors)}
     try:
-        model, info = kind.from_pretrained(
-            directory, local_files_only=True, use_safetensors=True, output_loading_info=True
-        )
+        model, info = kind.from_pretrained(**place, local_files_only=True, output_loading_info=True)
     except Exception as error:  # transformers raises many kinds, safetensors its own
         raise CheckpointError(
-            f"checkpoint must be a Hugging Face directory with complete safetensors weights. Got {str(directory)!r}, "
+            f"checkpoint must be complete safetensors weights of the model in {str(directory)!r}. Got {str(source)!r}, "
             f"which does not read ({_first_line(error)})."
         ) from error
-    wrong = sorted(info.get("missing_keys", ())) + [str(k[0]) for k in info.get("mismatched_keys", ())]
+    wrong = [str(key) for kind in ("missing_keys", "mismatched_keys", "unexpected_keys") for key in info.get(kind, ())]
     if wrong:
         raise CheckpointError(
-            f"weights must be complete for the configuration beside them. Got {str(directory)!r}, where "
-            f"{', '.join(map(str, wrong[:5]))} {'are' if len(wrong) > 1 else 'is'} missing or of another shape."
+            f"checkpoint must be of the architecture {HF}{directory}. Got {str(source)!r}, where {len(wrong)} tensors "
+            f"are missing, unexpected or of another shape: {', '.join(sorted(wrong)[:5])}."
         )
     return model.eval()
 

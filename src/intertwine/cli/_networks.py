@@ -137,17 +137,10 @@ def open_network(checkpoint: Checkpoint, spec: str | None, data: DataSplits, opt
 
     Returns:
         The network.
-
-    Raises:
-        CheckpointError: If nothing says which model, or the weights are of another architecture.
     """
     card, path = checkpoint.card, checkpoint.path
     if checkpoint.tensors is None:
-        if spec not in (None, f"{HF}{path}"):
-            raise CheckpointError(
-                f"{option} must be left out for a Hugging Face directory, which names its own. Got {spec!r}."
-            )
-        model, spec = load_pretrained(path), f"{HF}{path}"
+        model, spec = load_pretrained(path), f"{HF}{path}"  # a directory names its own model
     else:
         if spec is None:
             spec = _spec_of(card, path, option)
@@ -251,6 +244,8 @@ def _with_weights(spec: str, tensors: dict[str, Tensor], path: Path, data: DataS
     from ..lab import networks
     from ..lab.training import load_weights
 
+    if spec.startswith(HF):
+        return load_pretrained(Path(spec.removeprefix(HF)), tensors, path)
     candidates = [spec]
     if is_builtin(spec):
         candidates = list(dict.fromkeys([networks.fit_to(spec, data.shape, len(data.classes)), spec]))

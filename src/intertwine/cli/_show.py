@@ -30,7 +30,10 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: st
         table.add_column(Text(column), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))
-    console.print(table)
+    with console.capture() as drawn:
+        console.print(table)
+    # without the empty lines and spaces around it
+    print("\n".join(line.rstrip().removeprefix(" ") for line in drawn.get().splitlines() if line.strip()))
 
 
 def tell(text: str) -> None:

@@ -119,6 +119,8 @@ def _heatmap(comparison: Comparison, measure: str, shown: str) -> Figure:
     }
     plain = {name: matrix.tolist() for name, matrix in matrices.items() if matrix is not None}
     values = plain.pop(shown)
+    if shown == "calibrated":
+        plain = {name: plain[name] for name in ("score", "chance", "p") if name in plain}
     return heatmap(
         values,
         comparison.layers_a,

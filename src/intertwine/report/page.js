@@ -25,9 +25,18 @@
     };
   }
 
+  // The text of a script element: as it stands, or compressed.
+  async function contents(element) {
+    const text = element.textContent.trim();
+    if (element.type === "application/json") return text;
+    const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+  }
+
   async function draw(plot) {
     if (drawn.has(plot) || plot.offsetParent === null) return;
-    const { data, layout } = JSON.parse(plot.nextElementSibling.textContent);
+    drawn.set(plot, null);
+    const { data, layout } = JSON.parse(await contents(plot.nextElementSibling));
     drawn.set(plot, { data, layout });
     const options = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
     await Plotly.newPlot(plot, data, themed(layout), options);
@@ -37,7 +46,7 @@
   const drawAll = () => Promise.all(Array.from(document.querySelectorAll(".plot"), draw));
 
   function recolor() {
-    for (const [plot, { data, layout }] of drawn) Plotly.react(plot, data, themed(layout));
+    for (const [plot, spec] of drawn) if (spec) Plotly.react(plot, spec.data, themed(spec.layout));
   }
 
   function say(text) {
@@ -51,11 +60,8 @@
       say("This browser cannot unpack the plots (it has no DecompressionStream). Firefox 113, Chrome 80, Safari 16.4 or newer can. The tables below need nothing.");
       return false;
     }
-    const packed = atob(document.getElementById("plotly").textContent.trim());
-    const bytes = Uint8Array.from(packed, (letter) => letter.charCodeAt(0));
-    const code = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
     const script = document.createElement("script");
-    script.textContent = code;
+    script.textContent = await contents(document.getElementById("plotly"));
     document.head.append(script);
     return true;
   }

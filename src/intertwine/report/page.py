@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Page", "render"]
 
+_LONG = 50_000  # characters of a figure beyond which it is compressed
+
 
 @dataclass(frozen=True)
 class Page:
@@ -69,8 +71,11 @@ def render(page: Page) -> str:
 @cache
 def packed_plotly() -> str:
     """The JavaScript of the installed plotly package, compressed and in letters that HTML may hold."""
-    code = (files("plotly") / "package_data" / "plotly.min.js").read_bytes()
-    return base64.b64encode(gzip.compress(code, 9, mtime=0)).decode("ascii")
+    return _packed((files("plotly") / "package_data" / "plotly.min.js").read_bytes())
+
+
+def _packed(content: bytes) -> str:
+    return base64.b64encode(gzip.compress(content, 9, mtime=0)).decode("ascii")
 
 
 @cache
@@ -84,17 +89,20 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["as_json"] = _as_json
+    environment.filters["data"] = _data
     environment.tests["number"] = lambda value: isinstance(value, int | float) and not isinstance(value, bool)
     return environment
 
 
-def _as_json(value: Any) -> Markup:
-    # Inside <script>, "</script" and "<!--" would end or change it: no angle bracket is left as it is.
+def _data(value: Any) -> Markup:
+    # A script element that holds a value as JSON, compressed where that is long.
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    if len(text) > _LONG:
+        return _trusted(f'<script type="text/plain">{_packed(text.encode())}</script>')
+    # "</script" and "<!--" would end or change the element: no angle bracket is left as it is
     for letter in "<>&\u2028\u2029":
         text = text.replace(letter, f"\\u{ord(letter):04x}")
-    return _trusted(text)
+    return _trusted(f'<script type="application/json">{text}</script>')
 
 
 def _trusted(text: str) -> Markup:

@@ -1,0 +1,84 @@
+"""Checkpoints and data that the command line is tried on; nothing here is trained for long."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from typer.testing import CliRunner
+
+from intertwine.cli import app
+from intertwine.lab import data, networks, training
+
+USER_MODELS = Path(__file__).parent / "user_models.py"
+
+
+class Ran:
+    """One run of the command line."""
+
+    def __init__(self, result):
+        self.code, self.out, self.err = result.exit_code, result.stdout, result.stderr
+
+    @property
+    def error(self):
+        """The one line of an error."""
+        lines = [line for line in self.err.splitlines() if line.startswith("error: ")]
+        assert len(lines) == 1, self.err
+        return lines[0]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Run the command line in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words):
+        return Ran(CliRunner().invoke(app, [str(word) for word in words]))
+
+    return call
+
+
+@pytest.fixture
+def user_models():
+    return USER_MODELS
+
+
+def save(path, spec="mlp:widths=8-8", seed=0, card=True):
+    torch.manual_seed(seed)
+    model = networks.build(spec)
+    if not card:
+        save_file(model.state_dict(), path)
+        return path
+    digits = data.load("digits")
+    facts = {"mean": digits.mean, "std": digits.std, "classes": digits.classes, "shape": digits.shape}
+    metrics = {"test_accuracy": 0.125}
+    training.save_checkpoint(
+        path, model, training.Card(architecture=spec, data="digits", seed=seed, metrics=metrics, **facts)
+    )
+    return path
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory):
+    """Two checkpoints with cards."""
+    folder = tmp_path_factory.mktemp("pair")
+    return save(folder / "a.safetensors"), save(folder / "b.safetensors", seed=1)
+
+
+@pytest.fixture(scope="session")
+def bare(tmp_path_factory):
+    """A checkpoint without a card."""
+    return save(tmp_path_factory.mktemp("bare") / "bare.safetensors", card=False)
+
+
+@pytest.fixture
+def npz(tmp_path):
+    """Write an npz file of random images."""
+
+    def write(name="data.npz", n=200, shape=(1, 8, 8), classes=10):
+        rng = np.random.default_rng(0)
+        np.savez(tmp_path / name, x=rng.random((n, *shape), dtype=np.float32), y=np.arange(n) % classes)
+        return f"npz:{tmp_path / name}"
+
+    return write

@@ -1,0 +1,167 @@
+"""What all commands have in common, and the short ones."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from intertwine.cli.app import _COMMANDS
+from intertwine.lab import networks
+
+NAMES = [command.__name__ for command in _COMMANDS]
+
+
+def shell(*words, cwd=None):
+    code = "from intertwine.cli import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, cwd=cwd, timeout=120
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_has_help_with_an_example_that_stays_in_lines(run, name):
+    ran = run(name, "--help")
+    assert ran.code == 0
+    assert f"Example:\n    intertwine {name}" in ran.out
+    assert "--json" in ran.out
+
+
+def test_help_lists_all_commands_and_loads_nothing_heavy(tmp_path):
+    code = (
+        "import sys; sys.argv = ['intertwine', '--help']\nfrom intertwine.cli import main\n"
+        "try: main()\nexcept SystemExit: pass\nprint(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
+    for name in NAMES:
+        assert f"\n  {name} " in done.stdout
+    assert not {"torch", "numpy", "pandas", "plotly", "rich.table", "pydantic"} & set(done.stderr.split())
+
+
+def test_version(run):
+    ran = run("--version")
+    assert ran.code == 0
+    assert ran.out.startswith("intertwine 0.")
+
+
+@pytest.mark.parametrize("words", [["bake"], ["compare"], ["compare", "a", "b", "--cake"], ["train"]])
+def test_bad_usage_is_exit_code_2(run, words):
+    assert run(*words).code == 2
+
+
+def test_an_error_is_one_line_without_a_traceback(tmp_path):
+    done = shell("report", "nothing.json", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == "error: results must be an existing file. Got 'nothing.json'.\n"
+
+
+@pytest.mark.parametrize("words", [["--debug", "report", "x.json"], ["report", "x.json", "--debug"]])
+def test_debug_shows_the_traceback_wherever_it_stands(tmp_path, words):
+    done = shell(*words, cwd=tmp_path)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "results must be an existing file" in done.stderr
+
+
+def test_failures_are_exit_code_1_and_surprises_say_so(run, monkeypatch):
+    def fail(kind):
+        def describe():
+            raise kind("it\nbroke")
+
+        return describe
+
+    monkeypatch.setattr(networks, "describe", fail(RuntimeError))
+    ran = run("models")
+    assert (ran.code, ran.err) == (1, "error: it broke\n")
+    monkeypatch.setattr(networks, "describe", fail(KeyError))
+    ran = run("models")
+    assert ran.code == 1
+    assert "KeyError" in ran.error
+    assert "--debug" in ran.error
+
+
+def test_models_with_the_papers_counts(run):
+    told = {row["name"]: row for row in json.loads(run("models", "--json").out)}
+    assert list(told) == networks.names()
+    assert told["resnet20"]["parameters"] == 269_722
+    assert told["resnet18"]["input"] == [3, 32, 32]
+    table = run("models").out
+    assert "11,173,962" in table
+    assert "widths=64-64" in table
+
+
+def test_groups_by_name_and_measured(run, user_models):
+    assert "leaky_relu" in run("groups").out
+    ran = run("groups", "relu", "leaky_relu:0.1", f"{user_models}:my_sigma", "--dim", 64, "--json")
+    assert ran.code == 0, ran.err
+    relu, leaky, mine = json.loads(ran.out)
+    assert relu["on 64 channels"] == leaky["on 64 channels"] == "PositiveMonomial(64)"
+    assert (relu["how"], relu["dimension"], mine["how"]) == ("known", 64, "measured")
+    assert mine["on 64 channels"] == "SignedPermutation(64)"
+    assert "swiglu" in run("groups", "swiglu").out
+
+
+@pytest.mark.parametrize("name", ["cake", "nowhere.py:f", "math:pi"])
+def test_unknown_activations(run, name):
+    ran = run("groups", name)
+    assert ran.code == 2
+    assert ran.error
+
+
+def test_train_writes_a_checkpoint_that_compare_understands(run, tmp_path):
+    words = ("--model", "mlp:widths=8", "--epochs", 1, "--batch-size", 256)
+    ran = run("train", *words, "--out", "a.safetensors", "--json")
+    assert ran.code == 0, ran.err
+    told = json.loads(ran.out)
+    assert told["card"]["architecture"] == "mlp:widths=8"
+    assert told["card"]["recipe"]["epochs"] == 1
+    assert (tmp_path / "a.safetensors").is_file()
+    assert "b.json" in run("train", *words, "--seed", 1, "--out", "b.safetensors").out
+    ran = run("compare", "a.safetensors", "b.safetensors", "--null", 0, "--bootstrap", 0)
+    assert ran.code == 0, ran.err
+    page = run("report", "comparison/results.json", "--out", "page.html")
+    assert page.code == 0
+    assert (tmp_path / "page.html").read_text() == (tmp_path / "comparison" / "report.html").read_text()
+
+
+def test_train_a_model_of_ones_own_from_its_seed(run, user_models, tmp_path):
+    words = ("train", "--model", f"{user_models}:make_net:width=4", "--epochs", 1, "--batch-size", 512, "--seed", 3)
+    first = run(*words, "--out", "a.safetensors")
+    assert first.code == 0, first.err
+    assert run(*words, "--out", "b.safetensors").code == 0
+    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+    assert json.loads((tmp_path / "a.json").read_text())["architecture"].endswith("make_net:width=4")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--model", "mlp", "--out", "a.pt"), "out must end in .safetensors"),
+        (("--model", "mlp", "--out", "a.safetensors", "--data", "moons"), "data must be one of"),
+        (("--model", "mlp", "--out", "a.safetensors", "--recipe", "cake"), "recipe must be one of"),
+        (("--model", "mlp", "--out", "a.safetensors", "--epochs", "0"), "epochs must be at least 1"),
+        (("--model", "resnet21", "--out", "a.safetensors"), "model must be one of"),
+        (("--model", "torch.nn:Identity", "--out", "a.safetensors"), "must map inputs to logits"),
+    ],
+)
+def test_train_refuses_bad_input(run, words, message):
+    ran = run("train", *words)
+    assert ran.code == 2
+    assert message in ran.error
+
+
+def test_demo(run, tmp_path, monkeypatch):
+    from intertwine.cli import demo
+    from intertwine.lab import training
+
+    monkeypatch.setattr(demo, "_MODEL", "mlp:widths=8")
+    monkeypatch.setattr(demo, "_LAYERS", ["relu1", "linear"])
+    monkeypatch.setitem(training.RECIPES, "digits", training.Recipe(epochs=1, batch_size=256, translate=0, flip=False))
+    ran = run("demo", "--out", "shown")
+    assert ran.code == 0, ran.err
+    assert "What to look at" in ran.out
+    written = {path.name for path in (tmp_path / "shown").iterdir()}
+    assert written == {"report.html", "results.json", "results.parquet"} | {
+        f"seed{seed}.{suffix}" for seed in (0, 1) for suffix in ("safetensors", "json")
+    }

@@ -1,0 +1,176 @@
+"""``intertwine compare``: real input in, table, files and page out; bad input refused before long work."""
+
+import json
+import pickle
+import re
+
+import pandas as pd
+import pytest
+import torch
+
+from intertwine.similarity import Comparison
+
+FAST = ("--null", 3, "--bootstrap", 0, "--examples", 40)
+
+
+def test_cards_say_everything(run, pair, tmp_path):
+    ran = run("compare", *pair, *FAST)
+    assert ran.code == 0, ran.err
+    for text in ("relu1", "relu2", "G-ReLU CKA", "The two networks are"):
+        assert text in ran.out
+    comparison = Comparison.load(tmp_path / "comparison" / "results.json")
+    assert comparison.layers_a == comparison.layers_b == ("relu1", "relu2")
+    assert comparison.examples == 40
+    assert comparison.settings["network_a"]["parameters"] == "682"
+    assert comparison.settings["network_a"]["test accuracy"] == "12.5%"
+    assert comparison.settings["command"].startswith("intertwine compare ")
+    frame = pd.read_parquet(tmp_path / "comparison" / "results.parquet")
+    assert len(frame) == 4 * 2 * 2
+    html = (tmp_path / "comparison" / "report.html").read_text()
+    assert "12.5%" in html
+    assert comparison.settings["command"].split()[-1] in html
+
+
+def test_json_is_all_of_the_output(run, pair):
+    ran = run("compare", *pair, *FAST, "--json", "--out", "elsewhere", "--measures", "linear_cka")
+    assert ran.code == 0, ran.err
+    told = json.loads(ran.out)
+    assert told["kind"] == "Comparison"
+    assert told["measures"] == ["linear_cka"]
+    assert told["files"]["report.html"].startswith("elsewhere")
+
+
+def test_the_same_network_twice(run, pair):
+    ran = run("compare", pair[0], pair[0], *FAST, "--json")
+    scores = json.loads(ran.out)["scores"]
+    for measure, matrix in scores.items():
+        assert matrix[0][0] == pytest.approx(1, abs=1e-6), measure
+
+
+def test_other_architectures_and_layers(run, pair, tmp_path):
+    small = tmp_path / "small.pt"
+    torch.manual_seed(0)
+    torch.save(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10), torch.nn.ReLU()).state_dict(), small)
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\ndef make(width): return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU())\n"
+    )
+    ran = run("compare", pair[0], small, *FAST, "--model", "mlp:widths=8-8", "--model-b", "net.py:make:width=10",
+              "--layers", "relu1,linear*", "--layers-b", "2", "--json")  # fmt: skip
+    assert ran.code == 0, ran.err
+    told = json.loads(ran.out)
+    assert told["layers_a"] == ["relu1", "linear1", "linear2", "linear"]
+    assert told["layers_b"] == ["2"]
+
+
+def test_a_module_in_the_current_folder(run, tmp_path, npz):
+    (tmp_path / "my_nets_here.py").write_text(
+        "from torch import nn\nmake = lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.ReLU())\n"
+    )
+    torch.save({"state_dict": {"1.weight": torch.randn(5, 64), "1.bias": torch.randn(5)}}, tmp_path / "a.pt")
+    ran = run("compare", "a.pt", "a.pt", "--model", "my_nets_here:make", "--data", npz(), "--split", "train", *FAST)
+    assert ran.code == 0, ran.err
+
+
+def test_hugging_face_directories(run, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+                                    image_size=8, patch_size=4, num_channels=1, num_labels=10)  # fmt: skip
+    for name, seed in (("a", 0), ("b", 1)):
+        torch.manual_seed(seed)
+        transformers.ViTForImageClassification(config).save_pretrained(tmp_path / name)
+    words = (*FAST, "--measures", "linear_cka", "--json")
+    ran = run("compare", "a", "b", "--data", "digits", *words)
+    assert ran.code == 0, ran.err
+    scores = json.loads(ran.out)["scores"]
+    file = run("compare", "a/model.safetensors", "b", "--model", "hf:a", "--data", "digits", *words)
+    assert file.code == 0, file.err
+    assert json.loads(file.out)["scores"] == scores  # the weights of a directory, given as a file
+    (tmp_path / "b" / "model.safetensors").write_bytes((tmp_path / "b" / "model.safetensors").read_bytes()[:500])
+    cut = run("compare", "a", "b", "--data", "digits", *FAST)
+    assert cut.code == 2
+    assert "complete safetensors weights of the model in" in cut.error
+
+
+class Evil:
+    """Would run code where it is unpickled."""
+
+    def __reduce__(self):
+        return (print, ("unpickled!",))
+
+
+def bad_inputs(pair, bare, npz, tmp_path):
+    """Words of the command line, and what the error must say."""
+    a, b = pair
+    cut = tmp_path / "cut.safetensors"
+    cut.write_bytes(a.read_bytes()[:-40])
+    evil = tmp_path / "evil.pt"
+    evil.write_bytes(pickle.dumps({"w": Evil()}))
+    empty = tmp_path / "empty"
+    (empty / "cats").mkdir(parents=True)
+    (empty / "dogs").mkdir()
+    (tmp_path / "file").write_text("")
+    return {
+        "missing file": ((a, tmp_path / "none.pt"), r"checkpoint must be an existing file. Got .*none\.pt"),
+        "wrong architecture": ((a, b, "--model", "resnet20"), r"checkpoint must be of the architecture resnet20"),
+        "wrong arguments": ((a, b, "--model", "mlp:widths=9"), r"architecture mlp:widths=9.*of another shape"),
+        "unknown model": ((a, b, "--model", "resnet21"), r"model must be one of mlp, .*Got 'resnet21'"),
+        "unknown layer": ((a, b, "--layers", "relu9"), r"layers must be names of .* Got 'relu9'. Close names:"),
+        "unknown layer of B": ((a, b, "--layers", "relu1", "--layers-b", "x"), r"Got 'x'"),
+        "unknown measure": ((a, b, "--measures", "cake"), r"measure must be one of .*Got 'cake'"),
+        "unsafe pickle": ((evil, b, "--model", "mlp"), r"checkpoint must hold tensors only.*unsafe unpickling"),
+        "truncated safetensors": ((a, cut), r"checkpoint must be a complete safetensors file"),
+        "empty data": ((a, b, "--data", f"images:{empty}"), r"must hold images"),
+        "no data there": ((a, b, "--data", "npz:nothing.npz"), r"npz path must be an existing file"),
+        "unknown data": ((a, b, "--data", "moons"), r"data must be one of digits, .*Got 'moons'"),
+        "one class": ((a, b, "--data", npz("one.npz", classes=1)), r"must hold at least two classes"),
+        "wrong image size": (
+            (a, b, "--data", npz("large.npz", shape=(1, 12, 12)), "--model", "mlp:widths=8-8,shape=1-8-8"),
+            r"data must be inputs that a\.safetensors accepts. Got inputs of shape \(1, 12, 12\)",
+        ),
+        "too few examples": ((a, b, "--split", "validation", "--data", npz("few.npz", n=20, classes=2)), r"at least 4"),
+        "no such split": ((a, b, "--split", "training"), r"split must be train, validation or test. Got 'training'"),
+        "no card": ((bare, bare, "--data", "digits"), r"--model must be given where no card lies"),
+        "no data named": ((bare, bare, "--model", "mlp:widths=8-8"), r"--data must be given where no card lies"),
+        "out is a file": ((a, b, "--out", tmp_path / "file"), r"--out must be a folder"),
+        "no such device": ((a, b, "--device", "abacus"), r"device must be auto, cpu"),
+        "a folder without a model": ((empty, b), r"checkpoint must be a file, or a Hugging Face directory"),
+    }  # fmt: skip
+
+
+CASES = (
+    "missing file", "wrong architecture", "wrong arguments", "unknown model", "unknown layer", "unknown layer of B",
+    "unknown measure", "unsafe pickle", "truncated safetensors", "empty data", "no data there", "unknown data",
+    "one class", "wrong image size", "too few examples", "no such split", "no card", "no data named", "out is a file",
+    "no such device", "a folder without a model",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_bad_input_is_refused_before_long_work(run, pair, bare, npz, tmp_path, monkeypatch, case):
+    from intertwine import similarity
+
+    def never(*args, **kwargs):
+        raise AssertionError("the long work began")
+
+    monkeypatch.setattr(similarity, "compare", never)
+    words, message = bad_inputs(pair, bare, npz, tmp_path)[case]
+    ran = run("compare", *words)
+    assert ran.code == 2
+    assert ran.out == ""
+    assert re.search(message, ran.error), ran.error
+    assert not (tmp_path / "comparison").exists()
+
+
+def test_every_bad_input_is_tried(pair, bare, npz, tmp_path):
+    assert set(bad_inputs(pair, bare, npz, tmp_path)) == set(CASES)
+
+
+def test_a_card_cannot_make_us_import_code(run, pair, tmp_path):
+    for name in ("c.safetensors", "c.json"):
+        (tmp_path / name).write_bytes((pair[0].parent / name.replace("c.", "a.")).read_bytes())
+    card = json.loads((tmp_path / "c.json").read_text())
+    (tmp_path / "c.json").write_text(json.dumps({**card, "architecture": "danger:go"}))
+    (tmp_path / "danger.py").write_text("raise SystemExit(9)")
+    ran = run("compare", "c.safetensors", "c.safetensors")
+    assert ran.code == 2
+    assert "Say --model danger:go" in ran.error

@@ -1,0 +1,75 @@
+"""Models by a line of text."""
+
+import pytest
+import torch
+from torch import nn
+
+from intertwine.cli._models import build_model, call_factory
+from intertwine.errors import CheckpointError
+
+
+def test_built_in_names():
+    assert build_model("mlp:widths=7").linear1.out_features == 7
+
+
+def test_factories_in_files(user_models):
+    assert build_model(f"{user_models}:make_net")[1].out_features == 12
+    model = build_model(f"{user_models}:make_net:width=5,bias=false")
+    assert (model[1].out_features, model[1].bias) == (5, None)
+
+
+def test_factories_in_packages():
+    assert isinstance(build_model("torch.nn:Identity"), nn.Identity)
+    assert build_model("torch.nn:LeakyReLU:negative_slope=1e-1").negative_slope == 0.1
+
+
+def test_an_instance_is_copied(user_models):
+    first, second = (build_model(f"{user_models}:INSTANCE") for _ in range(2))
+    with torch.no_grad():
+        first[1].weight.zero_()
+    assert second[1].weight.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "message"),
+    [
+        ("resnet21", ValueError, r"model must be one of mlp, .* or package\.module:factory, or hf:DIRECTORY"),
+        ("no_such_module_here:f", ValueError, r"must name a module that imports.*ModuleNotFoundError"),
+        ("nowhere.py:f", ValueError, r"must name a module that imports.*no file 'nowhere\.py'"),
+        ("{file}:nothing", ValueError, r"must name something callable.*Got 'nothing'\. It has .*make_net"),
+        ("{file}:not_a_model", TypeError, r"must return a torch\.nn\.Module\. Got int"),
+        ("{file}:broken", ValueError, r"must build a model\. Got KeyError: 'inside'"),
+        ("{file}:make_net:width", ValueError, r"arguments must be written name=value\. Got 'width'"),
+        ("{file}:make_net:depth=3", ValueError, r"must build a model\. Got TypeError: .*depth"),
+        ("hf:nowhere", CheckpointError, r"hf:DIRECTORY with a config\.json.*Nothing is downloaded"),
+    ],
+)
+def test_bad_specs(user_models, spec, kind, message):
+    with pytest.raises(kind, match=message):
+        build_model(spec.format(file=user_models))
+
+
+def test_a_hub_name_is_not_downloaded():
+    with pytest.raises(CheckpointError, match="Nothing is downloaded"):
+        build_model("hf:google/vit-base-patch16-224")
+
+
+def test_unknown_configurations_are_refused(tmp_path):
+    pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text('{"model_type": "not-a-model"}')
+    with pytest.raises(CheckpointError, match=r"config\.json must be of a model that transformers"):
+        build_model(f"hf:{tmp_path}")
+
+
+def test_code_in_a_directory_is_not_run(tmp_path):
+    pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "mine", "auto_map": {"AutoConfig": "evil.C", "AutoModel": "evil.M"}}'
+    )
+    (tmp_path / "evil.py").write_text("raise SystemExit(9)")
+    with pytest.raises(CheckpointError):
+        build_model(f"hf:{tmp_path}")
+
+
+def test_any_callable_can_be_found(user_models):
+    assert call_factory(f"{user_models}:my_sigma", "activation")(torch.zeros(2)).tolist() == [0, 0]

@@ -1,0 +1,117 @@
+"""The page in a real browser."""
+
+import os
+import shutil
+
+import pytest
+
+from intertwine import report
+
+pytestmark = pytest.mark.browser
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if not os.path.exists(CHROMIUM):
+        pytest.skip("no chromium on this machine (apt-get install chromium)")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with sync_api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def visit(browser, tmp_path):
+    """Write the page of a result, open it on a laptop's screen, and watch what it does."""
+
+    def opened(result, ready="html[data-ready]", script=None, **options):
+        path = report.write_page(result, tmp_path / "page.html")
+        assert path.stat().st_size < 5_000_000
+        context = browser.new_context(viewport={"width": 1366, "height": 768}, **options)
+        page = context.new_page()
+        page.said, page.asked = [], []
+        page.on("console", lambda message: page.said.append(message.text))
+        page.on("pageerror", lambda error: page.said.append(str(error)))
+        page.on("request", lambda request: page.asked.append(request.url))
+        if script:
+            page.add_init_script(script)
+        page.goto(path.as_uri())
+        page.wait_for_selector(ready, state="attached", timeout=60_000)
+        return page
+
+    return opened
+
+
+def visible_plots(page):
+    return page.locator(".plot:visible")
+
+
+def test_every_plot_is_drawn_quietly(visit, made_comparison):
+    page = visit(made_comparison())
+    assert visible_plots(page).count() == 4 + 4 + 1
+    assert page.locator(".plot[data-drawn] .main-svg").count() > 0
+    for k in range(visible_plots(page).count()):
+        plot = visible_plots(page).nth(k)
+        assert plot.get_attribute("data-drawn") == "true"
+        assert plot.locator(".heatmaplayer image, .scatterlayer .js-line, .barlayer .point").count() > 0
+    page.get_by_role("tab", name="Above chance").click()
+    page.wait_for_function("[...document.querySelectorAll('.plot')].every((p) => p.dataset.drawn)")
+    assert visible_plots(page).count() == 9
+    assert page.said == []
+    assert page.asked == [page.url]  # nothing but the file itself
+
+
+def test_long_figures_are_unpacked(visit, made_comparison):
+    page = visit(made_comparison([f"features.{i}.conv.relu" for i in range(60)]))
+    assert page.locator("figure script[type='text/plain']").count() >= 4
+    assert page.locator(".plot[data-drawn] .heatmaplayer image").count() == 4
+    assert page.said == []
+
+
+def test_hostile_names_stay_text(visit, made_comparison, hostile):
+    layers = [*hostile, "plain.relu"]
+    page = visit(made_comparison(layers, settings={"network_a": {"name": hostile[0]}}))
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("main img, main b, main i").count() == 0
+    assert hostile[0] in page.locator("h1").inner_text()
+    ticks = page.locator(".plot").first.locator(".ytick text, .yaxislayer-above text").all_text_contents()
+    assert "<b>bold</b>" in ticks
+    assert "&lt;i&gt;" in ticks
+    assert page.locator(".plot tspan[style*='bold']").count() == 0
+    assert page.said == []
+
+
+def test_hovering_names_the_layers(visit, made_comparison):
+    page = visit(made_comparison())
+    page.locator(".plot").first.scroll_into_view_if_needed()
+    box = page.locator(".plot").first.locator(".heatmaplayer").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 12, box["y"] + box["height"] / 12)
+    page.wait_for_selector(".hoverlayer text")
+    text = " ".join(page.locator(".hoverlayer text").all_text_contents())
+    for part in (
+        "layer of A: layer0.relu",
+        "layer of B: layer0.relu",
+        "score: 0.65",
+        "interval from: 0.6",
+        "chance: 0",
+    ):
+        assert part in text
+
+
+def test_it_fits_a_laptop_in_the_dark_and_on_paper(visit, made_comparison):
+    page = visit(made_comparison([f"features.{i}.conv.relu" for i in range(40)]), color_scheme="dark")
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    ink = page.locator(".plot .ytick text, .plot .yaxislayer-above text").first.evaluate(
+        "e => getComputedStyle(e).fill"
+    )
+    assert ink == "rgb(230, 233, 239)"
+    assert page.pdf()[:4] == b"%PDF"
+    assert page.said == []
+
+
+def test_an_old_browser_is_told_so(visit, made_comparison):
+    page = visit(made_comparison(), ready="#trouble:not([hidden])", script="delete window.DecompressionStream")
+    assert "cannot unpack the plots" in page.locator("#trouble").inner_text()
+    assert page.locator("table").first.is_visible()

@@ -1,0 +1,89 @@
+"""Plots as plain data: plotly accepts every attribute, and nothing of the user's becomes markup."""
+
+import json
+import math
+
+import pytest
+
+from intertwine.report import Figure, Series, bars, heatmap, lines
+from intertwine.report.figures import label
+
+NAMES = ["0", "1", "<b>2</b>"]
+
+
+def every_figure():
+    yield heatmap(
+        [[0.1, math.nan, 1.0]] * 3, NAMES, NAMES, row_title="A", column_title="B", hover={"p": [[0.5] * 3] * 3}
+    )
+    yield heatmap([[0.5] * 30] * 30, [f"layer{i}" for i in range(30)], [f"layer{i}" for i in range(30)])
+    yield lines(NAMES, [Series("s", [0.1, None, 0.3], [0.0] * 3, [0.5] * 3), Series("chance", [0.1] * 3, dash="dash")])
+    yield bars(NAMES, {"A": [1, 2, 3], "B": [0, math.inf, 1]})
+
+
+@pytest.mark.parametrize("figure", list(every_figure()), ids=lambda f: f.spec["data"][0]["type"])
+def test_plotly_knows_every_attribute(figure):
+    import plotly.graph_objects as go
+
+    assert isinstance(figure, Figure)
+    go.Figure(figure.spec)  # raises on an unknown attribute or a wrong value
+
+
+@pytest.mark.parametrize("figure", list(every_figure()), ids=lambda f: f.spec["data"][0]["type"])
+def test_plain_json_without_nan(figure):
+    json.dumps(figure.spec, allow_nan=False)
+
+
+def test_plotly_would_have_complained():
+    import plotly.graph_objects as go
+
+    with pytest.raises(ValueError):
+        go.Figure({"data": [{"type": "heatmap", "zz": 1}], "layout": {}})
+
+
+def test_names_stay_text_and_numbers_stay_names():
+    axis = heatmap([[0.0] * 3] * 3, NAMES, NAMES).spec["layout"]["yaxis"]
+    assert axis["ticktext"] == ["0", "1", "&lt;b&gt;2&lt;/b&gt;"]
+    assert axis["tickvals"] == [0, 1, 2]
+
+
+def test_long_names_are_cut_in_the_middle_before_they_are_escaped():
+    cut = label("<" * 100, 10)
+    assert cut == "&lt;" * 5 + "…" + "&lt;" * 4
+
+
+def test_dollar_signs_are_no_formula():
+    assert "$" not in label("$x$")
+
+
+def test_many_names_do_not_all_become_ticks():
+    many = [f"layer{i}" for i in range(500)]
+    assert len(bars(many, {"A": [0] * 500}).spec["layout"]["xaxis"]["tickvals"]) <= 40
+
+
+def test_numbers_are_rounded():
+    assert heatmap([[1 / 3]], ["a"], ["b"]).spec["data"][0]["z"] == [[0.3333]]
+
+
+def test_curves_beyond_the_limits_are_seen():
+    low, high = lines(["a"], [Series("s", [-0.4])]).spec["layout"]["yaxis"]["range"]
+    assert low < -0.4
+    assert high > 1
+
+
+def test_no_curves_no_names():
+    assert lines([], []).spec["data"] == []
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: heatmap([[1.0]], ["a", "b"], ["c"]),
+        lambda: heatmap([[1.0]], ["a"], ["c"], hover={"p": [[1.0, 2.0]]}),
+        lambda: lines(["a"], [Series("s", [1.0, 2.0])]),
+        lambda: lines(["a"], [Series("s", [1.0], [1.0, 2.0], [3.0])]),
+        lambda: bars(["a"], {"g": []}),
+    ],
+)
+def test_wrong_lengths_are_refused(make):
+    with pytest.raises(ValueError, match=r"must have .* Got"):
+        make()
