@@ -8,8 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import CaptureError
+from .memory import Geometry, geometry, overlap, storage_key
 from .program import Program, Ref
 from .record import Recorder, WatchReads, tensors
+from .source import error_line
 
 __all__ = ["capture"]
 
@@ -71,32 +73,58 @@ def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Program
             with torch.no_grad(), WatchReads(recorder), recorder:
                 result = model(*args, **kwargs)
         except Exception as error:
+            first = next(iter(str(error).splitlines()), "")
             raise CaptureError(
-                f"model must run on the example inputs. Got {type(error).__name__} in "
-                f"{at() or 'the model itself'} ({type(model).__name__}): {str(error).splitlines()[0] if str(error) else ''} "
-                "Check shapes, dtypes and that inputs are on the model's device."
+                f"model must run on the example inputs. Got {type(error).__name__} in {at() or type(model).__name__} "
+                f"at {error_line(error)}: {first} Check shapes, dtypes and that inputs are on the model's device."
             ) from error
     return finish(recorder, states, aliases, inputs, result, taps, "record")
 
 
 def declare_states(recorder: Recorder, model: nn.Module) -> tuple[dict[str, Ref], dict[str, str]]:
-    """Declare parameters and buffers; tied ones are declared once, under the first name."""
+    """Declare parameters and buffers; tied ones are declared once, under the first name.
+
+    Raises:
+        CaptureError: If two of them share memory in part.
+    """
     states: dict[str, Ref] = {}
     aliases: dict[str, str] = {}
     first: dict[int, str] = {}
+    taken: dict[int, list[tuple[Geometry, str]]] = {}
     for kind, items in (
         ("parameter", model.named_parameters(remove_duplicate=False)),
         ("buffer", model.named_buffers(remove_duplicate=False)),
     ):
         for name, tensor in items:
-            same = recorder.ref(tensor) if id(tensor) not in first else states[first[id(tensor)]]
-            known = next((n for n, r in states.items() if r == same), None) if same is not None else None
+            known = first.get(id(tensor)) or _same_memory(tensor, taken)
             if known is not None and tensor.numel():
                 aliases[name] = known
                 continue
+            _check_memory(tensor, name, taken)
             first[id(tensor)] = name
             states[name] = recorder.declare(tensor, kind, name)
     return states, aliases
+
+
+def _same_memory(tensor: Tensor, taken: dict[int, list[tuple[Geometry, str]]]) -> str | None:
+    here = taken.get(storage_key(tensor), ())
+    return next((name for place, name in here if place == geometry(tensor)), None)
+
+
+def _check_memory(tensor: Tensor, name: str, taken: dict[int, list[tuple[Geometry, str]]]) -> None:
+    """Tensors that overlap without being one cannot move independently.
+
+    Raises:
+        CaptureError: If ``tensor`` overlaps one that was declared before.
+    """
+    here = taken.setdefault(storage_key(tensor), [])
+    for place, other in here:
+        if overlap(place, geometry(tensor)):
+            raise CaptureError(
+                f"parameters and buffers must not share memory in part. Got {name} and {other}. Clone one of them, or tie them "
+                "as one parameter."
+            )
+    here.append((geometry(tensor), name))
 
 
 def finish(
@@ -163,7 +191,8 @@ def _quiet(model: nn.Module) -> Iterator[None]:
     fastpath, mkldnn = torch.backends.mha.get_fastpath_enabled(), torch._C._get_mkldnn_enabled()
     model.eval()
     torch.backends.mha.set_fastpath_enabled(False)
-    torch._C._set_mkldnn_enabled(False)
+    if any(isinstance(module, nn.RNNBase) for module in modes):
+        torch._C._set_mkldnn_enabled(False)  # it runs a whole recurrent layer as one operation
     try:
         yield
     finally:

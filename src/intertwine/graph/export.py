@@ -1,5 +1,6 @@
 """The strict front-end: ``torch.export`` proves that the control flow is free of data, then its graph is recorded."""
 
+import logging
 from typing import Any
 
 import torch
@@ -19,11 +20,14 @@ def record_export(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prog
     Raises:
         CaptureError: If ``torch.export`` refuses the model.
     """
+    logging.disable(logging.ERROR)  # a refusal is our one message, not pages of torch's log
     try:
         with torch.no_grad():
             exported = torch.export.export(model, args, kwargs or None, strict=False)
     except Exception as error:
         raise CaptureError(_refusal(error)) from error
+    finally:
+        logging.disable(logging.NOTSET)
     graph = exported.module(check_guards=False)
     recorder = Recorder()
     states, aliases = declare_states(recorder, graph)

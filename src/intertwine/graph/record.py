@@ -91,6 +91,8 @@ class Recorder(TorchDispatchMode):
         if _DATA_DEPENDENT.intersection(func.tags):
             for tensor in tensors(arguments):
                 self.read(tensor)
+            if not any(True for _ in tensors(result)):
+                return result
         self._record(func, name, arguments, {**before, **constants}, result)
         return result
 

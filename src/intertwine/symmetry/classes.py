@@ -80,26 +80,26 @@ def describe(engine: Engine) -> Symmetry:
 def _moving_states(engine: Engine) -> dict[str, Value]:
     """Parameters and running statistics, as the last pass knew them."""
     found = {}
-    read = {ref.id for call in engine.program.calls for ref in call.inputs} | {r.id for r in engine.program.outputs}
+    read = {ref.id for call in engine.calls for ref in call.inputs} | {r.id for r in engine.program.outputs}
     for name, ref in engine.program.states.items():
         kind = engine.program.values[ref.id].kind
         if kind == "parameter" or ref.id in engine.statistics():
             if ref.id not in read:
                 for axis in engine.state(name).axes:
-                    engine.fix(axis, "not read in this run")
+                    engine.fix(axis, "not used by the outputs in this run")
             found[name] = engine.state(name)
     return found
 
 
 def _fix_unread(engine: Engine, states: dict[str, Value]) -> None:
     """Rows of a parameter that no operation read, such as positions beyond the example's length, are fixed."""
-    computed = (engine.values.get(r.id) for c in engine.program.calls for r in c.outputs if r is not None)
+    computed = (engine.values.get(r.id) for c in engine.calls for r in c.outputs if r is not None)
     seen = {s.space for value in computed if value is not None for axes in _opened(engine, value) for a in axes for s in slots(a)}
     for value in states.values():
         for axis in value.axes:
             for slot in slots(axis) if any(isinstance(f, Segments) for f in axis) else ():
                 if slot.space not in seen:
-                    engine.fix((slot,), "not read in this run")
+                    engine.fix((slot,), "not used by the outputs in this run")
 
 
 def _leaves(engine: Engine, states: dict[str, Value]) -> dict[int, Leaf]:

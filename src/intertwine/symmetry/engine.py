@@ -39,6 +39,7 @@ class Engine:
         values: What is known of every tensor value, in this pass.
         mixed: Axes along which an operation mixes units, with the tensor in which it does.
         unknown_ops: Operations without a rule, in the order met.
+        calls: The calls that the outputs, or numbers read by the code, depend on.
         call: The call at work.
     """
 
@@ -52,6 +53,7 @@ class Engine:
         self.batch_norms: dict[tuple, None] = {}
         self.call: Call = Call("", {}, ())
         self.index = -1
+        self.calls = _live(program)
         self._edits = edits
         self._kept: dict[Any, Any] = {}  # axes of parameters, constants and fresh leaves: the same in every pass
 
@@ -240,12 +242,12 @@ class Engine:
     def _pass(self, run: Callable[["Engine", Call], Sequence[Any]]) -> None:
         for name in self.program.states:
             self.state(name)
-        for self.index, call in enumerate(self.program.calls):
+        for self.index, call in enumerate(self.calls):
             self.call = call
             for ref, value in zip(call.outputs, run(self, call)):
                 if ref is not None:
                     self.values[ref.id] = value
-        self.index, self.call = len(self.program.calls), Call("output", {}, ())
+        self.index, self.call = len(self.calls), Call("output", {}, ())
         for ref in self.program.outputs:
             value = self.value(ref)
             for axis in value.axes:
@@ -271,14 +273,25 @@ class Engine:
             return Value(tuple(self._state_axis(value.name, i, n) for i, n in enumerate(value.shape)))
         if value.kind in ("constant", "buffer"):
             return self._constant(ref)
+        if value.kind == "result":
+            self._fix_producer(ref)
         why = "input" if value.kind == "input" else f"unknown result of {self.call.where}"
         return Value(tuple(self._kept_axis(("value", ref.id, i), n, why) for i, n in enumerate(value.shape)))
+
+    def _fix_producer(self, ref: Ref) -> None:
+        """A result that no rule describes is read: what it was made of must not move."""
+        for call in self.calls:
+            if ref in call.outputs:
+                self.unknown_ops[call.op] = None
+                for source in call.inputs:
+                    for axis in self.value(source).axes:
+                        self.fix(axis, f"a result of {call.where} that no rule describes is used")
 
     def statistics(self) -> set[int]:
         """Buffers that a normalisation reads as its running statistics: they move with what they describe."""
         if "statistics" not in self._kept:
             names = ("running_mean", "running_var")
-            refs = (call.args.get(n) for call in self.program.calls if "batch_norm" in call.op for n in names)
+            refs = (call.args.get(n) for call in self.calls if "batch_norm" in call.op for n in names)
             self._kept["statistics"] = {r.id for r in refs if isinstance(r, Ref)}
         return self._kept["statistics"]
 
@@ -338,6 +351,17 @@ class Engine:
         path = node.origin[2][:-1]
         sizes = tuple(self.pool.nodes[c].size for c in up.children)
         return [*self._edits_above(node.above[0]), (path, up.kind, sizes)]
+
+
+def _live(program: Program) -> list[Call]:
+    """The calls that matter: what nobody uses puts no condition on anything."""
+    wanted = {ref.id for ref in program.outputs}
+    live = []
+    for call in reversed(program.calls):
+        if not call.outputs or any(out is not None and out.id in wanted for out in call.outputs):
+            live.append(call)
+            wanted.update(ref.id for ref in call.inputs)
+    return live[::-1]
 
 
 def _uniform(data: torch.Tensor | None, shape: tuple[int, ...]) -> tuple[list[bool], bool]:

@@ -1,6 +1,7 @@
 """Find the symmetries of a model: capture its program, walk the engine through it, and describe what is free to move."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -48,6 +49,14 @@ def symmetries(
     return symmetries_of(capture(model, args, kwargs, front))
 
 
+def _warnings(program: Program) -> list[str]:
+    """What a reader should know of the example."""
+    single = [ref for ref in program.inputs if (shape := program.values[ref.id].shape) and shape[0] == 1]
+    if not single:
+        return []
+    return ["the first axis of an input has size one: certified for that size only; give a batch of two or more"]
+
+
 def symmetries_of(program: Program) -> Symmetry:
     """Find the symmetries of a captured program."""
     edits: dict[tuple[str, int], list[list[Edit]]] = {}
@@ -58,7 +67,8 @@ def symmetries_of(program: Program) -> Symmetry:
         except Restart as found:
             edits.setdefault((found.tensor, found.axis), []).append(found.edits)
             continue
-        return describe(engine)
+        found_symmetry = describe(engine)
+        return replace(found_symmetry, notes=(*found_symmetry.notes, *_warnings(program)))
     raise RuntimeError("the concatenations among the parameters must be finite. Got ever more of them.")
 
 

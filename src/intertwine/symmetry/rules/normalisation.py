@@ -61,7 +61,7 @@ def _owns_statistics(engine: "Engine", call: Call, mean: Ref, variance: Ref) -> 
     names = {ref.id: name for name, ref in engine.program.states.items()}
     if mean.id not in names or variance.id not in names:
         return False
-    readers = [c for c in engine.program.calls if any(r.id in (mean.id, variance.id) for r in c.inputs)]
+    readers = [c for c in engine.calls if any(r.id in (mean.id, variance.id) for r in c.inputs)]
     if any("batch_norm" not in c.op or c.args["eps"] != call.args["eps"] for c in readers):
         return False
     name = lambda key: names.get(ref.id) if isinstance(ref := call.args.get(key), Ref) else None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ...graph import Call, Ref
 from ..terms import Axis, Flat, Segments, Slot, Value, axis_size, segments, slots
 from .registry import opaque, register_rule
-from .stacks import stack_or_value
+from .stacks import Stack, stack_or_value
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -18,8 +18,11 @@ __all__ = ["reshape"]
 @register_rule("aten::clone", "aten::detach", "aten::alias", "aten::_to_copy", "aten::lift_fresh_copy", "aten::lift_fresh",
                "aten::native_dropout", "aten::contiguous", "aten::to", "aten::dropout")  # fmt: skip
 def same(engine: "Engine", call: Call) -> Value:
-    """Copies and casts."""
-    return engine.value(call.inputs[0])
+    """Copies and casts; a cast to whole numbers only lets permutations pass."""
+    x, out = engine.value(call.inputs[0]), call.outputs[0]
+    if out is not None and engine.dtype(call.inputs[0]).is_floating_point and not engine.dtype(out).is_floating_point:
+        return Value(tuple(engine.rigid(a) for a in x.axes), x.zero)
+    return x
 
 
 @register_rule("aten::view", "aten::_unsafe_view", "aten::reshape", "aten::_reshape_alias", "aten::flatten",
@@ -129,15 +132,10 @@ def cat(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("aten::stack")
-def stack(engine: "Engine", call: Call) -> Value:
-    """Concatenation along a new axis."""
+def stack(engine: "Engine", call: Call) -> Stack:
+    """Concatenation along a new axis: tensors side by side, which need not move alike."""
     values = [engine.value(ref) for ref in call.args["tensors"]]
-    joined = values[0]
-    for other in values[1:]:
-        joined = Value(tuple(engine.equal(a, b) for a, b in zip(joined.axes, other.axes)))
-    axes = list(joined.axes)
-    axes.insert(call.args["dim"] % (len(axes) + 1), engine.fresh(len(values), f"places in {call.where}"))
-    return Value(tuple(axes), all(v.zero for v in values))
+    return Stack(call.args["dim"] % (len(values[0].axes) + 1), tuple(values))
 
 
 @register_rule("aten::constant_pad_nd")

@@ -1,0 +1,191 @@
+"""Capturing a run: what is recorded, what is refused, and that the model is left as it was."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from intertwine.errors import CaptureError
+from intertwine.graph import capture
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.a, self.b, self.head = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        x = self.stem(x)
+        return self.head(x + self.b(F.relu(self.a(x))))
+
+
+def ops(program):
+    return [c.op.removeprefix("aten::") for c in program.calls]
+
+
+def test_calls_name_module_line_and_parameters():
+    program = capture(Residual(), (torch.zeros(2, 4),))
+    relu = next(c for c in program.calls if c.op == "aten::relu")
+    assert relu.module == "" and relu.line.startswith("test_capture.py:")
+    products = [c for c in program.calls if c.op == "aten::addmm"]
+    assert [program.parameters_of(c) for c in products][0] == ("stem.bias", "stem.weight")
+    assert [c.module for c in products] == ["stem", "a", "b", "head"]
+
+
+def test_cut_vertices_are_those_that_no_skip_passes():
+    program = capture(Residual(), (torch.zeros(2, 4),))
+    assert [t for t in ("stem", "a", "b", "head") if program.is_cut_vertex(t)] == ["stem", "head"]
+    assert [c.op for c in program.before("stem")] == ["aten::t", "aten::addmm"]
+    with pytest.raises(ValueError, match="tap must be a module call"):
+        program.is_cut_vertex("nowhere")
+
+
+def test_modules_that_run_twice_are_numbered():
+    shared = nn.Linear(4, 4)
+    program = capture(nn.Sequential(shared, nn.ReLU(), shared), (torch.zeros(2, 4),))
+    assert {"0#0", "0#1", "1"} <= set(program.taps)
+
+
+def test_both_fronts_list_the_same_operations():
+    model, x = Residual(), torch.zeros(2, 4)
+    recorded, exported = capture(model, (x,)), capture(model, (x,), front="export")
+    assert ops(recorded) == ops(exported)
+    assert recorded.states.keys() == exported.states.keys()
+    assert exported.front == "export" and {c.module for c in exported.calls} == {c.module for c in recorded.calls}
+
+
+def test_the_model_is_left_as_it_was():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout())
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    capture(model, (torch.randn(3, 4),))
+    assert model.training and model[2].training
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert not model[0]._forward_hooks and torch.backends.mha.get_fastpath_enabled()
+
+
+class Writes(nn.Module):
+    """Writes in place, in a way that ``how`` names."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.a, self.how = nn.Linear(4, 6), how
+
+    def forward(self, x):
+        h = self.a(x)
+        if self.how == "whole":
+            h.relu_()
+        elif self.how == "chunks":
+            left, right = h.chunk(2, -1)
+            left.add_(1.0)
+            return left * right
+        elif self.how == "part":
+            h[:, :2] = 0.0
+        elif self.how == "view":
+            h.view(-1).relu_()
+        return h * 2
+
+
+@pytest.mark.parametrize(("how", "clean"), [("whole", True), ("chunks", True), ("part", False), ("view", False)])
+def test_writes_in_place(how, clean):
+    program = capture(Writes(how), (torch.randn(3, 4),))
+    assert ("intertwine::overwritten" not in [c.op for c in program.calls]) == clean
+    if how == "whole":
+        relu, product = program.calls[-2:]
+        assert product.inputs == relu.outputs
+
+
+class Reads(nn.Module):
+    def __init__(self, read):
+        super().__init__()
+        self.a, self.read = nn.Linear(4, 4), read
+
+    def forward(self, x):
+        h = self.a(x)
+        return h * self.read(h)
+
+
+READERS = {
+    "item": lambda h: h[0, 0].item(),
+    "bool": lambda h: 2.0 if h.sum() > 0 else 3.0,
+    "tolist": lambda h: h[0].tolist()[1],
+    "numpy": lambda h: float(h.numpy()[0, 0]),
+    "float": lambda h: float(h[0, 1]),
+}
+
+
+@pytest.mark.parametrize("how", READERS)
+def test_numbers_taken_out_are_noticed(how):
+    program = capture(Reads(READERS[how]), (torch.randn(3, 4),))
+    assert program.reads and all(line.startswith("test_capture.py:") for line in program.reads)
+    assert "intertwine::read" in [c.op for c in program.calls]
+
+
+def test_numbers_of_constants_are_no_reads():
+    program = capture(Reads(lambda h: torch.arange(4.0).sum().item()), (torch.randn(3, 4),))
+    assert not program.reads
+
+
+def test_export_refuses_control_flow_on_data_and_says_where():
+    with pytest.raises(CaptureError, match=r"test_capture.py:\d+.*front='record'"):
+        capture(Reads(READERS["bool"]), (torch.randn(3, 4),), front="export")
+
+
+def test_a_model_that_fails_names_module_and_line():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(5, 3))
+    with pytest.raises(CaptureError, match="RuntimeError in 1 at"):
+        capture(model, (torch.zeros(2, 4),))
+
+
+def test_refusals():
+    with pytest.raises(TypeError, match="model must be a torch.nn.Module"):
+        capture(lambda x: x, (torch.zeros(2),))
+    with pytest.raises(ValueError, match="front must be"):
+        capture(nn.Identity(), (torch.zeros(2),), front="magic")
+
+    class Text(nn.Module):
+        def forward(self, x):
+            return "words"
+
+    with pytest.raises(CaptureError, match="must return a tensor"):
+        capture(Text(), (torch.zeros(2),))
+    with pytest.raises(CaptureError, match="initialised"):
+        capture(nn.LazyLinear(3), (torch.zeros(2, 3),))
+    sparse = nn.Linear(4, 4)
+    sparse.weight = nn.Parameter(sparse.weight.detach().to_sparse())
+    with pytest.raises(CaptureError, match="dense floating-point"):
+        capture(sparse, (torch.zeros(2, 4),))
+    halves = nn.ParameterList([])
+    whole = torch.randn(6)
+    halves.append(nn.Parameter(whole[:4]))
+    halves.append(nn.Parameter(whole[2:]))
+    with pytest.raises(CaptureError, match="share memory in part"):
+        capture(halves, ())
+
+
+def test_tied_parameters_are_declared_once():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.head = nn.Embedding(5, 4), nn.Linear(4, 5, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, x):
+            return self.head(self.embed(x))
+
+    for front in ("record", "export"):
+        program = capture(Tied(), (torch.zeros(2, 3, dtype=torch.long),), front=front)
+        assert len(program.states) == 1 and len(program.aliases) == 1
+
+
+def test_meta_models_are_captured():
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(4096, 16384), nn.GELU(), nn.Linear(16384, 4096))
+    assert ops(capture(model, (torch.zeros(2, 4096, device="meta"),))) == ["t", "addmm", "gelu", "t", "addmm"]
+
+
+def test_the_lowest_precision_is_noted():
+    class Casts(nn.Module):
+        def forward(self, x):
+            return (x.to(torch.bfloat16) * 2).to(x.dtype)
+
+    assert capture(Casts(), (torch.randn(2, 3),)).dtype == torch.bfloat16
