@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "testing": set(),
     "similarity": {"groups", "graph", "taps", "symmetry"},
     "dissection": {"groups", "graph", "taps", "symmetry"},
+    "gates": {"groups", "graph", "taps", "symmetry"},
     "lab": {"groups", "graph", "taps", "symmetry", "similarity", "dissection", "testing"},
     "report": {"groups", "graph", "taps", "symmetry", "similarity", "dissection"},
     "cli": {"groups", "graph", "taps", "symmetry", "similarity", "dissection", "report", "lab", "testing"},

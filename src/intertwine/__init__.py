@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = version("intertwine")
 
-_ROOMS = ("groups", "graph", "symmetry", "taps", "similarity", "report", "testing", "lab")
+_ROOMS = ("groups", "graph", "symmetry", "taps", "gates", "similarity", "report", "testing", "lab")
 
 # public name -> the room that defines it
 _NAMES = {
@@ -39,7 +39,7 @@ _NAMES = {
 __all__ = ["__version__", *_ROOMS, *_NAMES]
 
 if TYPE_CHECKING:
-    from . import graph, groups, lab, report, similarity, symmetry, taps, testing
+    from . import gates, graph, groups, lab, report, similarity, symmetry, taps, testing
     from .errors import IntertwineError
     from .groups import Intertwiner, intertwiner
     from .similarity import Comparison, compare

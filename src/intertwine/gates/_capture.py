@@ -1,0 +1,194 @@
+"""A ReLU network as a captured program: which values depend on the input, and which tensors are weights."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from ..graph import Call, Program, Ref, capture
+
+__all__ = [
+    "BATCH_NORMS", "MAX_POOLS", "POOLS", "RELUS", "ReluProgram", "capture_relu", "check_input", "gate_calls", "is_gate",
+]  # fmt: skip
+
+RELUS = {"aten::relu", "aten::leaky_relu", "aten::threshold", "aten::clamp", "aten::clamp_min"}
+MAX_POOLS = {"aten::max_pool2d_with_indices"}
+POOLS = {"aten::avg_pool2d", "aten::avg_pool3d", "aten::avg_pool1d", "aten::_adaptive_avg_pool2d", "aten::mean"}
+BATCH_NORMS = {
+    "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm",
+    "aten::_native_batch_norm_legit_no_training", "aten::_batch_norm_no_update",
+}  # fmt: skip
+_OTHER_ACTIVATIONS = {
+    f"aten::{name}"
+    for name in ("gelu", "silu", "elu", "celu", "selu", "tanh", "sigmoid", "softplus", "mish", "hardswish", "hardtanh",
+                 "hardsigmoid", "_prelu_kernel", "log_sigmoid_forward", "erf", "exp", "sin", "abs")
+}  # fmt: skip
+_ATTENTION = {"aten::_softmax", "aten::_scaled_dot_product_flash_attention_for_cpu", "aten::softmax"}
+
+
+@dataclass(frozen=True)
+class ReluProgram:
+    """A captured program with its values sorted into activations, weights and the rest.
+
+    Attributes:
+        program: What the model ran, on one example.
+        activations: Values that depend on the input.
+        weights: Values computed from parameters alone, with the names of those parameters.
+        gates: Positions in ``program.calls`` of the calls that gate: ReLUs and max poolings.
+        names: A name for each gate: its module, with ``#k`` where a module gates more than once.
+    """
+
+    program: Program
+    activations: frozenset[int]
+    weights: dict[int, tuple[str, ...]]
+    gates: tuple[int, ...]
+    names: tuple[str, ...]
+
+    @property
+    def output(self) -> Ref:
+        """The one tensor that the model returned."""
+        return self.program.outputs[0]
+
+
+class _CircularAsIndex(TorchFunctionMode):
+    """Replaces circular padding by an equal choice of positions, which is one operation instead of copies in place."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is F.pad and (kwargs.get("mode") or (args[2] if len(args) > 2 else "constant")) == "circular":
+            return _wrap(args[0], args[1] if len(args) > 1 else kwargs["pad"])
+        return func(*args, **kwargs)
+
+
+def _wrap(x: Tensor, pad: tuple[int, ...]) -> Tensor:
+    for k in range(len(pad) // 2):
+        before, after = pad[2 * k], pad[2 * k + 1]
+        size = x.shape[-1 - k]
+        positions = torch.arange(-before, size + after, device=x.device) % size
+        x = torch.index_select(x, x.dim() - 1 - k, positions)
+    return x
+
+
+def capture_relu(model: nn.Module, x: Tensor) -> ReluProgram:
+    """Capture ``model`` on the first example of ``x`` and check that gates and linear maps are all it is made of.
+
+    Raises:
+        ValueError: If the model has no ReLU, another activation, attention, or one parameter in two places.
+    """
+    check_input(model, x)
+    with _CircularAsIndex():
+        program = capture(model, (x[:1],))
+    activations, weights = _sort(program)
+    _check_operations(program, activations)
+    _check_reuse(program, activations, weights)
+    gates = tuple(i for i, call in enumerate(program.calls) if is_gate(call) and call.inputs[0].id in activations)
+    if not gates:
+        raise ValueError(
+            "model must have ReLUs, whose on/off states are the gates. Got a model without any: its output is linear "
+            "in the input, and its one sub-network is always active."
+        )
+    if len(program.outputs) != 1 or program.values[program.outputs[0].id].shape[:1] != (1,):
+        shapes = [program.values[r.id].shape for r in program.outputs]
+        raise ValueError(f"model must return one tensor of shape (N, outputs). Got shapes {shapes} for one example.")
+    return ReluProgram(program, activations, weights, gates, _names([program.calls[i] for i in gates]))
+
+
+def check_input(model: nn.Module, x: Tensor) -> None:
+    """Check that ``model`` is a module without random parts at work and ``x`` a batch of examples.
+
+    Raises:
+        TypeError: If ``model`` is not a module or ``x`` not a floating-point tensor.
+        ValueError: If ``x`` is empty or not finite, or the model holds dropout or batch norm in training mode.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module. Got {type(model).__name__}.")
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        raise TypeError(f"x must be a floating-point tensor. Got {getattr(x, 'dtype', type(x).__name__)}.")
+    if x.dim() < 2 or x.shape[0] == 0:
+        raise ValueError(f"x must have shape (N, C, *S) with at least one example. Got shape {tuple(x.shape)}.")
+    if not torch.isfinite(x).all():
+        raise ValueError("x must be finite. Got NaN or infinite entries.")
+    for name, module in model.named_modules():
+        random = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
+        if module.training and (random or isinstance(module, nn.modules.batchnorm._BatchNorm)):
+            raise ValueError(
+                f"model must be in evaluation mode, so that gates are a function of the input. Got "
+                f"{type(module).__name__} {name!r} in training mode. Call model.eval() first."
+            )
+
+
+def is_gate(call: Call) -> bool:
+    """Whether a call is a ReLU (a clamp from below at 0, a leaky one too) or a max pooling."""
+    if call.op == "aten::threshold":
+        return call.args["threshold"] == 0 and call.args["value"] == 0
+    if call.op in ("aten::clamp", "aten::clamp_min"):
+        return call.args["min"] == 0 and call.args.get("max") is None
+    return call.op in RELUS or call.op in MAX_POOLS
+
+
+def gate_calls(program: ReluProgram) -> tuple[Call, ...]:
+    """The calls that gate, in the order in which they run."""
+    return tuple(program.program.calls[i] for i in program.gates)
+
+
+def _sort(program: Program) -> tuple[frozenset[int], dict[int, tuple[str, ...]]]:
+    activations = {ref.id for ref in program.inputs}
+    weights: dict[int, tuple[str, ...]] = {
+        r.id: (name,) for name, r in program.states.items() if program.values[r.id].kind == "parameter"
+    }
+    for call in program.calls:
+        found = {out.id for out in call.outputs if out is not None}
+        if any(r.id in activations for r in call.inputs):
+            activations |= found
+        elif any(r.id in weights for r in call.inputs):
+            names = tuple(dict.fromkeys(n for r in call.inputs for n in weights.get(r.id, ())))
+            weights.update(dict.fromkeys(found, names))
+    return frozenset(activations), weights
+
+
+def _check_operations(program: Program, activations: frozenset[int]) -> None:
+    for call in program.calls:
+        if not any(r.id in activations for r in call.inputs):
+            continue
+        if call.op in _ATTENTION:
+            raise ValueError(
+                f"model must be a ReLU network. Got attention or a softmax ({call.where}): its mixing weights depend "
+                "on the input, so there are no on/off paths. Take logits, or a part of the model without attention."
+            )
+        if call.op in _OTHER_ACTIVATIONS or (call.op in RELUS and not is_gate(call)):
+            raise ValueError(
+                f"model must have ReLUs, leaky ReLUs or max poolings as its only nonlinearities. Got {call.where}. "
+                "A gate act(q) / q exists for it, but it is neither on/off nor invariant under scalings, so an overlap "
+                "would count nothing. Replace it by a ReLU, or study act(q) / q with hooks of your own."
+            )
+        if call.op.startswith("intertwine::"):
+            raise ValueError(f"model must not write into activations in place or read them. Got this at {call.line}.")
+        both = sum(r.id in activations for r in call.inputs) > 1
+        if both and call.op in ("aten::mul", "aten::bmm", "aten::mm", "aten::div"):
+            raise ValueError(
+                f"model must be linear between its gates. Got a product of two activations ({call.where})."
+            )
+
+
+def _check_reuse(program: Program, activations: frozenset[int], weights: dict[int, tuple[str, ...]]) -> None:
+    seen: dict[str, Call] = {}
+    for call in program.calls:
+        if not any(r.id in activations for r in call.inputs):
+            continue
+        for name in dict.fromkeys(n for r in call.inputs for n in weights.get(r.id, ())):
+            if name in seen:
+                raise ValueError(
+                    f"every parameter must be used once. Got {name} in {seen[name].where} and {call.where}: a path "
+                    "would hold it twice, and values of different paths would no longer be independent."
+                )
+            seen[name] = call
+
+
+def _names(calls: list[Call]) -> tuple[str, ...]:
+    labels = [call.module or call.op.removeprefix("aten::") for call in calls]
+    count: Callable[[int], int] = lambda i: labels[:i].count(labels[i])
+    return tuple(f"{label}#{count(i)}" if labels.count(label) > 1 else label for i, label in enumerate(labels))

@@ -1,0 +1,104 @@
+"""Gates of a ReLU network: the on/off state of every ReLU, and the choice of every max pooling, for each input."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ._capture import MAX_POOLS, ReluProgram, capture_relu, gate_calls
+
+__all__ = ["gate_patterns", "observe"]
+
+
+def gate_patterns(model: nn.Module, x: Tensor, batch_size: int = 500) -> dict[str, Tensor]:
+    """Gates of every ReLU and max pooling: ``G(q) = 1{q > 0}`` (P2 section 2.2.1).
+
+    Args:
+        model: A ReLU network, in evaluation mode.
+        x: Inputs ``(N, C, *S)``.
+        batch_size: Examples that run at once.
+
+    Returns:
+        Module name (with ``#k`` where a module gates more than once) to gates ``(N, C, *S)``: bool for ReLUs, 1 or the
+        slope for leaky ReLUs, for max pooling the flat position within the channel that each output took.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1))
+        >>> with torch.no_grad():
+        ...     _ = model[0].weight.copy_(torch.eye(2))
+        >>> gate_patterns(model, torch.tensor([[1.0, -1.0]]))
+        {'1': tensor([[ True, False]])}
+    """
+    program = capture_relu(model, x)
+    return dict(zip(program.names, observe(model, program, x, batch_size)))
+
+
+def observe(model: nn.Module, program: ReluProgram, x: Tensor, batch_size: int = 500) -> list[Tensor]:
+    """Gates of all examples, one tensor for each gate of ``program``, in its order.
+
+    Raises:
+        ValueError: If the model takes another path through its code for some of the examples.
+    """
+    batches: list[list[Tensor]] = []
+    expected = [(call.op, program.program.values[call.inputs[0].id].shape[1:]) for call in gate_calls(program)]
+    for start in range(0, len(x), batch_size):
+        with _evaluating(model), torch.no_grad(), _Observer({op for op, _ in expected}) as seen:
+            model(x[start : start + batch_size])
+        if seen.found != expected:
+            raise ValueError(
+                "model must run the same gates for every example. Got another sequence of ReLUs and poolings in the "
+                f"batch that starts at example {start}."
+            )
+        batches.append(seen.gates)
+    return [torch.cat(parts) for parts in zip(*batches)]
+
+
+class _Observer(TorchDispatchMode):
+    """Notes the gates of a run, in order."""
+
+    def __init__(self, ops: set[str]) -> None:
+        super().__init__()
+        self.ops = ops
+        self.gates: list[Tensor] = []
+        self.found: list[tuple[str, Any]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        op = func._schema.name.removesuffix("_")
+        if op not in self.ops or not _is_zero_clamp(op, args, kwargs):
+            return func(*args, **kwargs)
+        q = args[0] if args else kwargs["self"]
+        self.found.append((op, q.shape[1:]))
+        on = None if op in MAX_POOLS else q > 0
+        result = func(*args, **kwargs)
+        if on is None:
+            self.gates.append(result[1])
+        elif op == "aten::leaky_relu":
+            slope = args[1] if len(args) > 1 else kwargs.get("negative_slope", 0.01)
+            self.gates.append(torch.where(on, torch.ones_like(q), torch.full_like(q, float(slope))))
+        else:
+            self.gates.append(on)
+        return result
+
+
+def _is_zero_clamp(op: str, args: Any, kwargs: Any) -> bool:
+    if op not in ("aten::clamp", "aten::clamp_min"):
+        return True
+    lower = args[1] if len(args) > 1 else kwargs.get("min")
+    upper = args[2] if len(args) > 2 else kwargs.get("max")
+    return lower == 0 and upper is None
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a run, restored afterwards."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
