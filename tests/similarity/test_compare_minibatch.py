@@ -33,7 +33,9 @@ def test_groups_have_the_weights_of_the_unbiased_estimate():
     groups = [x[:16], x[16:]]  # 8 + 8, then 8 + 8 and the rest of 5
 
     def total(f, g):
-        return sum(hsic(gram(f(part).detach()), gram(g(part).detach())) * len(part) * (len(part) - 3) for part in groups)
+        return sum(
+            hsic(gram(f(part).detach()), gram(g(part).detach())) * len(part) * (len(part) - 3) for part in groups
+        )
 
     slow = total(a, b) / (total(a, a) * total(b, b)) ** 0.5
     fast = minibatch_cka(a, b, x.split(8), ["3"], group=16).scores["linear_cka"]
