@@ -46,18 +46,14 @@ def monomial(sym: Symmetry) -> Symmetry:
     linear = {s.name for s in sym.spaces if s.linear != "none"}
 
     def space(s: Space) -> Space:
-        return (
-            replace(s, permutable=True, scales=0, signs=1, linear="none") if s.name in linear else replace(s, scales=0)
-        )
+        basis = {"permutable": True, "signs": 1, "linear": "none"} if s.name in linear else {}
+        return replace(s, scales=0, **basis)  # type: ignore[arg-type]
 
     def leaf(old: Leaf) -> Leaf:
         return replace(old, scale=(), sign=(1,) if old.space in linear else old.sign, variance=0)
 
-    return replace(
-        sym,
-        spaces=tuple(space(s) for s in sym.spaces),
-        layouts={n: map_leaves(lay, leaf) for n, lay in sym.layouts.items()},
-    )
+    layouts = {name: map_leaves(layout, leaf) for name, layout in sym.layouts.items()}
+    return replace(sym, spaces=tuple(space(s) for s in sym.spaces), layouts=layouts)
 
 
 def match(
@@ -100,8 +96,8 @@ def match(
 def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
     """Root mean square sine of the angle between tensors of one name, each tensor weighted by its size.
 
-    A tensor's ``sin^2`` is the share of ``b`` that no positive multiple of ``a`` explains: 0 for equal directions, 1 for
-    orthogonal or opposite ones.
+    A tensor's ``sin^2`` is the share of ``b`` that no positive multiple of ``a`` explains: 0 for equal directions, 1
+    for orthogonal or opposite ones.
     """
     total = unexplained = 0.0
     for name, right in b.items():

@@ -45,9 +45,10 @@ class Probe:
         self.tensors = tensors_of(self._model)
         if randomise:
             _randomise(sym, self.tensors)
-        with _LowestPrecision() as seen:
+        floats = [t.dtype for t in self.tensors.values() if t.is_floating_point()]
+        with _LowestPrecision(max(floats, key=_eps, default=sym.dtype)) as seen:
             self._reference = outputs(self._model, self._inputs)
-        self.dtype = seen.dtype or sym.dtype
+        self.dtype = seen.dtype
         self.rtol = tolerance(self.dtype)
         if not any(bool(torch.isfinite(t).any()) for t in self._reference):
             raise ValueError("model must return finite numbers on the inputs. Got none.")
@@ -107,15 +108,27 @@ def _randomise(sym: Symmetry, tensors: Mapping[str, Tensor]) -> None:
 
 
 class _LowestPrecision(TorchDispatchMode):
-    """Watches the floating-point types that operations return."""
+    """Watches for casts to a lower floating-point precision; constants of low precision that are promoted do no harm.
 
-    def __init__(self) -> None:
+    Args:
+        dtype: Where to start: the lowest precision of the weights.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
-        self.dtype: torch.dtype | None = None
+        self.dtype = dtype
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if isinstance(result, Tensor) and result.is_floating_point() and result.numel() > 1:
-            lowest = self.dtype or result.dtype
-            self.dtype = max(lowest, result.dtype, key=lambda dtype: torch.finfo(dtype).eps)
+        given = [x.dtype for x in args if isinstance(x, Tensor) and x.is_floating_point()]
+        if given and isinstance(result, Tensor) and result.is_floating_point() and _coarser(result.dtype, *given):
+            self.dtype = max(self.dtype, result.dtype, key=_eps)
         return result
+
+
+def _coarser(dtype: torch.dtype, *others: torch.dtype) -> bool:
+    return all(_eps(dtype) > _eps(other) for other in others)
+
+
+def _eps(dtype: torch.dtype) -> float:
+    return float(torch.finfo(dtype).eps)

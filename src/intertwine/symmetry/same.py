@@ -33,9 +33,7 @@ DIFFERENT = "different"
 
 # Precisions a copy may have gone through, and the relative deviation of single weights that each explains.
 _PRECISIONS = {"float64": 1e-9, "float32": 1e-5, "float16": 2.0**-9, "bfloat16": 2.0**-7}
-_QUANTILE = (
-    0.999  # share of weights that must be explained: rounding errs by a share of every weight, training does not
-)
+_QUANTILE = 0.999  # share of weights to be explained: rounding errs by a share of every weight, training does not
 _RELATED = 0.8  # residual below which networks of one shape are related: averages measured 0.7, independent ones 0.9
 
 
