@@ -76,7 +76,7 @@ class Powers(nn.Module):
         self.a, self.b, self.c, self.d = nn.Linear(6, 5), nn.Linear(5, 4), nn.Linear(4, 4), nn.Linear(4, 3)
 
     def forward(self, x):
-        return self.d(torch.exp(-self.c(self.b(self.a(x).abs()).pow(2)) ** 2))
+        return self.d(torch.exp(-(self.c(self.b(self.a(x).abs()).pow(2)) ** 2)))
 
 
 entry("mlp_powers", 5, 6)(Powers)
@@ -286,7 +286,12 @@ def groupnorm_cnn():
 @entry("instance_norm", 2, 3, 8, 8)
 def instance_norm():
     return nn.Sequential(
-        nn.Conv2d(3, 6, 3), nn.InstanceNorm2d(6, affine=True), nn.ReLU(), nn.Conv2d(6, 4, 3), nn.Flatten(), nn.Linear(64, 3)
+        nn.Conv2d(3, 6, 3),
+        nn.InstanceNorm2d(6, affine=True),
+        nn.ReLU(),
+        nn.Conv2d(6, 4, 3),
+        nn.Flatten(),
+        nn.Linear(64, 3),
     )
 
 
@@ -300,7 +305,9 @@ def conv1d():
 
 @entry("conv3d", 2, 2, 5, 5, 5)
 def conv3d():
-    return nn.Sequential(nn.Conv3d(2, 6, 3), nn.BatchNorm3d(6), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(6, 3))
+    return nn.Sequential(
+        nn.Conv3d(2, 6, 3), nn.BatchNorm3d(6), nn.ReLU(), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(6, 3)
+    )
 
 
 @entry("linear_conv", 2, 3, 6, 6)
@@ -310,7 +317,9 @@ def linear_conv():
 
 @entry("pixel_shuffle", 2, 3, 5, 5)
 def pixel_shuffle():
-    return nn.Sequential(nn.Conv2d(3, 12, 3), nn.ReLU(), nn.PixelShuffle(2), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1))
+    return nn.Sequential(
+        nn.Conv2d(3, 12, 3), nn.ReLU(), nn.PixelShuffle(2), nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1)
+    )
 
 
 @entry("weight_norm", 5, 6)
@@ -324,7 +333,11 @@ class HookedNorm(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.v, self.g, self.out = nn.Parameter(torch.randn(8, 6)), nn.Parameter(torch.rand(8, 1) + 0.5), nn.Linear(8, 3)
+        self.v, self.g, self.out = (
+            nn.Parameter(torch.randn(8, 6)),
+            nn.Parameter(torch.rand(8, 1) + 0.5),
+            nn.Linear(8, 3),
+        )
 
     def forward(self, x):
         return self.out(F.relu(x @ (self.g * self.v / self.v.norm(dim=1, keepdim=True)).t()))
@@ -409,13 +422,16 @@ class RMS(nn.Module):
 class Decoder(nn.Module):
     """A language model."""
 
-    def __init__(self, norm=nn.LayerNorm, mlp=None, tied=True, layers=2, width=16, vocabulary=11, positions=True, **attention):
+    def __init__(
+        self, norm=nn.LayerNorm, mlp=None, tied=True, layers=2, width=16, vocabulary=11, positions=True, **attention
+    ):
         super().__init__()
         self.embed = nn.Embedding(vocabulary, width)
         self.position = nn.Parameter(torch.randn(1, 32, width)) if positions else None
         mlp = mlp or (lambda: nn.Sequential(nn.Linear(width, 24), nn.GELU(), nn.Linear(24, width)))
         self.blocks = nn.ModuleList(
-            nn.ModuleList([norm(width), Attention(width, 4, causal=True, **attention), norm(width), mlp()]) for _ in range(layers)
+            nn.ModuleList([norm(width), Attention(width, 4, causal=True, **attention), norm(width), mlp()])
+            for _ in range(layers)
         )
         self.norm, self.head = norm(width), nn.Linear(width, vocabulary, bias=False)
         if tied:
@@ -439,7 +455,9 @@ entry("llama", 2, 6, tokens=11)(
     lambda: Decoder(RMS, lambda: Gated(16, 20), False, positions=False, kv=2, rotary=True, bias=False)
 )
 entry("llama_module_norm", 2, 6, tokens=11)(
-    lambda: Decoder(nn.RMSNorm, lambda: Gated(16, 20, F.relu, True), False, positions=False, kv=2, rotary=True, fused=False)
+    lambda: Decoder(
+        nn.RMSNorm, lambda: Gated(16, 20, F.relu, True), False, positions=False, kv=2, rotary=True, fused=False
+    )
 )
 
 

@@ -11,6 +11,7 @@ from .dissect import dissect
 from .groups import groups
 from .models import models
 from .report import report
+from .symmetries import symmetries
 from .train import train
 
 __all__ = ["app", "main"]
@@ -18,6 +19,7 @@ __all__ = ["app", "main"]
 _COMMANDS = (
     demo,
     compare,
+    symmetries,
     dissect,
     train,
     models,

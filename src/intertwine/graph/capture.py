@@ -171,8 +171,10 @@ def _number(taps: dict[str, Ref]) -> dict[str, Ref]:
 
 def _check_states(model: nn.Module) -> None:
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
-            raise CaptureError(f"model must be initialised. Got the lazy parameter {name}. Run it once on an example first.")
+        if nn.parameter.is_lazy(tensor):
+            raise CaptureError(
+                f"model must be initialised. Got the lazy parameter {name}. Run it once on an example first."
+            )
         if tensor.layout != torch.strided or tensor.is_quantized:
             kind = "quantised" if tensor.is_quantized else str(tensor.layout)
             raise CaptureError(

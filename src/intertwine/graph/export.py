@@ -66,7 +66,7 @@ def _tied(model: nn.Module, states: dict[str, Ref]) -> dict[str, str]:
     items = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     for name, tensor in items:
         groups.setdefault(id(tensor), []).append(name)
-    aliases = {}
+    aliases: dict[str, str] = {}
     for names in groups.values():
         kept = next((n for n in names if n in states), None)
         aliases |= {n: kept for n in names if kept is not None and n not in states}

@@ -22,7 +22,7 @@ class Geometry:
 
 def geometry(tensor: Tensor) -> Geometry:
     """The geometry of a strided tensor."""
-    return Geometry(tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+    return Geometry(int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride(), tensor.dtype)
 
 
 def storage_key(tensor: Tensor) -> int:

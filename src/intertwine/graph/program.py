@@ -103,7 +103,8 @@ class Program:
 
         A linear layer's product reads a transposed view of the weight: it reads the weight.
         """
-        weights, found = self._weights(), []
+        weights = self._weights()
+        found: list[str] = []
         for ref in call.inputs:
             found += weights.get(ref.id, ())
         return tuple(dict.fromkeys(found))

@@ -34,7 +34,9 @@ class Recorder(TorchDispatchMode):
         self.module = ""
         self.line: str | None = None  # set where the line is known from elsewhere, as for exported graphs
         self.dtypes: set[torch.dtype] = set()
-        self._known: dict[int, tuple[Tensor, Ref, int]] = {}  # id(tensor) -> kept alive, value, writes to its storage then
+        self._known: dict[
+            int, tuple[Tensor, Ref, int]
+        ] = {}  # id(tensor) -> kept alive, value, writes to its storage then
         self._writes: dict[int, list[tuple[Geometry, Ref]]] = {}  # storage -> writes in place, in order
         self._constants: dict[int, tuple[Tensor, int, Ref]] = {}
         self._views: dict[int, dict[Geometry, tuple[Ref, int]]] = {}  # storage -> what is known to lie there
@@ -106,7 +108,7 @@ class Recorder(TorchDispatchMode):
     def _record(self, func: Any, name: str, arguments: dict, refs: Mapping[int, Any], result: Any) -> None:
         symbols = {k: _replace(v, refs) for k, v in arguments.items()}
         written = _written(func, arguments)
-        outputs = []
+        outputs: list[Ref | None] = []
         for tensor in _results(result):
             if tensor is None:
                 outputs.append(None)

@@ -17,6 +17,7 @@ __all__ = ["load_result", "page_of", "write_page"]
 # A result that is not here gets a plain page of its table.
 _PAGES = {
     "Dissection": ("intertwine.dissection:Dissection", "intertwine.report.dissection:dissection_page"),
+    "Symmetry": ("intertwine.symmetry:Symmetry", "intertwine.report.symmetry:symmetry_page"),
     "Comparison": ("intertwine.similarity:Comparison", "intertwine.report.comparison:comparison_page"),
 }
 _PLAIN = "intertwine.report.plain:plain_page"

@@ -68,7 +68,14 @@ def describe(engine: Engine) -> Symmetry:
         above = tuple(leaves[p].name for p in parents.get(space, ()) if p in carried)
         described.append(
             public.Space(
-                leaf.name, size, above, not leaf.why, len(leaf.scales), len(leaf.signs), leaf.linear, _reasons(engine, space)
+                leaf.name,
+                size,
+                above,
+                not leaf.why,
+                len(leaf.scales),
+                len(leaf.signs),
+                leaf.linear,
+                _reasons(engine, space),
             )
         )
     return Symmetry(
@@ -94,7 +101,14 @@ def _moving_states(engine: Engine) -> dict[str, Value]:
 def _fix_unread(engine: Engine, states: dict[str, Value]) -> None:
     """Rows of a parameter that no operation read, such as positions beyond the example's length, are fixed."""
     computed = (engine.values.get(r.id) for c in engine.calls for r in c.outputs if r is not None)
-    seen = {s.space for value in computed if value is not None for axes in _opened(engine, value) for a in axes for s in slots(a)}
+    seen = {
+        s.space
+        for value in computed
+        if value is not None
+        for axes in _opened(engine, value)
+        for a in axes
+        for s in slots(a)
+    }
     for value in states.values():
         for axis in value.axes:
             for slot in slots(axis) if any(isinstance(f, Segments) for f in axis) else ():

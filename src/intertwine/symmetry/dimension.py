@@ -86,12 +86,13 @@ def _independent(
     matrices: dict[frozenset[str], dict[tuple, dict]] = {}
     for tensor, layout in layouts.items():
         for b, block in enumerate(blocks(layout)):
+            place = {leaf.space: slot for slot, leaf in enumerate(block)}  # of parents, which occur once
             for slot, leaf in enumerate(block):
                 space = by_name[leaf.space]
                 factors = (*space.parents, space.name)
                 for k, e in enumerate(exponents(space, leaf)):
                     for chosen in chain.from_iterable(combinations(factors, r) for r in range(len(factors) + 1)):
-                        at = slot if space.name in chosen else None
+                        at = tuple(sorted(slot if name == space.name else place[name] for name in chosen))
                         row = matrices.setdefault(frozenset(chosen), {}).setdefault((tensor, b, at), {})
                         column = (space.name, k)
                         row[column] = row.get(column, Fraction(0)) + e

@@ -14,6 +14,7 @@ import torch
 from ..graph import Call, Program, Ref
 from .align import Misfit, slice_axis, split_axis, zip_axes
 from .pool import Pool
+from .spaces import BatchNormTensors
 from .system import System, Unknown
 from .terms import Axis, Factor, Flat, Slot, Value, axis_size, map_slots, slots
 
@@ -50,7 +51,7 @@ class Engine:
         self.values: dict[int, Any] = {}
         self.mixed: list[tuple[tuple[Axis, ...], Axis]] = []
         self.unknown_ops: dict[str, None] = {}
-        self.batch_norms: dict[tuple, None] = {}
+        self.batch_norms: dict[BatchNormTensors, None] = {}
         self.call: Call = Call("", {}, ())
         self.index = -1
         self.calls = _live(program)
@@ -308,7 +309,7 @@ class Engine:
         if key not in self._kept:
             self._kept[key] = _uniform(value.data, value.shape)
         flat, zero = self._kept[key]
-        axes = []
+        axes: list[Axis] = []
         for i, n in enumerate(value.shape):
             if n > 1 and flat[i]:
                 axes.append((Flat(n, zero),))

@@ -1,7 +1,8 @@
 """Exact linear algebra on sparse homogeneous equations, over the rationals (positive scales) and over F2 (signs)."""
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from fractions import Fraction
+from typing import Any
 
 __all__ = ["BinaryEquations", "RationalEquations"]
 
@@ -21,7 +22,7 @@ class RationalEquations:
     """
 
     def __init__(self) -> None:
-        self._rows: dict[Hashable, dict] = {}  # pivot -> the other terms of the equation pivot = sum of terms
+        self._rows: dict[Any, dict] = {}  # pivot -> the other terms of the equation pivot = sum of terms
 
     @property
     def rank(self) -> int:
@@ -54,7 +55,7 @@ class RationalEquations:
 
     def solutions(self, variables: Iterable) -> list[dict]:
         """A basis of the solutions, one vector per free variable, in the order of ``variables``."""
-        basis: dict[Hashable, dict] = {}
+        basis: dict[Any, dict] = {}
         for v in sorted(variables):
             for free, c in self.reduce({v: Fraction(1)}).items():
                 basis.setdefault(free, {})[v] = c
@@ -73,7 +74,7 @@ class BinaryEquations:
     """
 
     def __init__(self) -> None:
-        self._rows: dict[Hashable, set] = {}
+        self._rows: dict[Any, set] = {}
 
     @property
     def rank(self) -> int:
@@ -100,7 +101,7 @@ class BinaryEquations:
 
     def solutions(self, variables: Iterable) -> list[set]:
         """A basis of the solutions, each as the set of variables that are one."""
-        basis: dict[Hashable, set] = {}
+        basis: dict[Any, set] = {}
         for v in sorted(variables):
             for free in self.reduce({v}):
                 basis.setdefault(free, set()).add(v)

@@ -15,9 +15,7 @@ from .symmetry import Symmetry
 __all__ = ["symmetries", "symmetries_of"]
 
 
-def symmetries(
-    model: nn.Module, example_inputs: Any, front: Literal["auto", "record", "export"] = "auto"
-) -> Symmetry:
+def symmetries(model: nn.Module, example_inputs: Any, front: Literal["auto", "record", "export"] = "auto") -> Symmetry:
     """Find the group of weight-space symmetries that a model's architecture has.
 
     Every function that the model computes on tensors of the example's shapes stays exactly the same under the group, whatever

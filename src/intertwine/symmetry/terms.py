@@ -10,7 +10,20 @@ from fractions import Fraction
 from math import prod
 from types import MappingProxyType
 
-__all__ = ["UNIT", "Axis", "Expr", "Factor", "Flat", "Segments", "Slot", "Value", "axis_size", "map_slots", "segments", "slots"]
+__all__ = [
+    "UNIT",
+    "Axis",
+    "Expr",
+    "Factor",
+    "Flat",
+    "Segments",
+    "Slot",
+    "Value",
+    "axis_size",
+    "map_slots",
+    "segments",
+    "slots",
+]
 
 
 @dataclass(frozen=True, slots=True)

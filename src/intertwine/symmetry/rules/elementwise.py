@@ -55,13 +55,13 @@ def added(engine: "Engine", a: Value, b: Value) -> Value:
         pairs = broadcast(zero, other)
         axes = tuple(_flat_like(z) if not o else o for z, o in pairs)
         return Value(axes, a.zero and b.zero)
-    axes = []
+    joined: list[Axis] = []
     for x, y in broadcast(a, b):
         if not x or not y:
-            axes.append(engine.rigid(x or y, f"one number added to all units at {engine.call.where}"))
+            joined.append(engine.rigid(x or y, f"one number added to all units at {engine.call.where}"))
         else:
-            axes.append(engine.equal(x, y))
-    return Value(tuple(axes))
+            joined.append(engine.equal(x, y))
+    return Value(tuple(joined))
 
 
 def _flat_like(axis: Axis) -> Axis:
@@ -133,7 +133,7 @@ def squared(engine: "Engine", x: Value) -> Value:
 @register_rule("aten::pow")
 def power(engine: "Engine", call: Call) -> Value:
     """Powers with a fixed exponent."""
-    exponent = call.args.get("exponent")
+    exponent: Any = call.args.get("exponent")
     if isinstance(exponent, Ref) or not isinstance(call.args["self"], Ref):
         return measured(engine, call)
     x = engine.value(call.args["self"])

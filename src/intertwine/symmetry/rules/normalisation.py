@@ -28,7 +28,9 @@ def batch_norm(engine: "Engine", call: Call) -> list[Value]:
     x = engine.value(call.args["input"])
     mean, variance = call.args.get("running_mean"), call.args.get("running_var")
     channels = x.axes[1]
-    if call.args.get("training", call.args.get("train", False)) or not (isinstance(mean, Ref) and isinstance(variance, Ref)):
+    if call.args.get("training", call.args.get("train", False)) or not (
+        isinstance(mean, Ref) and isinstance(variance, Ref)
+    ):
         axes = [engine.rigid(a, "statistics of the batch") if i != 1 else a for i, a in enumerate(x.axes)]
         engine.monomial(engine.no_scale(channels, f"epsilon of {call.where}"))
         for i, axis in enumerate(axes):
@@ -65,7 +67,9 @@ def _owns_statistics(engine: "Engine", call: Call, mean: Ref, variance: Ref) -> 
     if any("batch_norm" not in c.op or c.args["eps"] != call.args["eps"] for c in readers):
         return False
     name = lambda key: names.get(ref.id) if isinstance(ref := call.args.get(key), Ref) else None
-    tensors = BatchNormTensors(names[mean.id], names[variance.id], name("weight"), name("bias"), float(call.args["eps"]))
+    tensors = BatchNormTensors(
+        names[mean.id], names[variance.id], name("weight"), name("bias"), float(call.args["eps"])
+    )
     engine.batch_norms[tensors] = None
     return True
 

@@ -4,7 +4,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from ...graph import Call, Ref
-from ..terms import Axis, Value, map_slots
+from ..terms import Axis, Value
 from .registry import register_rule
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def norm(engine: "Engine", call: Call) -> Value:
         else:
             engine.monomial(axis)
         degree = Fraction(2 if call.op == "aten::var" else 1)
-        axes.append(map_slots(axis, lambda s, d=degree: type(s)(s.space, s.size, s.expr.power(d, False))))
+        axes.append(engine.powered(axis, degree, False))
     return _reduced(call, axes, dims)
 
 

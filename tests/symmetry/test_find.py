@@ -1,0 +1,201 @@
+"""Finding symmetries over a zoo of architectures: counts, exactness, and that every axis is explained."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from intertwine.symmetry import Fixed, Leaf, Symmetry, symmetries
+from intertwine.symmetry.explain import leaves
+from intertwine.testing import function_error
+
+_spec = importlib.util.spec_from_file_location("symmetry_zoo", Path(__file__).with_name("zoo.py"))
+zoo = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(zoo)
+
+# at least: permutable spaces, scale generators, sign generators, spaces with linear maps. Padded segments count as one space,
+# so ResNet20 A has 12 spaces with the dimension that 14 would have.
+AT_LEAST = {
+    "mlp": (2, 2, 0, 0), "mlp_bn": (2, 4, 2, 0), "mlp_gelu_ln": (2, 0, 0, 0), "vgg_bn": (3, 5, 2, 0),
+    "resnet20_a": (12, 40, 28, 0), "resnet20_b": (12, 33, 21, 0), "densenet": (4, 14, 4, 0), "mobilenet": (2, 4, 1, 0),
+    "mobilenet_grouped": (3, 8, 2, 0), "shufflenet_2": (3, 11, 3, 0), "shufflenet_3": (1, 1, 0, 0),
+    "groupnorm_cnn": (3, 3, 0, 0), "vit_module": (5, 7, 7, 2), "vit_sdpa": (5, 7, 7, 2), "gpt_tied": (9, 12, 12, 4),
+    "gpt_packed": (9, 12, 12, 4), "gpt_rms": (9, 13, 14, 4), "gpt_rms_plain": (9, 0, 0, 5), "lstm": (1, 0, 0, 0),
+    "lstm_deep": (4, 0, 4, 0), "gru": (1, 0, 1, 0), "convnext": (2, 3, 3, 0), "llama": (9, 13, 13, 2),
+    "mlp_identity": (2, 2, 2, 2), "mlp_tanh": (2, 0, 2, 0), "mlp_powers": (3, 2, 3, 0), "unet": (4, 4, 1, 1),
+    "resnext": (4, 10, 5, 0), "senet": (2, 3, 1, 0), "weight_norm": (2, 3, 2, 0), "weight_norm_by_hand": (1, 2, 1, 0),
+    "bilinear": (3, 3, 3, 3), "tied_autoencoder": (1, 0, 0, 0), "pixel_shuffle": (2, 2, 0, 0), "channel_split": (1, 1, 0, 0),
+    "cct": (5, 7, 7, 2), "myrtle": (4, 8, 4, 0), "resnet18": (12, 32, 20, 0),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def found():
+    """Model, example and symmetry by name, each made once."""
+    made = {}
+
+    def get(name: str) -> tuple[nn.Module, tuple, Symmetry]:
+        if name not in made:
+            model, args = zoo.build(name)
+            made[name] = (model, args, symmetries(model, args))
+        return made[name]
+
+    return get
+
+
+@pytest.mark.parametrize("name", zoo.ZOO)
+def test_each_kind_keeps_the_function(name, found):
+    model, args, sym = found(name)
+    for kind in ("permutation", "scale", "sign", "linear"):
+        for seed in range(2):
+            twin = sym.act(sym.random(seed, kinds={kind}), model)
+            assert function_error(model, twin, args) < 1e-12, (kind, seed)
+    assert not sym.unknown_ops and not sym.path_only
+
+
+@pytest.mark.parametrize("name", AT_LEAST)
+def test_counts(name, found):
+    spaces = found(name)[2].spaces
+    counts = (
+        sum(s.permutable for s in spaces), sum(s.scales for s in spaces), sum(s.signs for s in spaces),
+        sum(s.linear != "none" for s in spaces),
+    )  # fmt: skip
+    assert all(have >= want for have, want in zip(counts, AT_LEAST[name])), counts
+
+
+@pytest.mark.parametrize("name", zoo.ZOO)
+def test_every_axis_is_moved_or_fixed_with_a_reason(name, found):
+    model, _, sym = found(name)
+    names = {s.name for s in sym.spaces}
+    assert set(dict(model.named_parameters())) <= set(sym.layouts)
+    for parameter, layout in sym.layouts.items():
+        shape = model.state_dict()[parameter].shape
+        assert len(layout.axes) == len(shape)
+        for i, axis in enumerate(layout.axes):
+            for _, leaf in leaves(axis):
+                assert leaf.space in names if isinstance(leaf, Leaf) else leaf.reason
+            assert f"(size {shape[i]})" in sym.explain(parameter, i)
+
+
+@pytest.mark.parametrize("name", ["mlp_bn", "resnet20_a", "vit_module", "llama", "lstm", "densenet"])
+def test_both_fronts_agree(name, found):
+    model, args, sym = found(name)
+    strict = symmetries(model, args, front="export")
+    shape = lambda s: sorted((x.size, x.scales, x.signs, x.linear, len(x.parents)) for x in s.spaces)
+    assert shape(strict) == shape(sym) and strict.dim == sym.dim
+
+
+def test_padded_ends_are_one_space(found):
+    sym = found("resnet20_a")[2]
+    assert {16, 32} <= {s.size for s in sym.spaces}
+    parts = sym.layouts["layers.3.conv2.weight"].axes[0].parts
+    assert sorted(part.ranges for part in parts) == [((0, 8), (24, 32)), ((8, 24),)]
+
+
+def test_meta_models_need_no_weights():
+    with torch.device("meta"):
+        model = zoo.Decoder(zoo.RMS, lambda: zoo.Gated(1024, 4096), False, 24, 1024, 50000, False, kv=2, rotary=False)
+    sym = symmetries(model, torch.zeros(2, 16, dtype=torch.long, device="meta"))
+    assert len(sym.spaces) == 1 + 24 * 5 and sum(p.numel() for p in model.parameters()) > 4e8
+
+
+def test_save_and_load(found, tmp_path):
+    sym = found("resnet20_a")[2]
+    again = Symmetry.load(sym.save(tmp_path / "sym.json"))
+    assert again == sym and again.dim == sym.dim and len(again.to_frame()) == len(sym.spaces)
+
+
+def test_explain_says_who_moves_what(found):
+    sym = found("mlp")[2]
+    assert sym.explain("0.weight", 0).startswith("0.weight[0] (size 8): moved by 0.weight[0]: S(8) x R+^8")
+    assert "relu in 1" in sym.explain("0.weight", 0)
+    assert sym.explain("4.bias", -1) == "4.bias[0] (size 3): fixed, output"
+    assert "2 spaces" in sym.summary() and "0.weight[0]" in sym.summary()
+    with pytest.raises(ValueError, match="parameter must be a name"):
+        sym.explain("nothing", 0)
+    with pytest.raises(ValueError, match="axis must be below"):
+        sym.explain("0.weight", 2)
+    with pytest.raises(ValueError, match="name must be one of the spaces"):
+        sym.space("nothing")
+
+
+def test_dimension_counts_overlaps_once(found):
+    assert found("mlp")[2].dim == 8 + 7
+    assert found("mlp_identity")[2].dim == 25 + 16  # the scales lie inside GL
+    heads = found("vit_module")[2]
+    per_head = [s for s in heads.spaces if s.linear == "general"]
+    # two GL(4) for each of four heads, in which the scales of heads lie; three layer norms whose gains pass scales of 16 units
+    assert len(per_head) == 2 and heads.dim == 2 * 4 * 16 + 3 * 16
+
+
+class Sandwich(nn.Module):
+    """A function between two linear maps."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.a, self.b, self.function = nn.Linear(4, 6), nn.Linear(6, 3), function
+
+    def forward(self, x):
+        return self.b(self.function(self.a(x)))
+
+
+POISON = {
+    "sort": lambda h: F.relu(h).sort(-1)[0],
+    "cumsum": lambda h: F.relu(h).cumsum(-1),
+    "item of a unit": lambda h: F.relu(h) * h[0, 1].item(),
+    "list": lambda h: F.relu(h) * h[0].tolist()[2],
+    "slice written": lambda h: F.relu(h).index_copy(1, torch.tensor([0]), h[:, 1:2]),
+    "looked up": lambda h: F.relu(h)[:, torch.tensor([0, 0, 1, 2, 3, 4])],
+}
+
+
+@pytest.mark.parametrize("how", POISON)
+def test_what_depends_on_order_moves_nothing(how):
+    model, x = Sandwich(POISON[how]).double(), torch.randn(5, 4).double()
+    sym = symmetries(model, x)
+    assert not sym.spaces and sym.dim == 0 and sym.log_size == 0
+
+
+def test_constants_that_differ_hold_units_in_place_but_let_scales_pass():
+    sym = symmetries(Sandwich(lambda h: F.relu(h) * torch.arange(1.0, 7.0)), torch.randn(5, 4))
+    assert [(s.permutable, s.scales) for s in sym.spaces] == [(False, 1)]
+    assert "a constant that differs" in sym.explain("a.weight", 0)
+
+
+def test_an_unknown_operation_is_listed():
+    sym = symmetries(Sandwich(lambda h: torch.fft.fft(h).real), torch.randn(5, 4))
+    assert any("fft" in op for op in sym.unknown_ops) and not sym.spaces
+    assert "operation without a rule" in sym.explain("a.weight", 0) and "without a rule" in sym.summary()
+
+
+def test_reading_a_number_certifies_the_path_only():
+    sym = symmetries(Sandwich(lambda h: F.relu(h) * (2 if F.relu(h).sum() > 0 else 3)), torch.randn(5, 4))
+    assert sym.path_only and any("test_find.py" in note for note in sym.notes)
+    assert [(s.permutable, s.scales) for s in sym.spaces] == [(True, 0)]
+
+
+def test_a_batch_of_one_is_said():
+    sym = symmetries(Sandwich(F.relu), torch.randn(1, 4))
+    assert any("size one" in note for note in sym.notes) and len(sym.spaces) == 1
+
+
+def test_unused_parameters_are_fixed():
+    model = Sandwich(F.relu)
+    model.spare = nn.Linear(6, 6)
+    sym = symmetries(model, torch.randn(5, 4))
+    assert "not used" in sym.explain("spare.weight", 0)
+
+
+def test_thresholds_beyond_the_range_of_measurement_are_not_believed():
+    for function in (lambda h: h.clamp(-1e8, 1e9), lambda h: h.clamp_min(1e-12), lambda h: F.threshold(h, 1e-9, 0.0)):
+        (space,) = symmetries(Sandwich(function), torch.randn(5, 4)).spaces
+        assert (space.scales, space.signs, space.linear) == (0, 0, "none")
+
+
+def test_fixed_leaves_say_why():
+    sym = symmetries(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1)), torch.zeros(2, 3, 5, 5))
+    reasons = {leaf.reason for _, leaf in leaves(sym.layouts["0.weight"].axes[2]) if isinstance(leaf, Fixed)}
+    assert reasons == {"convolution kernel"}
