@@ -7,7 +7,7 @@ from intertwine.dissection.maps import LabelledMaps
 from intertwine.dissection.overlap import Tally
 
 
-def tallied(concept_set, maps, thresholds, batch_size=4, memory=2**28):
+def tallied(concept_set, maps, thresholds, batch_size=4, memory=None):
     tally = Tally(concept_set, thresholds, memory)
     for batch in concept_set.batches(batch_size):
         part = maps[list(batch.index)]

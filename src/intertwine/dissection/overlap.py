@@ -34,7 +34,8 @@ class Tally:
         thresholds: ``(U,)``: a unit is on where its upsampled map is larger. "Larger" leaves a relative margin of
             2^-30, between float32's resolution and float64's: interpolation rounds, and where a map is constant it must
             not push a value that equals the threshold over it.
-        memory: Bytes that the masks of a chunk of images may take.
+        memory: Bytes that the masks of a chunk of images may take; by default 16 MB on a CPU, whose caches they then
+            nearly fit (twice as fast as 256 MB), and 256 MB elsewhere.
 
     Attributes:
         intersection: ``(U, C)`` pixels in both masks.
@@ -43,7 +44,7 @@ class Tally:
         operations: Multiplications and additions done in matrix products.
     """
 
-    def __init__(self, concepts: ConceptSet, thresholds: Tensor, memory: int = 2**28) -> None:
+    def __init__(self, concepts: ConceptSet, thresholds: Tensor, memory: int | None = None) -> None:
         where = thresholds.device
         units, count = len(thresholds), len(concepts.concepts)
         self.intersection = torch.zeros(count, units, dtype=torch.int64, device=where)
@@ -52,7 +53,7 @@ class Tally:
         self.operations = 0
         self._categories = F.one_hot(concepts.category_of.to(where), len(concepts.categories))
         self._limit = thresholds.double() + thresholds.double().abs() * _MARGIN
-        self._memory = memory
+        self._memory = (2**24 if where.type == "cpu" else 2**28) if memory is None else memory
 
     def update(self, batch: LabelledMaps) -> None:
         """Count one batch; its maps must be those that the thresholds belong to.

@@ -63,6 +63,8 @@ class Situation:
 class PlainCNN(nn.Module):
     """Four 3x3 convolutions with ReLUs, the last of which is optional, and ``fc`` at every place; stride 4 in all.
 
+    Batch norm follows all convolutions but the last.
+
     Args:
         concepts: Outputs.
         last_relu: Whether ``relu4`` is there.
@@ -73,6 +75,8 @@ class PlainCNN(nn.Module):
         layers: dict[str, nn.Module] = {}
         for k, (before, after, stride) in enumerate([(3, 16, 2), (16, 32, 1), (32, 64, 2), (64, 64, 1)], 1):
             layers[f"conv{k}"] = nn.Conv2d(before, after, 3, stride, padding=1)
+            if k < 4:  # it would tie the last layer to its channels
+                layers[f"norm{k}"] = nn.BatchNorm2d(after)
             layers[f"relu{k}"] = nn.ReLU() if k < 4 or last_relu else nn.Identity()
         self.features = nn.Sequential(OrderedDict(layers))
         self.fc = nn.Conv2d(64, concepts, 1)

@@ -1,0 +1,57 @@
+"""What the symmetry group says about a layer's basis, beside what dissection measures."""
+
+import pytest
+import torch
+from torch import nn
+
+from intertwine.dissection import PrivilegedBases, predict, privileged_bases
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 6, 1), nn.Conv2d(6, 6, 1), nn.Tanh(),
+        nn.Conv2d(6, 4, 1), nn.Softplus(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5), nn.ReLU(),
+        nn.Linear(5, 2),
+    ).eval()  # fmt: skip
+
+
+SAYS = {
+    "1": "permutes and rescales",
+    "2": "mixes these channels by general linear maps: no basis is privileged",
+    "4": "permutes and flips",
+    "6": "only permutes these channels",
+    "11": "no symmetry moves these channels",
+}
+
+
+@pytest.mark.parametrize("layer", SAYS)
+def test_predictions_follow_the_activation(model, layer):
+    assert SAYS[layer] in predict(model, layer, torch.rand(2, 3, 12, 10))
+
+
+def test_every_space_has_a_row_or_is_named(model, concept_set):
+    found = privileged_bases(model, concept_set, seeds=2, quantile=0.1)
+    assert {s.layer: s.privileged for s in found.spaces} == {"1": True, "2": False, "4": True, "6": True}
+    assert found.without_maps == ("9.weight[0]",)
+    for space in found.spaces:
+        assert 0 <= space.own <= space.units
+        assert space.trend in ("falls", "rises", "undecided")
+        assert space.agrees is None or isinstance(space.agrees, bool)
+    assert "predicted: the group mixes" in str(found)
+    assert len(found.to_frame()) == 4
+
+
+def test_saving_and_loading(model, concept_set, tmp_path):
+    found = privileged_bases(model, concept_set, seeds=2, quantile=0.1)
+    assert PrivilegedBases.load(found.save(tmp_path / "bases.json")) == found
+
+
+def test_batch_norm_ties_a_stream_without_activation_to_its_channels():
+    from intertwine.lab.networks import resnet50
+
+    images = torch.rand(2, 3, 32, 32)
+    nets = [resnet50(3, width=2, blocks=(1, 1), stem="small", residual_relu=r).eval() for r in (True, False)]
+    assert "permutes and rescales" in predict(nets[0], "layer2", images)
+    assert "permutes, rescales and flips" in predict(nets[1], "layer2", images)
