@@ -82,8 +82,8 @@ def test_plotly_is_the_installed_one_and_small_enough():
 
 
 def test_tables_show_numbers_flags_and_gaps():
-    table = Table(["x"], [[0.12345], [1234], [True], [None], [float("nan")], ["s"]], digits=2)
-    assert [table.cell(row[0]) for row in table.rows] == ["0.12", "1,234", "yes", "", "", "s"]
+    table = Table(["x"], [[0.12345], [1234], [True], [None], [float("nan")], ["s"], [-0.001]], digits=2)
+    assert [table.cell(row[0]) for row in table.rows] == ["0.12", "1,234", "yes", "", "", "s", "0.00"]
     with pytest.raises(ValueError, match=r"rows must have 1 cells.*Got 2"):
         Table(["x"], [[1, 2]])
 

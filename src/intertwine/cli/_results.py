@@ -97,4 +97,4 @@ def _score(comparison: Comparison, measure: str, i: int, j: int) -> str:
     score, chance = float(comparison.scores[measure][i, j]), comparison.chance[measure]
     if score != score:
         return "-"
-    return f"{score:.3f}" if chance is None else f"{score:.3f} ({float(chance[i, j]):.3f})"
+    return f"{score:.3f}" if chance is None else f"{score:.3f} ({round(float(chance[i, j]), 3) + 0.0:.3f})"

@@ -43,7 +43,7 @@ def tell(text: str) -> None:
 
 def _cell(value: Any) -> str:
     if isinstance(value, float):
-        return "" if value != value else f"{value:.3f}"
+        return "" if value != value else f"{round(value, 3) + 0.0:.3f}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 

@@ -53,9 +53,16 @@ def demo(
 
 
 def _trained(seed: int, out: Path) -> "Training":
+    import torch
+
     from ..lab import training
 
-    return training.train(_MODEL, "digits", "digits", seed=seed, out=out / f"seed{seed}.safetensors", device="cpu")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # layers this small only wait for other threads, above all on a busy machine
+    try:
+        return training.train(_MODEL, "digits", "digits", seed=seed, out=out / f"seed{seed}.safetensors", device="cpu")
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _what_to_look_at(page: Path) -> str:

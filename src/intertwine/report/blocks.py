@@ -102,7 +102,7 @@ class Table(Block):
         if isinstance(value, bool):
             return "yes" if value else "no"
         if isinstance(value, float):
-            return f"{value:.{self.digits}f}"
+            return f"{round(value, self.digits) + 0.0:.{self.digits}f}"  # no "-0.000"
         return f"{value:,}" if isinstance(value, int) else str(value)
 
 

@@ -122,10 +122,15 @@ def heatmap(
         trace |= {"texttemplate": "%{z:.2f}", "textfont": {"size": 11}}
     layout = {
         "margin": {"l": 10, "r": 10, "t": 10, "b": 10},
-        "xaxis": {**_names_axis(columns), "title": {"text": label(column_title)}, "showgrid": False, "tickangle": -45},
+        "xaxis": {
+            **_names_axis(columns),
+            "title": {"text": label(column_title), "standoff": 14},
+            "showgrid": False,
+            "tickangle": -45,
+        },
         "yaxis": {
             **_names_axis(rows),
-            "title": {"text": label(row_title)},
+            "title": {"text": label(row_title), "standoff": 14},
             "showgrid": False,
             "range": [len(rows) - 0.5, -0.5],  # the first row on top
         },
