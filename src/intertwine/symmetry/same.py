@@ -13,11 +13,11 @@ from .._result import Result
 from ..testing import function_error
 from .action import act, moved, tensors_of
 from .blocks import blocks
-from .canonical import balanced, check_weights, slices
+from .canonical import balanced, check_weights
 from .element import Element
 from .folding import Folded, fold
 from .matching import distance, match, monomial
-from .spaces import Space
+from .refit import refit
 from .transformation import Transformation, identity, with_parts
 
 if TYPE_CHECKING:
@@ -173,11 +173,9 @@ def _closest(a: Folded, b: Folded) -> tuple[Transformation, float]:
     if best is None or in_place < residual:  # merged in place: balancing only blurs what the units share
         return identity(a.sym), in_place
     g = ~to_b @ (_lifted(best, a.sym) @ to_a)
-    refit = _refit_bases(a, b, g)
-    if refit is not g:
-        near = moved(a.sym, to_b @ refit, a.state)
-        residual = min(residual, distance({**normal_a, **near}, normal_b))
-    return refit, residual
+    g = refit(a.sym, a.state, b.state, g)
+    near = moved(a.sym, to_b @ g, a.state)
+    return g, min(residual, distance({**normal_a, **near}, normal_b))
 
 
 def _lifted(g: Transformation, sym: Symmetry) -> Transformation:
@@ -195,33 +193,6 @@ def _lifted(g: Transformation, sym: Symmetry) -> Transformation:
 def _matrix(e: Element) -> Tensor:
     eye = torch.eye(e.permutation.shape[-1], dtype=torch.float64)
     return e.signs[0][..., :, None] * eye[e.permutation]
-
-
-def _refit_bases(a: Folded, b: Folded, g: Transformation) -> Transformation:
-    """``g`` with the matrices of linear spaces fitted to the slices that they multiply, by least squares."""
-    for space in a.sym.spaces:
-        if space.linear == "none":
-            continue
-        near = {**a.state, **moved(a.sym, g, a.state)}
-        x, y = _stack(a.sym, near, space), _stack(b.sym, b.state, space)
-        if x is None or y is None:
-            continue
-        cross, gram = y @ x.mT, x @ x.mT
-        if space.linear == "orthogonal":
-            u, _, vh = torch.linalg.svd(cross)
-            fitted = u @ vh
-        else:
-            fitted = cross @ torch.linalg.pinv(gram, rtol=1e-12, hermitian=True)
-            if not bool((torch.linalg.cond(fitted) < 1e6).all()):
-                continue
-        g = with_parts(identity(a.sym), space.name, linear=fitted) @ g
-    return g
-
-
-def _stack(sym: Symmetry, state: Mapping[str, Tensor], space: Space) -> Tensor | None:
-    """Slices of a linear space of variance +1, side by side, ``(p..., n, a)``."""
-    parts = [x for _, x, leaf in slices(sym, state, space) if leaf.variance == 1]
-    return torch.cat(parts, -1) if parts else None
 
 
 def _deviation(a: Folded, b: Folded, g: Transformation) -> float:
