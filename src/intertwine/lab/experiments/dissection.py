@@ -206,6 +206,7 @@ def dissect_situations(
     situations: Sequence[Situation] = SITUATIONS,
     *,
     epochs: int = 12,
+    rotation_seeds: int = 5,
     progress: bool = False,
     **options: Any,
 ) -> dict[tuple[str, str], list[Dissection]]:
@@ -217,6 +218,7 @@ def dissect_situations(
         seeds: Seeds of the networks.
         situations: Which networks.
         epochs: Passes over the training images.
+        rotation_seeds: Random rotations for each power.
         progress: Whether to show how far it is.
         options: For ``intertwine.dissect``.
 
@@ -235,7 +237,7 @@ def dissect_situations(
                 if layer is None:
                     continue
                 name = f"{situation.name}, seed {seed} (mAP {score:.2f})"
-                result = dissect(model, layer, test, name=name, progress=progress, **options)
+                result = dissect(model, layer, test, seeds=rotation_seeds, name=name, progress=progress, **options)
                 found.setdefault((situation.name, place), []).append(result)
     return found
 

@@ -1,0 +1,106 @@
+"""The page of a dissection: headline, curves, wall of pictures, hostile names; drawn in a real browser."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from intertwine.dissection import Concept, TensorConcepts, dissect
+from intertwine.report import load_result, page_of, render, write_page
+from intertwine.report.dissection import headline
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def found():
+    g = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (10, 3, 16, 16), dtype=torch.uint8, generator=g)
+    blocks = torch.randint(-1, 4, (10, 2, 4, 4), generator=g)
+    concepts = [Concept(HOSTILE, "kind"), Concept("b", "kind"), Concept("c", "<b>"), Concept("d", "<b>")]
+    data = TensorConcepts(images, blocks.repeat_interleave(4, 2).repeat_interleave(4, 3), concepts, name="made <i>")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU())
+    return dissect(model, "1", data, quantile=0.1, seeds=2, pictures=3, name=HOSTILE)
+
+
+def kinds(blocks):
+    names = []
+    for block in blocks:
+        names.append(block.kind)
+        for inner in (getattr(block, "blocks", ()), *getattr(block, "tabs", {}).values()):
+            names += kinds(inner)
+    return names
+
+
+def test_the_page_has_curves_bars_and_a_wall_for_each_basis(found):
+    seen = kinds(page_of(found).blocks)
+    assert seen.count("wall") == 3
+    assert seen.count("figure") == 3
+
+
+def test_headline_follows_the_interval(found):
+    assert "of 6 units" in headline(found)
+    assert {"falls": "loses", "rises": "gains", "undecided": "no clear difference"}[found.trend] in headline(found)
+    arms = [a for a in found.arms if a.arm.alpha == 0 or a.arm.kind == "g_relu"]
+    assert "No rotation was asked for" in headline(replace(found, arms=tuple(arms)))
+    one = [a for a in found.arms if a.arm.seed == 0 and a.arm.kind == "rotation"]
+    assert "one rotation tried" in headline(replace(found, arms=tuple(one)))
+
+
+def test_headline_words_for_all_trends(found):
+    def with_iou(own, turned):
+        arms = [replace(a, iou=(own if a.arm.alpha == 0 else turned,) * 6) for a in found.arms]
+        return headline(replace(found, arms=tuple(arms)))
+
+    assert "loses detectors" in with_iou(0.5, 0.01)
+    assert "gains detectors" in with_iou(0.01, 0.5)
+    assert "no clear difference" in with_iou(0.5, 0.5)
+
+
+def test_prediction_command_and_failed_equality_are_shown(found):
+    said = replace(found, settings={**found.settings, "prediction": "so and so", "command": "intertwine dissect x"})
+    text = render(page_of(said))
+    assert "so and so" in text
+    assert "intertwine dissect x" in text
+    broken = [replace(a, iou=(0.9,) * 6) if a.arm.kind == "g_relu" else a for a in found.arms]
+    assert "NOT as they are" in render(page_of(replace(found, arms=tuple(broken))))
+
+
+def test_names_are_escaped_and_the_page_is_small(found, tmp_path):
+    path = write_page(found, tmp_path / "page.html")
+    text = path.read_text()
+    assert HOSTILE not in text
+    assert path.stat().st_size < 5_000_000
+    saved = found.save(tmp_path / "results.json")
+    assert render(page_of(load_result(saved))) == text
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(not Path(CHROMIUM).exists(), reason="no chromium on this machine (apt-get install chromium)")
+def test_pictures_and_plots_appear_in_a_browser(found, tmp_path):
+    playwright = pytest.importorskip("playwright.sync_api")
+    path = write_page(found, tmp_path / "page.html")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        trouble, asked = [], []
+        page.on("console", lambda m: trouble.append(m.text) if m.type == "error" else None)
+        page.on("pageerror", lambda e: trouble.append(str(e)))
+        page.on("request", lambda r: asked.append(r.url) if not r.url.startswith(("file:", "data:", "blob:")) else None)
+        page.goto(path.as_uri())
+        page.wait_for_selector("html[data-ready]")
+        sizes = page.eval_on_selector_all(".wall img", "images => images.map(i => i.naturalWidth)")
+        plots = page.eval_on_selector_all(".plot", "plots => plots.map(p => p.querySelectorAll('svg').length)")
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        browser.close()
+    assert not trouble
+    assert not asked
+    assert len(sizes) >= 9
+    assert min(sizes) > 50
+    assert min(plots) > 0
+    assert wide <= 1280
