@@ -28,7 +28,7 @@ def test_calls_name_module_line_and_parameters():
     relu = next(c for c in program.calls if c.op == "aten::relu")
     assert relu.module == "" and relu.line.startswith("test_capture.py:")
     products = [c for c in program.calls if c.op == "aten::addmm"]
-    assert [program.parameters_of(c) for c in products][0] == ("stem.bias", "stem.weight")
+    assert program.parameters_of(products[0]) == ("stem.bias", "stem.weight")
     assert [c.module for c in products] == ["stem", "a", "b", "head"]
 
 
@@ -126,7 +126,7 @@ def test_numbers_of_constants_are_no_reads():
 
 
 def test_export_refuses_control_flow_on_data_and_says_where():
-    with pytest.raises(CaptureError, match=r"test_capture.py:\d+.*front='record'"):
+    with pytest.raises(CaptureError, match=r"test_capture\.py:\d+.*front='record'"):
         capture(Reads(READERS["bool"]), (torch.randn(3, 4),), front="export")
 
 
@@ -137,7 +137,7 @@ def test_a_model_that_fails_names_module_and_line():
 
 
 def test_refusals():
-    with pytest.raises(TypeError, match="model must be a torch.nn.Module"):
+    with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module"):
         capture(lambda x: x, (torch.zeros(2),))
     with pytest.raises(ValueError, match="front must be"):
         capture(nn.Identity(), (torch.zeros(2),), front="magic")

@@ -16,7 +16,7 @@ _spec = importlib.util.spec_from_file_location("symmetry_zoo", Path(__file__).wi
 zoo = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(zoo)
 
-# at least: permutable spaces, scale generators, sign generators, spaces with linear maps. Padded segments count as one space,
+# at least: permutable spaces, scale and sign generators, spaces with linear maps. Padded segments are one space,
 # so ResNet20 A has 12 spaces with the dimension that 14 would have.
 AT_LEAST = {
     "mlp": (2, 2, 0, 0), "mlp_bn": (2, 4, 2, 0), "mlp_gelu_ln": (2, 0, 0, 0), "vgg_bn": (3, 5, 2, 0),
@@ -27,7 +27,8 @@ AT_LEAST = {
     "lstm_deep": (4, 0, 4, 0), "gru": (1, 0, 1, 0), "convnext": (2, 3, 3, 0), "llama": (9, 13, 13, 2),
     "mlp_identity": (2, 2, 2, 2), "mlp_tanh": (2, 0, 2, 0), "mlp_powers": (3, 2, 3, 0), "unet": (4, 4, 1, 1),
     "resnext": (4, 10, 5, 0), "senet": (2, 3, 1, 0), "weight_norm": (2, 3, 2, 0), "weight_norm_by_hand": (1, 2, 1, 0),
-    "bilinear": (3, 3, 3, 3), "tied_autoencoder": (1, 0, 0, 0), "pixel_shuffle": (2, 2, 0, 0), "channel_split": (1, 1, 0, 0),
+    "bilinear": (3, 3, 3, 3), "tied_autoencoder": (1, 0, 0, 0), "pixel_shuffle": (2, 2, 0, 0),
+    "channel_split": (1, 1, 0, 0),
     "cct": (5, 7, 7, 2), "myrtle": (4, 8, 4, 0), "resnet18": (12, 32, 20, 0),
 }  # fmt: skip
 
@@ -127,7 +128,7 @@ def test_dimension_counts_overlaps_once(found):
     assert found("mlp_identity")[2].dim == 25 + 16  # the scales lie inside GL
     heads = found("vit_module")[2]
     per_head = [s for s in heads.spaces if s.linear == "general"]
-    # two GL(4) for each of four heads, in which the scales of heads lie; three layer norms whose gains pass scales of 16 units
+    # two GL(4) for each of four heads, in which the scales of heads lie; three gains that pass scales
     assert len(per_head) == 2 and heads.dim == 2 * 4 * 16 + 3 * 16
 
 

@@ -91,8 +91,8 @@ def mlp_prelu():
 def vgg_bn():
     block = lambda i, o: [nn.Conv2d(i, o, 3, padding=1), nn.BatchNorm2d(o), nn.ReLU(inplace=True)]
     return nn.Sequential(
-        *block(3, 6), nn.MaxPool2d(2), *block(6, 8), nn.MaxPool2d(2), nn.Flatten(), nn.Dropout(), nn.Linear(32, 5), nn.ReLU(),
-        nn.Linear(5, 3),
+        *block(3, 6), nn.MaxPool2d(2), *block(6, 8), nn.MaxPool2d(2), nn.Flatten(), nn.Dropout(),
+        nn.Linear(32, 5), nn.ReLU(), nn.Linear(5, 3),
     )  # fmt: skip
 
 
@@ -298,8 +298,8 @@ def instance_norm():
 @entry("conv1d", 2, 3, 12)
 def conv1d():
     return nn.Sequential(
-        nn.Conv1d(3, 6, 3), nn.ReLU(), nn.AvgPool1d(2), nn.ConvTranspose1d(6, 6, 3, groups=2), nn.ELU(), nn.Conv1d(6, 2, 1),
-        nn.Flatten(), nn.Linear(14, 3),
+        nn.Conv1d(3, 6, 3), nn.ReLU(), nn.AvgPool1d(2), nn.ConvTranspose1d(6, 6, 3, groups=2), nn.ELU(),
+        nn.Conv1d(6, 2, 1), nn.Flatten(), nn.Linear(14, 3),
     )  # fmt: skip
 
 

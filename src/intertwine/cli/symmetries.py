@@ -43,7 +43,7 @@ def symmetries(
       intertwine symmetries --model resnet20 --out resnet20.html
       intertwine symmetries --model mypackage.nets:decoder --input-shape 2,16 --tokens 50000 --meta
       intertwine symmetries --model resnet20 --explain layer1.0.conv1.weight
-    """
+    """  # noqa: DOC501
     from .. import symmetry
     from ._show import print_json, tell
 
@@ -82,7 +82,11 @@ def _known(sym: Any, name: str) -> str:
 
 
 def _example(spec: str, data: str | None, shape: str | None, tokens: int | None, meta: bool) -> Any:
-    """The example that was asked for, or else one of the built-in network's own shape."""
+    """The example that was asked for, or else one of the built-in network's own shape.
+
+    Raises:
+        ValueError: If the shape does not read, or nothing says which shape.
+    """
     import torch
 
     from ._models import is_builtin

@@ -24,24 +24,26 @@ def capture(
 ) -> Program:
     """Run ``model`` once in evaluation mode, without gradients, and list what it did.
 
-    ``"record"`` follows one real run operation by operation; control flow that depends on the data follows the path taken,
-    and ``Program.reads`` names the lines. ``"export"`` asks ``torch.export`` first, which refuses such control flow, and records
+    ``"record"`` follows one real run operation by operation; control flow that depends on the data follows the path
+    taken,
+    and ``Program.reads`` names the lines. ``"export"`` asks ``torch.export`` first, which refuses such control flow,
+    and records
     the exported graph. ``"auto"`` records: a run without such reads is as strict.
 
     Args:
-        model: Any module; its mode, hooks and parameters are as before afterwards. On the meta device nothing is computed.
+        model: Any module; its mode, hooks and parameters are as before afterwards. On the meta device nothing is
+            computed.
         args: Positional arguments of its ``forward``.
         kwargs: Keyword arguments.
         front: Which front-end.
 
     Returns:
-        The program.
+        The program. Models that fail on the example, return no tensor or hold sparse or quantised tensors are a
+        ``CaptureError``, as is control flow on data with ``"export"``.
 
     Raises:
         ValueError: If ``front`` is none of the three.
         TypeError: If ``model`` is not a module.
-        CaptureError: If the model fails on the example, returns no tensor, holds sparse or quantised tensors, or (export only)
-            its control flow depends on the data.
 
     Example:
         >>> program = capture(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), (torch.zeros(2, 3),))
@@ -62,7 +64,11 @@ def capture(
 
 
 def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Program:
-    """Record one run of ``model`` as it is."""
+    """Record one run of ``model`` as it is.
+
+    Raises:
+        CaptureError: If the model fails.
+    """
     recorder = Recorder()
     states, aliases = declare_states(recorder, model)
     inputs = tuple(recorder.declare(t, "input", str(i)) for i, t in enumerate(tensors([args, kwargs])))
@@ -82,11 +88,7 @@ def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Program
 
 
 def declare_states(recorder: Recorder, model: nn.Module) -> tuple[dict[str, Ref], dict[str, str]]:
-    """Declare parameters and buffers; tied ones are declared once, under the first name.
-
-    Raises:
-        CaptureError: If two of them share memory in part.
-    """
+    """Declare parameters and buffers; tied ones are declared once, under the first name."""
     states: dict[str, Ref] = {}
     aliases: dict[str, str] = {}
     first: dict[int, str] = {}
@@ -121,7 +123,7 @@ def _check_memory(tensor: Tensor, name: str, taken: dict[int, list[tuple[Geometr
     for place, other in here:
         if overlap(place, geometry(tensor)):
             raise CaptureError(
-                f"parameters and buffers must not share memory in part. Got {name} and {other}. Clone one of them, or tie them "
+                f"parameters and buffers must not share memory in part. Got {name} and {other}. Clone one, or tie them "
                 "as one parameter."
             )
     here.append((geometry(tensor), name))
@@ -151,8 +153,7 @@ def finish(
     outputs = tuple(ref for t in found if (ref := recorder.ref(t)) is not None)
     reads = tuple(dict.fromkeys(recorder.reads))
     notes += [
-        f"{line} takes a number out of a tensor that depends on parameters or inputs: certified for the path of this run only"
-        for line in reads
+        f"{line} takes a number out of a tensor that varies: only the path of this run is certified" for line in reads
     ]
     floats = [d for d in recorder.dtypes if d.is_floating_point] or [torch.get_default_dtype()]
     lowest = max(floats, key=lambda d: torch.finfo(d).eps)
@@ -178,8 +179,8 @@ def _check_states(model: nn.Module) -> None:
         if tensor.layout != torch.strided or tensor.is_quantized:
             kind = "quantised" if tensor.is_quantized else str(tensor.layout)
             raise CaptureError(
-                f"parameters must be dense floating-point tensors. Got {kind} {name}. Scalings leave its grid; convert it to "
-                "dense floating point first."
+                f"parameters must be dense floating-point tensors. Got {kind} {name}. Scalings leave its grid; convert "
+                "it to dense floating point first."
             )
         plain = type(tensor) in (Tensor, nn.Parameter) or isinstance(tensor, nn.Buffer)
         if not plain and hasattr(type(tensor), "__torch_dispatch__") and not isinstance(tensor, nn.Parameter):

@@ -88,6 +88,6 @@ def _refusal(error: Exception) -> str:
     first = next((part.strip() for part in text.splitlines() if part.strip()), type(error).__name__)
     place = f" at {line}" if line else ""
     return (
-        f"model must be exportable for front='export'. Got {type(error).__name__}{place}: {first[:200]} If its control flow "
-        "depends on the data, use front='record': it certifies the path that the example takes."
+        f"model must be exportable for front='export'. Got {type(error).__name__}{place}: {first[:200]} If its control "
+        "flow depends on the data, use front='record': it certifies the path that the example takes."
     )

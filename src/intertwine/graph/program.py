@@ -80,7 +80,8 @@ class Program:
         states: State-dict name to value, for parameters and buffers (tied names once).
         aliases: Tied names to the name in ``states``.
         taps: Module name, with ``#k`` for the k-th call where there are several, to the first tensor that it returned.
-        reads: Lines that took a number out of an activation; the run is certified for this path only where there are any.
+        reads: Lines that took a number out of an activation; the run is certified for this path only where there are
+            any.
         dtype: Lowest floating-point precision that was seen.
         notes: What a reader should know.
         front: ``"record"`` or ``"export"``.
@@ -110,11 +111,7 @@ class Program:
         return tuple(dict.fromkeys(found))
 
     def before(self, tap: str) -> tuple[Call, ...]:
-        """The calls that the value at ``tap`` depends on, in order.
-
-        Raises:
-            ValueError: If ``tap`` names no module call of this run.
-        """
+        """The calls that the value at ``tap`` depends on, in order. Unknown taps are a ``ValueError``."""
         wanted = {self._tap(tap).id}
         needed = []
         for call in reversed(self.calls):
@@ -124,11 +121,7 @@ class Program:
         return tuple(reversed(needed))
 
     def is_cut_vertex(self, tap: str) -> bool:
-        """Whether everything that the outputs learn of the inputs passes through the value at ``tap``.
-
-        Raises:
-            ValueError: If ``tap`` names no module call of this run.
-        """
+        """Whether everything that the outputs learn of the inputs passes the value at ``tap`` (which must exist)."""
         blocked = self._tap(tap).id
         reached = {ref.id for ref in self.inputs} - {blocked}
         for call in self.calls:

@@ -22,7 +22,8 @@ class Recorder(TorchDispatchMode):
     """Records every operation on tensors that depend on a parameter or a user input.
 
     Constants are followed by value: an operation on constants alone is not recorded, its result is read when it meets
-    something that varies. Writes in place make a new value; another view of overwritten memory that is read later is recorded
+    something that varies. Writes in place make a new value; another view of overwritten memory that is read later is
+    recorded
     as the result of an operation ``intertwine::overwritten`` that nobody has a rule for.
     """
 
@@ -99,7 +100,7 @@ class Recorder(TorchDispatchMode):
         return result
 
     def _follow_constants(self, func: Any, arguments: dict, result: Any) -> None:
-        """Keep the values of what buffers alone determine: a slice of a buffer shares its memory, so it must be known."""
+        """Keep the values of what buffers alone determine: a slice of a buffer shares its memory."""
         for tensor in tensors(result):
             self._new(tensor, self._constant_value(tensor))
         for tensor in _written(func, arguments):

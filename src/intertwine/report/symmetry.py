@@ -31,8 +31,8 @@ def symmetry_page(sym: Symmetry) -> Page:
     table = [[row[c] for c in columns] for row in rows(sym)]
     blocks: list[Block] = [
         Paragraph(
-            f"{len(sym.spaces)} hidden spaces can move without changing the function: {sym.dim:,} continuous dimensions "
-            f"and {_power_of_ten(sym.log_size)} discrete elements.",
+            f"{len(sym.spaces)} hidden spaces can move without changing the function: {sym.dim:,} continuous "
+            f"dimensions and {_power_of_ten(sym.log_size)} discrete elements.",
             "verdict",
         ),
         *(Paragraph(f"Note: {note}", "note") for note in sym.notes),
@@ -44,12 +44,13 @@ def symmetry_page(sym: Symmetry) -> Page:
         Heading("Where the spaces live"),
         _graph(sym),
         Heading("The group of each space, and what restricts it"),
-        Table(columns, table, caption="Copies: a space with parents has an element of its own for each of their units."),
+        Table(columns, table, caption="Copies: a space with parents has one element for each of their units."),
         Details("Every axis that stays where it is", [_fixed(sym)]),
         Facts(
             {
                 "captured by": sym.front, "lowest precision": str(sym.dtype).removeprefix("torch."),
-                "path only": "yes" if sym.path_only else "no", "tensors": len(sym.layouts), "tied names": len(sym.aliases),
+                "path only": "yes" if sym.path_only else "no",
+                "tensors": len(sym.layouts), "tied names": len(sym.aliases),
             },
             "How this was found",
         ),
@@ -101,10 +102,10 @@ def _graph(sym: Symmetry) -> Figure:
     step = max(1, -(-len(tensors) // 40))
     layout = {
         "margin": {"l": 10, "r": 10, "t": 10, "b": 10},
-        "xaxis": {"tickmode": "array", "tickvals": list(range(0, len(tensors), step)), "tickangle": -60, "automargin": True,
-                  "ticktext": [label(t, 30) for t in tensors[::step]], "zeroline": False},
-        "yaxis": {"tickmode": "array", "tickvals": list(range(len(sym.spaces))), "autorange": "reversed", "automargin": True,
-                  "ticktext": [label(s.name, 34) for s in sym.spaces], "zeroline": False},
+        "xaxis": {"tickmode": "array", "tickvals": list(range(0, len(tensors), step)), "tickangle": -60,
+                  "automargin": True, "ticktext": [label(t, 30) for t in tensors[::step]], "zeroline": False},
+        "yaxis": {"tickmode": "array", "tickvals": list(range(len(sym.spaces))), "autorange": "reversed",
+                  "automargin": True, "ticktext": [label(s.name, 34) for s in sym.spaces], "zeroline": False},
     }  # fmt: skip
     return Figure(
         {"data": traces, "layout": layout},

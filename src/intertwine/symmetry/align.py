@@ -1,11 +1,12 @@
 """Bringing axes into one form: aligning two, slicing one, splitting one into factors.
 
-Where the forms differ, spaces split until they agree; where they cannot agree, ``Misfit`` is raised and the caller fixes what
+Where the forms differ, spaces split until they agree; where they cannot agree, ``Misfit`` is raised and the caller
+fixes what
 is involved.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 from .pool import Pool
@@ -75,7 +76,7 @@ def slice_axis(pool: Pool, axis: Axis, start: int, stop: int) -> Axis:
         return pool.resolve((Flat(stop - start, head.zero), *rest))
     if isinstance(head, Slot):
         bounds = [0, start, stop, head.size]
-        pool.cut(head.space, tuple(hi - lo for lo, hi in zip(bounds, bounds[1:]) if hi > lo))
+        pool.cut(head.space, tuple(hi - lo for lo, hi in pairwise(bounds) if hi > lo))
         return slice_axis(pool, axis, start * inner, stop * inner)
     pieces, at = [], 0
     for part in head.parts:
@@ -159,7 +160,7 @@ def _piecewise(pool: Pool, a: Axis, b: Axis, pair: Pair) -> Axis:
     """Combine two axes of one length, of which one starts with segments, piece by piece."""
     cuts = sorted({*_boundaries(a), *_boundaries(b)})
     pieces = []
-    for start, stop in zip(cuts, cuts[1:]):
+    for start, stop in pairwise(cuts):
         x, y = slice_axis(pool, a, start, stop), slice_axis(pool, b, start, stop)
         pieces.append(zip_axes(pool, x, y, pair))
     return segments(pieces)
@@ -173,7 +174,11 @@ def _boundaries(axis: Axis) -> list[int]:
 
 
 def _equal_heads(a: Axis, b: Axis) -> tuple[Axis, Axis, Axis, Axis]:
-    """The shortest prefixes of equal length, and what follows them."""
+    """The shortest prefixes of equal length, and what follows them.
+
+    Raises:
+        Misfit: If there are none.
+    """
     i = j = 1
     while (size_a := axis_size(a[:i])) != (size_b := axis_size(b[:j])):
         if size_a < size_b and i < len(a):

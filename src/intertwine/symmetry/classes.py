@@ -153,7 +153,7 @@ def _leaves(engine: Engine, states: dict[str, Value]) -> dict[int, Leaf]:
 
 
 def _placed(axis: Axis, place: str = "") -> Iterator[tuple[str, Slot]]:
-    """Every slot of an axis with its place: ``.1`` for the second factor or segment; empty where it is the whole axis."""
+    """Every slot of an axis with its place: ``.1`` for the second factor or segment, empty if there is one."""
     alone = len(axis) == 1
     for i, factor in enumerate(axis):
         here = place if alone else f"{place}.{i}"

@@ -1,8 +1,11 @@
 r"""How large the group is: dimension of its continuous part and size of its discrete part, overlaps counted once.
 
-A generator on a space with parents is one number for every unit and every unit of the parents: a function on a product of
-finite sets. Over any field, functions on a set are the constants plus those that vanish at the first unit, so functions on a product
-split into one component for each subset ``U`` of the factors, of size ``prod_{u in U} (n_u - 1)``. The action on tensors respects the
+A generator on a space with parents is one number for every unit and every unit of the parents: a function on a
+product of
+finite sets. Over any field, functions on a set are the constants plus those that vanish at the first unit, so
+functions on a product
+split into one component for each subset ``U`` of the factors, of size ``prod_{u in U} (n_u - 1)``. The action on
+tensors respects the
 split, so the number of independent directions is
 
     sum_U  rank(M_U) * prod_{u in U} (n_u - 1)
@@ -41,7 +44,7 @@ def continuous(spaces: Sequence[Space], layouts: Mapping[str, Layout]) -> int:
 
 
 def log_discrete(spaces: Sequence[Space], layouts: Mapping[str, Layout]) -> float:
-    """Natural logarithm of the number of permutations and independent signs (those inside O(n) and GL(n) are not counted)."""
+    """Natural logarithm of the number of permutations and independent signs outside O(n) and GL(n)."""
     sizes = {s.name: s.size for s in spaces}
     monomial = [s for s in spaces if s.linear == "none"]
     permutations = sum(lgamma(s.size + 1) * prod(sizes[p] for p in s.parents) for s in monomial if s.permutable)

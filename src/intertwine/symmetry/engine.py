@@ -1,6 +1,7 @@
 """The engine: walks through a program until the structure of its spaces no longer changes, collecting equations.
 
-Rules (``rules/``) speak to it in a few words: the value behind a reference, aligning axes, and what an operation takes away
+Rules (``rules/``) speak to it in a few words: the value behind a reference, aligning axes, and what an operation
+takes away
 from the leaves of an axis (``hold`` its order, ``fix`` it altogether, ``monomial``, ``no_scale``, ``no_sign``).
 """
 
@@ -124,7 +125,7 @@ class Engine:
         return map_slots(axis, lambda s: Slot(s.space, s.size))
 
     def mix(self, tensor: Sequence[Axis], axis: Axis) -> None:
-        """Units of ``axis`` are mixed in ``tensor``: other spaces there cannot have an element of their own for each of them."""
+        """Units of ``axis`` are mixed in ``tensor``: other spaces there have one element for all of them."""
         if any(True for _ in slots(axis)):
             self.mixed.append((tuple(tensor), axis))
 
@@ -243,8 +244,8 @@ class Engine:
     def _pass(self, run: Callable[["Engine", Call], Sequence[Any]]) -> None:
         for name in self.program.states:
             self.state(name)
-        for self.index, call in enumerate(self.calls):
-            self.call = call
+        for index, call in enumerate(self.calls):
+            self.index, self.call = index, call
             for ref, value in zip(call.outputs, run(self, call)):
                 if ref is not None:
                     self.values[ref.id] = value

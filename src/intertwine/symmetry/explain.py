@@ -15,7 +15,7 @@ __all__ = ["explain", "group_of", "leaves", "rows", "summary"]
 
 
 def leaves(axis: Axis, path: str = "") -> Iterator[tuple[str, Leaf | Fixed]]:
-    """Every leaf of an axis with its place in words, such as ``" part 1 factor 0"`` (empty where the axis is one leaf)."""
+    """Every leaf of an axis with its place in words, such as ``" rows 0:8 factor 1"`` (empty if it is the axis)."""
     if isinstance(axis, Leaf | Fixed):
         yield path, axis
     elif isinstance(axis, Product):
@@ -76,10 +76,11 @@ def summary(sym: Symmetry) -> str:
     columns = ["space", "size", "group", "scales", "signs", "axes", "restricted by"]
     table = [columns] + [[str(row[c]) for c in columns] for row in rows(sym)]
     widths = [max(len(line[i]) for line in table) for i in range(len(columns))]
+    precision = str(sym.dtype).removeprefix("torch.")
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths)).rstrip() for line in table]
     lines.append(
         f"{len(sym.spaces)} spaces, dimension {sym.dim}, log of discrete size {sym.log_size:.1f}, "
-        f"{len(sym.fixed)} fixed axes, captured by {sym.front}, lowest precision {str(sym.dtype).removeprefix('torch.')}"
+        f"{len(sym.fixed)} fixed axes, captured by {sym.front}, lowest precision {precision}"
     )
     if sym.unknown_ops:
         lines.append(f"operations without a rule (what they touch is fixed): {', '.join(sym.unknown_ops)}")

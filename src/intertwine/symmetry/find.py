@@ -1,4 +1,4 @@
-"""Find the symmetries of a model: capture its program, walk the engine through it, and describe what is free to move."""
+"""Find the symmetries of a model: capture its program, walk the engine through it, and describe what moves."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,24 +18,25 @@ __all__ = ["symmetries", "symmetries_of"]
 def symmetries(model: nn.Module, example_inputs: Any, front: Literal["auto", "record", "export"] = "auto") -> Symmetry:
     """Find the group of weight-space symmetries that a model's architecture has.
 
-    Every function that the model computes on tensors of the example's shapes stays exactly the same under the group, whatever
-    the weights. Where the papers treat chains of layers (v2 3.2, E.4-E.6, E.47; v1 E.26), this reads the group off the operations
-    that the model runs: which axes of which parameters must move together, and what each operation lets through. Operations without
+    Every function that the model computes on tensors of the example's shapes stays exactly the same under the group,
+    whatever
+    the weights. Where the papers treat chains of layers (v2 3.2, E.4-E.6, E.47; v1 E.26), this reads the group off
+    the operations
+    that the model runs: which axes of which parameters must move together, and what each operation lets through.
+    Operations without
     a rule fix what they touch and are listed.
 
     Args:
         model: Any module; on the meta device nothing is computed, so a model of any size can be read.
-        example_inputs: A tensor, a tuple or list of positional arguments, or a mapping of keyword arguments. Axes of size one
+        example_inputs: A tensor, a tuple or list of positional arguments, or a mapping of keyword arguments. Axes of
+            size one
             carry no space, so give a batch of at least two.
-        front: ``"record"`` follows one run; ``"export"`` also demands that ``torch.export`` proves the control flow free of data;
+        front: ``"record"`` follows one run; ``"export"`` also demands that ``torch.export`` proves the control flow
+            free of data;
             ``"auto"`` records.
 
     Returns:
         The symmetry.
-
-    Raises:
-        TypeError: If ``model`` is not a module.
-        ValueError: If ``front`` is not one of the three.
 
     Example:
         >>> import torch
@@ -56,7 +57,11 @@ def _warnings(program: Program) -> list[str]:
 
 
 def symmetries_of(program: Program) -> Symmetry:
-    """Find the symmetries of a captured program."""
+    """Find the symmetries of a captured program.
+
+    Raises:
+        RuntimeError: If the search does not end.
+    """
     edits: dict[tuple[str, int], list[list[Edit]]] = {}
     for _ in range(1000):
         engine = Engine(program, edits)

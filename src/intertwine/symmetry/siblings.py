@@ -1,4 +1,7 @@
-"""Segments that always lie side by side are one space: the two zero-padded ends of an option-A shortcut are S(16), not S(8) x S(8)."""
+"""Segments that always lie side by side are one space.
+
+The two zero-padded ends of an option-A shortcut are S(16), not S(8) x S(8).
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any

@@ -26,7 +26,8 @@ __all__ = ["Symmetry"]
 class Symmetry(Result):
     """The group of weight-space symmetries that an architecture has, as found by ``symmetries``.
 
-    It holds names, sizes and exponents only, never a tensor of the model, so it is valid for every checkpoint of the architecture.
+    It holds names, sizes and exponents only, never a tensor of the model, so it is valid for every checkpoint of the
+    architecture.
 
     Attributes:
         spaces: The hidden spaces that the group moves.
@@ -44,6 +45,7 @@ class Symmetry(Result):
         >>> import torch
         >>> from torch import nn
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> from intertwine.symmetry import symmetries
         >>> sym = symmetries(model, torch.zeros(2, 4))
         >>> [(s.name, s.size, s.scales) for s in sym.spaces], sym.dim
         ([('0.weight[0]', 8, 1)], 8)
@@ -88,11 +90,7 @@ class Symmetry(Result):
         return explain.summary(self)
 
     def explain(self, parameter: str, axis: int = 0) -> str:
-        """Why an axis of a parameter moves, and with which space, or why it is fixed.
-
-        Raises:
-            ValueError: If there is no such parameter or axis.
-        """
+        """Why an axis of a parameter moves, and with which space, or why it is fixed."""
         return explain.explain(self, parameter, axis)
 
     def random(self, seed: int = 0, kinds: Collection[str] | None = None, **options: Any) -> Transformation:

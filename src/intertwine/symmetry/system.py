@@ -21,7 +21,8 @@ class Unknown:
 class System:
     """Equations of one pass.
 
-    Variances are kept in a union-find with parity: two leaves have equal or opposite variance; a contradiction means that a
+    Variances are kept in a union-find with parity: two leaves have equal or opposite variance; a contradiction means
+    that a
     matrix must equal its own inverse transpose, so that only orthogonal ones pass.
     """
 

@@ -1,6 +1,7 @@
 """Axis terms: what the engine knows of one tensor axis while it walks through a program.
 
-An axis is a row-major product of factors. A factor is a ``Slot`` (it carries a space), ``Segments`` (a concatenation of axes) or
+An axis is a row-major product of factors. A factor is a ``Slot`` (it carries a space), ``Segments`` (a concatenation
+of axes) or
 ``Flat`` (the tensor is the same all along it). An axis of size one is the empty product.
 """
 
@@ -91,7 +92,7 @@ Axis = tuple[Factor, ...]
 
 @dataclass(frozen=True)
 class Value:
-    """What is known of one tensor: its axes, whether it is all zero, and whether it is a square that nobody has summed yet."""
+    """What is known of one tensor: its axes, whether it is zero, whether it is a square not summed yet."""
 
     axes: tuple[Axis, ...]
     zero: bool = False
@@ -139,12 +140,17 @@ def segments(parts: list[Axis]) -> Axis:
         for axis in inner:
             if axis_size(axis) == 0:
                 continue
-            last = flat[-1] if flat else None
-            if last and len(last) == len(axis) == 1 and isinstance(last[0], Flat) and isinstance(axis[0], Flat):
-                if last[0].zero == axis[0].zero:
-                    flat[-1] = (Flat(last[0].size + axis[0].size, axis[0].zero),)
-                    continue
-            flat.append(axis)
+            if flat and (joined := _joined(flat[-1], axis)):
+                flat[-1] = joined
+            else:
+                flat.append(axis)
     if not flat:
         return (Flat(0, True),)
     return flat[0] if len(flat) == 1 else (Segments(tuple(flat)),)
+
+
+def _joined(a: Axis, b: Axis) -> Axis | None:
+    """Two flat neighbours as one; ``None`` for any others."""
+    if len(a) == len(b) == 1 and isinstance(a[0], Flat) and isinstance(b[0], Flat) and a[0].zero == b[0].zero:
+        return (Flat(a[0].size + b[0].size, a[0].zero),)
+    return None

@@ -7,5 +7,6 @@ __all__ = [
     "apply",
     "register_rule",
     # families
-    "attention", "constants", "elementwise", "indexing", "linear", "normalisation", "pooling", "reductions", "shapes", "stacks",
+    "attention", "constants", "elementwise", "indexing", "linear", "normalisation", "pooling", "reductions", "shapes",
+    "stacks",
 ]  # fmt: skip

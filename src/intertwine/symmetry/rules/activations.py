@@ -25,7 +25,8 @@ _RELU = Homogeneity("nonlinear", 1)
 def scaling_of(call: Call) -> Homogeneity:
     """The scalar laws of a pointwise call on one tensor.
 
-    Where numbers are among the arguments and the operation is not in the table, nothing passes: a threshold beyond the range of a
+    Where numbers are among the arguments and the operation is not in the table, nothing passes: a threshold beyond
+    the range of a
     measurement would go unseen.
     """
     name = call.op.removeprefix("aten::")

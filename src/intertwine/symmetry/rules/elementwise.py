@@ -53,7 +53,7 @@ def added(engine: "Engine", a: Value, b: Value) -> Value:
     if a.zero or b.zero:
         zero, other = (a, b) if a.zero else (b, a)
         pairs = broadcast(zero, other)
-        axes = tuple(_flat_like(z) if not o else o for z, o in pairs)
+        axes = tuple(o or _flat_like(z) for z, o in pairs)
         return Value(axes, a.zero and b.zero)
     joined: list[Axis] = []
     for x, y in broadcast(a, b):
@@ -159,7 +159,7 @@ def root(engine: "Engine", call: Call) -> Value:
 
 @register_rule("aten::_prelu_kernel")
 def prelu(engine: "Engine", call: Call) -> Value:
-    """``max(x, 0) + w min(x, 0)`` with a slope of its own for every unit: slopes move with their units and do not scale."""
+    """``max(x, 0) + w min(x, 0)`` with a slope for every unit: slopes move with their units and do not scale."""
     x, w = engine.value(call.args["self"]), engine.value(call.args["weight"])
     axes = []
     for a, b in broadcast(through(engine, x, 1, 0), w):

@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []
 
-_MAX = [f"aten::{n}" for n in ("max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool2d",
-                               "adaptive_max_pool3d", "max_pool1d", "max_pool2d", "max_pool3d")]  # fmt: skip
-_MEAN = [f"aten::{n}" for n in ("avg_pool1d", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d",
-                                "adaptive_avg_pool1d")]  # fmt: skip
-_RESAMPLE = [
-    f"aten::upsample_{kind}" for kind in (
-        "nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "trilinear3d", "bicubic2d", "_nearest_exact2d",
-    )
-] + ["aten::_upsample_nearest_exact1d", "aten::_upsample_nearest_exact2d", "aten::_upsample_bilinear2d_aa",
-     "aten::reflection_pad1d", "aten::reflection_pad2d", "aten::replication_pad1d", "aten::replication_pad2d"]  # fmt: skip
+_MAX = """
+    max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices
+    adaptive_max_pool2d adaptive_max_pool3d
+"""
+_LINEAR = """
+    avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d _adaptive_avg_pool2d _adaptive_avg_pool3d
+    upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d
+    upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d _upsample_bilinear2d_aa
+    reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d
+"""
 
 
-@register_rule(*_MAX)
+@register_rule(*(f"aten::{name}" for name in _MAX.split()))
 def max_pool(engine: "Engine", call: Call) -> list[Value]:
     """Maxima over windows: positive scales and permutations of channels pass."""
     result = _windowed(engine, call)
@@ -32,7 +32,7 @@ def max_pool(engine: "Engine", call: Call) -> list[Value]:
     return [result]
 
 
-@register_rule(*_MEAN, *_RESAMPLE)
+@register_rule(*(f"aten::{name}" for name in _LINEAR.split()))
 def linear_over_space(engine: "Engine", call: Call) -> Value:
     """Averages over windows, interpolation and padding by copies: linear in the channels."""
     return _windowed(engine, call)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 __all__ = ["reshape"]
 
 
-@register_rule("aten::clone", "aten::detach", "aten::alias", "aten::_to_copy", "aten::lift_fresh_copy", "aten::lift_fresh",
-               "aten::native_dropout", "aten::contiguous", "aten::to", "aten::dropout")  # fmt: skip
+@register_rule("aten::clone", "aten::detach", "aten::alias", "aten::_to_copy", "aten::lift_fresh_copy",
+               "aten::lift_fresh", "aten::native_dropout", "aten::contiguous", "aten::to", "aten::dropout")  # fmt: skip
 def same(engine: "Engine", call: Call) -> Value:
     """Copies and casts; a cast to whole numbers only lets permutations pass."""
     x, out = engine.value(call.inputs[0]), call.outputs[0]
@@ -37,7 +37,7 @@ def view(engine: "Engine", call: Call) -> Any:
 
 
 def reshape(engine: "Engine", x: Value, shape: Sequence[int]) -> Any:
-    """The value of ``x`` viewed with another shape; a concatenation that becomes an axis of its own gives a ``Stack``."""
+    """The value of ``x`` viewed with another shape; a concatenation told apart by an axis gives a ``Stack``."""
     if prod(shape) == 0:
         return Value(tuple((Flat(n, True),) if n != 1 else () for n in shape), x.zero)
     axes: list[Axis] = []

@@ -1,6 +1,7 @@
-"""Stacks: an axis whose units are unlike each other, as when a packed ``q, k, v`` projection is viewed as ``(3, heads, width)``.
+"""Stacks: an axis whose units are unlike each other, as when packed ``q, k, v`` are viewed as ``(3, heads, width)``.
 
-Such a tensor is a list of tensors. Moving axes about and picking one of the list work on the list; anything else ties the parts.
+Such a tensor is a list of tensors. Moving axes about and picking one of the list work on the list; anything else ties
+the parts.
 """
 
 from collections.abc import Sequence
