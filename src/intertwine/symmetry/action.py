@@ -238,23 +238,33 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def check(sym: Symmetry, g: Transformation, state: Mapping[str, Tensor], names: Iterable[str]) -> None:
-    """Refuse what does not fit before anything is changed.
+    """Refuse what does not fit before anything is changed; tensors that are read on demand are checked by their reader.
 
     Raises:
-        ValueError: If the spaces of ``g`` are not those of ``sym``, or a tensor is missing or has another shape.
+        ValueError: If the spaces of ``g`` are not those of ``sym``.
     """
     have = {name: e.space for name, e in g.elements.items()}
     want = {space.name: space for space in sym.spaces}
     if have.keys() != want.keys() or any(have[n].size != want[n].size for n in want):
         raise ValueError(f"g must be an element of this symmetry, with spaces {list(want)}. Got {list(have)}.")
     gains = {norm.weight: norm.variance for norm in sym.batch_norms}
-    for name in names:
-        for needed in [name, *([gains[name]] if name in gains else [])]:
-            if needed not in state:
-                raise ValueError(f"state must hold every tensor of the symmetry. Got none named {needed!r}.")
+    needed = [n for name in names for n in [name, *([gains[name]] if name in gains else [])]]
+    if isinstance(state, dict):
+        check_shapes(sym, {name: tuple(tensor.shape) for name, tensor in state.items()}, needed)
+
+
+def check_shapes(sym: Symmetry, shapes: Mapping[str, tuple[int, ...]], names: Iterable[str] | None = None) -> None:
+    """Refuse a state dict of another architecture by its shapes.
+
+    Raises:
+        ValueError: If a tensor is missing or has another shape.
+    """
+    for name in sym.layouts if names is None else names:
+        if name not in shapes:
+            raise ValueError(f"state must hold every tensor of the symmetry. Got none named {name!r}.")
         size = tuple(axis_size(axis) for axis in sym.layouts[name].axes)
-        if tuple(state[name].shape) != size:
-            raise ValueError(f"{name} must have shape {size}. Got {tuple(state[name].shape)}: another architecture.")
+        if shapes[name] != size:
+            raise ValueError(f"{name} must have shape {size}. Got {shapes[name]}: another architecture.")
 
 
 def _inverse_transpose(leaf: Leaf | Fixed) -> Leaf | Fixed:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["balancing_scales"]
 
 _SWEEPS = 500
-_CONVERGED = 1e-13
+_CONVERGED = 1e-12
 _PIN = 1e4  # weight of a variance that must become 1
 
 
@@ -56,11 +56,12 @@ def balancing_scales(
         for name, s in scaled.items()
     }
     members = _members(sym, state, scaled, pinned)
+    solvers = {name: _solver(space, members[name], scaled) for name, space in scaled.items() if members[name]}
     for _ in range(_SWEEPS):
         largest = 0.0
         for name, space in scaled.items():
             if members[name]:
-                step = _step(space, members[name], logs, scaled)
+                step = _step(space, members[name], solvers[name], logs, scaled)
                 logs[name] += step
                 largest = max(largest, step.abs().max().item())
         if largest < _CONVERGED:
@@ -68,22 +69,27 @@ def balancing_scales(
     return logs
 
 
+def _solver(space: Space, members: list[tuple[_Squares, int]], scaled: dict[str, Space]) -> Tensor:
+    """For every unit the matrix ``(p..., k, members)`` from log norms to the best change of its log scales."""
+    one = {n: torch.zeros(s.scales, *([1] * (len(s.parents) + 1)), dtype=torch.float64) for n, s in scaled.items()}
+    e = torch.tensor([[float(x) for x in squares.leaves[d].scale] for squares, d in members], dtype=torch.float64)
+    known = torch.stack([_slice_squares(space, squares, d, one, scaled) > 0 for squares, d in members], -1)
+    weights = known * torch.tensor([squares.weight for squares, _ in members], dtype=torch.float64)
+    normal = torch.einsum("...m,mk,ml->...kl", weights, e, e)
+    return -torch.linalg.pinv(normal, rtol=1e-9, hermitian=True) @ (e.T * weights[..., None, :])
+
+
 def _step(
-    space: Space, members: list[tuple[_Squares, int]], logs: dict[str, Tensor], scaled: dict[str, Space]
+    space: Space,
+    members: list[tuple[_Squares, int]],
+    solver: Tensor,
+    logs: dict[str, Tensor],
+    scaled: dict[str, Space],
 ) -> Tensor:
     """Change of the log scales of one space that balances it while the others stay, ``(k, p..., n)``."""
-    k, shape = space.scales, logs[space.name].shape[1:]
-    normal = torch.zeros(*shape, k, k, dtype=torch.float64)
-    right = torch.zeros(*shape, k, dtype=torch.float64)
-    for squares, dim in members:
-        norm = 0.5 * _slice_squares(space, squares, dim, logs, scaled).log()
-        known = torch.isfinite(norm)
-        e = torch.tensor([float(x) for x in squares.leaves[dim].scale], dtype=torch.float64)
-        weight = squares.weight * known.to(torch.float64)
-        normal += weight[..., None, None] * torch.outer(e, e)
-        right -= (weight * norm.where(known, torch.zeros(())))[..., None] * e
-    step = torch.linalg.pinv(normal, rtol=1e-9, hermitian=True) @ right[..., None]
-    return step[..., 0].movedim(-1, 0)
+    norms = torch.stack([0.5 * _slice_squares(space, squares, d, logs, scaled).log() for squares, d in members], -1)
+    norms = norms.where(torch.isfinite(norms), 0.0)  # the solver gives zero slices no weight
+    return (solver @ norms[..., None])[..., 0].movedim(-1, 0)
 
 
 def _slice_squares(

@@ -22,8 +22,9 @@ from .transformation import Transformation, identity, with_parts
 if TYPE_CHECKING:
     from .symmetry import Symmetry
 
-__all__ = ["balanced", "canonical", "canonical_element", "check_weights"]
+__all__ = ["balanced", "canonical", "canonical_element", "check_weights", "independent", "slices", "solve_signs"]
 
+_ROUNDS = 20  # of bases and scales in turn
 _SETTLED = 1e-9  # log scales, matrix entries and keys closer than this count as canonical already
 
 
@@ -101,7 +102,8 @@ def balanced(folded: Folded) -> Transformation:
     sym, state = folded.sym, folded.state
     linear = [s for kind in ("orthogonal", "general") for s in sym.spaces if s.linear == kind]
     g = identity(sym)
-    for _ in range(2 if linear else 1):  # norms depend on bases and bases on scales: once each is not enough
+    for _ in range(_ROUNDS if linear else 1):  # norms depend on bases and bases on scales
+        before = g
         for space in linear:
             basis = linear_basis(sym, {**state, **moved(sym, g, state)}, space)
             if basis is not None and not _near(basis, torch.eye(space.size, dtype=torch.float64)):
@@ -111,6 +113,8 @@ def balanced(folded: Folded) -> Transformation:
             if not _near(logs, torch.zeros(())):
                 step = with_parts(step, name, scales=logs)
         g = step @ g
+        if g.allclose(before, _SETTLED):
+            break
     return g
 
 
@@ -204,11 +208,11 @@ def _signs_of(sym: Symmetry, state: Mapping[str, Tensor], space: Space, open_spa
                 dim = block.spaces.index(space.name)
                 leaf = block.leaves[dim]
                 row = (1,) if linear else tuple(e % 2 for e in leaf.sign)  # type: ignore[union-attr]
-                if len(rows) < space.signs and _independent([*rows, row]):
+                if len(rows) < space.signs and independent([*rows, row]):
                     rows.append(row)
                     bits.append(_odd_statistic(block.read(state[name]), parent_dims(space, dim, block.spaces)) < 0)
     shape = bits[0].shape if bits else _shape(sym, space)
-    return _solve_signs(rows, bits, space.signs, shape)
+    return solve_signs(rows, bits, space.signs, shape)
 
 
 def _odd_statistic(x: Tensor, dims: list[int]) -> Tensor:
@@ -217,7 +221,7 @@ def _odd_statistic(x: Tensor, dims: list[int]) -> Tensor:
     return y.pow(3).sum(-1)
 
 
-def _solve_signs(rows: list[tuple[int, ...]], bits: list[Tensor], k: int, shape: torch.Size) -> Tensor:
+def solve_signs(rows: list[tuple[int, ...]], bits: list[Tensor], k: int, shape: torch.Size) -> Tensor:
     """Signs ``s`` with ``prod_k s_k^row_k = -1`` exactly where the bit is set: elimination over two elements."""
     table = [(list(row), bit.clone()) for row, bit in zip(rows, bits)]
     pivots: dict[int, int] = {}
@@ -234,7 +238,7 @@ def _solve_signs(rows: list[tuple[int, ...]], bits: list[Tensor], k: int, shape:
     return signs
 
 
-def _independent(rows: list[tuple[int, ...]]) -> bool:
+def independent(rows: list[tuple[int, ...]]) -> bool:
     """Whether 0-1 rows are independent over two elements."""
     masks = [sum(bit << i for i, bit in enumerate(row)) for row in rows]
     basis: list[int] = []

@@ -117,7 +117,8 @@ def coupled(sym: Symmetry) -> list[list[str]]:
     ties: dict[str, list[str]] = {}
     continuous = {s.name for s in sym.spaces if s.scales or s.linear != "none"}
     for name, layout in sym.layouts.items():
-        for space in {s for block in blocks(layout) for s in block.spaces if s in continuous}:
+        leaves = {leaf for block in blocks(layout) for leaf in block.leaves if isinstance(leaf, Leaf)}
+        for space in {f.space for f in leaves if f.space in continuous and (any(f.scale) or f.variance)}:
             ties.setdefault(f"space {space}", []).append(name)
     for i, norm in enumerate(sym.batch_norms):
         ties[f"norm {i}"] = [n for n in (norm.mean, norm.variance, norm.weight, norm.bias) if n is not None]

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from .action import moved
 from .blocks import Block, blocks, map_leaves
+from .canonical import independent, solve_signs
 from .element import parent_dims
 from .spaces import Leaf, Space
 from .transformation import Transformation, identity, with_parts
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["distance", "match", "monomial"]
 
 _SWEEPS = 20
-_MAX_SIGNS = 6  # sign generators that are tried in all combinations
+_MAX_SIGNS = 4  # up to so many sign generators are tried in all combinations
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,24 @@ class _Member:
     block: Block
     dim: int
     leaf: Leaf
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """One block's part of the cost: new units along the last dimension but one, old units along the last.
+
+    ``row`` holds the parities of the block's sign; all zero where values are sorted by size, which hides signs.
+    """
+
+    squares: Tensor
+    inner: Tensor
+    row: tuple[int, ...]
+
+    def cost(self, signs: tuple[int, ...]) -> Tensor:
+        flip = 1
+        for parity, sign in zip(self.row, signs):
+            flip *= sign if parity else 1
+        return self.squares - 2 * flip * self.inner
 
 
 def monomial(sym: Symmetry) -> Symmetry:
@@ -128,24 +147,55 @@ def _match_space(
     fresh = g.restrict(spaces=set(g.spaces) - {space.name})
     here = {name: t for name, t in a.items() if name in {m.name for m in members}}
     here = {**here, **moved(sym, fresh, here, list(here))}
-    shape = g[space.name].permutation.shape
-    choices = _sign_choices(space)
-    costs = torch.zeros(len(choices), *shape, shape[-1], dtype=torch.float64)
-    for m in members:
-        dims = parent_dims(space, m.dim, m.block.spaces)
-        left = _features(m.block.read(here[m.name]), m.block, dims, resolved)
-        right = _features(m.block.read(b[m.name]), m.block, dims, resolved)
-        squares = right.square().sum(-1)[..., :, None] + left.square().sum(-1)[..., None, :]
-        inner = right @ left.mT
-        comparable = all(s is None or s in resolved or d in dims for d, s in enumerate(m.block.spaces))
-        for c, signs in enumerate(choices):
-            flip = _flip(m.leaf, signs) if comparable else 1.0
-            costs[c] += weights[m.name] * (squares - 2 * flip * (inner if comparable else inner.abs()))
+    compared = [_compared(m, space, here, b, resolved, weights) for m in members]
+    if space.signs <= _MAX_SIGNS:
+        order, signs = _joint(space, compared, g[space.name].permutation.shape)
+    else:
+        order, signs = _separate(space, compared, g[space.name].permutation.shape)
+    return with_parts(g, space.name, permutation=order, signs=signs)
+
+
+def _compared(
+    m: _Member,
+    space: Space,
+    a: Mapping[str, Tensor],
+    b: Mapping[str, Tensor],
+    resolved: set[str],
+    weights: Mapping[str, float],
+) -> _Compared:
+    """Every slice of ``b`` against every slice of ``a`` in one block."""
+    dims = parent_dims(space, m.dim, m.block.spaces)
+    left = _features(m.block.read(a[m.name]), m.block, dims, resolved)
+    right = _features(m.block.read(b[m.name]), m.block, dims, resolved)
+    squares = right.square().sum(-1)[..., :, None] + left.square().sum(-1)[..., None, :]
+    in_order = all(s is None or s in resolved or d in dims for d, s in enumerate(m.block.spaces))
+    row = tuple(e % 2 for e in m.leaf.sign) if in_order and m.leaf.sign else (0,) * space.signs
+    return _Compared(weights[m.name] * squares, weights[m.name] * (right @ left.mT), row)
+
+
+def _joint(space: Space, compared: list[_Compared], shape: torch.Size) -> tuple[Tensor, Tensor]:
+    """The assignment with all combinations of signs tried for every pair of units."""
+    choices = list(product((1, -1), repeat=space.signs))
+    costs = torch.stack([sum((c.cost(signs) for c in compared), start=torch.zeros(())) for signs in choices])
     best, which = costs.min(0)
-    order = _assign(best) if space.permutable else torch.arange(shape[-1]).expand(shape).clone()
+    order = _assign(best, shape, space.permutable)
     chosen = which.gather(-1, order[..., None])[..., 0]
     table = torch.tensor(choices, dtype=torch.float64).reshape(len(choices), space.signs)
-    return with_parts(g, space.name, permutation=order, signs=table[chosen].movedim(-1, 0).contiguous())
+    return order, table[chosen].movedim(-1, 0).contiguous()
+
+
+def _separate(space: Space, compared: list[_Compared], shape: torch.Size) -> tuple[Tensor, Tensor]:
+    """The assignment as if every slice had a sign of its own; then signs, from the slices that say most first."""
+    cost = sum((c.squares - 2 * (c.inner.abs() if any(c.row) else c.inner) for c in compared), start=torch.zeros(()))
+    order = _assign(cost, shape, space.permutable)
+    said = [(c.row, c.inner.gather(-1, order[..., None])[..., 0]) for c in compared if any(c.row)]
+    rows: list[tuple[int, ...]] = []
+    bits: list[Tensor] = []
+    for row, inner in sorted(said, key=lambda s: -float(s[1].abs().sum())):
+        if len(rows) < space.signs and independent([*rows, row]):
+            rows.append(row)
+            bits.append(inner < 0)
+    return order, solve_signs(rows, bits, space.signs, shape)
 
 
 def _comparable_share(sym: Symmetry, space: Space, resolved: set[str]) -> float:
@@ -166,25 +216,12 @@ def _features(x: Tensor, block: Block, dims: list[int], resolved: set[str]) -> T
     return x.reshape(*x.shape[: len(dims)], -1)
 
 
-def _assign(cost: Tensor) -> Tensor:
-    """For each new place the old unit, one assignment for each unit of the parents."""
+def _assign(cost: Tensor, shape: torch.Size, permutable: bool) -> Tensor:
+    """For each new place the old unit ``(p..., n)``, one assignment for each unit of the parents."""
+    if not permutable:
+        return torch.arange(shape[-1]).expand(shape).clone()
     flat = cost.reshape(-1, *cost.shape[-2:])
-    found = [torch.from_numpy(linear_sum_assignment(c.numpy())[1]) for c in flat]
-    return torch.stack(found).reshape(cost.shape[:-1])
-
-
-def _sign_choices(space: Space) -> list[tuple[int, ...]]:
-    k = space.signs
-    if k <= _MAX_SIGNS:
-        return list(product((1, -1), repeat=k))
-    return [tuple(-1 if i == flipped else 1 for i in range(k)) for flipped in range(-1, k)]
-
-
-def _flip(leaf: Leaf, signs: tuple[int, ...]) -> float:
-    flip = 1
-    for parity, sign in zip(leaf.sign, signs):
-        flip *= sign if parity % 2 else 1
-    return float(flip)
+    return torch.stack([torch.from_numpy(linear_sum_assignment(c.numpy())[1]) for c in flat]).reshape(shape)
 
 
 def _members(sym: Symmetry, space: Space) -> list[_Member]:

@@ -32,7 +32,7 @@ RELATED = "related (merged, fine-tuned)"
 DIFFERENT = "different"
 
 # Precisions a copy may have gone through, and the relative deviation of single weights that each explains.
-_PRECISIONS = {"float64": 1e-9, "float32": 1e-5, "float16": 2.0**-9, "bfloat16": 2.0**-7}
+_PRECISIONS = {"float64": 1e-9, "float32": 1e-5, "float16": 2.0**-9, "bfloat16": 2.0**-6}
 _QUANTILE = 0.999  # share of weights to be explained: rounding errs by a share of every weight, training does not
 _RELATED = 0.8  # residual below which networks of one shape are related: averages measured 0.7, independent ones 0.9
 
@@ -173,7 +173,8 @@ def _closest(a: Folded, b: Folded) -> tuple[Transformation, float]:
     if best is None or in_place < residual:  # merged in place: balancing only blurs what the units share
         return identity(a.sym), in_place
     g = ~to_b @ (_lifted(best, a.sym) @ to_a)
-    g = refit(a.sym, a.state, b.state, g)
+    for _ in range(2):  # scales depend on bases and bases on scales
+        g = refit(a.sym, a.state, b.state, g)
     near = moved(a.sym, to_b @ g, a.state)
     return g, min(residual, distance({**normal_a, **near}, normal_b))
 

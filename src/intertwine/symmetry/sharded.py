@@ -1,0 +1,162 @@
+"""Checkpoints that do not fit in memory: acting and fingerprinting one tensor, or one coupled group, at a time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from .._io import read_json, write_json, write_tensors
+from ..errors import CheckpointError
+from .action import check_shapes, moved
+from .fingerprint import fingerprint_state
+
+if TYPE_CHECKING:
+    from .symmetry import Symmetry
+    from .transformation import Transformation
+
+__all__ = ["ShardedState", "act_sharded", "fingerprint_sharded"]
+
+
+class ShardedState(Mapping[str, Tensor]):
+    """A safetensors checkpoint as a mapping that reads a tensor from disk each time it is asked for one.
+
+    Args:
+        path: ``*.safetensors.index.json``, a single ``.safetensors`` file, or a folder with either.
+
+    Attributes:
+        files: Name of each tensor to the file that holds it.
+
+    Raises:
+        CheckpointError: If files are missing or damaged, or the index disagrees with them.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        path = _found(Path(path))
+        if path.suffix == ".safetensors":
+            self.files = dict.fromkeys(_names(path), path)
+            return
+        table = read_json(path).get("weight_map")
+        if not isinstance(table, dict) or not table:
+            raise CheckpointError(f"index must hold a weight_map. Got none in {str(path)!r}.")
+        for file in set(table.values()):
+            if Path(file).name != file:
+                raise CheckpointError(f"weight_map must name files beside the index. Got {file!r}.")
+        held = {path.parent / file: _names(path.parent / file) for file in sorted(set(table.values()))}
+        self.files = {name: path.parent / file for name, file in table.items()}
+        for name, file in self.files.items():
+            if name not in held[file]:
+                raise CheckpointError(f"index must agree with its shards. Got {name!r}, not in {file.name!r}.")
+
+    def __getitem__(self, name: str) -> Tensor:
+        from safetensors import safe_open
+
+        with safe_open(self.files[name], framework="pt") as file:
+            return file.get_tensor(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.files)
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of every tensor, read from the headers alone."""
+        from safetensors import safe_open
+
+        found: dict[str, tuple[int, ...]] = {}
+        for path in sorted(set(self.files.values())):
+            with safe_open(path, framework="pt") as file:
+                found |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        return found
+
+
+def act_sharded(
+    sym: Symmetry, g: Transformation, source: str | Path, target: str | Path, shard_bytes: int = 2 * 1024**3
+) -> Path:
+    """Apply ``g`` to a checkpoint on disk and write the result in shards, without ever holding the model.
+
+    Every tensor moves by itself (a batch norm's gain also reads the variance), so that at most one shard of the result
+    is in memory: ``shard_bytes``, or the largest tensor where that is more.
+
+    Args:
+        sym: The symmetry of the architecture, found on the meta device for instance.
+        g: One of its elements.
+        source: The checkpoint: an index, a ``.safetensors`` file, or a folder with either.
+        target: A folder for ``model-00001.safetensors``, ... and ``model.safetensors.index.json``.
+        shard_bytes: Largest size of a shard.
+
+    Returns:
+        The index that was written, last: a folder without it is incomplete.
+
+    Raises:
+        ValueError: If ``target`` holds the source, or ``shard_bytes`` is not positive.
+    """
+    state, target = ShardedState(source), Path(target)
+    if any(file.parent.resolve() == target.resolve() for file in state.files.values()):
+        raise ValueError(f"target must be another folder than the source's. Got {str(target)!r}.")
+    if shard_bytes < 1:
+        raise ValueError(f"shard_bytes must be positive. Got {shard_bytes}.")
+    check_shapes(sym, state.shapes())
+    shard: dict[str, Tensor] = {}
+    table: dict[str, str] = {}
+    held = total = 0
+    for name in state:
+        origin = sym.aliases.get(name, name)
+        new = moved(sym, g, state, [origin]) if origin in sym.layouts and origin in state else {}
+        tensor = new.get(origin)
+        tensor = state[name] if tensor is None else tensor
+        size = tensor.numel() * tensor.element_size()
+        if shard and held + size > shard_bytes:
+            _write(target, shard, table)
+            shard, held = {}, 0
+        shard[name] = tensor
+        held, total = held + size, total + size
+    _write(target, shard, table)
+    return write_json(target / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": table})
+
+
+def fingerprint_sharded(sym: Symmetry, source: str | Path) -> str:
+    """The fingerprint of a checkpoint on disk, read one group of coupled tensors at a time.
+
+    Args:
+        sym: The symmetry of the architecture, found on the meta device for instance.
+        source: The checkpoint: an index, a ``.safetensors`` file, or a folder with either.
+
+    Returns:
+        The same string as ``fingerprint`` of the model.
+    """
+    state = ShardedState(source)
+    check_shapes(sym, state.shapes())
+    return fingerprint_state(sym, state)
+
+
+def _write(target: Path, shard: dict[str, Tensor], table: dict[str, str]) -> None:
+    if shard:
+        name = f"model-{len(set(table.values())) + 1:05d}.safetensors"
+        write_tensors(target / name, shard, {"format": "pt"})
+        table |= dict.fromkeys(shard, name)
+
+
+def _found(path: Path) -> Path:
+    if path.is_dir():
+        inside = [*sorted(path.glob("*.index.json")), *sorted(path.glob("*.safetensors"))]
+        if not inside:
+            raise CheckpointError(f"folder must hold an *.index.json or a .safetensors file. Got {str(path)!r}.")
+        return inside[0]
+    if not path.is_file() or not re.search(r"\.(safetensors|index\.json)$", path.name):
+        raise CheckpointError(f"checkpoint must be an existing .safetensors or *.index.json file. Got {str(path)!r}.")
+    return path
+
+
+def _names(path: Path) -> set[str]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            return set(file.keys())
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"shard must be a complete safetensors file. Got {str(path)!r} ({error}).") from None

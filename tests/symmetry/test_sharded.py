@@ -1,0 +1,121 @@
+"""Checkpoints in shards: moved and fingerprinted without holding the model."""
+
+import json
+
+import pytest
+import torch
+from handmade import MAKERS, make
+from safetensors.torch import save_file
+
+import intertwine as iw
+from intertwine.errors import CheckpointError
+from intertwine.symmetry.fingerprint import fingerprint
+from intertwine.symmetry.sharded import ShardedState, act_sharded, fingerprint_sharded
+from intertwine.testing import function_error
+
+
+def shard(model, folder, pieces=3):
+    """Write a model as three shards and an index, as large models are."""
+    state = model.state_dict()
+    table = {name: f"part-{i % pieces}.safetensors" for i, name in enumerate(state)}
+    folder.mkdir()
+    for file in set(table.values()):
+        save_file({n: state[n].contiguous() for n in state if table[n] == file}, folder / file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": table}))
+    return folder
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_moving_on_disk_is_moving_in_memory(name, tmp_path):
+    model, sym, x = make(name)
+    source = shard(model, tmp_path / "a")
+    g = sym.random(seed=1)
+    index = act_sharded(sym, g, source, tmp_path / "b", shard_bytes=200)
+    moved, twin = ShardedState(index), sym.act(g, model)
+    assert len(set(moved.files.values())) > 1
+    for key, tensor in twin.state_dict().items():
+        assert torch.equal(moved[key], tensor)
+    model.load_state_dict(dict(moved))
+    assert function_error(twin, model, x) == 0.0
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_fingerprints_on_disk(name, tmp_path):
+    model, sym, x = make(name)
+    source = shard(model, tmp_path / "a")
+    assert fingerprint_sharded(sym, source) == fingerprint(model, x, sym)
+    moved = act_sharded(sym, sym.random(seed=1), source, tmp_path / "b")
+    assert fingerprint_sharded(sym, moved) == fingerprint(model, x, sym)
+
+
+def decoder(width, blocks=12):
+    from torch import nn
+
+    layers = [nn.Sequential(nn.Linear(width, 2 * width), nn.ReLU(), nn.Linear(2 * width, width)) for _ in range(blocks)]
+    return nn.Sequential(*(m for layer in layers for m in (layer, nn.LayerNorm(width))))
+
+
+class Counting(ShardedState):
+    """Counts the bytes of the tensors that are alive at the same time."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.alive, self.peak = 0, 0
+
+    def __getitem__(self, name):
+        import weakref
+
+        tensor = super().__getitem__(name)
+        size = tensor.numel() * tensor.element_size()
+        self.alive += size
+        self.peak = max(self.peak, self.alive)
+        weakref.finalize(tensor, self._freed, size)
+        return tensor
+
+    def _freed(self, size):
+        self.alive -= size
+
+
+def test_memory_stays_near_the_largest_coupled_group(tmp_path, monkeypatch):
+    """Detection on the meta device, then one block of twelve in memory at a time."""
+    from intertwine.symmetry import sharded
+
+    width = 48
+    with torch.device("meta"):
+        sym = iw.symmetries(decoder(width), torch.zeros(2, width))
+    source = shard(decoder(width), tmp_path / "a")
+    opened = []
+    monkeypatch.setattr(sharded, "ShardedState", lambda path: opened.append(Counting(path)) or opened[-1])
+    total = sum(t.numel() * 4 for t in decoder(width).parameters())
+    fingerprint_sharded(sym, source)
+    assert opened[0].peak < total / 6
+    act_sharded(sym, sym.random(seed=0), source, tmp_path / "b", shard_bytes=width * width * 16)
+    assert opened[1].peak < total / 6
+
+
+def test_bad_input(tmp_path):
+    model, sym, _ = make("mlp")
+    source = shard(model, tmp_path / "a")
+    with pytest.raises(ValueError, match="another folder"):
+        act_sharded(sym, sym.random(), source, source)
+    with pytest.raises(ValueError, match="must be positive"):
+        act_sharded(sym, sym.random(), source, tmp_path / "b", shard_bytes=0)
+    with pytest.raises(ValueError, match="must have shape"):
+        act_sharded(make("grouped")[1], make("grouped")[1].random(), source, tmp_path / "b")
+    with pytest.raises(CheckpointError, match="existing"):
+        ShardedState(tmp_path / "nothing.safetensors")
+    (source / "part-1.safetensors").write_bytes(b"half")
+    with pytest.raises(CheckpointError, match="complete safetensors"):
+        ShardedState(source)
+    (source / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": "../part-0.safetensors"}}))
+    with pytest.raises(CheckpointError, match="beside the index"):
+        ShardedState(source)
+    (source / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"w": "part-0.safetensors"}}))
+    with pytest.raises(CheckpointError, match="agree with its shards"):
+        ShardedState(source)
+    (source / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="weight_map"):
+        ShardedState(source)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(CheckpointError, match="must hold an"):
+        ShardedState(tmp_path / "empty")
