@@ -239,16 +239,32 @@ def test_empty_concepts(network):
         dissect(network, "3", nothing, [0], empty="drop", **FAST)
 
 
-def test_nan_features_and_constant_units(concept_set, network):
+def test_constant_channels_are_left_out_of_counts_and_rotations(concept_set, network):
+    smaller = nn.Sequential(network[0], network[1], nn.Conv2d(6, 7, 3, stride=2, padding=1), network[3])
+    kept = [0, 1, 2, 4, 5, 6, 7]
+    smaller[2].weight.data, smaller[2].bias.data = network[2].weight.data[kept], network[2].bias.data[kept]
     with torch.no_grad():
         network[2].weight[3], network[2].bias[3] = 0, -1
-    found = dissect(network, "3", concept_set, [0], quantile=0.1, **FAST)
-    assert found.constant == (3,)
-    assert found.own.iou[3] == 0
-    assert any("1 of 8 units are constant" in n for n in found.notes)
+    for memory in (0, 2**30):
+        found = dissect(network, "3", concept_set, [0, 1], quantile=0.1, memory=memory, **FAST)
+        assert found.constant == (3,)
+        assert found.channels == tuple(kept)
+        assert any("1 of 8 channels are constant" in n for n in found.notes)
+        without = dissect(smaller, "3", concept_set, [0, 1], quantile=0.1, **FAST)
+        for a, b in zip(found.arms, without.arms, strict=True):
+            assert a.concept == b.concept
+            assert a.iou == pytest.approx(b.iou, abs=0.01)
+    assert found.to_frame()["unit"][3] == 4
+
+
+def test_layers_of_constants_or_nan_are_refused(concept_set, network):
+    with torch.no_grad():
+        network[2].weight.zero_()
+    with pytest.raises(DataError, match="a channel that varies over made. Got 8 constant ones"):
+        dissect(network, "3", concept_set, [0], **FAST)
     with torch.no_grad():
         network[2].bias[3] = float("nan")
-    with pytest.raises(ValueError, match=r"must be finite. Got NaN or infinity in units \[3\]"):
+    with pytest.raises(ValueError, match=r"must be finite. Got NaN or infinity"):
         dissect(network, "2", concept_set, [0], **FAST)
 
 
@@ -304,5 +320,6 @@ def test_colours_from_pixels_can_be_dissected(concept_set):
     identity = nn.Conv2d(3, 3, 1, bias=False)
     identity.weight.data = torch.eye(3)[:, :, None, None]
     found = dissect(identity, "", data, [0], quantile=0.3, empty="drop", **FAST)
-    assert [found.concepts[c].name if c >= 0 else None for c in found.own.concept] == ["red", None, "blue"]
-    assert found.own.iou == (1.0, 0.0, 1.0)
+    assert [found.concepts[c].name if c >= 0 else None for c in found.own.concept] == ["red", "blue"]
+    assert found.own.iou == (1.0, 1.0)
+    assert found.constant == (1,)

@@ -48,9 +48,10 @@ def dissect(
 ) -> Dissection:
     r"""Compare every unit of a layer with every concept, in the layer's own basis and in rotated ones.
 
-    A unit is a channel. Its mask in an image is where its map, upsampled bilinearly to the labels, exceeds the unit's
-    threshold: the value that a share ``quantile`` of all its values over the data set exceeds. The unit's concept is
-    the one with the largest intersection over union; with more than ``iou``, it is a detector of it.
+    A unit is a channel that is not constant over the data. Its mask in an image is where its map, upsampled bilinearly
+    to the labels, exceeds the unit's threshold: the value that a share ``quantile`` of all its values over the data set
+    exceeds. The unit's concept is the one with the largest intersection over union; with more than ``iou``, it is a
+    detector of it.
 
     The same is done after ``maps -> Q^alpha maps`` for random rotations ``Q`` of the channels. If the activation makes
     its basis special, detectors become fewer with ``alpha``; if the layer has no activation, there is no reason for
@@ -118,7 +119,9 @@ def dissect(
         "channel_dim": channel_dim,
     }
     folder = Folder(resume, {**settings, "model": digest(model), "layer": layer, "data": digest_data(concepts)})
-    units, constant, coverage = _look(stream, empty, progress)
+    channels, constant, coverage = _look(stream, empty, progress)
+    stream.keep(channels)
+    units = len(channels)
     shown = _shown(arms) if pictures else set()
     results: list[ArmResult] = []
     wall: list[Picture] = []
@@ -134,7 +137,7 @@ def dissect(
         layer=layer,
         data=concepts.name,
         images=len(concepts),
-        units=units,
+        channels=channels,
         concepts=concepts.concepts,
         coverage=coverage,
         constant=constant,
@@ -167,11 +170,11 @@ def _one_basis(
     return result, taken
 
 
-def _look(stream: MapStream, empty: str, progress: bool) -> tuple[int, tuple[int, ...], tuple[float, ...]]:
-    """The first pass: number of units, constant units, the share of pixels that each concept covers.
+def _look(stream: MapStream, empty: str, progress: bool) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
+    """The first pass: channels that vary, channels that do not, the share of pixels that each concept covers.
 
     Raises:
-        DataError: If a concept is empty and that is not allowed, or all are.
+        DataError: If a concept is empty and that is not allowed, or all are; if no channel varies.
     """
     data = stream.concepts
     area, whole = torch.zeros(len(data.concepts)).long(), torch.zeros(len(data.categories)).long()
@@ -191,7 +194,10 @@ def _look(stream: MapStream, empty: str, progress: bool) -> tuple[int, tuple[int
             f"Got none for {_listed(missing)}. Say empty='drop' to leave them out."
         )
     coverage = area / whole[data.category_of].clamp_min(1)
-    return len(low), tuple(torch.nonzero(low == high).flatten().tolist()), tuple(coverage.tolist())
+    live, constant = (tuple(torch.nonzero(which).flatten().tolist()) for which in (low != high, low == high))
+    if not live:
+        raise DataError(f"layer must have a channel that varies over {data.name}. Got {len(low)} constant ones.")
+    return live, constant, tuple(coverage.tolist())
 
 
 def _shown(arms: Sequence[Arm]) -> set[Arm]:
@@ -218,7 +224,10 @@ def _notes(
             f"{quantile:.2%} cannot reach an IoU of {iou:g}: {_listed(wide)}. A larger quantile could find them."
         )
     if constant:
-        notes.append(f"{len(constant)} of {units} units are constant and cannot be detectors in their own basis.")
+        notes.append(
+            f"{len(constant)} of {units + len(constant)} channels are constant (dead) on these images. They were left "
+            "out, also of the rotations: mixing them with others would make detectors out of nothing."
+        )
     if error := max(r.rank_error for r in results):
         notes.append(f"Thresholds come from a sketch: each is exact for a quantile at most {error:.2%} away.")
     changed = [r.arm.seed for r in results if r.arm.kind == "g_relu" and r.findings() != results[0].findings()]

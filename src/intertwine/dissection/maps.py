@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import isqrt, prod
 from typing import Any
 
@@ -124,6 +124,7 @@ class MapStream:
         self._size, self._transform, self._device = batch_size, transform or (lambda images: images), device
         self._channel_dim, self._grid, self._memory = channel_dim, grid, memory
         self._kept: list[LabelledMaps] | None = None
+        self._channels: Tensor | None = None
 
     @property
     def kept(self) -> bool:
@@ -153,6 +154,17 @@ class MapStream:
             yield batch
         self._kept = kept
 
+    def _chosen(self, batch: LabelledMaps) -> LabelledMaps:
+        if self._channels is None:
+            return batch
+        return replace(batch, maps=batch.maps[:, self._channels.to(batch.maps.device)])
+
+    def keep(self, channels: Sequence[int]) -> None:
+        """From now on, give these channels only."""
+        self._channels = torch.tensor(channels, dtype=torch.long)
+        if self._kept is not None:
+            self._kept = [self._chosen(batch) for batch in self._kept]
+
     def at(self, index: Iterable[int]) -> Iterator[LabelledMaps]:
         """Maps of some images only."""
         return self._computed(self.concepts.subset(tuple(index)).batches(self._size))
@@ -166,11 +178,13 @@ class MapStream:
                 size = (batch.images.shape[-2], batch.images.shape[-1])
                 maps = as_maps(features, channel_dim, self._grid, size, self.layer)
                 where = torch.device("cpu") if maps.device.type == "mps" else maps.device  # MPS has no float64
-                yield LabelledMaps(
-                    maps.to(where).contiguous(),
-                    batch.labels.to(where, _label_type(len(self.concepts.concepts))),
-                    batch.image_labels.to(where),
-                    batch.index,
+                yield self._chosen(
+                    LabelledMaps(
+                        maps.to(where).contiguous(),
+                        batch.labels.to(where, _label_type(len(self.concepts.concepts))),
+                        batch.image_labels.to(where),
+                        batch.index,
+                    )
                 )
 
 

@@ -24,7 +24,8 @@ class ArmResult:
 
     Args:
         arm: The basis.
-        concept: For each unit, the index of the concept with the largest IoU; -1 where no concept overlaps.
+        concept: For each unit, in the order of ``Dissection.channels``, the index of the concept with the largest IoU;
+            -1 where no concept overlaps.
         iou: That IoU.
         rank_error: Largest error of a threshold, as a share of the unit's values; 0 when exact.
     """
@@ -35,7 +36,7 @@ class ArmResult:
     rank_error: float
 
     def detectors(self, threshold: float) -> tuple[int, ...]:
-        """Units whose IoU is larger than ``threshold``."""
+        """Places of the units whose IoU is larger than ``threshold``."""
         return tuple(u for u, iou in enumerate(self.iou) if iou > threshold)
 
     def findings(self) -> list[tuple[int, float]]:
@@ -49,7 +50,7 @@ class Picture:
 
     Args:
         arm: Name of the basis.
-        unit: The unit.
+        unit: The unit, by its place among the units.
         concept: Index of its best concept.
         iou: Its IoU with it.
         place: 0 for the image with the largest activation, then the next ones.
@@ -107,11 +108,11 @@ class Dissection(Result):
         layer: The layer.
         data: Name of the concept set.
         images: Number of images.
-        units: Number of units (channels).
+        channels: The channels that are units, in order: all but the constant ones.
         concepts: The concepts.
         coverage: For each concept, its share of the pixels of the images that have a label of its category; 0 for a
             concept that was left out because no pixel carries it.
-        constant: Units whose map is the same constant everywhere in the network's own basis; never detectors there.
+        constant: Channels whose map is the same constant everywhere; neither dissected nor rotated.
         quantile: Share of a unit's values above its threshold.
         iou_threshold: IoU above which a unit is a detector.
         arms: One result for each basis; the network's own comes first.
@@ -124,7 +125,7 @@ class Dissection(Result):
     layer: str
     data: str
     images: int
-    units: int
+    channels: tuple[int, ...]
     concepts: tuple[Concept, ...]
     coverage: tuple[float, ...]
     constant: tuple[int, ...]
@@ -134,6 +135,16 @@ class Dissection(Result):
     pictures: tuple[Picture, ...]
     notes: tuple[str, ...]
     settings: dict[str, Any]
+
+    @property
+    def units(self) -> int:
+        """Number of units."""
+        return len(self.channels)
+
+    def unit_name(self, arm: Arm, unit: int) -> str:
+        """What to call a unit: its channel in the network's own basis, ``direction k`` in another one."""
+        own = arm.kind == "rotation" and arm.alpha == 0
+        return f"unit {self.channels[unit]}" if own else f"direction {unit}"
 
     @property
     def own(self) -> ArmResult:
@@ -217,7 +228,7 @@ class Dissection(Result):
                 "basis": result.arm.kind,
                 "alpha": result.arm.alpha,
                 "seed": result.arm.seed,
-                "unit": unit,
+                "unit": self.channels[unit] if result is self.own else unit,
                 "concept": self.concepts[c].name if c >= 0 else None,
                 "category": self.concepts[c].category if c >= 0 else None,
                 "iou": iou,
@@ -246,6 +257,7 @@ class Dissection(Result):
                 "concepts": tuple(Concept(**c) for c in data["concepts"]),
                 "coverage": tuple(data["coverage"]),
                 "constant": tuple(data["constant"]),
+                "channels": tuple(data["channels"]),
                 "arms": tuple(arm_from_dict(a) for a in data["arms"]),
                 "pictures": tuple(Picture(**p) for p in data["pictures"]),
                 "notes": tuple(data["notes"]),

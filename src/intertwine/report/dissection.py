@@ -99,7 +99,7 @@ def _walls(dissection: Dissection) -> list[Block]:
         if shots:
             power = result.arm.alpha
             title = "Its own basis" if power == 0 else f"Rotated, power {power:g}"
-            tabs[title] = [Wall([_shot(dissection, unit, taken) for unit, taken in shots.items()])]
+            tabs[title] = [Wall([_shot(dissection, result, unit, taken) for unit, taken in shots.items()])]
     if not tabs:
         return []
     text = (
@@ -109,9 +109,9 @@ def _walls(dissection: Dissection) -> list[Block]:
     return [Heading("What the best units see"), Paragraph(text), Tabs(tabs, "Basis")]
 
 
-def _shot(dissection: Dissection, unit: int, taken: list[Any]) -> Shot:
+def _shot(dissection: Dissection, result: ArmResult, unit: int, taken: list[Any]) -> Shot:
     concept = dissection.concepts[taken[0].concept]
-    detail = f"{concept.category} · unit {unit} · IoU {taken[0].iou:.3f}"
+    detail = f"{concept.category} · {dissection.unit_name(result.arm, unit)} · IoU {taken[0].iou:.3f}"
     if taken[0].iou <= dissection.iou_threshold:
         detail += " (no detector)"
     return Shot([p.jpeg for p in taken], concept.name, detail)
@@ -222,12 +222,14 @@ def _units(dissection: Dissection) -> list[Block]:
     for unit in ordered:
         concept = dissection.concepts[own.concept[unit]] if own.concept[unit] >= 0 else None
         detects = own.iou[unit] > dissection.iou_threshold
-        rows.append([unit, concept and concept.name, concept and concept.category, own.iou[unit], detects])
+        rows.append(
+            [dissection.channels[unit], concept and concept.name, concept and concept.category, own.iou[unit], detects]
+        )
     found = [(c.name, c.category, n) for c, n in dissection.by_concept(own)]
     blocks: list[Block] = []
     if found:
         blocks.append(Table(["concept", "category", "detectors"], found))
-    return [*blocks, Details("All units", [Table(["unit", "best concept", "category", "IoU", "detector"], rows)])]
+    return [*blocks, Details("All units", [Table(["channel", "best concept", "category", "IoU", "detector"], rows)])]
 
 
 def _provenance(dissection: Dissection) -> list[Block]:
