@@ -1,6 +1,7 @@
 """The strict front-end: ``torch.export`` proves that the control flow is free of data, then its graph is recorded."""
 
 import logging
+import warnings
 from typing import Any
 
 import torch
@@ -22,7 +23,8 @@ def record_export(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prog
     """
     logging.disable(logging.ERROR)  # a refusal is our one message, not pages of torch's log
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             exported = torch.export.export(model, args, kwargs or None, strict=False)
     except Exception as error:
         raise CaptureError(_refusal(error)) from error

@@ -10,11 +10,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .memory import Geometry, geometry, overlap, storage_key
 from .program import Call, Ref, Value
+from .shadow import Shadows
 from .source import user_line
 
 __all__ = ["Recorder", "WatchReads", "tensors"]
 
-_DATA_DEPENDENT = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _READERS = {"tolist", "numpy", "__array__", "data_ptr", "__dlpack__", "__cuda_array_interface__"}
 
 
@@ -35,6 +35,7 @@ class Recorder(TorchDispatchMode):
         self.module = ""
         self.line: str | None = None  # set where the line is known from elsewhere, as for exported graphs
         self.dtypes: set[torch.dtype] = set()
+        self._shadows = Shadows()
         self._known: dict[
             int, tuple[Tensor, Ref, int]
         ] = {}  # id(tensor) -> kept alive, value, writes to its storage then
@@ -85,13 +86,18 @@ class Recorder(TorchDispatchMode):
         before = {id(t): self.ref(t) for t in tensors(arguments)}
         varies = any(ref is not None and self._varies(ref) for ref in before.values())
         constants = {id(t): self._constant(t) for t in tensors(arguments) if before[id(t)] is None} if varies else {}
-        result = func(*args, **kwargs)
         name = func._schema.name
+        if not varies and name == "aten::_local_scalar_dense" and args[0].is_meta:
+            number = self._shadows.number(func, args, kwargs)
+            if number is not None:
+                return number
+        result = func(*args, **kwargs)
         if not varies:
+            self._shadows.follow(func, args, kwargs, result)
             if any(ref is not None for ref in before.values()):
                 self._follow_constants(func, arguments, result)
             return result
-        if _DATA_DEPENDENT.intersection(func.tags):
+        if _depends_on_data(func, arguments):
             for tensor in tensors(arguments):
                 self.read(tensor)
             if not any(True for _ in tensors(result)):
@@ -145,7 +151,8 @@ class Recorder(TorchDispatchMode):
         return kept[2]
 
     def _constant_value(self, tensor: Tensor) -> Value:
-        data = None if tensor.is_meta else tensor.detach().clone()
+        data = self._shadows.of(tensor)
+        data = None if data is None else data.detach().clone()
         return Value("constant", tuple(tensor.shape), tensor.dtype, "", data)
 
     def _varies(self, ref: Ref) -> bool:
@@ -188,6 +195,15 @@ def tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, list | tuple):
         for v in value:
             yield from tensors(v)
+
+
+def _depends_on_data(func: Any, arguments: Mapping[str, Any]) -> bool:
+    """Whether an operation gives a number, or a shape, that depends on what tensors hold."""
+    if torch.Tag.data_dependent_output in func.tags:
+        return True
+    if func._schema.name == "aten::index":
+        return any(t.dtype in (torch.bool, torch.uint8) for t in tensors(arguments["indices"]))
+    return torch.Tag.dynamic_output_shape in func.tags
 
 
 def _by_name(func: Any, args: tuple, kwargs: dict) -> Iterator[tuple[str, Any]]:

@@ -75,7 +75,7 @@ def describe(engine: Engine) -> Symmetry:
                 len(leaf.scales),
                 len(leaf.signs),
                 leaf.linear,
-                _reasons(engine, space),
+                _reasons(engine, space, leaf),
             )
         )
     return Symmetry(
@@ -203,17 +203,20 @@ def _alike(engine: Engine, a: Leaf, b: Leaf) -> bool:
     return log(a) == log(b) and sign(a) == sign(b) and [where(v) for v in a.unknowns] == [where(v) for v in b.unknowns]
 
 
-def _reasons(engine: Engine, space: int) -> tuple[str, ...]:
+def _reasons(engine: Engine, space: int, leaf: Leaf) -> tuple[str, ...]:
     """What restricts a space, the same cause named once."""
     node = engine.pool.node(space)
     lost: dict[str, list[str]] = {}
     for what, why in (
-        ("permutations", node.pinned), ("linear maps", node.monomial), ("scales", node.said.get("scale", "")),
-        ("signs", node.said.get("sign", "")),
-    ):  # fmt: skip
+        ("no permutations", node.pinned),
+        ("no linear maps", node.monomial),
+        ("only orthogonal maps", node.orthogonal if leaf.linear == "orthogonal" else ""),
+        ("fewer scales" if leaf.scales else "no scales", node.said.get("scale", "")),
+        ("fewer signs" if leaf.signs else "no signs", node.said.get("sign", "")),
+    ):
         if why:
             lost.setdefault(why, []).append(what)
-    return tuple(f"no {', '.join(what)}: {why}" for why, what in lost.items())
+    return tuple(f"{', '.join(what)}: {why}" for why, what in lost.items())
 
 
 class _Writer:

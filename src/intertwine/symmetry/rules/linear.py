@@ -44,7 +44,7 @@ def addmm(engine: "Engine", call: Call) -> Value:
 @register_rule("aten::mv", "aten::dot", "aten::vdot")
 def vector_product(engine: "Engine", call: Call) -> Value:
     """A matrix times a vector, a vector times a vector."""
-    x, y = engine.value(call.args["self"]), engine.value(call.args.get("vec") or call.args["tensor"])
+    x, y = (engine.value(ref) for ref in call.inputs)
     contract(engine, x.axes[-1], y.axes[0])
     return Value(x.axes[:-1])
 

@@ -74,7 +74,10 @@ def apply(engine: "Engine", call: Call) -> Sequence[Any]:
     rule = _RULES.get(call.op)
     if rule is None and call.func is not None and torch.Tag.pointwise in call.func.tags:
         rule = measured
-    result = unknown(engine, call) if rule is None else rule(engine, call)
+    try:
+        result = unknown(engine, call) if rule is None else rule(engine, call)
+    except (KeyError, IndexError, TypeError, ValueError):  # arguments that the rule was not written for
+        result = unknown(engine, call)
     return [result] if isinstance(result, Value) or not isinstance(result, list) else result
 
 

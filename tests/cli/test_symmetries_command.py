@@ -1,0 +1,30 @@
+"""The command ``symmetries``."""
+
+import json
+
+
+def test_table_page_and_reasons(run, tmp_path):
+    page = tmp_path / "page.html"
+    ran = run("symmetries", "--model", "resnet20:width=4", "--out", page)
+    assert ran.code == 0 and "12 spaces" in ran.out
+    text = page.read_text(encoding="utf-8")
+    assert "Where the spaces live" in text and "layer1.0.conv1.weight" in text
+    ran = run("symmetries", "--model", "resnet20:width=4", "--meta", "--explain", "conv1.weight")
+    assert ran.code == 0 and "conv1.weight[1] (size 3): fixed, input" in ran.out
+
+
+def test_json_holds_the_description(run):
+    ran = run("symmetries", "--model", "resnet20:width=4", "--input-shape", "2,3,16,16", "--json")
+    described = json.loads(ran.out)
+    assert len(described["spaces"]) == 12 and described["dim"] > 0
+
+
+def test_bad_use(run):
+    for words, message in (
+        ((), "--model must be given"),
+        (("--model", "resnet20", "--input-shape", "2,x"), "--input-shape must be"),
+        (("--model", "resnet20", "--front", "magic"), "front must be"),
+        (("--model", "resnet20", "--explain", "nothing"), "--explain must name"),
+    ):
+        ran = run("symmetries", *words)
+        assert ran.code == 2 and message in ran.err

@@ -1,0 +1,42 @@
+"""Tiny random models of many transformers architectures: found from configurations, the function kept."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+
+from intertwine.symmetry import symmetries
+from intertwine.testing import function_error
+
+pytest.importorskip("transformers", reason="needs the [hf] extra")
+_spec = importlib.util.spec_from_file_location("hf_zoo", Path(__file__).with_name("transformers_zoo.py"))
+hf_zoo = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(hf_zoo)
+
+# what the models' own code computes in lower precision than their weights bounds what can be seen
+ROUNDING = {torch.float64: 1e-12, torch.float32: 5e-6}
+
+
+@pytest.mark.parametrize("name", hf_zoo.MAKERS)
+def test_function_is_kept(name):
+    torch.manual_seed(0)
+    model, inputs = hf_zoo.MAKERS[name]()
+    model = model.double()
+    inputs = {k: v.double() if v.is_floating_point() else v for k, v in inputs.items()}
+    sym = symmetries(model, inputs)
+    assert sym.spaces and set(dict(model.named_parameters())) <= set(sym.layouts)
+    for kind in ("permutation", "scale", "sign", "linear"):
+        twin = sym.act(sym.random(1, kinds={kind}), model)
+        assert function_error(model, twin, inputs) < ROUNDING[sym.dtype], kind
+
+
+def test_a_large_language_model_is_read_without_weights():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    with torch.device("meta"):
+        model = LlamaForCausalLM(LlamaConfig(hidden_size=4096, num_hidden_layers=8, intermediate_size=11008))
+    tokens = torch.zeros(2, 8, dtype=torch.long, device="meta")
+    sym = symmetries(model, {"input_ids": tokens, "use_cache": False})
+    heads = [s for s in sym.spaces if s.linear == "general"]
+    assert len(heads) == 8 and all(s.size == 128 and s.parents for s in heads) and not sym.path_only
