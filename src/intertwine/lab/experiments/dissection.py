@@ -260,6 +260,7 @@ def summarise(found: Mapping[tuple[str, str], Sequence[Dissection]]) -> list[dic
         shares = [
             {c.alpha: c.mean / result.units for c in result.counts() if c.kind == "rotation"} for result in results
         ]
+        best = [_mean_iou(result) for result in results]
         unique = [{c.alpha: c.mean for c in r.counts(unique=True) if c.kind == "rotation"} for r in results]
         change = _interval([s[max(s)] - s[0.0] for s in shares])
         for alpha in shares[0]:
@@ -273,6 +274,7 @@ def summarise(found: Mapping[tuple[str, str], Sequence[Dissection]]) -> list[dic
                     "share": mean,
                     "low": low,
                     "high": high,
+                    "iou": sum(b[alpha] for b in best) / len(best),
                     "unique": sum(u[alpha] for u in unique) / len(unique),
                     "change": change[0],
                     "change_low": change[1],
@@ -282,6 +284,15 @@ def summarise(found: Mapping[tuple[str, str], Sequence[Dissection]]) -> list[dic
                 }
             )
     return rows
+
+
+def _mean_iou(result: Dissection) -> dict[float, float]:
+    """Mean over units and rotations of the best IoU, which unlike a count has no threshold, for each power."""
+    found: dict[float, list[float]] = {}
+    for arm in result.arms:
+        if arm.arm.kind == "rotation":
+            found.setdefault(arm.arm.alpha, []).append(sum(arm.iou) / len(arm.iou))
+    return {alpha: sum(values) / len(values) for alpha, values in found.items()}
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float, float]:
