@@ -1,6 +1,17 @@
 """Gates and paths: the dual view of ReLU networks."""
 
+from .ensemble_kernel import ensemble_kernel, ensemble_tangent_kernel
+from .path_kernel import neural_path_kernel, neural_path_kernel_cost
 from .paths import Paths, paths
 from .patterns import gate_patterns
+from .product_kernel import base_kernels, product_kernel, sum_kernel
+from .rotation_kernel import rotation_kernel
 
-__all__ = ["Paths", "gate_patterns", "paths"]
+__all__ = [
+    # gates and paths
+    "Paths", "gate_patterns", "paths",
+    # the path kernel, of any network and of the theorems' families
+    "ensemble_kernel", "neural_path_kernel", "neural_path_kernel_cost", "product_kernel", "rotation_kernel",
+    # limits and comparators
+    "base_kernels", "ensemble_tangent_kernel", "sum_kernel",
+]  # fmt: skip

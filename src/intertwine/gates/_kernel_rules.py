@@ -1,0 +1,365 @@
+"""What each operation of a ReLU network does to the second moments of its signals."""
+
+import math
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..graph import Call, Ref
+from ._capture import BATCH_NORMS, MAX_POOLS, POOLS, ReluProgram, gate_calls, is_gate
+from ._signals import Layout, Signal, Source, Term, add, channel_slice, contract, gate, multiply, settle
+
+__all__ = ["CHOICES", "Propagation", "needs_pairs"]
+
+_SAME = {"aten::clone", "aten::detach", "aten::alias", "aten::contiguous", "aten::_to_copy", "aten::dropout"}
+_SHAPES = {"aten::view", "aten::_unsafe_view", "aten::reshape", "aten::squeeze", "aten::unsqueeze", "aten::flatten"}
+CHOICES = {"aten::slice", "aten::index_select", "aten::constant_pad_nd"}
+_LINEAR = {"aten::addmm", "aten::mm", "aten::convolution"}
+
+
+def needs_pairs(program: ReluProgram) -> bool:
+    """Whether something averages or chooses among positions, so that pairs of positions are needed."""
+    for call in program.program.calls:
+        if call.op in POOLS | MAX_POOLS and call.inputs[0].id in program.activations:
+            shape = program.program.values[call.inputs[0].id].shape
+            if math.prod(shape[2:]) > 1:
+                return True
+    return False
+
+
+class Propagation:
+    """Runs the rules over a program for one tile of examples.
+
+    Args:
+        program: The captured network.
+        left: Input and gates of the examples on one side, the input first.
+        right: The same for the other side.
+        layout: How kernels lie in memory.
+    """
+
+    def __init__(self, program: ReluProgram, left: list[Tensor], right: list[Tensor], layout: Layout) -> None:
+        self.program, self.layout = program, layout
+        self.gates = {id(call): (a, b) for call, a, b in zip(gate_calls(program), left[1:], right[1:])}
+        shape = program.program.values[program.program.inputs[0].id].shape
+        space = tuple(shape[2:])
+        self._constants: dict[int, Source] = {}
+        masks = [side[0].reshape(len(side[0]), shape[1], -1).double() for side in (left, right)]
+        term = Term(self._one(math.prod(space)), *masks)
+        self.signals = {program.program.inputs[0].id: Signal((term,), shape[1], space)}
+        self._last = {r.id: i for i, call in enumerate(program.program.calls) for r in call.inputs}
+
+    def run(self, output: int) -> tuple[Tensor, float]:
+        """The kernel ``(n, m)`` of one output and its log scale."""
+        for i, call in enumerate(self.program.program.calls):
+            if any(r.id in self.program.activations for r in call.inputs):
+                self._step(call)
+            for done in [r.id for r in call.inputs if self._last[r.id] == i and r != self.program.output]:
+                self.signals.pop(done, None)
+        final = self.signals[self.program.output.id]
+        channel, position = divmod(output, final.positions)
+        kernel, scale = contract(channel_slice(final, channel, channel + 1), self.layout)
+        return (kernel[:, position, :, position] if self.layout.pairs else kernel[position]), scale
+
+    def _one(self, positions: int) -> Source:
+        """The source of what is not random: the input, and constants of the model."""
+        return self._constants.setdefault(positions, Source(self.layout.ones(positions), constant=True))
+
+    def _step(self, call: Call) -> None:
+        signal = self.signals[next(r.id for r in call.inputs if r.id in self.program.activations)]
+        if call.op in MAX_POOLS:
+            found = self._max_pool(call, signal)
+        elif is_gate(call):
+            found = gate(signal, *self.gates[id(call)], self.layout)
+        elif call.op in _LINEAR:
+            found = self._weights(call, signal)
+        elif call.op in BATCH_NORMS:
+            found = self._gain(signal, shift=True)
+        elif call.op in POOLS:
+            found = self._average(call, signal)
+        elif call.op in _SAME:
+            found = signal
+        elif call.op in _SHAPES:
+            found = self._reshape(call, signal)
+        elif call.op in CHOICES:
+            found = self._choose(call, signal)
+        elif call.op in ("aten::add", "aten::sub"):
+            found = self._add(call, signal)
+        elif call.op in ("aten::mul", "aten::div"):
+            found = self._scale(call, signal)
+        elif call.op == "aten::cat":
+            found = self._cat(call)
+        else:
+            self._refuse(call, "an operation that no rule of the path kernel covers")
+        if call.outputs[0] is not None:
+            self.signals[call.outputs[0].id] = found
+
+    def _weights(self, call: Call, signal: Signal) -> Signal:
+        """A layer of weights: sum over channels and window; biases are paths from a constant 1."""
+        out_shape = self._shape(call.outputs[0])
+        is_conv = call.op == "aten::convolution"
+        if is_conv and (call.args["transposed"] or len(out_shape) > 4):
+            self._refuse(call, "a transposed or three-dimensional convolution")
+        if not is_conv and signal.positions > 1 and not signal.flat:
+            self._refuse(call, "a linear layer over another axis than the channels of (N, C, *S)")
+        groups = call.args["groups"] if is_conv else 1
+        size = signal.channels // groups
+        per_group = [channel_slice(signal, g * size, (g + 1) * size) for g in range(groups)]
+        offsets = self._offsets(call, signal) if is_conv else None
+        kernels, scale, fan = [], 0.0, size * (len(offsets) if offsets is not None else signal.positions)
+        for part in per_group:
+            kernel, scale = contract(part, self.layout)
+            if offsets is not None:
+                kernel = self.layout.window(kernel, offsets)
+            elif signal.flat:
+                kernel = self.layout.trace(kernel)
+            kernels.append(kernel / fan)
+        scale += math.log(fan)
+        if isinstance(call.args["bias" if is_conv else "self"], Ref) and call.op != "aten::mm":
+            kernels = [k + math.exp(-scale) for k in kernels]
+        space = out_shape[2:]
+        if groups == 1:
+            return Signal((Term(Source(kernels[0], scale)),), out_shape[1], space)
+        kernel = torch.stack(kernels).repeat_interleave(out_shape[1] // groups, 0)
+        return Signal((Term(Source(kernel, scale, per_channel=True)),), out_shape[1], space)
+
+    def _offsets(self, call: Call, signal: Signal) -> Tensor:
+        """Which position each output position reads at each place of the window, counted from 1; 0 is padding."""
+        space = signal.space if len(signal.space) == 2 else (1, *signal.space)
+        full = lambda value, fill: (fill, value[0]) if len(value) == 1 else tuple(value)
+        kernel = self._shape(call.args["weight"])[2:]
+        numbers = torch.arange(1, signal.positions + 1, dtype=torch.float64, device=self.layout.device)
+        windows = F.unfold(
+            numbers.view(1, 1, *space), full(kernel, 1), full(call.args["dilation"], 1), full(call.args["padding"], 0),
+            full(call.args["stride"], 1),
+        )  # fmt: skip
+        return windows[0].round().long()
+
+    def _gain(self, signal: Signal, shift: bool) -> Signal:
+        """Multiply each channel by a weight of its own: masks stay, sources become new ones; a shift is a bias."""
+        terms = list(_renewed(signal).terms)
+        bare = len(terms) == 1 and terms[0].left is None and terms[0].post is None
+        if shift and bare:
+            source = terms[0].source
+            terms = [Term(replace(source, kernel=source.kernel + math.exp(-source.log_scale)))]
+        elif shift:
+            terms.append(Term(Source(self.layout.ones(signal.positions))))
+        return replace(signal, terms=tuple(terms))
+
+    def _average(self, call: Call, signal: Signal) -> Signal:
+        """An average over positions; its 1/size is a value, so paths are counted without it."""
+        if call.op == "aten::mean" and {d % len(self._shape(call.args["self"])) for d in call.args["dim"]} & {0, 1}:
+            self._refuse(call, "a mean over channels or examples")
+        signal = settle(signal, self.layout)
+        matrix = self._positions(call, signal)
+        matrix = matrix / matrix.abs().max()
+        terms = tuple(replace(t, post=matrix) for t in _renewed(signal).terms)
+        return Signal(terms, signal.channels, self._shape(call.outputs[0])[2:])
+
+    def _positions(self, call: Call, signal: Signal) -> Tensor:
+        """The matrix ``(P', P)`` of a map of positions, by applying it to every position."""
+        eye = torch.eye(signal.positions, dtype=torch.float64, device=self.layout.device)
+        arguments = {k: v for k, v in call.args.items() if k not in ("self", "dtype")}
+        if isinstance(arguments.get("index"), Ref):
+            data = self.program.program.values[arguments["index"].id].data
+            arguments["index"] = None if data is None else data.to(self.layout.device)
+        return call.func(self=eye.view(-1, 1, *signal.space), **arguments).reshape(signal.positions, -1).T
+
+    def _choose(self, call: Call, signal: Signal) -> Signal:
+        """Slices, chosen positions and zero padding."""
+        shape = self._shape(call.args["self"])
+        if call.op == "aten::constant_pad_nd":
+            if call.args["value"] != 0:
+                self._refuse(call, "padding with a value other than 0")
+            before = list(call.args["pad"]) + [0] * (2 * len(shape) - len(call.args["pad"]))
+            low, high = before[-4:-2]
+            spatial = {**call.args, "pad": before[: 2 * (len(shape) - 2)]}
+            moved = self._map(replace(call, args=spatial), signal) if any(spatial["pad"]) else signal
+            return self._pad_channels(moved, low, high)
+        dim = call.args["dim"] % len(shape)
+        if dim >= 2:
+            return self._map(call, signal)
+        if call.op == "aten::slice" and dim == 1:
+            start, end = call.args["start"] or 0, call.args["end"]
+            return channel_slice(signal, start, signal.channels if end is None else end, call.args["step"])
+        if self._shape(call.outputs[0]) != shape:
+            self._refuse(call, "a choice of examples or channels")
+        return signal
+
+    def _map(self, call: Call, signal: Signal) -> Signal:
+        """A map that gives each position the value of one other, or 0."""
+        signal = settle(signal, self.layout)
+        matrix = self._positions(call, signal)
+        space = self._shape(call.outputs[0])[2:]
+        users = [c for c in self.program.program.calls if call.outputs[0] in c.inputs]
+        if all(c.op == "aten::convolution" for c in users):  # sum over channels first: padding repeats positions
+            taken = torch.where(matrix.any(1), matrix.argmax(1) + 1, 0)
+            return Signal(tuple(replace(t, post=taken) for t in signal.terms), signal.channels, space)
+        moved: dict[int, Source] = {}
+        for t in signal.terms:
+            if id(t.source) not in moved:
+                new = replace(t.source, kernel=self.layout.move(t.source.kernel, matrix))
+                moved[id(t.source)] = self._one(math.prod(space)) if t.source.constant else new
+        apply = lambda m: None if m is None else (m.double() @ matrix.T).to(m.dtype)
+        terms = (Term(moved[id(t.source)], apply(t.left), apply(t.right)) for t in signal.terms)
+        return Signal(tuple(terms), signal.channels, space)
+
+    def _pad_channels(self, signal: Signal, low: int, high: int) -> Signal:
+        if not low and not high:
+            return signal
+        silent = lambda channels: replace(signal, terms=(), channels=channels)
+        return self._join([silent(low), signal, silent(high)])
+
+    def _cat(self, call: Call) -> Signal:
+        shapes = [self._shape(r) for r in call.inputs]
+        parts = [self.signals.get(r.id) for r in call.inputs]
+        signals = [p for p in parts if p is not None]
+        if call.args["dim"] % len(shapes[0]) != 1 or len(signals) != len(parts) or any(s.flat for s in signals):
+            self._refuse(call, "a concatenation of anything but channels")
+        return self._join(signals)
+
+    def _join(self, signals: list[Signal]) -> Signal:
+        """Signals one after the other along the channels: each is masked to its own part of them."""
+        total, at, joined = sum(s.channels for s in signals), 0, None
+        for s in (settle(s, self.layout) for s in signals):
+            before = (at, total - at - s.channels)
+            terms = []
+            for t in s.terms:
+                left, right = _widen(t.left, self.layout.n, s, before), _widen(t.right, self.layout.m, s, before)
+                terms.append(Term(_widen_source(t.source, before), left, right))
+            part = Signal(tuple(terms), total, s.space)
+            joined = part if joined is None else add(joined, part, self.layout)
+            at += s.channels
+        return joined or signals[0]
+
+    def _add(self, call: Call, signal: Signal) -> Signal:
+        sign = float(call.args["alpha"] * (1 if call.op == "aten::add" else -1))
+        operands = [(call.args["self"], 1.0), (call.args["other"], sign)]
+        is_activation = lambda v: isinstance(v, Ref) and v.id in self.program.activations
+        parts = [self._by(self.signals[v.id], f) for v, f in operands if is_activation(v)]
+        total = parts[0]
+        for other in parts[1:]:
+            if (other.channels, other.space, other.flat) != (total.channels, total.space, total.flat):
+                self._refuse(call, "a sum of activations of different shapes")
+            total = add(total, other, self.layout)
+        for value, factor in operands:
+            if isinstance(value, Ref) and value.id in self.program.weights:
+                if not self._per_channel(value, signal):
+                    self._refuse(call, "a parameter added that is not one for each channel")
+                bias = Term(Source(self.layout.ones(total.positions)))
+                total = add(total, replace(total, terms=(bias,)), self.layout)
+            elif not is_activation(value):
+                masks = self._masks(self._constant(call, value, total) * factor)
+                term = Term(self._one(total.positions), *masks)
+                total = add(settle(total, self.layout), replace(total, terms=(term,)), self.layout)
+        return total
+
+    def _scale(self, call: Call, signal: Signal) -> Signal:
+        other = call.args["other"]
+        if isinstance(other, Ref) and other.id in self.program.activations:
+            other = call.args["self"]
+            if call.op == "aten::div":
+                self._refuse(call, "a division by an activation")
+        if isinstance(other, Ref) and other.id in self.program.weights:
+            if call.op == "aten::div" or not self._per_channel(other, signal):
+                self._refuse(call, "a parameter that multiplies anything but channels")
+            return self._gain(signal, shift=False)
+        value = self._constant(call, other, signal)
+        return multiply(signal, *self._masks(1 / value if call.op == "aten::div" else value), self.layout)
+
+    def _by(self, signal: Signal, factor: float) -> Signal:
+        if factor == 1.0:
+            return signal
+        shape = (1, signal.channels, signal.positions)
+        value = torch.full(shape, factor, dtype=torch.float64, device=self.layout.device)
+        return multiply(signal, *self._masks(value), self.layout)
+
+    def _masks(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        return value.expand(self.layout.n, -1, -1), value.expand(self.layout.m, -1, -1)
+
+    def _constant(self, call: Call, value: Any, signal: Signal) -> Tensor:
+        """A constant of the model as a mask ``(1, C, P)``."""
+        if isinstance(value, Ref):
+            value = self.program.program.values[value.id].data
+            if value is None:
+                self._refuse(call, "a constant of unknown value")
+        tensor = torch.as_tensor(value, dtype=torch.float64, device=self.layout.device)
+        shape = self._shape(call.outputs[0])
+        return tensor.expand(shape).reshape(1, signal.channels, signal.positions)
+
+    def _per_channel(self, parameter: Ref, signal: Signal) -> bool:
+        shape = self._shape(parameter)
+        dims = 2 if signal.flat else 2 + len(signal.space)
+        full = (1,) * (dims - len(shape)) + tuple(shape)
+        return full[0] == 1 and full[1] == signal.channels and math.prod(full[2:]) == 1
+
+    def _max_pool(self, call: Call, signal: Signal) -> Signal:
+        """Each example takes its own position: the kernel between the positions taken, for each channel."""
+        left, right = (g.flatten(2) for g in self.gates[id(call)])
+        signal = settle(signal, self.layout)
+        terms = []
+        for t in signal.terms:
+            kernel = t.source.kernel if t.source.per_channel else t.source.kernel[None]
+            c, n, m = (torch.arange(k, device=left.device) for k in (len(kernel), self.layout.n, self.layout.m))
+            i, j = left.transpose(0, 1)[..., None, None], right.transpose(0, 1)[:, None, None]  # (C, n, P', m, P')
+            chosen = kernel[
+                c[:, None, None, None, None], n[:, None, None, None], i, m[:, None], j
+            ]  # fmt: skip
+            masks = [None if m is None else m.expand(len(g), *m.shape[1:]).gather(2, g) for m, g in
+                     ((t.left, left), (t.right, right))]  # fmt: skip
+            terms.append(Term(Source(chosen, t.source.log_scale, per_channel=True), *masks))
+        return Signal(tuple(terms), signal.channels, self._shape(call.outputs[0])[2:])
+
+    def _reshape(self, call: Call, signal: Signal) -> Signal:
+        shape = self._shape(call.outputs[0])
+        space, positions = tuple(shape[2:]), math.prod(shape[2:])
+        if shape[:1] != (1,):
+            self._refuse(call, "a view that mixes examples")
+        if (shape[1], positions) == (signal.channels, signal.positions):
+            return replace(signal, space=space, flat=False)
+        if all(t.source.constant and t.post is None for t in signal.terms):  # the input itself: nothing random yet
+            reshape = lambda m: m.reshape(len(m), shape[1], positions)
+            one = self._one(positions)
+            return Signal(tuple(Term(one, reshape(t.left), reshape(t.right)) for t in signal.terms), shape[1], space)
+        if len(shape) != 2 or shape[1] != signal.channels * signal.positions:
+            self._refuse(call, "a view that mixes channels with positions other than by flattening")
+        return replace(signal, flat=True)
+
+    def _shape(self, ref: Ref | None) -> tuple[int, ...]:
+        return () if ref is None else tuple(self.program.program.values[ref.id].shape)
+
+    def _refuse(self, call: Call, what: str) -> NoReturn:
+        """Say what no rule covers.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(
+            "model must be made of linear and convolutional layers, batch norms, poolings, sums, concatenations of "
+            f"channels and ReLUs on (N, C, *S). Got {what}: {call.where} at {call.line}."
+        )
+
+
+def _renewed(signal: Signal) -> Signal:
+    """The signal times new independent values: terms that shared a source still do."""
+    new: dict[int, Source] = {}
+    for t in signal.terms:
+        new.setdefault(id(t.source), replace(t.source, constant=False))
+    return replace(signal, terms=tuple(replace(t, source=new[id(t.source)]) for t in signal.terms))
+
+
+def _widen(mask: Tensor | None, n: int, signal: Signal, before: tuple[int, int]) -> Tensor:
+    """A mask that is 0 on the channels before and after a signal's own."""
+    if mask is None:
+        device = signal.terms[0].source.kernel.device
+        mask = torch.ones(n, signal.channels, signal.positions, dtype=torch.bool, device=device)
+    return F.pad(mask, (0, 0, *before))
+
+
+def _widen_source(source: Source, before: tuple[int, int]) -> Source:
+    if not source.per_channel:
+        return source
+    outside = [0, 0] * (source.kernel.dim() - 1)
+    return replace(source, kernel=F.pad(source.kernel, (*outside, *before)))

@@ -1,0 +1,198 @@
+"""The neural path kernel of any ReLU network, without enumerating a path."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from .._progress import track
+from ._capture import MAX_POOLS, ReluProgram, capture_relu, check_input
+from ._kernel_rules import CHOICES, Propagation, needs_pairs
+from ._signals import Layout
+from .patterns import observe
+
+__all__ = ["neural_path_kernel", "neural_path_kernel_cost"]
+
+_LARGEST_LOG = math.log(torch.finfo(torch.float64).max)
+_MOST_OPERATIONS = 1e14
+
+
+def neural_path_kernel(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor | None = None,
+    *,
+    input: str = "x",
+    log: bool = False,
+    output: int = 0,
+    gates_from: nn.Module | None = None,
+    memory: float = 2**28,
+    max_operations: float = _MOST_OPERATIONS,
+    batch_size: int = 500,
+    progress: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Neural path kernel ``NPK(x, y) = <phi(x), phi(y)>`` of any ReLU network (P2 lemma 2.1), exactly.
+
+    Where we differ from print, see :func:`paths`: biases, batch norms and the constants of poolings.
+
+    Paths with the same weights form one bundle, and values of different bundles are uncorrelated when all weights are
+    independent random signs. So ``<phi(x), phi(y)> = E[f(x) f(y)]`` over such weights with the gates held fixed: second
+    moments are carried through the captured network. On fully connected networks this is the product of layer Grams
+    (theorem 3.1), on circular convolutions with global average pooling the sum over rotations (theorem 3.2), on
+    residual networks the ensemble over 2^b sub-networks in O(b) (theorem 3.3); padding, strides, poolings, biases,
+    batch norms and a ReLU after an addition (O(b^2) Grams of products of masks) need nothing special.
+
+    Cost, for each layer: ``N M C`` times the number of positions, or its square where something averages or chooses
+    among positions; :func:`neural_path_kernel_cost` counts it. Gates are bool, pairs of examples are done in tiles.
+
+    Args:
+        model: A ReLU network that returns ``(N, outputs)``, in evaluation mode.
+        x: Inputs ``(N, C, *S)``.
+        y: Inputs ``(M, C, *S)``; ``x`` itself without.
+        input: ``"x"``, or ``"ones"`` for a value network with constant input 1.
+        log: Return ``(log |K|, sign)`` instead: nothing overflows at any width and depth.
+        output: Which output the paths lead to; all are equal where the network ends in a layer of weights.
+        gates_from: Network of the same architecture whose gates are used instead (as the gating network of a DGN).
+        memory: Bytes that one tile may take, beside gates and result.
+        max_operations: Multiply-adds above which the work is refused.
+        batch_size: Examples that run through the network at once, for their gates.
+        progress: Show the tiles.
+
+    Returns:
+        The kernel ``(N, M)`` in float64.
+
+    Raises:
+        ValueError: If an option or a shape is wrong, the work or memory goes over its budget, or the result overflows.
+
+    Example:
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(3, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+        >>> x = torch.randn(4, 3)
+        >>> neural_path_kernel(model, x).shape
+        torch.Size([4, 4])
+    """
+    if input not in ("x", "ones"):
+        raise ValueError(f'input must be "x" or "ones". Got {input!r}.')
+    program = capture_relu(model, x)
+    _check_output(program, output)
+    if y is not None:
+        check_input(model, y)
+        if y.shape[1:] != x.shape[1:]:
+            raise ValueError(f"y must have examples of x's shape {tuple(x.shape[1:])}. Got {tuple(y.shape[1:])}.")
+    _check_cost(_operations(program, len(x), len(x if y is None else y)), max_operations)
+    tile = _tile_size(program, memory)
+    source = model if gates_from is None else gates_from
+    sides = [_side(source, program, z, input, batch_size) for z in ([x] if y is None else [x, y])]
+    kernel, scale = _tiles(program, sides, tile, output, progress)
+    if log:
+        return kernel.abs().log() + scale, kernel.sign().to(torch.int8)
+    largest = float(kernel.abs().max())
+    if scale + math.log(max(largest, 1e-300)) > _LARGEST_LOG:
+        raise ValueError(f"the kernel must fit in float64. Got entries near exp({scale:.0f}). Use log=True.")
+    return kernel * math.exp(scale / 2) * math.exp(scale / 2)
+
+
+def neural_path_kernel_cost(model: nn.Module, x: Tensor, y: Tensor | None = None) -> float:
+    """Multiply-adds that :func:`neural_path_kernel` needs, without doing them.
+
+    Args:
+        model: A ReLU network, in evaluation mode.
+        x: Inputs ``(N, C, *S)``.
+        y: Inputs ``(M, C, *S)``; ``x`` itself without.
+
+    Returns:
+        The count: for each layer ``N M C P^2`` with all pairs of positions, ``N M C P`` without.
+
+    Example:
+        >>> model = nn.Sequential(nn.Linear(3, 64), nn.ReLU(), nn.Linear(64, 1))
+        >>> neural_path_kernel_cost(model, torch.zeros(10, 3))
+        6700.0
+    """
+    return _operations(capture_relu(model, x), len(x), len(x if y is None else y))
+
+
+def _operations(program: ReluProgram, n: int, m: int) -> float:
+    power = 2 if needs_pairs(program) else 1
+    total = 0.0
+    padded = {c.outputs[0]: c.inputs[0] for c in program.program.calls if c.op in CHOICES}
+    for call in program.program.calls:
+        if call.op in ("aten::addmm", "aten::mm", "aten::convolution"):
+            read = next(r for r in call.inputs if r.id in program.activations)
+            while read in padded and call.op == "aten::convolution":
+                read = padded[read]
+            _, channels, *space = program.program.values[read.id].shape
+            total += float(n) * m * channels * math.prod(space) ** power
+    return total
+
+
+def _check_cost(operations: float, most: float) -> None:
+    """State the cost where it is too high.
+
+    Raises:
+        ValueError: If it is.
+    """
+    if operations > most:
+        raise ValueError(
+            f"the kernel must need at most max_operations = {most:.1e} multiply-adds. Got {operations:.1e}. Take fewer "
+            "examples or smaller images, or raise max_operations."
+        )
+
+
+def _check_output(program: ReluProgram, output: int) -> None:
+    """Check that ``output`` is an output.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    shape = program.program.values[program.output.id].shape
+    if len(shape) != 2 or not 0 <= output < shape[1]:
+        raise ValueError(f"output must be one of the model's outputs (N, outputs). Got {output}, shape {tuple(shape)}.")
+
+
+def _tile_size(program: ReluProgram, memory: float) -> int:
+    """How many examples a side of a tile may have.
+
+    Raises:
+        ValueError: If it is less than one.
+    """
+    pairs = needs_pairs(program)
+    most = 1.0
+    for call in program.program.calls:
+        if not any(r.id in program.activations for r in call.inputs) or call.outputs[0] is None:
+            continue
+        shapes = [program.program.values[r.id].shape for r in (call.inputs[0], call.outputs[0])]
+        positions = max(math.prod(s[2:]) for s in shapes)
+        most = max(most, positions ** (2 if pairs else 1))
+        if call.op in MAX_POOLS:  # one kernel for each channel
+            most = max(most, shapes[1][1] * math.prod(shapes[1][2:]) ** 2)
+    bytes_per_pair = 8 * 5 * most
+    tile = int(math.sqrt(memory / bytes_per_pair))
+    if tile < 1:
+        raise ValueError(
+            f"memory must hold one pair of examples, {bytes_per_pair:.1e} bytes for this network. Got {memory:.1e}."
+        )
+    return min(tile, 1024)
+
+
+def _side(model: nn.Module, program: ReluProgram, x: Tensor, input: str, batch_size: int) -> list[Tensor]:
+    return [x if input == "x" else torch.ones_like(x), *observe(model, program, x, batch_size)]
+
+
+def _tiles(
+    program: ReluProgram, sides: list[list[Tensor]], tile: int, output: int, progress: bool
+) -> tuple[Tensor, float]:
+    """Every tile of the kernel, one triangle where both sides are one; and the scale that all tiles share."""
+    left, right, same = sides[0], sides[-1], len(sides) == 1
+    n, m = len(left[0]), len(right[0])
+    pairs = needs_pairs(program)
+    kernel = torch.empty(n, m, dtype=torch.float64, device=left[0].device)
+    starts = [(i, j) for i in range(0, n, tile) for j in range(i if same else 0, m, tile)]
+    scale = 0.0
+    for i, j in track(starts, "path kernel", enabled=progress):
+        a, b = ([t[k : k + tile] for t in side] for side, k in ((left, i), (right, j)))
+        layout = Layout(len(a[0]), len(b[0]), pairs, kernel.device)
+        part, scale = Propagation(program, a, b, layout).run(output)  # the scale is the same for all tiles
+        kernel[i : i + tile, j : j + tile] = part
+        if same and j > i:
+            kernel[j : j + tile, i : i + tile] = part.T
+    return kernel, scale

@@ -1,0 +1,156 @@
+"""Theorem 3.1: the path kernel of a fully connected network is a product of Grams, one for each layer of gates."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+__all__ = ["base_kernels", "product_kernel", "sum_kernel"]
+
+_TILE = 512
+
+
+def product_kernel(
+    x: Tensor, gates: Sequence[Tensor], y: Tensor | None = None, gates_y: Sequence[Tensor] | None = None, *,
+    input: str = "x", log: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
+    """``NPK(x, y) = <x, y> prod_l <G_l(x), G_l(y)>`` (P2 theorem 3.1, lemma 2.1), for networks without biases.
+
+    With constant input 1 the first factor is ``d_in``. The order of the layers does not matter.
+
+    Args:
+        x: Inputs ``(N, d_in)``.
+        gates: Gates of each layer ``(N, w_l)``: bool, or numbers (soft gates).
+        y: Inputs ``(M, d_in)``; ``x`` itself without.
+        gates_y: Their gates, given together with ``y``.
+        input: ``"x"`` or ``"ones"``.
+        log: Return ``(log |K|, sign)``: exact at any width and depth.
+
+    Returns:
+        The kernel ``(N, M)`` in float64. Products of hard gates are exact integers below 2^53.
+
+    Raises:
+        ValueError: If shapes do not match or an option is unknown.
+
+    Example:
+        >>> x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+        >>> gates = [torch.tensor([[True, True], [True, False]])]
+        >>> product_kernel(x, gates)
+        tensor([[10., 11.],
+                [11., 25.]], dtype=torch.float64)
+    """
+    if input not in ("x", "ones"):
+        raise ValueError(f'input must be "x" or "ones". Got {input!r}.')
+    right = check_sides(x, gates, y, gates_y)
+    z = x if y is None else y
+    kernel = torch.empty(len(x), len(z), dtype=torch.float64, device=x.device)
+    sign = torch.empty(len(x), len(z), dtype=torch.int8, device=x.device)
+    for i, j in _tiles(len(x), len(z), y is None):
+        first = _input_kernel(x[i], z[j], input)
+        signs = first.sign().to(torch.int8)
+        grams = (gram(a[i], b[j]) for a, b in zip(gates, right))
+        part = _log_product(first, grams) if log else _product(first, grams)
+        kernel[i, j], sign[i, j] = part, signs
+        if y is None and i != j:
+            kernel[j, i], sign[j, i] = part.T, signs.T
+    return (kernel, sign.masked_fill_(kernel == -math.inf, 0)) if log else kernel
+
+
+def _input_kernel(x: Tensor, y: Tensor, input: str) -> Tensor:
+    if input == "x":
+        return x.double() @ y.double().T
+    return torch.full((len(x), len(y)), float(x.shape[1]), dtype=torch.float64, device=x.device)
+
+
+def base_kernels(gates: Sequence[Tensor], gates_y: Sequence[Tensor] | None = None) -> Tensor:
+    """Correlation of the gates of each layer, ``<G_l(x), G_l(y)> / w_l`` (P2 section 3.1.1).
+
+    Args:
+        gates: Gates of each layer ``(N, w_l)``.
+        gates_y: Gates ``(M, w_l)``; ``gates`` themselves without.
+
+    Returns:
+        Kernels ``(layers, N, M)``, between 0 and 1 for hard gates.
+
+    Example:
+        >>> base_kernels([torch.tensor([[True, True], [True, False]])])
+        tensor([[[1.0000, 0.5000],
+                 [0.5000, 0.5000]]], dtype=torch.float64)
+    """
+    other = gates if gates_y is None else gates_y
+    return torch.stack([gram(a, b).double() / a.shape[1] for a, b in zip(gates, other)])
+
+
+def sum_kernel(gates: Sequence[Tensor], gates_y: Sequence[Tensor] | None = None) -> Tensor:
+    """``sum_l <G_l(x), G_l(y)>``: what concatenated gates would give instead of the product (P2 section 3.1.1).
+
+    Args:
+        gates: Gates of each layer ``(N, w_l)``.
+        gates_y: Gates ``(M, w_l)``; ``gates`` themselves without.
+
+    Returns:
+        The kernel ``(N, M)``, a comparator.
+
+    Example:
+        >>> sum_kernel([torch.eye(2), torch.ones(2, 3)])
+        tensor([[4., 3.],
+                [3., 4.]], dtype=torch.float64)
+    """
+    other = gates if gates_y is None else gates_y
+    total = gram(gates[0], other[0]).double()
+    for a, b in zip(gates[1:], other[1:]):
+        total += gram(a, b)
+    return total
+
+
+def gram(a: Tensor, b: Tensor) -> Tensor:
+    """``a b^T``; of bool gates in float32, where counts are exact, of others in float64."""
+    dtype = torch.float32 if a.dtype == b.dtype == torch.bool and a.shape[1] < 1 << 24 else torch.float64
+    return a.to(dtype) @ b.to(dtype).T
+
+
+def check_sides(
+    x: Tensor, gates: Sequence[Tensor], y: Tensor | None, gates_y: Sequence[Tensor] | None
+) -> Sequence[Tensor]:
+    """Gates of the other side, after a check of shapes.
+
+    Raises:
+        ValueError: If they do not match.
+    """
+    if (y is None) != (gates_y is None):
+        raise ValueError("y and gates_y must be given together. Got one of them.")
+    if not gates or any(g.dim() != 2 or len(g) != len(x) for g in gates) or x.dim() != 2:
+        shapes = [tuple(g.shape) for g in gates]
+        raise ValueError(f"x and gates must have shapes (N, d_in) and (N, w). Got {tuple(x.shape)} and {shapes}.")
+    if y is None or gates_y is None:
+        return gates
+    if [g.shape[1] for g in gates_y] != [g.shape[1] for g in gates] or any(len(g) != len(y) for g in gates_y):
+        raise ValueError(f"gates_y must match gates and y. Got widths {[g.shape[1] for g in gates_y]}.")
+    return gates_y
+
+
+def _tiles(n: int, m: int, same: bool) -> Iterator[tuple[slice, slice]]:
+    for i in range(0, n, _TILE):
+        for j in range(i if same else 0, m, _TILE):
+            yield slice(i, i + _TILE), slice(j, j + _TILE)
+
+
+def _product(first: Tensor, grams: Iterator[Tensor]) -> Tensor:
+    for g in grams:
+        first = first.mul_(g)
+    return first
+
+
+def _log_product(first: Tensor, grams: Iterator[Tensor]) -> Tensor:
+    """Sum of logarithms; counts are multiplied while they surely fit, so that few logarithms are taken."""
+    total = first.abs().log_()
+    product, room = torch.ones_like(total), 690.0  # e^690 < 1.8e308
+    for g in grams:
+        size = math.log(max(float(g.abs().max()), 1e-300))
+        if size > room or (g.dtype == torch.float64):  # soft gates may be small as well as large
+            total += product.log_()
+            product, room = torch.ones_like(total), 690.0
+        product *= g
+        room -= max(size, 0.0)
+    return total.add_(product.log_())

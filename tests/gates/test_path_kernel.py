@@ -1,0 +1,99 @@
+import gate_models
+import pytest
+import torch
+from torch import nn
+
+import intertwine as iw
+
+
+def equal(a, b):
+    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("input", ["x", "ones"])
+@pytest.mark.parametrize("name", gate_models.MODELS)
+def test_kernel_equals_brute_force_over_paths(name, input):
+    model, x = gate_models.make(name), gate_models.inputs(name)
+    expected = iw.gates.paths(model, x, input=input).kernel()
+    equal(iw.gates.neural_path_kernel(model, x, input=input), expected)
+
+
+@pytest.mark.parametrize("name", gate_models.MODELS)
+def test_tiles_sides_and_logarithms_agree(name, monkeypatch):
+    model, x = gate_models.make(name), gate_models.inputs(name, 5)
+    whole = iw.gates.neural_path_kernel(model, x)
+    equal(iw.gates.neural_path_kernel(model, x, x[:3]), whole[:, :3])
+    monkeypatch.setattr("intertwine.gates.path_kernel._tile_size", lambda *_: 2)
+    equal(iw.gates.neural_path_kernel(model, x), whole)
+    log, sign = iw.gates.neural_path_kernel(model, x, log=True)
+    equal(log.exp() * sign, whole)
+
+
+@pytest.mark.parametrize("name", ["mlp, biases", "zero-padded GAP", "residual conv, batch norm", "max pooling"])
+def test_kernel_is_the_second_moment_over_random_signs(name):
+    """The definition by expectation, tried on the network itself with frozen gates."""
+    model, x = gate_models.make(name), gate_models.inputs(name, 3)
+    found = iw.gates.paths(model, x)
+    signs = torch.randint(0, 2, (20000, found.bundles), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
+    outputs = found.features @ signs.T.double()
+    estimate = outputs @ outputs.T / len(signs)
+    assert (estimate - iw.gates.neural_path_kernel(model, x)).norm() < 0.05 * estimate.norm()
+
+
+def test_wide_and_deep_networks_do_not_overflow():
+    layers = [m for _ in range(64) for m in (nn.Linear(512, 512, bias=False), nn.ReLU())]
+    torch.manual_seed(0)
+    model = nn.Sequential(*layers, nn.Linear(512, 1, bias=False))
+    for p in model.parameters():
+        nn.init.normal_(p, std=(2 / 512) ** 0.5)
+    log, sign = iw.gates.neural_path_kernel(model, torch.rand(4, 512), log=True)
+    assert torch.isfinite(log).all() and (log > 64).all() and (sign == 1).all()
+
+
+def test_overflow_is_named_and_log_is_offered():
+    layers = [m for _ in range(130) for m in (nn.Linear(300, 300, bias=False), nn.ReLU())]
+    model = nn.Sequential(*layers, nn.Linear(300, 1))
+    with torch.no_grad():
+        for layer in model[:-1:2]:
+            layer.weight.copy_(torch.eye(300))
+    with pytest.raises(ValueError, match="Use log=True"):
+        iw.gates.neural_path_kernel(model, torch.rand(1, 300))
+    assert iw.gates.neural_path_kernel(model, torch.rand(1, 300), log=True)[0] > 700
+
+
+def test_rotations_of_the_input_do_not_matter_with_circular_padding_and_global_pooling():
+    model, x = gate_models.make("conv 2d GAP"), gate_models.inputs("conv 2d GAP")
+    rotated = iw.gates.neural_path_kernel(model, x, x.roll((1, 2), (2, 3)))
+    equal(rotated, iw.gates.neural_path_kernel(model, x))
+    flat = nn.Sequential(*model[:4], nn.Flatten(), nn.Linear(18, 2, bias=False)).double()
+    kernel = iw.gates.neural_path_kernel(flat, x)
+    assert (iw.gates.neural_path_kernel(flat, x, x.roll(1, 2)) - kernel).norm() > 0.1 * kernel.norm()
+
+
+def test_gates_of_another_network():
+    model, gating = gate_models.make("mlp"), gate_models.make("mlp", seed=5)
+    x = gate_models.inputs("mlp")
+    equal(iw.gates.neural_path_kernel(model, x, gates_from=gating), iw.gates.neural_path_kernel(gating, x))
+
+
+def test_cost_is_stated_and_refused():
+    model, x = gate_models.make("conv 2d GAP"), gate_models.inputs("conv 2d GAP")
+    n, p = len(x), 9
+    assert iw.gates.neural_path_kernel_cost(model, x) == n * n * (p**2 * (1 + 2) + 2 + 3)
+    with pytest.raises(ValueError, match=r"at most max_operations = 1\.0e\+03 multiply-adds. Got 8\.9e\+03"):
+        iw.gates.neural_path_kernel(model, x, max_operations=1e3)
+    with pytest.raises(ValueError, match="memory must hold one pair of examples"):
+        iw.gates.neural_path_kernel(model, x, memory=100)
+
+
+def test_bad_arguments():
+    model, x = gate_models.make("mlp"), gate_models.inputs("mlp")
+    with pytest.raises(ValueError, match="input must be"):
+        iw.gates.neural_path_kernel(model, x, input="one")
+    with pytest.raises(ValueError, match="y must have examples of x's shape"):
+        iw.gates.neural_path_kernel(model, x, torch.randn(2, 3).double())
+    with pytest.raises(ValueError, match="output must be one of"):
+        iw.gates.neural_path_kernel(model, x, output=7)
+    tokens = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6, 1)).double()
+    with pytest.raises(ValueError, match=r"a linear layer over another axis|mixes examples"):
+        iw.gates.neural_path_kernel(tokens, torch.randn(2, 2, 4).double())

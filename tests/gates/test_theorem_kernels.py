@@ -1,0 +1,136 @@
+import math
+import sys
+
+import gate_models
+import pytest
+import torch
+from torch import nn
+
+import intertwine as iw
+
+
+def equal(a, b):
+    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("input", ["x", "ones"])
+def test_fully_connected_kernel_is_a_product_of_grams(input):
+    """Theorem 3.1, against enumeration and against the general kernel."""
+    model, x = gate_models.make("mlp"), gate_models.inputs("mlp")
+    gates = list(iw.gates.gate_patterns(model, x).values())
+    kernel = iw.gates.product_kernel(x, gates, input=input)
+    equal(kernel, iw.gates.paths(model, x, input=input).kernel())
+    equal(kernel, iw.gates.neural_path_kernel(model, x, input=input))
+    equal(kernel, iw.gates.product_kernel(x, gates[::-1], input=input))  # layers may be permuted
+    log, sign = iw.gates.product_kernel(x, gates, input=input, log=True)
+    equal(sign * log.exp(), kernel)
+
+
+def test_product_kernel_of_two_sides_and_many_tiles(monkeypatch):
+    monkeypatch.setattr(sys.modules["intertwine.gates.product_kernel"], "_TILE", 3)
+    generator = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(n, 4, generator=generator).double() for n in (7, 5))
+    gx, gy = ([torch.rand(n, w, generator=generator) > 0.4 for w in (6, 8)] for n in (7, 5))
+    expected = (x @ y.T) * (gx[0].double() @ gy[0].double().T) * (gx[1].double() @ gy[1].double().T)
+    equal(iw.gates.product_kernel(x, gx, y, gy), expected)
+    log, sign = iw.gates.product_kernel(x, gx, y, gy, log=True)
+    equal(sign * log.exp(), expected)
+    log, sign = iw.gates.product_kernel(x, gx, log=True)
+    equal(sign * log.exp(), iw.gates.product_kernel(x, gx))
+    soft = [g * 0.3 for g in gx]
+    equal(iw.gates.product_kernel(x, soft, log=True)[0], iw.gates.product_kernel(x, soft).abs().log())
+
+
+def test_log_domain_does_not_overflow_at_depth_64_and_width_512():
+    on = torch.ones(3, 512, dtype=torch.bool)
+    x = -torch.ones(3, 2)
+    log, sign = iw.gates.product_kernel(x, [on] * 64, log=True)
+    equal(log, torch.full((3, 3), 64 * math.log(512) + math.log(2), dtype=torch.float64))
+    assert (sign == 1).all()
+    off = torch.zeros(3, 512, dtype=torch.bool)
+    log, sign = iw.gates.product_kernel(x, [on, off], log=True)
+    assert (log == -float("inf")).all() and (sign == 0).all()
+
+
+def test_base_and_sum_kernels():
+    gates = [torch.rand(4, w, generator=torch.Generator().manual_seed(w)) > 0.5 for w in (3, 5)]
+    base = iw.gates.base_kernels(gates)
+    equal(iw.gates.sum_kernel(gates), base[0] * 3 + base[1] * 5)
+    concatenated = torch.cat(gates, 1).double()
+    equal(iw.gates.sum_kernel(gates), concatenated @ concatenated.T)
+
+
+@pytest.mark.parametrize("input", ["x", "ones"])
+@pytest.mark.parametrize("name", ["conv 1d GAP", "conv 2d GAP"])
+def test_circular_convolution_with_pooling_is_a_sum_over_rotations(name, input):
+    """Theorem 3.2 and lemma A.1, against enumeration and against the general kernel."""
+    model, x = gate_models.make(name), gate_models.inputs(name)
+    kernel = iw.gates.rotation_kernel(model, x, input)
+    equal(kernel, iw.gates.paths(model, x, input=input).kernel())
+    equal(kernel, iw.gates.neural_path_kernel(model, x, input=input))
+
+
+def test_rotations_refuse_what_they_are_wrong_for():
+    x = gate_models.inputs("conv 2d GAP")
+    with pytest.raises(ValueError, match="zero padding, for which the sum over rotations is wrong"):
+        iw.gates.rotation_kernel(gate_models.make("zero-padded GAP"), x)
+    biased = nn.Sequential(gate_models.conv(1, 2, bias=True), *gate_models.make("conv 2d GAP")[1:]).double()
+    with pytest.raises(ValueError, match="a bias"):
+        iw.gates.rotation_kernel(biased, x)
+    with pytest.raises(ValueError, match="a layer that is none of these"):
+        iw.gates.rotation_kernel(
+            gate_models.make("average pooling"), gate_models.inputs("average pooling")
+        ) if False else (iw.gates.rotation_kernel(gate_models.make("mlp"), gate_models.inputs("mlp")))
+    with pytest.raises(ValueError, match="input must be"):
+        iw.gates.rotation_kernel(gate_models.make("conv 2d GAP"), x, "y")
+
+
+@pytest.mark.parametrize("input", ["x", "ones"])
+def test_residual_kernel_is_an_ensemble(input):
+    """Theorem 3.3 and lemma B.1, with the ReLU inside the branch."""
+    model, x = gate_models.make("residual, ReLU inside"), gate_models.inputs("residual, ReLU inside")
+    first0, second0, first1, second1, last = iw.gates.gate_patterns(model, x).values()
+    kernel = iw.gates.ensemble_kernel(x, [last], [[first0, second0], [first1, second1]], input)
+    equal(kernel, iw.gates.paths(model, x, input=input).kernel())
+    equal(kernel, iw.gates.neural_path_kernel(model, x, input=input))
+    one_by_one = sum(
+        iw.gates.product_kernel(x, [last, *[g for block in chosen for g in block]], input=input)
+        for chosen in ([], [(first0, second0)], [(first1, second1)], [(first0, second0), (first1, second1)])
+    )
+    equal(kernel, one_by_one)
+
+
+def test_with_the_relu_after_the_addition_the_ensemble_is_wrong():
+    model, x = gate_models.make("residual, ReLU after"), gate_models.inputs("residual, ReLU after")
+    first, mid0, after0, mid1, after1 = iw.gates.gate_patterns(model, x).values()
+    naive = iw.gates.ensemble_kernel(x, [first, after0, after1], [[mid0], [mid1]])
+    exact = iw.gates.paths(model, x).kernel()
+    assert (naive - exact).norm() > 0.1 * exact.norm()
+    equal(iw.gates.neural_path_kernel(model, x), exact)
+
+
+def test_residual_constant():
+    """Binding note 21: the corrected exponent of beta_J, summed one sub-network at a time."""
+    x = gate_models.inputs("mlp")
+    gates = [torch.rand(6, 5, generator=torch.Generator().manual_seed(s)) > 0.4 for s in range(7)]
+    outer, blocks, sigma, d_blk = gates[:3], [gates[3:5], gates[5:7]], 0.7, 2
+    expected = torch.zeros(6, 6).double()
+    for chosen in ([], [0], [1], [0, 1]):
+        depth = (len(chosen) + 2) * d_blk
+        kernel = iw.gates.product_kernel(x, [*outer, *[g for j in chosen for g in blocks[j]]])
+        expected += depth * sigma ** (2 * (depth - 1)) * kernel
+    equal(iw.gates.ensemble_tangent_kernel(x, outer, blocks, sigma=sigma, depth=d_blk, outer_depth=2 * d_blk), expected)
+
+
+def test_bad_arguments():
+    x, on = torch.zeros(2, 3), torch.ones(2, 4, dtype=torch.bool)
+    with pytest.raises(ValueError, match="y and gates_y must be given together"):
+        iw.gates.product_kernel(x, [on], x)
+    with pytest.raises(ValueError, match="x and gates must have shapes"):
+        iw.gates.product_kernel(x, [on[:1]])
+    with pytest.raises(ValueError, match="gates_y must match"):
+        iw.gates.product_kernel(x, [on], x, [on[:, :2]])
+    with pytest.raises(ValueError, match="input must be"):
+        iw.gates.product_kernel(x, [on], input="zeros")
+    with pytest.raises(ValueError, match="input must be"):
+        iw.gates.ensemble_kernel(x, [on], [], "zeros")
