@@ -11,6 +11,7 @@ from .dissect import dissect
 from .groups import groups
 from .models import models
 from .report import report
+from .same import same
 from .symmetries import symmetries
 from .train import train
 
@@ -20,6 +21,7 @@ _COMMANDS = (
     demo,
     compare,
     symmetries,
+    same,
     dissect,
     train,
     models,

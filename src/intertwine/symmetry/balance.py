@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["balancing_scales"]
 
 _SWEEPS = 500
+_MEMORY = 12  # sweeps that are extrapolated from
+_LEAP = 10.0  # largest log scale that an extrapolation may add
 _CONVERGED = 1e-12
 _PIN = 1e4  # weight of a variance that must become 1
 
@@ -56,23 +59,81 @@ def balancing_scales(
         for name, s in scaled.items()
     }
     members = _members(sym, state, scaled, pinned)
-    solvers = {name: _solver(space, members[name], scaled) for name, space in scaled.items() if members[name]}
+    needed = _needed(sym, scaled)
+    solvers = {n: _solver(space, members[n], scaled, needed[n]) for n, space in scaled.items() if members[n]}
+    if not solvers:
+        return logs
+
+    def sweep(flat: Tensor) -> Tensor:
+        current = _split(flat, logs)
+        for name, solver in solvers.items():
+            current[name] = current[name] + _step(scaled[name], members[name], solver, current, scaled)
+        return _joined(current)
+
+    return _split(fixed_point(sweep, _joined(logs)), logs)
+
+
+def fixed_point(sweep: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """The vector that ``sweep`` leaves as it is, by Anderson's extrapolation from the last few sweeps.
+
+    Plain sweeps take thousands of rounds where scales can run along the network almost freely (grouped convolutions).
+    """
+    steps: list[Tensor] = []
+    images: list[Tensor] = []
     for _ in range(_SWEEPS):
-        largest = 0.0
-        for name, space in scaled.items():
-            if members[name]:
-                step = _step(space, members[name], solvers[name], logs, scaled)
-                logs[name] += step
-                largest = max(largest, step.abs().max().item())
-        if largest < _CONVERGED:
+        image = sweep(x)
+        steps, images = [*steps, image - x][-_MEMORY:], [*images, image][-_MEMORY:]
+        if steps[-1].abs().max() < _CONVERGED:
             break
-    return logs
+        if len(steps) == 1:
+            x = image
+            continue
+        differences = torch.stack([a - b for a, b in pairwise(steps)], -1)
+        mix = torch.linalg.lstsq(differences, steps[-1][:, None], driver="gelsd").solution[:, 0]
+        x = images[-1] - torch.stack([a - b for a, b in pairwise(images)], -1) @ mix
+        if (x - images[-1]).abs().max() > _LEAP:  # far from a fixed point, extrapolation may go astray
+            x, steps, images = images[-1], [], []
+    return images[-1]
 
 
-def _solver(space: Space, members: list[tuple[_Squares, int]], scaled: dict[str, Space]) -> Tensor:
+def _joined(logs: Mapping[str, Tensor]) -> Tensor:
+    return torch.cat([t.flatten() for t in logs.values()])
+
+
+def _split(flat: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    parts = flat.split([t.numel() for t in like.values()])
+    return {name: part.reshape(like[name].shape) for name, part in zip(like, parts)}
+
+
+def _needed(sym: Symmetry, scaled: Mapping[str, Space]) -> dict[str, Tensor]:
+    """For each space which of its generators do more than scaling all units of the spaces inside it alike."""
+    pieces = [block for layout in sym.layouts.values() for block in blocks(layout)]
+
+    def effect(name: str, k: int) -> Tensor:
+        found = [[leaf.scale[k] for leaf in p.leaves if isinstance(leaf, Leaf) and leaf.space == name] for p in pieces]
+        return torch.tensor([float(sum(exponents)) for exponents in found], dtype=torch.float64)
+
+    kept = {}
+    for name, space in scaled.items():
+        inside = [effect(c.name, k) for c in scaled.values() if name in c.parents for k in range(c.scales)]
+        kept[name] = torch.ones(space.scales, dtype=torch.float64)
+        for k in range(space.scales if inside else 0):
+            together = [*inside, effect(name, k)]
+            if _rank(together) == _rank(inside):
+                kept[name][k] = 0.0
+            inside = together
+    return kept
+
+
+def _rank(rows: list[Tensor]) -> int:
+    return int(torch.linalg.matrix_rank(torch.stack(rows)))
+
+
+def _solver(space: Space, members: list[tuple[_Squares, int]], scaled: dict[str, Space], needed: Tensor) -> Tensor:
     """For every unit the matrix ``(p..., k, members)`` from log norms to the best change of its log scales."""
     one = {n: torch.zeros(s.scales, *([1] * (len(s.parents) + 1)), dtype=torch.float64) for n, s in scaled.items()}
     e = torch.tensor([[float(x) for x in squares.leaves[d].scale] for squares, d in members], dtype=torch.float64)
+    e = e * needed
     known = torch.stack([_slice_squares(space, squares, d, one, scaled) > 0 for squares, d in members], -1)
     weights = known * torch.tensor([squares.weight for squares, _ in members], dtype=torch.float64)
     normal = torch.einsum("...m,mk,ml->...kl", weights, e, e)

@@ -1,0 +1,83 @@
+"""``intertwine same``: whether two checkpoints are one network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ._options import Data, Json, Model
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+__all__ = ["same"]
+
+
+def same(
+    a: Annotated[Path, typer.Argument(metavar="A", help="A checkpoint: safetensors, or a torch file of tensors only.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The other one.")],
+    model: Model = None,
+    data: Data = None,
+    input_shape: Annotated[
+        str | None, typer.Option("--input-shape", metavar="N,C,H,W", help="Shape of a random example, batch first.")
+    ] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option("--tokens", min=1, help="The example holds token numbers below this, not real numbers."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write the element from A to B (.safetensors).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Decide whether two checkpoints are one network, up to the symmetries of its architecture.
+
+    Says "the same network, permuted and rescaled" (a cast to a lower precision is seen through), "related (merged,
+    fine-tuned)", or "different", and the residual after matching. Every verdict has exit code 0.
+
+    Example:
+      intertwine same a.safetensors b.safetensors --model resnet20
+      intertwine same a.safetensors b.safetensors --model mypackage.nets:decoder --input-shape 2,16 --tokens 50000
+    """
+    from .. import symmetry
+    from ._networks import _spec_of, read_checkpoint
+    from ._show import print_json, tell
+    from .symmetries import _example
+
+    left, right = read_checkpoint(a), read_checkpoint(b)
+    spec = _spec_of(left.card, left.path, "--model") if model is None else model
+    example = _example(spec, data, input_shape, tokens, False)
+    found = symmetry.same(_opened(spec, left), _opened(spec, right), example)
+    if out is not None and found.transformation is not None:
+        tell(f"wrote {found.transformation.save(out)}")
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        print(f"{found}\nresidual {found.residual:.3g}")
+
+
+def _opened(spec: str, checkpoint: Any) -> nn.Module:
+    """The model with a checkpoint's weights.
+
+    Raises:
+        CheckpointError: If they do not fit.
+    """
+    from ..errors import CheckpointError
+    from ._models import HF, build_model, load_pretrained
+
+    if checkpoint.tensors is None:
+        return load_pretrained(checkpoint.path)
+    if spec.startswith(HF):
+        return load_pretrained(Path(spec.removeprefix(HF)), checkpoint.tensors, checkpoint.path)
+    model = build_model(spec)
+    wide: dict[str, Tensor] = checkpoint.tensors
+    try:
+        model.load_state_dict(wide)
+    except RuntimeError as error:
+        said = " ".join(str(error).split())
+        raise CheckpointError(
+            f"checkpoint must fit --model {spec}. Got {str(checkpoint.path)!r}, which does not ({said[:200]})."
+        ) from None
+    return model.eval()

@@ -1,0 +1,48 @@
+"""``intertwine same`` prints a verdict and a residual, and every verdict has exit code 0."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import intertwine as iw
+from intertwine.lab import networks
+from intertwine.symmetry import transformation
+
+
+@pytest.fixture
+def files(tmp_path):
+    torch.manual_seed(0)
+    spec = "mlp:width=8"
+    try:
+        model = networks.build(spec)
+    except (TypeError, ValueError):
+        spec = "digits_cnn"
+        model = networks.build(spec)
+    model.eval()
+    example = torch.randn(2, *next(n for n in networks.describe() if n.name == spec.partition(":")[0]).input_shape)
+    sym = iw.symmetries(model, example)
+    twin = sym.act(sym.random(seed=1), model)
+    torch.manual_seed(1)
+    made = {"a": model, "b": twin.bfloat16().float(), "c": networks.build(spec)}
+    for name, network in made.items():
+        save_file(network.state_dict(), tmp_path / f"{name}.safetensors")
+    return spec
+
+
+def test_verdicts(run, files, tmp_path):
+    ran = run("same", "a.safetensors", "b.safetensors", "--model", files, "--out", "g.safetensors")
+    assert ran.code == 0 and ran.out.startswith("the same network, permuted and rescaled"), ran.out + ran.err
+    assert "residual" in ran.out
+    assert transformation.load(tmp_path / "g.safetensors").spaces
+    ran = run("same", "a.safetensors", "c.safetensors", "--model", files, "--json")
+    assert ran.code == 0 and json.loads(ran.out)["verdict"] == "different"
+
+
+def test_bad_input(run, files):
+    assert run("same", "a.safetensors", "b.safetensors").code == 2
+    ran = run("same", "a.safetensors", "nothing.safetensors", "--model", files)
+    assert ran.code == 2 and "existing file" in ran.error
+    ran = run("same", "a.safetensors", "b.safetensors", "--model", "myrtle_cnn")
+    assert ran.code == 2 and "must fit --model" in ran.error
