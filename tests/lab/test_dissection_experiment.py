@@ -64,4 +64,8 @@ def test_the_whole_experiment_in_small():
         assert row["g_relu_unchanged"]
     shares = [[c.mean / d.units for c in d.counts() if c.kind == "rotation"] for d in found["cnn", "output"]]
     assert rows[0]["share"] == pytest.approx(sum(s[0] for s in shares) / 2)
+    assert rows[0]["verdict"] == (
+        "falls" if rows[0]["change_high"] < 0 else "rises" if rows[0]["change_low"] > 0 else "undecided"
+    )
+    assert summarise({k: v[:1] for k, v in found.items()})[0]["verdict"] == "undecided"  # one network decides nothing
     assert rows[0]["change"] == pytest.approx(sum(s[1] - s[0] for s in shares) / 2)

@@ -279,7 +279,7 @@ def summarise(found: Mapping[tuple[str, str], Sequence[Dissection]]) -> list[dic
                     "change": change[0],
                     "change_low": change[1],
                     "change_high": change[2],
-                    "verdict": "falls" if change[2] < 0 else "rises" if change[1] > 0 else "undecided",
+                    "verdict": _verdict(*change[1:]) if len(results) > 1 else "undecided",
                     "g_relu_unchanged": all(r.unchanged in (True, None) for r in results),
                 }
             )
@@ -293,6 +293,10 @@ def _mean_iou(result: Dissection) -> dict[float, float]:
         if arm.arm.kind == "rotation":
             found.setdefault(arm.arm.alpha, []).append(sum(arm.iou) / len(arm.iou))
     return {alpha: sum(values) / len(values) for alpha, values in found.items()}
+
+
+def _verdict(low: float, high: float) -> str:
+    return "falls" if high < 0 else "rises" if low > 0 else "undecided"
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float, float]:
