@@ -22,7 +22,16 @@ from .transformation import Transformation, identity, with_parts
 if TYPE_CHECKING:
     from .symmetry import Symmetry
 
-__all__ = ["balanced", "canonical", "canonical_element", "check_weights", "independent", "slices", "solve_signs"]
+__all__ = [
+    "balanced",
+    "canonical",
+    "canonical_element",
+    "check_weights",
+    "independent",
+    "signing",
+    "slices",
+    "solve_signs",
+]
 
 _ROUNDS = 20  # of bases and scales in turn
 _SETTLED = 1e-9  # log scales, matrix entries and keys closer than this count as canonical already
@@ -87,7 +96,7 @@ def canonical_element(folded: Folded) -> Transformation:
     state = {**folded.state, **moved(sym, g, folded.state)}
     order = _ordering(sym, state)
     state = {**state, **moved(sym, order, state)}
-    return _signing(sym, state) @ order @ g
+    return signing(sym, state) @ order @ g
 
 
 def balanced(folded: Folded) -> Transformation:
@@ -176,7 +185,7 @@ def slices(sym: Symmetry, state: Mapping[str, Tensor], space: Space) -> list[tup
     return found
 
 
-def _signing(sym: Symmetry, state: Mapping[str, Tensor]) -> Transformation:
+def signing(sym: Symmetry, state: Mapping[str, Tensor]) -> Transformation:
     """Signs that make odd statistics positive, space by space along the network."""
     g = identity(sym)
     signed = [s for s in sym.spaces if s.signs or s.linear != "none"]

@@ -13,7 +13,7 @@ from .._result import Result
 from ..testing import function_error
 from .action import act, moved, tensors_of
 from .blocks import blocks
-from .canonical import balanced, check_weights
+from .canonical import balanced, check_weights, signing
 from .element import Element
 from .folding import Folded, fold
 from .matching import distance, match, monomial
@@ -157,7 +157,7 @@ def _shapes_differ(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> str:
 
 def _closest(a: Folded, b: Folded) -> tuple[Transformation, float]:
     """The element that brings folded weights ``a`` closest to ``b``, and the residual in balanced coordinates."""
-    to_a, to_b = balanced(a), balanced(b)
+    to_a, to_b = _normalising(a), _normalising(b)
     normal_a = {**a.state, **moved(a.sym, to_a, a.state)}
     normal_b = {**b.state, **moved(b.sym, to_b, b.state)}
     signed = monomial(a.sym)
@@ -177,6 +177,16 @@ def _closest(a: Folded, b: Folded) -> tuple[Transformation, float]:
         g = refit(a.sym, a.state, b.state, g)
     near = moved(a.sym, to_b @ g, a.state)
     return g, min(residual, distance({**normal_a, **near}, normal_b))
+
+
+def _normalising(folded: Folded) -> Transformation:
+    """Scales and bases, and signs of spaces that others lie inside: those are matched by values without signs."""
+    g = balanced(folded)
+    outer = {parent for s in folded.sym.spaces for parent in s.parents}
+    if any(s.signs and s.name in outer for s in folded.sym.spaces):
+        state = {**folded.state, **moved(folded.sym, g, folded.state)}
+        g = signing(folded.sym, state).restrict(spaces=outer) @ g
+    return g
 
 
 def _lifted(g: Transformation, sym: Symmetry) -> Transformation:
