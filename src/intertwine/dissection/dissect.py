@@ -88,12 +88,12 @@ def dissect(
         >>> images = torch.randint(0, 256, (40, 3, 8, 8), dtype=torch.uint8, generator=torch.manual_seed(0))
         >>> labels = torch.where(images[:, 2] > 250, 0, -1)          # "very blue" pixels
         >>> model = nn.Conv2d(3, 4, 1, bias=False)
-        >>> model.weight.data = torch.eye(4, 3)[:, :, None, None]    # units: red, green, blue, nothing
+        >>> model.weight.data = torch.eye(4, 3)[:, :, None, None]    # channels: red, green, blue, nothing
         >>> found = dissect(model, "", TensorConcepts(images, labels, ["very blue"]), rotations=[0], seeds=1)
         >>> [round(iou, 1) for iou in found.own.iou]
-        [0.0, 0.0, 0.2, 0.0]
-        >>> found.own.detectors(0.04), found.unchanged
-        ((2,), True)
+        [0.0, 0.0, 0.2]
+        >>> found.own.detectors(0.04), found.constant, found.unchanged
+        ((2,), (3,), True)
 
     References:
         Bau, Zhou, Khosla, Oliva, Torralba 2017, Network Dissection, sections 2 and 3.2.
