@@ -38,7 +38,7 @@ def network():
 
 
 def _slow_iou(concept_set, maps, thresholds):
-    """Pixel by pixel, in plain Python: IoU ``(U, C)`` from full maps ``(N, U, h', w')``, one unit and one concept at a time."""
+    """IoU ``(U, C)`` pixel by pixel in plain Python, from full maps ``(N, U, h, w)``."""
     units, concepts = maps.shape[1], len(concept_set.concepts)
     result = torch.zeros(units, concepts, dtype=torch.float64)
     for c, concept in enumerate(concept_set.concepts):

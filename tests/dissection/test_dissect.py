@@ -49,7 +49,7 @@ def test_g_relu_changes_nothing_with_and_without_activation(network, concept_set
 
 def test_the_equality_check_can_fail(network, concept_set, monkeypatch):
     # a general scaling is not in the group: negative factors turn masks inside out
-    def negative(self, units):
+    def negative(self, units, scale=None):
         return (lambda maps: maps) if self.kind == "rotation" else (lambda maps: -maps.double())
 
     monkeypatch.setattr(Arm, "action", negative)
@@ -65,6 +65,20 @@ def test_rotations_change_findings_and_identity_power_does_not(found):
     assert len(turned) == 8
     assert all(a.findings() != found.own.findings() for a in turned)
     assert turned[0].findings() != turned[1].findings()  # seeds differ
+
+
+def test_rotated_counts_depend_on_scales_unless_standardised(network, concept_set):
+    twin = nn.Sequential(*network[:2], nn.Conv2d(6, 8, 3, stride=2, padding=1), nn.ReLU())
+    scale = torch.tensor([4.0, 0.25, 1.0, 8.0, 0.5, 2.0, 1.0, 16.0])  # powers of two: exact, so that nothing else moves
+    with torch.no_grad():
+        twin[2].weight.copy_(network[2].weight * scale[:, None, None, None])
+        twin[2].bias.copy_(network[2].bias * scale)
+    options = {"quantile": 0.1, "g_relu": 0, **FAST}
+    plain = [dissect(m, "3", concept_set, [0, 1], **options) for m in (network, twin)]
+    assert plain[0].own.iou == plain[1].own.iou
+    assert plain[0].arms[1].iou != plain[1].arms[1].iou
+    equal = [dissect(m, "3", concept_set, [0, 1], standardise=True, **options) for m in (network, twin)]
+    assert [a.iou for a in equal[0].arms] == [a.iou for a in equal[1].arms]
 
 
 def test_permuted_network_has_permuted_units(network, concept_set):
@@ -260,7 +274,7 @@ def test_constant_channels_are_left_out_of_counts_and_rotations(concept_set, net
 def test_layers_of_constants_or_nan_are_refused(concept_set, network):
     with torch.no_grad():
         network[2].weight.zero_()
-    with pytest.raises(DataError, match="a channel that varies over made. Got 8 constant ones"):
+    with pytest.raises(DataError, match=r"a channel that varies over made. Got 8 constant ones"):
         dissect(network, "3", concept_set, [0], **FAST)
     with torch.no_grad():
         network[2].bias[3] = float("nan")

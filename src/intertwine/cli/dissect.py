@@ -41,6 +41,9 @@ def dissect(
     rotations: Annotated[str, typer.Option(help="Powers of the rotation, joined by commas.")] = "0,0.25,0.5,0.75,1",
     rotation_seeds: Annotated[int, typer.Option(min=1, help="Random rotations for each power.")] = 5,
     g_relu: Annotated[int, typer.Option(min=0, help="Random permutations with positive scales, as a check.")] = 1,
+    standardise: Annotated[
+        bool, typer.Option("--standardise", help="Divide channels by their size before rotating them.")
+    ] = False,
     quantile: Annotated[float, typer.Option(help="Share of a unit's values above its threshold.")] = 0.005,
     iou: Annotated[float, typer.Option(help="Intersection over union of a detector.")] = 0.04,
     sketch: Annotated[bool, typer.Option("--sketch", help="Thresholds from one pass, with a stated error.")] = False,
@@ -86,6 +89,7 @@ def dissect(
         powers,
         seeds=range(seed, seed + rotation_seeds),
         g_relu=g_relu,
+        standardise=standardise,
         quantile=quantile,
         iou=iou,
         thresholds="sketch" if sketch else "exact",

@@ -33,11 +33,12 @@ class Arm:
         """A short name that is also a valid file name."""
         return f"{self.kind}-{self.alpha:g}-{self.seed}"
 
-    def action(self, units: int) -> Callable[[Tensor], Tensor]:
+    def action(self, units: int, scale: Tensor | None = None) -> Callable[[Tensor], Tensor]:
         """The map on channel axis 1 of maps ``(B, U, h', w')``; changed maps come in float64.
 
         Args:
             units: Number of channels ``U``.
+            scale: ``(U,)``: what each channel is divided by before it is rotated; ``None`` for nothing.
 
         Returns:
             A function of maps.
@@ -51,6 +52,7 @@ class Arm:
         if self.alpha == 0:
             return lambda maps: maps
         power = Rotation.of(random_rotation(units, generator)).power(self.alpha)
+        power = power if scale is None else power / scale
         return lambda maps: _turn(power.to(maps.device), maps.double())
 
 

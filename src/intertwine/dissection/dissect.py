@@ -31,6 +31,7 @@ def dissect(
     *,
     seeds: int | Sequence[int] = 5,
     g_relu: int = 1,
+    standardise: bool = False,
     quantile: float = 0.005,
     iou: float = 0.04,
     thresholds: Literal["exact", "sketch"] = "exact",
@@ -65,6 +66,9 @@ def dissect(
         rotations: Powers ``alpha`` in [0, 1]; 0, the basis of the network, is always done.
         seeds: Random rotations for each power: a number of them, or their seeds.
         g_relu: Number of random elements of G_ReLU.
+        standardise: Divide every channel by its root mean square before rotating. The scales of channels after a ReLU
+            are free under the symmetry group, and a rotation mixes them: only with this does the result not depend on
+            them. The papers rotate channels as they are.
         quantile: Share of a unit's values above its threshold.
         iou: Intersection over union above which a unit is a detector.
         thresholds: ``"exact"`` reads maps twice where needed; ``"sketch"`` once, with an error that the result states.
@@ -115,19 +119,22 @@ def dissect(
     settings = {
         "quantile": quantile,
         "thresholds": thresholds,
+        "standardise": standardise,
         "grid": list(grid) if grid else None,
         "channel_dim": channel_dim,
     }
     folder = Folder(resume, {**settings, "model": digest(model), "layer": layer, "data": digest_data(concepts)})
-    channels, constant, coverage = _look(stream, empty, progress)
+    channels, constant, coverage, size = _look(stream, empty, progress)
     stream.keep(channels)
-    units = len(channels)
+    units, scale = len(channels), size[list(channels)] if standardise else None
     shown = _shown(arms) if pictures else set()
     results: list[ArmResult] = []
     wall: list[Picture] = []
     for arm in track(arms, f"dissecting {layer or 'the output'}", enabled=progress):
         loaded = folder.load(arm, pictures if arm in shown else 0)
-        result, taken = loaded or _one_basis(stream, arm, units, quantile, thresholds, pictures * (arm in shown))
+        result, taken = loaded or _one_basis(
+            stream, arm, arm.action(units, scale), quantile, thresholds, pictures * (arm in shown)
+        )
         if not loaded:
             folder.save(result, taken, pictures if arm in shown else 0)
         results.append(result)
@@ -151,13 +158,12 @@ def dissect(
 
 
 def _one_basis(
-    stream: MapStream, arm: Arm, units: int, quantile: float, mode: str, pictures: int
+    stream: MapStream, arm: Arm, action: Callable[[Tensor], Tensor], quantile: float, mode: str, pictures: int
 ) -> tuple[ArmResult, tuple[Picture, ...]]:
     """Thresholds, then overlaps, of all units in one basis."""
-    action = arm.action(units)
     values = lambda: (values_of(action(batch.maps)) for batch in stream)
     found: Thresholds = exact_thresholds(values, quantile) if mode == "exact" else sketch_thresholds(values(), quantile)
-    tally, images = Tally(stream.concepts, found.value), TopImages(units)
+    tally, images = Tally(stream.concepts, found.value), TopImages(len(found.value))
     for batch in stream:
         turned = LabelledMaps(action(batch.maps), batch.labels, batch.image_labels, batch.index)
         tally.update(turned)
@@ -170,8 +176,10 @@ def _one_basis(
     return result, taken
 
 
-def _look(stream: MapStream, empty: str, progress: bool) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
-    """The first pass: channels that vary, channels that do not, the share of pixels that each concept covers.
+def _look(
+    stream: MapStream, empty: str, progress: bool
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...], Tensor]:
+    """The first pass: channels that vary, those that do not, pixel shares of concepts, root mean squares of channels.
 
     Raises:
         DataError: If a concept is empty and that is not allowed, or all are; if no channel varies.
@@ -179,10 +187,13 @@ def _look(stream: MapStream, empty: str, progress: bool) -> tuple[tuple[int, ...
     data = stream.concepts
     area, whole = torch.zeros(len(data.concepts)).long(), torch.zeros(len(data.categories)).long()
     low = high = torch.empty(0)
+    squares, count = torch.zeros(1, dtype=torch.float64), 0
     for batch in stream.first_pass(progress):
         of_concept, of_category = label_areas(batch, data)
         area, whole = area + of_concept.cpu(), whole + of_category.cpu()
-        smallest, largest = (v.cpu() for v in torch.aminmax(values_of(batch.maps), dim=1))
+        values = values_of(batch.maps)
+        squares, count = squares + values.double().square().sum(1).cpu(), count + values.shape[1]
+        smallest, largest = (v.cpu() for v in torch.aminmax(values, dim=1))
         low = torch.minimum(low, smallest) if low.numel() else smallest
         high = torch.maximum(high, largest) if high.numel() else largest
     missing = [c.name for c, pixels in zip(data.concepts, area.tolist()) if not pixels]
@@ -197,7 +208,7 @@ def _look(stream: MapStream, empty: str, progress: bool) -> tuple[tuple[int, ...
     live, constant = (tuple(torch.nonzero(which).flatten().tolist()) for which in (low != high, low == high))
     if not live:
         raise DataError(f"layer must have a channel that varies over {data.name}. Got {len(low)} constant ones.")
-    return live, constant, tuple(coverage.tolist())
+    return live, constant, tuple(coverage.tolist()), (squares / count).sqrt()
 
 
 def _shown(arms: Sequence[Arm]) -> set[Arm]:

@@ -18,7 +18,7 @@ class ChannelNorm(nn.LayerNorm):
 
 
 class ConvNeXtBlock(nn.Module):
-    """``x + scale * conv3(gelu(conv2(norm(conv1(x)))))`` with a depthwise ``conv1``; ``scale`` starts at 1, for few blocks.
+    """``x + scale * conv3(gelu(conv2(norm(conv1(x)))))`` with a depthwise ``conv1``; ``scale`` starts at 0.1.
 
     Args:
         width: Channels; four times as many inside.
@@ -31,7 +31,7 @@ class ConvNeXtBlock(nn.Module):
         self.conv2 = nn.Conv2d(width, 4 * width, 1)
         self.gelu = nn.GELU()
         self.conv3 = nn.Conv2d(4 * width, width, 1)
-        self.scale = nn.Parameter(torch.ones(width, 1, 1))
+        self.scale = nn.Parameter(torch.full((width, 1, 1), 0.1))
 
     def forward(self, x: Tensor) -> Tensor:
         """Map ``(N, width, H, W)`` to the same shape."""
