@@ -1,5 +1,6 @@
 """Kernels against explicit tensors, and what is and is not positive semi-definite."""
 
+import numpy as np
 import pytest
 import similarity_references as slow
 import torch
@@ -105,12 +106,14 @@ def test_laplace_distance_without_space_is_l1():
 def test_bandwidth_is_the_median_and_is_told():
     from intertwine.similarity._features import moments
 
-    x = normal(31, 5, 2, 2)
+    x = normal(32, 5, 2, 2)  # 496 pairs: an even number, so that the median lies between two
     distance = slow.laplace_distance(slow.normalised(x))
-    median = float(distance[torch.ones(31, 31).tril(-1).bool()].median())
+    median = float(np.median(distance[torch.ones(32, 32).tril(-1).bool()]))
     gram, details = LaplaceKernel().gram(x, moments(x))
     assert details["bandwidth"] == pytest.approx(median)
     torch.testing.assert_close(gram, (-distance / median).exp(), rtol=1e-7, atol=1e-7)
+    euclidean = torch.cdist(x.flatten(1), x.flatten(1))[torch.ones(32, 32).tril(-1).bool()]
+    assert RBFKernel().gram(x, moments(x))[1]["bandwidth"] == pytest.approx(float(np.median(euclidean)))
     gram, details = RBFKernel(3.0).gram(x, moments(x))
     torch.testing.assert_close(gram, (-square_distances(x) / 18).exp())
     assert details == {"bandwidth": 3.0}

@@ -196,6 +196,8 @@ def test_bad_input_is_explained(name):
         m(torch.zeros(N, C), torch.zeros(N, C))
     with pytest.raises(TypeError, match=r"floating point. Got torch.int64"):
         m(torch.ones(N, C, dtype=torch.int64), x)
+    with pytest.raises(TypeError, match=r"dense tensor. Got layout torch.sparse_coo. Use .to_dense"):
+        m(x.to_sparse(), x)
     with pytest.raises(TypeError, match=r"must be a tensor"):
         m([1.0], x)
     with pytest.raises(ValueError, match=r"at most once"):
@@ -207,13 +209,27 @@ def test_bad_input_is_explained(name):
 
 
 @pytest.mark.parametrize("name", measures())
-def test_constant_features_are_refused_where_they_are_centred(name):
+def test_constant_features_are_refused(name):
     constant = torch.full((N, C), 3.0)
-    if "procrustes" in name and "centered" not in name:
-        assert measure(name)(constant, constant) == pytest.approx(1)
-    else:
-        with pytest.raises(ValueError, match=r"all of them constant"):
-            measure(name)(constant, constant)
+    with pytest.raises(ValueError, match=r"must vary between examples. Got 6 channels, all of them constant"):
+        measure(name)(constant, constant)
+
+
+@pytest.mark.parametrize("name", measures())
+def test_size_and_type_of_the_numbers_do_not_matter(name):
+    m, x, y = measure(name), features("maps", 1), features("maps", 2)
+    expected = m(x, y)
+    for factor in (1e20, 1e-20, 1e120, 1e-120):
+        assert m(factor * x, y) == pytest.approx(expected, abs=1e-6)
+        if 1e-30 < factor < 1e30:
+            assert m((factor * x).float(), (factor * y).float()) == pytest.approx(expected, abs=1e-4)
+    with pytest.raises(ValueError, match=r"small enough for their squares, below 1e150. Got 1\.\de\+161"):
+        m(x * (1.5e161 / x.abs().max()), y)
+    for dtype in (torch.float16, torch.bfloat16):
+        low = [(t * 10).to(dtype) for t in (x, y)]
+        assert m(*low) == pytest.approx(m(*(t.double() for t in low)), abs=1e-4)
+    strided = x.transpose(0, 1).contiguous().transpose(0, 1)
+    assert m(strided.requires_grad_(), y) == pytest.approx(expected, abs=1e-12)
 
 
 def test_channels_that_vary_by_rounding_only_are_constant():

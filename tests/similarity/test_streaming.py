@@ -7,8 +7,8 @@ from intertwine.similarity.streaming import Spool, parse_memory, readable
 from intertwine.taps import Point
 
 
-def point(name="x", shape=(3, 4), channel_dim=1):
-    return Point(name, "ReLU", shape, channel_dim, calls=1, activation=True, leaf=True)
+def point(name="x", shape=(3, 4), channel_dim=1, dtype=torch.float32):
+    return Point(name, "ReLU", shape, channel_dim, calls=1, activation=True, leaf=True, dtype=dtype)
 
 
 def rows(n=20, dtype=torch.float32, shape=(3, 4)):
@@ -21,16 +21,18 @@ def rows(n=20, dtype=torch.float32, shape=(3, 4)):
 def test_rows_come_back(dtype, budget, expected, tmp_path):
     x, y = rows(dtype=dtype), rows(dtype=dtype, shape=(5,))
     with Spool(budget, expected, folder=tmp_path) as spool:
-        spool.open([point(), point("y", (5,))])
+        spool.open([point(dtype=dtype), point("y", (5,), dtype=dtype)])
+        stored = torch.float64 if dtype == torch.float64 else torch.float32
+        assert spool.dtype("x") == stored
+        assert spool.on_disk == ((expected or 0) * (12 + 5) * stored.itemsize > budget)
         for part_x, part_y in zip(x.split(6), y.split(6)):
             spool.append("x", part_x)
             spool.append("y", part_y)
-        stored = torch.float64 if dtype == torch.float64 else torch.float32
         assert spool.examples == 20
         assert torch.equal(spool.read("x"), x.to(stored))
         assert torch.equal(spool.read("y"), y.to(stored))
         assert spool.dtype("x") == stored
-        assert spool.on_disk == (20 * (12 + 5) * stored.itemsize > budget)
+        assert spool.on_disk == (max(20, expected or 0) * (12 + 5) * stored.itemsize > budget)
         low, high = spool.extremes("x")
         assert torch.equal(low, x.amin((0, 2)))
         assert torch.equal(high, x.amax((0, 2)))
@@ -86,18 +88,13 @@ def test_other_shapes_and_numbers_that_are_none():
                 spool.append("x", x)
 
 
-def fill(spool):
-    spool.open([point()])
-    spool.append("x", rows())
-
-
 def test_a_full_disk_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 100}))
     with (
         Spool(10, examples=10**6, folder=tmp_path) as spool,
         pytest.raises(ValueError, match=r"Got 10 bytes of memory and 100 bytes free"),
     ):
-        fill(spool)
+        spool.open([point()])  # before any features come
     assert list(tmp_path.iterdir()) == []
 
 

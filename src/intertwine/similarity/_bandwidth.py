@@ -26,7 +26,8 @@ def median_distance(distances: Tensor, root: bool = False) -> float:
         root: Whether the entries are squared distances.
 
     Returns:
-        The median. Of more than 4096 examples, that of 4096 evenly spaced ones.
+        The median; the mean of the two in the middle where their number is even. Of more than 4096 examples, that of
+        4096 evenly spaced ones.
 
     Raises:
         ValueError: If it is 0: at least half of the pairs are duplicates.
@@ -37,10 +38,11 @@ def median_distance(distances: Tensor, root: bool = False) -> float:
         distances = distances[chosen][:, chosen]
         n = _EXACT
     below = distances[torch.ones(n, n, dtype=torch.bool, device=distances.device).tril_(-1)]
-    median = float(below.median())
+    middle = torch.stack([below.median(), -(-below).median()])  # torch takes the lower one of the two in the middle
+    median = float((middle.sqrt() if root else middle).mean())
     if median <= 0:
         raise ValueError(
             "bandwidth must be given here: at least half of all pairs of examples have equal features. Got a median "
             "distance of 0. Pass LaplaceKernel(bandwidth=...) or RBFKernel(bandwidth=...), or leave duplicates out."
         )
-    return median**0.5 if root else median
+    return median

@@ -25,13 +25,15 @@ def channels_first(x: Tensor, channel_dim: int = 1, name: str = "features") -> T
     """Check features and return them as a detached view ``(N, C, *S)``.
 
     Raises:
-        TypeError: If ``x`` is not a floating-point tensor.
+        TypeError: If ``x`` is not a dense floating-point tensor.
         ValueError: If it has no channel axis, no elements, or fewer than 4 examples.
     """
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} must be a tensor (N, C, *S). Got {type(x).__name__}. Use torch.as_tensor(...).")
     if not x.is_floating_point():
         raise TypeError(f"{name} must be floating point. Got {x.dtype}. Use .float().")
+    if x.layout != torch.strided:
+        raise TypeError(f"{name} must be a dense tensor. Got layout {x.layout}. Use .to_dense().")
     if x.ndim < 2:
         raise ValueError(f"{name} must have an example axis and a channel axis (N, C, *S). Got shape {tuple(x.shape)}.")
     if not -x.ndim <= channel_dim < x.ndim or channel_dim % x.ndim == 0:
@@ -129,7 +131,7 @@ def moments(x: Tensor, name: str = "features") -> Moments:
     """Take the per-channel moments of ``x``, ``(N, C, *S)``, in two passes (no cancellation).
 
     Raises:
-        ValueError: If a value is NaN or infinite.
+        ValueError: If a value is NaN or infinite, or its square in float64 would be.
     """
     others = [d for d in range(x.ndim) if d != 1]
     count = x.numel() // x.shape[1]
@@ -146,6 +148,8 @@ def moments(x: Tensor, name: str = "features") -> Moments:
     for b in example_blocks(x):
         spread += (double(x[b]) - column).square_().sum(others)
     square = spread + count * mean**2
+    if not torch.isfinite(square).all():
+        raise ValueError(f"{name} must be small enough for their squares, below 1e150. Got {float(x.abs().max()):.1e}.")
     return Moments(
         mean=mean,
         norm=square.sqrt(),

@@ -60,18 +60,11 @@ class FeatureSide:
 
 
 def feature_side(x: Tensor, channel_dim: int, center: bool) -> FeatureSide:
-    """Check features and take their moments; they are kept, not copied.
-
-    Raises:
-        ValueError: If no channel is alive.
-    """
+    """Check features and take their moments; they are kept, not copied."""
     x = channels_first(x, channel_dim)
     m = moments(x)
-    kept = ~(m.constant if center else m.dead)
-    if not kept.any():
-        what = "constant" if center else "zero"
-        raise ValueError(f"features must have a living channel. Got {x.shape[1]} channels, all of them {what}.")
-    return FeatureSide(x, m, kept)
+    _check_variation(m)
+    return FeatureSide(x, m, ~(m.constant if center else m.dead))
 
 
 def cross_moments(a: FeatureSide, b: FeatureSide, center: bool) -> Tensor:
@@ -116,14 +109,20 @@ class PairwiseSide:
 
 
 def living_channels(x: Tensor, channel_dim: int) -> tuple[Tensor, Moments, int]:
-    """Check features; return them without constant channels, ``(N, C', *S)``, their moments, and how many went.
+    """Check features; return them without constant channels, ``(N, C', *S)``, their moments, and how many went."""
+    x = channels_first(x, channel_dim)
+    m = moments(x)
+    _check_variation(m)
+    dead = int(m.constant.sum())
+    return (x[:, ~m.constant], m.select(~m.constant), dead) if dead else (x, m, 0)
+
+
+def _check_variation(m: Moments) -> None:
+    """Refuse features that tell no example from another: equal ones would score 1 without any evidence.
 
     Raises:
         ValueError: If every channel is constant.
     """
-    x = channels_first(x, channel_dim)
-    m = moments(x)
-    dead = int(m.constant.sum())
-    if dead == x.shape[1]:
-        raise ValueError(f"features must vary between examples. Got {dead} channels, all of them constant.")
-    return (x[:, ~m.constant], m.select(~m.constant), dead) if dead else (x, m, 0)
+    if m.constant.all():
+        what = "zero" if m.dead.all() else "constant"
+        raise ValueError(f"features must vary between examples. Got {len(m.constant)} channels, all of them {what}.")

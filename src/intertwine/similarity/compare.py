@@ -17,8 +17,9 @@ from .base import Measure
 from .cka import CKA
 from .compare_crosses import compare_crosses
 from .compare_draws import Cells, Draws
-from .compare_grams import SHARE, compare_grams
-from .compare_layers import Layer, chunks
+from .compare_grams import compare_grams
+from .compare_layers import Layer
+from .compare_memory import check_memory
 from .compare_pairs import compare_pairs
 from .comparison import Comparison
 from .inference import calibrate, interval, p_value
@@ -109,15 +110,17 @@ def compare(
     first, stream = batching.peek(loader)
     expected = _expected(loader, first, max_examples)
     with ExitStack() as stack:
-        tapped, spools = [], []
-        for model, wanted in ((a, layers), (b, layers if layers_b is None else layers_b)):
+        tapped, spools, sides = [], [], []
+        device = _work_device(a)
+        for side, model, wanted in (("A", a, layers), ("B", b, layers if layers_b is None else layers_b)):
             spool = stack.enter_context(Spool(budget // 4, expected, max_examples))
             tap = stack.enter_context(taps.Tapped(model, wanted, outputs=outputs, keep=spool.append))
             spool.open(_with_axes(tap.prepare(first), channel_dim))
             tapped.append(tap)
             spools.append(spool)
-        if expected and any(isinstance(m, CKA) for m in chosen):
-            list(chunks([4 * expected**2], budget, SHARE))  # refuses before the long work what cannot fit
+            sides.append([Layer(name, side, spool, device) for name in spool.points])
+        if expected:
+            check_memory(chosen, sides[0], sides[1], Draws.make(expected, null, bootstrap, seed), budget)
         total = len(loader) if isinstance(loader, Sized) else None
         for batch in track(stream, "Running both networks", total, progress):
             for tap in tapped:
@@ -130,17 +133,12 @@ def compare(
                 f"loader must yield at least {_FEWEST} examples. Got {examples}: every score would be chance."
             )
         draws = Draws.make(examples, null, bootstrap, seed)
-        device = _work_device(a)
-        sides = [
-            [Layer(name, side, spool, device) for name in spool.points]
-            for side, spool in zip("AB", spools, strict=True)
-        ]
         cells = _run(chosen, sides[0], sides[1], draws, budget, progress)
         settings = {"null": null, "bootstrap": len(draws.halves), "confidence": confidence}
         notes = [f"The features of network {n} went to temporary files." for n, s in zip("AB", spools) if s.on_disk]
         if bootstrap and not len(draws.halves):
             notes.append(f"No intervals: {examples} examples are too few to halve.")
-        return _result(chosen, cells, sides[0], sides[1], examples, seed, settings, notes)
+        return _result(chosen, cells, sides[0], sides[1], draws, seed, settings, notes)
 
 
 def _measures(measures: str | Measure[Any] | Sequence[str | Measure[Any]]) -> list[Measure[Any]]:
@@ -216,7 +214,7 @@ def _run(
                 compare_grams(m, a, b, draws, memory), f"Comparing by {m.name}", len(a) + len(b), progress
             )
         elif not isinstance(m, Procrustes):
-            found[m.name] = _finish(compare_pairs(m, a, b, draws), f"Comparing by {m.name}", pairs, progress)
+            found[m.name] = _finish(compare_pairs(m, a, b, draws, memory), f"Comparing by {m.name}", pairs, progress)
     return found
 
 
@@ -237,12 +235,12 @@ def _result(
     cells: Mapping[str, Cells],
     a: Sequence[Layer],
     b: Sequence[Layer],
-    examples: int,
+    draws: Draws,
     seed: int,
     settings: dict[str, Any],
     notes: list[str],
 ) -> Comparison:
-    summaries = {m.name: _summary(m, cells[m.name], examples, settings["confidence"]) for m in measures}
+    summaries = {m.name: _summary(m, cells[m.name], draws, settings["confidence"]) for m in measures}
     every_note = notes + [note for m in measures for note in cells[m.name].notes]
     columns = {key: {m: summary[key] for m, summary in summaries.items()} for key in next(iter(summaries.values()))}
     return Comparison(
@@ -256,7 +254,7 @@ def _result(
         dead_b=tuple(int(layer.dead.sum()) for layer in b),
         shapes_a=tuple(layer.shape for layer in a),
         shapes_b=tuple(layer.shape for layer in b),
-        examples=examples,
+        examples=draws.examples,
         seed=seed,
         settings=settings,
         notes=tuple(dict.fromkeys(every_note)),
@@ -265,36 +263,35 @@ def _result(
     )
 
 
-def _summary(measure: Measure[Any], cells: Cells, examples: int, confidence: float) -> dict[str, Any]:
+def _summary(measure: Measure[Any], cells: Cells, draws: Draws, confidence: float) -> dict[str, Any]:
     """Chance level, p-value, calibrated score and interval of every cell; ``None`` for what was not asked."""
     summary: dict[str, Any] = dict.fromkeys(("low", "high", "chance", "null_p", "calibrated", "floor"))
     summary["scores"] = cells.scores
     if not cells.floor.isnan().all():
         summary["floor"] = cells.floor
-    if cells.null.shape[2]:
+    if len(draws.permutations):
         summary["chance"] = cells.null.mean(2)
         summary["null_p"] = _by_cell(p_value, cells.scores, cells.null)
         summary["calibrated"] = _by_cell(calibrate, cells.scores, cells.null)
-    if cells.halves.shape[2]:
+    if len(draws.halves):
 
         def end(which: int) -> Tensor:
-            return _by_cell(
-                lambda score, halves: interval(measure, score, halves, examples, confidence)[which],
-                cells.scores,
-                cells.halves,
-            )
+            def of(score: float, halves: Tensor) -> float:
+                return interval(measure, score, halves, draws.examples, confidence, len(draws.folds))[which]
+
+            return _by_cell(of, cells.scores, cells.halves, fewest=2)
 
         summary["low"], summary["high"] = end(0), end(1)
     return summary
 
 
-def _by_cell(summarise: Callable[[float, Tensor], float], scores: Tensor, samples: Tensor) -> Tensor:
-    """Apply a summary to the samples of every cell that has a score; samples that are NaN are left out."""
+def _by_cell(summarise: Callable[[float, Tensor], float], scores: Tensor, samples: Tensor, fewest: int = 1) -> Tensor:
+    """Apply a summary to the samples of every cell that has a score and enough of them; NaN samples are left out."""
     out = torch.full_like(scores, torch.nan)
     for at in (~scores.isnan()).nonzero().tolist():
         valid = samples[tuple(at)]
         valid = valid[~valid.isnan()]
-        if len(valid):
+        if len(valid) >= fewest:
             out[tuple(at)] = summarise(float(scores[tuple(at)]), valid)
     return out
 

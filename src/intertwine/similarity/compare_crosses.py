@@ -13,9 +13,9 @@ from .compare_layers import Layer, chunks
 from .compare_space import common_space, pool, pooling_note
 from .procrustes import Procrustes
 
-__all__ = ["compare_crosses"]
+__all__ = ["CROSS_SHARE", "compare_crosses", "stack_sizes"]
 
-_SHARE = 8  # of the memory, for the features of each network and for the products
+CROSS_SHARE = 8  # of the memory, for the features of each network and for the products
 _BLOCK = 1 << 22  # numbers of a side that are gathered or upcast at a time
 
 
@@ -63,10 +63,10 @@ def compare_crosses(
 
 
 def _by_space(layers: Sequence[Layer]) -> list[list[int]]:
-    """Layers that have a living channel, grouped by spatial size."""
+    """Layers that vary between examples, grouped by spatial size."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for i, layer in enumerate(layers):
-        if not layer.dead.all():
+        if not layer.constant.all():
             groups.setdefault(layer.space, []).append(i)
     return list(groups.values())
 
@@ -75,13 +75,22 @@ def _fitting(
     chosen: Sequence[int], layers: Sequence[Layer], space: tuple[int, ...], draws: Draws, memory: int
 ) -> Iterator[Sequence[int]]:
     """Split layers into parts whose stack fits its share of the memory, and whose products fit another."""
-    positions = torch.Size(space).numel()
-    features = [layers[i].channels * draws.examples * positions * layers[i].dtype.itemsize for i in chosen]
-    # The products of all folds are a (C, C') matrix each, so that a side may take the root of what there is.
-    widest = sqrt(memory / _SHARE / 8 / (len(draws.folds) + len(draws.permutations)))
-    products = [int(layers[i].channels / widest * (memory // _SHARE)) for i in chosen]
-    for part in chunks([max(f, p) for f, p in zip(features, products)], memory, _SHARE):
+    for part in chunks(stack_sizes([layers[i] for i in chosen], space, draws, memory), memory, CROSS_SHARE):
         yield [chosen[k] for k in part]
+
+
+def stack_sizes(layers: Sequence[Layer], space: tuple[int, ...], draws: Draws, memory: int) -> list[int]:
+    """What each layer takes of its stack's share of the memory: its features, or its part of the products.
+
+    The products of all folds and shuffles are a ``(C, C')`` matrix each, so that a side may take the root of what there
+    is.
+    """
+    per_channel = draws.examples * torch.Size(space).numel()
+    widest = sqrt(memory / CROSS_SHARE / 8 / (len(draws.folds) + len(draws.permutations)))
+    return [
+        max(layer.channels * per_channel * layer.dtype.itemsize, int(layer.channels / widest * (memory // CROSS_SHARE)))
+        for layer in layers
+    ]
 
 
 class _View:
@@ -153,8 +162,6 @@ class _Tables:
 def _fill(
     cells: Cells, measure: Procrustes, at: tuple[int, int], tables: _Tables, x: _View, y: _View, draws: Draws
 ) -> None:
-    if measure.center and (x.layer.constant.all() or y.layer.constant.all()):
-        return
     everything = torch.ones(len(draws.folds), dtype=torch.bool)
     cells.scores[at] = _score(measure, tables, x, y, everything)
     cells.floor[at] = _floor(measure, x.layer, y.layer)
@@ -196,8 +203,8 @@ def _notes(measure: Procrustes, a: Sequence[Layer], b: Sequence[Layer]) -> list[
     """Layers without a score, and pairs of sizes that were pooled."""
     notes = []
     for layer in (*a, *b):
-        if (layer.constant if measure.center else layer.dead).all():
-            what = "constant" if measure.center else "zero"
+        if layer.constant.all():
+            what = "zero" if layer.dead.all() else "constant"
             notes.append(
                 f"{measure.name} has no score for layer {layer.name!r} of {layer.side}: all channels are {what}."
             )

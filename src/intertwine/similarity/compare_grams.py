@@ -66,10 +66,8 @@ def _prepare(measure: CKA, layer: Layer, cells: Cells) -> GramSide | None:
     """One layer's side; ``None``, with a note, where its features do not vary."""
     x = layer.load()
     try:
-        if isinstance(
-            measure.kernel, LinearKernel
-        ):  # needs no moments of the channels: one pass over the features less
-            return prepare_gram(linear_gram(x), measure.estimator)
+        if isinstance(measure.kernel, LinearKernel):  # needs no moments of the channels: one pass over features less
+            return prepare_gram(linear_gram(x, layer.scale.expand(x.shape[1])), measure.estimator)
         return measure.prepare(x)
     except ValueError as error:
         cells.notes.append(f"{measure.name} has no score for layer {layer.name!r} of {layer.side}: {error}")

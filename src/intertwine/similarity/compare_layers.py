@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .linear import unit_scale
 from .streaming import Spool, readable
 
 __all__ = ["Layer", "chunks"]
@@ -64,6 +65,12 @@ class Layer:
         """Channels that have one value everywhere, ``(C,)`` bool."""
         low, high = self.spool.extremes(self.name)
         return low == high
+
+    @property
+    def scale(self) -> Tensor:
+        """The power of 2 that brings the largest feature near 1, ``(1,)``."""
+        low, high = self.spool.extremes(self.name)
+        return unit_scale(torch.maximum(-low, high).double())
 
     @property
     def negative(self) -> bool:

@@ -8,20 +8,25 @@ from .base import Measure
 from .compare_draws import Cells, Draws
 from .compare_layers import Layer
 from .compare_space import common_space, pool, pooling_note
+from .neighbours import MutualKNN
+from .rsa import RSA
 
-__all__ = ["compare_pairs"]
+__all__ = ["compare_pairs", "pairwise_size"]
+
+_SHARE = 2  # of the memory, for what measures keep of layers
 
 
 def compare_pairs(
-    measure: Measure[Any], a: Sequence[Layer], b: Sequence[Layer], draws: Draws
+    measure: Measure[Any], a: Sequence[Layer], b: Sequence[Layer], draws: Draws, memory: int
 ) -> Generator[None, None, Cells]:
-    """Score all pairs with a measure of any kind: what each side alone determines is computed once per layer.
+    """Score all pairs with a measure of any kind: what one side alone determines is computed once, while it fits.
 
     Args:
         measure: The measure.
         a: Layers of A.
         b: Layers of B.
         draws: Shuffles and halves.
+        memory: Bytes in all.
 
     Yields:
         After each pair.
@@ -39,11 +44,18 @@ def compare_pairs(
             except ValueError as error:
                 pair = f"layer {x.name!r} of A and {y.name!r} of B"
                 cells.notes.append(f"{measure.name} has no score for {pair}: {error}")
+            if sides.size > memory // _SHARE:
+                sides.forget(y)  # the last one, not the first: every layer of A meets all of B in the same order
             yield
         sides.forget(x)
     if sides.pooled and (note := pooling_note(measure.name, a, b)):
         cells.notes.append(note)
     return cells
+
+
+def pairwise_size(measure: Measure[Any], examples: int) -> int:
+    """Bytes that a measure is known to need for one layer: a matrix over pairs of examples, or little."""
+    return 8 * examples**2 if isinstance(measure, RSA | MutualKNN) else 0
 
 
 class _Sides:
@@ -52,24 +64,35 @@ class _Sides:
     def __init__(self, measure: Measure[Any]) -> None:
         self._measure = measure
         self._known: dict[tuple[str, str], dict[tuple[int, ...] | None, Any]] = {}
+        self._sizes: dict[tuple[str, str], int] = {}
         self.pooled = False
+
+    @property
+    def size(self) -> int:
+        """Bytes of all that is kept."""
+        return sum(self._sizes.values())
 
     def of(self, layer: Layer, space: tuple[int, ...]) -> Any:
         """The layer's side; a matrix over pairs of examples has summed over space, so that any size will do."""
         known = self._known.setdefault((layer.side, layer.name), {})
         if not known:
-            side = self._measure.prepare(layer.load())
+            x = layer.load()
+            side = self._measure.prepare(x)
             known[None if isinstance(side, PairwiseSide) else layer.space] = side
+            self._sizes[layer.side, layer.name] = side.matrix.nbytes if isinstance(side, PairwiseSide) else x.nbytes
         if None in known:
             return known[None]
         if space not in known:
-            known[space] = self._measure.prepare(pool(layer.load(), space))
+            x = pool(layer.load(), space)
+            known[space] = self._measure.prepare(x)
+            self._sizes[layer.side, layer.name] += x.nbytes
             self.pooled = True
         return known[space]
 
     def forget(self, layer: Layer) -> None:
-        """Free what belongs to a layer that is done."""
+        """Free what belongs to a layer."""
         self._known.pop((layer.side, layer.name), None)
+        self._sizes.pop((layer.side, layer.name), None)
 
 
 def _fill(cells: Cells, measure: Measure[Any], at: tuple[int, int], x: Any, y: Any, draws: Draws) -> None:

@@ -1,7 +1,7 @@
 """How sure a similarity is: chance level, p-value, calibrated score and confidence interval of any measure."""
 
 from dataclasses import dataclass
-from math import ceil, floor, sqrt
+from math import ceil, sqrt
 from typing import Any
 
 import torch
@@ -11,7 +11,16 @@ from ._features import check_same_examples
 from .base import Measure, Prepared
 from .registry import measure as find
 
-__all__ = ["Inference", "calibrate", "half_sample_scores", "infer", "interval", "p_value", "permutation_scores"]
+__all__ = [
+    "Inference",
+    "calibrate",
+    "half_sample_scores",
+    "infer",
+    "interval",
+    "p_value",
+    "permutation_scores",
+    "student_t",
+]
 
 _MIN_HALVED = 8  # half of them is 4, the least that any measure takes
 
@@ -65,7 +74,7 @@ def infer(
         y: Features ``(N, C', *S')`` of the same examples.
         measure: A measure or its name.
         permutations: Shuffles for the chance level; the smallest possible p-value is one over this plus one.
-        draws: Half-samples for the interval.
+        draws: Half-samples for the interval, at least 2.
         level: Its nominal coverage.
         seed: Seed of shuffles and half-samples.
         channel_dim: Axis of the channels in both.
@@ -146,11 +155,11 @@ def half_sample_scores(m: Measure[Any], a: Prepared, b: Prepared, draws: int = 9
         ``(draws,)`` scores, float64.
 
     Raises:
-        ValueError: If there are no draws, fewer than 8 examples, or the sides do not hold the same examples.
+        ValueError: If there are fewer than 2 draws, fewer than 8 examples, or the sides do not hold the same examples.
     """
     check_same_examples(a.n, b.n)
-    if draws < 1:
-        raise ValueError(f"draws must be at least 1. Got {draws}.")
+    if draws < 2:
+        raise ValueError(f"draws must be at least 2: one half has no spread. Got {draws}.")
     if a.n < _MIN_HALVED:
         raise ValueError(f"examples must be at least {_MIN_HALVED} for a confidence interval. Got {a.n}.")
     generator = torch.Generator().manual_seed(seed)
@@ -185,43 +194,69 @@ def calibrate(score: float, null: Tensor, level: float = 0.95) -> float:
     Returns:
         0 to 1; 0 where even chance reaches 1, since the score then tells nothing.
     """
-    c = _order_statistic(null, level, ceil)
+    c = float(null.sort().values[ceil(level * (len(null) - 1))])  # between two values the higher one
     return max(0.0, (score - c) / (1 - c)) if c < 1 - 1e-9 else 0.0
 
 
-def interval(m: Measure[Any], score: float, halves: Tensor, n: int, level: float = 0.95) -> tuple[float, float]:
+def interval(
+    m: Measure[Any], score: float, halves: Tensor, n: int, level: float = 0.95, parts: int | None = None
+) -> tuple[float, float]:
     """Confidence interval for the score that infinitely many examples would give.
 
-    With half-samples of ``h = floor(N/2)`` examples, ``(s_h - s) sqrt(h / (N - h))`` is distributed, given the data, as
-    ``s - s_infinity`` is (half-sampling, a delete-d jackknife with ``d = N - h``), so the interval is the score minus
-    its quantiles. At one half the same reflection also removes a bias that falls like 1/N. It covers examples as the
-    source of chance, not the training of the networks: for that, resample networks.
+    With half-samples of ``h = floor(N/2)`` examples, ``e = (s_h - s) sqrt(h / (N - h))`` is distributed, given the
+    data, as ``s - s_infinity`` is (half-sampling, a delete-d jackknife with ``d = N - h``). From ``K`` draws the
+    interval is
+
+        s - mean(e) -+ t sd(e) sqrt(1 + 1/K)
+
+    with Student's ``t`` for the few draws and the few parts that the halves are made of, ``1 / df = 1 / (K - 1) + 1 /
+    (parts - 1)``. Taking ``mean(e)`` off removes a bias that falls like 1/N. Where that moves the interval past the
+    score, the interval is extended to the score: a score at the very end of its interval is inflated by too few
+    examples. The interval covers examples as the source of chance, not the training of the networks: for that, resample
+    networks.
 
     Args:
         m: The measure; its range clips the interval.
         score: The score over all examples.
-        halves: Scores of :func:`half_sample_scores`.
+        halves: Scores of :func:`half_sample_scores`, at least 2.
         n: Number of examples.
         level: Nominal coverage.
+        parts: Number of parts of which each half holds a half; the examples themselves unless given.
 
     Returns:
         Lower and upper end.
 
     Raises:
-        ValueError: If the level is not inside 0 to 1.
+        ValueError: If the level is not inside 0 to 1, or there are fewer than 2 half-samples.
     """
     if not 0 < level < 1:
         raise ValueError(f"level must lie between 0 and 1. Got {level}.")
+    draws = len(halves)
+    if draws < 2:
+        raise ValueError(f"halves must hold at least 2 scores: one has no spread. Got {draws}.")
     h = n // 2
     errors = (halves - score) * sqrt(h / (n - h))
-    tail = (1 - level) / 2
+    freedom = 1 / (1 / (draws - 1) + 1 / ((n if parts is None else parts) - 1))
+    width = student_t(level, freedom) * float(errors.std()) * sqrt(1 + 1 / draws)
+    centre = score - float(errors.mean())
     least, most = m.range
-    low = score - _order_statistic(errors, 1 - tail, ceil)
-    high = score - _order_statistic(errors, tail, floor)
-    return min(most, max(least, low)), min(most, max(least, high))
+    return min(score, max(least, centre - width)), max(score, min(most, centre + width))
 
 
-def _order_statistic(values: Tensor, level: float, rounding: Any) -> float:
-    """The quantile that lies outwards between two values, so that few draws err on the wide side."""
-    position = rounding(level * (len(values) - 1))
-    return float(values.sort().values[position])
+def student_t(level: float, freedom: float) -> float:
+    """The ``t`` for which a Student variable lies between ``-t`` and ``t`` with probability ``level``.
+
+    Args:
+        level: A probability.
+        freedom: Degrees of freedom, any positive number.
+
+    Returns:
+        ``t``.
+
+    Example:
+        >>> round(student_t(0.95, 19), 3), round(student_t(0.95, 9.5), 3)
+        (2.093, 2.244)
+    """
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, (1 + level) / 2))

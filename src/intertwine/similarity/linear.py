@@ -10,7 +10,7 @@ from ._features import Moments, working_dtype
 from ._symmetric import add_product, mirror
 from .kernels import Kernel
 
-__all__ = ["ChannelNormalizedKernel", "LinearKernel", "linear_gram", "square_distances"]
+__all__ = ["ChannelNormalizedKernel", "LinearKernel", "linear_gram", "square_distances", "unit_scale"]
 
 _BLOCK = 1 << 22  # elements of centred features held at a time: 16 MB in float32
 
@@ -25,8 +25,8 @@ class LinearKernel(Kernel):
     psd = True
 
     def gram(self, x: Tensor, moments: Moments) -> tuple[Tensor, dict[str, Any]]:
-        """Gram matrix of the centred features."""
-        return linear_gram(x), {}
+        """Gram matrix of the centred features, divided by a power of 4 that keeps it in range."""
+        return linear_gram(x, unit_scale(moments.spread).expand(x.shape[1])), {}
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,18 @@ def linear_gram(x: Tensor, scale: Tensor | None = None, dtype: torch.dtype | Non
             z *= scale[start : start + step].to(z).view(-1, *[1] * (x.ndim - 2))
         add_product(gram, z.flatten(1))
     return mirror(gram)
+
+
+def unit_scale(sizes: Tensor) -> Tensor:
+    """The power of 2 that brings the largest of some sizes to 1 or a little below; changes no digit of a product.
+
+    Example:
+        >>> import torch
+        >>> from intertwine.similarity.linear import unit_scale
+        >>> float(unit_scale(torch.tensor([3.0, 5.0])))
+        0.125
+    """
+    return torch.ldexp(torch.ones_like(sizes[:1]), -torch.frexp(sizes.max()).exponent)
 
 
 def square_distances(x: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from ._symmetric import mirror, row_tiles
 from .compare import versions
 from .comparison import Comparison
 from .hsic import center_gram
+from .inference import student_t
 from .registry import measure as find
 
 __all__ = ["minibatch_cka"]
@@ -135,12 +136,10 @@ def _jackknife(products: Sequence[tuple[Tensor, Tensor, Tensor]], confidence: fl
     count = len(products)
     if count < _FEWEST_GROUPS:
         return None
-    from scipy.stats import t
-
     totals = [sum(parts) for parts in zip(*products)]
     without = torch.stack([_cka(*(total - part for total, part in zip(totals, parts))) for parts in products])
     error = ((count - 1) / count * (without - without.mean(0)).square().sum(0)).sqrt()
-    return error * float(t.ppf((1 + confidence) / 2, count - 1))
+    return error * student_t(confidence, count - 1)
 
 
 def _result(

@@ -53,9 +53,11 @@ class Spool:
         self._folder: Path | None = None
 
     def open(self, points: Sequence[Point]) -> None:
-        """Say which layers come, where their channels are, and what one example's shape is."""
+        """Say which layers come, where their channels are, and what one example's shape and type are."""
         self.points = {p.name: p for p in points}
         self._count = dict.fromkeys(self.points, 0)
+        if self._bytes(self._expected or 0) > self._budget:
+            self._move_to_disk()  # before the work: it may be refused
 
     def __enter__(self) -> Self:
         return self
@@ -101,7 +103,7 @@ class Spool:
                 f"features of layer {name!r} must be finite. Got NaN or infinite values. "
                 "Look for overflow (half precision?), a division by zero, or damaged weights."
             )
-        self._dtypes.setdefault(name, torch.float64 if features.dtype == torch.float64 else torch.float32)
+        self._dtypes.setdefault(name, _stored(features.dtype))
         start, n = self._count[name], features.shape[0]
         if not self.on_disk and self._bytes(start + n) > self._budget:
             self._move_to_disk()
@@ -117,8 +119,8 @@ class Spool:
         return self._extremes[name]
 
     def dtype(self, name: str) -> torch.dtype:
-        """Type of a layer's stored features."""
-        return self._dtypes[name]
+        """Type of a layer's stored features; before the first ones come, that of the listing run's."""
+        return self._dtypes.get(name, _stored(self.points[name].dtype))
 
     def _extend(self, name: str, features: Tensor) -> tuple[Tensor, Tensor]:
         """Take the batch into the extremes of the channels, and return them."""
@@ -142,7 +144,7 @@ class Spool:
 
     def _bytes(self, examples: int) -> int:
         """Memory of all layers together at this many examples."""
-        sizes = ((p.size, self._dtypes.get(name, torch.float32).itemsize) for name, p in self.points.items())
+        sizes = ((p.size, self.dtype(name).itemsize) for name, p in self.points.items())
         return examples * sum(size * item for size, item in sizes)
 
     def _room(self, name: str, needed: int) -> Tensor:
@@ -177,6 +179,11 @@ class Spool:
         view = memoryview(rows).cast("B")
         while view:  # an unbuffered write may be partial
             view = view[self._files[name].write(view) :]
+
+
+def _stored(dtype: torch.dtype) -> torch.dtype:
+    """The type in which features of a type are kept."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def parse_memory(memory: int | str | None) -> int:

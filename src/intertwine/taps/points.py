@@ -32,6 +32,7 @@ class Point:
         calls: How often the module runs in one forward pass.
         activation: Whether the module is a nonlinearity.
         leaf: Whether the module contains no others.
+        dtype: Type of the features.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Point:
     calls: int
     activation: bool
     leaf: bool
+    dtype: torch.dtype = torch.float32
 
     @property
     def module(self) -> str:
@@ -146,14 +148,14 @@ def _listed(
     """Run the model once and list its points."""
     guess = ChannelGuess()
     calls: Counter[str] = Counter()
-    seen: list[tuple[str, int, nn.Module, tuple[int, ...], int]] = []
+    seen: list[tuple[str, int, nn.Module, tuple[int, ...], torch.dtype, int]] = []
 
     def see(name: str, k: int, module: nn.Module, output: Any) -> None:
         calls[name] += 1
         features = select(output, selector_for(name, k, outputs))
         if features is not None and features.ndim >= 2 and features.shape[0] == examples:
             shape = tuple(features.shape)
-            seen.append((name, k, module, shape, guess(module, shape)))
+            seen.append((name, k, module, shape, features.dtype, guess(module, shape)))
 
     with evaluating(model), watching(modules(model), see), torch.no_grad():
         call(model, batch, device_of(model))
@@ -166,8 +168,9 @@ def _listed(
             calls=calls[name],
             activation=is_activation(module),
             leaf=next(module.children(), None) is None,
+            dtype=dtype,
         )
-        for name, k, module, shape, axis in seen
+        for name, k, module, shape, dtype, axis in seen
     )
 
 

@@ -1,0 +1,43 @@
+"""What does not fit in memory, refused before the networks run."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from .base import Measure
+from .cka import CKA
+from .compare_crosses import CROSS_SHARE, stack_sizes
+from .compare_draws import Draws
+from .compare_grams import SHARE, gram_size
+from .compare_layers import Layer, chunks
+from .compare_pairs import pairwise_size
+from .compare_space import common_space
+from .procrustes import Procrustes
+
+__all__ = ["check_memory"]
+
+
+def check_memory(
+    measures: Sequence[Measure[Any]], a: Sequence[Layer], b: Sequence[Layer], draws: Draws, memory: int
+) -> None:
+    """Refuse a comparison that some engine would refuse after the networks ran: all that decides is known before.
+
+    Args:
+        measures: The measures.
+        a: Layers of A, their features not there yet.
+        b: Layers of B.
+        draws: Shuffles and halves of as many examples as are expected.
+        memory: Bytes in all.
+    """
+    if any(isinstance(m, CKA) for m in measures):
+        _fit([gram_size(draws.examples, (*a, *b))], memory)
+    if any(isinstance(m, Procrustes) for m in measures):
+        for some, others in ((a, b), (b, a)):
+            for layer in some:
+                for space in {common_space(layer.space, other.space) for other in others}:
+                    _fit(stack_sizes([layer], space, draws, memory), memory, CROSS_SHARE)
+    _fit([pairwise_size(m, draws.examples) for m in measures], memory)
+
+
+def _fit(sizes: Sequence[int], memory: int, share: int = SHARE) -> None:
+    for _ in chunks(sizes, memory, share):
+        pass
