@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["assert_same_function", "function_error", "outputs", "relative_error", "tolerance"]
+__all__ = ["assert_same_function", "function_error", "outputs", "relative_error", "tensors_in", "tolerance"]
 
 
 def function_error(model: nn.Module, twin: nn.Module, inputs: Any) -> float:
@@ -81,7 +81,7 @@ def outputs(model: nn.Module, inputs: Any) -> list[Tensor]:
     """
     with _evaluating(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        found = list(_tensors(call(model, inputs)))
+        found = list(tensors_in(call(model, inputs)))
     if not found:
         raise ValueError("model must return at least one tensor. Got an output without any.")
     return found
@@ -129,18 +129,19 @@ def _signs(x: Tensor, finite: Tensor) -> Tensor:
     return torch.nan_to_num(x.real[~finite], nan=0.5, posinf=1.0, neginf=-1.0)
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Every tensor in a nested output, in order."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping):
         for key in value:
-            yield from _tensors(value[key])
+            yield from tensors_in(value[key])
     elif isinstance(value, tuple | list):
         for item in value:
-            yield from _tensors(item)
+            yield from tensors_in(item)
     elif is_dataclass(value) and not isinstance(value, type):
         for field in fields(value):
-            yield from _tensors(getattr(value, field.name))
+            yield from tensors_in(getattr(value, field.name))
 
 
 @contextmanager

@@ -1,0 +1,27 @@
+"""Copies of real architectures: one canonical form, one fingerprint, and seen as the same, rounded or not."""
+
+import pytest
+from zoo import build
+
+import intertwine as iw
+from intertwine.symmetry.same import DIFFERENT, SAME, same
+from intertwine.testing import function_error
+
+NAMES = ["vgg_bn", "mobilenet_grouped", "shufflenet_3", "groupnorm_cnn", "unet", "densenet", "vit_module", "gru"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_copies(name):
+    model, x = build(name)
+    sym = iw.symmetries(model, x)
+    twin = sym.act(sym.random(seed=3), model)
+    found = same(model, twin, x, sym)
+    assert found.verdict == SAME and found.deviation < 1e-8, str(found)
+    assert function_error(sym.act(found.transformation, model), twin, x) < 1e-9
+    assert same(model, twin.bfloat16().double(), x, sym).verdict == SAME
+    assert same(model, build(name, seed=5)[0], x, sym).verdict == DIFFERENT
+    assert iw.fingerprint(model, x, sym) == iw.fingerprint(twin, x, sym)
+    one, two = iw.canonical(model, x, sym), iw.canonical(twin, x, sym)
+    assert function_error(model, one, x) < 1e-12
+    pairs = zip(one.state_dict().values(), two.state_dict().values())
+    assert max((p - q).abs().max().item() for p, q in pairs if p.is_floating_point()) < 1e-6
