@@ -122,8 +122,8 @@ def test_stitching_inside_a_block_needs_the_skip_to_be_mapped_too(residual, x):
         torch.testing.assert_close(tail(F.relu(twin.stem(x))), truth, rtol=1e-12, atol=1e-12)
 
 
-def test_a_linear_activation_frees_less_than_its_intertwiner_where_batch_norm_and_skips_stand():
-    """LeakyReLU with slope 1 is the identity, whose group is GL(n); batch norm and the skip still leave monomial maps."""
+def test_a_linear_activation_frees_less_than_its_group_where_other_layers_stand():
+    """LeakyReLU with slope 1 is the identity, whose group is GL(n); batch norm and skip leave monomial maps."""
 
     class Block(nn.Module):
         def __init__(self):
