@@ -76,7 +76,7 @@ class Count:
         alpha: Power of the rotation.
         seeds: Number of random elements counted.
         mean: Mean count.
-        low: Lower end of the 95 % interval of the mean over seeds; equals ``mean`` where there is one count.
+        low: Lower end of the 95 % interval of the mean over seeds, at least 0; equals ``mean`` where there is one count.
         high: Upper end.
     """
 
@@ -96,7 +96,7 @@ class Count:
             from scipy.stats import t
 
             half = float(t.ppf(0.975, n - 1)) * sqrt(sum((v - mean) ** 2 for v in values) / (n - 1) / n)
-        return cls(kind, alpha, n, mean, mean - half, mean + half)
+        return cls(kind, alpha, n, mean, max(mean - half, 0.0), mean + half)
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ def dissection_page(dissection: Dissection) -> Page:
     prediction = dissection.settings.get("prediction")
     blocks: list[Block] = [
         Paragraph(headline(dissection), "verdict"),
-        *([Paragraph(f"What the symmetry group predicts: {prediction}")] if prediction else []),
+        *([Paragraph(f"What the symmetry group predicts: {prediction}.")] if prediction else []),
         *(Paragraph(f"Note: {note}", "note") for note in dissection.notes),
         *_walls(dissection),
         Heading("Detectors against the power of the rotation"),
