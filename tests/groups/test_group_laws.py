@@ -190,6 +190,8 @@ def test_a_projection_onto_the_boundary_is_refused_or_floored():
     m = torch.tensor([[1.0, 0.0], [0.0, -1.0]])
     with pytest.raises(Unattained, match=r"Pass floor="):
         PositiveMonomial(2).project(m)
+    with pytest.raises(ValueError, match=r"floor must be positive. Got -0.1"):
+        PositiveMonomial(2).project(m, floor=-0.1)
     assert PositiveMonomial(2).project(m, floor=0.1).matrix().tolist() == [[1.0, 0.0], [0.0, 0.1]]
     assert Monomial(2).project(m).matrix().tolist() == [[1.0, 0.0], [0.0, -1.0]]
     with pytest.raises(Unattained, match=r"nonzero"):

@@ -138,6 +138,22 @@ def test_scores_stay_in_the_range_and_above_the_floor(name):
             assert floor is None or score >= floor - 1e-9
 
 
+def test_floors_for_want_of_examples_are_reached():
+    """Few rows force canonical correlations of 1, few examples shared neighbours: even where nothing is shared."""
+    basis = torch.linalg.qr(torch.cat([torch.ones(8, 1, dtype=torch.float64), normal(8, 7)], 1)).Q[:, 1:]
+    x, y = basis[:, :5], basis[:, 3:]  # 5 and 4 of 7 dimensions: they share 2
+    svcca, pwcca = similarity.SVCCA(1.0), measure("pwcca")
+    assert svcca(x, y) == pytest.approx(2 / 4) == svcca.floor(svcca.prepare(x), svcca.prepare(y))
+    assert pwcca.floor(pwcca.prepare(x), pwcca.prepare(y)) == 0
+    wide = normal(8, 20), normal(8, 20, seed=1)  # unrelated, and yet 1
+    for m in (svcca, pwcca):
+        assert m(*wide) == pytest.approx(1) == m.floor(*(m.prepare(t) for t in wide))
+    knn = similarity.MutualKNN(k=4)
+    line = torch.tensor([0.0, 1, 2, 3, 10, 11, 12, 13], dtype=torch.float64)[:, None]
+    a, b = knn.prepare(line), knn.prepare(line[torch.tensor([0, 4, 1, 5, 2, 6, 3, 7])])
+    assert knn.floor(a, b) == 1 / 4 <= knn.score(a, b)
+
+
 @pytest.mark.parametrize("name", measures())
 def test_taking_examples_equals_preparing_them(name):
     """Exactly, except that in subsamples normalising kernels keep what all examples taught them."""

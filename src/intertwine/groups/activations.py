@@ -220,9 +220,9 @@ def known_activation(activation: object) -> Activation | None:
         The activation; ``None`` for any other callable, and for a subclass of a known module with a ``forward`` of
         its own.
 
-    Refused:
+    Raises:
         ValueError: If a parameter is NaN.
-    """
+    """  # noqa: DOC502 - raised by the rules
     if isinstance(activation, str):
         return named_activation(activation)
     if isinstance(activation, nn.PReLU):

@@ -161,9 +161,9 @@ class Orthogonal(DenseGroup):
         Returns:
             The best element.
 
-        Refused:
+        Raises:
             ValueError: If ``objective`` is another.
-        """
+        """  # noqa: DOC502 - raised by a check
         _only_least_squares(self, objective)
         return DenseElement(self, self._polar(self._check_finite(xy, "xy").T))
 
@@ -196,9 +196,9 @@ class GeneralLinear(DenseGroup):
     def project(self, matrix: Tensor) -> DenseElement:
         """The matrix itself.
 
-        Refused:
+        Raises:
             Unattained: If it is singular: invertible matrices come arbitrarily near, so none is nearest.
-        """
+        """  # noqa: DOC502 - raised by a check
         return DenseElement(self, _invertible(self._check_finite(matrix), self))
 
     def procrustes(
@@ -215,10 +215,10 @@ class GeneralLinear(DenseGroup):
         Returns:
             The best element.
 
-        Refused:
+        Raises:
             ValueError: If ``xx`` is missing or singular, or ``objective`` is another.
             Unattained: If the best matrix is singular.
-        """
+        """  # noqa: DOC502 - raised by a check
         _only_least_squares(self, objective)
         moments = self._second_moments(xx)
         fitted = torch.linalg.solve(moments, self._check_finite(xy, "xy")).T
@@ -263,9 +263,9 @@ class UnitRowSum(DenseGroup):
     def project(self, matrix: Tensor) -> DenseElement:
         """The nearest matrix with unit row sums: what each row lacks, shared equally.
 
-        Refused:
+        Raises:
             Unattained: If that matrix is singular.
-        """
+        """  # noqa: DOC502 - raised by a check
         a = self._check_finite(matrix)
         return DenseElement(self, _invertible(a - (a.sum(1, keepdim=True) - 1) / self.n, self))
 
@@ -283,10 +283,10 @@ class UnitRowSum(DenseGroup):
         Returns:
             The best element.
 
-        Refused:
+        Raises:
             ValueError: If ``xx`` is missing or singular, or ``objective`` is another.
             Unattained: If the best matrix is singular.
-        """
+        """  # noqa: DOC502 - raised by a check
         _only_least_squares(self, objective)
         moments = self._second_moments(xx)
         free = torch.linalg.solve(moments, self._check_finite(xy, "xy")).T

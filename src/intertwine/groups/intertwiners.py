@@ -184,13 +184,13 @@ def classify(activation: str | nn.Module | Callable[..., Any]) -> Homogeneity:
     Returns:
         The laws.
 
-    Refused:
+    Raises:
         ValueError: If a name is unknown, or a measured function is not a scalar activation.
 
     Example:
         >>> classify("tanh").parity, classify(lambda x: x**3).degree
         ('odd', Fraction(3, 1))
-    """
+    """  # noqa: DOC502 - raised by the lookup or the measurement
     known = known_activation(activation)
     return known.homogeneity if known is not None else measure(activation).homogeneity  # type: ignore[arg-type]
 
@@ -210,7 +210,7 @@ def intertwiner(
         An ``Intertwiner`` with ``.group``, ``.phi``, ``.how`` and ``.residual``; a ``GatedIntertwiner`` for gated
         units.
 
-    Refused:
+    Raises:
         ValueError: If a name is unknown, the function is constant or not a scalar activation, or ``n`` is not positive.
 
     Example:
@@ -219,7 +219,7 @@ def intertwiner(
         >>> mine = intertwiner(lambda x: x * torch.tanh(x), n=3)
         >>> mine.group, mine.how
         (SignedPermutation(3), 'measured')
-    """
+    """  # noqa: DOC502 - raised by the lookup or the measurement
     if n is not None:
         Permutation(n)  # the same check of n as every group's
     if isinstance(activation, str) and activation in _GATED:

@@ -133,11 +133,15 @@ class MonomialGroup(Group):
 
         Args:
             matrix: ``(n, n)``.
-            floor: Scale to use where the nearest one is 0, which no element has; ``None`` refuses (``Unattained``).
+            floor: Positive scale to use where the nearest one is 0, which no element has; ``None`` refuses.
 
         Returns:
             The element.
-        """
+
+        Raises:
+            Unattained: If a scale would be 0 and there is no ``floor``.
+            ValueError: If ``matrix`` is not finite or of another size, or ``floor`` is not positive.
+        """  # noqa: DOC502 - raised by checks
         m = self._check_finite(matrix)
         index = assign(self._gain(m))
         return self._attained(index, m.gather(1, index[:, None])[:, 0], floor)
@@ -167,7 +171,8 @@ class MonomialGroup(Group):
                 and for cosines.
             yy: ``y.T @ y``, or its diagonal ``(n,)``. Needed for cosines.
             objective: ``"least_squares"`` or ``"cosine"``.
-            floor: Scale to use where the best one is 0, which no element has; ``None`` refuses (``Unattained``).
+            floor: Positive scale to use where the best one is 0, which no element has; ``None`` refuses
+                (``Unattained``).
 
         Returns:
             The best element.
@@ -201,6 +206,8 @@ class MonomialGroup(Group):
         return m
 
     def _attained(self, index: Tensor, best: Tensor, floor: float | None) -> MonomialElement:
+        if floor is not None and not floor > 0:
+            raise ValueError(f"floor must be positive. Got {floor}.")
         scale = self._scales(best)
         if scale is not None and bool((scale == 0).any()):
             if floor is None:
@@ -208,8 +215,7 @@ class MonomialGroup(Group):
                 raise Unattained(
                     f"the matched entries must be {'nonzero' if isinstance(self, Monomial) else 'positive'} for a "
                     f"nearest element of {self!r} to exist. Got {float(best[bad]):g} for output {bad}. "
-                    "Pass floor= to use that "
-                    "scale there, or drop dead channels first."
+                    "Pass floor= to use that scale there, or drop dead channels first."
                 )
             scale = torch.where(scale == 0, torch.full_like(scale, floor), scale)
         return MonomialElement(self, index, scale)

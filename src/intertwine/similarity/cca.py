@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, Self
 
 import torch
@@ -48,9 +49,19 @@ class FactorSide:
         return self.side.dead
 
     @property
+    def rank(self) -> int:
+        """Number of directions that were kept."""
+        return len(self.weights)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows: positions of examples."""
+        return self.n * prod(self.side.size)
+
+    @property
     def details(self) -> Mapping[str, Any]:
         """``directions``: how many were kept."""
-        return {"directions": len(self.weights)}
+        return {"directions": self.rank}
 
     def take(self, index: Tensor) -> Self:
         """Return the side with the examples ``index``, decomposed anew."""
@@ -105,6 +116,10 @@ class SVCCA(Measure[FactorSide]):
         """Mean canonical correlation."""
         return min(1.0, float(_correlations(a, b)[1].mean()))
 
+    def floor(self, a: FactorSide, b: FactorSide) -> float:
+        """Share of the correlations that are 1 for want of rows: all of them from as many directions as rows on."""
+        return _forced(a, b) / min(a.rank, b.rank)
+
 
 @dataclass(frozen=True)
 class PWCCA(Measure[FactorSide]):
@@ -139,6 +154,10 @@ class PWCCA(Measure[FactorSide]):
         alpha = (turn.T @ a.weights).abs().sum(1)  # <h_i, x_c> for h = U turn and x = U S V^T
         return min(1.0, float(alpha @ rho / alpha.sum()))
 
+    def floor(self, a: FactorSide, b: FactorSide) -> float:
+        """1 where there are too few rows for any correlation below 1; the weights decide in between."""
+        return float(_forced(a, b) == min(a.rank, b.rank))
+
 
 def _directions(side: FeatureSide, share: float) -> tuple[Tensor, Tensor]:
     """``V / S`` and ``S V^T`` of the centred features, null directions and the last ``1 - share`` dropped.
@@ -155,6 +174,11 @@ def _directions(side: FeatureSide, share: float) -> tuple[Tensor, Tensor]:
     k = min(len(variance), int((held < share - 1e-12).sum()) + 1)
     s, v = variance[:k].sqrt(), vectors[:, :k]
     return v / s, s[:, None] * v.T
+
+
+def _forced(a: FactorSide, b: FactorSide) -> int:
+    """How many canonical correlations are 1 whatever the features: two subspaces of centred rows must meet."""
+    return min(a.rank, b.rank, max(0, a.rank + b.rank - (a.rows - 1)))
 
 
 def _correlations(a: FactorSide, b: FactorSide) -> tuple[Tensor, Tensor]:

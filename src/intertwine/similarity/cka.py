@@ -132,7 +132,10 @@ def prepare_gram(
 
     Returns:
         The centred matrix at norm 1.
-    """
+
+    Raises:
+        ValueError: If the matrix is not finite, constant after centring, or too small; or the estimator is unknown.
+    """  # noqa: DOC502 - raised by the centring
     return GramSide(_unit(gram, estimator), estimator, channels, dead, details or {})
 
 
@@ -173,6 +176,11 @@ def cka(
     Returns:
         1 for features that agree up to the kernel's group, about 0 for independent ones.
 
+    Raises:
+        TypeError: If ``x`` or ``y`` is no dense floating-point tensor.
+        ValueError: If they hold NaN or infinities, fewer than 4 examples, not the same number of them, or nothing that
+            tells them apart; or the kernel or the estimator is unknown.
+
     Example:
         >>> import torch
         >>> from intertwine.similarity import cka
@@ -183,5 +191,5 @@ def cka(
         1.0
         >>> abs(cka(x, y)) < 0.05, cka(x, y, estimator="biased") > 0.1
         (True, True)
-    """
+    """  # noqa: DOC502 - raised by the checks of the measure
     return CKA(kernel, estimator)(x, y, channel_dim)  # type: ignore[arg-type]

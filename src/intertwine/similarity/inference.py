@@ -82,6 +82,9 @@ def infer(
     Returns:
         The score and its error bars.
 
+    Raises:
+        ValueError: If the features are refused by the measure, fewer than 8, or there are too few shuffles or draws.
+
     Example:
         >>> import torch
         >>> from intertwine.similarity.inference import infer
@@ -93,7 +96,7 @@ def infer(
         >>> same = infer(x, x + 0.01 * y, "g_relu_procrustes")
         >>> same.p_value, same.calibrated > 0.98
         (0.01, True)
-    """
+    """  # noqa: DOC502 - raised by what it calls
     m = find(measure)
     a, b = m.prepare(x, channel_dim), m.prepare(y, channel_dim)
     score = m.score(a, b)

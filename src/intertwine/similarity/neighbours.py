@@ -68,6 +68,10 @@ class MutualKNN(Measure[PairwiseSide]):
             )
         return float((self._near(a) & self._near(b)).sum()) / (a.n * self.k)
 
+    def floor(self, a: PairwiseSide, b: PairwiseSide) -> float:
+        """Two sets of ``k`` out of ``N - 1`` others share ``2 k - (N - 1)`` at least."""
+        return max(0, 2 * self.k - (a.n - 1)) / self.k
+
     def _near(self, side: PairwiseSide) -> Tensor:
         """Whether ``j`` is among the ``k`` nearest of ``i``, ``(N, N)`` bool; a stable sort breaks ties by order."""
         distance = side.matrix.clone().fill_diagonal_(torch.inf)

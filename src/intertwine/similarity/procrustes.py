@@ -155,6 +155,11 @@ def procrustes(x: Tensor, y: Tensor, group: str = "orthogonal", *, center: bool 
         1 where an element of the group makes the two equal, less elsewhere; not 0 at chance (see
         ``similarity.inference``).
 
+    Raises:
+        TypeError: If ``x`` or ``y`` is no dense floating-point tensor.
+        ValueError: If they hold NaN or infinities, fewer than 4 examples, not the same number of them, different
+            spatial sizes, or nothing that tells examples apart; or the group is unknown.
+
     Example:
         >>> import torch
         >>> from intertwine.similarity import procrustes
@@ -163,7 +168,7 @@ def procrustes(x: Tensor, y: Tensor, group: str = "orthogonal", *, center: bool 
         1.0
         >>> round(procrustes(x, x[:, :6], group="g_relu"), 3)  # six of the ten channels
         0.684
-    """
+    """  # noqa: DOC502 - raised by the checks of the measure
     return Procrustes(group, center)(x, y, channel_dim)
 
 
