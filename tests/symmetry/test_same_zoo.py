@@ -1,5 +1,7 @@
 """Copies of real architectures: one canonical form, one fingerprint, and seen as the same, rounded or not."""
 
+import copy
+
 import pytest
 from zoo import build
 
@@ -18,7 +20,7 @@ def test_copies(name):
     found = same(model, twin, x, sym)
     assert found.verdict == SAME and found.deviation < 1e-8, str(found)
     assert function_error(sym.act(found.transformation, model), twin, x) < 1e-9
-    assert same(model, twin.bfloat16().double(), x, sym).verdict == SAME
+    assert same(model, copy.deepcopy(twin).bfloat16().double(), x, sym).verdict == SAME
     assert same(model, build(name, seed=5)[0], x, sym).verdict == DIFFERENT
     assert iw.fingerprint(model, x, sym) == iw.fingerprint(twin, x, sym)
     one, two = iw.canonical(model, x, sym), iw.canonical(twin, x, sym)
