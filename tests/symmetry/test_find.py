@@ -200,3 +200,14 @@ def test_fixed_leaves_say_why():
     sym = symmetries(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1)), torch.zeros(2, 3, 5, 5))
     reasons = {leaf.reason for _, leaf in leaves(sym.layouts["0.weight"].axes[2]) if isinstance(leaf, Fixed)}
     assert reasons == {"convolution kernel"}
+
+
+def test_repeated_weights_against_products_of_units():
+    class Outer(Sandwich):
+        def forward(self, x):
+            h = F.relu(self.a(x))
+            return F.linear((h[:, :, None] * h[:, None]).flatten(1), self.b.weight.flatten().repeat(6).view(3, 36))
+
+    model, x = Outer(None).double(), torch.randn(4, 4).double()
+    sym = symmetries(model, x)
+    assert function_error(model, sym.act(sym.random(0), model), x) < 1e-12

@@ -37,8 +37,9 @@ def zip_axes(pool: Pool, a: Axis, b: Axis, pair: Pair) -> Axis:
         Misfit: If the factors cannot be lined up.
     """
     out: list[Factor] = []
+    a, b = pool.resolve(a), pool.resolve(b)
     while True:
-        a, b = pool.resolve(a), pool.resolve(b)
+        a, b = _current(pool, a), _current(pool, b)
         if not a and not b:
             return pool.resolve(tuple(out))
         if not a or not b:
@@ -108,7 +109,7 @@ def split_axis(pool: Pool, axis: Axis, sizes: Sequence[int], equal: Pair) -> lis
         head: list[Factor] = []
         need = size
         while need > 1:
-            rest = pool.resolve(rest)
+            rest = _current(pool, rest)
             factor = rest[0]
             if need % factor.size == 0:
                 head.append(factor)
@@ -144,6 +145,11 @@ def factor_out(pool: Pool, factor: Segments, inner: int, equal: Pair) -> Axis:
         outer.append(head)
         shared = tail if shared is None else zip_axes(pool, shared, tail, equal)
     return pool.resolve((*segments(outer), *(shared or ())))
+
+
+def _current(pool: Pool, axis: Axis) -> Axis:
+    """``axis`` with split spaces replaced by their pieces; flat neighbours stay as they were split."""
+    return tuple(piece for factor in axis for piece in pool.resolve((factor,)))
 
 
 def _pair(pool: Pool, x: Factor, y: Factor, pair: Pair) -> Axis:
