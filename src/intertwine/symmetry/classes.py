@@ -168,6 +168,8 @@ def _tensors(engine: Engine) -> Iterator[tuple[Axis, ...]]:
     """Axes of every tensor of the run, the parts of stacks each on their own."""
     for value in engine.values.values():
         yield from _opened(engine, value)
+    for axes in engine.met:
+        yield tuple(engine.pool.resolve(a) for a in axes)
 
 
 def _opened(engine: Engine, value: Any) -> Iterator[tuple[Axis, ...]]:

@@ -40,6 +40,7 @@ class Engine:
         system: The equations of the current pass.
         values: What is known of every tensor value, in this pass.
         mixed: Axes along which an operation mixes units, with the tensor in which it does.
+        met: All axes that a contraction brings together, the contracted one included.
         unknown_ops: Operations without a rule, in the order met.
         calls: The calls that the outputs, or numbers read by the code, depend on.
         call: The call at work.
@@ -51,6 +52,7 @@ class Engine:
         self.system = System()
         self.values: dict[int, Any] = {}
         self.mixed: list[tuple[tuple[Axis, ...], Axis]] = []
+        self.met: list[tuple[Axis, ...]] = []
         self.unknown_ops: dict[str, None] = {}
         self.batch_norms: dict[BatchNormTensors, None] = {}
         self.call: Call = Call("", {}, ())
@@ -137,8 +139,9 @@ class Engine:
             return zip_axes(self.pool, a, b, pair)
         except Misfit:
             why = f"factors that do not line up at {self.call.where}"
-            self.fix(self.pool.resolve(b), why)
-            return self.fix(self.pool.resolve(a), why)
+            for axis in (a, b):
+                self.fix(self.pool.resolve(axis), why)
+            return self.fresh(axis_size(a), why, ("zip", axis_size(a)))
 
     def equal(self, a: Axis, b: Axis) -> Axis:
         """Both axes are one: added, concatenated beside each other, compared."""
@@ -151,11 +154,14 @@ class Engine:
             if isinstance(x, Flat) and isinstance(y, Flat):
                 return Flat(x.size, x.zero or (y.zero and not divide))
             if isinstance(y, Flat):
+                # sibling segments may meet other numbers
+                self.pool.node(x.space).apart |= not y.zero
                 return Flat(y.size, True) if y.zero and not divide else x
             expr = y.expr.power(-1, True) if divide else y.expr
             if isinstance(x, Flat):
                 if divide:
                     self.monomial((y,))
+                self.pool.node(y.space).apart |= not x.zero
                 return x if x.zero else Slot(y.space, y.size, expr)
             self.monomial((x,))
             return Slot(x.space, x.size, x.expr + expr)
@@ -169,12 +175,17 @@ class Engine:
             if isinstance(x, Slot) and isinstance(y, Slot):
                 self.system.opposite(x.expr, y.expr)
             elif isinstance(x, Slot) and not y.zero:
-                self.rigid((x,), f"sum over the units at {self.call.where}")
+                self._summed(x)
             elif isinstance(y, Slot) and not x.zero:
-                self.rigid((y,), f"sum over the units at {self.call.where}")
+                self._summed(y)
             return x
 
         self.zip(a, b, pair)
+
+    def _summed(self, slot: Slot) -> None:
+        """The units are added up, each times the same number."""
+        self.rigid((slot,), f"sum over the units at {self.call.where}")
+        self.pool.node(slot.space).apart = True
 
     def split(self, axis: Axis, sizes: Sequence[int]) -> list[Axis]:
         """Write an axis as a product of the given sizes; where that cannot be, it is fixed."""
@@ -234,7 +245,7 @@ class Engine:
         for _ in range(20):
             self.pool.changed = False
             self.pool.forget_restrictions()
-            self.system, self.values, self.mixed, self.batch_norms = System(), {}, [], {}
+            self.system, self.values, self.mixed, self.met, self.batch_norms = System(), {}, [], [], {}
             self.unknown_ops = {}
             self._pass(run)
             if not self.pool.changed:

@@ -21,6 +21,7 @@ __all__ = [
     "Slot",
     "Value",
     "axis_size",
+    "forget_zeros",
     "map_slots",
     "segments",
     "slots",
@@ -132,8 +133,13 @@ def map_slots(axis: Axis, slot: Callable[[Slot], Slot], keeps_zero: bool = True)
     return tuple(one(f) for f in axis)
 
 
+def forget_zeros(axis: Axis) -> Axis:
+    """``axis`` after an operation that does not keep zero: what was zero is only known to be the same all along."""
+    return map_slots(axis, lambda s: s, keeps_zero=False)
+
+
 def segments(parts: list[Axis]) -> Axis:
-    """The concatenation of axes in its shortest form: nested concatenations opened, equal flat neighbours joined."""
+    """The concatenation of axes in its shortest form: nested concatenations opened, neighbouring zeros joined."""
     flat: list[Axis] = []
     for part in parts:
         inner = part[0].parts if len(part) == 1 and isinstance(part[0], Segments) else (part,)
@@ -150,7 +156,7 @@ def segments(parts: list[Axis]) -> Axis:
 
 
 def _joined(a: Axis, b: Axis) -> Axis | None:
-    """Two flat neighbours as one; ``None`` for any others."""
-    if len(a) == len(b) == 1 and isinstance(a[0], Flat) and isinstance(b[0], Flat) and a[0].zero == b[0].zero:
-        return (Flat(a[0].size + b[0].size, a[0].zero),)
+    """Two runs of zeros as one; ``None`` for any others: flat neighbours need not hold the same number."""
+    if len(a) == len(b) == 1 and isinstance(a[0], Flat) and isinstance(b[0], Flat) and a[0].zero and b[0].zero:
+        return (Flat(a[0].size + b[0].size, True),)
     return None

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ...graph import Call, Ref
-from ..terms import Value
+from ..terms import Value, axis_size
 from .elementwise import added
 from .linear import matmul
 from .registry import register_rule
@@ -40,8 +40,9 @@ def attention(engine: "Engine", call: Call) -> list[Value]:
             )
         scores = added(engine, scores, m)
     if call.args.get("is_causal"):
-        for axis in scores.axes[-2:]:
-            engine.fix(axis, f"causal order at {call.where}")
+        why = f"causal order at {call.where}"
+        tokens = (engine.equal(a, engine.fresh(axis_size(a), why, i)) for i, a in enumerate(scores.axes[-2:]))
+        scores = Value((*scores.axes[:-2], *tokens))
     scores = Value(tuple(engine.rigid(a, f"softmax in {call.where}") for a in scores.axes))
     engine.mix(scores.axes, scores.axes[-1])
     result = matmul(engine, scores, v)

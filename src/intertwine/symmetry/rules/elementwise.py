@@ -4,7 +4,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from ...graph import Call, Ref
-from ..terms import Axis, Flat, Value
+from ..terms import Axis, Flat, Slot, Value, forget_zeros
 from .registry import register_rule
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def add(engine: "Engine", call: Call) -> Value:
 
 
 def _unzero(x: Value) -> Value:
-    return Value(tuple(tuple(Flat(f.size) if isinstance(f, Flat) else f for f in axis) for axis in x.axes))
+    return Value(tuple(forget_zeros(axis) for axis in x.axes))
 
 
 @register_rule("aten::mul")
@@ -141,7 +141,10 @@ def power(engine: "Engine", call: Call) -> Value:
         return squared(engine, x)
     whole = float(exponent).is_integer()
     parity = 0 if not whole else (1 if int(exponent) % 2 else -1)
-    return through(engine, x, Fraction(exponent).limit_denominator(64), parity, linear=exponent == 1)
+    degree = Fraction(exponent).limit_denominator(64)
+    # only exponents that are short fractions are followed exactly: 1.005 is not 1
+    exact = float(degree) == float(exponent)
+    return through(engine, x if exact else _unzero(x), degree if exact else None, parity, linear=exponent == 1)
 
 
 @register_rule("aten::neg", "aten::positive", "aten::real", "aten::conj")
@@ -179,14 +182,17 @@ def choose(engine: "Engine", call: Call) -> Value:
     y = Value(((),) * 0, zero=number == 0) if y is None else y
     result = added(engine, x, y)
     axes = []
-    for a, c in broadcast(result, condition):
+    for a, c in broadcast(result, _unzero(condition)):
         engine.monomial(c)
-        if a and c:
-            axes.append(engine.zip(a, c, lambda s, t: s))
-            engine.monomial(a)
-        else:
-            axes.append(a or c)
+        engine.monomial(a)
+        axes.append(engine.zip(a, c, _chosen) if a and c else a or c)
     return Value(tuple(axes), x.zero and y.zero)
+
+
+def _chosen(branch: Any, condition: Any) -> Any:
+    """A choice along one axis: where the branches do not change, it changes with the condition."""
+    follows = isinstance(branch, Flat) and not branch.zero and isinstance(condition, Slot)
+    return Slot(condition.space, condition.size) if follows else branch
 
 
 @register_rule("aten::gt", "aten::ge", "aten::lt", "aten::le", "aten::eq", "aten::ne")

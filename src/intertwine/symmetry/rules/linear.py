@@ -18,6 +18,7 @@ def matmul(engine: "Engine", a: Value, b: Value) -> Value:
     """The product ``(..., m, k) @ (..., k, n)`` with shared batch axes."""
     batch = [engine.multiplied(x, y) if x and y else x or y for x, y in zip(a.axes[:-2], b.axes[:-2], strict=True)]
     contract(engine, a.axes[-1], b.axes[-2])
+    engine.met.append((*batch, a.axes[-2], b.axes[-1], a.axes[-1]))
     return Value((*batch, a.axes[-2], b.axes[-1]), a.zero or b.zero)
 
 
@@ -46,6 +47,7 @@ def vector_product(engine: "Engine", call: Call) -> Value:
     """A matrix times a vector, a vector times a vector."""
     x, y = (engine.value(ref) for ref in call.inputs)
     contract(engine, x.axes[-1], y.axes[0])
+    engine.met.append(x.axes)
     return Value(x.axes[:-1])
 
 
@@ -54,6 +56,7 @@ def linear(engine: "Engine", call: Call) -> Value:
     """``x W^T + b`` where it is kept whole."""
     x, w = engine.value(call.args["input"]), engine.value(call.args["weight"])
     contract(engine, x.axes[-1], w.axes[-1])
+    engine.met.append((*x.axes[:-1], *w.axes))
     result = Value((*x.axes[:-1], *w.axes[:-1]))
     bias = call.args.get("bias")
     return added(engine, result, engine.value(bias)) if isinstance(bias, Ref) else result
@@ -75,6 +78,7 @@ def convolution(engine: "Engine", call: Call) -> Value:
     contracted, free = (outer[1], w.axes[1]) if transposed else (w.axes[1], outer[1])
     group = engine.multiplied(inner[0], outer[0]) if groups > 1 else ()
     contract(engine, inner[1], contracted)
+    engine.met.append((*x.axes[: int(has_batch)], group, free, contracted, *w.axes[2:]))
     where = _space(engine, call, spatial, w.shape[2:])
     result = Value((*x.axes[: int(has_batch)], (*group, *free), *where), x.zero)
     bias = call.args.get("bias")

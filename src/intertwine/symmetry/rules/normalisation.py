@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...graph import Call, Ref
 from ..spaces import BatchNormTensors
-from ..terms import Axis, Expr, Flat, Slot, Value
+from ..terms import Axis, Expr, Flat, Slot, Value, forget_zeros
 from .elementwise import added, multiplied
 from .registry import register_rule
 
@@ -107,7 +107,7 @@ def layer_norm(engine: "Engine", call: Call) -> list[Value]:
     centred = "layer" in call.op
     plain = not centred and not isinstance(call.args.get("weight"), Ref) and len(x.axes) - first == 1
     _normalise(engine, x.axes, range(first, len(x.axes)), centred, plain)
-    result = Value(x.axes)
+    result = Value(tuple(forget_zeros(a) for a in x.axes))
     if isinstance(weight := call.args.get("weight"), Ref):
         result = multiplied(engine, result, engine.value(weight))
     if isinstance(bias := call.args.get("bias"), Ref):
@@ -122,7 +122,8 @@ def group_norm(engine: "Engine", call: Call) -> list[Value]:
     group, unit = engine.split(x.axes[1], (call.args["group"], x.shape[1] // call.args["group"]))
     axes = [x.axes[0], group, unit, *x.axes[2:]]
     _normalise(engine, axes, [2, *range(3, len(axes))], centred=True, orthogonal=False)
-    return [_affine(engine, Value((x.axes[0], (*group, *unit), *x.axes[2:])), call, 1)]
+    normalised = Value(tuple(forget_zeros(a) for a in (x.axes[0], (*group, *unit), *x.axes[2:])))
+    return [_affine(engine, normalised, call, 1)]
 
 
 @register_rule("aten::_weight_norm_interface", "aten::_weight_norm")

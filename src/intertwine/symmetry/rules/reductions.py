@@ -4,7 +4,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from ...graph import Call, Ref
-from ..terms import Axis, Value
+from ..terms import Axis, Value, forget_zeros
 from .registry import register_rule
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def norm(engine: "Engine", call: Call) -> Value:
             engine.orthogonal(axis) if is_norm and order == 2 and len(dims) == 1 else engine.monomial(axis)
         else:
             engine.monomial(axis)
-        degree = Fraction(2 if call.op == "aten::var" else 1)
+        degree = Fraction(0 if is_norm and order == 0 else 2 if call.op == "aten::var" else 1)
         axes.append(engine.powered(axis, degree, False))
     return _reduced(call, axes, dims)
 
@@ -80,7 +80,7 @@ def norm(engine: "Engine", call: Call) -> Value:
 def softmax(engine: "Engine", call: Call) -> Value:
     """Softmax: only permutations pass, and it mixes the units of its axis."""
     x = engine.value(call.args["self"])
-    axes = tuple(engine.rigid(a) for a in x.axes)
+    axes = tuple(forget_zeros(engine.rigid(a)) for a in x.axes)
     if axes:
         engine.mix(axes, axes[call.args["dim"] % len(axes)])
     return Value(axes)
@@ -90,7 +90,7 @@ def softmax(engine: "Engine", call: Call) -> Value:
 def rigid_reduction(engine: "Engine", call: Call) -> Value:
     """Reductions through which only permutations pass."""
     x = engine.value(call.args["self"])
-    return _reduced(call, [engine.rigid(a) for a in x.axes], _dims(call, len(x.axes)))
+    return _reduced(call, [forget_zeros(engine.rigid(a)) for a in x.axes], _dims(call, len(x.axes)))
 
 
 @register_rule("aten::cumsum", "aten::flip", "aten::roll")
@@ -100,7 +100,10 @@ def ordered(engine: "Engine", call: Call) -> Value:
     dims: Any = call.args.get("dim", call.args.get("dims"))
     dims = list(range(len(x.axes))) if dims in ([], None) else dims if isinstance(dims, list | tuple) else [dims]
     where = {d % max(len(x.axes), 1) for d in dims}
-    axes = tuple(engine.fix(a, f"order matters to {call.where}") if i in where else a for i, a in enumerate(x.axes))
+    why = f"order matters to {call.where}"
+    for i in where:
+        engine.fix(x.axes[i], why) if x.axes else None
+    axes = tuple(engine.fresh(x.shape[i], why, i) if i in where else a for i, a in enumerate(x.axes))
     for i in where:
         engine.mix(axes, axes[i]) if axes else None
     return Value(axes, x.zero)

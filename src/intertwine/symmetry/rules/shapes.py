@@ -32,7 +32,10 @@ def view(engine: "Engine", call: Call) -> Any:
     out = call.outputs[0]
     x = engine.value(call.args["self"])
     if out is None or engine.dtype(call.args["self"]) != engine.dtype(out):
-        return opaque(engine, out, "bits read as another type", 0)
+        why = f"bits read as another type at {call.where}"
+        for axis in x.axes:
+            engine.fix(axis, why)
+        return opaque(engine, out, why, 0)
     return reshape(engine, x, engine.program.values[out.id].shape)
 
 

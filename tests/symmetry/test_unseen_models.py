@@ -1,0 +1,237 @@
+"""Models written as a stranger might: whatever is found must hold on other inputs, other batch sizes and random weights."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from intertwine.symmetry import symmetries
+from intertwine.testing import function_error
+
+CASES: dict[str, Callable[[], tuple[nn.Module, tuple[int, ...]]]] = {}
+Linear = nn.Linear
+
+
+class Snippet(nn.Module):
+    """A function of modules and parameters; ``forward(self, x)`` is given."""
+
+    def __init__(self, forward: Callable, **parts: nn.Module | tuple[int, ...] | Tensor) -> None:
+        super().__init__()
+        self._forward = forward
+        for name, part in parts.items():
+            if isinstance(part, Tensor):
+                self.register_buffer(name, part)
+            else:
+                setattr(self, name, part if isinstance(part, nn.Module) else nn.Parameter(torch.randn(part)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._forward(self, x)
+
+
+def case(*shape: int):
+    """Register a maker of a model that reads tensors of ``(N, *shape)``; the name is the maker's."""
+
+    def decorate(maker: Callable[[], nn.Module]):
+        CASES[maker.__name__] = lambda: (maker(), shape)
+        return maker
+
+    return decorate
+
+
+def built(name: str) -> tuple[nn.Module, Callable[[int, int], Tensor]]:
+    """A model in float64 with random entries everywhere, and a maker of inputs from a batch size and a seed."""
+    torch.manual_seed(0)
+    model, shape = CASES[name]()
+    model = model.double().eval()
+    with torch.no_grad():
+        for key, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if tensor.is_floating_point():
+                tensor.uniform_(0.5, 2.0) if "var" in key else tensor.add_(0.3 * torch.randn_like(tensor))
+    return model, lambda n, seed: torch.randn(n, *shape, generator=torch.Generator().manual_seed(seed)).double()
+
+
+def worst_error(model: nn.Module, sym, inputs: Callable[[int, int], Tensor], seeds: int = 3) -> dict[str, float]:
+    """Largest change of the outputs by kind of element, on inputs and batch sizes that the search did not see."""
+    errors = {}
+    for kind in ("permutation", "scale", "sign", "linear"):
+        twins = [(seed, sym.act(sym.random(seed, kinds={kind}), model)) for seed in range(seeds)]
+        errors[kind] = max(function_error(model, twin, (inputs(2 + 3 * seed, 9 + seed),)) for seed, twin in twins)
+    return errors
+
+
+def found(name: str):
+    """The symmetry of a case, after checking every kind."""
+    model, inputs = built(name)
+    sym = symmetries(model, inputs(3, 1))
+    errors = worst_error(model, sym, inputs)
+    assert max(errors.values()) < 1e-10, errors
+    return sym
+
+
+@pytest.mark.parametrize("name", [])
+def test_what_is_found_holds(name):
+    found(name)
+
+
+# ---- zeros that do not stay zero: an operation after padding or concatenation with zeros
+
+
+def padded(after: Callable, units: int = 16, **parts):
+    """``8`` units and ``8`` zeros, then ``after(self, h, other)`` with ``other`` of 16 units."""
+
+    def forward(self: Snippet, x: Tensor) -> Tensor:
+        h = torch.cat([self.a(x), x.new_zeros(*x.shape[:-1], 8)], -1)
+        return self.out(F.relu(after(self, h, self.b(x))))
+
+    return Snippet(forward, a=Linear(6, 8), b=Linear(6, 16), out=Linear(units, 3), **parts)
+
+
+PADDED: dict[str, Callable[[], nn.Module]] = {
+    "plus_one": lambda: padded(lambda s, h, y: (h + 1) * y),
+    "sigmoid": lambda: padded(lambda s, h, y: h.sigmoid() + y),
+    "cosine": lambda: padded(lambda s, h, y: h.cos() + y),
+    "comparison": lambda: padded(lambda s, h, y: (h >= 0).to(y.dtype) + y),
+    "softmax": lambda: padded(lambda s, h, y: h.softmax(1) + y),
+    "logsumexp": lambda: padded(lambda s, h, y: h.logsumexp(1) + y[:, 0]),
+    "layer_norm": lambda: padded(lambda s, h, y: s.n(h), n=nn.LayerNorm(16)),
+    "plain_layer_norm": lambda: padded(lambda s, h, y: F.layer_norm(h, (16,)) + y),
+    "group_norm": lambda: padded(lambda s, h, y: F.group_norm(h.mT, 2).mT + y),
+    "cumsum": lambda: padded(lambda s, h, y: h.cumsum(-1) + y),
+    "roll": lambda: padded(lambda s, h, y: h.roll(3, -1) + y),
+    "flip": lambda: padded(lambda s, h, y: h.flip(-1) + y),
+    "batch_norm": lambda: padded(lambda s, h, y: s.n(h.mT).mT, n=nn.BatchNorm1d(16)),
+    "divisor": lambda: padded(lambda s, h, y: y / (1 + h.abs())),
+    "clamp": lambda: padded(lambda s, h, y: h.clamp(min=0.3) + y),
+    "condition": lambda: padded(lambda s, h, y: torch.where(h > 0, y, 0.5 * y) + y),
+}
+CASES.update({f"padded_{name}": lambda maker=maker: (maker(), (4, 6)) for name, maker in PADDED.items()})
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_zeros_do_not_outlive_an_operation(name):
+    found(f"padded_{name}")
+
+
+# ---- numbers that are the same along one piece, and others along the next
+
+
+def halves(forward: Callable, **parts):
+    return Snippet(forward, a=Linear(6, 16), out=Linear(16, 3), **parts)
+
+
+def spread(x: Tensor, i: int, n: int = 8) -> Tensor:
+    return x[:, i : i + 1].expand(-1, n)
+
+
+HALVES: dict[str, Callable[[], nn.Module]] = {
+    "times": lambda: halves(lambda s, x: s.out(F.relu(s.a(x) * torch.cat([spread(x, 0), spread(x, 1)], -1)))),
+    "plus": lambda: halves(lambda s, x: s.out(F.relu(s.a(x) + torch.cat([spread(x, 0), spread(x, 1)], -1)))),
+    "divided": lambda: halves(lambda s, x: s.out(F.relu(torch.cat([spread(x, 0), spread(x, 1)], -1) / s.a(x).exp()))),
+    "summed": lambda: halves(lambda s, x: s.out(torch.cat([spread(x, 0), spread(x, 1)], -1)) + s.a(x)[:, :3]),
+    "parameters": lambda: halves(
+        lambda s, x: s.out(F.relu(s.a(x) * torch.cat([s.g.expand(8), s.h.expand(8)]))), g=(1,), h=(1,)
+    ),
+    "constants": lambda: halves(
+        lambda s, x: s.out(F.relu(s.a(x) * torch.cat([s.b(x), torch.ones(len(x), 4), 2 * torch.ones(len(x), 8)], -1))),
+        b=Linear(6, 4),
+    ),
+    "padding": lambda: halves(lambda s, x: s.out(F.relu(s.a(x) * F.pad(spread(x, 0, 12), (2, 2), value=0.7)))),
+}
+CASES.update({f"halves_{name}": lambda maker=maker: (maker(), (6,)) for name, maker in HALVES.items()})
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_neighbouring_numbers_are_not_one_number(name):
+    found(f"halves_{name}")
+
+
+# ---- choices: a mask carries the units of what it was made from
+
+
+CHOICES: dict[str, Callable] = {
+    "ones_or_zeros": lambda h, x: torch.where(h > 0, torch.ones_like(h), torch.zeros_like(h)),
+    "input_or_zero": lambda h, x: torch.where(h > 0, spread(x, 0), x.new_zeros(())),
+    "input_or_input": lambda h, x: torch.where(h > 0, spread(x, 0), spread(x, 1)),
+    "filled": lambda h, x: torch.ones_like(h).masked_fill(h > 0, 0.0),
+    "filled_in_place": lambda h, x: torch.ones_like(h).masked_fill_(h > 0, 0.0),
+}
+CASES.update(
+    {
+        f"choice_{name}": lambda f=f: (
+            Snippet(lambda s, x: s.out(f(s.a(x), x)), a=Linear(6, 8), out=Linear(8, 3)),
+            (6,),
+        )
+        for name, f in CHOICES.items()
+    }
+)
+
+
+@pytest.mark.parametrize("name", CHOICES)
+def test_a_choice_follows_its_condition(name):
+    sym = found(f"choice_{name}")
+    assert [s.size for s in sym.spaces if s.permutable] == [8]
+
+
+# ---- exponents: only what is exactly a short fraction is followed
+
+
+@pytest.mark.parametrize(("exponent", "scales"), [(1.005, 0), (3.14159265, 0), (0.49999, 0), (1 / 3, 1), (2.5, 1)])
+def test_powers_are_followed_exactly(exponent, scales):
+    CASES["power"] = lambda: (
+        Snippet(lambda s, x: s.out(F.relu(s.a(x)).pow(exponent)), a=Linear(6, 8), out=Linear(8, 3)), (6,)
+    )  # fmt: skip
+    assert [s.scales for s in found("power").spaces] == [scales]
+
+
+@case(4, 6)
+def counted_norm():
+    return Snippet(
+        lambda s, x: s.out(torch.linalg.vector_norm(F.relu(s.a(x)), ord=0, dim=1)), a=Linear(6, 8), out=Linear(8, 3)
+    )
+
+
+@case(6)
+def bits_of_another_type():
+    return Snippet(
+        lambda s, x: s.out((s.a(x).contiguous().view(torch.int64) % 7).to(x.dtype)), a=Linear(6, 8), out=Linear(8, 3)
+    )
+
+
+@pytest.mark.parametrize("name", ["counted_norm", "bits_of_another_type"])
+def test_odd_operations(name):
+    found(name)
+
+
+# ---- a basis of one's own for every unit of another axis, where that axis meets itself
+
+
+@case(6)
+def weight_times_its_transpose():
+    return Snippet(lambda s, x: s.out(s.a(x) @ (s.w @ s.w.T)), a=Linear(6, 8), w=(8, 7), out=Linear(8, 3))
+
+
+@case(5, 1)
+def gram_of_positions():
+    return Snippet(lambda s, x: torch.einsum("bts,tso->bo", (y := x * s.p) @ y.mT, s.w), p=(5, 7), w=(5, 5, 3))
+
+
+@case(6)
+def convolution_with_its_own_weight():
+    def forward(self, x):
+        w = F.conv2d(self.w, self.w)  # (8, 8, 1, 1): filters against filters
+        return self.out(F.conv2d(self.a(x)[:, :, None, None], w).flatten(1))
+
+    return Snippet(forward, a=Linear(6, 8), w=(8, 7, 1, 1), out=Linear(8, 3))
+
+
+@pytest.mark.parametrize(
+    ("name", "linear"),
+    [("weight_times_its_transpose", {"general", "orthogonal"}), ("gram_of_positions", {"orthogonal"}),
+     ("convolution_with_its_own_weight", {"general", "orthogonal"})],
+)  # fmt: skip
+def test_an_axis_that_meets_itself_has_one_basis(name, linear):
+    sym = found(name)
+    assert {s.linear for s in sym.spaces} - {"none"} == linear
+    assert not any(s.parents for s in sym.spaces)
