@@ -50,6 +50,22 @@ def test_weights_json_and_resuming(run, checkpoint, tmp_path):
     assert "what the best units see" in (tmp_path / "again.html").read_text().lower()
 
 
+def test_a_hugging_face_directory(run, tmp_path):
+    transformers = pytest.importorskip("transformers", reason="needs the extra [hf]")
+    config = transformers.ConvNextConfig(num_stages=2, hidden_sizes=[4, 8], depths=[1, 1], num_labels=3)
+    transformers.ConvNextForImageClassification(config).save_pretrained(tmp_path / "net")
+    words = ["dissect", "--weights", "net", "--layer", "convnext.encoder.stages.1", "--rotations", "0,1", *SMALL]
+    ran = run(*words)
+    assert ran.code == 0, ran.err
+    assert "values from 0 to 1" in ran.out
+    (tmp_path / "net" / "preprocessor_config.json").write_text(
+        '{"image_mean": [0.5, 0.5, 0.5], "image_std": [1, 1, 1]}'
+    )
+    ran = run(*words, "--out", "normalised")
+    assert ran.code == 0, ran.err
+    assert "values from 0 to 1" not in ran.out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -80,7 +80,7 @@ def dissect(
         concepts, images=images, size=None if size is None else _pair(size, "size"), split=split, seed=seed
     )
     network, facts, statistics = _open(model, weights, train, data, seed)
-    transform, note = _transform(network, mean, std, statistics)
+    transform, note = _transform(mean, std, statistics, weights is None)
     where = choose_device(device)
     result = run(
         network.to(where),
@@ -137,7 +137,7 @@ def _open(
                 )
             network = build_model(spec)
             load_weights(network, checkpoint.tensors, repr(str(weights)), spec)
-        statistics = (card.mean, card.std) if card and card.mean and card.std else None
+        statistics = (card.mean, card.std) if card and card.mean and card.std else _preprocessor(weights)
         return network.eval(), {"name": weights.name, "model": spec, "file": str(weights)}, statistics
     if spec is None or not epochs:
         raise ValueError(
@@ -173,8 +173,18 @@ def _taught(
     return network, {**facts, "mean average precision": f"{place_accuracy(network, data):.3f}"}, None
 
 
+def _preprocessor(folder: Path) -> tuple[list[float], list[float]] | None:
+    """Channel statistics from the preprocessor that lies in a Hugging Face directory."""
+    from .._io import read_json
+
+    file = folder / "preprocessor_config.json"
+    said = read_json(file) if file.is_file() else {}
+    mean, std = said.get("image_mean"), said.get("image_std")
+    return (mean, std) if mean and std and said.get("do_normalize", True) else None
+
+
 def _transform(
-    network: nn.Module, mean: str | None, std: str | None, statistics: tuple[Any, Any] | None
+    mean: str | None, std: str | None, statistics: tuple[Any, Any] | None, trained_here: bool
 ) -> tuple[Callable[[Tensor], Tensor], tuple[str, ...]]:
     """What is done to images in [0, 1] before the network sees them, and what a reader must know of it.
 
@@ -188,11 +198,8 @@ def _transform(
         raise ValueError("--mean and --std must be given together. Got one of them.")
     values = [[_number(v, "mean and std") for v in str(part).split(",")] for part in given] if given else statistics
     if values is None:
-        known = getattr(network, "config", None) is None
-        note = (
-            () if known else ("Images were given to the network unnormalised; say --mean and --std if it needs that.",)
-        )
-        return (lambda images: images), note
+        note = "Images were given to the network as values from 0 to 1; say --mean and --std if it needs others."
+        return (lambda images: images), () if trained_here else (note,)
     centre, scale = (torch.tensor(v, dtype=torch.float32)[:, None, None] for v in values)
     if len(centre) != len(scale) or len(centre) not in (1, 3):
         raise ValueError(f"--mean and --std must be 1 or 3 numbers each. Got {len(centre)} and {len(scale)}.")
