@@ -181,6 +181,8 @@ def test_resume_refuses_another_plan(network, concept_set, tmp_path):
     dissect(network, "3", concept_set, [0], resume=tmp_path, **FAST)
     with pytest.raises(ValueError, match=r"resume must be a folder of the same dissection.*quantile"):
         dissect(network, "3", concept_set, [0], resume=tmp_path, quantile=0.1, **FAST)
+    with pytest.raises(ValueError, match=r"where data differ"):
+        dissect(network, "3", concept_set, [0], resume=tmp_path, transform=lambda images: images - 0.5, **FAST)
     with torch.no_grad():
         network[0].weight += 1
     with pytest.raises(ValueError, match="model"):

@@ -123,7 +123,15 @@ def dissect(
         "grid": list(grid) if grid else None,
         "channel_dim": channel_dim,
     }
-    folder = Folder(resume, {**settings, "model": digest(model), "layer": layer, "data": digest_data(concepts)})
+    folder = Folder(
+        resume,
+        {
+            **settings,
+            "model": digest(model),
+            "layer": layer,
+            "data": digest_data(concepts, transform or (lambda images: images)),
+        },
+    )
     channels, constant, coverage, size = _look(stream, empty, progress)
     stream.keep(channels)
     units, scale = len(channels), size[list(channels)] if standardise else None

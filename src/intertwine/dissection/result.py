@@ -76,7 +76,7 @@ class Count:
         alpha: Power of the rotation.
         seeds: Number of random elements counted.
         mean: Mean count.
-        low: Lower end of the 95 % interval of the mean over seeds, at least 0; equals ``mean`` where there is one count.
+        low: Lower end of the 95 % interval over seeds, at least 0; equals ``mean`` where there is one count.
         high: Upper end.
     """
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .._io import read_json, write_json
 from .arms import Arm
@@ -67,10 +67,21 @@ def digest(model: nn.Module) -> str:
     return found.hexdigest()[:32]
 
 
-def digest_data(concepts: ConceptSet) -> str:
-    """A hash of a concept set's names and of its first and last image."""
+def digest_data(concepts: ConceptSet, transform: Callable[[Tensor], Any]) -> str:
+    """A hash of a concept set's names, of its first and last image, and of what the model is given for the first."""
     found = hashlib.sha256(repr((concepts.name, len(concepts), concepts.concepts)).encode())
     for i in (0, len(concepts) - 1):
         for tensor in (concepts[i].image, concepts[i].labels.long()):
             found.update(tensor.contiguous().numpy().tobytes())
+    for tensor in _tensors(transform(next(concepts.batches(1)).images)):
+        found.update(tensor.detach().cpu().double().contiguous().numpy().tobytes())
     return found.hexdigest()[:32]
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """All tensors among inputs of any kind."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping | tuple | list):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from _tensors(item)
