@@ -274,6 +274,12 @@ def test_gated_units_permute_both_branches_and_scale_the_value(name):
         unit.phi(value, Permutation(4).element(value.index.roll(1)))
 
 
+def test_linear_activations_say_that_a_network_may_let_less_through():
+    for linear in (nn.LeakyReLU(1.0), "identity", nn.PReLU(init=1.0)):
+        assert "symmetries(model)" in intertwiner(linear, 3).note
+    assert intertwiner(nn.LeakyReLU(0.999999), 3).note == ""
+
+
 def test_the_papers_table_is_computed():
     rows = {r.activation: r for r in table()}
     assert rows["identity"].group == "all invertible matrices"

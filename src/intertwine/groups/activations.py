@@ -28,6 +28,7 @@ ODD = Homogeneity("nonlinear", None, "odd")
 EVEN = Homogeneity("nonlinear", None, "even")
 POSITIVE = Homogeneity("nonlinear", Fraction(1))
 ABSOLUTE = Homogeneity("nonlinear", Fraction(1), "even")
+_IN_A_NETWORK = "alone it lets all through; batch norm, skips and pooling in a network may not: see symmetries(model)"
 
 
 @dataclass(frozen=True)
@@ -251,7 +252,8 @@ def _build(name: str, given: dict[str, float]) -> Activation:
     if any(v != v for v in values.values()):
         raise ValueError(f"parameters of {name} must be numbers. Got NaN in {values}.")
     shown = f":{','.join(f'{v:g}' for v in values.values())}" if values else ""
-    return Activation(name + shown, function(*values.values()), homogeneity(*values.values()))
+    laws = homogeneity(*values.values())
+    return Activation(name + shown, function(*values.values()), laws, _IN_A_NETWORK if laws == LINEAR else "")
 
 
 def _prelu(module: nn.PReLU) -> Activation:
