@@ -63,7 +63,9 @@ def test_only_the_residual_activations_differ():
         assert float(with_relu.features(x).min()) >= 0 > float(without.features(x).min())
 
 
-@pytest.mark.parametrize("build", [lambda: resnet50(5, width=4, blocks=(1, 1), stem="small"), lambda: small_convnext(5)])
+@pytest.mark.parametrize(
+    "build", [lambda: resnet50(5, width=4, blocks=(1, 1), stem="small"), lambda: small_convnext(5)]
+)
 def test_dense_logits(build):
     model = build().eval()
     x = torch.randn(2, 3, 32, 32)

@@ -265,6 +265,7 @@ def summarise(found: Mapping[tuple[str, str], Sequence[Dissection]]) -> list[dic
         change = _interval([s[max(s)] - s[0.0] for s in shares])
         for alpha in shares[0]:
             mean, low, high = _interval([s[alpha] for s in shares])
+            low, high = max(low, 0.0), min(high, 1.0)
             rows.append(
                 {
                     "situation": situation,
