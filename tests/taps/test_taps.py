@@ -7,8 +7,9 @@ import torch
 from tap_models import Fails, Functional, InPlace, Nested, SharedRelu, Words, hooks
 from torch import nn
 
+import intertwine as iw
 from intertwine import taps
-from intertwine.taps.batches import regroup, size
+from intertwine.taps.batches import length, regroup, size
 
 
 def images(n=6):
@@ -318,3 +319,17 @@ def test_regroup_keeps_every_example_in_order_and_leaves_no_small_rest(sizes):
 def test_batches_of_other_shapes_are_not_joined():
     with pytest.raises(ValueError, match="inputs of one shape to be joined"):
         list(regroup([torch.ones(2, 3), torch.ones(2, 4)], at_least=4))
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(torch.randn(20, 5))
+
+
+def test_loaders_of_streams_have_no_length():
+    model, loader = nn.Sequential(nn.Linear(5, 3), nn.ReLU()), torch.utils.data.DataLoader(Stream(), batch_size=6)
+    assert taps.collect(model, loader)["1"].shape == (20, 3)
+    result = iw.compare(model, model, loader, null=0, bootstrap=0)
+    assert result.examples == 20
+    assert length(loader) is None
+    assert length([1, 2]) == 2

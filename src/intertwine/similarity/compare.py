@@ -121,8 +121,7 @@ def compare(
             sides.append([Layer(name, side, spool, device) for name in spool.points])
         if expected:
             check_memory(chosen, sides[0], sides[1], Draws.make(expected, null, bootstrap, seed), budget)
-        total = len(loader) if isinstance(loader, Sized) else None
-        for batch in track(stream, "Running both networks", total, progress):
+        for batch in track(stream, "Running both networks", batching.length(loader), progress):
             for tap in tapped:
                 tap(batch)
             if spools[0].examples == max_examples:
@@ -163,10 +162,11 @@ def _check_options(null: int, bootstrap: int, confidence: float, max_examples: i
 
 def _expected(loader: Iterable[Any], first: Any, max_examples: int | None) -> int | None:
     """How many examples will come, as far as one can know."""
-    if not isinstance(loader, Sized):
+    total = batching.length(loader)
+    if total is None:
         return max_examples
     dataset = getattr(loader, "dataset", None)
-    count = len(loader) * batching.size(first)
+    count = total * batching.size(first)
     if isinstance(dataset, Sized):
         count = min(count, len(dataset))
     return count if max_examples is None else min(count, max_examples)

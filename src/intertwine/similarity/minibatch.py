@@ -1,6 +1,6 @@
 """Linear CKA of all pairs of layers from one pass over data of any size, by the minibatch estimator."""
 
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -86,7 +86,6 @@ def minibatch_cka(
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must be between 0 and 1. Got {confidence}.")
     first, stream = batching.peek(loader)
-    total = len(loader) if isinstance(loader, Sized) else None
     products: list[tuple[Tensor, Tensor, Tensor]] = []
     examples = 0
     with (
@@ -94,7 +93,7 @@ def minibatch_cka(
         taps.Tapped(b, layers if layers_b is None else layers_b, outputs=outputs, keep=_gram) as tap_b,
     ):
         tap_a.prepare(first), tap_b.prepare(first)
-        for batch in batching.regroup(track(stream, "Comparing layers", total, progress), group):
+        for batch in batching.regroup(track(stream, "Comparing layers", batching.length(loader), progress), group):
             examples += batching.size(batch)
             if batching.size(batch) < _SMALLEST:
                 raise ValueError(f"loader must yield at least {_SMALLEST} examples. Got {examples}.")

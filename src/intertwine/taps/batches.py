@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["call", "device_of", "head", "join", "peek", "regroup", "size"]
+__all__ = ["call", "device_of", "head", "join", "length", "peek", "regroup", "size"]
 
 _LABELS = ("labels", "label")  # left out of keyword batches: with them, models compute losses that nobody asked for
 
@@ -79,6 +79,14 @@ def regroup(batches: Iterable[Any], at_least: int) -> Iterator[Any]:
             ready, growing = growing, []
     if ready or growing:
         yield join(ready + growing)
+
+
+def length(loader: Iterable[Any]) -> int | None:
+    """The number of batches, ``None`` where the loader does not know: loaders of streams have a length that fails."""
+    try:
+        return len(loader)  # type: ignore[arg-type]
+    except TypeError:
+        return None
 
 
 def peek(loader: Iterable[Any]) -> tuple[Any, Iterator[Any]]:

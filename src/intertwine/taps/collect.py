@@ -1,6 +1,6 @@
 """Features of a whole data set in memory, for data that is small."""
 
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from .._progress import track
 from ._outputs import Selector
-from .batches import peek
+from .batches import length, peek
 from .tapped import Tapped
 
 __all__ = ["collect"]
@@ -56,11 +56,10 @@ def collect(
     if max_examples is not None and max_examples < 1:
         raise ValueError(f"max_examples must be at least 1. Got {max_examples}.")
     _, batches = peek(loader)
-    total = len(loader) if isinstance(loader, Sized) else None
     parts: dict[str, list[Tensor]] = {}
     examples = 0
     with Tapped(model, layers, outputs=outputs, device=device) as tapped:
-        for batch in track(batches, "Collecting features", total, progress):
+        for batch in track(batches, "Collecting features", length(loader), progress):
             features = tapped(batch)
             room = None if max_examples is None else max_examples - examples
             for name, x in features.items():
