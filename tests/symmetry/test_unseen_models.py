@@ -1,4 +1,4 @@
-"""Models written as a stranger might: whatever is found must hold on other inputs, other batch sizes and random weights."""
+"""Models as a stranger might write them: what is found holds on other inputs, batch sizes and random weights."""
 
 from collections.abc import Callable
 
@@ -235,3 +235,84 @@ def test_an_axis_that_meets_itself_has_one_basis(name, linear):
     sym = found(name)
     assert {s.linear for s in sym.spaces} - {"none"} == linear
     assert not any(s.parents for s in sym.spaces)
+
+
+# ---- buffers: vectors move with what they describe, tables and masks are not trusted to stay as they are
+
+
+def frozen_norm():
+    def forward(self, x):
+        gain = self.weight * (self.running_var + 1e-5).rsqrt()
+        h = self.b(F.relu(self.a(x))) * gain + (self.bias - self.running_mean * gain)
+        return self.out(F.relu(h))
+
+    zeros, ones = torch.zeros(8), torch.ones(8)
+    return Snippet(
+        forward, a=Linear(6, 8), b=Linear(8, 8), out=Linear(8, 3), weight=ones, bias=zeros, running_mean=zeros.clone(),
+        running_var=ones.clone(),
+    )  # fmt: skip
+
+
+BUFFERS: dict[str, Callable[[], nn.Module]] = {
+    "frozen_norm": frozen_norm,
+    "spectral_norm": lambda: Snippet(
+        lambda s, x: s.out(F.relu(s.b(F.relu(s.a(x))))), a=nn.utils.parametrizations.spectral_norm(Linear(6, 8)),
+        b=nn.utils.parametrizations.spectral_norm(Linear(8, 8)), out=Linear(8, 3),
+    ),
+    "offset_of_zero": lambda: Snippet(
+        lambda s, x: s.out(F.relu(s.a(x) + s.offset)), a=Linear(6, 8), out=Linear(8, 3), offset=torch.zeros(())
+    ),
+    "mask_of_ones": lambda: Snippet(
+        lambda s, x: s.out(F.relu(F.linear(x, s.w * s.mask))), w=(8, 6), out=Linear(8, 3), mask=torch.ones(8, 6)
+    ),
+    "unused": lambda: Snippet(lambda s, x: s.out(F.relu(s.a(x))), a=Linear(6, 8), out=Linear(8, 3), idle=torch.ones(8)),
+}  # fmt: skip
+CASES.update({f"buffer_{name}": lambda maker=maker: (maker(), (6,)) for name, maker in BUFFERS.items()})
+
+
+@pytest.mark.parametrize(
+    ("name", "permuted", "scales"),
+    [
+        ("frozen_norm", 2, 3),
+        ("spectral_norm", 2, 2),
+        ("offset_of_zero", 1, 0),
+        ("mask_of_ones", 0, 1),
+        ("unused", 1, 1),
+    ],
+)
+def test_what_is_found_on_fresh_buffers_holds_for_trained_ones(name, permuted, scales):
+    fresh = BUFFERS[name]()
+    sym = symmetries(fresh, torch.zeros(3, 6))
+    assert (sum(s.permutable for s in sym.spaces), sum(s.scales for s in sym.spaces)) == (permuted, scales)
+    model, inputs = built(f"buffer_{name}")  # the same architecture with other buffers
+    errors = worst_error(model, sym, inputs)
+    assert max(errors.values()) < 1e-10, errors
+
+
+# ---- what a model overwrites while it runs
+
+
+def test_memory_that_is_exchanged_is_followed():
+    def forward(self, x):
+        h = self.a(x)
+        h.data = F.relu(h.data)
+        return self.out(h)
+
+    CASES["exchanged"] = lambda: (Snippet(forward, a=Linear(6, 8), out=Linear(8, 3)), (6,))
+    assert [(s.signs, s.linear) for s in found("exchanged").spaces] == [(0, "none")]
+
+
+def test_the_search_leaves_everything_as_it_was():
+    def forward(self, x):
+        self.count += 1
+        self.mean.mul_(0.9).add_(self.a(x).mean(0))
+        self.a.weight.data = self.a.weight.data.clamp(-0.1, 0.1)
+        self.out.weight.data.mul_(2)
+        return self.out(F.relu(self.a(x.mul_(3)) - self.mean))
+
+    model = Snippet(forward, a=Linear(6, 8), out=Linear(8, 3), count=torch.zeros(()), mean=torch.zeros(8))
+    x = torch.randn(3, 6)
+    before = {name: (t.clone(), t.data_ptr()) for name, t in {**model.state_dict(), "x": x}.items()}
+    symmetries(model, x)
+    for name, tensor in {**model.state_dict(), "x": x}.items():
+        assert torch.equal(tensor, before[name][0]) and tensor.data_ptr() == before[name][1], name

@@ -31,8 +31,8 @@ def capture(
     the exported graph. ``"auto"`` records: a run without such reads is as strict.
 
     Args:
-        model: Any module; its mode, hooks and parameters are as before afterwards. On the meta device nothing is
-            computed.
+        model: Any module; its mode, hooks, parameters and buffers are as before afterwards. On the meta device
+            nothing is computed.
         args: Positional arguments of its ``forward``.
         kwargs: Keyword arguments.
         front: Which front-end.
@@ -84,6 +84,8 @@ def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Program
                 f"model must run on the example inputs. Got {type(error).__name__} in {at() or type(model).__name__} "
                 f"at {error_line(error)}: {first} Check shapes, dtypes and that inputs are on the model's device."
             ) from error
+        finally:
+            recorder.restore()
     return finish(recorder, states, aliases, inputs, result, taps, "record")
 
 
@@ -93,6 +95,7 @@ def declare_states(recorder: Recorder, model: nn.Module) -> tuple[dict[str, Ref]
     aliases: dict[str, str] = {}
     first: dict[int, str] = {}
     taken: dict[int, list[tuple[Geometry, str]]] = {}
+    saved = {name for name, _ in _saved_buffers(model)}
     for kind, items in (
         ("parameter", model.named_parameters(remove_duplicate=False)),
         ("buffer", model.named_buffers(remove_duplicate=False)),
@@ -104,8 +107,18 @@ def declare_states(recorder: Recorder, model: nn.Module) -> tuple[dict[str, Ref]
                 continue
             _check_memory(tensor, name, taken)
             first[id(tensor)] = name
-            states[name] = recorder.declare(tensor, kind, name)
+            states[name] = recorder.declare(
+                tensor, "constant" if kind == "buffer" and name not in saved else kind, name
+            )
     return states, aliases
+
+
+def _saved_buffers(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Buffers that a state dict holds; the others are made anew with every model, as constants are."""
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        for name, tensor in module.named_buffers(recurse=False):
+            if name not in module._non_persistent_buffers_set:
+                yield f"{prefix}.{name}" if prefix else name, tensor
 
 
 def _same_memory(tensor: Tensor, taken: dict[int, list[tuple[Geometry, str]]]) -> str | None:

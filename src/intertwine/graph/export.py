@@ -36,8 +36,11 @@ def record_export(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prog
     aliases |= _tied(model, states)
     inputs = tuple(recorder.declare(t, "input", str(i)) for i, t in enumerate(tensors([args, kwargs])))
     taps: dict[str, Ref] = {}
-    with torch.no_grad(), WatchReads(recorder), recorder:
-        result = _Follow(graph, recorder, taps).run(*tensors([args, kwargs]))
+    try:
+        with torch.no_grad(), WatchReads(recorder), recorder:
+            result = _Follow(graph, recorder, taps).run(*tensors([args, kwargs]))
+    finally:
+        recorder.restore()
     return finish(recorder, states, aliases, inputs, result, taps, "export")
 
 

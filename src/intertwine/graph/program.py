@@ -22,11 +22,11 @@ class Value:
     """What is known of one tensor value.
 
     Attributes:
-        kind: Where it comes from. A constant depends on neither a parameter nor a user input.
+        kind: Where it comes from. A constant depends on neither the state dict nor a user input.
         shape: Its shape.
         dtype: Its element type.
-        name: State-dict name of a parameter or buffer; position of an input.
-        data: Contents of a constant or buffer (``None`` where they are unknown, as on the meta device).
+        name: Name of a parameter or buffer; position of an input.
+        data: Contents of a constant (``None`` where they are unknown, as on the meta device).
     """
 
     kind: Literal["parameter", "buffer", "input", "constant", "result"]

@@ -36,23 +36,25 @@ class Recorder(TorchDispatchMode):
         self.line: str | None = None  # set where the line is known from elsewhere, as for exported graphs
         self.dtypes: set[torch.dtype] = set()
         self._shadows = Shadows()
-        self._known: dict[
-            int, tuple[Tensor, Ref, int]
-        ] = {}  # id(tensor) -> kept alive, value, writes to its storage then
+        # id(tensor) -> kept alive, its storage, value, writes to the storage then
+        self._known: dict[int, tuple[Tensor, int, Ref, int]] = {}
+        self._given: dict[int, tuple[Tensor, Tensor]] = {}  # storage of a given tensor -> it, and its memory
+        self._before: dict[int, Tensor] = {}  # storage of a given tensor -> contents before it was first overwritten
         self._writes: dict[int, list[tuple[Geometry, Ref]]] = {}  # storage -> writes in place, in order
         self._constants: dict[int, tuple[Tensor, int, Ref]] = {}
         self._views: dict[int, dict[Geometry, tuple[Ref, int]]] = {}  # storage -> what is known to lie there
 
     def declare(self, tensor: Tensor, kind: Any, name: str) -> Ref:
         """Make a parameter, buffer or input known before the run."""
-        data = tensor.detach() if kind == "buffer" and not tensor.is_meta else None
+        self._given[storage_key(tensor)] = tensor, tensor.data
+        data = tensor.detach() if kind == "constant" and not tensor.is_meta else None
         return self._new(tensor, Value(kind, tuple(tensor.shape), tensor.dtype, name, data))
 
     def ref(self, tensor: Tensor) -> Ref | None:
         """The value that a tensor holds now; ``None`` for a constant."""
         entry = self._known.get(id(tensor))
         place, key = geometry(tensor), storage_key(tensor)
-        if entry is None:
+        if entry is None or entry[1] != key:  # unknown, or its memory was exchanged by assigning to ``.data``
             seen = self._views.get(key, {}).get(place)
             if seen is None:
                 if key not in self._views:
@@ -61,7 +63,7 @@ class Recorder(TorchDispatchMode):
                 return self._unknown(tensor, [r for r, _ in self._views[key].values()])
             value, version = seen
         else:
-            _, value, version = entry
+            _, _, value, version = entry
         later = self._writes.get(key, [])[version:]
         touching = [(g, r) for g, r in later if g == place or overlap(g, place)]
         if not touching:
@@ -79,6 +81,21 @@ class Recorder(TorchDispatchMode):
             self.reads.append(line)
             self.calls.append(Call("intertwine::read", {"self": value}, (), None, self.module, line))
 
+    def restore(self) -> None:
+        """Give parameters, buffers and inputs that the run overwrote their contents back."""
+        with torch.no_grad():
+            for key, (tensor, memory) in self._given.items():
+                if key in self._before:
+                    memory.copy_(self._before[key])
+                if storage_key(tensor) != key:
+                    tensor.data = memory
+
+    def _keep(self, written: list[Tensor]) -> None:
+        for tensor in written:
+            key = storage_key(tensor)
+            if key in self._given and key not in self._before:
+                self._before[key] = self._given[key][1].clone()
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operation and record it."""
         kwargs = kwargs or {}
@@ -91,6 +108,7 @@ class Recorder(TorchDispatchMode):
             number = self._shadows.number(func, args, kwargs)
             if number is not None:
                 return number
+        self._keep(_written(func, arguments))
         result = func(*args, **kwargs)
         if not varies:
             self._shadows.follow(func, args, kwargs, result)
@@ -129,7 +147,7 @@ class Recorder(TorchDispatchMode):
             name = name.removesuffix("_")
             for tensor in written:
                 if is_write:
-                    self._write(tensor, self._known[id(tensor)][1])
+                    self._write(tensor, self._known[id(tensor)][2])
         line = self.line or user_line()
         self.calls.append(Call(name, symbols, tuple(outputs), func, self.module, line))
 
@@ -156,7 +174,7 @@ class Recorder(TorchDispatchMode):
         return Value("constant", tuple(tensor.shape), tensor.dtype, "", data)
 
     def _varies(self, ref: Ref) -> bool:
-        return self.values[ref.id].kind not in ("constant", "buffer")
+        return self.values[ref.id].kind != "constant"
 
     def _new(self, tensor: Tensor, value: Value) -> Ref:
         self.values.append(value)
@@ -167,7 +185,7 @@ class Recorder(TorchDispatchMode):
     def _remember(self, tensor: Tensor, ref: Ref) -> None:
         key = storage_key(tensor)
         version = len(self._writes.get(key, ()))
-        self._known[id(tensor)] = (tensor, ref, version)
+        self._known[id(tensor)] = (tensor, key, ref, version)
         self._views.setdefault(key, {})[geometry(tensor)] = (ref, version)
 
 

@@ -85,12 +85,11 @@ def describe(engine: Engine) -> Symmetry:
 
 
 def _moving_states(engine: Engine) -> dict[str, Value]:
-    """Parameters and running statistics, as the last pass knew them."""
+    """Parameters and the buffers that move, as the last pass knew them."""
     found = {}
     read = {ref.id for call in engine.calls for ref in call.inputs} | {r.id for r in engine.program.outputs}
     for name, ref in engine.program.states.items():
-        kind = engine.program.values[ref.id].kind
-        if kind == "parameter" or ref.id in engine.statistics():
+        if engine.moves(ref):
             if ref.id not in read:
                 for axis in engine.state(name).axes:
                     engine.fix(axis, "not used by the outputs in this run")

@@ -282,13 +282,14 @@ class Engine:
 
     def _source(self, ref: Ref) -> Value:
         value = self.program.values[ref.id]
-        if value.kind == "parameter" or (value.kind == "buffer" and ref.id in self.statistics()):
+        if self.moves(ref):
             return Value(tuple(self._state_axis(value.name, i, n) for i, n in enumerate(value.shape)))
-        if value.kind in ("constant", "buffer"):
+        if value.kind == "constant":
             return self._constant(ref)
         if value.kind == "result":
             self._fix_producer(ref)
-        why = "input" if value.kind == "input" else f"unknown result of {self.call.where}"
+        known = {"input": "input", "buffer": "a table or mask held in a buffer"}
+        why = known.get(value.kind, f"unknown result of {self.call.where}")
         return Value(tuple(self._kept_axis(("value", ref.id, i), n, why) for i, n in enumerate(value.shape)))
 
     def _fix_producer(self, ref: Ref) -> None:
@@ -300,13 +301,16 @@ class Engine:
                     for axis in self.value(source).axes:
                         self.fix(axis, f"a result of {call.where} that no rule describes is used")
 
-    def statistics(self) -> set[int]:
-        """Buffers that a normalisation reads as its running statistics: they move with what they describe."""
-        if "statistics" not in self._kept:
-            names = ("running_mean", "running_var")
-            refs = (call.args.get(n) for call in self.calls if "batch_norm" in call.op for n in names)
-            self._kept["statistics"] = {r.id for r in refs if isinstance(r, Ref)}
-        return self._kept["statistics"]
+    def moves(self, ref: Ref) -> bool:
+        """Whether a value is part of what elements act on.
+
+        Parameters are, and saved buffers that are vectors of real numbers: statistics, frozen gains, spectral norms. They move with
+        the units that they describe. Other buffers are tables and masks: nothing moves them, and nothing is read from their values,
+        which another checkpoint may not share.
+        """
+        value = self.program.values[ref.id]
+        vector = value.dtype.is_floating_point and sum(n > 1 for n in value.shape) == 1
+        return value.kind == "parameter" or (value.kind == "buffer" and vector)
 
     def _kept_axis(self, key: Any, size: int, why: str) -> Axis:
         if size <= 1:

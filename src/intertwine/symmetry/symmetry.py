@@ -31,7 +31,7 @@ class Symmetry(Result):
 
     Attributes:
         spaces: The hidden spaces that the group moves.
-        layouts: For every parameter and batch-norm buffer, by state-dict name, how its axes are made of spaces.
+        layouts: For every parameter and every buffer that moves, by state-dict name, how its axes are made of spaces.
         fixed: Every parameter axis, or part of one, that stays where it is, and why.
         batch_norms: Normalisation calls whose variance follows ``a^2 (v + eps) - eps``.
         aliases: Tied names to the name under which the shared tensor is described.
