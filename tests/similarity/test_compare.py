@@ -95,6 +95,32 @@ def test_chance_and_halves_are_the_measures_own(name):
         assert float(result.high[name][at]) == pytest.approx(high, abs=1e-6)
 
 
+class Affine(nn.Module):
+    def __init__(self, scale, shift):
+        super().__init__()
+        self.scale, self.shift = scale, shift
+
+    def forward(self, x):
+        return self.scale * x + self.shift
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(1, 1000), (1e20, 0), (1e-20, 0)])
+@pytest.mark.parametrize("name", [*DEFAULT, "orthogonal_procrustes_centered", "g_relu_procrustes_centered"])
+def test_large_means_and_any_size_keep_chance_and_intervals(name, scale, shift):
+    """In float32: products of large means would eat the digits of the shuffled scores, and 1e20 squared overflows."""
+    torch.manual_seed(0)
+    nets = [nn.Sequential(nn.Linear(10, width), Affine(scale, shift)) for width in (12, 9)]
+    x, m = torch.randn(200, 10), measure(name)
+    result = iw.compare(*nets, [x], layers=["1"], measures=name, null=3, bootstrap=3, seed=1)
+    draws, (a, b) = Draws.make(200, 3, 3, 1), (m.prepare(f(x).double().detach()) for f in nets)
+    null = double([m.score(a, b.take(order)) for order in draws.permutations])
+    halves = double([m.score(a.take(h), b.take(h)) for h in draws.subsamples])
+    low, high = iw.similarity.inference.interval(m, m.score(a, b), halves, 200, parts=len(draws.folds))
+    for found, expected in ((result.scores, m.score(a, b)), (result.chance, float(null.mean()))):
+        assert float(found[name]) == pytest.approx(expected, abs=2e-5)
+    assert (float(result.low[name]), float(result.high[name])) == pytest.approx((low, high), abs=1e-3)
+
+
 def test_halves_hold_no_example_twice():
     draws = Draws.make(50, null=2, bootstrap=30, seed=0)
     assert sorted(torch.cat(draws.folds).tolist()) == list(range(50))

@@ -102,7 +102,11 @@ class _View:
 
 
 class _Stack:
-    """Features of some layers at one spatial size, channels of all stacked: ``(C, N, P)``."""
+    """Features of some layers at one spatial size, channels of all stacked: ``(C, N, P)``.
+
+    Each layer is divided by the power of 2 that is near its largest feature, which no Procrustes score sees, so that no
+    float32 product overflows.
+    """
 
     def __init__(self, layers: Sequence[Layer], space: tuple[int, ...]) -> None:
         double_needed = any(layer.dtype == torch.float64 for layer in layers)
@@ -116,7 +120,7 @@ class _Stack:
                 dtype = torch.float64 if double_needed else torch.float32
                 self.values = torch.empty(total, *x.shape[1:], dtype=dtype, device=x.device)
             self.views.append(_View(layer, start))
-            self.values[self.views[-1].channels] = x
+            torch.mul(x, layer.scale.to(x), out=self.values[self.views[-1].channels])
             start += layer.channels
 
     @property
@@ -147,10 +151,18 @@ class _Tables:
         for f, fold in enumerate(draws.folds):
             for examples in fold.split(height):
                 self._add(f, double(x.rows(examples)), double(y.rows(examples)))
+        self._shuffle(x, y, draws, height)
+
+    def _shuffle(self, x: _Stack, y: _Stack, draws: Draws, height: int) -> None:
+        """Products after every shuffle: of centred channels, whose float32 products keep their digits, then means."""
+        count = self.counts.sum()
+        mean_x, mean_y = (s.sum(0) / count for s in self.sums)
         for examples in torch.arange(draws.examples).split(height):
-            left = x.rows(examples)
+            left = x.rows(examples) - mean_x[:, None].to(x.values)
             for p, order in enumerate(draws.permutations):
-                self.shuffled[p] += double(left @ y.rows(order[examples]).T.to(left.dtype))
+                right = y.rows(order[examples]) - mean_y[:, None].to(y.values)
+                self.shuffled[p] += double(left @ right.T.to(left.dtype))
+        self.shuffled += count * torch.outer(mean_x, mean_y)
 
     def _add(self, fold: int, x: Tensor, y: Tensor) -> None:
         self.cross[fold] += x @ y.T
