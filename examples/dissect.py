@@ -26,7 +26,7 @@ def main() -> None:
         situations=SITUATIONS if options.full else SITUATIONS[:2],
         epochs=10 if options.full else 3,
         rotations=(0, 0.25, 0.5, 0.75, 1) if options.full else (0, 1),
-        rotation_seeds=5 if options.full else 2,
+        rotation_seeds=3 if options.full else 2,
         quantile=0.01,
         empty="drop",
         pictures=8 if options.out else 0,

@@ -133,7 +133,7 @@ def train_on_concepts(
     *,
     epochs: int = 12,
     batch_size: int = 32,
-    learning_rate: float = 3e-3,
+    learning_rate: float = 5e-3,
     seed: int = 0,
     progress: bool = False,
 ) -> list[float]:
