@@ -398,6 +398,12 @@ def test_intervals_hold_their_scores():
         assert inside.all(), name
 
 
+def test_a_large_first_batch_does_not_count_for_all():
+    batches = [images(40), *images(20).split(2)]
+    result = run(loader=batches, measures="linear_cka", memory=70_000)
+    assert result.examples == 60
+
+
 def test_nan_features_name_the_layer():
     b = net()
     with torch.no_grad():

@@ -104,3 +104,18 @@ def test_few_groups_have_no_interval():
 def test_bad_options(options, message):
     with pytest.raises(ValueError, match=message):
         minibatch_cka(**{"a": net(), "b": net(1), "loader": [inputs(30)]} | options)
+
+
+def test_large_means_keep_their_digits():
+    x = inputs(300)
+    a, b = net(), net(1)
+    exact = minibatch_cka(a, b, x.split(60), group=60).scores["linear_cka"]
+    for model in (a, b):
+        model[1] = nn.Sequential(nn.ReLU(), Moved())  # what the layer behind it makes of this does not matter
+    found = minibatch_cka(a.float(), b.float(), x.float().split(60), ["1.1"], group=60).scores["linear_cka"]
+    assert float(found) == pytest.approx(float(exact[0, 0]), abs=1e-4)
+
+
+class Moved(nn.Module):
+    def forward(self, x):
+        return x + 1000

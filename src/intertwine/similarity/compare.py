@@ -165,10 +165,12 @@ def _expected(loader: Iterable[Any], first: Any, max_examples: int | None) -> in
     total = batching.length(loader)
     if total is None:
         return max_examples
-    dataset = getattr(loader, "dataset", None)
-    count = total * batching.size(first)
-    if isinstance(dataset, Sized):
-        count = min(count, len(dataset))
+    if isinstance(loader, Sequence):
+        count = sum(map(batching.size, loader))
+    else:
+        dataset = getattr(loader, "dataset", None)
+        count = total * batching.size(first)
+        count = min(count, len(dataset)) if isinstance(dataset, Sized) else count
     return count if max_examples is None else min(count, max_examples)
 
 
