@@ -104,6 +104,14 @@ def test_sketched_thresholds_say_their_error(network, concept_set):
     assert found.own.rank_error == 0  # the set is small: the sketch is exact
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_other_precisions(network, concept_set, dtype):
+    found = dissect(
+        network.to(dtype), "3", concept_set, [0, 1], quantile=0.1, transform=lambda images: images.to(dtype), **FAST
+    )
+    assert found.unchanged is True
+
+
 def test_model_is_left_as_it_was(network, concept_set):
     network.train()
     before = {k: v.clone() for k, v in network.state_dict().items()}

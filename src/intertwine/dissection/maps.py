@@ -177,6 +177,7 @@ class MapStream:
                 channel_dim = tapped.points[0].channel_dim if self._channel_dim is None else self._channel_dim
                 size = (batch.images.shape[-2], batch.images.shape[-1])
                 maps = as_maps(features, channel_dim, self._grid, size, self.layer)
+                maps = maps.float() if maps.element_size() < 4 else maps  # sorting on a CPU knows no half precision
                 where = torch.device("cpu") if maps.device.type == "mps" else maps.device  # MPS has no float64
                 yield self._chosen(
                     LabelledMaps(
