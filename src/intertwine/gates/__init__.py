@@ -1,11 +1,15 @@
 """Gates and paths: the dual view of ReLU networks."""
 
+from .dgn import dgn
+from .dlgn import dlgn, dlgn_sf
 from .ensemble_kernel import ensemble_kernel, ensemble_tangent_kernel
+from .gated import GatedNetwork, gate_permutations
 from .path_kernel import neural_path_kernel, neural_path_kernel_cost
 from .paths import Paths, paths
 from .patterns import gate_patterns
 from .product_kernel import base_kernels, product_kernel, sum_kernel
 from .rotation_kernel import rotation_kernel
+from .tangent_kernel import neural_tangent_kernel
 
 __all__ = [
     # gates and paths
@@ -14,4 +18,8 @@ __all__ = [
     "ensemble_kernel", "neural_path_kernel", "neural_path_kernel_cost", "product_kernel", "rotation_kernel",
     # limits and comparators
     "base_kernels", "ensemble_tangent_kernel", "sum_kernel",
+    # the tangent kernel
+    "neural_tangent_kernel",
+    # gated networks
+    "GatedNetwork", "dgn", "dlgn", "dlgn_sf", "gate_permutations",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from .._progress import track
 from ._capture import MAX_POOLS, ReluProgram, capture_relu, check_input
 from ._kernel_rules import CHOICES, Propagation, needs_pairs
 from ._signals import Layout
-from .patterns import observe
+from .patterns import observe, structure
 
 __all__ = ["neural_path_kernel", "neural_path_kernel_cost"]
 
@@ -46,10 +46,10 @@ def neural_path_kernel(
     among positions; :func:`neural_path_kernel_cost` counts it. Gates are bool, pairs of examples are done in tiles.
 
     Args:
-        model: A ReLU network that returns ``(N, outputs)``, in evaluation mode.
+        model: A ReLU network that returns ``(N, outputs)``, in evaluation mode, or a gated network.
         x: Inputs ``(N, C, *S)``.
         y: Inputs ``(M, C, *S)``; ``x`` itself without.
-        input: ``"x"``, or ``"ones"`` for a value network with constant input 1.
+        input: ``"x"``, or ``"ones"`` for a value network with constant input 1 (a gated network knows its own).
         log: Return ``(log |K|, sign)`` instead: nothing overflows at any width and depth.
         output: Which output the paths lead to; all are equal where the network ends in a layer of weights.
         gates_from: Network of the same architecture whose gates are used instead (as the gating network of a DGN).
@@ -73,6 +73,8 @@ def neural_path_kernel(
     """
     if input not in ("x", "ones"):
         raise ValueError(f'input must be "x" or "ones". Got {input!r}.')
+    source = model if gates_from is None else gates_from
+    model, input = structure(model, input)
     program = capture_relu(model, x)
     _check_output(program, output)
     if y is not None:
@@ -81,7 +83,6 @@ def neural_path_kernel(
             raise ValueError(f"y must have examples of x's shape {tuple(x.shape[1:])}. Got {tuple(y.shape[1:])}.")
     _check_cost(_operations(program, len(x), len(x if y is None else y)), max_operations)
     tile = _tile_size(program, memory)
-    source = model if gates_from is None else gates_from
     sides = [_side(source, program, z, input, batch_size) for z in ([x] if y is None else [x, y])]
     kernel, scale = _tiles(program, sides, tile, output, progress)
     if log:
@@ -108,7 +109,7 @@ def neural_path_kernel_cost(model: nn.Module, x: Tensor, y: Tensor | None = None
         >>> neural_path_kernel_cost(model, torch.zeros(10, 3))
         6700.0
     """
-    return _operations(capture_relu(model, x), len(x), len(x if y is None else y))
+    return _operations(capture_relu(structure(model, "x")[0], x), len(x), len(x if y is None else y))
 
 
 def _operations(program: ReluProgram, n: int, m: int) -> float:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ._capture import ReluProgram, capture_relu
 from ._linearise import Edges, Linearised, linearise
-from .patterns import observe
+from .patterns import observe, structure
 
 __all__ = ["Paths", "paths"]
 
@@ -106,7 +106,7 @@ def paths(model: nn.Module, x: Tensor, output: int = 0, input: str = "x", max_pa
     with the same weights form one bundle. Anything else is refused with a ``ValueError`` that says what and where.
 
     Args:
-        model: A ReLU network that returns ``(N, outputs)``, in evaluation mode.
+        model: A ReLU network that returns ``(N, outputs)``, in evaluation mode, or a gated network.
         x: Inputs ``(N, C, *S)``.
         output: Which output the paths lead to.
         input: ``"x"``, or ``"ones"`` for the features of a value network with constant input 1.
@@ -128,6 +128,8 @@ def paths(model: nn.Module, x: Tensor, output: int = 0, input: str = "x", max_pa
     """
     if input not in ("x", "ones"):
         raise ValueError(f'input must be "x" or "ones". Got {input!r}.')
+    source = model
+    model, input = structure(model, input)
     program = capture_relu(model, x)
     outputs = program.program.values[program.output.id].shape
     if len(outputs) != 2 or not 0 <= output < outputs[1]:
@@ -135,7 +137,7 @@ def paths(model: nn.Module, x: Tensor, output: int = 0, input: str = "x", max_pa
             f"output must be one of the model's outputs (N, outputs). Got {output}, shape {tuple(outputs)}."
         )
     linear = linearise(model, program, x[:1])
-    gates = observe(model, program, x)
+    gates = observe(source, program, x)
     table = _enumerate(program, linear, max_paths)
     table = table.choose(table.node == output)
     activity = torch.ones(len(x), len(table.node), dtype=torch.float64, device=x.device)

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ._capture import MAX_POOLS, ReluProgram, capture_relu, gate_calls
+from .gated import GatedNetwork
 
-__all__ = ["gate_patterns", "observe"]
+__all__ = ["evaluating", "gate_patterns", "observe", "structure"]
 
 
 def gate_patterns(model: nn.Module, x: Tensor, batch_size: int = 500) -> dict[str, Tensor]:
@@ -36,16 +37,25 @@ def gate_patterns(model: nn.Module, x: Tensor, batch_size: int = 500) -> dict[st
     return dict(zip(program.names, observe(model, program, x, batch_size)))
 
 
+def structure(model: nn.Module, input: str) -> tuple[nn.Module, str]:
+    """The network whose weights make the paths, and what it is given."""
+    return (model.value, model.input) if isinstance(model, GatedNetwork) else (model, input)
+
+
 def observe(model: nn.Module, program: ReluProgram, x: Tensor, batch_size: int = 500) -> list[Tensor]:
     """Gates of all examples, one tensor for each gate of ``program``, in its order.
+
+    Of a gated network, the gates that its value network uses.
 
     Raises:
         ValueError: If the model takes another path through its code for some of the examples.
     """
+    if isinstance(model, GatedNetwork):
+        return _gates_of(model, x, batch_size)
     batches: list[list[Tensor]] = []
     expected = [(call.op, program.program.values[call.inputs[0].id].shape[1:]) for call in gate_calls(program)]
     for start in range(0, len(x), batch_size):
-        with _evaluating(model), torch.no_grad(), _Observer({op for op, _ in expected}) as seen:
+        with evaluating(model), torch.no_grad(), _Observer({op for op, _ in expected}) as seen:
             model(x[start : start + batch_size])
         if seen.found != expected:
             raise ValueError(
@@ -54,6 +64,13 @@ def observe(model: nn.Module, program: ReluProgram, x: Tensor, batch_size: int =
             )
         batches.append(seen.gates)
     return [torch.cat(parts) for parts in zip(*batches)]
+
+
+def _gates_of(network: GatedNetwork, x: Tensor, batch_size: int) -> list[Tensor]:
+    with evaluating(network), torch.no_grad():
+        batches = [network.gates(x[i : i + batch_size]) for i in range(0, len(x), batch_size)]
+    whole = [torch.cat(parts) for parts in zip(*batches)]
+    return [g.bool() if network.gate == "hard" and g.dtype != torch.long else g for g in whole]
 
 
 class _Observer(TorchDispatchMode):
@@ -93,7 +110,7 @@ def _is_zero_clamp(op: str, args: Any, kwargs: Any) -> bool:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode for a run, restored afterwards."""
     modes = {module: module.training for module in model.modules()}
     model.eval()

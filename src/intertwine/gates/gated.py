@@ -1,0 +1,302 @@
+"""A gated network: one network makes the gates, another has its ReLUs replaced by units that multiply by them."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+__all__ = ["Features", "GatedNetwork", "ShallowFeatures", "gate_permutations"]
+
+_RELUS = {"relu", "relu_"}
+_CLAMPS = {"clamp", "clamp_", "clamp_min", "clamp_min_"}
+_MAX_POOLS = {"max_pool1d": F.max_pool1d_with_indices, "max_pool2d": F.max_pool2d_with_indices}
+_REFUSED = {
+    "gelu", "silu", "elu", "selu", "celu", "leaky_relu", "prelu", "tanh", "sigmoid", "softplus", "mish", "hardtanh",
+    "hardswish", "relu6", "softmax", "log_softmax", "scaled_dot_product_attention", "multi_head_attention_forward",
+    "adaptive_max_pool2d",
+}  # fmt: skip
+
+
+class GatedNetwork(nn.Module):
+    """A deep gated network: ``y = <phi(x), v>`` with gates from one network and weights in another (P2 section 2.2.2).
+
+    The value network is affine in its input once the gates are fixed. With batch norm in training mode it is not, and
+    ``y = <phi, v>`` holds in evaluation mode only; the paper trains it with batch norm all the same.
+
+    Args:
+        gating: Maps inputs to a list, in the order in which the value network's ReLUs and max poolings run:
+            pre-activations for ReLUs, positions taken for poolings.
+        value: The network whose ReLUs become ``q * gate``.
+        gate: ``"soft"``: ``sigmoid(beta q)``, which lets gradients through to the gates; ``"hard"``: ``1{q > 0}``.
+        beta: Steepness of soft gates.
+        input: What the value network is given: ``"x"``, or ``"ones"``.
+        permutation: The value network's k-th ReLU uses the gates of layer ``permutation[k]``.
+        frozen: The gating network is not trained and stays in evaluation mode.
+
+    Raises:
+        ValueError: If an option is unknown.
+    """
+
+    def __init__(
+        self, gating: nn.Module, value: nn.Module, *, gate: str = "soft", beta: float = 10.0, input: str = "x",
+        permutation: Sequence[int] | None = None, frozen: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if gate not in ("soft", "hard"):
+            raise ValueError(f'gate must be "soft" or "hard". Got {gate!r}.')
+        if input not in ("x", "ones"):
+            raise ValueError(f'input must be "x" or "ones". Got {input!r}.')
+        if not beta > 0:
+            raise ValueError(f"beta must be positive. Got {beta}.")
+        if permutation is not None and sorted(permutation) != list(range(len(permutation))):
+            raise ValueError(f"permutation must hold each layer's number once. Got {list(permutation)}.")
+        self.gating, self.value = gating, value
+        self.gate, self.beta, self.input, self.frozen = gate, beta, input, frozen
+        self.permutation = None if permutation is None else tuple(permutation)
+        if frozen:
+            gating.requires_grad_(False)
+            gating.eval()
+
+    def train(self, mode: bool = True) -> "GatedNetwork":
+        """Set the mode; a frozen gating network stays in evaluation mode."""
+        super().train(mode)
+        if self.frozen:
+            self.gating.eval()
+        return self
+
+    def pre_activations(self, x: Tensor) -> list[Tensor]:
+        """Pre-activations of the gating network, layer by layer (and positions that its max poolings took)."""
+        return self.gating(x)
+
+    def gates(self, x: Tensor) -> list[Tensor]:
+        """Gates as the value network uses them, in its own order.
+
+        Raises:
+            ValueError: If the permutation is of another length.
+        """
+        found = [q if q.dtype == torch.long else self._gate(q) for q in self.pre_activations(x)]
+        if self.permutation is None:
+            return found
+        relus = [i for i, g in enumerate(found) if g.dtype != torch.long]
+        if len(relus) != len(self.permutation):
+            raise ValueError(f"permutation must have one entry for each of {len(relus)} ReLUs. Got {self.permutation}.")
+        moved = list(found)
+        for k, source in zip(relus, self.permutation):
+            moved[k] = found[relus[source]]
+        return moved
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The value network's output, gated.
+
+        Raises:
+            ValueError: If there are not as many gates as the value network has ReLUs.
+        """
+        with _Apply(self.gates(x)) as running:
+            out = self.value(torch.ones_like(x) if self.input == "ones" else x)
+        if running.next != len(running.gates):
+            raise ValueError(
+                f"gating and value networks must have the same gates. Got {len(running.gates)} and {running.next}."
+            )
+        return out
+
+    def linear_map(self, x: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """The affine map from the input to one layer's pre-activations, in evaluation mode: what each gate looks for.
+
+        Args:
+            x: One example ``(1, C, *S)``, for its shape.
+            layer: Which ReLU.
+
+        Returns:
+            Weights ``(*units, C, *S)``, one image for each unit, and offsets ``(*units)``.
+
+        Raises:
+            ValueError: If the gating network is not linear.
+        """
+        if not isinstance(self.gating, ShallowFeatures) and not (
+            isinstance(self.gating, Features) and self.gating.linear
+        ):
+            raise ValueError("the gating network must be linear, as dlgn and dlgn_sf make it. Got one with ReLUs.")
+        modes = {m: m.training for m in self.gating.modules()}
+        self.gating.eval()
+        try:
+            f = lambda z: self.pre_activations(z[None])[layer][0]
+            zero = torch.zeros_like(x[0])
+            with torch.no_grad():
+                offset = f(zero)
+            return torch.autograd.functional.jacobian(f, zero), offset
+        finally:
+            for m, mode in modes.items():
+                m.training = mode
+
+    def extra_repr(self) -> str:
+        """The options."""
+        names = ("gate", "beta", "input", "permutation", "frozen")
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+
+    def _gate(self, q: Tensor) -> Tensor:
+        return torch.sigmoid(self.beta * q) if self.gate == "soft" else (q > 0).to(q.dtype)
+
+
+class Features(nn.Module):
+    """The pre-activations of a network's ReLUs: a gating network.
+
+    Args:
+        network: Any ReLU network.
+        linear: Leave its ReLUs out, so that the pre-activations are affine in the input (in evaluation mode).
+    """
+
+    def __init__(self, network: nn.Module, linear: bool = False) -> None:
+        super().__init__()
+        self.network, self.linear = network, linear
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        """Pre-activations and positions taken, in the order in which they come."""
+        with _Read(self.linear) as seen:
+            self.network(x)
+        return seen.found
+
+
+class ShallowFeatures(nn.Module):
+    """One linear map from the input to each layer of gates: the gating network of a DLGN-SF (P2 section 3.3).
+
+    Gates ``(C, *S)`` come from one convolution followed by an average to their size, flat gates from one matrix. Print
+    leaves kernel sizes and strides to its figures; these are ours.
+
+    Args:
+        example: One input ``(1, C, *S)``.
+        shapes: Shape of each layer of gates, without the batch.
+        kernel_size: Window of the convolutions (odd).
+    """
+
+    def __init__(self, example: Tensor, shapes: Sequence[tuple[int, ...]], kernel_size: int = 3) -> None:
+        super().__init__()
+        self.shapes = [tuple(s) for s in shapes]
+        make = {2: nn.Conv1d, 3: nn.Conv2d}
+        self.maps = nn.ModuleList(
+            nn.Linear(math.prod(example.shape[1:]), s[0])
+            if len(s) == 1
+            else make[len(s)](example.shape[1], s[0], kernel_size, padding=kernel_size // 2)
+            for s in self.shapes
+        )
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        """Pre-activations of every layer."""
+        return [self._one(layer, shape, x) for layer, shape in zip(self.maps, self.shapes)]
+
+    def _one(self, layer: nn.Module, shape: tuple[int, ...], x: Tensor) -> Tensor:
+        if len(shape) == 1:
+            return layer(x.flatten(1))
+        q = layer(x)
+        if q.shape[2:] == shape[1:]:
+            return q
+        return F.adaptive_avg_pool1d(q, shape[1]) if len(shape) == 2 else F.adaptive_avg_pool2d(q, shape[1:])  # type: ignore[arg-type]
+
+
+def gate_permutations(shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
+    """Every order of layers that gives each layer gates of its own shape: 24 for four equal layers (P2 figures 5, 6).
+
+    Args:
+        shapes: Shapes of the gates, layer by layer.
+
+    Yields:
+        Permutations for ``dgn`` and ``dlgn``, the identity first.
+
+    Example:
+        >>> len(list(gate_permutations([(128, 8, 8)] * 4))), list(gate_permutations([(3,), (4,), (3,)]))
+        (24, [(0, 1, 2), (2, 1, 0)])
+    """
+    for order in itertools.permutations(range(len(shapes))):
+        if all(shapes[i] == shapes[j] for i, j in enumerate(order)):
+            yield order
+
+
+class _Mode(TorchFunctionMode):
+    """Sees every ReLU and max pooling that a network calls, in whatever form."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in _REFUSED:
+            raise ValueError(
+                f"model must have ReLUs as its only nonlinearities. Got {name}. Replace it by a ReLU to build a gated "
+                "counterpart; act(q) / q as a gate would not be on/off."
+            )
+        q = args[0] if args else kwargs.get("input", kwargs.get("self"))
+        if name in _RELUS or (name in _CLAMPS and _from_zero(args, kwargs)):
+            return self.relu(q)
+        if name in _MAX_POOLS:
+            return self.max_pool(q, lambda t: _MAX_POOLS[name](t, *args[1:], **_without_input(kwargs)))
+        return func(*args, **kwargs)
+
+    def relu(self, q: Tensor) -> Tensor:
+        """What stands in the place of a ReLU."""
+        return torch.relu(q)
+
+    def max_pool(self, x: Tensor, pool: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
+        """What stands in the place of a max pooling."""
+        return pool(x)[0]
+
+
+class _Read(_Mode):
+    """Collects pre-activations."""
+
+    def __init__(self, linear: bool) -> None:
+        super().__init__()
+        self.linear = linear
+        self.found: list[Tensor] = []
+
+    def relu(self, q: Tensor) -> Tensor:
+        self.found.append(q)
+        return q if self.linear else torch.relu(q)
+
+    def max_pool(self, x: Tensor, pool: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
+        if self.linear:
+            raise ValueError(
+                "a linear gating network must have no max pooling. Got a call of F.max_pool; use the "
+                "nn.MaxPool modules, which dlgn replaces by averages."
+            )
+        result, taken = pool(x)
+        self.found.append(taken)
+        return result
+
+
+class _Apply(_Mode):
+    """Multiplies by given gates."""
+
+    def __init__(self, gates: list[Tensor]) -> None:
+        super().__init__()
+        self.gates, self.next = gates, 0
+
+    def relu(self, q: Tensor) -> Tensor:
+        gate = self._take()
+        if gate.shape != q.shape or gate.dtype == torch.long:
+            raise ValueError(
+                f"gates must have the shape of the layer that they gate, {tuple(q.shape[1:])}. Got "
+                f"{tuple(gate.shape[1:])}; a permutation may only exchange layers of equal shape (iw.gates.gate_permutations lists them)."
+            )
+        return q * gate
+
+    def max_pool(self, x: Tensor, pool: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
+        taken = self._take()
+        return x.flatten(2).gather(2, taken.flatten(2)).view(taken.shape)
+
+    def _take(self) -> Tensor:
+        self.next += 1
+        if self.next > len(self.gates):
+            raise ValueError(f"gating and value networks must have the same gates. Got {len(self.gates)} and more.")
+        return self.gates[self.next - 1]
+
+
+def _from_zero(args: Any, kwargs: Any) -> bool:
+    lower = args[1] if len(args) > 1 else kwargs.get("min")
+    upper = args[2] if len(args) > 2 else kwargs.get("max")
+    return not isinstance(lower, Tensor) and lower == 0 and upper is None
+
+
+def _without_input(kwargs: Any) -> dict[str, Any]:
+    return {k: v for k, v in kwargs.items() if k not in ("input", "return_indices")}

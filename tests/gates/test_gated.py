@@ -1,0 +1,176 @@
+import copy
+
+import gate_models
+import pytest
+import torch
+from torch import nn
+
+import intertwine as iw
+
+NAMES = [
+    "mlp, biases",
+    "conv 2d GAP",
+    "average pooling",
+    "max pooling",
+    "residual conv, batch norm",
+    "residual, ReLU after",
+]
+
+
+def equal(a, b):
+    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
+
+
+def with_statistics(network, x):
+    """Batch norms that have seen data, then evaluation mode."""
+    network.train()
+    with torch.no_grad():
+        for _ in range(3):
+            network(x + torch.randn_like(x))
+    return network.eval()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gates_of_a_network_on_its_own_weights_give_the_network(name):
+    model, x = gate_models.make(name), gate_models.inputs(name)
+    network = iw.gates.dgn(model, regime="fixed_learnt").eval()
+    assert (network(x) - model(x)).abs().max() > 1e-3  # the value network is fresh
+    network.value.load_state_dict(model.state_dict())
+    equal(network(x), model(x))
+
+
+@pytest.mark.parametrize("build", ["dgn", "dlgn", "dlgn_sf"])
+@pytest.mark.parametrize("input", ["x", "ones"])
+@pytest.mark.parametrize("name", NAMES)
+def test_output_is_the_inner_product_of_gated_features_and_values(name, input, build):
+    """Dual linearity, with soft gates, and the kernel of gated features."""
+    model, x = gate_models.make(name), gate_models.inputs(name)
+    extra = (x[:1],) if build == "dlgn_sf" else ()
+    network = with_statistics(getattr(iw.gates, build)(model, *extra, input=input), x)
+    found = iw.gates.paths(network, x)
+    equal(found.outputs, network(x)[:, 0])
+    equal(iw.gates.neural_path_kernel(network, x), found.kernel())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_linear_gating_networks_are_affine_in_evaluation_mode(name):
+    model = gate_models.make(name)
+    x = gate_models.inputs(name)
+    for network in (iw.gates.dlgn(model), iw.gates.dlgn_sf(model, x[:1])):
+        with_statistics(network, x)
+        for seed in range(4):
+            a, b = gate_models.inputs(name, 3, seed), gate_models.inputs(name, 3, seed + 10)
+            f = network.pre_activations
+            for both, left, right, zero in zip(f(a + b), f(a), f(b), f(torch.zeros_like(a))):
+                equal(both, left + right - zero)
+            for layer, q in enumerate(f(a)):
+                weights, offset = network.linear_map(a[:1], layer)
+                dims = list(range(1, a.dim()))
+                equal(q, torch.tensordot(a, weights, (dims, [d - a.dim() for d in dims])) + offset)
+
+
+def test_a_gating_network_with_relus_is_not_affine():
+    model, x = gate_models.make("mlp, biases"), gate_models.inputs("mlp, biases")
+    network = iw.gates.dgn(model)
+    f = lambda t: network.pre_activations(t)[1]
+    assert (f(x + x.flip(0)) - f(x) - f(x.flip(0)) + f(0 * x)).abs().max() > 1e-3
+    with pytest.raises(ValueError, match="the gating network must be linear"):
+        network.linear_map(x[:1], 0)
+
+
+def test_soft_gates_let_gradients_through_and_frozen_parts_stay():
+    model = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2))
+    x = torch.randn(8, 4)
+    soft = iw.gates.dgn(model)
+    soft(x).sum().backward()
+    assert soft.gating.network[0].weight.grad.abs().sum() > 0
+    for regime in ("fixed_random", "fixed_learnt"):
+        frozen = iw.gates.dgn(model, regime=regime, seed=7).train()
+        before = copy.deepcopy(frozen.gating.state_dict())
+        optimiser = torch.optim.SGD(frozen.parameters(), lr=1.0, weight_decay=0.1)
+        frozen(x).square().sum().backward()
+        optimiser.step()
+        assert all(torch.equal(v, before[k]) for k, v in frozen.gating.state_dict().items())
+        assert frozen.value[0].weight.grad.abs().sum() > 0 and frozen.value.training
+    learnt = iw.gates.dgn(model, regime="fixed_learnt")
+    assert torch.equal(learnt.gating.network[0].weight, model[0].weight)
+    random = iw.gates.dgn(model, regime="fixed_random", seed=7)
+    assert not torch.equal(random.gating.network[0].weight, model[0].weight)
+    assert not torch.equal(random.gating.network[0].weight, random.value[0].weight)
+
+
+def test_gates():
+    model, x = gate_models.make("mlp"), gate_models.inputs("mlp")
+    network = iw.gates.dlgn(model)
+    for q, g in zip(network.pre_activations(x), network.gates(x)):
+        equal(g, torch.sigmoid(10 * q))
+    hard = iw.gates.dlgn(model, gate="hard")
+    assert all(set(g.unique().tolist()) <= {0.0, 1.0} for g in hard.gates(x))
+
+
+def test_layers_may_be_permuted_and_the_kernel_stays():
+    model, x = gate_models.make("mlp"), gate_models.inputs("mlp")
+    plain, permuted = (iw.gates.dlgn(model, gate="hard", permutation=p) for p in (None, (1, 0)))
+    assert torch.equal(plain.gates(x)[0], permuted.gates(x)[1])
+    assert (plain(x) - permuted(x)).abs().max() > 1e-6
+    equal(iw.gates.neural_path_kernel(plain, x), iw.gates.neural_path_kernel(permuted, x))
+
+
+def test_constant_input_leaves_the_image_to_the_gates():
+    model, x = gate_models.make("mlp"), gate_models.inputs("mlp")
+    network = iw.gates.dgn(model, input="ones", regime="fixed_learnt")
+    assert (network(2 * x) - network(x)).abs().max() < 1e-12  # without biases gates do not see the scale
+
+
+def test_max_pooling_becomes_average_pooling():
+    network = iw.gates.dlgn(gate_models.make("max pooling"))
+    for part in (network.gating, network.value):
+        kinds = [type(m) for m in part.modules()]
+        assert nn.AvgPool2d in kinds and nn.MaxPool2d not in kinds
+
+
+def test_permutation_of_unequal_layers_is_refused():
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 2))
+    network = iw.gates.dlgn(model, permutation=(1, 0))
+    with pytest.raises(ValueError, match=r"the shape of the layer that they gate, \(5,\). Got \(6,\)"):
+        network(torch.randn(3, 4))
+    with pytest.raises(ValueError, match="one entry for each of 2 ReLUs"):
+        iw.gates.dlgn(model, permutation=(1, 0, 2))(torch.randn(3, 4))
+
+
+class Free(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("build", "match"),
+    [
+        (lambda m: iw.gates.dgn(m, regime="free"), 'regime must be "standalone"'),
+        (lambda m: iw.gates.dgn(m, input="zeros"), 'input must be "x"'),
+        (lambda m: iw.gates.dlgn(m, gate="firm"), 'gate must be "soft"'),
+        (lambda m: iw.gates.dlgn(m, beta=0.0), "beta must be positive"),
+        (lambda m: iw.gates.dgn(m, permutation=(0, 0)), "each layer's number once"),
+        (lambda m: iw.gates.dgn(Free()), "must have reset_parameters"),
+        (
+            lambda m: iw.gates.dgn(nn.Sequential(nn.Linear(4, 4), nn.GELU()))(torch.randn(2, 4)),
+            "only nonlinearities. Got gelu",
+        ),
+    ],
+)
+def test_bad_arguments(build, match):
+    with pytest.raises(ValueError, match=match):
+        build(gate_models.make("mlp"))
+    with pytest.raises(TypeError, match="model must be"):
+        iw.gates.dgn(len)
+
+
+def test_fresh_weights_follow_the_seed_and_leave_the_global_state():
+    model = gate_models.make("mlp")
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    a, b, c = (iw.gates.dgn(model, seed=s) for s in (0, 0, 5))
+    assert torch.equal(torch.rand(1), expected)
+    assert torch.equal(a.value[0].weight, b.value[0].weight) and not torch.equal(a.value[0].weight, c.value[0].weight)
