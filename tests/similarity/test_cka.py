@@ -151,3 +151,16 @@ def test_max_cka_of_noise_stays_at_zero_as_channels_grow():
         means.append(float(off.mean()))
         assert abs(cka(x, y, "max")) < 0.05
     assert means[1] > 1.5 * means[0] and means[1] < 3 * sqrt(2 * 5.6)
+
+
+def test_max_cka_of_noisy_copies_falls_as_channels_grow():
+    """v2 D.8 suspects it: at one noise level the max kernel's CKA falls with width, the linear and Laplace ones stay."""
+    scores = {kernel: [] for kernel in ("max", "laplace", "linear")}
+    for c in (16, 64, 256):
+        x = normal(300, c)
+        y = x + normal(300, c, seed=1)
+        for kernel, found in scores.items():
+            found.append(cka(x, y, kernel))
+    assert scores["max"][0] > scores["max"][1] + 0.05 > scores["max"][2] + 0.07
+    for kernel in ("laplace", "linear"):
+        assert max(scores[kernel]) - min(scores[kernel]) < 0.06

@@ -22,7 +22,8 @@ class MaxKernel(Kernel):
 
     Differs from the paper's claim in v1 (lemma 5.5), which v2 withdraws: this kernel is *not* positive semi-definite.
     On ``(1, 0), (0, 1), (1, 1)`` the weights ``(1, 1, -1)`` give -1 (v2 example E.44). A CKA with it can be negative in
-    its biased form too. For a positive semi-definite kernel of the same symmetry use ``"laplace"``.
+    its biased form too. And at one level of noise its CKA falls as channels grow (what v2 D.8 asks), since the maximum
+    over more noise is larger. The ``"laplace"`` kernel has the same symmetry and neither fault.
 
     Args:
         compiled: Fuse the product and the maximum with ``torch.compile`` where there are no spatial axes. It needs a
