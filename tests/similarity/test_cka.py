@@ -154,7 +154,7 @@ def test_max_cka_of_noise_stays_at_zero_as_channels_grow():
 
 
 def test_max_cka_of_noisy_copies_falls_as_channels_grow():
-    """v2 D.8 suspects it: at one noise level the max kernel's CKA falls with width, the linear and Laplace ones stay."""
+    """v2 D.8 suspects it: at one noise level the CKA of the max kernel falls with width, others stay."""
     scores = {kernel: [] for kernel in ("max", "laplace", "linear")}
     for c in (16, 64, 256):
         x = normal(300, c)
