@@ -316,3 +316,31 @@ def test_the_search_leaves_everything_as_it_was():
     symmetries(model, x)
     for name, tensor in {**model.state_dict(), "x": x}.items():
         assert torch.equal(tensor, before[name][0]) and tensor.data_ptr() == before[name][1], name
+
+
+# ---- siblings
+
+
+@case(6)
+def padded_twice():
+    """The same concatenation used twice, shifted: its segments must not be taken for one space."""
+
+    def forward(self, x):
+        left, right = (F.pad(self.a(x), (2, 4)) + self.shift).chunk(2, -1)
+        return self.out(F.relu(left)) + self.other(F.relu(left) * F.relu(right))
+
+    return Snippet(forward, a=Linear(6, 8), shift=(14,), out=Linear(7, 3), other=Linear(7, 3))
+
+
+@case(6)
+def concatenated_with_its_double():
+    def forward(self, x):
+        h = F.relu(torch.cat([self.a(x), self.b(x)], -1))
+        return self.out(torch.cat([h, 2 * h], -1))
+
+    return Snippet(forward, a=Linear(6, 4), b=Linear(6, 4), out=Linear(16, 3))
+
+
+@pytest.mark.parametrize("name", ["padded_twice", "concatenated_with_its_double"])
+def test_segments_that_come_twice(name):
+    found(name)

@@ -199,8 +199,8 @@ def _merge_siblings(engine: Engine, leaves: dict[int, Leaf]) -> dict[int, int]:
 def _alike(engine: Engine, a: Leaf, b: Leaf) -> bool:
     """Whether the exponents of two sibling spaces correspond one to one."""
     where = lambda v: (engine.system.unknowns[v].tensor, engine.system.unknowns[v].axis)
-    log = lambda leaf: [{where(v): c for v, c in basis.items()} for basis in leaf.scales]
-    sign = lambda leaf: [{where(v) for v in basis} for basis in leaf.signs]
+    log = lambda leaf: [[basis.get(v, 0) for v in leaf.unknowns] for basis in leaf.scales]
+    sign = lambda leaf: [[v in basis for v in leaf.unknowns] for basis in leaf.signs]
     return log(a) == log(b) and sign(a) == sign(b) and [where(v) for v in a.unknowns] == [where(v) for v in b.unknowns]
 
 

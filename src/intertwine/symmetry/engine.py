@@ -304,9 +304,9 @@ class Engine:
     def moves(self, ref: Ref) -> bool:
         """Whether a value is part of what elements act on.
 
-        Parameters are, and saved buffers that are vectors of real numbers: statistics, frozen gains, spectral norms. They move with
-        the units that they describe. Other buffers are tables and masks: nothing moves them, and nothing is read from their values,
-        which another checkpoint may not share.
+        Parameters are, and saved buffers that are vectors of real numbers: statistics, frozen gains, spectral norms.
+        They move with the units that they describe. Other buffers are tables and masks: nothing moves them, and
+        nothing is read from their values, which another checkpoint may not share.
         """
         value = self.program.values[ref.id]
         vector = value.dtype.is_floating_point and sum(n > 1 for n in value.shape) == 1

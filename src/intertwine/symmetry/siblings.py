@@ -21,13 +21,18 @@ def always_siblings(tensors: Iterable[Sequence[Axis]]) -> list[list[int]]:
         The sets of two and more.
     """
     seen: dict[int, set[Any]] = {}
+    repeated: set[int] = set()
     for number, axes in enumerate(tensors):
         for dim, axis in enumerate(axes):
             for space, place in _places(axis, (number, dim)):
-                seen.setdefault(space, set()).add(place)
+                known = seen.setdefault(space, set())
+                if place in known and place[0] != "alone":
+                    repeated.add(space)  # twice in one concatenation: which of its siblings belongs to which?
+                known.add(place)
     groups: dict[frozenset, list[int]] = {}
     for space, places in seen.items():
-        groups.setdefault(frozenset(places), []).append(space)
+        if space not in repeated:
+            groups.setdefault(frozenset(places), []).append(space)
     return [sorted(spaces) for spaces in groups.values() if len(spaces) > 1]
 
 
