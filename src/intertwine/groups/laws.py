@@ -110,7 +110,7 @@ def equivariance_gap(sigma: ScalarFunction, a: Tensor, b: Tensor, x: Tensor | No
     if x is None:
         generator = torch.Generator().manual_seed(0)
         x = torch.randn(256, a.shape[0], generator=generator, dtype=torch.float64)
-        x = x * torch.logspace(-1.5, 1.5, 256, dtype=torch.float64)[:, None]
+        x = (x * torch.logspace(-1.5, 1.5, 256, dtype=torch.float64)[:, None]).to(a.device)
     left, right = _image(sigma, x @ a.T), _image(sigma, x) @ b.T
     size = left.abs().amax(1) + right.abs().amax(1)
     return float(((left - right).abs().amax(1) / size.clamp_min(1e-300)).max())

@@ -31,7 +31,7 @@ def stabilises_rays(matrix: Tensor, rays: Tensor | None = None, tol: float = 1e-
         (True, False)
     """
     a = matrix.to(torch.float64)
-    v = torch.eye(a.shape[0], dtype=torch.float64) if rays is None else rays.to(torch.float64)
+    v = torch.eye(a.shape[0], dtype=torch.float64, device=a.device) if rays is None else rays.to(torch.float64)
     if bool((v.norm(dim=1) == 0).any()):
         raise ValueError("rays must be nonzero. Got a zero row.")
     moved = v @ a.T
