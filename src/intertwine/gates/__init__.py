@@ -1,9 +1,12 @@
 """Gates and paths: the dual view of ReLU networks."""
 
+from .arc_cosine import arc_cosine_tangent_kernel, convolutional_tangent_kernel
+from .bernoulli import bernoulli_
 from .dgn import dgn
 from .dlgn import dlgn, dlgn_sf
 from .ensemble_kernel import ensemble_kernel, ensemble_tangent_kernel
 from .gated import GatedNetwork, gate_permutations
+from .overlap import overlap
 from .path_kernel import neural_path_kernel, neural_path_kernel_cost
 from .paths import Paths, paths
 from .patterns import gate_patterns
@@ -13,11 +16,12 @@ from .tangent_kernel import neural_tangent_kernel
 
 __all__ = [
     # gates and paths
-    "Paths", "gate_patterns", "paths",
+    "Paths", "gate_patterns", "overlap", "paths",
     # the path kernel, of any network and of the theorems' families
     "ensemble_kernel", "neural_path_kernel", "neural_path_kernel_cost", "product_kernel", "rotation_kernel",
     # limits and comparators
-    "base_kernels", "ensemble_tangent_kernel", "sum_kernel",
+    "arc_cosine_tangent_kernel", "base_kernels", "bernoulli_", "convolutional_tangent_kernel",
+    "ensemble_tangent_kernel", "sum_kernel",
     # the tangent kernel
     "neural_tangent_kernel",
     # gated networks

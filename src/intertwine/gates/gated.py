@@ -277,7 +277,8 @@ class _Apply(_Mode):
         if gate.shape != q.shape or gate.dtype == torch.long:
             raise ValueError(
                 f"gates must have the shape of the layer that they gate, {tuple(q.shape[1:])}. Got "
-                f"{tuple(gate.shape[1:])}; a permutation may only exchange layers of equal shape (iw.gates.gate_permutations lists them)."
+                f"{tuple(gate.shape[1:])}; a permutation may only exchange layers of equal shape "
+                "(iw.gates.gate_permutations lists them)."
             )
         return q * gate
 

@@ -1,0 +1,109 @@
+"""Where tangent kernels go as networks become wide."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import intertwine as iw
+
+
+def fully_connected(width, depth=3):
+    sizes = [4] + [width] * (depth - 1)
+    layers = [m for a, b in itertools.pairwise(sizes) for m in (nn.Linear(a, b, bias=False), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Linear(width, 1, bias=False)).double()
+
+
+def relative_error(width, seed, x, build=fully_connected, depth=3):
+    """Distance of the value network's NTK from ``d sigma^(2 (d - 1)) NPK`` with fixed random gates."""
+    torch.manual_seed(seed)
+    sigma = 1 / math.sqrt(width)
+    network = iw.gates.dgn(build(width), regime="fixed_random", seed=seed).eval()
+    iw.gates.bernoulli_(network.value, sigma, seed)
+    names = [f"value.{n}" for n, _ in network.value.named_parameters()]
+    tangent = iw.gates.neural_tangent_kernel(network, x, kind="trace", parameters=names)
+    limit = depth * sigma ** (2 * (depth - 1)) * iw.gates.neural_path_kernel(network, x)
+    return float((tangent - limit).norm() / limit.norm())
+
+
+def test_tangent_kernel_tends_to_the_path_kernel_like_one_over_root_width():
+    """Theorems 2.1 and 3.1."""
+    x = torch.randn(8, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    widths = [16, 32, 64, 128, 256]
+    errors = [[relative_error(w, seed, x) for seed in range(12)] for w in widths]
+    logs = torch.tensor(errors).log().mean(1)
+    at = torch.tensor(widths).log()
+    slope = float(((at - at.mean()) * (logs - logs.mean())).sum() / ((at - at.mean()) ** 2).sum())
+    assert -0.65 < slope < -0.35
+
+
+@pytest.mark.parametrize("gates", ["fixed_random", "fixed_learnt"])
+def test_expectation_is_exact_at_every_width(gates):
+    width, x = 4, torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    torch.manual_seed(1)
+    network = iw.gates.dgn(fully_connected(width), regime=gates).eval()
+    names = [f"value.{n}" for n, _ in network.value.named_parameters()]
+    total = torch.zeros(4, 4).double()
+    draws = 800
+    for seed in range(draws):
+        iw.gates.bernoulli_(network.value, 0.5, seed)
+        total += iw.gates.neural_tangent_kernel(network, x, kind="trace", parameters=names) / draws
+    limit = 3 * 0.5**4 * iw.gates.neural_path_kernel(network, x)
+    assert (total - limit).norm() < 0.1 * limit.norm()
+
+
+class NTKLinear(nn.Module):
+    def __init__(self, fan_in, fan_out, gain):
+        super().__init__()
+        self.weight, self.scale = nn.Parameter(torch.randn(fan_out, fan_in).double()), gain / math.sqrt(fan_in)
+
+    def forward(self, x):
+        return x @ self.weight.T * self.scale
+
+
+def test_arc_cosine_kernel_is_the_tangent_kernel_of_a_wide_network():
+    torch.manual_seed(0)
+    x = torch.randn(5, 3, dtype=torch.float64)
+    width, gain = 1024, math.sqrt(2)
+    model = nn.Sequential(
+        NTKLinear(3, width, math.sqrt(3)),
+        nn.ReLU(),
+        NTKLinear(width, width, gain),
+        nn.ReLU(),
+        NTKLinear(width, 1, gain),
+    )
+    empirical = iw.gates.neural_tangent_kernel(model, x, kind="trace", method="products")
+    limit = iw.gates.arc_cosine_tangent_kernel(x, 3)
+    assert (empirical - limit).norm() < 0.1 * limit.norm()
+    assert torch.allclose(iw.gates.arc_cosine_tangent_kernel(x, 3, x[:2]), limit[:, :2])
+
+
+class NTKConv(nn.Module):
+    def __init__(self, fan_in, fan_out, scale):
+        super().__init__()
+        self.weight, self.scale = nn.Parameter(torch.randn(fan_out, fan_in, 3, 3).double()), scale
+
+    def forward(self, x):
+        return nn.functional.conv2d(x, self.weight, padding=1) * self.scale
+
+
+def test_convolutional_kernel_is_the_tangent_kernel_of_a_wide_network():
+    torch.manual_seed(0)
+    x = torch.randn(4, 2, 3, 3, dtype=torch.float64)
+    width = 512
+    convolutions = [NTKConv(2, width, 1 / 3), nn.ReLU(), NTKConv(width, width, math.sqrt(2 / (9 * width))), nn.ReLU()]
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), NTKLinear(width, 1, math.sqrt(2))]
+    empirical = iw.gates.neural_tangent_kernel(nn.Sequential(*convolutions, *head), x, kind="trace", method="products")
+    limit = iw.gates.convolutional_tangent_kernel(x, 2)
+    assert (empirical - limit).norm() < 0.12 * limit.norm()
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match="sigma must be positive"):
+        iw.gates.bernoulli_(nn.Linear(1, 1), 0.0)
+    with pytest.raises(ValueError, match="depth must be at least 1"):
+        iw.gates.arc_cosine_tangent_kernel(torch.ones(1, 1), 0)
+    with pytest.raises(ValueError, match="window odd"):
+        iw.gates.convolutional_tangent_kernel(torch.ones(1, 1, 2, 2), 1, 2)
