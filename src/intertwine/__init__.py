@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = version("intertwine")
 
-_ROOMS = ("groups", "graph", "symmetry", "taps", "gates", "similarity", "report", "testing", "lab")
+_ROOMS = ("groups", "graph", "symmetry", "taps", "gates", "similarity", "dissection", "report", "testing", "lab")
 
 # public name -> the room that defines it
 _NAMES = {
@@ -30,6 +30,9 @@ _NAMES = {
     # similarity of representations
     "compare": "similarity",
     "Comparison": "similarity",
+    # dissection
+    "dissect": "dissection",
+    "Dissection": "dissection",
     # features
     "collect": "taps",
     # errors
@@ -39,7 +42,8 @@ _NAMES = {
 __all__ = ["__version__", *_ROOMS, *_NAMES]
 
 if TYPE_CHECKING:
-    from . import gates, graph, groups, lab, report, similarity, symmetry, taps, testing
+    from . import dissection, gates, graph, groups, lab, report, similarity, symmetry, taps, testing
+    from .dissection import Dissection, dissect
     from .errors import IntertwineError
     from .groups import Intertwiner, intertwiner
     from .similarity import Comparison, compare
