@@ -344,3 +344,44 @@ def concatenated_with_its_double():
 @pytest.mark.parametrize("name", ["padded_twice", "concatenated_with_its_double"])
 def test_segments_that_come_twice(name):
     found(name)
+
+
+# ---- found by drawing models at random
+
+
+@case(5, 7)
+def slopes_over_copies():
+    """A slope for each of several copies of one tensor: slopes are not coordinates of a linear space."""
+    return Snippet(
+        lambda s, x: s.out(F.relu(F.prelu(s.a(x)[:, None].expand(-1, 3, -1, -1), s.slope)).flatten(1)), a=Linear(7, 4),
+        slope=(3,), out=Linear(60, 3),
+    )  # fmt: skip
+
+
+@case(6)
+def linear_blocks_transposed():
+    """Nothing but linear maps around ``(2, 3)`` blocks read in both orders."""
+    return Snippet(
+        lambda s, x: s.out(y := s.a(x)) + s.other(y.unflatten(1, (2, 3)).mT.flatten(1)),
+        a=Linear(6, 6, bias=False), out=Linear(6, 3), other=Linear(6, 3),
+    )  # fmt: skip
+
+
+@case(5, 7)
+def shared_heads_of_one_projection():
+    """Grouped queries whose keys and values are one projection: scores do not carry the head dimension."""
+
+    def forward(self, x):
+        q = self.q(x).unflatten(-1, (4, 2)).transpose(1, 2)
+        k = self.k(x).unflatten(-1, (2, 2)).transpose(1, 2)
+        y = F.scaled_dot_product_attention(q, k, k, enable_gqa=True).transpose(1, 2).flatten(2)
+        return self.out(F.relu(y))
+
+    return Snippet(forward, q=Linear(7, 8), k=Linear(7, 4), out=Linear(8, 3))
+
+
+@pytest.mark.parametrize("name", ["slopes_over_copies", "linear_blocks_transposed", "shared_heads_of_one_projection"])
+def test_drawn_at_random(name):
+    sym = found(name)
+    linear = {s.name for s in sym.spaces if s.linear != "none"}
+    assert not any(linear & set(s.parents) for s in sym.spaces)  # else two elements would not compose to a third

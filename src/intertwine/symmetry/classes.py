@@ -54,6 +54,7 @@ def describe(engine: Engine) -> Symmetry:
     merged = _merge_siblings(engine, leaves)
     rank = {space: i for i, space in enumerate(leaves)}
     parents = dependences(_tensors(engine), engine.mixed, rank)
+    _settle(engine, leaves, parents)
     carried = {s for s, leaf in leaves.items() if leaf.moves and s not in merged}
     for space in list(carried):
         carried.update(p for p in parents.get(space, ()) if p not in merged)
@@ -82,6 +83,25 @@ def describe(engine: Engine) -> Symmetry:
         tuple(described), layouts, tuple(writer.fixed), tuple(engine.batch_norms), dict(program.aliases), program.dtype,
         bool(program.reads), program.notes, tuple(engine.unknown_ops), program.front,
     )  # fmt: skip
+
+
+def _settle(engine: Engine, leaves: dict[int, Leaf], parents: dict[int, list[int]]) -> None:
+    """A space whose units are mixed cannot have something of its own in each of them: together that is no group.
+
+    Bases and scales of the inner space are the larger part, so the outer one gives up its linear maps for them.
+    """
+    for space, above in parents.items():
+        if not leaves[space].moves:
+            continue
+        rich = leaves[space].linear != "none" or bool(leaves[space].scales)
+        for parent in [p for p in above if leaves[p].linear != "none"]:
+            if rich:
+                leaves[parent].linear = "none"
+                leaves[parent].variance.clear()
+                why = f"every unit has its own {leaves[space].name}"
+                engine.pool.restrict(((Slot(parent, leaves[parent].size)),), "monomial", why)
+            else:
+                above.remove(parent)
 
 
 def _moving_states(engine: Engine) -> dict[str, Value]:

@@ -166,7 +166,7 @@ def prelu(engine: "Engine", call: Call) -> Value:
     x, w = engine.value(call.args["self"]), engine.value(call.args["weight"])
     axes = []
     for a, b in broadcast(through(engine, x, 1, 0), w):
-        engine.no_sign(engine.no_scale(b, "a slope is no scale"), "a slope is no scale")
+        engine.rigid(b, "a slope is no scale")
         axes.append(engine.multiplied(a, b) if a and b else a)
     return Value(tuple(axes), x.zero)
 

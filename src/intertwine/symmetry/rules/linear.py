@@ -18,8 +18,9 @@ def matmul(engine: "Engine", a: Value, b: Value) -> Value:
     """The product ``(..., m, k) @ (..., k, n)`` with shared batch axes."""
     batch = [engine.multiplied(x, y) if x and y else x or y for x, y in zip(a.axes[:-2], b.axes[:-2], strict=True)]
     contract(engine, a.axes[-1], b.axes[-2])
-    engine.met.append((*batch, a.axes[-2], b.axes[-1], a.axes[-1]))
-    return Value((*batch, a.axes[-2], b.axes[-1]), a.zero or b.zero)
+    free = (*batch, a.axes[-2], b.axes[-1])
+    engine.met += [(*free, a.axes[-1]), free]
+    return Value(free, a.zero or b.zero)
 
 
 def contract(engine: "Engine", x: Axis, y: Axis) -> None:
