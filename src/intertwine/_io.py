@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .errors import CheckpointError
 
-__all__ = ["read_json", "read_tensors", "write_atomically", "write_json", "write_tensors"]
+__all__ = ["check_writable", "read_json", "read_tensors", "write_atomically", "write_json", "write_tensors"]
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], None]) -> Path:
@@ -37,6 +37,33 @@ def write_atomically(path: str | Path, write: Callable[[Path], None]) -> Path:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+    return path
+
+
+def check_writable(path: str | Path, name: str = "--out") -> Path:
+    """Refuse a place where no file can be written, before long work. Missing parent folders are made.
+
+    Args:
+        path: Where a file shall be.
+        name: What the path is called, in messages.
+
+    Returns:
+        ``path`` as a ``Path``.
+
+    Raises:
+        ValueError: If it is a folder, or nothing can be written there.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise ValueError(f"{name} must be a file. Got the folder {str(path)!r}.")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise ValueError(
+            f"{name} must be a place where files can be written. Got {str(path)!r} ({error.strerror}). Choose another."
+        ) from None
     return path
 
 
@@ -107,8 +134,16 @@ def _read_torch(path: Path) -> Any:
     except (RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
         raise CheckpointError(
             f"checkpoint must be a complete torch or safetensors file. Got {str(path)!r}, which does not read "
-            f"({str(error).splitlines()[0]})."
+            f"({_reason(path, error)}). Copy or download it again."
         ) from None
+
+
+def _reason(path: Path, error: Exception) -> str:
+    # torch says nothing of an empty file, and names only an opcode where there is no torch file at all
+    if path.stat().st_size == 0:
+        return "0 bytes"
+    said = (str(error).splitlines() or [""])[0].partition(". ")[0]
+    return said if " " in said else "no torch file"
 
 
 def _find_state_dict(loaded: Any, path: Path) -> dict[str, Tensor]:

@@ -64,6 +64,17 @@ def test_debug_shows_the_traceback_wherever_it_stands(tmp_path, words):
     assert "results must be an existing file" in done.stderr
 
 
+def test_ctrl_c_is_one_word_and_exit_code_130(run, monkeypatch):
+    from intertwine.lab import networks
+
+    def stopped():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(networks, "describe", stopped)
+    ran = run("models")
+    assert (ran.code, ran.out, ran.err) == (130, "", "stopped\n")
+
+
 def test_failures_are_exit_code_1_and_surprises_say_so(run, monkeypatch):
     def fail(kind):
         def describe():
@@ -139,6 +150,7 @@ def test_train_a_model_of_ones_own_from_its_seed(run, user_models, tmp_path):
     [
         (("--model", "mlp", "--out", "a.pt"), "out must end in .safetensors"),
         (("--model", "mlp", "--out", "a.safetensors", "--data", "moons"), "data must be one of"),
+        (("--model", "mlp", "--out", "/proc/none/a.safetensors"), "out must be a place where files can be written"),
         (("--model", "mlp", "--out", "a.safetensors", "--recipe", "cake"), "recipe must be one of"),
         (("--model", "mlp", "--out", "a.safetensors", "--epochs", "0"), "epochs must be at least 1"),
         (("--model", "resnet21", "--out", "a.safetensors"), "model must be one of"),

@@ -7,6 +7,7 @@ import re
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from intertwine.similarity import Comparison
 
@@ -109,6 +110,8 @@ def bad_inputs(pair, bare, npz, tmp_path):
     (empty / "cats").mkdir(parents=True)
     (empty / "dogs").mkdir()
     (tmp_path / "file").write_text("")
+    nan = tmp_path / "nan.safetensors"
+    save_file({k: torch.full_like(v, torch.nan) for k, v in load_file(a).items()}, nan)
     return {
         "missing file": ((a, tmp_path / "none.pt"), r"checkpoint must be an existing file. Got .*none\.pt"),
         "wrong architecture": ((a, b, "--model", "resnet20"), r"checkpoint must be of the architecture resnet20"),
@@ -133,6 +136,12 @@ def bad_inputs(pair, bare, npz, tmp_path):
         "no data named": ((bare, bare, "--model", "mlp:widths=8-8"), r"--data must be given where no card lies"),
         "out is a file": ((a, b, "--out", tmp_path / "file"), r"--out must be a folder"),
         "no such device": ((a, b, "--device", "abacus"), r"device must be auto, cpu"),
+        "an empty file": ((tmp_path / "file", b, "--model", "mlp"), r"complete torch or safetensors file.*\(0 bytes\)"),
+        "weights that are not finite": ((a, nan, "--model", "mlp:widths=8-8"), r"must hold finite weights\. Got NaN"),
+        "a misspelt model": ((a, b, "--model", "digit_cnn"), r"Got 'digit_cnn'\. Close names: digits_cnn"),
+        "no layer": ((a, b, "--layers", ","), r"--layers must hold names joined by commas\. Got ','"),
+        "a device without numbers": ((a, b, "--device", "meta"), r"device must be one that this machine has"),
+        "out below a file": ((a, b, "--out", tmp_path / "file" / "x"), r"--out must be a place where files can be"),
         "a folder without a model": ((empty, b), r"checkpoint must be a file, or a Hugging Face directory"),
     }  # fmt: skip
 
@@ -141,7 +150,8 @@ CASES = (
     "missing file", "wrong architecture", "wrong arguments", "unknown model", "unknown layer", "unknown layer of B",
     "unknown measure", "unsafe pickle", "truncated safetensors", "empty data", "no data there", "unknown data",
     "one class", "wrong image size", "too few examples", "no such split", "no card", "no data named", "out is a file",
-    "no such device", "a folder without a model",
+    "no such device", "a folder without a model", "an empty file", "weights that are not finite", "a misspelt model",
+    "no layer", "a device without numbers", "out below a file",
 )  # fmt: skip
 
 

@@ -34,15 +34,26 @@ def files(tmp_path):
 def test_verdicts(run, files, tmp_path):
     ran = run("same", "a.safetensors", "b.safetensors", "--model", files, "--out", "g.safetensors")
     assert ran.code == 0 and ran.out.startswith("the same network, permuted and rescaled"), ran.out + ran.err
-    assert "residual" in ran.out
+    assert ran.out.count("residual") == 1
     assert transformation.load(tmp_path / "g.safetensors").spaces
     ran = run("same", "a.safetensors", "c.safetensors", "--model", files, "--json")
     assert ran.code == 0 and json.loads(ran.out)["verdict"] == "different"
+
+
+def test_a_hugging_face_directory_names_its_own_model(run, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = transformers.ViTConfig(**sizes, image_size=8, patch_size=4, num_channels=1, num_labels=3)
+    transformers.ViTForImageClassification(config).save_pretrained(tmp_path / "vit")
+    ran = run("same", "vit", "vit", "--input-shape", "2,1,8,8")
+    assert ran.code == 0 and ran.out.startswith("the same network"), ran.err
 
 
 def test_bad_input(run, files):
     assert run("same", "a.safetensors", "b.safetensors").code == 2
     ran = run("same", "a.safetensors", "nothing.safetensors", "--model", files)
     assert ran.code == 2 and "existing file" in ran.error
+    ran = run("same", "a.safetensors", "b.safetensors", "--model", files, "--out", "g.txt")
+    assert ran.code == 2 and "--out must end in .safetensors" in ran.error
     ran = run("same", "a.safetensors", "b.safetensors", "--model", "myrtle_cnn")
-    assert ran.code == 2 and "must fit --model" in ran.error
+    assert ran.code == 2 and "must be of the architecture myrtle_cnn" in ran.error

@@ -19,10 +19,19 @@ def test_json_holds_the_description(run):
     assert len(described["spaces"]) == 12 and described["dim"] > 0
 
 
+def test_the_example_fits_the_arguments_of_the_network(run):
+    for spec in ("digits_cnn:channels=3", "mlp:shape=2-5-5,widths=8"):
+        assert run("symmetries", "--model", spec, "--meta").code == 0
+
+
 def test_bad_use(run):
     for words, message in (
         ((), "--model must be given"),
         (("--model", "resnet20", "--input-shape", "2,x"), "--input-shape must be"),
+        (("--model", "resnet20", "--input-shape", "0,3,8,8"), "--input-shape must be positive"),
+        (("--model", "digits_cnn", "--input-shape", "2,3,8,8"), "model must run on the example inputs"),
+        (("--model", "digits_cnn", "--out", "page.txt"), "--out must end in .html, .json or .parquet"),
+        (("--model", "digits_cnn", "--out", "."), "--out must be a file"),
         (("--model", "resnet20", "--front", "magic"), "front must be"),
         (("--model", "resnet20", "--explain", "nothing"), "--explain must name"),
     ):

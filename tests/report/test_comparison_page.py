@@ -89,6 +89,17 @@ def test_chance_is_called_chance(made_comparison):
     assert "no more similar than unrelated networks" in headline(unrelated)
 
 
+def test_too_few_shuffles_are_no_sign_of_chance(made_comparison):
+    """With 3 shuffles no p-value is below 1/4, however high the scores are."""
+    comparison = made_comparison()
+    quarter = {m: torch.full_like(s, 0.25) for m, s in comparison.scores.items()}
+    few = dataclasses.replace(comparison, null_p=quarter, settings={"null": 3})
+    assert summarise(few, "g_relu_cka").beyond is None
+    assert headline(few).startswith("The two networks are similar")
+    assert "3 shuffles are too few" in headline(few)
+    assert "too few" not in headline(dataclasses.replace(few, settings={"null": 19}))
+
+
 def test_cells_without_a_score_do_no_harm(made_comparison):
     comparison = made_comparison()
     holes = {m: s.clone() for m, s in comparison.scores.items()}

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 
@@ -62,6 +63,32 @@ def test_many_names_do_not_all_become_ticks():
 
 def test_numbers_are_rounded():
     assert heatmap([[1 / 3]], ["a"], ["b"]).spec["data"][0]["z"] == [[0.3333]]
+
+
+def luminance(colour):
+    """Relative luminance of ``#rrggbb`` or ``rgb(r, g, b)``, as WCAG 2 defines it."""
+    parts = [int(colour[k : k + 2], 16) for k in (1, 3, 5)] if colour[0] == "#" else re.findall(r"[\d.]+", colour)
+    red, green, blue = (
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (float(p) / 255 for p in parts)
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_numbers_in_cells_are_easy_to_read():
+    from plotly.colors import sample_colorscale
+
+    for k in range(101):
+        (note,) = heatmap([[k / 50 - 1]], ["a"], ["b"], limits=(-1, 1)).spec["layout"]["annotations"]
+        assert note["text"] == f"{k / 50 - 1 + 0.0:.2f}"
+        (cell,) = sample_colorscale("Viridis", k / 100)
+        dark, light = sorted([luminance(cell), luminance(note["font"]["color"])])
+        assert (light + 0.05) / (dark + 0.05) >= 4.5, k
+
+
+def test_cells_without_a_value_and_large_heat_maps_have_no_numbers():
+    assert heatmap([[None, 0.5]], ["a"], ["b", "c"]).spec["layout"]["annotations"][0]["x"] == 1
+    many = [str(k) for k in range(20)]
+    assert heatmap([[0.5] * 20] * 20, many, many).spec["layout"]["annotations"] == []
 
 
 def test_curves_beyond_the_limits_are_seen():

@@ -7,13 +7,16 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-__all__ = ["FAILED", "WRONG", "Command", "Commands"]
+from ..errors import CaptureError
+
+__all__ = ["FAILED", "STOPPED", "WRONG", "Command", "Commands"]
 
 FAILED = 1
+STOPPED = 130  # by Ctrl-C, as the shell has it
 WRONG = 2  # bad usage or bad input, as the shell's own commands have it
 
 # What a user can put right: files, values, missing extras. Our own kinds derive from these.
-_INPUT_ERRORS = (ValueError, TypeError, OSError, ImportError)
+_INPUT_ERRORS = (ValueError, TypeError, OSError, ImportError, CaptureError)
 
 
 class Commands(TyperGroup):
@@ -52,12 +55,15 @@ class Command(TyperCommand):
 
         Raises:
             Exit: With the exit code, after the error was printed.
-            Abort: If the user interrupted it.
+            Abort: If the user ended a question.
         """
         try:
             return super().invoke(ctx)
         except (typer.Exit, typer.Abort):
             raise
+        except KeyboardInterrupt:
+            print("stopped", file=sys.stderr)
+            raise typer.Exit(STOPPED) from None
         except Exception as error:
             if ctx.find_root().params.get("debug"):
                 raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import difflib
 import importlib
 import importlib.util
 import sys
@@ -51,8 +52,10 @@ def build_model(spec: str) -> nn.Module:
         return _from_factory(spec)
     from ..lab import networks
 
+    close = difflib.get_close_matches(spec, networks.names(), cutoff=0.7)
     raise ValueError(
-        f"model must be one of {', '.join(networks.names())}, or package.module:factory, or hf:DIRECTORY. Got {spec!r}."
+        f"model must be one of {', '.join(networks.names())}, or package.module:factory, path/to/file.py:factory, or "
+        f"hf:DIRECTORY. Got {spec!r}." + (f" Close names: {', '.join(close)}." if close else "")
     )
 
 

@@ -137,7 +137,10 @@ def open_network(checkpoint: Checkpoint, spec: str | None, data: DataSplits, opt
 
     Returns:
         The network.
-    """
+
+    Raises:
+        CheckpointError: If the weights do not fit, or are not finite.
+    """  # noqa: DOC502 - the helpers raise
     card, path = checkpoint.card, checkpoint.path
     if checkpoint.tensors is None:
         model, spec = load_pretrained(path), f"{HF}{path}"  # a directory names its own model
@@ -145,6 +148,7 @@ def open_network(checkpoint: Checkpoint, spec: str | None, data: DataSplits, opt
         if spec is None:
             spec = _spec_of(card, path, option)
         model = _with_weights(spec, checkpoint.tensors, path, data)
+    _check_finite(model, path)
     facts: dict[str, Any] = {"name": path.name, "file": str(path), "model": spec, "class": type(model).__name__}
     facts["parameters"] = f"{sum(p.numel() for p in model.parameters()):,}"
     if card is not None:
@@ -221,6 +225,16 @@ def check_layers(network: Opened, loader: Batches, layers: list[str] | None) -> 
 
     with taps.tap(network.model, layers) as tapped:
         tapped.prepare(loader.batch(slice(0, 2)))
+
+
+def _check_finite(model: nn.Module, path: Path) -> None:
+    # parameters only: a buffer may well hold infinities, such as the mask of an attention
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
+            raise CheckpointError(
+                f"checkpoint must hold finite weights. Got NaN or infinity in {name} of {str(path)!r}. "
+                "Take a checkpoint from before the training diverged."
+            )
 
 
 def _spec_of(card: Card | None, path: Path, option: str) -> str:

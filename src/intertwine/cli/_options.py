@@ -23,7 +23,15 @@ OutFolder = Annotated[
 ]
 
 
-def split_commas(values: list[str] | None) -> list[str] | None:
-    """Words of an option that may be repeated and may hold several, joined by commas."""
-    words = [word.strip() for value in values or () for word in value.split(",")]
-    return [word for word in words if word] or None
+def split_commas(values: list[str] | None, option: str) -> list[str] | None:
+    """Words of an option that may be repeated and may hold several, joined by commas.
+
+    Raises:
+        ValueError: If it was given without any word, as an unset shell variable does.
+    """
+    if not values:
+        return None
+    words = [word.strip() for value in values for word in value.split(",") if word.strip()]
+    if not words:
+        raise ValueError(f"{option} must hold names joined by commas. Got {','.join(values)!r}, without any.")
+    return words

@@ -40,12 +40,13 @@ def prepare_folder(out: Path) -> Path:
     """Make the folder for results, before long work.
 
     Raises:
-        ValueError: If there is a file of that name.
+        ValueError: If there is a file of that name, or nothing can be written there.
     """
+    from .._io import check_writable
+
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out must be a folder. Got the file {str(out)!r}.")
-    out.mkdir(parents=True, exist_ok=True)
-    return out
+    return check_writable(out / "results.json").parent
 
 
 def present(comparison: Comparison, out: Path, as_json: bool) -> dict[str, Path]:

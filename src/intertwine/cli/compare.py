@@ -61,7 +61,7 @@ def compare(
     from ._networks import batches, check_layers, check_run, data_facts, open_network, read_checkpoint, read_data
     from ._results import annotate, prepare_folder, present
 
-    names = split_commas(measures) or list(similarity.DEFAULT)
+    names = split_commas(measures, "--measures") or list(similarity.DEFAULT)
     chosen = [similarity.measure(name) for name in names]
     where = choose_device(device)
     sides = [read_checkpoint(a), read_checkpoint(b)]
@@ -71,7 +71,8 @@ def compare(
         open_network(sides[1], model if model_b is None else model_b, splits, "--model-b" if model_b else "--model"),
     ]
     loader, notes = batches(splits, split, examples, batch_size, networks)
-    wanted = [split_commas(layers), split_commas(layers_b) or split_commas(layers)]
+    shared = split_commas(layers, "--layers")
+    wanted = [shared, split_commas(layers_b, "--layers-b") or shared]
     for network, names_of_layers in zip(networks, wanted):
         check_run(network, loader, splits, where)
         check_layers(network, loader, names_of_layers)

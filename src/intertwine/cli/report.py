@@ -22,10 +22,11 @@ def report(
     Example:
       intertwine report comparison/results.json --out page.html
     """
+    from .._io import check_writable
     from ..report import load_result, write_page
     from ._show import print_json
 
-    path = write_page(load_result(results), out or results.with_suffix(".html"))
+    path = write_page(load_result(results), check_writable(out or results.with_suffix(".html")))
     if as_json:
         print_json({"page": path})
     else:

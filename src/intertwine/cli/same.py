@@ -10,7 +10,7 @@ import typer
 from ._options import Data, Json, Model
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 __all__ = ["same"]
 
@@ -40,14 +40,18 @@ def same(
     Example:
       intertwine same a.safetensors b.safetensors --model resnet20
       intertwine same a.safetensors b.safetensors --model mypackage.nets:decoder --input-shape 2,16 --tokens 50000
-    """
+    """  # noqa: DOC501
     from .. import symmetry
+    from .._io import check_writable
+    from ._models import HF
     from ._networks import _spec_of, read_checkpoint
     from ._show import print_json, tell
     from .symmetries import _example
 
+    if out is not None and check_writable(out).suffix != ".safetensors":
+        raise ValueError(f"--out must end in .safetensors. Got {str(out)!r}.")
     left, right = read_checkpoint(a), read_checkpoint(b)
-    spec = _spec_of(left.card, left.path, "--model") if model is None else model
+    spec = model or (f"{HF}{a}" if left.tensors is None else _spec_of(left.card, left.path, "--model"))
     example = _example(spec, data, input_shape, tokens, False)
     found = symmetry.same(_opened(spec, left), _opened(spec, right), example)
     if out is not None and found.transformation is not None:
@@ -55,16 +59,13 @@ def same(
     if as_json:
         print_json(found.to_dict())
     else:
-        print(f"{found}\nresidual {found.residual:.3g}")
+        said = str(found)
+        print(said if "residual" in said else f"{said}\nresidual {found.residual:.3g}")
 
 
 def _opened(spec: str, checkpoint: Any) -> nn.Module:
-    """The model with a checkpoint's weights.
-
-    Raises:
-        CheckpointError: If they do not fit.
-    """
-    from ..errors import CheckpointError
+    """The model with a checkpoint's weights."""
+    from ..lab.training import load_weights
     from ._models import HF, build_model, load_pretrained
 
     if checkpoint.tensors is None:
@@ -72,12 +73,5 @@ def _opened(spec: str, checkpoint: Any) -> nn.Module:
     if spec.startswith(HF):
         return load_pretrained(Path(spec.removeprefix(HF)), checkpoint.tensors, checkpoint.path)
     model = build_model(spec)
-    wide: dict[str, Tensor] = checkpoint.tensors
-    try:
-        model.load_state_dict(wide)
-    except RuntimeError as error:
-        said = " ".join(str(error).split())
-        raise CheckpointError(
-            f"checkpoint must fit --model {spec}. Got {str(checkpoint.path)!r}, which does not ({said[:200]})."
-        ) from None
+    load_weights(model, checkpoint.tensors, repr(str(checkpoint.path)), spec)
     return model.eval()

@@ -49,6 +49,8 @@ def symmetries(
 
     if model is None:
         raise ValueError("--model must be given. Got none. Say --model resnet20, for example.")
+    if out is not None:
+        _check_out(out)
     network, example = _made(model, meta), _example(model, data, input_shape, tokens, meta)
     sym = symmetry.symmetries(network, example, front=front)  # type: ignore[arg-type]
     if out is not None:
@@ -61,6 +63,13 @@ def symmetries(
         print_json({**sym.to_dict(), "dim": sym.dim, "log_size": sym.log_size})
     else:
         print(sym.summary())
+
+
+def _check_out(out: Path) -> None:
+    from .._io import check_writable
+
+    if check_writable(out).suffix not in (".html", ".htm", ".json", ".parquet"):
+        raise ValueError(f"--out must end in .html, .json or .parquet. Got {str(out)!r}.")
 
 
 def _made(spec: str, meta: bool) -> Any:
@@ -96,7 +105,9 @@ def _example(spec: str, data: str | None, shape: str | None, tokens: int | None,
         try:
             sizes = [int(part) for part in shape.split(",")]
         except ValueError:
-            raise ValueError(f"--input-shape must be whole numbers joined by commas. Got {shape!r}.") from None
+            sizes = []
+        if not sizes or min(sizes) < 1:
+            raise ValueError(f"--input-shape must be positive whole numbers joined by commas. Got {shape!r}.")
         generator = torch.Generator().manual_seed(0)
         made = torch.randint(tokens, sizes, generator=generator) if tokens else torch.randn(sizes, generator=generator)
         return made.to(device)
@@ -107,8 +118,7 @@ def _example(spec: str, data: str | None, shape: str | None, tokens: int | None,
     if is_builtin(spec):
         from ..lab import networks
 
-        own = next(n for n in networks.describe() if n.name == spec.partition(":")[0])
-        return torch.randn(2, *own.input_shape, generator=torch.Generator().manual_seed(0)).to(device)
+        return torch.randn(2, *networks.input_shape(spec), generator=torch.Generator().manual_seed(0)).to(device)
     raise ValueError(
         "--input-shape or --data must be given for a model of your own. Got neither. Say --input-shape 2,3,32,32."
     )

@@ -13,6 +13,7 @@ __all__ = ["Series", "bars", "heatmap", "label", "lines"]
 _LONGEST = 20  # characters of a name on an axis; hovering shows all of it
 _DIGITS = 4
 _WRITTEN = 9  # heat maps up to this size have their numbers in the cells
+_DARK = 0.435  # share of the colours, from the low end, on which white is easier to read than black
 _TICKS = 40  # names on one axis
 _COLORS = ("#3b7dd8", "#e07b39", "#2f9e75", "#a05fc0", "#c9a227", "#d1495b")
 _GREY = "#8b919c"
@@ -118,10 +119,9 @@ def heatmap(
     }
     if hover:
         trace["customdata"] = details
-    if max(len(rows), len(columns)) <= _WRITTEN:
-        trace |= {"texttemplate": "%{z:.2f}", "textfont": {"size": 11}}
     layout = {
         "margin": {"l": 10, "r": 10, "t": 10, "b": 10},
+        "annotations": _cell_numbers(trace["z"], limits) if max(len(rows), len(columns)) <= _WRITTEN else [],
         "xaxis": {
             **_names_axis(columns),
             "title": {"text": label(column_title), "standoff": 14},
@@ -226,6 +226,23 @@ def bars(
         "legend": _LEGEND,
     }
     return Figure({"data": traces, "layout": layout}, title, caption, height=300)
+
+
+def _cell_numbers(values: Matrix, limits: tuple[float, float]) -> list[dict[str, Any]]:
+    # As annotations, because a heat map's own text is grey on the green middle of the colours, and hard to read.
+    low, high = limits
+    return [
+        {
+            "x": j,
+            "y": i,
+            "text": f"{round(value, 2) + 0.0:.2f}",
+            "showarrow": False,
+            "font": {"size": 12, "color": "#ffffff" if (value - low) / (high - low) < _DARK else "#000000"},
+        }
+        for i, row in enumerate(values)
+        for j, value in enumerate(row)
+        if value is not None
+    ]
 
 
 def _curve(one: Series, color: str) -> list[dict[str, Any]]:

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
 __all__ = ["symmetry_page"]
 
 _COLOURS = {"GL": "#b5179e", "O": "#7209b7", "S and scales": "#1f6feb", "S": "#2a9d8f", "held in place": "#8d99ae"}
+_NOTATION = (
+    "S(n) are the permutations of n channels, R+^n positive scales for each of them, Z2^n signs, GL(n) all invertible "
+    "and O(n) all orthogonal maps; (n x k) means k of them that move independently. Axes counts the tensor axes that "
+    "move together. Copies: a space inside another, as in a head of attention, has one element for each of its units."
+)
 
 
 def symmetry_page(sym: Symmetry) -> Page:
@@ -44,7 +49,7 @@ def symmetry_page(sym: Symmetry) -> Page:
         Heading("Where the spaces live"),
         _graph(sym),
         Heading("The group of each space, and what restricts it"),
-        Table(columns, table, caption="Copies: a space with parents has one element for each of their units."),
+        Table(columns, table, caption=_NOTATION),
         Details("Every axis that stays where it is", [_fixed(sym)]),
         Facts(
             {

@@ -45,7 +45,8 @@ class Summary:
         chance: Mean chance level, ``None`` without a null.
         calibrated: Mean calibrated score, ``None`` without a null.
         matched: Layers of A whose most similar layer of B is their partner; ``None`` where the partner is chosen so.
-        beyond: Layers whose score is beyond chance at the 5 % level, each on its own; ``None`` without a null.
+        beyond: Layers whose score is beyond chance at the 5 % level, each on its own; ``None`` without a null, or
+            with so few shuffles that no score could be.
         layers: Layers of A that have a score.
     """
 
@@ -78,6 +79,12 @@ def measure_title(name: str) -> str:
     words = name.replace("g_relu", "G-ReLU").split("_")
     title = " ".join(_TITLES.get(word, word) for word in words)
     return title[:1].upper() + title[1:]
+
+
+def too_few_shuffles(comparison: Comparison) -> bool:
+    """Whether even a score above all shuffles is not beyond chance at the 5 % level: 19 shuffles are the fewest."""
+    shuffles = comparison.settings.get("null")
+    return isinstance(shuffles, int) and shuffles > 0 and 1 / (shuffles + 1) > _LEVEL
 
 
 def best_partners(scores: Tensor) -> Tensor:
@@ -113,7 +120,7 @@ def summarise(comparison: Comparison, measure: str) -> Summary:
         calibrated=mean(comparison.calibrated[measure]),
         # a tie with the partner counts as a match: equal layers, such as an identity, have no order
         matched=int((own >= scores[rows, best] - 1e-9)[known].sum()) if paired(comparison) else None,
-        beyond=None if p is None else int((p[rows, partner] <= _LEVEL)[known].sum()),
+        beyond=None if p is None or too_few_shuffles(comparison) else int((p[rows, partner] <= _LEVEL)[known].sum()),
         layers=int(known.sum()),
     )
 
@@ -145,7 +152,9 @@ def headline(comparison: Comparison) -> str:
     sentence = f"The two networks are {word}: by {title}, {whose} score {_two(summary.score)} on average"
     if summary.chance is not None:
         sentence += f", where unrelated features would get {_two(summary.chance)}"
-    return " ".join([sentence + ".", *_counts(summary)])
+    few = too_few_shuffles(comparison)
+    caveat = [f"{comparison.settings['null']} shuffles are too few for the 5 % level: take 19 or more."] if few else []
+    return " ".join([sentence + ".", *_counts(summary), *caveat])
 
 
 def _counts(summary: Summary) -> list[str]:

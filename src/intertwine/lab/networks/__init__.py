@@ -4,7 +4,7 @@ from .cct import cct_6_3x1
 from .convnext import small_convnext
 from .myrtle import myrtle_cnn
 from .paper_taps import paper_taps
-from .registry import Network, build, describe, fit_to, names, parse
+from .registry import Network, build, describe, fit_to, input_shape, names, parse
 from .resnet import cifar_resnet, resnet18
 from .resnet50 import resnet50
 from .small import digits_cnn, mlp
@@ -16,6 +16,7 @@ __all__ = [
     "describe",
     "parse",
     "fit_to",
+    "input_shape",
     "Network",
     # architectures
     "mlp",

@@ -164,7 +164,7 @@ def cct_6_3x1(
     Returns:
         The network.
 
-    Example:
+    Examples:
         >>> sum(p.numel() for p in cct_6_3x1().parameters())
         3168267
     """

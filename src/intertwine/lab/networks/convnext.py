@@ -93,7 +93,7 @@ def small_convnext(
     Raises:
         ValueError: If there is no stage or no block.
 
-    Example:
+    Examples:
         >>> small_convnext().features(torch.zeros(1, 3, 64, 64)).shape
         torch.Size([1, 64, 16, 16])
     """

@@ -33,7 +33,7 @@ def myrtle_cnn(
     Returns:
         A flat ``nn.Sequential`` with layers ``conv1, bn1, relu1, conv2, ..., relu4, pool4, pool5, flatten, linear``.
 
-    Example:
+    Examples:
         >>> sum(p.numel() for p in myrtle_cnn().parameters())
         1558026
     """

@@ -28,7 +28,7 @@ def paper_taps(model: nn.Module) -> dict[int, str]:
     Raises:
         TypeError: If the paper has no numbers for such a model.
 
-    Example:
+    Examples:
         >>> from intertwine.lab.networks import build
         >>> paper_taps(build("myrtle_cnn"))
         {3: 'relu1', 6: 'relu2', 10: 'relu3', 14: 'relu4'}

@@ -19,7 +19,7 @@ from .resnet import cifar_resnet, resnet18
 from .resnet50 import resnet50
 from .small import digits_cnn, mlp
 
-__all__ = ["Network", "build", "describe", "fit_to", "names", "parse"]
+__all__ = ["Network", "build", "describe", "fit_to", "input_shape", "names", "parse"]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ _NETWORKS = {
 def names() -> list[str]:
     """Names that ``build`` knows.
 
-    Example:
+    Examples:
         >>> "resnet20" in names()
         True
     """
@@ -86,7 +86,7 @@ def names() -> list[str]:
 def describe() -> list[Network]:
     """All built-in networks, in the order in which ``names`` lists them.
 
-    Example:
+    Examples:
         >>> [n.parameters for n in describe() if n.name == "resnet18"]
         [11173962]
     """
@@ -106,7 +106,7 @@ def build(spec: str, **arguments: Any) -> nn.Module:
     Raises:
         ValueError: If the name or an argument is unknown, given twice, or does not parse.
 
-    Example:
+    Examples:
         >>> build("mlp:widths=32-16,leaky_slope=0.1").linear2
         Linear(in_features=32, out_features=16, bias=True)
     """
@@ -131,7 +131,7 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
     Raises:
         ValueError: If the name or an argument is unknown, given twice, or does not parse.
 
-    Example:
+    Examples:
         >>> parse("myrtle_cnn:width=512,bn=false")
         ('myrtle_cnn', {'width': 512, 'bn': False})
     """
@@ -163,7 +163,7 @@ def fit_to(spec: str, shape: tuple[int, ...], classes: int) -> str:
     Returns:
         The spec, unchanged where the defaults fit.
 
-    Example:
+    Examples:
         >>> fit_to("resnet20:option=B", (3, 32, 32), 100)
         'resnet20:option=B,classes=100'
         >>> fit_to("mlp", (1, 28, 28), 10)
@@ -180,6 +180,26 @@ def fit_to(spec: str, shape: tuple[int, ...], classes: int) -> str:
     if not added:
         return spec
     return spec + (("," if parsed else ":") if ":" not in spec or parsed else "") + ",".join(added)
+
+
+def input_shape(spec: str) -> tuple[int, ...]:
+    """Shape of one input of a network, as its arguments say.
+
+    Args:
+        spec: See ``build``.
+
+    Returns:
+        ``(C, H, W)``, or the ``shape`` of an ``mlp``.
+
+    Examples:
+        >>> input_shape("resnet20:channels=1"), input_shape("mlp:shape=3-28-28")
+        ((1, 32, 32), (3, 28, 28))
+    """
+    name, given = parse(spec)
+    usual = _NETWORKS[name].input_shape
+    size = given.get("size")
+    sides = usual[1:] if size is None else (size,) * len(usual[1:])
+    return tuple(given.get("shape", (given.get("channels", usual[0]), *sides)))
 
 
 def _check_argument(network: Network, key: str) -> None:

@@ -139,7 +139,7 @@ def cifar_resnet(
     Raises:
         ValueError: If the depth is not 6k + 2 with k >= 1.
 
-    Example:
+    Examples:
         >>> sum(p.numel() for p in cifar_resnet(20).parameters())
         269722
     """
@@ -164,7 +164,7 @@ def resnet18(classes: int = 10, channels: int = 3, width: int = 64, leaky_slope:
     Returns:
         The network, initialised by He's normal rule.
 
-    Example:
+    Examples:
         >>> sum(p.numel() for p in resnet18().parameters())
         11173962
     """

@@ -130,7 +130,7 @@ def resnet50(
     Raises:
         ValueError: If a stage has no block.
 
-    Example:
+    Examples:
         >>> import torch
         >>> with torch.device("meta"):
         ...     print(sum(p.numel() for p in resnet50().parameters()))

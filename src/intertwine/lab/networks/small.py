@@ -29,7 +29,7 @@ def mlp(
     Returns:
         ``flatten, linear1, [bn1,] relu1, ..., linear`` as a flat ``nn.Sequential``.
 
-    Example:
+    Examples:
         >>> sum(p.numel() for p in mlp().parameters())
         8970
     """
@@ -61,7 +61,7 @@ def digits_cnn(
         ``conv1, bn1, relu1, conv2, bn2, relu2, pool2, conv3, bn3, relu3, pool3, flatten, linear`` as a flat
         ``nn.Sequential``.
 
-    Example:
+    Examples:
         >>> sum(p.numel() for p in digits_cnn().parameters())
         24170
     """

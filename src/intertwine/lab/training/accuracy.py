@@ -23,7 +23,7 @@ def accuracy(model: nn.Module, loader: Iterable[Any], device: str | torch.device
     Raises:
         ValueError: If the loader is empty.
 
-    Example:
+    Examples:
         >>> batches = [(torch.eye(3), torch.tensor([0, 1, 0]))]
         >>> accuracy(nn.Identity(), batches)
         0.667
@@ -58,7 +58,7 @@ def choose_device(device: str | torch.device = "auto") -> torch.device:
         The device.
 
     Raises:
-        ValueError: If it is no device, or CUDA is asked for and there is none.
+        ValueError: If it is no device, or none that this machine has.
     """
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -68,4 +68,10 @@ def choose_device(device: str | torch.device = "auto") -> torch.device:
         raise ValueError(f"device must be auto, cpu, cuda or another torch device. Got {device!r} ({error}).") from None
     if chosen.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device must be one that this machine has. Got {str(chosen)!r}, and CUDA is not available.")
+    try:
+        torch.zeros(1, device=chosen).tolist()  # the meta device gives tensors, but no numbers
+    except (RuntimeError, AssertionError, NotImplementedError):
+        raise ValueError(
+            f"device must be one that this machine has. Got {str(chosen)!r}, which does not compute here."
+        ) from None
     return chosen

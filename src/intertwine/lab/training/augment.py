@@ -23,7 +23,7 @@ def augment(x: Tensor, translate: int, flip: bool, generator: torch.Generator | 
     Raises:
         ValueError: If ``x`` is no batch of images.
 
-    Example:
+    Examples:
         >>> augment(torch.ones(8, 3, 5, 5), translate=2, flip=True).shape
         torch.Size([8, 3, 5, 5])
     """

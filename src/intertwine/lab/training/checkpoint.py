@@ -28,7 +28,7 @@ def _versions() -> dict[str, str]:
 class Card(BaseModel):
     """What a checkpoint is and where it came from.
 
-    Args:
+    Attributes:
         architecture: What ``networks.build`` was given, with every argument that is not a default; or a class name.
         data: Name of the data set.
         seed: Of the initial weights, the order of examples and the augmentation.

@@ -25,7 +25,7 @@ def mix(x: Tensor, labels: Tensor, classes: int, mixup: float, cutmix: float) ->
     Returns:
         Mixed inputs, and targets ``(N, classes)`` that sum to 1. Random numbers are torch's global ones.
 
-    Example:
+    Examples:
         >>> x, t = mix(torch.rand(4, 3, 8, 8), torch.tensor([0, 1, 2, 0]), classes=3, mixup=0.8, cutmix=1.0)
         >>> x.shape, t.sum(dim=1)
         (torch.Size([4, 3, 8, 8]), tensor([1., 1., 1., 1.]))

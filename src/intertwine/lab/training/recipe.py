@@ -75,7 +75,7 @@ class Recipe:
     def rate(self, step: int, steps_per_epoch: int) -> float:
         """Learning rate of a step, counted from 0.
 
-        Example:
+        Examples:
             >>> [Recipe().rate(epoch * 100, 100) for epoch in (0, 9, 10, 49)]
             [0.001, 0.001, 0.0005, 6.25e-05]
         """
@@ -101,7 +101,7 @@ class Recipe:
         Raises:
             TypeError: If there is no such setting.
 
-        Example:
+        Examples:
             >>> Recipe().but(epochs=3).epochs
             3
         """
@@ -145,7 +145,7 @@ def recipe_for(shape: tuple[int, ...]) -> Recipe:
     Returns:
         One of ``RECIPES``.
 
-    Example:
+    Examples:
         >>> recipe_for((3, 32, 32)) == RECIPES["paper"]
         True
     """

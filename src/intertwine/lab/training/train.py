@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..._io import read_tensors
+from ..._io import check_writable, read_tensors
 from ..data import Batches, DataSplits, load
 from ..networks import build, fit_to
 from .accuracy import accuracy, choose_device
@@ -77,7 +77,7 @@ def train(
     Returns:
         The trained model with its card and history.
 
-    Example:
+    Examples:
         >>> run = train("digits_cnn:width=8", "digits", RECIPES["digits"].but(epochs=3), progress=False)
         >>> run.card.metrics["test_accuracy"] > 0.8
         True
@@ -137,7 +137,7 @@ def _check_path(out: str | Path | None) -> Path | None:
     path = Path(out)
     if path.suffix != ".safetensors":
         raise ValueError(f"out must end in .safetensors. Got {str(path)!r}.")
-    return path
+    return check_writable(path, "out")
 
 
 def _prepare(model: nn.Module | str, data: DataSplits, seed: int, name: str | None) -> tuple[str, nn.Module]:
