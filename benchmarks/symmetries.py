@@ -4,8 +4,8 @@ One command fills the table in ``docs/benchmarks.md``::
 
     python benchmarks/symmetries.py --write
 
-``python benchmarks/symmetries.py --quick`` runs ten small ones and the full-size ones. Errors are relative, the worst of
-five random elements for each of permutation, scale, sign and linear separately, in float64 unless the model's own code casts down.
+``--quick`` runs ten small ones and the full-size ones. Errors are relative, the worst of five random elements for each of
+permutation, scale, sign and linear separately, in float64 unless the model's own code casts down.
 """
 
 import argparse
@@ -85,8 +85,14 @@ def small_models(quick: bool) -> Iterator[tuple[str, nn.Module, tuple | dict]]:
 
 def large_models() -> Iterator[tuple[str, nn.Module, tuple | dict]]:
     """Full-size configurations on the meta device: found without weights."""
-    from transformers import LlamaConfig, LlamaForCausalLM, ResNetConfig, ResNetForImageClassification
-    from transformers import ViTConfig, ViTForImageClassification
+    from transformers import (
+        LlamaConfig,
+        LlamaForCausalLM,
+        ResNetConfig,
+        ResNetForImageClassification,
+        ViTConfig,
+        ViTForImageClassification,
+    )
 
     with torch.device("meta"):
         image = {"pixel_values": torch.empty(2, 3, 224, 224)}

@@ -2,7 +2,7 @@
 
 Importing the package is cheap: every public name below loads its room when it is first used.
 
-Example:
+Examples:
     >>> import intertwine as iw
     >>> iw.intertwiner("relu", n=3).group
     PositiveMonomial(3)

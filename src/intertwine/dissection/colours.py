@@ -35,7 +35,7 @@ def name_colours(image: Tensor) -> Tensor:
     Raises:
         ValueError: If the image is not ``(3, H, W)`` in ``uint8``.
 
-    Example:
+    Examples:
         >>> pixels = torch.tensor([[255, 0, 0], [0, 0, 255], [120, 70, 20]], dtype=torch.uint8).T[:, None]
         >>> [COLOURS[i] for i in name_colours(pixels)[0]]
         ['red', 'blue', 'brown']

@@ -199,7 +199,7 @@ class TensorConcepts(ConceptSet):
         image_labels: ``(N, J)``: concepts of whole images, if there are any.
         name: For reports.
 
-    Example:
+    Examples:
         >>> images = torch.zeros(4, 3, 8, 8, dtype=torch.uint8)
         >>> labels = torch.randint(-1, 2, (4, 8, 8))
         >>> TensorConcepts(images, labels, ["sky", Concept("red", "colour")])

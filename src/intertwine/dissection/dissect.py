@@ -87,7 +87,7 @@ def dissect(
     Returns:
         The findings.
 
-    Example:
+    Examples:
         >>> from intertwine.dissection import TensorConcepts
         >>> images = torch.randint(0, 256, (40, 3, 8, 8), dtype=torch.uint8, generator=torch.manual_seed(0))
         >>> labels = torch.where(images[:, 2] > 250, 0, -1)          # "very blue" pixels

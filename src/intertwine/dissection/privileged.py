@@ -132,7 +132,7 @@ def predict(model: nn.Module, layer: str, example: Any) -> str:
     Returns:
         A sentence.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 5, 1), nn.Conv2d(5, 2, 1))
         >>> images = torch.rand(2, 3, 8, 8)
         >>> predict(model, "1", images)

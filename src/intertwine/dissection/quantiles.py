@@ -56,7 +56,7 @@ class TopSketch:
         capacity: Values that each buffer of a unit holds; an even number, at least 4. Memory is about
             ``U * capacity * log2(n / capacity)`` values.
 
-    Example:
+    Examples:
         >>> sketch = TopSketch(units=1, capacity=64)
         >>> for part in torch.arange(1000.0).flip(0).reshape(10, 1, 100):
         ...     sketch.update(part)

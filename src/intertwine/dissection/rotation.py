@@ -32,7 +32,7 @@ class Rotation:
         second: The vectors ``v_k`` as columns, ``(n, m)``.
         angles: The angles ``t_k`` in [-pi, pi], ``(m,)``.
 
-    Example:
+    Examples:
         >>> quarter = Rotation.of(torch.tensor([[0.0, -1.0], [1.0, 0.0]]))
         >>> (quarter.angles.abs() / torch.pi).tolist()
         [0.5]
@@ -125,7 +125,7 @@ def random_rotation(n: int, generator: torch.Generator | None = None) -> Tensor:
     Raises:
         ValueError: If ``n`` is not positive.
 
-    Example:
+    Examples:
         >>> q = random_rotation(5, torch.Generator().manual_seed(0))
         >>> torch.allclose(q @ q.T, torch.eye(5, dtype=torch.float64)), round(float(torch.linalg.det(q)), 6)
         (True, 1.0)

@@ -189,7 +189,7 @@ def named_activation(text: str) -> Activation:
     Raises:
         ValueError: If the name is unknown or the parameters do not fit.
 
-    Example:
+    Examples:
         >>> named_activation("leaky_relu:-1").homogeneity.parity
         'even'
     """

@@ -61,7 +61,7 @@ def rank_dim(n: int, rank: int) -> int:
 def log_count_g_relu(n: int, eps: float, bound: float) -> float:
     """``log #G_ReLU = log n! + n log M`` (v2 E.29).
 
-    Example:
+    Examples:
         >>> round(log_count_g_relu(64, eps=2**-10, bound=1.0), 2)
         693.14
     """
@@ -71,7 +71,7 @@ def log_count_g_relu(n: int, eps: float, bound: float) -> float:
 def log_count_rank(n: int, rank: int, eps: float, bound: float) -> float:
     """``log #rank_r = (2 n r - r^2) log M`` (v2 E.30-E.32).
 
-    Example:
+    Examples:
         >>> round(log_count_rank(64, 1, eps=2**-10, bound=1.0), 2)
         968.34
     """
@@ -81,7 +81,7 @@ def log_count_rank(n: int, rank: int, eps: float, bound: float) -> float:
 def rank_outnumbers(n: int, rank: int, eps: float, bound: float) -> bool:
     """Whether the rank-r matrices are at least as many as G_ReLU on this grid (v2 E.38-E.43 with the exact ``log n!``).
 
-    Example:
+    Examples:
         >>> rank_outnumbers(64, 1, eps=2**-10, bound=1.0)
         True
     """
@@ -100,7 +100,7 @@ def threshold(n: int, rank: int = 1) -> float:
     Returns:
         The threshold on ``M``.
 
-    Example:
+    Examples:
         >>> round(threshold(64, 1), 1), round(threshold(64, 2), 1)
         (26.0, 3.0)
     """

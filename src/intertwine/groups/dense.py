@@ -106,7 +106,7 @@ class DenseGroup(Group):
 class Orthogonal(DenseGroup):
     """Orthogonal matrices ``A A^T = 1``; rotations only (determinant 1) where ``special``.
 
-    Example:
+    Examples:
         >>> q = Orthogonal(4).random(generator=0)
         >>> (q @ ~q).allclose(Orthogonal(4).identity())
         True

@@ -42,7 +42,7 @@ def gelu_error(a: float | Tensor) -> Tensor:
         The errors in float64, of the shape of ``a``; absolute rounding error below 2e-8 ``|a|`` (near ``a = 1``,
         where terms cancel).
 
-    Example:
+    Examples:
         >>> [round(float(e), 4) for e in gelu_error(torch.tensor([0.25, 0.5, 1.0, 2.0, 4.0, 10.0]))]
         [0.065, 0.0687, 0.0, 0.1767, 0.4762, 1.2611]
     """

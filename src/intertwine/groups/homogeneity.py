@@ -29,7 +29,7 @@ class Homogeneity:
         degree: ``d`` where ``sigma(a x) = a^d sigma(x)`` for every ``a > 0``; ``None`` where there is none.
         parity: ``"odd"`` where ``sigma(-x) = -sigma(x)``, ``"even"`` where ``sigma(-x) = sigma(x)``.
 
-    Example:
+    Examples:
         >>> relu = Homogeneity("nonlinear", degree=Fraction(1))
         >>> relu.group(3), float(relu.phi_scale(2.0))
         (PositiveMonomial(3), 2.0)

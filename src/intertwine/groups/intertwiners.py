@@ -187,7 +187,7 @@ def classify(activation: str | nn.Module | Callable[..., Any]) -> Homogeneity:
     Raises:
         ValueError: If a name is unknown, or a measured function is not a scalar activation.
 
-    Example:
+    Examples:
         >>> classify("tanh").parity, classify(lambda x: x**3).degree
         ('odd', Fraction(3, 1))
     """  # noqa: DOC502 - raised by the lookup or the measurement
@@ -213,7 +213,7 @@ def intertwiner(
     Raises:
         ValueError: If a name is unknown, the function is constant or not a scalar activation, or ``n`` is not positive.
 
-    Example:
+    Examples:
         >>> intertwiner(nn.LeakyReLU(0.1), n=3).group
         PositiveMonomial(3)
         >>> mine = intertwiner(lambda x: x * torch.tanh(x), n=3)
@@ -252,7 +252,7 @@ def table(names: tuple[str, ...] | None = None) -> list[TableRow]:
     Returns:
         One row per activation.
 
-    Example:
+    Examples:
         >>> table(("relu", "rbf"))[1]
         TableRow(activation='rbf', group='matrices P D, D with entries -1 and 1', phi='abs(A)', how='known')
     """

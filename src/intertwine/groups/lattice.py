@@ -51,7 +51,7 @@ def named(name: str, n: int) -> Group:
     Raises:
         ValueError: If the name is unknown.
 
-    Example:
+    Examples:
         >>> named("g_relu", 64)
         PositiveMonomial(64)
     """
@@ -71,7 +71,7 @@ def is_subgroup(inner: Group, outer: Group) -> bool:
     Returns:
         The answer; for products and wreath products by blocks, and ``False`` where the kinds do not tell.
 
-    Example:
+    Examples:
         >>> is_subgroup(Permutation(3), Orthogonal(3)), is_subgroup(PositiveMonomial(3), Orthogonal(3))
         (True, False)
     """
@@ -102,7 +102,7 @@ def is_subgroup(inner: Group, outer: Group) -> bool:
 def next_larger(group: Group) -> tuple[Group, ...]:
     """The groups of this library just above ``group``: what must break an invariance that is exactly ``group``'s.
 
-    Example:
+    Examples:
         >>> next_larger(SignedPermutation(4))
         (Monomial(4), Orthogonal(4))
     """
@@ -122,7 +122,7 @@ def join(a: Group, b: Group) -> Group:
     Raises:
         ValueError: If they act on different numbers of channels.
 
-    Example:
+    Examples:
         >>> join(SignedPermutation(2), PositiveMonomial(2))
         Monomial(2)
     """

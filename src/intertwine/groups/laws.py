@@ -47,7 +47,7 @@ def identity_image_is_invertible(sigma: ScalarFunction, n: int) -> bool:
     Returns:
         The answer.
 
-    Example:
+    Examples:
         >>> identity_image_is_invertible(torch.relu, 3), identity_image_is_invertible(lambda x: x * 0 + 2, 3)
         (True, False)
         >>> identity_image_is_invertible(lambda x: x * 0 + 2, 1)  # where the printed condition fails
@@ -72,7 +72,7 @@ def phi_by_definition(sigma: ScalarFunction, matrix: Tensor, at: float = 1.0) ->
     Raises:
         ValueError: If ``sigma(t I)`` is not invertible.
 
-    Example:
+    Examples:
         >>> a = torch.tensor([[0.0, 2.0], [1.0, 0.0]], dtype=torch.float64)
         >>> phi_by_definition(torch.square, a)
         tensor([[0., 4.],
@@ -101,7 +101,7 @@ def equivariance_gap(sigma: ScalarFunction, a: Tensor, b: Tensor, x: Tensor | No
     Returns:
         About 1e-15 where ``sigma A = B sigma``.
 
-    Example:
+    Examples:
         >>> a = torch.diag(torch.tensor([2.0, -1.0], dtype=torch.float64))
         >>> equivariance_gap(torch.relu, a.abs(), a.abs()) < 1e-14, equivariance_gap(torch.relu, a, a) > 0.1
         (True, True)

@@ -60,7 +60,7 @@ def measure(activation: Callable[..., Any], tolerance: float = TOLERANCE) -> Mea
     Raises:
         ValueError: If the function is not finite on at least 60 % of the grid.
 
-    Example:
+    Examples:
         >>> found = measure(lambda x: x * x.abs())
         >>> found.homogeneity, found.residual < 1e-12
         (Homogeneity(kind='nonlinear', degree=Fraction(2, 1), parity='odd'), True)

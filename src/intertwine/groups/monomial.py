@@ -268,7 +268,7 @@ class Trivial(MonomialGroup):
 class Permutation(MonomialGroup):
     """Permutation matrices: the group of sigmoid, GELU, SiLU and most smooth activations.
 
-    Example:
+    Examples:
         >>> g = Permutation(3).element([2, 0, 1])
         >>> g.apply(torch.tensor([10.0, 11.0, 12.0]), dim=0)
         tensor([12., 10., 11.])
@@ -316,7 +316,7 @@ class SignedPermutation(MonomialGroup):
 class PositiveMonomial(MonomialGroup):
     """Matrices ``P D`` with ``D`` positive: G_ReLU, the intertwiner group of ReLU and LeakyReLU (paper 1, Table 1).
 
-    Example:
+    Examples:
         >>> g = PositiveMonomial(2).element([1, 0], [2.0, 0.5])
         >>> x = torch.tensor([[3.0, -4.0]])
         >>> torch.equal(torch.relu(g.apply(x)), g.apply(torch.relu(x)))

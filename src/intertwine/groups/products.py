@@ -77,7 +77,7 @@ class Product(Group):
     Args:
         *factors: The groups, first block first.
 
-    Example:
+    Examples:
         >>> from intertwine.groups import Permutation, PositiveMonomial
         >>> g = Product(Permutation(2), PositiveMonomial(3))
         >>> g.n, g.dim
@@ -191,7 +191,7 @@ class Wreath(Group):
         base: The group of one block.
         k: Number of blocks.
 
-    Example:
+    Examples:
         >>> from intertwine.groups import Orthogonal
         >>> Wreath(Orthogonal(4), 3).dim
         18

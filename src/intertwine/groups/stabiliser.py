@@ -25,7 +25,7 @@ def stabilises_rays(matrix: Tensor, rays: Tensor | None = None, tol: float = 1e-
     Raises:
         ValueError: If a ray is zero.
 
-    Example:
+    Examples:
         >>> swap_and_scale = torch.tensor([[0.0, 2.0], [3.0, 0.0]])
         >>> stabilises_rays(swap_and_scale), stabilises_rays(-swap_and_scale)
         (True, False)

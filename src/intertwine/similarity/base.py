@@ -44,7 +44,7 @@ class Measure(ABC, Generic[P]):
 
     Concrete measures are small frozen dataclasses, so that they compare, print and can be kept in results.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from intertwine import similarity
         >>> cka = similarity.measure("linear_cka")

@@ -181,7 +181,7 @@ def cka(
         ValueError: If they hold NaN or infinities, fewer than 4 examples, not the same number of them, or nothing that
             tells them apart; or the kernel or the estimator is unknown.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from intertwine.similarity import cka
         >>> g = torch.Generator().manual_seed(0)

@@ -93,7 +93,7 @@ def compare(
         ValueError: If an option is out of range, the loader is empty, fewer than 4 examples come, a layer is unknown or
             never runs, features are not finite, or the memory does not suffice.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from torch import nn
         >>> _ = torch.manual_seed(0)

@@ -21,7 +21,7 @@ def common_space(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
     coarser one, axis by axis. Tokens and a map of as many positions are matched in row-major order; for any other
     difference in the number of axes (a vector against a map) space is averaged away.
 
-    Example:
+    Examples:
         >>> common_space((32, 32), (16, 16)), common_space((8, 8), ()), common_space((64,), (8, 8))
         ((16, 16), (), (64,))
     """

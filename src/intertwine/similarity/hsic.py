@@ -41,7 +41,7 @@ def hsic(k: Tensor, l: Tensor, estimator: str = "unbiased") -> float:
         Song, Smola, Gretton, Bedo, Borgwardt, "Feature selection via dependence maximization", JMLR 2012.
         Nguyen, Raghu, Kornblith, "Do wide and deep networks learn the same things?", ICLR 2021, eq. 3.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from intertwine.similarity import hsic
         >>> x = torch.eye(6, dtype=torch.float64)[:, :2]

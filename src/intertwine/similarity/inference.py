@@ -85,7 +85,7 @@ def infer(
     Raises:
         ValueError: If the features are refused by the measure, fewer than 8, or there are too few shuffles or draws.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from intertwine.similarity.inference import infer
         >>> g = torch.Generator().manual_seed(0)
@@ -256,7 +256,7 @@ def student_t(level: float, freedom: float) -> float:
     Returns:
         ``t``.
 
-    Example:
+    Examples:
         >>> round(student_t(0.95, 19), 3), round(student_t(0.95, 9.5), 3)
         (2.093, 2.244)
     """

@@ -61,7 +61,7 @@ def linear_gram(x: Tensor, scale: Tensor | None = None, dtype: torch.dtype | Non
     Returns:
         ``(N, N)``.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from intertwine.similarity.linear import linear_gram
         >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
@@ -84,7 +84,7 @@ def linear_gram(x: Tensor, scale: Tensor | None = None, dtype: torch.dtype | Non
 def unit_scale(sizes: Tensor) -> Tensor:
     """The power of 2 that brings the largest of some sizes to 1 or a little below; changes no digit of a product.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from intertwine.similarity.linear import unit_scale
         >>> float(unit_scale(torch.tensor([3.0, 5.0])))

@@ -29,7 +29,7 @@ def location_cost(n: int, positions: int, channels: int) -> float:
     Returns:
         The count.
 
-    Example:
+    Examples:
         >>> from intertwine.similarity import location_cost
         >>> f"{location_cost(10_000, 32 * 32, 64):.1e}"  # the paper's validation set at an early layer
         '6.7e+15'
@@ -72,7 +72,7 @@ def location_cka(
         ValueError: If the kernel is unknown, positions differ, the cost exceeds the budget, there are fewer than 4
             locations, or a side is constant.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from intertwine.similarity import location_cka
         >>> x = torch.randn(20, 8, 4, 4, generator=torch.Generator().manual_seed(0))

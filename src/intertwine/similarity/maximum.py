@@ -66,7 +66,7 @@ def max_gram(
     Returns:
         ``(N, N)`` in float32, or float64 for float64 features.
 
-    Example:
+    Examples:
         The counterexample of the paper (v2 E.44): this Gram matrix has a negative direction.
 
         >>> import torch

@@ -68,7 +68,7 @@ def minibatch_cka(
     Raises:
         ValueError: If ``group`` is less than 4, ``confidence`` not between 0 and 1, or there are fewer than 4 examples.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from torch import nn
         >>> net = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3), nn.ReLU())

@@ -160,7 +160,7 @@ def procrustes(x: Tensor, y: Tensor, group: str = "orthogonal", *, center: bool 
         ValueError: If they hold NaN or infinities, fewer than 4 examples, not the same number of them, different
             spatial sizes, or nothing that tells examples apart; or the group is unknown.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from intertwine.similarity import procrustes
         >>> x = torch.randn(100, 10, generator=torch.Generator().manual_seed(0)).relu()

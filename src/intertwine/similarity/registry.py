@@ -42,7 +42,7 @@ def measure(name: str | Measure[Any]) -> Measure[Any]:
     Raises:
         ValueError: If no measure has this name.
 
-    Example:
+    Examples:
         >>> from intertwine import similarity
         >>> similarity.measure("g_relu_procrustes").group
         'positive monomial maps (permutations times positive scales per channel)'

@@ -192,7 +192,7 @@ def parse_memory(memory: int | str | None) -> int:
     Raises:
         ValueError: If it is neither, or not positive.
 
-    Example:
+    Examples:
         >>> parse_memory("1.5 GB"), parse_memory(1024)
         (1500000000, 1024)
     """

@@ -45,7 +45,7 @@ def collect(
         ValueError: If the loader is empty, ``max_examples`` is less than 1, or the features of a layer change shape
             between batches.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from torch import nn
         >>> model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2))

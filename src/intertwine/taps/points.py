@@ -87,7 +87,7 @@ def layers(
     Returns:
         The points.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from torch import nn
         >>> relu = nn.ReLU()

@@ -39,7 +39,7 @@ class Tapped:
     Attributes:
         points: The chosen points; known from the first batch on.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from torch import nn
         >>> model = nn.Sequential(nn.Linear(3, 5), nn.ReLU(inplace=True))

@@ -144,7 +144,7 @@ def decode_runs(counts: Sequence[int] | str | bytes, shape: tuple[int, int]) -> 
     Raises:
         ValueError: If the runs do not cover the mask exactly.
 
-    Example:
+    Examples:
         >>> decode_runs([1, 2, 1], (2, 2)).astype(int)
         array([[0, 1],
                [1, 0]])

@@ -39,7 +39,7 @@ def load_concepts(
     Raises:
         ValueError: If the form is unknown, or an option does not belong to it.
 
-    Example:
+    Examples:
         >>> load_concepts("generated", images=20)
         GeneratedConcepts('generated', 20 images, 10 texture, 8 colour, 7 shape, 6 object)
     """

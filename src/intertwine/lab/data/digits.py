@@ -10,7 +10,7 @@ __all__ = ["load_digits"]
 def load_digits() -> DataSplits:
     """Load scikit-learn's digits, 0 to 1, as 1,295 training, 143 validation and 359 test examples, stratified.
 
-    Example:
+    Examples:
         >>> load_digits()
         DataSplits('digits', train=1295, validation=143, test=359, shape=(1, 8, 8), classes=10)
     """

@@ -25,7 +25,7 @@ def load(spec: str = "digits") -> DataSplits:
     Raises:
         ValueError: If the form is unknown, or a path is missing or given where none belongs.
 
-    Example:
+    Examples:
         >>> load("digits").classes[:3]
         ('0', '1', '2')
     """

@@ -142,7 +142,7 @@ class DataSplits:
         Raises:
             ValueError: If a size is below 1.
 
-        Example:
+        Examples:
             >>> from intertwine.lab import data
             >>> inputs, labels = next(iter(data.load("digits").loader("test", batch_size=32)))
             >>> inputs.shape, labels.shape
@@ -190,7 +190,7 @@ def make_splits(
         DataError: If a split is empty or of another shape. So too, by the checks on labels, if a label is out of range
             or there are fewer than two classes.
 
-    Example:
+    Examples:
         >>> x, y = torch.rand(40, 1, 4, 4), torch.arange(40) % 2
         >>> make_splits("noise", Split(x, y))
         DataSplits('noise', train=28, validation=4, test=8, shape=(1, 4, 4), classes=2)

@@ -86,7 +86,7 @@ class GeneratedConcepts(ConceptSet):
     Raises:
         ValueError: If there is no image, or it is smaller than 16 pixels.
 
-    Example:
+    Examples:
         >>> concepts = GeneratedConcepts(images=3)
         >>> concepts
         GeneratedConcepts('generated', 3 images, 10 texture, 8 colour, 7 shape, 6 object)

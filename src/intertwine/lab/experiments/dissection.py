@@ -116,7 +116,7 @@ def dense_targets(labels: Tensor, concepts: int, size: tuple[int, int]) -> Tenso
     Returns:
         ``(B, C, *size)`` in float32.
 
-    Example:
+    Examples:
         >>> dense_targets(torch.tensor([[[[0, -1], [0, 1]]]]), 2, (1, 2))[0, :, 0]
         tensor([[1.0000, 0.0000],
                 [0.0000, 0.5000]])
