@@ -88,6 +88,16 @@ def test_memory_changes_nothing():
     equal(iw.gates.neural_tangent_kernel(model, x, memory=1.0, method="jacobian"), expected)
 
 
+def test_blocks_of_channels_never_skip_one(monkeypatch):
+    """Groups of three channels, done two at a time."""
+    monkeypatch.setattr("intertwine.gates.tangent_kernel._examples_at_once", lambda *_: 100)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(2, 6, 3, groups=2), nn.ReLU(), nn.Flatten(), nn.Linear(24, 2)).double()
+    x = torch.randn(4, 2, 4, 4, dtype=torch.float64)
+    row = 2 * (4 + 4) * 9 * 8
+    equal(iw.gates.neural_tangent_kernel(model, x, memory=2 * 2 * row), oracle(model, x, x))
+
+
 def test_some_of_the_parameters():
     model, x = odd()
     names = ["twice.weight", "norm.bias", "scale"]

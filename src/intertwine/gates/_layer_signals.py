@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ class Layer:
 
     Attributes:
         inputs: For each call ``(n, D, P)``: what the weights multiply at each position (windows unfolded).
-        signals: For each call ``(O, n, C, P)``: gradients of the outputs at the layer's own output.
+        signals: For each call ``(n, O, C, P)``: gradients of the outputs at the layer's own output.
         weight: Whether the weight is differentiated.
         bias: Whether the bias is.
         elementwise: The weight is one gain for each channel, so that ``D = C``.
@@ -48,17 +49,16 @@ class Layer:
         return sum(parts[1:], parts[0])
 
     def _bias_jacobian(self) -> Tensor:
-        return sum(s.sum(-1) for s in self.signals).transpose(0, 1)  # type: ignore[union-attr]
+        return reduce(torch.add, (s.sum(-1) for s in self.signals))
 
     def _gain_jacobian(self) -> Tensor:
-        total = sum((s * a).sum(-1) for a, s in zip(self.inputs, self.signals))
-        return total.transpose(0, 1)  # type: ignore[union-attr]
+        return reduce(torch.add, ((s * a[:, None]).sum(-1) for a, s in zip(self.inputs, self.signals)))
 
     def _ghost_is_cheaper(self, other: "Layer", kind: str) -> bool:
         """Compare operations: two Grams over pairs of positions, or per-example gradients and one Gram of them."""
         if self.groups > 1:
             return False
-        outputs, n, channels, p = self.signals[0].shape
+        n, outputs, channels, p = self.signals[0].shape
         d, m, calls = self.inputs[0].shape[1], other.inputs[0].shape[0], len(self.inputs) * len(other.inputs)
         pairs = outputs**2 if kind == "full" else outputs
         ghost = calls * n * m * p * p * (d + pairs * channels)
@@ -67,25 +67,27 @@ class Layer:
 
     def _direct(self, other: "Layer", kind: str, memory: float) -> Tensor:
         """Per-example gradients of some output channels at a time."""
-        outputs, n, channels, _ = self.signals[0].shape
+        n, outputs, channels, _ = self.signals[0].shape
         d = self.inputs[0].shape[1] // self.groups
         size = channels // self.groups
-        row = outputs * (n + other.signals[0].shape[1]) * d * self.signals[0].element_size()
+        row = outputs * (n + other.signals[0].shape[0]) * d * self.signals[0].element_size()
         step = max(1, min(size, int(memory / (2 * row))))
         total: Tensor | None = None
-        for c in range(0, channels, step):
-            stop = min(c + step, (c // size + 1) * size)
-            part = _gram(self._block(c, stop, d, size), other._block(c, stop, d, size), kind)
+        starts = [(c, g) for g in range(self.groups) for c in range(g * size, (g + 1) * size, step)]
+        for c, g in starts:
+            stop = min(c + step, (g + 1) * size)
+            block = self._block(c, stop, d, size)
+            part = _gram(block, block if other is self else other._block(c, stop, d, size), kind)
             total = part if total is None else total + part
         return torch.zeros(()) if total is None else total
 
     def _block(self, start: int, stop: int, d: int, size: int) -> Tensor:
         group = start // size
-        total = sum(
-            torch.einsum("oncp,ndp->nocd", s[:, :, start:stop], a[:, group * d : (group + 1) * d])
+        parts = (
+            s[:, :, start:stop].flatten(1, 2) @ a[:, group * d : (group + 1) * d].transpose(1, 2)
             for a, s in zip(self.inputs, self.signals)
         )
-        return total.flatten(2)  # type: ignore[union-attr]
+        return reduce(torch.add, parts).view(len(self.signals[0]), -1, (stop - start) * d)
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def record_layers(model: nn.Module, x: Tensor, outputs: int, chosen: Collection[
         signals = []
         for _, result in calls:
             grads = [g[at] if g[at] is not None else torch.zeros_like(result) for g in gradients]
-            signals.append(torch.stack([_channels_first(layers[name], g) for g in grads]))
+            signals.append(torch.stack([_channels_first(layers[name], g) for g in grads], 1))
             at += 1
         names = _covered(name, layers[name], chosen)
         covered |= names
@@ -207,11 +209,11 @@ def _gram(a: Tensor, b: Tensor, kind: str) -> Tensor:
 
 def _ghost(a: Tensor, s: Tensor, b: Tensor, t: Tensor, kind: str) -> Tensor:
     """``sum over p, q of <a_p, b_q> <s_p, t_q>``: no gradient of a weight is ever made."""
-    outputs, n, channels, p = s.shape
+    n, outputs, channels, p = s.shape
     m, q = len(b), b.shape[2]
     inputs = (a.transpose(1, 2).reshape(n * p, -1) @ b.transpose(0, 1).reshape(b.shape[1], m * q)).view(n, p, m, q)
-    left = s.permute(0, 1, 3, 2).reshape(outputs, n * p, channels)
-    right = t.permute(0, 2, 1, 3).reshape(outputs, channels, m * q)
+    left = s.permute(1, 0, 3, 2).reshape(outputs, n * p, channels)
+    right = t.permute(1, 2, 0, 3).reshape(outputs, channels, m * q)
     if kind == "full":
         grid = [[_meet(inputs, left[o] @ right[k]) for k in range(outputs)] for o in range(outputs)]
         return torch.stack([torch.stack(row, -1) for row in grid], -2)

@@ -23,7 +23,7 @@ def neural_tangent_kernel(
     kind: Kind = "full",
     method: Literal["auto", "layers", "jacobian", "products"] = "auto",
     parameters: Collection[str] | None = None,
-    memory: float = 2**28,
+    memory: float = 2**30,
 ) -> Tensor:
     """Neural tangent kernel ``<d f_o(x) / d theta, d f_p(y) / d theta>`` at the present weights (P2 section 2.1).
 
