@@ -4,8 +4,8 @@ One command fills the table in ``docs/benchmarks.md``::
 
     python benchmarks/symmetries.py --write
 
-``--quick`` runs ten small ones and the full-size ones. Errors are relative, the worst of five random elements for each of
-permutation, scale, sign and linear separately, in float64 unless the model's own code casts down.
+``--quick`` runs ten small ones and the full-size ones. Errors are relative: the worst of five random elements of each
+kind (permutation, scale, sign, linear), in float64 unless the model's own code casts down.
 """
 
 import argparse

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from .dissection import Dissection, dissect
     from .errors import IntertwineError
     from .groups import Intertwiner, intertwiner
-    from .similarity import Comparison, compare
+    from .similarity import Comparison
+    from .similarity.compare import compare
     from .symmetry import Symmetry, canonical, fingerprint, same, symmetries
     from .taps import collect
 

@@ -73,7 +73,11 @@ def write_json(path: str | Path, value: Any) -> Path:
     NaN and infinities are written as ``null``: JSON has no word for them.
     """
     text = json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False)
-    return write_atomically(path, lambda p: p.write_text(text + "\n", encoding="utf-8") and None)
+
+    def write(temporary: Path) -> None:
+        temporary.write_text(text + "\n", encoding="utf-8")
+
+    return write_atomically(path, write)
 
 
 def read_json(path: str | Path) -> Any:
