@@ -367,6 +367,27 @@ def linear_blocks_transposed():
     )  # fmt: skip
 
 
+@case(6)
+def zeros_and_a_number_per_row():
+    """Zeros to which one number is added along another axis."""
+    return Snippet(
+        lambda s, x: s.out(F.relu(s.a(x)[:, :, None] + F.pad(s.b(x), (0, 2))[:, None]) @ s.w), a=Linear(6, 4),
+        b=Linear(6, 6), w=(8, 5), out=Linear(5, 3),
+    )  # fmt: skip
+
+
+@case(6)
+def grouped_transposed_convolution_of_an_outer_sum():
+    """One space as channels and as positions: the filters of a unit do not belong to a position."""
+
+    def forward(self, x):
+        h = self.a(x)
+        y = F.conv_transpose1d(F.relu(h[:, :, None] + h[:, None]), self.w, groups=2)
+        return self.out(F.relu(y).flatten(1))
+
+    return Snippet(forward, a=Linear(6, 6), w=(6, 3, 1), out=Linear(36, 3))
+
+
 @case(5, 7)
 def shared_heads_of_one_projection():
     """Grouped queries whose keys and values are one projection: scores do not carry the head dimension."""

@@ -58,7 +58,7 @@ def added(engine: "Engine", a: Value, b: Value) -> Value:
     joined: list[Axis] = []
     for x, y in broadcast(a, b):
         if not x or not y:
-            joined.append(engine.rigid(x or y, f"one number added to all units at {engine.call.where}"))
+            joined.append(forget_zeros(engine.rigid(x or y, f"one number added to all units at {engine.call.where}")))
         else:
             joined.append(engine.equal(x, y))
     return Value(tuple(joined))

@@ -79,7 +79,7 @@ def convolution(engine: "Engine", call: Call) -> Value:
     contracted, free = (outer[1], w.axes[1]) if transposed else (w.axes[1], outer[1])
     group = engine.multiplied(inner[0], outer[0]) if groups > 1 else ()
     contract(engine, inner[1], contracted)
-    engine.met.append((*x.axes[: int(has_batch)], group, free, contracted, *w.axes[2:]))
+    engine.met.append((*x.axes[: int(has_batch)], group, free, contracted, *spatial, *w.axes[2:]))
     where = _space(engine, call, spatial, w.shape[2:])
     result = Value((*x.axes[: int(has_batch)], (*group, *free), *where), x.zero)
     bias = call.args.get("bias")

@@ -5,7 +5,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...graph import Call, Ref
-from ..terms import Axis, Flat, Segments, Slot, Value, axis_size, segments, slots
+from ..terms import Axis, Flat, Segments, Slot, Value, axis_size, forget_zeros, segments, slots
 from .registry import opaque, register_rule
 from .stacks import Stack, stack_or_value
 
@@ -155,7 +155,7 @@ def pad(engine: "Engine", call: Call) -> Value:
         if not zero:
             for j, axis in enumerate(axes):
                 if j != i:
-                    engine.rigid(axis, f"padding with a number at {call.where}")
+                    axes[j] = forget_zeros(engine.rigid(axis, f"padding with a number at {call.where}"))
         size = axis_size(axes[i])
         inside = engine.slice(axes[i], max(-low, 0), size - max(-high, 0))
         flats = [(Flat(n, zero),) if n > 0 else (Flat(0, True),) for n in (low, high)]
