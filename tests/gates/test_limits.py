@@ -3,6 +3,7 @@
 import itertools
 import math
 
+import gate_models
 import pytest
 import torch
 from torch import nn
@@ -52,6 +53,34 @@ def test_expectation_is_exact_at_every_width(gates):
         total += iw.gates.neural_tangent_kernel(network, x, kind="trace", parameters=names) / draws
     limit = 3 * 0.5**4 * iw.gates.neural_path_kernel(network, x)
     assert (total - limit).norm() < 0.1 * limit.norm()
+
+
+def mean_tangent_kernel(name, sigma, draws=600):
+    """The value network's NTK averaged over random signs, with the gates of ``name`` held fixed."""
+    x = gate_models.inputs(name, 4)
+    network = iw.gates.dgn(gate_models.make(name), regime="fixed_learnt").eval()
+    names = [f"value.{n}" for n, _ in network.value.named_parameters()]
+    total = torch.zeros(4, 4).double()
+    for seed in range(draws):
+        iw.gates.bernoulli_(network.value, sigma, seed)
+        total += iw.gates.neural_tangent_kernel(network, x, kind="per_output", parameters=names)[..., 0] / draws
+    return network, x, total
+
+
+def test_constant_of_convolutions_with_global_pooling():
+    """Theorems 3.2 and A.1: beta_cv / d_in^2, which at one sigma for all layers is d sigma^(2 (d - 1)) / d_in^2."""
+    network, x, mean = mean_tangent_kernel("conv 2d GAP", sigma := 0.6)
+    layers, positions = 4, 9
+    limit = layers * sigma ** (2 * (layers - 1)) / positions**2 * iw.gates.neural_path_kernel(network, x)
+    assert (mean - limit).norm() < 0.12 * limit.norm()
+
+
+def test_constants_of_residual_sub_networks():
+    """Theorems 3.3 and B.1, with the corrected exponent."""
+    network, x, mean = mean_tangent_kernel("residual, ReLU inside", sigma := 0.6)
+    a, b, c, d, last = network.gates(x)
+    limit = iw.gates.ensemble_tangent_kernel(x, [last], [[a, b], [c, d]], sigma=sigma, depth=2, outer_depth=2)
+    assert (mean - limit).norm() < 0.12 * limit.norm()
 
 
 class NTKLinear(nn.Module):
