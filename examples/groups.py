@@ -14,7 +14,8 @@ def bent(x: torch.Tensor) -> torch.Tensor:
 
 for activation in (nn.ReLU(), nn.LeakyReLU(-1.0), nn.Tanh(), nn.GELU(), "swiglu", bent):
     found = iw.intertwiner(activation, n=8)
-    print(f"{activation!s:32.32} {found.group!r:22} {found.how:9} residual {found.residual:.0e}")
+    name = getattr(activation, "__name__", str(activation))
+    print(f"{name:32} {found.group!r:22} {found.how:9} residual {found.residual:.0e}")
 
 # A random element of ReLU's group passes through ReLU; a random rotation does not.
 x = torch.randn(100, 8, dtype=torch.float64)

@@ -52,6 +52,15 @@ def test_long_names_are_cut_in_the_middle_before_they_are_escaped():
     assert cut == "&lt;" * 5 + "…" + "&lt;" * 4
 
 
+def test_long_names_keep_what_tells_them_apart():
+    names = [f"vit.encoder.layers.{k}.mlp.activation_fn" for k in range(12)]
+    shown = bars(names, {"A": [0] * 12}).spec["layout"]["xaxis"]["ticktext"]
+    assert shown[:2] == ["…0.mlp.activation_fn", "…1.mlp.activation_fn"]
+    assert len(set(shown)) == 12
+    assert bars(names[:1], {"A": [0]}).spec["layout"]["xaxis"]["ticktext"] == ["vit.encode…vation_fn"]
+    assert bars(["a.b", "a.c"], {"A": [0, 0]}).spec["layout"]["xaxis"]["ticktext"] == ["a.b", "a.c"]
+
+
 def test_dollar_signs_are_no_formula():
     assert "$" not in label("$x$")
 

@@ -270,14 +270,26 @@ def _names_axis(names: Sequence[str]) -> dict[str, Any]:
     # A linear axis with names as ticks: a layer called "0" is no number there, and equal names stay apart.
     step = -(-len(names) // _TICKS)
     places = list(range(0, len(names), max(step, 1)))
+    short = _without_shared_path(names)
     return {
         "tickmode": "array",
         "tickvals": places,
-        "ticktext": [label(names[i], _LONGEST) for i in places],
+        "ticktext": [label(short[i], _LONGEST) for i in places],
         "range": [-0.5, len(names) - 0.5],
         "zeroline": False,
         "automargin": True,
     }
+
+
+def _without_shared_path(names: Sequence[str]) -> Sequence[str]:
+    # What all names begin with tells nothing, and cutting long names in the middle would take what does: the number.
+    if max(map(len, names), default=0) <= _LONGEST or len(set(names)) < 2:
+        return names
+    paths = [name.split(".") for name in names]
+    shared = 0
+    while all(len(path) > shared + 1 and path[shared] == paths[0][shared] for path in paths):
+        shared += 1
+    return ["…" + ".".join(path[shared:]) for path in paths] if shared else names
 
 
 def _y_range(series: Sequence[Series], limits: tuple[float, float] | None) -> dict[str, Any]:
