@@ -2,6 +2,7 @@
 
 import functools
 import math
+import re
 from fractions import Fraction
 
 import pytest
@@ -27,6 +28,12 @@ from intertwine.groups import (
 from intertwine.groups.activations import RULE_NAMES, known_activation, named_activation
 from intertwine.groups.laws import equivariance_gap, phi_by_definition
 from intertwine.groups.measured import measure
+
+
+def label(value):
+    """A test's name without memory addresses, which differ between workers."""
+    return re.sub(r" at 0x[0-9a-f]+| of type object", "", str(value))
+
 
 NAMES = [
     *RULE_NAMES,
@@ -221,7 +228,7 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("function", FUNCTIONS, ids=str)
+@pytest.mark.parametrize("function", FUNCTIONS, ids=label)
 def test_torch_functions_are_known(function):
     found = intertwiner(function, 3)
     assert type(found.group) is FUNCTIONS[function] and found.how == "known"
@@ -309,7 +316,7 @@ def test_the_papers_table_is_computed():
         (F.dropout, "deterministic"),
         (lambda x: x[:1], "return the shape it gets"),
     ],
-    ids=str,
+    ids=label,
 )
 def test_what_is_no_activation_is_refused(activation, message):
     with pytest.raises(ValueError, match=message):
