@@ -189,7 +189,7 @@ def _finished(path: Path, model: nn.Module, settings: dict[str, Any]) -> Trainin
         held = f"{card.architecture} of seed {card.seed}" if card else f"weights without {card_path(path).name}"
         raise ValueError(
             f"out must be a new path, or of a run with the same settings. Got {str(path)!r}, which holds {held}. "
-            "Choose another path, or pass resume=False to replace it."
+            "Choose another path, or pass resume=False (--restart) to replace it."
         )
     load_weights(model, read_tensors(path), repr(str(path)), card.architecture)
     return Training(model.eval(), card, [], path)
