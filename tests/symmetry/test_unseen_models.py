@@ -70,11 +70,6 @@ def found(name: str):
     return sym
 
 
-@pytest.mark.parametrize("name", [])
-def test_what_is_found_holds(name):
-    found(name)
-
-
 # ---- zeros that do not stay zero: an operation after padding or concatenation with zeros
 
 
@@ -406,3 +401,45 @@ def test_drawn_at_random(name):
     sym = found(name)
     linear = {s.name for s in sym.spaces if s.linear != "none"}
     assert not any(linear & set(s.parents) for s in sym.spaces)  # else two elements would not compose to a third
+
+
+@pytest.mark.parametrize("activation", [F.hardswish, F.logsigmoid])
+def test_pointwise_functions_without_a_tag(activation):
+    CASES["untagged"] = lambda: (
+        Snippet(lambda s, x: s.out(activation(s.a(x))), a=Linear(6, 8), out=Linear(8, 3)), (6,)
+    )  # fmt: skip
+    assert [(s.size, s.permutable, s.scales) for s in found("untagged").spaces] == [(8, True, 0)]
+
+
+@case(3, 6, 6)
+def circular_padding():
+    conv = lambda i, o: nn.Conv2d(i, o, 3, padding=1, padding_mode="circular")
+    return Snippet(
+        lambda s, x: s.out(F.relu(s.b(F.relu(s.a(x)))).mean((2, 3))), a=conv(3, 4), b=conv(4, 5), out=Linear(5, 3)
+    )
+
+
+@case(6)
+def written_into_new_memory():
+    return Snippet(lambda s, x: s.out(torch.empty_like(h := s.a(x)).copy_(F.relu(h))), a=Linear(6, 8), out=Linear(8, 3))
+
+
+@pytest.mark.parametrize("name", ["circular_padding", "written_into_new_memory"])
+def test_new_memory_fixes_nothing(name):
+    assert found(name).spaces
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_parents_of_parents_are_parents(seed):
+    """Nested blocks where the outermost is linear: every list of parents is complete, so that elements can be made."""
+
+    def forward(self, x):
+        y = self.a(x).unflatten(1, (2, 3, 2))
+        y = torch.einsum("bijk,jkl->bijl", y, self.w) if seed else torch.einsum("bijk,ijkl->bijl", y, self.v)
+        return self.out(F.relu(y).flatten(1))
+
+    CASES["nested"] = lambda: (
+        Snippet(forward, a=Linear(6, 12), w=(3, 2, 4), v=(2, 3, 2, 4), out=Linear(24, 3)), (6,)
+    )  # fmt: skip
+    parents = {s.name: set(s.parents) for s in found("nested").spaces}
+    assert all(parents.get(p, set()) <= above for above in parents.values() for p in above)

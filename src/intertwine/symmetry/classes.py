@@ -102,6 +102,16 @@ def _settle(engine: Engine, leaves: dict[int, Leaf], parents: dict[int, list[int
                 engine.pool.restrict(((Slot(parent, leaves[parent].size)),), "monomial", why)
             else:
                 above.remove(parent)
+    while any(_close(above, parents) for above in parents.values()):
+        pass
+
+
+def _close(above: list[int], parents: dict[int, list[int]]) -> bool:
+    """Drop parents whose own parents were dropped; tell whether there were any."""
+    open_ended = [p for p in above if not set(parents.get(p, ())) <= set(above)]
+    for parent in open_ended:
+        above.remove(parent)
+    return bool(open_ended)
 
 
 def _moving_states(engine: Engine) -> dict[str, Value]:

@@ -80,7 +80,7 @@ class Engine:
         """A new fixed axis of this call's result (the same one in every pass)."""
         if size == 1:
             return ()
-        key = (self.index, tag)
+        key = (self.index, tag, size)
         if key not in self._kept:
             self._kept[key] = self.pool.new(size)
         axis = self.pool.resolve((Slot(self._kept[key], size),))

@@ -1,6 +1,7 @@
 """The spaces met so far: a union-find of leaves that split into products and sums as operations demand it."""
 
 from dataclasses import dataclass, field
+from math import prod
 from typing import Literal
 
 from .terms import UNIT, Axis, Flat, Segments, Slot, segments, slots
@@ -71,8 +72,8 @@ class Pool:
             return
         keep, drop = self.nodes[a], self.nodes[b]
         drop.same = a
-        keep.origin = keep.origin or drop.origin
-        keep.above = keep.above or drop.above
+        if drop.origin is not None and (keep.origin is None or (keep.above is None and drop.above is not None)):
+            keep.origin, keep.above = drop.origin, drop.above  # one belongs to the other
         keep.pinned = keep.pinned or drop.pinned
         keep.monomial = keep.monomial or drop.monomial
         keep.orthogonal = keep.orthogonal or drop.orthogonal
@@ -138,6 +139,8 @@ class Pool:
     def _expand(self, space: int, kind: Literal["product", "sum"], sizes: tuple[int, ...]) -> None:
         root = self.find(space)
         node = self.nodes[root]
+        if node.size != (prod(sizes) if kind == "product" else sum(sizes)):
+            raise ValueError(f"pieces must make up the space of size {node.size}. Got a {kind} of {sizes}.")
         children = []
         for i, size in enumerate(sizes):
             origin = None if node.origin is None else (*node.origin[:2], (*node.origin[2], i))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from ...graph import Call
 from ..terms import Flat, Value
 from .elementwise import broadcast
-from .registry import register_rule
+from .registry import opaque, register_rule
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -22,6 +22,14 @@ def uniform(engine: "Engine", call: Call) -> Value:
     out = call.outputs[0]
     shape = engine.program.values[out.id].shape if out is not None else ()
     return Value(tuple((Flat(n, zero),) if n != 1 else () for n in shape), zero)
+
+
+@register_rule("aten::empty_like", "aten::new_empty", "aten::new_empty_strided", "aten::rand_like", "aten::randn_like")
+def unwritten(engine: "Engine", call: Call) -> list[Value]:
+    """Memory not written yet, or random numbers: nothing of the tensor whose shape was taken."""
+    return [
+        opaque(engine, ref, f"unwritten or random numbers of {call.where}", i) for i, ref in enumerate(call.outputs)
+    ]
 
 
 @register_rule("aten::copy")

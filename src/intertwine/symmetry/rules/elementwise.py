@@ -223,6 +223,12 @@ def glu(engine: "Engine", call: Call) -> Value:
     return multiplied(engine, a, through(engine, b, None, 0))
 
 
+@register_rule("aten::hardswish", "aten::log_sigmoid_forward")
+def pointwise(engine: "Engine", call: Call) -> list[Value]:
+    """Functions unit by unit that torch does not tag as such."""
+    return [measured(engine, call)]
+
+
 def measured(engine: "Engine", call: Call) -> Value:
     """Any other function unit by unit: of one tensor it is looked up or measured, of several only permutations pass."""
     from .activations import scaling_of
