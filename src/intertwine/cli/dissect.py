@@ -26,7 +26,7 @@ CONCEPTS_HELP = (
 
 def dissect(
     context: typer.Context,
-    layer: Annotated[str, typer.Option("--layer", metavar="NAME", help="The layer, as 'intertwine models' lists it.")],
+    layer: Annotated[str, typer.Option("--layer", metavar="NAME", help="The layer, by its name in model.named_modules().")],
     model: Model = None,
     weights: Annotated[
         Path | None, typer.Option("--weights", metavar="FILE", help="Checkpoint, or a Hugging Face directory.")

@@ -81,12 +81,18 @@ def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Program
         except Exception as error:
             first = next(iter(str(error).splitlines()), "")
             raise CaptureError(
-                f"model must run on the example inputs. Got {type(error).__name__} in {at() or type(model).__name__} "
-                f"at {error_line(error)}: {first} Check shapes, dtypes and that inputs are on the model's device."
+                f"model must run on the example inputs. Got {type(error).__name__} in {at() or type(model).__name__}"
+                f"{_place(error)}: {first.rstrip('.')}. Check shapes, dtypes and that inputs are on the model's device."
             ) from error
         finally:
             recorder.restore()
     return finish(recorder, states, aliases, inputs, result, taps, "record")
+
+
+def _place(error: BaseException) -> str:
+    """Where the model's own code failed, if it did outside torch and this package."""
+    line = error_line(error)
+    return f" at {line}" if line else ""
 
 
 def declare_states(recorder: Recorder, model: nn.Module) -> tuple[dict[str, Ref], dict[str, str]]:

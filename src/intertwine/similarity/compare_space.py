@@ -48,11 +48,11 @@ def pooling_note(measure: str, a: Sequence[Layer], b: Sequence[Layer]) -> str | 
     sizes = dict.fromkeys((x.space, y.space) for x in a for y in b if x.space != y.space)
     if not sizes:
         return None
-    pairs = {" with ".join(sorted((_words(s), _words(t)))): _words(common_space(s, t)) for s, t in sizes}
-    listed = "; ".join(f"{pair} at {space}" for pair, space in pairs.items())
+    pairs = {" with ".join(sorted((_words(s), _words(t)))): common_space(s, t) for s, t in sizes}
+    listed = "; ".join(f"{pair} at {_words(space)}" if space else f"{pair} by mean" for pair, space in pairs.items())
     return f"{measure} compares feature maps of different sizes after averaging the finer one: {listed}."
 
 
 def _words(space: tuple[int, ...]) -> str:
     """A spatial size in words, such as ``16x16``."""
-    return "x".join(map(str, space)) or "no spatial axes"
+    return "x".join(map(str, space)) or "no map"

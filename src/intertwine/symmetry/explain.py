@@ -78,6 +78,8 @@ def summary(sym: Symmetry) -> str:
     widths = [max(len(line[i]) for line in table) for i in range(len(columns))]
     precision = str(sym.dtype).removeprefix("torch.")
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths)).rstrip() for line in table]
+    if not sym.spaces:
+        lines = ["No hidden space may move; explain(parameter, axis) says why for each axis."]
     lines.append(
         f"{len(sym.spaces)} spaces, dimension {sym.dim}, log of discrete size {sym.log_size:.1f}, "
         f"{len(sym.fixed)} fixed axes, captured by {sym.front}, lowest precision {precision}"
