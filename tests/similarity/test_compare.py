@@ -203,7 +203,7 @@ def test_resolutions_and_vectors_are_explained():
     result = iw.compare(net(), net(seed=1), [images()], null=0, bootstrap=0)
     (note,) = result.notes
     assert "4x4 with 8x8 at 4x4" in note
-    assert "8x8 with no spatial axes at no spatial axes" in note
+    assert "8x8 with no map by mean" in note
     assert result.shapes_a == ((5, 8, 8), (7, 4, 4), (4,))
 
 
