@@ -25,7 +25,7 @@ def function_error(model: nn.Module, twin: nn.Module, inputs: Any) -> float:
     Returns:
         The error; 0 where the outputs agree in every bit.
 
-    Example:
+    Examples:
         >>> model = nn.Linear(3, 2)
         >>> function_error(model, model, torch.randn(4, 3))
         0.0

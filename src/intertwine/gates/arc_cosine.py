@@ -27,7 +27,7 @@ def arc_cosine_tangent_kernel(x: Tensor, depth: int, y: Tensor | None = None) ->
     Raises:
         ValueError: If ``depth`` is less than 1.
 
-    Example:
+    Examples:
         >>> arc_cosine_tangent_kernel(torch.tensor([[3.0, 4.0]]), depth=3)  # on the diagonal depth * |x|^2
         tensor([[75.]], dtype=torch.float64)
     """
@@ -62,7 +62,7 @@ def convolutional_tangent_kernel(x: Tensor, depth: int, window: int = 3, circula
     Raises:
         ValueError: If ``depth`` is less than 1 or ``window`` even.
 
-    Example:
+    Examples:
         >>> convolutional_tangent_kernel(torch.ones(1, 1, 2, 2), depth=1, window=1)  # 2 |x_p|^2 at every position
         tensor([[2.]], dtype=torch.float64)
     """

@@ -20,7 +20,7 @@ def bernoulli_(model: nn.Module, sigma: float, seed: int = 0) -> nn.Module:
     Raises:
         ValueError: If ``sigma`` is not positive.
 
-    Example:
+    Examples:
         >>> bernoulli_(nn.Linear(2, 2, bias=False), 0.5).weight.abs()
         tensor([[0.5000, 0.5000],
                 [0.5000, 0.5000]], grad_fn=<AbsBackward0>)

@@ -43,7 +43,7 @@ def dgn(
     Raises:
         ValueError: If ``regime`` is none of the three.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
         >>> network = dgn(model, regime="fixed_learnt")
         >>> network(torch.randn(2, 4)).shape, any(p.requires_grad for p in network.gating.parameters())

@@ -35,7 +35,7 @@ def dlgn(
     Returns:
         A network with ``gating`` and ``value``; ``linear_map`` shows what each gate looks for.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
         >>> network = dlgn(model, input="ones")
         >>> weights, offsets = network.linear_map(torch.zeros(1, 4), layer=1)
@@ -72,7 +72,7 @@ def dlgn_sf(
     Returns:
         A network with ``gating`` and ``value``.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
         >>> dlgn_sf(model, torch.zeros(1, 1, 4, 4)).gating.shapes
         [(4, 4, 4)]

@@ -26,7 +26,7 @@ def ensemble_kernel(x: Tensor, outer: Sequence[Tensor], blocks: Sequence[Sequenc
     Returns:
         The kernel ``(N, N)``.
 
-    Example:
+    Examples:
         >>> on = torch.ones(2, 3, dtype=torch.bool)
         >>> ensemble_kernel(torch.eye(2), [on], [[on], [on]])  # 3 (1 + 3)^2
         tensor([[48.,  0.],
@@ -61,7 +61,7 @@ def ensemble_tangent_kernel(
     Returns:
         The kernel ``(N, N)``.
 
-    Example:
+    Examples:
         >>> on = torch.ones(1, 3, dtype=torch.bool)
         >>> ensemble_tangent_kernel(torch.ones(1, 1), [on], [], sigma=1.0, depth=1, outer_depth=2)  # 2 * NPK
         tensor([[6.]], dtype=torch.float64)

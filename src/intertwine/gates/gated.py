@@ -206,7 +206,7 @@ def gate_permutations(shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, 
     Yields:
         Permutations for ``dgn`` and ``dlgn``, the identity first.
 
-    Example:
+    Examples:
         >>> len(list(gate_permutations([(128, 8, 8)] * 4))), list(gate_permutations([(3,), (4,), (3,)]))
         (24, [(0, 1, 2), (2, 1, 0)])
     """

@@ -29,7 +29,7 @@ def overlap(model: nn.Module, x: Tensor, y: Tensor | None = None, *, log: bool =
     Raises:
         ValueError: If the gates are soft.
 
-    Example:
+    Examples:
         >>> import torch
         >>> model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False))
         >>> with torch.no_grad():

@@ -64,7 +64,7 @@ def neural_path_kernel(
     Raises:
         ValueError: If an option or a shape is wrong, the work or memory goes over its budget, or the result overflows.
 
-    Example:
+    Examples:
         >>> _ = torch.manual_seed(0)
         >>> model = nn.Sequential(nn.Linear(3, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
         >>> x = torch.randn(4, 3)
@@ -104,7 +104,7 @@ def neural_path_kernel_cost(model: nn.Module, x: Tensor, y: Tensor | None = None
     Returns:
         The count: for each layer ``N M C P^2`` with all pairs of positions, ``N M C P`` without.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Linear(3, 64), nn.ReLU(), nn.Linear(64, 1))
         >>> neural_path_kernel_cost(model, torch.zeros(10, 3))
         6700.0

@@ -118,7 +118,7 @@ def paths(model: nn.Module, x: Tensor, output: int = 0, input: str = "x", max_pa
     Raises:
         ValueError: If ``input`` is neither of the two or ``output`` none of the model's outputs.
 
-    Example:
+    Examples:
         >>> _ = torch.manual_seed(0)
         >>> model = nn.Sequential(nn.Linear(3, 4, bias=False), nn.ReLU(), nn.Linear(4, 1, bias=False)).double()
         >>> x = torch.randn(5, 3, dtype=torch.float64)

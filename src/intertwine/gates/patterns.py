@@ -26,7 +26,7 @@ def gate_patterns(model: nn.Module, x: Tensor, batch_size: int = 500) -> dict[st
         Module name (with ``#k`` where a module gates more than once) to gates ``(N, C, *S)``: bool for ReLUs, 1 or the
         slope for leaky ReLUs, for max pooling the flat position within the channel that each output took.
 
-    Example:
+    Examples:
         >>> model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1))
         >>> with torch.no_grad():
         ...     _ = model[0].weight.copy_(torch.eye(2))

@@ -33,7 +33,7 @@ def product_kernel(
     Raises:
         ValueError: If shapes do not match or an option is unknown.
 
-    Example:
+    Examples:
         >>> x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
         >>> gates = [torch.tensor([[True, True], [True, False]])]
         >>> product_kernel(x, gates)
@@ -73,7 +73,7 @@ def base_kernels(gates: Sequence[Tensor], gates_y: Sequence[Tensor] | None = Non
     Returns:
         Kernels ``(layers, N, M)``, between 0 and 1 for hard gates.
 
-    Example:
+    Examples:
         >>> base_kernels([torch.tensor([[True, True], [True, False]])])
         tensor([[[1.0000, 0.5000],
                  [0.5000, 0.5000]]], dtype=torch.float64)
@@ -92,7 +92,7 @@ def sum_kernel(gates: Sequence[Tensor], gates_y: Sequence[Tensor] | None = None)
     Returns:
         The kernel ``(N, M)``, a comparator.
 
-    Example:
+    Examples:
         >>> sum_kernel([torch.eye(2), torch.ones(2, 3)])
         tensor([[4., 3.],
                 [3., 4.]], dtype=torch.float64)

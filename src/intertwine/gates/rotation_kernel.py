@@ -35,7 +35,7 @@ def rotation_kernel(model: nn.Module, x: Tensor, input: str = "x") -> Tensor:
     Raises:
         ValueError: If ``input`` is unknown.
 
-    Example:
+    Examples:
         >>> conv = nn.Conv1d(1, 2, 3, padding=1, padding_mode="circular", bias=False)
         >>> model = nn.Sequential(conv, nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(2, 1, bias=False))
         >>> x = torch.randn(3, 1, 6)

@@ -51,7 +51,7 @@ def neural_tangent_kernel(
         ValueError: If an option is unknown or the model's output is not ``(N, outputs)``.
         TypeError: If ``model`` is not a module.
 
-    Example:
+    Examples:
         >>> model = nn.Linear(2, 1, bias=False)
         >>> neural_tangent_kernel(model, torch.tensor([[1.0, 2.0], [0.0, 3.0]]), kind="trace")
         tensor([[5., 6.],

@@ -45,7 +45,7 @@ def capture(
         ValueError: If ``front`` is none of the three.
         TypeError: If ``model`` is not a module.
 
-    Example:
+    Examples:
         >>> program = capture(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), (torch.zeros(2, 3),))
         >>> [call.op for call in program.calls], program.is_cut_vertex("0")
         (['aten::t', 'aten::addmm', 'aten::relu'], True)

@@ -51,7 +51,7 @@ def label(text: str, longest: int | None = None) -> str:
     Returns:
         The text with ``&``, ``<`` and ``>`` as entities, and line breaks as spaces.
 
-    Example:
+    Examples:
         >>> label("<b>conv</b>")
         '&lt;b&gt;conv&lt;/b&gt;'
         >>> label("features.12.attention.output", 15)

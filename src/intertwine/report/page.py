@@ -46,7 +46,7 @@ def render(page: Page) -> str:
     Returns:
         The text of the file.
 
-    Example:
+    Examples:
         >>> from intertwine.report import Paragraph
         >>> html = render(Page("<Title>", [Paragraph("1 < 2")]))
         >>> "<h1>&lt;Title&gt;</h1>" in html, "1 &lt; 2" in html

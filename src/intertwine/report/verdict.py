@@ -72,7 +72,7 @@ def lead(comparison: Comparison) -> str:
 def measure_title(name: str) -> str:
     """A measure's name for people.
 
-    Example:
+    Examples:
         >>> measure_title("g_relu_cka"), measure_title("orthogonal_procrustes")
         ('G-ReLU CKA', 'Orthogonal Procrustes')
     """

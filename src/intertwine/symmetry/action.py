@@ -50,7 +50,7 @@ def act(sym: Symmetry, g: Transformation, model: nn.Module) -> nn.Module:
     Returns:
         A new module. Tied parameters stay tied; dtypes and devices stay; permutations move bits exactly.
 
-    Example:
+    Examples:
         >>> import intertwine as iw
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
         >>> sym = iw.symmetries(model, torch.zeros(2, 4))

@@ -71,7 +71,7 @@ def blocks(layout: Layout) -> tuple[Block, ...]:
     Returns:
         One block for every choice of one segment along each axis.
 
-    Example:
+    Examples:
         >>> from intertwine.symmetry.spaces import Part, Sum
         >>> axis = Sum((Part(((0, 2),), Leaf("a", 2)), Part(((2, 5),), Fixed(3, "input"))))
         >>> [block.spaces for block in blocks(Layout((axis, Fixed(4, "output"))))]

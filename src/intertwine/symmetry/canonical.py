@@ -55,7 +55,7 @@ def canonical(model: nn.Module, example_inputs: Any, sym: Symmetry | None = None
     Returns:
         A new module with the same function in eval mode.
 
-    Example:
+    Examples:
         >>> import intertwine as iw
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).double()
         >>> x = torch.zeros(2, 4).double()

@@ -14,7 +14,7 @@ class RationalEquations:
     solutions
     starts with a one at its free variable.
 
-    Example:
+    Examples:
         >>> equations = RationalEquations()
         >>> equations.add({0: Fraction(1), 1: Fraction(1)})
         True
@@ -66,7 +66,7 @@ class RationalEquations:
 class BinaryEquations:
     """Equations ``sum_{v in S} x_v = 0`` over F2, each given by its set ``S`` of variables.
 
-    Example:
+    Examples:
         >>> equations = BinaryEquations()
         >>> equations.add({0, 1}), equations.add({2})
         (True, True)

@@ -38,7 +38,7 @@ def symmetries(model: nn.Module, example_inputs: Any, front: Literal["auto", "re
     Returns:
         The symmetry.
 
-    Example:
+    Examples:
         >>> import torch
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 3))
         >>> [s.name for s in symmetries(model, torch.zeros(2, 4)).spaces]

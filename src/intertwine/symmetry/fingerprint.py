@@ -47,7 +47,7 @@ def fingerprint(model: nn.Module, example_inputs: Any, sym: Symmetry | None = No
     Returns:
         The string, 29 characters.
 
-    Example:
+    Examples:
         >>> import intertwine as iw
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
         >>> sym = iw.symmetries(model, torch.zeros(2, 4))

@@ -106,7 +106,7 @@ def same(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None =
     Returns:
         The match. Matching is a local search: "the same" is proved by the weights, "different" is not a proof.
 
-    Example:
+    Examples:
         >>> import intertwine as iw
         >>> a = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
         >>> sym = iw.symmetries(a, torch.zeros(2, 4))

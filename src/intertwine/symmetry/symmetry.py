@@ -41,7 +41,7 @@ class Symmetry(Result):
         unknown_ops: Operations without a rule; everything they touched is fixed.
         front: How the program was captured, ``"record"`` or ``"export"``.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from torch import nn
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))

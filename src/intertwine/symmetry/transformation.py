@@ -36,7 +36,7 @@ class Transformation:
     Attributes:
         elements: Name of each space to its element, parents before children.
 
-    Example:
+    Examples:
         >>> from intertwine.symmetry.spaces import Space
         >>> g = random((Space("0.weight[0]", 4, scales=1),), seed=0)
         >>> g

@@ -161,7 +161,7 @@ def verify(
     Raises:
         VerificationError: If an element changes the function, or no control fails (so that the check says nothing).
 
-    Example:
+    Examples:
         >>> import intertwine as iw
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
         >>> report = verify(iw.symmetries(model, torch.zeros(2, 4)), model, torch.randn(5, 4))

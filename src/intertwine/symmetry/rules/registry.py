@@ -41,7 +41,7 @@ def register_rule(*ops: str) -> Callable[[R], R]:
     Raises:
         ValueError: If a name has no namespace.
 
-    Example:
+    Examples:
         >>> @register_rule("mylib::double")
         ... def double(engine, call):
         ...     return engine.value(call.args["x"])
