@@ -26,7 +26,9 @@ CONCEPTS_HELP = (
 
 def dissect(
     context: typer.Context,
-    layer: Annotated[str, typer.Option("--layer", metavar="NAME", help="The layer, by its name in model.named_modules().")],
+    layer: Annotated[
+        str, typer.Option("--layer", metavar="NAME", help="The layer, as named_modules() calls it.")
+    ],
     model: Model = None,
     weights: Annotated[
         Path | None, typer.Option("--weights", metavar="FILE", help="Checkpoint, or a Hugging Face directory.")

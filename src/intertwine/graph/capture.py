@@ -25,10 +25,8 @@ def capture(
     """Run ``model`` once in evaluation mode, without gradients, and list what it did.
 
     ``"record"`` follows one real run operation by operation; control flow that depends on the data follows the path
-    taken,
-    and ``Program.reads`` names the lines. ``"export"`` asks ``torch.export`` first, which refuses such control flow,
-    and records
-    the exported graph. ``"auto"`` records: a run without such reads is as strict.
+    taken, and ``Program.reads`` names the lines. ``"export"`` asks ``torch.export`` first, which refuses such control
+    flow, and records the exported graph. ``"auto"`` records: a run without such reads is as strict.
 
     Args:
         model: Any module; its mode, hooks, parameters and buffers are as before afterwards. On the meta device

@@ -1,8 +1,7 @@
 """Bringing axes into one form: aligning two, slicing one, splitting one into factors.
 
 Where the forms differ, spaces split until they agree; where they cannot agree, ``Misfit`` is raised and the caller
-fixes what
-is involved.
+fixes what is involved.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,8 +1,8 @@
 """Which spaces have an element of their own for every unit of which others: per-head bases, groups of a convolution.
 
 A space depends on every space that accompanies it in each tensor that carries it, parameters and intermediate values
-alike, unless an
-operation mixes units of the companion, or the companion occurs twice so that it is not clear which occurrence is meant.
+alike, unless an operation mixes units of the companion, or the companion occurs twice so that it is not clear which
+occurrence is meant.
 """
 
 from collections import Counter

@@ -1,12 +1,9 @@
 r"""How large the group is: dimension of its continuous part and size of its discrete part, overlaps counted once.
 
 A generator on a space with parents is one number for every unit and every unit of the parents: a function on a
-product of
-finite sets. Over any field, functions on a set are the constants plus those that vanish at the first unit, so
-functions on a product
-split into one component for each subset ``U`` of the factors, of size ``prod_{u in U} (n_u - 1)``. The action on
-tensors respects the
-split, so the number of independent directions is
+product of finite sets. Over any field, functions on a set are the constants plus those that vanish at the first unit,
+so functions on a product split into one component for each subset ``U`` of the factors, of size ``prod_{u in U} (n_u
+- 1)``. The action on tensors respects the split, so the number of independent directions is
 
     sum_U  rank(M_U) * prod_{u in U} (n_u - 1)
 

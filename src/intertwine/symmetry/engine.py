@@ -1,8 +1,8 @@
 """The engine: walks through a program until the structure of its spaces no longer changes, collecting equations.
 
 Rules (``rules/``) speak to it in a few words: the value behind a reference, aligning axes, and what an operation
-takes away
-from the leaves of an axis (``hold`` its order, ``fix`` it altogether, ``monomial``, ``no_scale``, ``no_sign``).
+takes away from the leaves of an axis (``hold`` its order, ``fix`` it altogether, ``monomial``, ``no_scale``,
+``no_sign``).
 """
 
 from collections.abc import Callable, Sequence

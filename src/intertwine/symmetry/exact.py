@@ -11,8 +11,7 @@ class RationalEquations:
     """Equations ``sum_v c_v x_v = 0`` over the rationals, kept in echelon form as they arrive.
 
     The largest variable of an equation is eliminated, so the smallest ones remain free and a basis vector of the
-    solutions
-    starts with a one at its free variable.
+    solutions starts with a one at its free variable.
 
     Examples:
         >>> equations = RationalEquations()

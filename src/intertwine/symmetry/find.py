@@ -19,21 +19,16 @@ def symmetries(model: nn.Module, example_inputs: Any, front: Literal["auto", "re
     """Find the group of weight-space symmetries that a model's architecture has.
 
     Every function that the model computes on tensors of the example's shapes stays exactly the same under the group,
-    whatever
-    the weights. Where the papers treat chains of layers (v2 3.2, E.4-E.6, E.47; v1 E.26), this reads the group off
-    the operations
-    that the model runs: which axes of which parameters must move together, and what each operation lets through.
-    Operations without
-    a rule fix what they touch and are listed.
+    whatever the weights. Where the papers treat chains of layers (v2 3.2, E.4-E.6, E.47; v1 E.26), this reads the
+    group off the operations that the model runs: which axes of which parameters must move together, and what each
+    operation lets through. Operations without a rule fix what they touch and are listed.
 
     Args:
         model: Any module; on the meta device nothing is computed, so a model of any size can be read.
         example_inputs: A tensor, a tuple or list of positional arguments, or a mapping of keyword arguments. Axes of
-            size one
-            carry no space, so give a batch of at least two.
+            size one carry no space, so give a batch of at least two.
         front: ``"record"`` follows one run; ``"export"`` also demands that ``torch.export`` proves the control flow
-            free of data;
-            ``"auto"`` records.
+            free of data; ``"auto"`` records.
 
     Returns:
         The symmetry.

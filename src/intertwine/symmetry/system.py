@@ -22,8 +22,7 @@ class System:
     """Equations of one pass.
 
     Variances are kept in a union-find with parity: two leaves have equal or opposite variance; a contradiction means
-    that a
-    matrix must equal its own inverse transpose, so that only orthogonal ones pass.
+    that a matrix must equal its own inverse transpose, so that only orthogonal ones pass.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,7 @@
 """Axis terms: what the engine knows of one tensor axis while it walks through a program.
 
 An axis is a row-major product of factors. A factor is a ``Slot`` (it carries a space), ``Segments`` (a concatenation
-of axes) or
-``Flat`` (the tensor is the same all along it). An axis of size one is the empty product.
+of axes) or ``Flat`` (the tensor is the same all along it). An axis of size one is the empty product.
 """
 
 from collections.abc import Callable, Iterator

@@ -26,8 +26,7 @@ def scaling_of(call: Call) -> Homogeneity:
     """The scalar laws of a pointwise call on one tensor.
 
     Where numbers are among the arguments and the operation is not in the table, nothing passes: a threshold beyond
-    the range of a
-    measurement would go unseen.
+    the range of a measurement would go unseen.
     """
     name = call.op.removeprefix("aten::")
     if name in _PARAMETERS:

@@ -23,8 +23,8 @@ def batch_norm(engine: "Engine", call: Call) -> list[Value]:
     """Batch norm with stored statistics: input and output scale independently (v2 E.47, v1 E.26).
 
     The mean follows the input, the variance its square, and gain and bias whatever comes out. Other than in the
-    paper, the variance
-    becomes ``a^2 (v + eps) - eps``, so the function is preserved exactly and not up to the epsilon.
+    paper, the variance becomes ``a^2 (v + eps) - eps``, so the function is preserved exactly and not up to the
+    epsilon.
     """
     x = engine.value(call.args["input"])
     mean, variance = call.args.get("running_mean"), call.args.get("running_var")

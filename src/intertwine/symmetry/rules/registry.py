@@ -24,16 +24,12 @@ def register_rule(*ops: str) -> Callable[[R], R]:
     """Teach the engine operations: a decorator for a function of the engine and a call.
 
     The rule reads its arguments from ``call.args`` by their schema names, looks up tensors with
-    ``engine.value(ref)``, says what
-    the operation takes away from their axes (``engine.rigid``, ``no_scale``, ``no_sign``, ``monomial``, ``fix``) and
-    returns a
-    ``Value`` for its result, or a list with one for every result. A rule that claims too much gives a wrong group:
-    test it with
-    ``Symmetry.verify``.
+    ``engine.value(ref)``, says what the operation takes away from their axes (``engine.rigid``, ``no_scale``,
+    ``no_sign``, ``monomial``, ``fix``) and returns a ``Value`` for its result, or a list with one for every result. A
+    rule that claims too much gives a wrong group: test it with ``Symmetry.verify``.
 
     Args:
-        *ops: Qualified operation names without overload, such as ``"mylib::gate"``; in-place variants lose their
-        underscore.
+        *ops: Qualified operation names without overload or trailing underscore, such as ``"mylib::gate"``.
 
     Returns:
         The decorator.
