@@ -1,5 +1,6 @@
 """Models as a stranger might write them: what is found holds on other inputs, batch sizes and random weights."""
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -443,3 +444,11 @@ def test_parents_of_parents_are_parents(seed):
     )  # fmt: skip
     parents = {s.name: set(s.parents) for s in found("nested").spaces}
     assert all(parents.get(p, set()) <= above for above in parents.values() for p in above)
+
+
+def test_a_copy_of_an_activation_is_read():
+    CASES["copied"] = lambda: (
+        Snippet(lambda s, x: s.out(F.relu(copy.deepcopy(s.a(x).detach()))), a=Linear(6, 8), out=Linear(8, 3)), (6,)
+    )  # fmt: skip
+    sym = found("copied")
+    assert sym.path_only and not sym.spaces

@@ -15,7 +15,16 @@ from .source import user_line
 
 __all__ = ["Recorder", "WatchReads", "tensors"]
 
-_READERS = {"tolist", "numpy", "__array__", "data_ptr", "__dlpack__", "__cuda_array_interface__"}
+_READERS = {
+    "tolist",
+    "numpy",
+    "__array__",
+    "data_ptr",
+    "__dlpack__",
+    "__cuda_array_interface__",
+    "__deepcopy__",
+    "__reduce_ex__",
+}
 
 
 class Recorder(TorchDispatchMode):
@@ -23,8 +32,7 @@ class Recorder(TorchDispatchMode):
 
     Constants are followed by value: an operation on constants alone is not recorded, its result is read when it meets
     something that varies. Writes in place make a new value; another view of overwritten memory that is read later is
-    recorded
-    as the result of an operation ``intertwine::overwritten`` that nobody has a rule for.
+    recorded as the result of an operation ``intertwine::overwritten`` that nobody has a rule for.
     """
 
     def __init__(self) -> None:
