@@ -26,9 +26,7 @@ CONCEPTS_HELP = (
 
 def dissect(
     context: typer.Context,
-    layer: Annotated[
-        str, typer.Option("--layer", metavar="NAME", help="The layer, as named_modules() calls it.")
-    ],
+    layer: Annotated[str, typer.Option("--layer", metavar="NAME", help="The layer, as named_modules() calls it.")],
     model: Model = None,
     weights: Annotated[
         Path | None, typer.Option("--weights", metavar="FILE", help="Checkpoint, or a Hugging Face directory.")

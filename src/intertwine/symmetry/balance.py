@@ -80,6 +80,7 @@ def fixed_point(sweep: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """
     steps: list[Tensor] = []
     images: list[Tensor] = []
+    image = x
     for _ in range(_SWEEPS):
         image = sweep(x)
         steps, images = [*steps, image - x][-_MEMORY:], [*images, image][-_MEMORY:]
@@ -93,7 +94,7 @@ def fixed_point(sweep: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         x = images[-1] - torch.stack([a - b for a, b in pairwise(images)], -1) @ mix
         if (x - images[-1]).abs().max() > _LEAP:  # far from a fixed point, extrapolation may go astray
             x, steps, images = images[-1], [], []
-    return images[-1]
+    return image
 
 
 def _joined(logs: Mapping[str, Tensor]) -> Tensor:

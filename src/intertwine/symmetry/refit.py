@@ -19,7 +19,13 @@ if TYPE_CHECKING:
 __all__ = ["refit"]
 
 
-def refit(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], g: Transformation) -> Transformation:
+def refit(
+    sym: Symmetry,
+    a: Mapping[str, Tensor],
+    b: Mapping[str, Tensor],
+    g: Transformation,
+    spread: Mapping[str, Tensor] | None = None,
+) -> Transformation:
     """``g`` with its scales and matrices fitted so that the moved ``a`` meets ``b``.
 
     Balanced forms fix scales by norms, one vote per slice; here every weight has one, so that rounding averages out.
@@ -29,10 +35,12 @@ def refit(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], g: Tr
         a: Tensors to move.
         b: Tensors to meet.
         g: An element that matches units.
+        spread: Sizes of what was subtracted to give entries of ``b`` (``Folded.spread``): what cancels says little.
 
     Returns:
         The fitted element.
     """
+    trust = {name: (b[name] / size.clamp_min(1e-300)).square() for name, size in (spread or {}).items()}
     for space in sym.spaces:
         near = {**a, **moved(sym, g, a)}
         step = None
@@ -40,19 +48,22 @@ def refit(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], g: Tr
             matrix = _matrix(sym, near, b, space)
             step = None if matrix is None else with_parts(identity(sym), space.name, linear=matrix)
         elif space.scales:
-            step = with_parts(identity(sym), space.name, scales=_scales(sym, near, b, space))
+            step = with_parts(identity(sym), space.name, scales=_scales(sym, near, b, space, trust))
         g = g if step is None else step @ g
     return g
 
 
-def _scales(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], space: Space) -> Tensor:
+def _scales(
+    sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], space: Space, trust: Mapping[str, Tensor]
+) -> Tensor:
     """Log scales ``(k, p..., n)`` by least squares on log ratios of slices, each weighted by its number of entries."""
     normal = right = None
-    for (_, x, leaf), (_, y, _) in zip(slices(sym, a, space), slices(sym, b, space)):
+    votes = {name: trust.get(name, torch.ones_like(b[name])) for name in sym.layouts}
+    for (_, x, leaf), (_, y, _), (_, vote, _) in zip(*(slices(sym, t, space) for t in (a, b, votes))):
         squares, inner = x.square().sum(-1), (x * y).sum(-1)
         usable = (squares > 0) & (inner > 0)
         ratio = torch.where(usable, inner / squares.clamp_min(1e-300), 1.0).log()
-        weight = ((x != 0).sum(-1) * usable).to(torch.float64)
+        weight = ((x != 0) * vote).sum(-1) * usable
         e = torch.tensor([float(v) for v in leaf.scale] or [0.0] * space.scales, dtype=torch.float64)
         n = weight[..., None, None] * torch.outer(e, e)
         r = (weight * ratio)[..., None] * e

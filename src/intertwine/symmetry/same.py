@@ -174,7 +174,7 @@ def _closest(a: Folded, b: Folded) -> tuple[Transformation, float]:
         return identity(a.sym), in_place
     g = ~to_b @ (_lifted(best, a.sym) @ to_a)
     for _ in range(2):  # scales depend on bases and bases on scales
-        g = refit(a.sym, a.state, b.state, g)
+        g = refit(a.sym, a.state, b.state, g, b.spread)
     near = moved(a.sym, to_b @ g, a.state)
     return g, min(residual, distance({**normal_a, **near}, normal_b))
 
