@@ -9,7 +9,10 @@ import intertwine as iw
 from intertwine.symmetry.same import DIFFERENT, SAME, same
 from intertwine.testing import function_error
 
-NAMES = ["vgg_bn", "mobilenet_grouped", "shufflenet_3", "groupnorm_cnn", "unet", "densenet", "vit_module", "gru"]
+NAMES = [
+    "vgg_bn", "mobilenet_grouped", "shufflenet_3", "groupnorm_cnn", "unet", "densenet", "vit_module", "gru",
+    "lstm", "conv3d", "convnext", "senet", "weight_norm",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -27,3 +30,18 @@ def test_copies(name):
     assert function_error(model, one, x) < 1e-12
     pairs = zip(one.state_dict().values(), two.state_dict().values())
     assert max((p - q).abs().max().item() for p, q in pairs if p.is_floating_point()) < 1e-6
+
+
+def test_rounding_of_what_cancels_does_not_blur_scales():
+    model, x = build("conv3d")
+    sym = iw.symmetries(model, x)
+    for seed in range(8):
+        assert same(model, sym.act(sym.random(seed=seed), model).bfloat16().double(), x, sym).verdict == SAME
+
+
+def test_spaces_that_share_a_scale_are_balanced():
+    model, x = build("shufflenet_2")
+    sym = iw.symmetries(model, x)
+    twin = sym.act(sym.random(seed=3), model)
+    assert function_error(model, iw.canonical(model, x, sym), x) < 1e-10
+    assert iw.fingerprint(model, x, sym) == iw.fingerprint(twin, x, sym)

@@ -9,8 +9,11 @@ from handmade import MAKERS, leaf, make, tensor
 from torch import nn
 
 from intertwine.errors import VerificationError
+from intertwine.symmetry import admissible, symmetries
+from intertwine.symmetry.action import tensors_of
 from intertwine.symmetry.spaces import Space
 from intertwine.symmetry.verify import Verification, measure, verify
+from intertwine.testing import function_error
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -155,3 +158,27 @@ def test_all_spaces_together_only():
     model, sym, x = make("grouped")
     report = verify(sym, model, x, per_space=False)
     assert {c.space for c in report.checks} == {"all"} and len(report.controls) == 1
+
+
+@pytest.mark.parametrize("randomise", [True, False])
+def test_batch_norm_without_a_gain_and_nearly_dead_channels(randomise):
+    torch.manual_seed(0)
+    conv, head = nn.Conv2d(2, 6, 3), nn.Linear(6, 3)
+    model = nn.Sequential(conv, nn.BatchNorm2d(6, affine=False), nn.ReLU(), nn.Flatten(2), Mean(), head).double().eval()
+    model[1].running_var.copy_(torch.tensor([1e-6, 0.0, 1.0, 2.0, 0.5, 1e-6]))
+    x = torch.randn(4, 2, 6, 6).double()
+    sym = symmetries(model, x)
+    assert any(space.scales for space in sym.spaces)
+    assert verify(sym, model, x, randomise=randomise).passed
+    state = tensors_of(model)
+    for seed in range(20):
+        g = admissible(sym, sym.random(seed), state)
+        assert function_error(model, sym.act(g, model), x) < 1e-9
+        assert not g.restrict(kinds={"scale"}).is_identity(0.0)
+    with pytest.raises(ValueError, match="admissible"):
+        [sym.act(sym.random(seed), model) for seed in range(20)]
+
+
+class Mean(nn.Module):
+    def forward(self, x):
+        return x.mean(-1)

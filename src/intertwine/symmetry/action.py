@@ -113,7 +113,7 @@ def moved(
                 if norms[name].weight is None and bool(negative.any()):
                     raise ValueError(
                         f"variance must stay positive where a batch norm has no gain to take the scale. Got {name}: "
-                        "use smaller scales."
+                        "use smaller scales, or symmetry.admissible(sym, g, state)."
                     )
             else:
                 new[name] = transform(state[name], layout, g)

@@ -23,6 +23,7 @@ _SWEEPS = 500
 _MEMORY = 12  # sweeps that are extrapolated from
 _LEAP = 10.0  # largest log scale that an extrapolation may add
 _CONVERGED = 1e-12
+_FLAT = 1e-10  # eigenvalues below this share of the largest are zero
 _PIN = 1e4  # weight of a variance that must become 1
 
 
@@ -64,11 +65,13 @@ def balancing_scales(
     if not solvers:
         return logs
 
+    idle = _idle(sym, logs)
+
     def sweep(flat: Tensor) -> Tensor:
         current = _split(flat, logs)
         for name, solver in solvers.items():
             current[name] = current[name] + _step(scaled[name], members[name], solver, current, scaled)
-        return _joined(current)
+        return flat + _without(idle, _joined(current) - flat, logs)
 
     return _split(fixed_point(sweep, _joined(logs)), logs)
 
@@ -95,6 +98,35 @@ def fixed_point(sweep: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         if (x - images[-1]).abs().max() > _LEAP:  # far from a fixed point, extrapolation may go astray
             x, steps, images = images[-1], [], []
     return image
+
+
+def _idle(sym: Symmetry, logs: Mapping[str, Tensor]) -> Tensor:
+    """Orthonormal columns: uniform changes of all generators that move no weight, since two spaces share a scale.
+
+    Sweeps may drift along them for ever.
+    """
+    pieces = [block for layout in sym.layouts.values() for block in blocks(layout)]
+    effects = [
+        [
+            float(sum(leaf.scale[k] for leaf in piece.leaves if isinstance(leaf, Leaf) and leaf.space == name))
+            for name, t in logs.items()
+            for k in range(len(t))
+        ]
+        for piece in pieces
+    ]
+    table = torch.tensor(effects, dtype=torch.float64)
+    values, vectors = torch.linalg.eigh(table.mT @ table)
+    return vectors[:, values < _FLAT * values.max().clamp_min(1.0)]
+
+
+def _without(idle: Tensor, flat: Tensor, like: Mapping[str, Tensor]) -> Tensor:
+    """A change of all log scales less its mean part along the idle columns."""
+    parts = _split(flat, like)
+    if not idle.shape[1]:
+        return flat
+    means = torch.cat([t.flatten(1).mean(1) for t in parts.values()])
+    away = (idle @ (idle.mT @ means)).split([len(t) for t in parts.values()])
+    return _joined({n: t - d.reshape(-1, *[1] * (t.ndim - 1)) for (n, t), d in zip(parts.items(), away)})
 
 
 def _joined(logs: Mapping[str, Tensor]) -> Tensor:

@@ -104,7 +104,9 @@ def same(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None =
         sym: The symmetry of both where it is known already.
 
     Returns:
-        The match. Matching is a local search: "the same" is proved by the weights, "different" is not a proof.
+        The match. Matching is a local search: "the same" is proved by the weights, the other verdicts are not proofs.
+        Known to miss: exact copies where several general linear spaces meet in one tensor, or where units form a grid
+        of two spaces with signs (channel shuffle in two groups). Small purely linear networks may seem related.
 
     Examples:
         >>> import intertwine as iw

@@ -13,6 +13,7 @@ from .._progress import track
 from .._result import Result
 from ..errors import VerificationError
 from .action import kept_variances, moved
+from .admissible import admissible
 from .blocks import blocks
 from .probe import Probe
 from .spaces import Space
@@ -142,7 +143,8 @@ def verify(
 
     Permutations, scales, signs and matrices are tried separately: a wrong scale rule leaves permutations exact. The
     model is compared in eval mode, in float64 where its code runs in float64; otherwise the tolerance follows from
-    the lowest precision seen while it ran. A control applies an element to all tensors of a space but one.
+    the lowest precision seen while it ran. What is certified is the function *in eval mode*: batch norms in train mode
+    normalise by their batch instead. A control applies an element to all tensors of a space but one.
 
     Args:
         sym: The symmetry.
@@ -210,7 +212,7 @@ def measure(
     probe = Probe(sym, model, inputs, randomise)
     kinds = list(dict.fromkeys(kind for space in sym.spaces for kind in kinds_of(space)))
     checks = [
-        Check("all", kind, seed, probe.error(moved(sym, g, probe.tensors)))
+        Check("all", kind, seed, probe.error(moved(sym, admissible(sym, g, probe.tensors), probe.tensors)))
         for kind in kinds
         for seed, g in _elements(sym, {kind}, "all", seeds)
     ]
@@ -220,7 +222,8 @@ def measure(
         names = members[space.name]
         for kind in kinds_of(space):
             for seed, g in _elements(sym, {kind}, space.name, seeds):
-                checks.append(Check(space.name, kind, seed, probe.error(moved(sym, g, probe.tensors, names))))
+                new = moved(sym, admissible(sym, g, probe.tensors), probe.tensors, names)
+                checks.append(Check(space.name, kind, seed, probe.error(new)))
         if kinds_of(space):
             controls.append(_control(sym, probe, space.name, names, rtol))
     if not per_space and sym.spaces:
@@ -255,7 +258,7 @@ def _elements(sym: Symmetry, kinds: set[str] | None, space: str, count: int) -> 
 def _control(sym: Symmetry, probe: Probe, space: str, names: list[str], rtol: float | None) -> Control:
     """Leave tensors out in turn until the outputs change: the first that is seen, else the best."""
     _, g = next(_elements(sym, None, space, 1))
-    changed = moved(sym, g, probe.tensors, names)
+    changed = moved(sym, admissible(sym, g, probe.tensors), probe.tensors, names)
     best = Control(space, "", 0.0)
     for name in changed:
         if name in sym.aliases:

@@ -1,0 +1,48 @@
+"""Elements that a given network can take: batch norms without a gain bound how far their inputs may shrink."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .action import kept_variances, leaf_factor
+from .blocks import blocks
+from .spaces import Leaf
+from .transformation import Transformation, with_parts
+
+if TYPE_CHECKING:
+    from .symmetry import Symmetry
+
+__all__ = ["admissible"]
+
+
+def admissible(sym: Symmetry, g: Transformation, state: Mapping[str, Tensor]) -> Transformation:
+    """``g`` without the scales of units that a batch norm without a gain cannot follow.
+
+    ``v' = a^2 (v + eps) - eps`` must not be negative, so nearly dead channels cannot shrink by much. Units that would
+    shrink keep their scale wherever such a norm has a channel that cannot follow; all others move as before.
+
+    Args:
+        sym: The symmetry of the architecture.
+        g: One of its elements.
+        state: Parameters and buffers by name.
+
+    Returns:
+        An element that ``act`` accepts for these weights; ``g`` itself where it is one.
+    """
+    gainless = {norm.variance for norm in sym.batch_norms if norm.weight is None}
+    for kept in kept_variances(sym, g, state):
+        if kept.variance not in gainless:
+            continue
+        for block in blocks(sym.layouts[kept.variance]):
+            for leaf in block.leaves:
+                if not isinstance(leaf, Leaf):
+                    continue
+                scales = g[leaf.space].scales
+                factor = leaf_factor(leaf, g[leaf.space])
+                if factor is not None:
+                    g = with_parts(g, leaf.space, scales=torch.where(factor < 1, 0.0, scales))
+    return g
