@@ -24,6 +24,7 @@ __all__ = [
     "open_network",
     "read_checkpoint",
     "read_data",
+    "spec_of",
 ]
 
 
@@ -146,7 +147,7 @@ def open_network(checkpoint: Checkpoint, spec: str | None, data: DataSplits, opt
         model, spec = load_pretrained(path), f"{HF}{path}"  # a directory names its own model
     else:
         if spec is None:
-            spec = _spec_of(card, path, option)
+            spec = spec_of(card, path, option)
         model = _with_weights(spec, checkpoint.tensors, path, data)
     _check_finite(model, path)
     facts: dict[str, Any] = {"name": path.name, "file": str(path), "model": spec, "class": type(model).__name__}
@@ -237,7 +238,7 @@ def _check_finite(model: nn.Module, path: Path) -> None:
             )
 
 
-def _spec_of(card: Card | None, path: Path, option: str) -> str:
+def spec_of(card: Card | None, path: Path, option: str) -> str:
     if card is None:
         raise CheckpointError(
             f"{option} must be given where no card lies beside the weights. Got none for {str(path)!r}. "

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ._example import InputShape, Tokens, example_input
 from ._options import Data, Json, Model
 
 if TYPE_CHECKING:
@@ -20,13 +21,8 @@ def same(
     b: Annotated[Path, typer.Argument(metavar="B", help="The other one.")],
     model: Model = None,
     data: Data = None,
-    input_shape: Annotated[
-        str | None, typer.Option("--input-shape", metavar="N,C,H,W", help="Shape of a random example, batch first.")
-    ] = None,
-    tokens: Annotated[
-        int | None,
-        typer.Option("--tokens", min=1, help="The example holds token numbers below this, not real numbers."),
-    ] = None,
+    input_shape: InputShape = None,
+    tokens: Tokens = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write the element from A to B (.safetensors).")
     ] = None,
@@ -44,15 +40,14 @@ def same(
     from .. import symmetry
     from .._io import check_writable
     from ._models import HF
-    from ._networks import _spec_of, read_checkpoint
+    from ._networks import read_checkpoint, spec_of
     from ._show import print_json, tell
-    from .symmetries import _example
 
     if out is not None and check_writable(out).suffix != ".safetensors":
         raise ValueError(f"--out must end in .safetensors. Got {str(out)!r}.")
     left, right = read_checkpoint(a), read_checkpoint(b)
-    spec = model or (f"{HF}{a}" if left.tensors is None else _spec_of(left.card, left.path, "--model"))
-    example = _example(spec, data, input_shape, tokens, False)
+    spec = model or (f"{HF}{a}" if left.tensors is None else spec_of(left.card, left.path, "--model"))
+    example = example_input(spec, data, input_shape, tokens)
     found = symmetry.same(_opened(spec, left), _opened(spec, right), example)
     if out is not None and found.transformation is not None:
         tell(f"wrote {found.transformation.save(out)}")

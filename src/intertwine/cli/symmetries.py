@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ._example import InputShape, Tokens, example_input
 from ._options import Data, Json, Model
 
 __all__ = ["symmetries"]
@@ -15,13 +16,8 @@ __all__ = ["symmetries"]
 def symmetries(
     model: Model = None,
     data: Data = None,
-    input_shape: Annotated[
-        str | None, typer.Option("--input-shape", metavar="N,C,H,W", help="Shape of a random example, batch first.")
-    ] = None,
-    tokens: Annotated[
-        int | None,
-        typer.Option("--tokens", min=1, help="The example holds token numbers below this, not real numbers."),
-    ] = None,
+    input_shape: InputShape = None,
+    tokens: Tokens = None,
     meta: Annotated[bool, typer.Option("--meta", help="Build the model without weights: any size fits.")] = False,
     front: Annotated[
         str, typer.Option("--front", help="auto, record, or export (strict: no control flow on data).")
@@ -51,7 +47,7 @@ def symmetries(
         raise ValueError("--model must be given. Got none. Say --model resnet20, for example.")
     if out is not None:
         _check_out(out)
-    network, example = _made(model, meta), _example(model, data, input_shape, tokens, meta)
+    network, example = _made(model, meta), example_input(model, data, input_shape, tokens, meta)
     sym = symmetry.symmetries(network, example, front=front)  # type: ignore[arg-type]
     if out is not None:
         written = sym.to_html(out) if out.suffix in (".html", ".htm") else sym.save(out)
@@ -88,37 +84,3 @@ def _known(sym: Any, name: str) -> str:
             f"--explain must name a parameter. Got {name!r}. There are {', '.join(list(sym.layouts)[:6])}, ..."
         )
     return found
-
-
-def _example(spec: str, data: str | None, shape: str | None, tokens: int | None, meta: bool) -> Any:
-    """The example that was asked for, or else one of the built-in network's own shape.
-
-    Raises:
-        ValueError: If the shape does not read, or nothing says which shape.
-    """
-    import torch
-
-    from ._models import is_builtin
-
-    device = "meta" if meta else "cpu"
-    if shape is not None:
-        try:
-            sizes = [int(part) for part in shape.split(",")]
-        except ValueError:
-            sizes = []
-        if not sizes or min(sizes) < 1:
-            raise ValueError(f"--input-shape must be positive whole numbers joined by commas. Got {shape!r}.")
-        generator = torch.Generator().manual_seed(0)
-        made = torch.randint(tokens, sizes, generator=generator) if tokens else torch.randn(sizes, generator=generator)
-        return made.to(device)
-    if data is not None:
-        from ..lab.data import load
-
-        return load(data).test.inputs[:2].to(device)
-    if is_builtin(spec):
-        from ..lab import networks
-
-        return torch.randn(2, *networks.input_shape(spec), generator=torch.Generator().manual_seed(0)).to(device)
-    raise ValueError(
-        "--input-shape or --data must be given for a model of your own. Got neither. Say --input-shape 2,3,32,32."
-    )

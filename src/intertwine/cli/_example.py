@@ -1,0 +1,50 @@
+"""The example input that a command runs a model on: a random one of some shape, or the first data."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["InputShape", "Tokens", "example_input"]
+
+InputShape = Annotated[
+    str | None, typer.Option("--input-shape", metavar="N,C,H,W", help="Shape of a random example, batch first.")
+]
+Tokens = Annotated[
+    int | None, typer.Option("--tokens", min=1, help="The example holds token numbers below this, not real numbers.")
+]
+
+
+def example_input(spec: str, data: str | None, shape: str | None, tokens: int | None, meta: bool = False) -> Any:
+    """The example that was asked for, or else one of the built-in network's own shape.
+
+    Raises:
+        ValueError: If the shape does not read, or nothing says which shape.
+    """
+    import torch
+
+    from ._models import is_builtin
+
+    device = "meta" if meta else "cpu"
+    if shape is not None:
+        try:
+            sizes = [int(part) for part in shape.split(",")]
+        except ValueError:
+            sizes = []
+        if not sizes or min(sizes) < 1:
+            raise ValueError(f"--input-shape must be positive whole numbers joined by commas. Got {shape!r}.")
+        generator = torch.Generator().manual_seed(0)
+        made = torch.randint(tokens, sizes, generator=generator) if tokens else torch.randn(sizes, generator=generator)
+        return made.to(device)
+    if data is not None:
+        from ..lab.data import load
+
+        return load(data).test.inputs[:2].to(device)
+    if is_builtin(spec):
+        from ..lab import networks
+
+        return torch.randn(2, *networks.input_shape(spec), generator=torch.Generator().manual_seed(0)).to(device)
+    raise ValueError(
+        "--input-shape or --data must be given for a model of your own. Got neither. Say --input-shape 2,3,32,32."
+    )
