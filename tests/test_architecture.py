@@ -11,6 +11,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "intertwine"
 
 # room -> the rooms it may import at module level or inside functions (everything may use the ground files)
 GROUND = {"errors", "_io", "_progress", "_result", "_checks"}
+LIBRARY = {"groups", "graph", "taps", "symmetry", "similarity", "dissection", "gates", "stitching", "align"}
 MAY_IMPORT = {
     "groups": set(),
     "graph": set(),
@@ -20,9 +21,11 @@ MAY_IMPORT = {
     "similarity": {"groups", "graph", "taps", "symmetry"},
     "dissection": {"groups", "graph", "taps", "symmetry"},
     "gates": {"groups", "graph", "taps", "symmetry"},
-    "lab": {"groups", "graph", "taps", "symmetry", "similarity", "dissection", "testing"},
-    "report": {"groups", "graph", "taps", "symmetry", "similarity", "dissection"},
-    "cli": {"groups", "graph", "taps", "symmetry", "similarity", "dissection", "report", "lab", "testing"},
+    "stitching": {"groups", "graph", "taps", "symmetry"},
+    "align": {"groups", "graph", "taps", "symmetry"},
+    "lab": LIBRARY | {"testing"},
+    "report": LIBRARY,
+    "cli": LIBRARY | {"report", "lab", "testing"},
 }
 # Result.to_html() writes a page: the one arrow that points up.
 EXCEPTIONS = {("_result", "report")}
