@@ -1,0 +1,1 @@
+"""Stitching: can network B read network A's features through a map of one family?"""

@@ -1,0 +1,170 @@
+"""Direct matching: the best member of a family for two feature sets, from their second moments alone.
+
+Every function returns the ``(C_out, C_in)`` matrix ``A`` with the least ``sum |y - A x|^2`` in its family. Directions
+without energy (dead channels) never decide anything.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..groups import GeneralLinear, Group, Orthogonal
+from ..groups.group import Objective
+from ..groups.monomial import MonomialGroup, Trivial
+from .moments import Moments
+
+__all__ = ["diagonal", "group_procrustes", "identity", "intercept", "least_squares", "reduced_rank"]
+
+FLOOR = 1e-6  # scale of a pair that would best have none: group elements have no zero entries
+
+
+def least_squares(moments: Moments) -> Tensor:
+    """All matrices: linear regression ``A = Y^T X (X^T X)^+``.
+
+    The pseudo-inverse leaves directions out in which A's features do not vary: nothing can be read there.
+
+    Args:
+        moments: Of the features.
+
+    Returns:
+        ``(C_out, C_in)``.
+    """
+    return moments.xy.T @ _pseudo_inverse(moments.xx)
+
+
+def reduced_rank(moments: Moments, rank: int) -> tuple[Tensor, Tensor]:
+    """Matrices of rank ``<= r``: reduced-rank regression.
+
+    The fitted ``A X`` of ordinary least squares is projected on its ``r`` strongest directions ``V``, ``A_r = V V^T A``.
+
+    Args:
+        moments: Of the features.
+        rank: From 1 to the smaller width.
+
+    Returns:
+        Factors ``(C_out, r)`` with orthonormal columns and ``(r, C_in)``, whose product is ``A_r``.
+
+    Raises:
+        ValueError: If ``rank`` is out of range.
+    """
+    most = min(moments.c_in, moments.c_out)
+    if not 1 <= rank <= most:
+        raise ValueError(f"rank must be from 1 to {most}, the smaller width. Got {rank}.")
+    a = least_squares(moments)
+    fitted = a @ moments.xy  # Y^T X (X^T X)^+ X^T Y, symmetric
+    _, vectors = torch.linalg.eigh((fitted + fitted.T) / 2)
+    left = vectors[:, -rank:].flip(1)
+    return left, left.T @ a
+
+
+def diagonal(moments: Moments) -> Tensor:
+    """Diagonal matrices: every channel of B reads the channel of A with its number, ``a_i = <x_i, y_i> / |x_i|^2``.
+
+    Args:
+        moments: Of the features.
+
+    Returns:
+        ``(C_out, C_in)``; 1 for channels of A that never respond.
+    """
+    k = min(moments.c_in, moments.c_out)
+    energy = moments.xx.diagonal()[:k]
+    scales = torch.where(energy > 0, moments.xy.diagonal()[:k] / energy.clamp_min(_tiny(energy)), 1.0)
+    a = identity(moments)
+    a.diagonal().copy_(scales)
+    return a
+
+
+def identity(moments: Moments) -> Tensor:
+    """Ones on the diagonal; zero rows or columns where the widths differ.
+
+    Args:
+        moments: Of the features.
+
+    Returns:
+        ``(C_out, C_in)``.
+    """
+    return torch.eye(moments.c_out, moments.c_in, dtype=torch.float64, device=moments.xx.device)
+
+
+def group_procrustes(group: Group, moments: Moments, objective: Objective = "least_squares") -> Tensor:
+    """The element ``g`` of a group with ``g x ~ y`` (see ``Group.procrustes``).
+
+    Unequal widths: both sides are padded with zero channels to ``n = max(C_in, C_out)`` and the element's ``C_out x
+    C_in`` block is returned (the papers are silent). Dead channels match dead ones where there are as many; a scale
+    that nothing determines is 1 behind a dead channel of A and ``1e-6`` elsewhere. For ``GeneralLinear`` the answer is ``least_squares``, which is singular where a
+    channel is dead and then only a limit of elements.
+
+    Args:
+        group: On ``max(C_in, C_out)`` channels.
+        moments: Of the features.
+        objective: ``"least_squares"``, or ``"cosine"`` for the paper's measure (permutation kinds).
+
+    Returns:
+        ``(C_out, C_in)``.
+
+    Raises:
+        ValueError: If the group acts on another number of channels, or cannot be fitted.
+    """
+    n = max(moments.c_in, moments.c_out)
+    if group.n != n:
+        raise ValueError(f"group must act on {n} channels, the wider side. Got {group!r}.")
+    if isinstance(group, GeneralLinear):
+        return least_squares(moments)
+    xx, xy, yy = _pad(moments.xx, n, n), _pad(moments.xy, n, n), _pad(moments.yy, n, n)
+    if isinstance(group, Orthogonal) and moments.c_in != moments.c_out:
+        u, _, vh = torch.linalg.svd(moments.xy.T, full_matrices=False)
+        return u @ vh
+    dead = ~(xx.diagonal() > 0)
+    xx, yy = _with_energy(xx), _with_energy(yy)
+    if isinstance(group, MonomialGroup) and not isinstance(group, Trivial):
+        element = group.procrustes(xy, xx, yy, objective=objective, floor=FLOOR)
+        scale = torch.where(dead[element.index], 1.0, element.scales()) if group.dim else element.scales()
+        matrix = torch.zeros_like(xx)
+        matrix[torch.arange(n, device=xx.device), element.index] = scale.to(xx)
+    else:
+        matrix = group.procrustes(xy, xx, yy, objective=objective).matrix(torch.float64)
+    return matrix[: moments.c_out, : moments.c_in].clone()
+
+
+def intercept(matrix: Tensor, moments: Moments) -> Tensor:
+    """The bias that belongs to ``A``, ``b = mean(y) - A mean(x)``.
+
+    The pair is best where ``A`` was fitted to ``moments.centred()``.
+
+    Args:
+        matrix: ``(C_out, C_in)``.
+        moments: Of the features as they are.
+
+    Returns:
+        ``(C_out,)``.
+    """
+    return (moments.sum_y - matrix.to(moments.xx) @ moments.sum_x) / moments.count
+
+
+def _pseudo_inverse(xx: Tensor) -> Tensor:
+    """``xx^+`` through its eigenvectors, channels scaled to unit energy first: a weak channel is not a missing one."""
+    scale = xx.diagonal().clamp_min(0).sqrt()
+    weight = torch.where(scale > 0, 1 / scale.clamp_min(_tiny(scale)), 0.0)
+    values, vectors = torch.linalg.eigh(xx * weight[:, None] * weight)
+    cut = values.amax() * len(values) * torch.finfo(values.dtype).eps * 1e3
+    inverse = torch.where(values > cut, 1 / values.clamp_min(_tiny(values)), 0.0)
+    return weight[:, None] * (vectors * inverse) @ vectors.T * weight
+
+
+def _pad(m: Tensor, rows: int, columns: int) -> Tensor:
+    out = m.new_zeros(rows, columns)
+    out[: m.shape[0], : m.shape[1]] = m
+    return out
+
+
+def _with_energy(m: Tensor) -> Tensor:
+    """The smallest energy of a live channel on the diagonal of dead ones: no division by 0, and no covariance."""
+    d = m.diagonal()
+    live = d[d > 0]
+    fill = live.min() if len(live) else d.new_ones(())
+    return m + torch.diag(torch.where(d > 0, 0.0, fill))
+
+
+def _tiny(t: Tensor) -> float:
+    return torch.finfo(t.dtype).tiny

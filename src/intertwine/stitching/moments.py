@@ -1,0 +1,113 @@
+"""Second moments of the features at two taps, streamed: all that the closed-form families need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Moments", "MomentSums"]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Sums over examples and over space (or tokens) of products of channels, in float64.
+
+    Attributes:
+        xx: ``(C_in, C_in)``, ``x.T @ x`` of network A's features.
+        xy: ``(C_in, C_out)``, ``x.T @ y``.
+        yy: ``(C_out, C_out)``, ``y.T @ y`` of network B's features.
+        sum_x: ``(C_in,)``.
+        sum_y: ``(C_out,)``.
+        count: Positions that were summed: examples times spatial positions.
+    """
+
+    xx: Tensor
+    xy: Tensor
+    yy: Tensor
+    sum_x: Tensor
+    sum_y: Tensor
+    count: int
+
+    @property
+    def c_in(self) -> int:
+        """Channels of A."""
+        return self.xx.shape[0]
+
+    @property
+    def c_out(self) -> int:
+        """Channels of B."""
+        return self.yy.shape[0]
+
+    def centred(self) -> Moments:
+        """The same with the mean of every channel taken off: what a map with a bias is fitted to."""
+        x, y = self.sum_x, self.sum_y
+        xx, xy, yy = (
+            full - torch.outer(a, b) / self.count for full, a, b in ((self.xx, x, x), (self.xy, x, y), (self.yy, y, y))
+        )
+        return Moments(xx, xy, yy, torch.zeros_like(x), torch.zeros_like(y), self.count)
+
+    def residual(self, matrix: Tensor, bias: Tensor | None = None) -> float:
+        """How much of B's features ``y`` a map misses, ``sum |y - A x - b|^2 / sum |y|^2``: 0 where ``A x + b = y``.
+
+        Args:
+            matrix: ``(C_out, C_in)``.
+            bias: ``(C_out,)`` or ``None``.
+
+        Returns:
+            A share, 0 to infinity; rounding can leave it at -1e-15 where the truth is 0, which reads 0.
+        """
+        a = matrix.detach().to(self.xx)
+        b = torch.zeros_like(self.sum_y) if bias is None else bias.detach().to(self.xx)
+        ax = a @ self.sum_x
+        square = (a @ self.xx * a).sum() + 2 * b @ ax + self.count * b @ b
+        missed = self.yy.trace() - 2 * (a * self.xy.T).sum() - 2 * b @ self.sum_y + square
+        return max(0.0, float(missed / self.yy.trace()))
+
+    @property
+    def live_x(self) -> Tensor:
+        """``(C_in,)`` bool: channels of A that ever respond."""
+        return self.xx.diagonal() > 0
+
+    @property
+    def live_y(self) -> Tensor:
+        """``(C_out,)`` bool: channels of B that ever respond."""
+        return self.yy.diagonal() > 0
+
+
+class MomentSums:
+    """Adds up the moments batch by batch, in float64."""
+
+    def __init__(self) -> None:
+        self._sums: list[Tensor] = []
+        self._count = 0
+
+    def add(self, x: Tensor, y: Tensor, channel_dim: int = 1) -> None:
+        """Add one batch of features with the same examples and positions.
+
+        Args:
+            x: Features of A, ``(N, C_in, *S)``.
+            y: Features of B, ``(N, C_out, *S)``.
+            channel_dim: The channel axis of both.
+
+        Raises:
+            ValueError: If the other axes differ.
+        """
+        x, y = (f.detach().movedim(channel_dim, -1).reshape(-1, f.shape[channel_dim]).double() for f in (x, y))
+        if len(x) != len(y):
+            raise ValueError(f"both features must have the same positions. Got {len(x)} and {len(y)}.")
+        new = [x.T @ x, x.T @ y, y.T @ y, x.sum(0), y.sum(0)]
+        self._sums = new if not self._sums else [a + b for a, b in zip(self._sums, new)]
+        self._count += len(x)
+
+    def result(self) -> Moments:
+        """The moments so far.
+
+        Raises:
+            ValueError: If nothing was added.
+        """
+        if not self._count:
+            raise ValueError("moments must be of at least one batch. Got none.")
+        xx, xy, yy, sum_x, sum_y = self._sums
+        return Moments(xx, xy, yy, sum_x, sum_y, self._count)
