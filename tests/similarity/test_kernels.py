@@ -195,3 +195,36 @@ def test_the_symmetries_of_the_max_kernel_are_signed_permutations():
         torch.linalg.qr(normal(4, 4, seed=1)).Q,
     ):
         assert not torch.allclose(max_gram(x @ other), max_gram(x), rtol=0.01)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_gates_kernel_counts_units_that_are_on_for_both(shape):
+    from intertwine.similarity._features import moments
+    from intertwine.similarity.hsic import center_gram
+
+    x = normal(*shape).relu()
+    both = torch.tensor([[float(((a > 0) & (b > 0)).sum()) for b in x] for a in x], dtype=torch.float64)
+    gram, _ = kernel("gates").gram(x, moments(x))
+    torch.testing.assert_close(center_gram(gram), center_gram(both))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_behind_a_relu_the_gates_kernel_has_the_group_of_the_relu_and_no_larger_one(shape):
+    from intertwine import groups
+    from intertwine.similarity import cka
+
+    generator = torch.Generator().manual_seed(3)
+    x = normal(*shape).relu()
+    element = groups.PositiveMonomial(shape[1]).random(generator=generator)
+    assert cka(x, element.apply(x, dim=1), "gates") == pytest.approx(1)
+    for larger in (groups.SignedPermutation(shape[1]), groups.Orthogonal(shape[1])):
+        assert cka(x, larger.random(generator=generator).apply(x, dim=1), "gates") < 0.99
+    assert cka(x, x - 0.5, "gates") < 0.99  # nor a translation
+
+
+def test_the_gates_kernel_sees_no_strength():
+    from intertwine.similarity import cka
+
+    x = normal(40, 6).relu()
+    assert cka(x, x**3, "gates") == pytest.approx(1)
+    assert cka(x, x**3, "linear") < 0.99

@@ -6,6 +6,7 @@ from .cca import PWCCA, SVCCA
 from .cka import CKA, GramSide, cka, prepare_gram
 from .compare import compare
 from .comparison import Comparison
+from .gates import GatesKernel
 from .hsic import hsic
 from .kernels import Kernel, kernel, kernels
 from .laplace import LaplaceKernel
@@ -54,6 +55,7 @@ __all__ = [
     "MaxKernel",
     "LaplaceKernel",
     "RBFKernel",
+    "GatesKernel",
     "ChannelNormalizedKernel",
     # how sure
     "inference",

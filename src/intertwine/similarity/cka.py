@@ -168,8 +168,8 @@ def cka(
     Args:
         x: Features ``(N, C, *S)``.
         y: Features ``(N, C', *S')`` of the same examples.
-        kernel: ``"linear"``, ``"max"`` (G_ReLU-CKA), ``"laplace"``, ``"rbf"``, ``"channel_normalized"`` or a
-            ``Kernel``.
+        kernel: ``"linear"``, ``"max"`` (G_ReLU-CKA), ``"laplace"``, ``"rbf"``, ``"gates"`` (which units are on),
+            ``"channel_normalized"`` or a ``Kernel``.
         estimator: ``"unbiased"`` or ``"biased"``.
         channel_dim: Axis of the channels in both.
 

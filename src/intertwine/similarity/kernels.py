@@ -66,10 +66,11 @@ def kernels() -> tuple[str, ...]:
 
 
 def _known() -> dict[str, Kernel]:
+    from .gates import GatesKernel
     from .laplace import LaplaceKernel
     from .linear import ChannelNormalizedKernel, LinearKernel
     from .maximum import MaxKernel
     from .rbf import RBFKernel
 
-    found = (LinearKernel(), MaxKernel(), LaplaceKernel(), RBFKernel(), ChannelNormalizedKernel())
+    found = (LinearKernel(), MaxKernel(), LaplaceKernel(), RBFKernel(), GatesKernel(), ChannelNormalizedKernel())
     return {k.name: k for k in found}
