@@ -115,11 +115,7 @@ class Transformation:
         Returns:
             The path written.
         """
-        tensors: dict[str, Tensor] = {}
-        described = []
-        for number, e in enumerate(self.elements.values()):
-            tensors |= {f"{number}.{part}": t for part, t in elements_of.tensors(e).items()}
-            described.append({"space": space_to_dict(e.space), "charges": e.charges})
+        tensors, described = to_tensors(self)
         metadata = {"kind": "intertwine.Transformation", "spaces": json.dumps(described)}
         return write_tensors(path, tensors or {"empty": torch.zeros(0)}, metadata)
 
@@ -203,8 +199,23 @@ def load(path: str | Path) -> Transformation:
         raise CheckpointError(
             f"path must hold a Transformation written by save(). Got {metadata.get('kind')!r} in {str(path)!r}."
         )
+    return from_tensors(tensors, json.loads(metadata["spaces"]))
+
+
+def to_tensors(g: Transformation) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+    """The arrays of ``g`` by number and part, and a description of its spaces in that order as plain JSON data."""
+    tensors: dict[str, Tensor] = {}
+    described = []
+    for number, e in enumerate(g.elements.values()):
+        tensors |= {f"{number}.{part}": t for part, t in elements_of.tensors(e).items()}
+        described.append({"space": space_to_dict(e.space), "charges": e.charges})
+    return tensors, described
+
+
+def from_tensors(tensors: Mapping[str, Tensor], spaces: list[dict[str, Any]]) -> Transformation:
+    """Rebuild an element from what ``to_tensors`` gave."""
     loaded = {}
-    for number, described in enumerate(json.loads(metadata["spaces"])):
+    for number, described in enumerate(spaces):
         space = space_from_dict(described["space"])
         parts = {k.removeprefix(f"{number}."): t for k, t in tensors.items() if k.startswith(f"{number}.")}
         charges = described["charges"]

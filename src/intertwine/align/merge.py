@@ -1,0 +1,203 @@
+"""One network from two: interpolation after alignment, of all weights or of some, with repaired statistics."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from torch import nn
+
+from ..symmetry.action import tensors_of
+from ..symmetry.explain import leaves
+from ..symmetry.spaces import Leaf
+from .interpolate import Interpolation, between, check_matching, write
+from .recalibrate import batch_norms, recalibrate_
+from .repair import repair_
+
+if TYPE_CHECKING:
+    from ..symmetry import Symmetry
+
+__all__ = ["Aligned", "Repair", "check_repair", "merge", "mend_"]
+
+Repair = bool | Literal["recalibrate", "repair", "rescale"]
+_REPAIRS = ("recalibrate", "repair", "rescale")
+
+
+class Aligned(Protocol):
+    """Anything that brings ``b`` into the basis of ``a``: an ``Alignment``, or a ``Transport``."""
+
+    def apply(self, b: nn.Module) -> nn.Module:
+        """A copy of ``b`` in the basis of ``a``."""
+        ...
+
+
+def merge(
+    a: nn.Module,
+    b: nn.Module,
+    alignment: Aligned | None,
+    ratio: float | Mapping[str, float] = 0.5,
+    repair: Repair = True,
+    *,
+    loader: Iterable[Any] | None = None,
+    interpolation: Interpolation = "linear",
+    layers: str | Sequence[str] | None = None,
+    spaces: str | Sequence[str] | None = None,
+) -> nn.Module:
+    """Merge two networks of one architecture into one of the same size.
+
+    ``b`` is brought into the basis of ``a``, then every weight and every statistic becomes a point between the two. The
+    average of many channels varies less than each of them, so that the merged network needs its statistics repaired on
+    data: batch norms are measured anew, networks without them go through REPAIR.
+
+    Args:
+        a: One network. Both are left as they are.
+        b: The other one.
+        alignment: What ``align(a, b, ...)`` found; ``None`` where both are in one basis already.
+        ratio: The share of ``b``, from 0 to 1; or shares by the beginning of tensor names, the longest one counts, and
+            tensors that none fits stay those of ``a``.
+        repair: ``True`` for what fits the network: ``"recalibrate"`` where it has batch norms, else ``"repair"`` where a
+            loader is given. ``"rescale"`` corrects spreads only, ``False`` nothing.
+        loader: Batches of training inputs for the repair; labels are not used.
+        interpolation: ``"linear"``, or ``"spherical"`` for parameters; statistics always go along a line.
+        layers: Merge only tensors under these names, or matching these patterns (``"layer1"``, ``"*.mlp.*"``); the
+            others stay those of ``a``.
+        spaces: Merge only tensors that carry these spaces of the alignment's symmetry.
+
+    Returns:
+        A new network, in evaluation mode, otherwise as a copy of ``a``.
+
+    Raises:
+        ValueError: If the architectures differ, weights are not finite, ratios lie outside 0 to 1, names fit nothing,
+            or repair needs data that was not given.
+
+    Examples:
+        >>> import torch
+        >>> a, b = nn.Linear(2, 1), nn.Linear(2, 1)
+        >>> merged = merge(a, b, None, ratio=0.25)
+        >>> torch.allclose(merged.weight, 0.75 * a.weight + 0.25 * b.weight)
+        True
+    """
+    how = check_repair(a, repair, loader)
+    twin = b if alignment is None else alignment.apply(b)
+    check_matching(a, twin)
+    ratios = _ratios(a, ratio, layers, spaces, getattr(alignment, "symmetry", None))
+    merged = copy.deepcopy(a).eval()
+    ours, theirs = tensors_of(a), tensors_of(twin)
+    parameters = {name for name, _ in a.named_parameters(remove_duplicate=False)}
+    write(
+        merged,
+        {
+            name: between(ours[name], theirs[name], share, interpolation if name in parameters else "linear")
+            for name, share in ratios.items()
+        },
+    )
+    return mend_(merged, a, twin, how, loader, ratio if isinstance(ratio, int | float) else 0.5)
+
+
+def mend_(
+    merged: nn.Module, a: nn.Module, b: nn.Module, how: str | None, loader: Iterable[Any] | None, ratio: float
+) -> nn.Module:
+    """Repair a merged network in place, as ``check_repair`` decided; ``b`` is in the basis of ``a``."""
+    if how is None or loader is None:
+        return merged
+    if how == "recalibrate":
+        return recalibrate_(merged, loader)
+    return repair_(merged, a, b, loader, ratio, shift=how == "repair")
+
+
+def check_repair(model: nn.Module, repair: Repair, loader: Iterable[Any] | None) -> str | None:
+    """What a repair comes down to for this network, before long work.
+
+    Args:
+        model: The network.
+        repair: What was asked for.
+        loader: The data, if any.
+
+    Returns:
+        One of the repairs, or ``None`` for none.
+
+    Raises:
+        ValueError: If the name is unknown, data is missing, or the network has no batch norms to recalibrate.
+    """
+    norms = bool(batch_norms(model))
+    if repair is False:
+        return None
+    if repair is True:
+        if norms and loader is None:
+            raise ValueError(
+                "loader must be given to repair a network with batch norms: their statistics fit neither parent's once "
+                "weights are averaged. Got none. Pass batches of training inputs, or repair=False."
+            )
+        return "recalibrate" if norms else "repair" if loader is not None else None
+    if repair not in _REPAIRS:
+        raise ValueError(f"repair must be True, False or one of {', '.join(_REPAIRS)}. Got {repair!r}.")
+    if loader is None:
+        raise ValueError(f"loader must be given for repair={repair!r}. Got none. Pass batches of training inputs.")
+    if repair == "recalibrate" and not norms:
+        raise ValueError(
+            "repair must be 'repair' or 'rescale' for a network without batch norms. Got 'recalibrate', which has "
+            "nothing to measure here."
+        )
+    return repair
+
+
+def _ratios(
+    model: nn.Module,
+    ratio: float | Mapping[str, float],
+    layers: str | Sequence[str] | None,
+    spaces: str | Sequence[str] | None,
+    sym: Symmetry | None,
+) -> dict[str, float]:
+    """The share of ``b`` in every tensor that is to change."""
+    names = list(tensors_of(model))
+    by_start = ratio if isinstance(ratio, Mapping) else {"": ratio}
+    for start, share in by_start.items():
+        if not 0 <= share <= 1:
+            raise ValueError(f"ratio must lie between 0 and 1. Got {share}" + (f" for {start!r}." if start else "."))
+        if not any(_under(name, start) for name in names):
+            raise ValueError(f"ratio must name the beginning of tensor names. Got {start!r}, which fits none.")
+    chosen = set(names)
+    if layers is not None:
+        chosen &= _chosen_by_name(names, [layers] if isinstance(layers, str) else list(layers))
+    if spaces is not None:
+        chosen &= _chosen_by_space(sym, [spaces] if isinstance(spaces, str) else list(spaces))
+    found = {}
+    for name in names:
+        starts = [start for start in by_start if _under(name, start)]
+        if name in chosen and starts:
+            found[name] = by_start[max(starts, key=len)]
+    return found
+
+
+def _under(name: str, start: str) -> bool:
+    return not start or name == start or name.startswith(start.rstrip(".") + ".")
+
+
+def _chosen_by_name(names: Sequence[str], wanted: Sequence[str]) -> set[str]:
+    found: set[str] = set()
+    for want in wanted:
+        here = {name for name in names if _under(name, want) or fnmatchcase(name, want)}
+        if not here or not want:
+            raise ValueError(
+                f"layers must be beginnings of tensor names or patterns. Got {want!r}, which fits none of "
+                f"{', '.join(names[:4])}, ..."
+            )
+        found |= here
+    return found
+
+
+def _chosen_by_space(sym: Symmetry | None, wanted: Sequence[str]) -> set[str]:
+    if sym is None:
+        raise ValueError("alignment must be given to merge by spaces. Got none. Merge by layers= instead.")
+    for want in wanted:
+        sym.space(want)
+    carrying = {
+        name
+        for name, layout in sym.layouts.items()
+        for axis in layout.axes
+        for _, leaf in leaves(axis)
+        if isinstance(leaf, Leaf) and leaf.space in wanted
+    }
+    return carrying | {alias for alias, name in sym.aliases.items() if name in carrying}

@@ -1,0 +1,64 @@
+"""What every solver gets and gives back: the contract between ``align`` and the algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..symmetry import Symmetry, Transformation
+
+__all__ = ["Found", "Task"]
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Two networks of one architecture, checked, and how to align them.
+
+    Attributes:
+        a: The network whose basis is kept.
+        b: The network that is to move.
+        sym: The symmetry of ``a``.
+        sym_b: The symmetry of ``b``; that of ``a`` unless the widths differ.
+        kinds: Kinds of elements to search, among ``"permutation"``, ``"scale"``, ``"sign"`` and ``"linear"``.
+        loader: Batches, for solvers that look at data.
+        seed: Seed of everything that is random.
+        options: What else the caller said, by name; a solver refuses what it does not know.
+        example_inputs: The example that the symmetry was found on.
+    """
+
+    a: nn.Module
+    b: nn.Module
+    sym: Symmetry
+    sym_b: Symmetry
+    kinds: Collection[str]
+    loader: Iterable[Any] | None = None
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    example_inputs: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What a solver found.
+
+    Attributes:
+        transformation: The element that moves ``b`` into the basis of ``a``; ``None`` where the widths differ.
+        objective: What the solver maximised, at ``transformation``; its unit is the solver's.
+        history: The objective along the way of the best start.
+        starts: The objective that every start reached, where there are several.
+        notes: What a reader must know.
+        maps: By space, a matrix ``(n_a, n_b)`` from units of ``b`` to units of ``a``, where the widths differ.
+    """
+
+    transformation: Transformation | None
+    objective: float
+    history: tuple[float, ...]
+    starts: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()
+    maps: Mapping[str, Tensor] = field(default_factory=dict)
