@@ -1,0 +1,61 @@
+"""All experiments by name. A new one is a file beside this one and a line in ``_MODULES``."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+
+from .experiment import Experiment, Setting
+from .reproduction import Reproduction
+
+__all__ = ["experiment", "experiments", "reproduce"]
+
+# Files that hold a tuple EXPERIMENTS, in the order in which the page shows them.
+_MODULES: tuple[str, ...] = ()
+
+
+@cache
+def experiments() -> dict[str, Experiment]:
+    """All experiments, by name.
+
+    Returns:
+        Names to experiments, in the order of the page.
+    """
+    found = [e for module in _MODULES for e in import_module(f"{__package__}.{module}").EXPERIMENTS]
+    return {e.name: e for e in found}
+
+
+def experiment(name: str) -> Experiment:
+    """One experiment.
+
+    Raises:
+        ValueError: If there is none of this name.
+    """
+    if name not in experiments():
+        raise ValueError(f"experiment must be one of {', '.join(experiments())}. Got {name!r}.")
+    return experiments()[name]
+
+
+def reproduce(name: str, setting: Setting | None = None) -> Reproduction:
+    """Run one experiment at the scale that is asked for, or the largest that it has below it.
+
+    Args:
+        name: Of the experiment.
+        setting: Scale, folder, data; smoke scale if ``None``.
+
+    Returns:
+        Its numbers and claims, with the seconds it took among the facts.
+
+    Raises:
+        ValueError: If there is no such experiment.
+    """  # noqa: DOC502 - raised by experiment()
+    chosen, setting = experiment(name), setting or Setting()
+    if setting.scale not in chosen.scales:
+        setting = replace(setting, scale=chosen.scales[-1])
+    start = time.monotonic()
+    found = chosen.run(setting)
+    seconds = round(time.monotonic() - start, 1)
+    facts = {"data": setting.data_spec.partition(":")[0], "seed": setting.seed, **found.facts, "seconds": seconds}
+    return replace(found, facts=facts)

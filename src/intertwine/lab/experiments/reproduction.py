@@ -1,0 +1,184 @@
+"""What an experiment found, beside what the paper says."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import torch
+
+from ..._result import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..._zoo_intervals import PairInterval
+
+__all__ = ["Claim", "Reproduction", "Row", "Scale", "provenance"]
+
+Scale = Literal["smoke", "small", "paper"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number: the paper's and ours.
+
+    Args:
+        what: What it is, such as ``"relu3, G_ReLU-Procrustes"``.
+        ours: Our value; ``None`` where it was not run.
+        paper: The paper's; ``None`` where the text has none.
+        low: Lower end of our interval.
+        high: Upper end.
+        tolerance: For numbers that should agree exactly or nearly so: the largest difference.
+        group: Rows of one group are shown as one table.
+    """
+
+    what: str
+    ours: float | None
+    paper: float | None = None
+    low: float | None = None
+    high: float | None = None
+    tolerance: float | None = None
+    group: str = ""
+
+    @classmethod
+    def of(cls, what: str, found: PairInterval, paper: float | None = None, group: str = "") -> Row:
+        """A mean over pairs of models with its interval.
+
+        Examples:
+            >>> from intertwine._zoo_intervals import pair_interval
+            >>> found = pair_interval([(0, 1), (1, 2), (2, 0)], [0.1, 0.2, 0.3])
+            >>> Row.of("relu1", found, paper=0.15).verdict
+            'paper inside our interval'
+        """
+        return cls(what, found.mean, paper, found.low, found.high, group=group)
+
+    @property
+    def difference(self) -> float | None:
+        """Ours minus the paper's."""
+        return None if self.ours is None or self.paper is None else self.ours - self.paper
+
+    @property
+    def verdict(self) -> str:
+        """The comparison in words; empty where there is nothing to compare with."""
+        if self.ours is None:
+            return "not run"
+        if self.difference is None or self.paper is None:
+            return ""
+        if self.tolerance is not None:
+            return "equal" if abs(self.difference) <= self.tolerance else "differs"
+        if self.low is not None and self.high is not None and self.low <= self.paper <= self.high:
+            return "paper inside our interval"
+        return "ours is higher" if self.difference > 0 else "ours is lower" if self.difference < 0 else "equal"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of the paper that was checked.
+
+    Args:
+        text: The statement in words.
+        held: Whether it holds here; ``None`` where the run cannot tell.
+        detail: The numbers it was judged by.
+        required: Whether it must hold at this scale: mathematics must, a trend among a few digit networks need not.
+    """
+
+    text: str
+    held: bool | None
+    detail: str = ""
+    required: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """``holds``, ``does not hold`` or ``cannot be told``."""
+        return "cannot be told" if self.held is None else "holds" if self.held else "does not hold"
+
+
+def provenance() -> dict[str, Any]:
+    """Versions, machine and day, for a table that is kept."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    return {
+        "intertwine": version("intertwine"),
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, GPU: {gpu}",
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+    }
+
+
+@dataclass(frozen=True)
+class Reproduction(Result):
+    """One table or figure: numbers beside the paper's, claims checked.
+
+    Args:
+        name: Name of the experiment.
+        title: What it is about.
+        papers: Which table or figure of which version, such as ``"v2 Table 2 (v1 Fig. 5)"``.
+        scale: ``smoke``, ``small`` or ``paper``.
+        rows: Numbers.
+        claims: Statements.
+        comparable: Whether the numbers should be the paper's: same networks, data and training. Otherwise only the
+            claims speak, and the page says so.
+        notes: What a reader must know: what was made smaller, which data.
+        facts: Provenance and settings: networks, data, seeds, seconds.
+    """
+
+    name: str
+    title: str
+    papers: str
+    scale: Scale
+    rows: Sequence[Row] = ()
+    claims: Sequence[Claim] = ()
+    comparable: bool = False
+    notes: Sequence[str] = ()
+    facts: dict[str, Any] = field(default_factory=provenance)
+
+    @property
+    def passed(self) -> bool:
+        """Whether every required claim holds and every row with a tolerance is within it."""
+        exact = all(row.verdict != "differs" for row in self.rows)
+        return exact and all(claim.held is not False for claim in self.claims if claim.required)
+
+    @property
+    def verdict(self) -> str:
+        """One sentence on claims and numbers."""
+        parts = []
+        if self.claims:
+            held, told = sum(c.held is True for c in self.claims), sum(c.held is not None for c in self.claims)
+            parts.append(f"{held} of {told} claims hold" if told else "no claim could be told")
+        verdicts = [row.verdict for row in self.rows if row.paper is not None and (self.comparable or row.tolerance)]
+        if verdicts:
+            agree = sum(v in ("equal", "paper inside our interval") for v in verdicts)
+            parts.append(f"{agree} of {len(verdicts)} numbers agree with the paper's")
+        elif any(row.paper is not None for row in self.rows):
+            parts.append("the numbers are of other networks or data than the paper's, and are shown beside them")
+        return "; ".join(parts) or "nothing to compare: see the table"
+
+    def __str__(self) -> str:
+        lines = [f"{self.title} ({self.papers}), {self.scale}: {self.verdict}."]
+        lines += [f"  {c.verdict}: {c.text}" + (f" ({c.detail})" if c.detail else "") for c in self.claims]
+        return "\n".join(lines)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each number: group, what, paper, ours, low, high, difference, verdict."""
+        import pandas as pd
+
+        columns = ["group", "what", "paper", "ours", "low", "high", "difference", "verdict"]
+        return pd.DataFrame([[getattr(row, c) for c in columns] for row in self.rows], columns=columns)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        plain = {key: getattr(self, key) for key in ("name", "title", "papers", "scale", "comparable", "facts")}
+        rows, claims = [asdict(row) for row in self.rows], [asdict(claim) for claim in self.claims]
+        return {**plain, "rows": rows, "claims": claims, "notes": list(self.notes)}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Rebuild it from ``to_dict``'s data."""
+        rows = [Row(**row) for row in data["rows"]]
+        claims = [Claim(**claim) for claim in data["claims"]]
+        return cls(**{**data, "rows": rows, "claims": claims})
