@@ -1,0 +1,34 @@
+"""Stitching layers, one family in each file."""
+
+from .birkhoff import Birkhoff, frobenius_on_polytope
+from .blocks import Blocks, SwappedBlocks
+from .diagonal import Diagonal
+from .families import families, family_of, takes
+from .full import Full
+from .g_relu import GReLU
+from .gumbel_sinkhorn import GumbelSinkhorn
+from .identity import Identity
+from .lasso import PAPER_STRENGTHS, Lasso, sparsity
+from .monomial import Monomial
+from .orthogonal import Orthogonal
+from .permutation import Permutation
+from .projected import Projected
+from .rank import Rank
+from .relaxed import RelaxedPermutation
+from .signed_permutation import SignedPermutation
+from .sinkhorn import sinkhorn, sinkhorn_log
+from .soft_sort import SoftSort, soft_sort
+
+__all__ = [
+    # by name or by group
+    "families", "family_of", "takes",
+    # linear maps
+    "Full", "Rank", "Lasso", "sparsity", "PAPER_STRENGTHS",
+    # permutations, relaxed
+    "RelaxedPermutation", "Birkhoff", "GReLU", "Permutation", "SignedPermutation", "Monomial", "SoftSort",
+    "GumbelSinkhorn",
+    # the rest
+    "Orthogonal", "Diagonal", "Identity", "Projected", "Blocks", "SwappedBlocks",
+    # tools
+    "sinkhorn", "sinkhorn_log", "soft_sort", "frobenius_on_polytope",
+]  # fmt: skip

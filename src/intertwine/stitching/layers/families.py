@@ -1,0 +1,184 @@
+"""Families by name or by group: from ``"rank-4"`` or ``Orthogonal(64)`` to a layer."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ... import groups
+from ...groups import Group
+from ..layer import StitchingLayer
+from .blocks import Blocks, SwappedBlocks
+from .diagonal import Diagonal
+from .full import Full
+from .g_relu import GReLU
+from .gumbel_sinkhorn import GumbelSinkhorn
+from .identity import Identity
+from .lasso import Lasso
+from .monomial import Monomial
+from .orthogonal import Orthogonal
+from .permutation import Permutation
+from .projected import Projected
+from .rank import Rank
+from .signed_permutation import SignedPermutation
+from .soft_sort import SoftSort
+
+__all__ = ["families", "family_of", "takes"]
+
+_LAYERS: dict[str, type[StitchingLayer]] = {
+    kind.family: kind
+    for kind in (
+        Identity, Diagonal, Permutation, SignedPermutation, GReLU, Monomial, SoftSort, GumbelSinkhorn, Orthogonal, Full,
+    )
+}  # fmt: skip
+_LAYERS["lasso"] = Lasso
+_ALIASES = {"positive_monomial": "g_relu", "trivial": "identity", "signed": "signed_permutation"}
+_RELAXED: dict[type[Group], str] = {
+    groups.Trivial: "identity",
+    groups.Permutation: "permutation",
+    groups.SignedPermutation: "signed_permutation",
+    groups.PositiveMonomial: "g_relu",
+    groups.Monomial: "monomial",
+}
+
+
+def families() -> tuple[str, ...]:
+    """The names that ``family_of`` knows; ``R`` and ``STRENGTH`` stand for numbers.
+
+    Examples:
+        >>> families()[-4:]
+        ('full', 'rank-R', 'lasso', 'lasso-STRENGTH')
+    """
+    last = ("full", "rank-R", "lasso", "lasso-STRENGTH")
+    return (*(name for name in _LAYERS if name not in last), "special_orthogonal", "unit_row_sum", *last)
+
+
+def family_of(
+    family: str | Group,
+    c_in: int | None = None,
+    c_out: int | None = None,
+    *,
+    bias: bool = False,
+    channel_dim: int = 1,
+    seed: int | torch.Generator = 0,
+    **settings: Any,
+) -> StitchingLayer:
+    """A stitching layer at its random start.
+
+    Args:
+        family: One of ``families()``, such as ``"rank-4"`` or ``"lasso-0.01"``; or any group, from which a layer is
+            generated: permutations and signs are relaxed, factors of a product and blocks of a wreath product get
+            layers of their own, and every other group projects after each step.
+        c_in: Channels of network A; those of the group if ``None``.
+        c_out: Channels of network B; those of the group if ``None``.
+        bias: Whether to add a bias. The paper does not.
+        channel_dim: The channel axis, 1 or -1.
+        seed: Of the random start.
+        **settings: Of the family, such as ``alpha=0.1`` for ``"g_relu"`` or ``tau`` for ``"softsort"``. See its class.
+
+    Returns:
+        The layer, in training mode.
+
+    Raises:
+        ValueError: If the family is unknown, a setting is none of its own, the widths are missing, or the family is of
+            square matrices and they differ.
+
+    Examples:
+        >>> family_of("g_relu", 16, 16, alpha=0.01)
+        GReLU('g_relu', 16 -> 16)
+        >>> family_of(groups.Wreath(groups.Orthogonal(4), 3)).dim
+        18
+    """
+    generator = seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
+    common = {"bias": bias, "channel_dim": channel_dim, "generator": generator}
+    if isinstance(family, Group):
+        n = family.n
+        if (c_in or n, c_out or n) != (n, n):
+            raise ValueError(f"both taps must have the {n} channels of {family!r}. Got {c_in} and {c_out}.")
+        unknown = [name for name in settings if not takes(family, name)]
+        if unknown:
+            raise ValueError(f"settings must be of the family {family!r}. Got {', '.join(unknown)}.")
+        return _of_group(family, common, settings)
+    if c_in is None or c_out is None:
+        raise ValueError(f"c_in and c_out must be given for a family by name. Got {c_in} and {c_out} for {family!r}.")
+    name = _ALIASES.get(family, family)
+    if name in ("special_orthogonal", "unit_row_sum", "general_linear"):
+        if c_in != c_out:
+            raise ValueError(f"both taps must have as many channels for the family {name!r}. Got {c_in} and {c_out}.")
+        return family_of(groups.named(name, c_in), bias=bias, channel_dim=channel_dim, seed=generator, **settings)
+    kind, settings = _read(name, settings)
+    _check(kind, name, settings)
+    return kind(c_in, c_out, **common, **settings)
+
+
+def takes(family: str | Group, setting: str) -> bool:
+    """Whether a family has a setting, such as ``"alpha"``.
+
+    Args:
+        family: As for ``family_of``.
+        setting: Its name.
+
+    Returns:
+        The answer; for groups made of groups, whether any part takes it.
+
+    Examples:
+        >>> takes("g_relu", "alpha"), takes("full", "alpha")
+        (True, False)
+    """
+    if isinstance(family, groups.Product):
+        return any(takes(factor, setting) for factor in family.factors)
+    if isinstance(family, groups.Wreath):
+        return setting in _settings(SwappedBlocks) or takes(family.base, setting)
+    if isinstance(family, Group):
+        return type(family) in _RELAXED and takes(_RELAXED[type(family)], setting)
+    name = _ALIASES.get(family, family)
+    if name in ("special_orthogonal", "unit_row_sum", "general_linear"):
+        return False
+    return setting in _settings(_read(name, {})[0])
+
+
+def _of_group(group: Group, common: dict[str, Any], settings: dict[str, Any]) -> StitchingLayer:
+    """The layer of a group; each part of it takes the settings that are its own."""
+    own = lambda kind: {name: value for name, value in settings.items() if name in _settings(kind)}
+    part = lambda inner: _of_group(inner, {"generator": common["generator"]}, settings)
+    if isinstance(group, groups.Product):
+        outer = {name: value for name, value in common.items() if name != "generator"}
+        return Blocks(group, part, **outer)
+    if isinstance(group, groups.Wreath):
+        return SwappedBlocks(group, part, **common, **own(SwappedBlocks))
+    if type(group) in _RELAXED:
+        kind = _LAYERS[_RELAXED[type(group)]]
+        return kind(group.n, group.n, **common, **own(kind))
+    return Projected(group, **common)
+
+
+def _read(name: str, settings: dict[str, Any]) -> tuple[Callable[..., StitchingLayer], dict[str, Any]]:
+    # The class of a name and its settings, with the number that the name ends in.
+    head, _, number = name.partition("-")
+    try:
+        if head == "rank" and number:
+            return Rank, {"rank": int(number), **settings}
+        if head == "lasso" and number:
+            return Lasso, {"strength": float(number), **settings}
+    except ValueError:
+        pass
+    if name not in _LAYERS:
+        raise ValueError(f"family must be one of {', '.join(families())}, or a group. Got {name!r}.")
+    return _LAYERS[name], settings
+
+
+def _check(kind: Callable[..., StitchingLayer], name: str, settings: dict[str, Any]) -> None:
+    own = _settings(kind)
+    unknown = [setting for setting in settings if setting not in own]
+    if unknown:
+        raise ValueError(
+            f"settings must be of the family {name!r} ({', '.join(own) or 'it has none'}). Got {', '.join(unknown)}."
+        )
+
+
+def _settings(kind: Callable[..., StitchingLayer]) -> tuple[str, ...]:
+    shared = ("c_in", "c_out", "group", "make", "bias", "channel_dim", "generator")
+    return tuple(name for name in inspect.signature(kind).parameters if name not in shared)

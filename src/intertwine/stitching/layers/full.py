@@ -1,0 +1,70 @@
+"""Every linear map of channels: the 1x1 convolution of earlier work on stitching."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from ..closed_form import least_squares
+from ..layer import StitchingLayer
+from ._moments import seen_by, set_bias
+
+if TYPE_CHECKING:
+    from ..moments import Moments
+
+__all__ = ["Full"]
+
+
+class Full(StitchingLayer):
+    """A full 1x1 convolution (paper 1, section 4): any ``(C_out, C_in)`` matrix, so widths may differ.
+
+    Args:
+        c_in: Channels of network A.
+        c_out: Channels of network B.
+        bias: Whether to add a bias. The paper does not.
+        channel_dim: The channel axis.
+        generator: Source of the random start, uniform in ``+-1 / sqrt(C_in)``.
+
+    Attributes:
+        weight: ``(C_out, C_in)``.
+    """
+
+    family = "full"
+
+    def __init__(
+        self,
+        c_in: int,
+        c_out: int,
+        *,
+        bias: bool = False,
+        channel_dim: int = 1,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(c_in, c_out, bias=bias, channel_dim=channel_dim)
+        self.weight = nn.Parameter(uniform(c_out, c_in, generator))
+
+    @property
+    def dim(self) -> int:
+        """``C_out C_in``."""
+        return self.c_in * self.c_out
+
+    def matrix(self) -> Tensor:
+        """The weight."""
+        return self.weight
+
+    def start(self, moments: Moments) -> None:
+        """Least squares: ``min sum |y - A x|^2``, the solution of smallest norm.
+
+        Args:
+            moments: Of the features at both taps.
+        """
+        with torch.no_grad():
+            self.weight.copy_(least_squares(seen_by(self, moments)))
+        set_bias(self, moments)
+
+
+def uniform(rows: int, columns: int, generator: torch.Generator | None) -> Tensor:
+    """Entries uniform in ``+-1 / sqrt(columns)``, as torch starts a convolution."""
+    return (2 * torch.rand(rows, columns, generator=generator) - 1) / columns**0.5

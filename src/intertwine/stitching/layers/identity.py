@@ -1,0 +1,59 @@
+"""No stitching at all: the baseline that every other family has to beat."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..layer import StitchingLayer
+from ._moments import seen_by, set_bias
+
+if TYPE_CHECKING:
+    from ..moments import Moments
+
+__all__ = ["Identity"]
+
+
+class Identity(StitchingLayer):
+    """``y = x``; of unequal widths the channels that both have, and zeros.
+
+    Args:
+        c_in: Channels of network A.
+        c_out: Channels of network B.
+        bias: Whether to add a bias.
+        channel_dim: The channel axis.
+        generator: Not used: nothing is random.
+    """
+
+    family = "identity"
+
+    def __init__(
+        self,
+        c_in: int,
+        c_out: int,
+        *,
+        bias: bool = False,
+        channel_dim: int = 1,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(c_in, c_out, bias=bias, channel_dim=channel_dim)
+
+    @property
+    def dim(self) -> int:
+        """0."""
+        return 0
+
+    def matrix(self) -> Tensor:
+        """Ones on the diagonal."""
+        return torch.eye(self.c_out, self.c_in, device=None if self.bias is None else self.bias.device)
+
+    def start(self, moments: Moments) -> None:
+        """Only a bias has something to fit.
+
+        Args:
+            moments: Of the features at both taps.
+        """
+        seen_by(self, moments)
+        set_bias(self, moments)

@@ -1,0 +1,87 @@
+"""Rotations and reflections of channels."""
+
+from __future__ import annotations
+
+from math import log
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from ... import groups
+from ..closed_form import group_procrustes
+from ..layer import StitchingLayer
+from ._moments import seen_by, set_bias
+
+if TYPE_CHECKING:
+    from ..moments import Moments
+
+__all__ = ["Orthogonal"]
+
+
+class Orthogonal(StitchingLayer):
+    """Orthogonal matrices, by gradient steps each followed by the polar factor, the nearest orthogonal matrix.
+
+    Of unequal widths: matrices with orthonormal columns (``C_in < C_out``) or rows.
+
+    Args:
+        c_in: Channels of network A.
+        c_out: Channels of network B.
+        bias: Whether to add a bias.
+        channel_dim: The channel axis.
+        generator: Source of the random start, uniform over the family.
+
+    Attributes:
+        weight: ``(C_out, C_in)``.
+    """
+
+    family = "orthogonal"
+
+    def __init__(
+        self,
+        c_in: int,
+        c_out: int,
+        *,
+        bias: bool = False,
+        channel_dim: int = 1,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(c_in, c_out, bias=bias, channel_dim=channel_dim)
+        self._group = groups.Orthogonal(max(c_in, c_out))
+        drawn = self._group.random(generator, torch.get_default_dtype()).matrix()
+        self.weight = nn.Parameter(drawn[:c_out, :c_in].clone())
+
+    @property
+    def dim(self) -> int:
+        """``N m - m (m + 1) / 2`` for widths ``m <= N``: ``n (n - 1) / 2`` where they are equal."""
+        small, large = sorted((self.c_in, self.c_out))
+        return large * small - small * (small + 1) // 2
+
+    @property
+    def log_components(self) -> float:
+        """``log 2`` for the two determinants; unequal widths make one piece."""
+        return log(2) if self.c_in == self.c_out else 0.0
+
+    def matrix(self) -> Tensor:
+        """The weight."""
+        return self.weight
+
+    @torch.no_grad()
+    def after_step(self, lr: float) -> None:
+        """The polar factor."""
+        self.weight.copy_(_polar(self.weight))
+
+    def start(self, moments: Moments) -> None:
+        """Orthogonal Procrustes: ``max tr(A x.T y)``; the least ``sum |y - A x|^2`` unless ``C_in > C_out``.
+
+        Args:
+            moments: Of the features at both taps.
+        """
+        with torch.no_grad():
+            self.weight.copy_(group_procrustes(self._group, seen_by(self, moments)))
+        set_bias(self, moments)
+
+
+def _polar(matrix: Tensor) -> Tensor:
+    u, _, vh = torch.linalg.svd(matrix.double(), full_matrices=False)
+    return (u @ vh).to(matrix)

@@ -1,0 +1,72 @@
+"""Any group of matrices as a family: gradient steps, each followed by the group's own projection."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from ...groups import Group
+from ..closed_form import group_procrustes
+from ..layer import StitchingLayer
+from ._moments import seen_by, set_bias
+
+if TYPE_CHECKING:
+    from ..moments import Moments
+
+__all__ = ["Projected"]
+
+
+class Projected(StitchingLayer):
+    """A layer generated from a group: ``group.project`` after each step, ``group.procrustes`` to start.
+
+    Made for groups in which one can move continuously (rotations, all invertible matrices, unit row sums). Permutations
+    need a relaxation: small steps never leave a permutation that is rounded after each of them.
+
+    Args:
+        group: Any group of this library, or one of your own.
+        bias: Whether to add a bias.
+        channel_dim: The channel axis.
+        generator: Source of the random start, ``group.random``.
+
+    Attributes:
+        group: The group.
+        weight: ``(n, n)``.
+    """
+
+    def __init__(
+        self, group: Group, *, bias: bool = False, channel_dim: int = 1, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__(group.n, group.n, bias=bias, channel_dim=channel_dim)
+        self.family, self.group = repr(group), group
+        self.weight = nn.Parameter(group.random(generator, torch.get_default_dtype()).matrix().clone())
+
+    @property
+    def dim(self) -> int:
+        """Of the group."""
+        return self.group.dim
+
+    @property
+    def log_components(self) -> float:
+        """Of the group."""
+        return self.group.log_components
+
+    def matrix(self) -> Tensor:
+        """The weight."""
+        return self.weight
+
+    @torch.no_grad()
+    def after_step(self, lr: float) -> None:
+        """The nearest element."""
+        self.weight.copy_(self.group.project(self.weight).matrix())
+
+    def start(self, moments: Moments) -> None:
+        """The group's element with the least ``sum |y - g x|^2``.
+
+        Args:
+            moments: Of the features at both taps.
+        """
+        with torch.no_grad():
+            self.weight.copy_(group_procrustes(self.group, seen_by(self, moments)))
+        set_bias(self, moments)
