@@ -36,7 +36,7 @@ def least_squares(moments: Moments) -> Tensor:
 def reduced_rank(moments: Moments, rank: int) -> tuple[Tensor, Tensor]:
     """Matrices of rank ``<= r``: reduced-rank regression.
 
-    The fitted ``A X`` of ordinary least squares is projected on its ``r`` strongest directions ``V``, ``A_r = V V^T A``.
+    The fitted ``A X`` of ordinary least squares is projected on its ``r`` strongest directions ``V``: ``V V^T A``.
 
     Args:
         moments: Of the features.
@@ -92,8 +92,8 @@ def group_procrustes(group: Group, moments: Moments, objective: Objective = "lea
 
     Unequal widths: both sides are padded with zero channels to ``n = max(C_in, C_out)`` and the element's ``C_out x
     C_in`` block is returned (the papers are silent). Dead channels match dead ones where there are as many; a scale
-    that nothing determines is 1 behind a dead channel of A and ``1e-6`` elsewhere. For ``GeneralLinear`` the answer is ``least_squares``, which is singular where a
-    channel is dead and then only a limit of elements.
+    that nothing determines is 1 behind a dead channel of A and ``1e-6`` elsewhere. For ``GeneralLinear`` the answer is
+    ``least_squares``, which is singular where a channel is dead and then only a limit of elements.
 
     Args:
         group: On ``max(C_in, C_out)`` channels.
