@@ -14,7 +14,7 @@ from ..groups.group import Objective
 from ..groups.monomial import MonomialGroup, Trivial
 from .moments import Moments
 
-__all__ = ["diagonal", "group_procrustes", "identity", "intercept", "least_squares", "reduced_rank"]
+__all__ = ["diagonal", "group_procrustes", "identity", "intercept", "least_squares", "pseudo_inverse", "reduced_rank"]
 
 FLOOR = 1e-6  # scale of a pair that would best have none: group elements have no zero entries
 
@@ -30,7 +30,7 @@ def least_squares(moments: Moments) -> Tensor:
     Returns:
         ``(C_out, C_in)``.
     """
-    return moments.xy.T @ _pseudo_inverse(moments.xx)
+    return moments.xy.T @ pseudo_inverse(moments.xx)
 
 
 def reduced_rank(moments: Moments, rank: int) -> tuple[Tensor, Tensor]:
@@ -142,8 +142,17 @@ def intercept(matrix: Tensor, moments: Moments) -> Tensor:
     return (moments.sum_y - matrix.to(moments.xx) @ moments.sum_x) / moments.count
 
 
-def _pseudo_inverse(xx: Tensor) -> Tensor:
-    """``xx^+`` through its eigenvectors, channels scaled to unit energy first: a weak channel is not a missing one."""
+def pseudo_inverse(xx: Tensor) -> Tensor:
+    """``X^+`` of a symmetric positive semidefinite matrix that leaves out directions without energy.
+
+    Channels are scaled to unit energy first, so that a weak channel is not taken for a missing one.
+
+    Args:
+        xx: ``(C, C)``, such as second moments or a covariance.
+
+    Returns:
+        ``(C, C)``.
+    """
     scale = xx.diagonal().clamp_min(0).sqrt()
     weight = torch.where(scale > 0, 1 / scale.clamp_min(_tiny(scale)), 0.0)
     values, vectors = torch.linalg.eigh(xx * weight[:, None] * weight)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["Moments", "MomentSums"]
+from .._progress import track
+from ..taps.batches import length
+from .network import Cut, Pair
+from .replay import flat_inputs
+
+__all__ = ["MomentSums", "Moments", "stream_moments"]
 
 
 @dataclass(frozen=True)
@@ -111,3 +118,34 @@ class MomentSums:
             raise ValueError("moments must be of at least one batch. Got none.")
         xx, xy, yy, sum_x, sum_y = self._sums
         return Moments(xx, xy, yy, sum_x, sum_y, self._count)
+
+
+def stream_moments(
+    pair: Pair, cuts: Sequence[Cut], loader: Iterable[Any], *, progress: bool = False
+) -> list[tuple[Moments, ...]]:
+    """Second moments at several cuts, in one pass over the data with one run of each model per batch.
+
+    Args:
+        pair: The models.
+        cuts: Made by ``pair``.
+        loader: Training data; labels are not read.
+        progress: Whether to show progress.
+
+    Returns:
+        For every cut the moments of the tap, then of each value that crosses it beside the tap where
+        ``skip="mapped"``.
+
+    Raises:
+        ValueError: If the loader is empty.
+    """  # noqa: DOC502 - raised by the sums
+    read = pair.features(cuts)
+    sums = [[MomentSums() for _ in _mapped(cut)] for cut in cuts]
+    for batch in track(loader, "Reading features", length(loader), progress):
+        for cut, into, (ours, theirs) in zip(cuts, sums, read(*flat_inputs(batch, pair.device))):
+            for one, crossing, x, y in zip(into, _mapped(cut), ours, theirs):
+                one.add(x, y, crossing.channel_dim)
+    return [tuple(one.result() for one in into) for into in sums]
+
+
+def _mapped(cut: Cut) -> tuple[Any, ...]:
+    return (cut.tap, *(cut.skips if cut.skip == "mapped" else ()))

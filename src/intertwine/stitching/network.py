@@ -8,7 +8,7 @@ B's own skip, which is another network and here ``skip="b"``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,7 +22,7 @@ from ..taps.points import Point, choose
 from .layer import StitchingLayer
 from .replay import Replay, record
 
-__all__ = ["At", "Crossing", "Cut", "Pair", "Relation", "Skip", "Stitched", "Trunk", "relate"]
+__all__ = ["At", "Crossing", "Cut", "Features", "Pair", "Relation", "Skip", "Stitched", "Trunk", "relate"]
 
 Skip = Literal["a", "mapped", "b"]
 At = str | tuple[str, str]
@@ -147,6 +147,20 @@ class Stitched(nn.Module):
             others[i] = skip_layer(others[i])
         return self.tail(self.layer(tap), *others)[0]
 
+    def evaluated(self) -> Callable[[Sequence[Tensor]], tuple[Tensor, ...]]:
+        """The maps of everything that crosses the cut as they are evaluated, found once for a whole pass over data.
+
+        Returns:
+            From what ``trunk`` returned to what ``tail`` reads.
+        """
+        layer, skip_layers = self.layer.fixed(), [one.fixed() for one in self.skip_layers]
+
+        def mapped(crossing: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            tap, *others = crossing
+            return layer(tap), *(f(x) for f, x in zip(skip_layers, others)), *others[len(skip_layers) :]
+
+        return mapped
+
     def trainable(self) -> list[nn.Parameter]:
         """Parameters of the stitching layers."""
         return [*self.layer.parameters(), *self.skip_layers.parameters()]
@@ -241,6 +255,25 @@ class Cut:
         return Stitched(self.trunk, layer, self.tail.fork(), skip_layers, tail_norm)
 
 
+class Features(nn.Module):
+    """Values of A and of B at several cuts, from one run of each model; see :meth:`Pair.features`."""
+
+    def __init__(self, a: Replay, b: Replay, cuts: tuple[Cut, ...]) -> None:
+        super().__init__()
+        self.a, self.b, self._cuts = a.eval(), b.eval(), cuts
+
+    @torch.no_grad()
+    def forward(self, *inputs: Tensor) -> list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]:
+        """Run both models as far as needed."""
+        found_a = dict(zip(self.a.outputs, self.a(*inputs)))
+        found_b = dict(zip(self.b.outputs, self.b(*inputs)))
+        pairs = []
+        for cut in self._cuts:
+            tap, *skips = (found_a[i] for i in cut.trunk.a.outputs)
+            pairs.append(((cut.trunk.relation(tap), *skips), tuple(found_b[i] for i in cut.target.outputs)))
+        return pairs
+
+
 class Pair:
     """Two models, captured once, to be cut at any number of layers. Neither is changed.
 
@@ -282,6 +315,20 @@ class Pair:
         return len(ours) == len(theirs) and all(
             x.op == y.op and x.inputs == y.inputs and x.outputs == y.outputs for x, y in zip(ours, theirs)
         )
+
+    def features(self, cuts: Sequence[Cut]) -> Features:
+        """What crosses the cuts in A, and what B has in its place, for all cuts in one pass.
+
+        Args:
+            cuts: Made by this pair.
+
+        Returns:
+            A module from inputs to a list with, for each cut, the values of A and those of B.
+        """
+        inputs_a, inputs_b = ([r.id for r in rec.program.inputs] for rec in (self.a, self.b))
+        of_a = list(dict.fromkeys(i for cut in cuts for i in cut.trunk.a.outputs))
+        of_b = list(dict.fromkeys(i for cut in cuts for i in cut.target.outputs))
+        return Features(Replay(self.a, inputs_a, of_a), Replay(self.b, inputs_b, of_b), tuple(cuts))
 
     def layers(self) -> tuple[str, ...]:
         """Layers at which the pair can be cut under one name: those of both, whose value B's output depends on."""

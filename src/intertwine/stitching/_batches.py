@@ -1,0 +1,60 @@
+"""What stitching asks of a loader: batches with labels, as often as they are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..taps.batches import peek
+from .replay import flat_inputs
+
+__all__ = ["check_loader", "first_batch", "labelled", "labels_of"]
+
+
+def check_loader(loader: Any, name: str = "loader") -> None:
+    """Refuse what can be read only once.
+
+    Raises:
+        TypeError: If ``loader`` is no iterable of batches, or an iterator.
+    """
+    if not isinstance(loader, Iterable) or isinstance(loader, Tensor | Mapping | str):
+        raise TypeError(f"{name} must be an iterable of batches. Got {type(loader).__name__}.")
+    if isinstance(loader, Iterator):
+        raise TypeError(
+            f"{name} must be readable several times, since training takes several epochs. Got the iterator "
+            f"{type(loader).__name__}, which is used up by one. Pass a list or a DataLoader."
+        )
+
+
+def first_batch(loader: Iterable[Any]) -> Any:
+    """The first batch of a loader that can be read again."""
+    return peek(loader)[0]
+
+
+def labels_of(batch: Any) -> Tensor:
+    """Class labels ``(N,)`` of a batch.
+
+    Raises:
+        ValueError: If it has none.
+    """
+    found: Any = None
+    if isinstance(batch, Mapping):
+        found = batch.get("labels", batch.get("label"))
+    elif isinstance(batch, tuple | list) and len(batch) > 1:
+        found = batch[1]
+    if not isinstance(found, Tensor) or found.ndim != 1 or found.is_floating_point():
+        got = type(found).__name__ if not isinstance(found, Tensor) else f"{found.dtype} of shape {tuple(found.shape)}"
+        raise ValueError(
+            f"batches must be (inputs, labels, ...) or a dict with 'labels', labels (N,) of whole numbers. Got {got}."
+        )
+    return found
+
+
+def labelled(loader: Iterable[Any], device: torch.device | None) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
+    """Input tensors and labels of every batch, on ``device``."""
+    for batch in loader:
+        labels = labels_of(batch)
+        yield flat_inputs(batch, device), labels if device is None else labels.to(device)
