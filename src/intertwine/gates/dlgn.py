@@ -50,7 +50,7 @@ def dlgn(
 
 def dlgn_sf(
     model: nn.Module, example: Tensor, *, input: str = "ones", gate: str = "soft", beta: float = 10.0,
-    kernel_size: int = 3, permutation: Sequence[int] | None = None,
+    kernel_size: int = 3, batch_norm: bool = False, permutation: Sequence[int] | None = None,
     initialise: Callable[[nn.Module], object] | None = None, seed: int = 0,
 ) -> GatedNetwork:  # fmt: skip
     """Build the DLGN with shallow features: each layer's gates come from one linear map of the input (P2 section 3.3).
@@ -65,6 +65,7 @@ def dlgn_sf(
         gate: ``"soft"`` or ``"hard"``.
         beta: Steepness of soft gates.
         kernel_size: Window of the convolutions (odd).
+        batch_norm: Normalise each layer's pre-activations (they stay affine in evaluation mode).
         permutation: The k-th ReLU of the value network uses the gates of layer ``permutation[k]``.
         initialise: Gives the value network fresh weights; by default every module's own ``reset_parameters``.
         seed: Of the fresh weights.
@@ -82,7 +83,7 @@ def dlgn_sf(
         shapes = [tuple(q.shape[1:]) for q in Features(value, linear=True)(example[:1])]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        gating = ShallowFeatures(example, shapes, kernel_size).to(example)
+        gating = ShallowFeatures(example, shapes, kernel_size, batch_norm).to(example)
     return GatedNetwork(gating, value, gate=gate, beta=beta, input=input, permutation=permutation)
 
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["Features", "GatedNetwork", "ShallowFeatures", "gate_permutations"]
+__all__ = ["Applied", "Features", "GatedNetwork", "ShallowFeatures", "gate_permutations"]
 
 _RELUS = {"relu", "relu_"}
 _CLAMPS = {"clamp", "clamp_", "clamp_min", "clamp_min_"}
@@ -96,7 +96,7 @@ class GatedNetwork(nn.Module):
         Raises:
             ValueError: If there are not as many gates as the value network has ReLUs.
         """
-        with _Apply(self.gates(x)) as running:
+        with Applied(self.gates(x)) as running:
             out = self.value(torch.ones_like(x) if self.input == "ones" else x)
         if running.next != len(running.gates):
             raise ValueError(
@@ -171,9 +171,12 @@ class ShallowFeatures(nn.Module):
         example: One input ``(1, C, *S)``.
         shapes: Shape of each layer of gates, without the batch.
         kernel_size: Window of the convolutions (odd).
+        batch_norm: Normalise each layer's pre-activations, which stay affine in evaluation mode.
     """
 
-    def __init__(self, example: Tensor, shapes: Sequence[tuple[int, ...]], kernel_size: int = 3) -> None:
+    def __init__(
+        self, example: Tensor, shapes: Sequence[tuple[int, ...]], kernel_size: int = 3, batch_norm: bool = False
+    ) -> None:
         super().__init__()
         self.shapes = [tuple(s) for s in shapes]
         make = {2: nn.Conv1d, 3: nn.Conv2d}
@@ -183,10 +186,13 @@ class ShallowFeatures(nn.Module):
             else make[len(s)](example.shape[1], s[0], kernel_size, padding=kernel_size // 2)
             for s in self.shapes
         )
+        norms = {1: nn.BatchNorm1d, 2: nn.BatchNorm1d, 3: nn.BatchNorm2d}
+        self.norms = nn.ModuleList(norms[len(s)](s[0]) if batch_norm else nn.Identity() for s in self.shapes)
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """Pre-activations of every layer."""
-        return [self._one(layer, shape, x) for layer, shape in zip(self.maps, self.shapes)]
+        maps = zip(self.maps, self.norms, self.shapes)
+        return [norm(self._one(layer, shape, x)) for layer, norm, shape in maps]
 
     def _one(self, layer: nn.Module, shape: tuple[int, ...], x: Tensor) -> Tensor:
         if len(shape) == 1:
@@ -265,7 +271,7 @@ class _Read(_Mode):
         return result
 
 
-class _Apply(_Mode):
+class Applied(_Mode):
     """Multiplies by given gates."""
 
     def __init__(self, gates: list[Tensor]) -> None:

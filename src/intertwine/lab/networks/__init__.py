@@ -2,12 +2,15 @@
 
 from .cct import cct_6_3x1
 from .convnext import small_convnext
+from .gap import Ensemble, c1gap, c1gap_ensemble, c4gap, cnn_gap
+from .gated import gated
 from .myrtle import myrtle_cnn
 from .paper_taps import paper_taps
 from .registry import Network, build, describe, fit_to, input_shape, names, parse
 from .resnet import cifar_resnet, resnet18
 from .resnet50 import resnet50
 from .small import digits_cnn, mlp
+from .vgg import vgg16
 
 __all__ = [
     # by name
@@ -27,6 +30,14 @@ __all__ = [
     "resnet50",
     "small_convnext",
     "cct_6_3x1",
+    "c4gap",
+    "c1gap",
+    "c1gap_ensemble",
+    "cnn_gap",
+    "vgg16",
+    "Ensemble",
+    # their gated counterparts
+    "gated",
     # the first paper's layer numbers
     "paper_taps",
 ]

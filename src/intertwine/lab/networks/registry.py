@@ -14,10 +14,13 @@ from torch import nn
 
 from .cct import cct_6_3x1
 from .convnext import small_convnext
+from .gap import c1gap, c1gap_ensemble, c4gap, cnn_gap
+from .gated import gated
 from .myrtle import myrtle_cnn
 from .resnet import cifar_resnet, resnet18
 from .resnet50 import resnet50
 from .small import digits_cnn, mlp
+from .vgg import vgg16
 
 __all__ = ["Network", "build", "describe", "fit_to", "input_shape", "names", "parse"]
 
@@ -69,6 +72,14 @@ _NETWORKS = {
         Network("resnet50", resnet50, (3, 224, 224), "He et al. 2016; paper 1, section 6 (residual_relu=false)"),
         Network("small_convnext", small_convnext, (3, 64, 64), "in the style of Liu et al. 2022, for dissection"),
         Network("cct_6_3x1", cct_6_3x1, _CIFAR, "paper 1, v2 D.4; Hassani et al. 2021"),
+        Network("c4gap", c4gap, _CIFAR, "paper 2, Fig. 3 (width=512: Fig. 4)"),
+        Network("c1gap", c1gap, _CIFAR, "paper 2, Fig. 4"),
+        Network("c1gap_ensemble", c1gap_ensemble, _CIFAR, "paper 2, Fig. 4"),
+        Network("cnn_gap", cnn_gap, _CIFAR, "paper 2, Fig. 2"),
+        Network("vgg16", vgg16, _CIFAR, "paper 2, Figs 3, 7; Simonyan and Zisserman 2015"),
+        Network("dgn", gated, _CIFAR, "paper 2, section 2.2.2; base=vgg16 and others", {"kind": "dgn"}),
+        Network("dlgn", gated, _CIFAR, "paper 2, section 3; base=vgg16 and others", {"kind": "dlgn"}),
+        Network("dlgn_sf", gated, _CIFAR, "paper 2, section 3.3; base=vgg16 and others", {"kind": "dlgn_sf"}),
     )
 }
 
