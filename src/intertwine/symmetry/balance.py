@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .blocks import align, blocks
+from .blocks import Block, align, blocks
 from .element import parent_dims
 from .spaces import Leaf, Space
 
@@ -31,13 +31,17 @@ _PIN = 1e4  # weight of a variance that must become 1
 class _Squares:
     """Sums of squares of a block over every dimension that no scale moves."""
 
+    name: str
     values: Tensor
     leaves: tuple[Leaf, ...]
     weight: float
 
 
 def balancing_scales(
-    sym: Symmetry, state: Mapping[str, Tensor], pinned: frozenset[str] = frozenset()
+    sym: Symmetry,
+    state: Mapping[str, Tensor],
+    pinned: frozenset[str] = frozenset(),
+    based: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None,
 ) -> dict[str, Tensor]:
     """Log scales that minimise the sum of squared log norms of all slices, space by space until nothing changes.
 
@@ -49,6 +53,8 @@ def balancing_scales(
         sym: The symmetry; spaces that are GL(n) are left to their own normal form.
         state: Tensors in float64, batch norms folded.
         pinned: Tensors whose entries must become 1 instead.
+        based: Where norms depend on bases and bases on scales: from log scales the tensors that carry a linear space,
+            in the bases that go with these scales.
 
     Returns:
         Name of each space with scales to its log scales ``(k, p..., n)``.
@@ -60,7 +66,11 @@ def balancing_scales(
         for name, s in scaled.items()
     }
     members = _members(sym, state, scaled, pinned)
+    linear = {s.name for s in sym.spaces if s.linear == "general"}
+    touched = {n for n, layout in sym.layouts.items() if any(linear & set(b.spaces) for b in blocks(layout))}
+    settled = {n: [m for m in found if m[0].name not in touched] for n, found in members.items()}
     needed = _needed(sym, scaled)
+    members = {n: [*settled[n], *(m for m in found if m[0].name in touched)] for n, found in members.items()}
     solvers = {n: _solver(space, members[n], scaled, needed[n]) for n, space in scaled.items() if members[n]}
     if not solvers:
         return logs
@@ -69,8 +79,12 @@ def balancing_scales(
 
     def sweep(flat: Tensor) -> Tensor:
         current = _split(flat, logs)
+        here = members
+        if based is not None:
+            moving = _members(sym, based(current), scaled, pinned)
+            here = {n: [*settled[n], *(m for m in moving[n] if m[0].name in touched)] for n in members}
         for name, solver in solvers.items():
-            current[name] = current[name] + _step(scaled[name], members[name], solver, current, scaled)
+            current[name] = current[name] + _step(scaled[name], here[name], solver, current, scaled)
         return flat + _without(idle, _joined(current) - flat, logs)
 
     return _split(fixed_point(sweep, _joined(logs)), logs)
@@ -103,7 +117,7 @@ def fixed_point(sweep: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 def _idle(sym: Symmetry, logs: Mapping[str, Tensor]) -> Tensor:
     """Orthonormal columns: uniform changes of all generators that move no weight, since two spaces share a scale.
 
-    Sweeps may drift along them for ever.
+    A scale that a general linear space takes up in its basis counts too. Sweeps may drift along them for ever.
     """
     pieces = [block for layout in sym.layouts.values() for block in blocks(layout)]
     effects = [
@@ -115,6 +129,10 @@ def _idle(sym: Symmetry, logs: Mapping[str, Tensor]) -> Tensor:
         for piece in pieces
     ]
     table = torch.tensor(effects, dtype=torch.float64)
+    bases = [_variances(pieces, s.name) for s in sym.spaces if s.linear == "general"]
+    if bases:
+        taken = torch.stack(bases, 1)
+        table = table - taken @ (torch.linalg.pinv(taken) @ table)
     values, vectors = torch.linalg.eigh(table.mT @ table)
     return vectors[:, values < _FLAT * values.max().clamp_min(1.0)]
 
@@ -149,6 +167,7 @@ def _needed(sym: Symmetry, scaled: Mapping[str, Space]) -> dict[str, Tensor]:
     kept = {}
     for name, space in scaled.items():
         inside = [effect(c.name, k) for c in scaled.values() if name in c.parents for k in range(c.scales)]
+        inside += [_variances(pieces, c.name) for c in sym.spaces if name in c.parents and c.linear == "general"]
         kept[name] = torch.ones(space.scales, dtype=torch.float64)
         for k in range(space.scales if inside else 0):
             together = [*inside, effect(name, k)]
@@ -156,6 +175,12 @@ def _needed(sym: Symmetry, scaled: Mapping[str, Space]) -> dict[str, Tensor]:
                 kept[name][k] = 0.0
             inside = together
     return kept
+
+
+def _variances(pieces: list[Block], space: str) -> Tensor:
+    """For each piece the power with which a multiple of a linear space's basis multiplies it."""
+    found = [sum(leaf.variance for leaf in p.leaves if isinstance(leaf, Leaf) and leaf.space == space) for p in pieces]
+    return torch.tensor([float(v) for v in found], dtype=torch.float64)
 
 
 def _rank(rows: list[Tensor]) -> int:
@@ -220,7 +245,7 @@ def _members(
             values = block.read(state[name]).square()
             values = values.sum(rest) if rest else values
             leaves = tuple(leaf for d, leaf in enumerate(block.leaves) if d in dims and isinstance(leaf, Leaf))
-            squares = _Squares(values, leaves, _PIN if name in pinned else 1.0)
+            squares = _Squares(name, values, leaves, _PIN if name in pinned else 1.0)
             for d, leaf in enumerate(leaves):
                 if leaf.space in moving:
                     found[leaf.space].append((squares, d))

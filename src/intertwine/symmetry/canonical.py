@@ -15,7 +15,7 @@ from .balance import balancing_scales
 from .blocks import blocks
 from .element import parent_dims
 from .folding import Folded, fold, unfold
-from .linear_form import linear_basis
+from .linear_form import general_bases, orthogonal_basis
 from .spaces import Leaf, Space
 from .transformation import Transformation, identity, with_parts
 
@@ -33,7 +33,6 @@ __all__ = [
     "solve_signs",
 ]
 
-_ROUNDS = 20  # of bases and scales in turn
 _SETTLED = 1e-9  # log scales, matrix entries and keys closer than this count as canonical already
 
 
@@ -109,21 +108,46 @@ def balanced(folded: Folded) -> Transformation:
         An element without permutations and signs.
     """
     sym, state = folded.sym, folded.state
-    linear = [s for kind in ("orthogonal", "general") for s in sym.spaces if s.linear == kind]
+    names = _mutual(sym)
+
+    def based(logs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors on which scales and bases depend mutually: unscaled, in the bases that go with the scales."""
+        scaled = moved(sym, _scaling(sym, logs), state, names)
+        bases = general_bases(sym, {**state, **scaled})
+        return {**state, **moved(sym, _turning(sym, bases), state, names)}
+
+    scales = balancing_scales(sym, state, folded.pinned, based if names else None)
+    g = _scaling(sym, {n: t for n, t in scales.items() if not _near(t, torch.zeros(()))})
+    g = _turning(sym, general_bases(sym, {**state, **moved(sym, g, state)})) @ g
+    for space in sym.spaces:
+        if space.linear == "orthogonal":
+            basis = orthogonal_basis(sym, {**state, **moved(sym, g, state)}, space)
+            g = _turning(sym, {} if basis is None else {space.name: basis}) @ g
+    return g
+
+
+def _mutual(sym: Symmetry) -> list[str]:
+    """Tensors with a general linear space, if any of them also carries a scale."""
+    general = {s.name for s in sym.spaces if s.linear == "general"}
+    scaled = {s.name for s in sym.spaces if s.linear == "none" and s.scales}
+    found = {n: {s for b in blocks(layout) for s in b.spaces} for n, layout in sym.layouts.items()}
+    names = [n for n, spaces in found.items() if spaces & general]
+    return names if any(found[n] & scaled for n in names) else []
+
+
+def _scaling(sym: Symmetry, logs: Mapping[str, Tensor]) -> Transformation:
     g = identity(sym)
-    for _ in range(_ROUNDS if linear else 1):  # norms depend on bases and bases on scales
-        before = g
-        for space in linear:
-            basis = linear_basis(sym, {**state, **moved(sym, g, state)}, space)
-            if basis is not None and not _near(basis, torch.eye(space.size, dtype=torch.float64)):
-                g = with_parts(identity(sym), space.name, linear=basis) @ g
-        step = identity(sym)
-        for name, logs in balancing_scales(sym, {**state, **moved(sym, g, state)}, folded.pinned).items():
-            if not _near(logs, torch.zeros(())):
-                step = with_parts(step, name, scales=logs)
-        g = step @ g
-        if g.allclose(before, _SETTLED):
-            break
+    for name, scales in logs.items():
+        g = with_parts(g, name, scales=scales)
+    return g
+
+
+def _turning(sym: Symmetry, bases: Mapping[str, Tensor]) -> Transformation:
+    """The element with given matrices; those next to the identity are left out, so that a normal form stays as it is."""
+    g = identity(sym)
+    for name, basis in bases.items():
+        if not _near(basis, torch.eye(basis.shape[-1], dtype=torch.float64)):
+            g = with_parts(g, name, linear=basis)
     return g
 
 
@@ -149,7 +173,7 @@ def _ordering(sym: Symmetry, state: Mapping[str, Tensor]) -> Transformation:
     """Order every space by the sum of |w|^1.5 over its slices, a key that no permutation or sign of others changes."""
     g = identity(sym)
     for space in sym.spaces:
-        if not space.permutable or space.size < 2 or _has_basis(sym, state, space):
+        if not space.permutable or space.size < 2 or space.linear != "none":  # singular values order linear spaces
             continue
         key = torch.zeros(g[space.name].permutation.shape, dtype=torch.float64)
         for _, x, _ in slices(sym, state, space):
@@ -164,11 +188,6 @@ def _ordering(sym: Symmetry, state: Mapping[str, Tensor]) -> Transformation:
 
             g = Transformation({**g.elements, space.name: reindex(g[space.name], g.elements)})
     return g
-
-
-def _has_basis(sym: Symmetry, state: Mapping[str, Tensor], space: Space) -> bool:
-    """Whether singular values order the space already."""
-    return space.linear != "none" and linear_basis(sym, state, space) is not None
 
 
 def slices(sym: Symmetry, state: Mapping[str, Tensor], space: Space) -> list[tuple[str, Tensor, Leaf]]:

@@ -1,89 +1,182 @@
-"""Bases of linear spaces by singular vectors: per-head GL of attention, orthogonal residual streams."""
+"""Bases of linear spaces: balanced realisations, as of linear systems, and eigenvectors for orthogonal spaces.
+
+Every general linear space has two forms. The *incoming* one collects what is written into it (for a chain of linear
+maps ``P_l = W_l P_(l-1) W_l^T + b_l b_l^T``: the covariance of the features), the *outgoing* one what is read from it
+(``Q_l = W_(l+1)^T Q_(l+1) W_(l+1)``). A change of basis ``M`` makes ``M P M^T`` and ``M^-T Q M^-1`` of them, and leaves the
+eigenvalues of ``P Q`` alone. In the balanced basis both are one diagonal matrix (Moore, Principal component analysis in
+linear systems, 1981): the singular values of the composite map, largest first. A tensor between two linear spaces is
+read through the other space's form, so that neither basis matters to the other.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from .blocks import blocks
+from .blocks import Block, align, blocks
 from .element import parent_dims
-from .spaces import Leaf, Space
+from .spaces import Fixed, Leaf, Space
 
 if TYPE_CHECKING:
     from .symmetry import Symmetry
 
-__all__ = ["linear_basis"]
+__all__ = ["general_bases", "orthogonal_basis"]
 
-_RANK = 1e-9  # smallest singular value, relative to the largest, that still fixes a basis
+_RANK = 1e-9  # smallest singular value, relative to the largest, that still counts
+_GOLDEN = 0.6180339887498949
+
+_Member = tuple[str, Block, int, Leaf]
+_Roots = dict[tuple[str, int], Tensor]
 
 
-def linear_basis(sym: Symmetry, state: Mapping[str, Tensor], space: Space) -> Tensor | None:
-    """The matrix that brings one linear space into its normal basis.
+def general_bases(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The matrices that bring every GL(n) space into its balanced basis, all from the same weights.
 
-    GL(n): stack the slices of variance +1 as ``X`` (n x a), those of variance -1 as ``Y`` (n x b). ``X^T Y`` does not
-    depend on the basis; with its singular value decomposition ``U S V^T`` the normal basis has ``X = S^(1/2) U^T`` and
-    ``Y = S^(1/2) V^T``. O(n): the eigenvectors of ``X X^T``, largest first. Signs, and bases within equal
-    singular values, remain open. Where the rank is deficient the basis is left as it is.
+    With roots ``P = A^T A``, ``Q = B^T B`` and ``A B^T = U S V^T`` the basis is ``M = S^(-1/2) V^T B``. Directions that
+    are written but never read, or read but never written, follow after those that pass through; they are made
+    orthonormal, and told apart by a second form with other weights along fixed axes. Signs, and bases within equal
+    singular values, remain open.
 
     Args:
         sym: The symmetry.
         state: Tensors in float64.
-        space: One of its linear spaces.
+
+    Returns:
+        Name of each general linear space whose tensors determine a basis to its matrices ``(p..., n, n)``.
+    """
+    general = {s.name: s for s in sym.spaces if s.linear == "general"}
+    if not general:
+        return {}
+    roots, others = (_roots(sym, state, general, power) for power in (1.0, 2.0))
+    found = {}
+    for name, space in general.items():
+        sides = [roots.get((name, v)) for v in (1, -1)]
+        if sides[0] is None or sides[1] is None:
+            continue
+        four = [sides[0], sides[1], others[name, 1], others[name, -1]]
+        heads = [_balanced(*parts) for parts in zip(*(x.reshape(-1, *x.shape[-2:]) for x in four))]
+        found[name] = torch.stack(heads).reshape(*sides[0].shape[:-2], space.size, space.size)
+    return found
+
+
+def orthogonal_basis(sym: Symmetry, state: Mapping[str, Tensor], space: Space) -> Tensor | None:
+    """The rotation onto the eigenvectors of ``X X^T``, largest first, where ``X`` holds all slices of an O(n) space.
+
+    Args:
+        sym: The symmetry.
+        state: Tensors in float64, every scale and every general linear space in normal form.
+        space: One of its orthogonal spaces.
 
     Returns:
         Matrices ``(p..., n, n)``, or ``None`` where the tensors do not determine a basis.
     """
-    x, y = _stacks(sym, state, space)
-    if x is None or (space.linear == "general" and y is None):
+    x = _joined(_slices(state, m, space, {}, {}, 1.0) for m in _members(sym, state, space.name))
+    if x is None:
         return None
-    n = space.size
-    eye = torch.eye(n, dtype=torch.float64)
-    heads = []
-    flat_x = x.reshape(-1, *x.shape[-2:])
-    flat_y = flat_x if y is None else y.reshape(-1, *y.shape[-2:])
-    for left, right in zip(flat_x, flat_y):
-        found = _orthogonal(left) if space.linear == "orthogonal" else _general(left, right)
-        heads.append(eye if found is None else found)
-    return torch.stack(heads).reshape(*x.shape[:-2], n, n)
-
-
-def _orthogonal(x: Tensor) -> Tensor | None:
     u, s, _ = torch.linalg.svd(x, full_matrices=False)
-    return u.mT if u.shape[0] == u.shape[1] and s[-1] > _RANK * s[0] else None
+    fixed = u.shape[-1] == space.size and bool((s[..., -1] > _RANK * s[..., 0]).all())
+    return u.mT if fixed else None
 
 
-def _general(x: Tensor, y: Tensor) -> Tensor | None:
-    if min(x.shape[1], y.shape[1]) < x.shape[0]:
-        return None
-    r1 = torch.linalg.qr(x.mT).R
-    r2 = torch.linalg.qr(y.mT).R
-    _, s, vh = torch.linalg.svd(r1 @ r2.mT)
-    if not s[-1] > _RANK * s[0]:
-        return None
-    return (vh @ r2) / s.sqrt()[:, None]  # M with M^-T R2^T = S^(1/2) V^T
+def _roots(sym: Symmetry, state: Mapping[str, Tensor], general: Mapping[str, Space], power: float) -> _Roots:
+    """For each space and variance a root ``R (p..., r, n)`` of the form ``R^T R`` of the slices of that variance."""
+    members = {name: list(_members(sym, state, name)) for name in general}
+    roots: _Roots = {}
+    for _ in range(len(general) + 1):
+        known = len(roots)
+        for variance, order in ((1, list(general)), (-1, list(general)[::-1])):
+            for name in order:
+                chosen = (m for m in members[name] if m[3].variance == variance)
+                x = _joined(_slices(state, m, general[name], general, roots, power) for m in chosen)
+                if x is not None:
+                    roots[name, variance] = torch.linalg.qr(x.mT).R
+        if len(roots) == known:  # this round saw every form
+            break
+    return roots
 
 
-def _stacks(sym: Symmetry, state: Mapping[str, Tensor], space: Space) -> tuple[Tensor | None, Tensor | None]:
-    """Slices of variance +1 and -1, ``(p..., n, a)``; for O(n) together, from blocks that no other scale touches."""
-    restless = {s.name for s in sym.spaces if s.scales or s.linear != "none"} - {space.name}
-    stacks: dict[int, list[Tensor]] = {1: [], -1: []}
+def _members(sym: Symmetry, state: Mapping[str, Tensor], space: str) -> Iterator[_Member]:
     for name, layout in sym.layouts.items():
         for block in blocks(layout) if name in state else ():
-            places = [d for d, s in enumerate(block.spaces) if s == space.name]
-            if len(places) > 1 and space.linear == "general":
-                return None, None
-            if space.linear == "orthogonal" and (len(places) > 1 or restless & set(block.spaces)):
-                continue
-            for dim in places:
-                leaf = block.leaves[dim]
-                if isinstance(leaf, Leaf) and leaf.variance:
-                    dims = parent_dims(space, dim, block.spaces)
-                    x = block.read(state[name])
-                    x = x.permute([*dims, *(d for d in range(x.ndim) if d not in dims)])
-                    x = x.reshape(*x.shape[: len(dims)], -1)
-                    stacks[1 if space.linear == "orthogonal" else leaf.variance].append(x)
-    joined = {v: torch.cat(parts, -1) if parts else None for v, parts in stacks.items()}
-    return joined[1], joined[-1]
+            for dim, leaf in enumerate(block.leaves):
+                if isinstance(leaf, Leaf) and leaf.space == space and leaf.variance:
+                    yield name, block, dim, leaf
+
+
+def _joined(parts: Iterable[Tensor | None]) -> Tensor | None:
+    known = [part for part in parts if part is not None]
+    return torch.cat(known, -1) if known else None
+
+
+def _slices(
+    state: Mapping[str, Tensor],
+    member: _Member,
+    space: Space,
+    general: Mapping[str, Space],
+    roots: _Roots,
+    power: float,
+) -> Tensor | None:
+    """A tensor as ``(p..., n, rest)``, other linear axes read through their forms; ``None`` where one is unknown."""
+    name, block, dim, _ = member
+    x = block.read(state[name])
+    if not set(space.parents) <= set(block.spaces):
+        return None
+    for d, leaf in enumerate(block.leaves):
+        if isinstance(leaf, Fixed):
+            x = x * align(_weights(leaf.size, power), [d], x.ndim)
+        elif d != dim and leaf.space in general and leaf.variance:
+            root = roots.get((leaf.space, -leaf.variance))
+            if root is None:
+                return None
+            x = _through(x, root, parent_dims(general[leaf.space], d, block.spaces))
+    dims = parent_dims(space, dim, block.spaces)
+    x = x.permute([*dims, *(d for d in range(x.ndim) if d not in dims)])
+    return x.reshape(*x.shape[: len(dims)], -1)
+
+
+def _through(x: Tensor, root: Tensor, dims: list[int]) -> Tensor:
+    """``x`` multiplied along its dimension ``dims[-1]`` by a root, one for each unit along ``dims[:-1]``."""
+    order = [*dims, *(d for d in range(x.ndim) if d not in dims)]
+    y = x.permute(order)
+    y = (root @ y.reshape(*y.shape[: len(dims)], -1)).reshape(*y.shape[: len(dims) - 1], -1, *y.shape[len(dims) :])
+    return y.permute([order.index(d) for d in range(x.ndim)])
+
+
+def _weights(size: int, power: float) -> Tensor:
+    """Weights along a fixed axis, all different: equal singular values would leave the basis open."""
+    places = torch.arange(size, dtype=torch.float64)
+    return (1 + 0.5 * torch.frac(places * _GOLDEN)) ** power if size > 1 else torch.ones(1, dtype=torch.float64)
+
+
+def _balanced(a: Tensor, b: Tensor, second_a: Tensor, second_b: Tensor) -> Tensor:
+    """The balanced basis of one space from roots ``a (r, n)`` and ``b (r', n)`` of its forms."""
+    n = a.shape[1]
+    u, s, vh = torch.linalg.svd(a @ b.mT)
+    rank = _rank(s, a.norm() * b.norm())
+    rows = (vh[:rank] @ b) / s[:rank].sqrt()[:, None]
+    if rank == n:
+        return rows
+    columns = (a.mT @ u[:, :rank]) / s[:rank].sqrt()
+    aside = torch.eye(n, dtype=torch.float64) - columns @ rows  # projects onto what does not pass
+    written = _orthonormal(aside @ a.mT, aside @ second_a.mT, a.norm())
+    read = _orthonormal(aside.mT @ b.mT, aside.mT @ second_b.mT, b.norm()).mT
+    back = torch.cat([columns, written, aside @ torch.linalg.pinv(read)], 1)
+    taken = torch.cat([rows, written.mT, read])
+    idle = torch.linalg.svd(taken)[2][len(taken) :].mT if len(taken) < n else torch.zeros(n, 0, dtype=torch.float64)
+    return torch.linalg.inv(torch.cat([back, idle], 1))
+
+
+def _orthonormal(x: Tensor, second: Tensor, size: Tensor) -> Tensor:
+    """Columns ``N`` that span those of ``x`` and make them orthonormal, ``x = N Q``; ``second`` orders them."""
+    u, s, _ = torch.linalg.svd(x, full_matrices=False)
+    rank = _rank(s, size)
+    columns = u[:, :rank] * s[:rank]
+    turn = torch.linalg.svd((u[:, :rank] / s[:rank]).mT @ second, full_matrices=False)[0]
+    return columns @ turn
+
+
+def _rank(s: Tensor, size: Tensor) -> int:
+    return int((s > _RANK * size).sum()) if len(s) else 0
