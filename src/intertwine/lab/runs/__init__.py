@@ -1,0 +1,26 @@
+"""Plans, jobs, ledger, results: work that never loses what it has finished.
+
+A *plan* expands into independent *jobs*; each is kept under a hash of its settings and of the code it uses. A job
+writes its result before anyone is told, so anything may be killed at any moment: the same call runs what is missing.
+"""
+
+from .code_version import code_version
+from .driver import RunReport, load_plan, run
+from .executor import Executor, Outcome, RunError, Task
+from .in_process import InProcess
+from .job import Job, Plan, job_key
+from .ledger import Entry, Ledger
+from .local import Local
+from .on_ray import OnRay
+from .overview import Overview, clean, overview, overviews
+
+__all__ = [
+    # what to do
+    "Plan", "Job", "job_key", "code_version",
+    # doing it
+    "run", "RunReport", "RunError", "load_plan",
+    # who does it
+    "Executor", "InProcess", "Local", "OnRay", "Task", "Outcome",
+    # what became of it
+    "Ledger", "Entry", "Overview", "overview", "overviews", "clean",
+]  # fmt: skip

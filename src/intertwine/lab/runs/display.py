@@ -1,0 +1,145 @@
+"""Live progress of a run: a table of jobs, the rate, the estimated end; plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+__all__ = ["Display", "Tally", "duration"]
+
+_PLAIN_EVERY = 10.0  # seconds between plain lines
+_ROWS = 12  # running jobs that are listed
+
+
+@dataclass
+class Tally:
+    """Numbers of jobs.
+
+    Args:
+        total: Of the plan.
+        found: Finished before this run.
+        done: Finished by this run.
+        failed: Given up by this run.
+        waiting: Not started.
+    """
+
+    total: int
+    found: int = 0
+    done: int = 0
+    failed: int = 0
+    waiting: int = 0
+
+    @property
+    def left(self) -> int:
+        """Jobs that are neither finished nor given up."""
+        return self.total - self.found - self.done - self.failed
+
+    def words(self, seconds: float) -> str:
+        """Finished jobs, rate and estimated end.
+
+        Args:
+            seconds: Since the start, by a clock that nobody sets.
+
+        Returns:
+            One line.
+
+        Examples:
+            >>> Tally(total=200, found=50, done=50, failed=1).words(100.0)
+            '100 of 200 done, 1 failed, 0.50 jobs/s, about 3 min 18 s left'
+        """
+        said = f"{self.found + self.done} of {self.total} done"
+        if self.failed:
+            said += f", {self.failed} failed"
+        if self.done and seconds > 0:
+            rate = self.done / seconds
+            speed = f"{rate:.2f} jobs/s" if rate >= 0.1 else f"{rate * 3600:.1f} jobs/h"
+            said += f", {speed}" + (f", about {duration(self.left / rate)} left" if self.left else "")
+        return said
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words.
+
+    Examples:
+        >>> duration(7), duration(75), duration(7260)
+        ('7 s', '1 min 15 s', '2 h 1 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+class Display:
+    """Shows how far a run is, on standard error.
+
+    Args:
+        name: Of the plan.
+        where: What runs the jobs.
+        tally: Kept up to date by the driver.
+        enabled: ``False`` shows nothing.
+    """
+
+    def __init__(self, name: str, where: str, tally: Tally, enabled: bool) -> None:
+        self.name, self.where, self.tally, self.enabled = name, where, tally, enabled
+        self.start = self.said = time.monotonic()
+        self.live: Any = None
+
+    def __enter__(self) -> Self:
+        if self.enabled and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            self.live = Live(self._table({}), console=Console(stderr=True), refresh_per_second=4)
+            self.live.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self.live is not None:
+            self.live.update(self._table({}))
+            self.live.__exit__(kind, error, at)
+        elif self.enabled:
+            self._print()
+
+    def show(self, running: Mapping[str, float]) -> None:
+        """Show the present state.
+
+        Args:
+            running: Labels of running jobs, and when they started.
+        """
+        now = time.monotonic()
+        if self.live is not None:
+            self.live.update(self._table(running))
+        elif self.enabled and now - self.said >= _PLAIN_EVERY:
+            self.said = now
+            self._print()
+
+    def _print(self) -> None:
+        print(f"{self.name} on {self.where}: {self.tally.words(time.monotonic() - self.start)}", file=sys.stderr)
+
+    def _table(self, running: Mapping[str, float]) -> Group:
+        from rich import box
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        now, tally = time.monotonic(), self.tally
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        table.add_column("running")
+        table.add_column("for", justify="right")
+        for label, since in list(running.items())[:_ROWS]:
+            table.add_row(Text(label), duration(now - since))
+        if len(running) > _ROWS:
+            table.add_row(f"and {len(running) - _ROWS} more", "")
+        bar = ProgressBar(total=max(tally.total, 1), completed=tally.found + tally.done, width=40)
+        return Group(Text(f"{self.name} on {self.where}"), bar, Text(tally.words(now - self.start)), table)

@@ -1,0 +1,248 @@
+"""The driver: gives the missing jobs of a plan to an executor, and keeps the ledger."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..._io import read_json, write_json
+from .display import Display, Tally
+from .executor import Executor, Outcome, RunError, Task
+from .job import Job, Plan, find_class, job_key, reference
+from .ledger import Ledger
+from .local import Local
+from .store import clean_leftovers, finished, prepare_folder, read_value, result_path
+
+__all__ = ["RunReport", "load_plan", "only_driver", "run"]
+
+_PATIENCE = 0.5  # seconds between looks at the clock
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What became of a plan.
+
+    Args:
+        plan: Its name.
+        folder: That keeps ledger and results.
+        values: What the jobs returned, in the plan's order; ``None`` for those that failed.
+        failed: Labels of the jobs that failed after their retries, with the last line of the error.
+        ran: Jobs that were run now.
+        found: Jobs whose results lay there already.
+        seconds: Of this run.
+    """
+
+    plan: str
+    folder: Path
+    values: list[Any]
+    failed: dict[str, str] = field(default_factory=dict)
+    ran: int = 0
+    found: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        failed = f", {len(self.failed)} failed" if self.failed else ""
+        return f"{self.plan}: {self.ran} run, {self.found} found{failed}, in {self.seconds:.1f} s"
+
+
+def run(
+    plan: Plan,
+    folder: str | Path = "runs",
+    *,
+    executor: Executor | None = None,
+    retries: int = 2,
+    progress: bool = True,
+) -> RunReport:
+    """Run the jobs of a plan that have no result yet.
+
+    Everything may be killed at any moment, and the same call runs only what is missing: a job writes its result before
+    anyone is told (a temporary file, then a rename), and whether it is finished is decided by that file alone. A job
+    that fails is tried again ``retries`` times, then it is left out and the others go on; the next run tries it anew.
+    Clocks are used for display only.
+
+    Args:
+        plan: What to do.
+        folder: Of all runs; this one's is ``folder / plan.name``. Workers on other machines must see it too.
+        executor: Who runs the jobs; ``Local()`` if ``None``. It is closed at the end.
+        retries: Further attempts of a job that failed or whose worker died.
+        progress: Whether to show progress on standard error.
+
+    Returns:
+        Values and failures.
+
+    Raises:
+        ValueError: If nothing can be written to the folder, or the number of retries is negative.
+        RunError: If another driver works there, the ledger is of a newer version, the disk is full, or the executor
+            cannot go on. Finished jobs are kept in every case.
+
+    Examples:
+        A class with fields and ``run`` is a job; see ``docs/guide/runs.md``.
+    """  # noqa: DOC502 - helpers raise them
+    if retries < 0:
+        raise ValueError(f"retries must be at least 0. Got {retries}.")
+    home = Path(folder) / plan.name
+    jobs = list(plan.jobs())
+    keys = _keys(jobs)
+    prepare_folder(home)
+    executor = Local() if executor is None else executor
+    with only_driver(home):
+        ledger = Ledger(home / "ledger.sqlite")
+        try:
+            clean_leftovers(home)
+            write_json(home / "plan.json", {"plan": reference(type(plan)), "config": plan.model_dump(mode="json")})
+            return _Drive(plan.name, home, jobs, keys, executor, ledger, retries, progress).finish()
+        finally:
+            executor.close()
+            ledger.close()
+
+
+def load_plan(folder: str | Path) -> Plan:
+    """The plan that a folder was last used for.
+
+    Args:
+        folder: Of one run.
+
+    Returns:
+        The plan.
+
+    Raises:
+        ValueError: If there is none, or its class cannot be found.
+    """
+    path = Path(folder) / "plan.json"
+    if not path.is_file():
+        raise ValueError(f"folder must be of a run, with a plan.json. Got {str(folder)!r}.")
+    said = read_json(path)
+    try:
+        return find_class(said["plan"]).model_validate(said["config"])
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"plan must be importable here. Got {said['plan']!r} in {str(path)!r} ({error}). Run it from where it was "
+            "started, or with that folder on PYTHONPATH."
+        ) from None
+
+
+def _keys(jobs: list[Job]) -> list[str]:
+    for job in jobs:
+        reference(type(job))  # refuses what workers could not import, before anything is written
+    return [job_key(job) for job in jobs]
+
+
+class _Drive:
+    """One run of a plan."""
+
+    def __init__(
+        self,
+        name: str,
+        home: Path,
+        jobs: list[Job],
+        keys: list[str],
+        executor: Executor,
+        ledger: Ledger,
+        retries: int,
+        progress: bool,
+    ) -> None:
+        self.name, self.home, self.keys, self.executor, self.ledger = name, home, keys, executor, ledger
+        self.retries, self.progress = retries, progress
+        self.jobs = dict(zip(keys, jobs))  # equal jobs are one
+        self.attempts: dict[str, int] = {}
+        self.errors: dict[str, str] = {}
+        self.running: dict[str, float] = {}
+
+    def finish(self) -> RunReport:
+        start = time.monotonic()
+        there = finished(self.home) & self.jobs.keys()
+        self.ledger.plan(((key, job.label) for key, job in self.jobs.items()), there)
+        waiting = deque(key for key in self.jobs if key not in there)
+        done = 0
+        tally = Tally(total=len(self.jobs), found=len(there))
+        with Display(self.name, self.executor.words, tally, self.progress) as display:
+            try:
+                while waiting or self.running:
+                    self._fill(waiting)
+                    for outcome in self.executor.wait(_PATIENCE):
+                        done += self._settle(outcome, waiting)
+                    tally.done, tally.failed, tally.waiting = done, len(self.errors), len(waiting)
+                    display.show({self.jobs[key].label: since for key, since in self.running.items()})
+            finally:
+                self._stop()
+        values = [None if key in self.errors else read_value(self.home, key) for key in self.keys]
+        failed = {self.jobs[key].label: error.splitlines()[-1] for key, error in self.errors.items()}
+        return RunReport(self.name, self.home, values, failed, done, len(there), time.monotonic() - start)
+
+    def _fill(self, waiting: deque[str]) -> None:
+        while waiting:
+            job = self.jobs[waiting[0]]
+            task = Task(waiting[0], reference(type(job)), job.model_dump(mode="json"), self.home.resolve(), job.gpus)
+            if not self.executor.fits(task):
+                return
+            waiting.popleft()
+            self.ledger.start(task.key)
+            self.executor.submit(task)
+            self.running[task.key] = time.monotonic()
+
+    def _settle(self, outcome: Outcome, waiting: deque[str]) -> int:
+        """Enter an outcome; 1 if a job is finished by it.
+
+        Raises:
+            RunError: If nothing can be written.
+        """
+        key = outcome.key
+        if self.running.pop(key, None) is None:
+            return 0
+        if outcome.state == "done" or (outcome.state == "died" and result_path(self.home, key).is_file()):
+            self.ledger.finish(outcome, "done")  # it may have died between writing the result and saying so
+            return 1
+        if outcome.state == "storage":
+            self.ledger.finish(outcome, "waiting")
+            raise RunError(
+                f"runs folder must be writable and have space left. Got {outcome.error.splitlines()[-1]} in "
+                f"{str(self.home)!r}. Finished jobs are kept: free space and run the same again."
+            )
+        self.attempts[key] = self.attempts.get(key, 0) + 1
+        if self.attempts[key] > self.retries:
+            self.errors[key] = outcome.error
+            self.ledger.finish(outcome, "failed")
+        else:
+            self.ledger.finish(outcome, "waiting")
+            waiting.append(key)  # behind the others
+        return 0
+
+    def _stop(self) -> None:
+        # Whatever still runs is stopped, and is missing: unless its result has just been written.
+        self.executor.close()
+        try:
+            for key in self.running:
+                if result_path(self.home, key).is_file():
+                    self.ledger.finish(Outcome(key, "done"), "done")
+                else:
+                    self.ledger.wait(key)
+        except RunError:  # a full disk stops the run with its own error; the ledger is set right by the next run
+            pass
+
+
+@contextmanager
+def only_driver(home: Path) -> Iterator[None]:
+    """Hold the folder's lock, which the system releases when this process ends, however it ends.
+
+    Raises:
+        RunError: If another driver holds it.
+    """
+    try:
+        import fcntl
+    except ImportError:  # not on Windows: there the user sees to it
+        yield
+        return
+    with (home / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError(
+                f"runs folder must have one driver at a time. Got another one at work in {str(home)!r}. "
+                "Wait for it, or stop it first."
+            ) from None
+        yield

@@ -1,0 +1,203 @@
+"""Jobs on this machine: one process for each worker, with capped threads and shares of GPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, Queue
+from typing import IO
+
+from .executor import Executor, Outcome, RunError, Task
+from .worker import READY, task_line
+
+__all__ = ["Local"]
+
+_DEATHS_AT_START = 3  # of each worker in a row, before it could take a task: something is broken here
+
+
+@dataclass(eq=False)
+class _Worker:
+    name: str
+    gpu: int | None
+    process: subprocess.Popen[str] | None = None
+    log: IO[str] | None = None
+    task: Task | None = None
+    since: float = 0.0
+    starts: int = 0  # processes that it has had
+    ready: bool = False  # whether the present one has said so
+
+
+class Local(Executor):
+    """Worker processes on this machine.
+
+    Workers are plain subprocesses that speak JSON over pipes: nothing is pickled, the caller's script is not run
+    again, and the death of a worker is the failed attempt of exactly the job that it had, which a shared pool cannot
+    tell. A worker that dies is replaced; workers die with the driver.
+
+    Args:
+        workers: Processes; if ``None``, one for each ``threads`` cores, or 4 for each GPU if that is less.
+        threads: Threads of each, for numerical libraries.
+        gpus: Number of GPUs; all that torch sees if ``None``. Worker k sees GPU k modulo their number only.
+
+    Raises:
+        ValueError: If a number is below its minimum.
+    """
+
+    def __init__(self, workers: int | None = None, threads: int = 1, gpus: int | None = None) -> None:
+        for name, value, least in (("workers", workers, 1), ("threads", threads, 1), ("gpus", gpus, 0)):
+            if value is not None and value < least:
+                raise ValueError(f"{name} must be at least {least}. Got {value}.")
+        self.gpus = _count_gpus() if gpus is None else gpus
+        self.threads = threads
+        count = workers or max(1, (os.cpu_count() or 1) // threads)
+        if workers is None and self.gpus:
+            count = min(count, 4 * self.gpus)
+        self._workers = [_Worker(f"worker {k}", k % self.gpus if self.gpus else None) for k in range(count)]
+        self._replies: Queue[tuple[_Worker, int, str]] = Queue()
+        self._deaths = 0
+
+    @property
+    def words(self) -> str:
+        """How many processes, threads and GPUs."""
+        gpus = f", {_counted(self.gpus, 'GPU')}" if self.gpus else ""
+        return f"{_counted(len(self._workers), 'process')} of {_counted(self.threads, 'thread')}{gpus}"
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the live workers."""
+        return [w.process.pid for w in self._workers if w.process and w.process.poll() is None]
+
+    def fits(self, task: Task) -> bool:
+        """Whether a worker is idle whose GPU has room."""
+        return self._idle(task) is not None
+
+    def submit(self, task: Task) -> None:
+        """Give the task to an idle worker, starting its process if need be.
+
+        Raises:
+            RunError: If no worker is idle.
+        """
+        worker = self._idle(task)
+        if worker is None:
+            raise RunError("submit must follow fits. Got a task, and no idle worker.")
+        if worker.process is None or worker.process.poll() is not None:
+            self._start(worker, task.folder)
+        worker.task, worker.since = task, time.monotonic()
+        assert worker.process is not None
+        assert worker.process.stdin is not None
+        with suppress(OSError):  # it died idle: its reader says so, and the task counts as one that it had
+            worker.process.stdin.write(task_line(task))
+            worker.process.stdin.flush()
+
+    def wait(self, timeout: float) -> Sequence[Outcome]:
+        """Outcomes, deaths of workers among them.
+
+        Raises:
+            RunError: If workers die one after the other while they start.
+        """
+        found = []
+        try:
+            found.append(self._replies.get(timeout=timeout))
+            while True:
+                found.append(self._replies.get_nowait())
+        except Empty:
+            pass
+        outcomes = [outcome for reply in found if (outcome := self._read(*reply))]
+        if self._deaths >= _DEATHS_AT_START * len(self._workers):
+            raise RunError(
+                f"workers must be able to start. Got {self._deaths} that died one after the other before their first "
+                "job. Finished jobs are kept; the logs folder of the run has what they said."
+            )
+        return outcomes
+
+    def close(self) -> None:
+        """Kill all workers; files are written atomically, so this breaks nothing."""
+        for worker in self._workers:
+            if worker.process is not None:
+                worker.process.kill()
+                worker.process.wait()
+                for pipe in (worker.process.stdin, worker.log):
+                    _close(pipe)
+            worker.process = worker.task = None
+
+    def _idle(self, task: Task) -> _Worker | None:
+        used: dict[int | None, float] = {}
+        for worker in self._workers:
+            used[worker.gpu] = used.get(worker.gpu, 0.0) + (worker.task.gpus if worker.task else 0.0)
+        idle = [w for w in self._workers if w.task is None]
+        room = [w for w in idle if w.gpu is None or used[w.gpu] + min(task.gpus, 1.0) <= 1 + 1e-9]
+        return min(room, key=lambda w: used[w.gpu], default=None)
+
+    def _start(self, worker: _Worker, folder: Path) -> None:
+        number = str(self.threads)
+        caps = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), number)
+        path = os.pathsep.join(p for p in [*sys.path, os.environ.get("PYTHONPATH", "")] if p)
+        environment = {**os.environ, **caps, "PYTHONPATH": path}
+        if worker.gpu is not None:
+            seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+            names = seen.split(",") if seen else [str(k) for k in range(self.gpus)]
+            environment["CUDA_VISIBLE_DEVICES"] = names[worker.gpu]
+        _close(worker.log)
+        worker.log = (folder / "logs" / f"{worker.name.replace(' ', '-')}.txt").open("a", encoding="utf-8")
+        worker.process = subprocess.Popen(
+            [sys.executable, "-m", "intertwine.lab.runs.worker", worker.name, number],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=worker.log,
+            text=True,
+            encoding="utf-8",
+            env=environment,
+            start_new_session=True,  # Ctrl-C is the driver's to handle
+        )
+        worker.starts, worker.ready = worker.starts + 1, False
+        threading.Thread(target=self._listen, args=(worker, worker.starts, worker.process), daemon=True).start()
+
+    def _listen(self, worker: _Worker, number: int, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        with process.stdout as replies:
+            for line in replies:
+                if line.endswith("\n"):  # a kill may cut a line
+                    self._replies.put((worker, number, line))
+        process.wait()
+        self._replies.put((worker, number, ""))
+
+    def _read(self, worker: _Worker, start: int, line: str) -> Outcome | None:
+        if start != worker.starts:
+            return None
+        if line == READY:
+            worker.ready, self._deaths = True, 0
+            return None
+        if not line and not worker.ready:
+            self._deaths += 1
+        task, worker.task = worker.task, None
+        if line or task is None:
+            return Outcome(**json.loads(line)) if line else None
+        code = worker.process.returncode if worker.process else None
+        how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        seconds = time.monotonic() - worker.since
+        return Outcome(task.key, "died", seconds, f"the worker died ({how}); see its log", worker.name)
+
+
+def _close(stream: IO[str] | None) -> None:
+    if stream is not None:
+        with suppress(OSError):  # what was left in the buffer has no reader any more
+            stream.close()
+
+
+def _counted(number: int, noun: str) -> str:
+    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number} {noun}{ending}"
+
+
+def _count_gpus() -> int:
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0

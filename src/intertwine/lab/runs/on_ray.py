@@ -1,0 +1,137 @@
+"""Jobs on Ray: this machine, or a cluster by address, with its resources, queues and replaced workers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ...errors import MissingExtraError
+from .executor import Executor, Outcome, RunError, Task
+from .store import perform
+
+__all__ = ["OnRay"]
+
+_AHEAD = 2  # tasks for each core that are queued with Ray, so that no worker waits for the driver
+
+
+class OnRay(Executor):
+    """Workers of a Ray cluster, which must see the runs folder under the same path.
+
+    Ray starts and replaces workers and counts cores and GPUs; attempts are counted by the driver, as everywhere.
+
+    Args:
+        address: ``None`` starts Ray on this machine, ``"auto"`` joins the cluster that this machine is part of, and
+            ``"HOST:6379"`` or ``"ray://HOST:10001"`` one elsewhere.
+        cpus: Cores that each job takes, and threads that it may use.
+        workers: Cores of a Ray that is started here; all if ``None``.
+
+    Raises:
+        MissingExtraError: If Ray is not installed.
+        RunError: If the cluster does not answer.
+    """
+
+    def __init__(self, address: str | None = None, cpus: int = 1, workers: int | None = None) -> None:
+        try:
+            import ray
+        except ImportError:
+            raise MissingExtraError("ray", "ray") from None
+        self._ray, self._address, self._cpus = ray, address, cpus
+        self._started = not ray.is_initialized()
+        own = {"num_cpus": workers, "include_dashboard": False} if address is None else {"address": address}
+        try:
+            if self._started:
+                ray.init(**own, log_to_driver=False, configure_logging=True, logging_level="ERROR")
+            self._resources = ray.cluster_resources()
+        except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
+            raise RunError(
+                f"Ray cluster must answer. Got none at {address or 'this machine'!r} ({_first_line(error)}). Start one "
+                "with 'ray start --head', or leave the address out."
+            ) from None
+        self._remote = ray.remote(_perform)
+        self._tasks: dict[Any, tuple[Task, float]] = {}
+
+    @property
+    def words(self) -> str:
+        """Where the cluster is, and how big."""
+        gpus = f", {self._resources['GPU']:.0f} GPUs" if self._resources.get("GPU") else ""
+        return f"Ray at {self._address or 'this machine'}: {self._resources.get('CPU', 0):.0f} cores{gpus}"
+
+    def fits(self, task: Task) -> bool:
+        """Whether Ray's queue is short."""
+        return len(self._tasks) < max(1, _AHEAD * int(self._resources.get("CPU", 1) // self._cpus))
+
+    def submit(self, task: Task) -> None:
+        """Queue the task.
+
+        Raises:
+            RunError: If the cluster is gone.
+        """  # noqa: DOC502 - made by _gone
+        gpus = task.gpus if self._resources.get("GPU") else 0
+        try:
+            # Ray must not repeat a task by itself: attempts are the driver's to count.
+            options = self._remote.options(num_cpus=self._cpus, num_gpus=gpus, max_retries=0)
+            waited = options.remote({**asdict(task), "folder": str(task.folder)}, self._cpus)
+        except Exception as error:
+            raise self._gone(error) from None
+        self._tasks[waited] = (task, time.monotonic())
+
+    def wait(self, timeout: float) -> Sequence[Outcome]:
+        """Outcomes, deaths of workers among them.
+
+        Raises:
+            RunError: If the cluster is gone.
+        """  # noqa: DOC502 - made by _gone
+        if not self._tasks:
+            return []
+        try:
+            ready, _ = self._ray.wait(list(self._tasks), num_returns=1, timeout=timeout)
+            if ready:  # and whatever else has ended by now
+                ready, _ = self._ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=0)
+            alive = any(node["Alive"] for node in self._ray.nodes())
+        except Exception as error:
+            raise self._gone(error) from None
+        if not alive:
+            raise self._gone(ConnectionError("no live node"))
+        return [self._outcome(waited) for waited in ready]
+
+    def close(self) -> None:
+        """Stop the tasks, and Ray if it was started here."""
+        for waited in self._tasks:
+            try:
+                self._ray.cancel(waited, force=True)
+            except Exception:  # a cluster that is gone runs nothing any more
+                break
+        self._tasks.clear()
+        if self._started:
+            self._started = False
+            self._ray.shutdown()
+
+    def _outcome(self, waited: Any) -> Outcome:
+        task, since = self._tasks.pop(waited)
+        try:
+            return Outcome(**self._ray.get(waited))
+        except (self._ray.exceptions.RayError, self._ray.exceptions.RayTaskError) as error:
+            return Outcome(task.key, "died", time.monotonic() - since, f"its Ray worker died ({_first_line(error)})")
+
+    def _gone(self, error: Exception) -> RunError:
+        return RunError(
+            f"Ray cluster must stay reachable. Got {_first_line(error)}. Finished jobs are kept: run the same again "
+            "once it is back, or on this machine."
+        )
+
+
+def _perform(said: dict[str, Any], threads: int) -> dict[str, Any]:
+    """One task, on a Ray worker."""
+    import os
+
+    import torch
+
+    torch.set_num_threads(threads)
+    return asdict(perform(Task(**{**said, "folder": Path(said["folder"])}), f"{os.uname().nodename} {os.getpid()}"))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,112 @@
+"""Runs on disk: which there are, how far they are, and removing what is no longer wanted."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..._io import read_json
+from .ledger import Entry, Ledger
+from .store import finished, remove
+
+__all__ = ["Overview", "clean", "overview", "overviews"]
+
+
+@dataclass(frozen=True)
+class Overview:
+    """One run as its folder has it.
+
+    Args:
+        name: Of the plan.
+        folder: Where it lies.
+        plan: Class and settings of the plan, as text.
+        entries: Its jobs.
+        stale: Results of earlier plans or earlier code.
+    """
+
+    name: str
+    folder: Path
+    plan: str
+    entries: Sequence[Entry]
+    stale: int
+
+    def count(self, state: str) -> int:
+        """Number of jobs in a state."""
+        return sum(entry.state == state for entry in self.entries)
+
+    @property
+    def seconds(self) -> float:
+        """Time that the finished jobs took, added up."""
+        return sum(entry.seconds or 0.0 for entry in self.entries if entry.state == "done")
+
+
+def overviews(folder: str | Path = "runs") -> list[Overview]:
+    """All runs in a folder.
+
+    Args:
+        folder: Of runs.
+
+    Returns:
+        One for each, by name; none where there is no such folder.
+    """
+    return [overview(plan.parent) for plan in sorted(Path(folder).glob("*/plan.json"))]
+
+
+def overview(folder: str | Path) -> Overview:
+    """One run.
+
+    Args:
+        folder: Of this run.
+
+    Returns:
+        What its ledger says. Jobs that were running when a driver was killed are still called running.
+
+    Raises:
+        ValueError: If there is no run.
+    """
+    folder = Path(folder)
+    if not (folder / "plan.json").is_file() or not (folder / "ledger.sqlite").is_file():
+        raise ValueError(f"folder must be of a run, with plan.json and ledger.sqlite. Got {str(folder)!r}.")
+    said = read_json(folder / "plan.json")
+    settings = ", ".join(f"{key}={value}" for key, value in said["config"].items())
+    ledger = Ledger(folder / "ledger.sqlite", writable=False)
+    try:
+        entries = ledger.entries()
+    finally:
+        ledger.close()
+    stale = len(finished(folder) - {entry.key for entry in entries})
+    return Overview(folder.name, folder, f"{said['plan']}({settings})", entries, stale)
+
+
+def clean(folder: str | Path, everything: bool = False) -> int:
+    """Remove results of earlier plans and earlier code, or the whole run.
+
+    Args:
+        folder: Of one run; no driver may be at work there.
+        everything: Whether to remove the folder with all results.
+
+    Returns:
+        Number of results that were removed.
+
+    Raises:
+        RunError: If a driver is at work there.
+        ValueError: If there is no run.
+    """  # noqa: DOC502 - helpers raise them
+    from .driver import only_driver
+
+    found = overview(folder)
+    there = finished(found.folder)
+    with only_driver(found.folder):
+        if everything:
+            shutil.rmtree(found.folder)
+            return len(there)
+        stale = there - {entry.key for entry in found.entries}
+        remove(found.folder, stale)
+        ledger = Ledger(found.folder / "ledger.sqlite")
+        try:
+            ledger.forget(ledger.unplanned())
+        finally:
+            ledger.close()
+    return len(stale)

@@ -1,0 +1,93 @@
+"""Results on disk: one JSON file for each finished job, written by whoever did it, before anyone is told."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import time
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ..._io import check_writable, read_json, write_json
+from .executor import Outcome, Task
+from .job import find_class
+
+__all__ = ["clean_leftovers", "files_folder", "finished", "perform", "prepare_folder", "read_value", "result_path"]
+
+# A full disk, a used-up quota, a read-only file system: no repetition cures these.
+_STORAGE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+_LINES = 12  # of a traceback that are kept
+
+
+def result_path(folder: Path, key: str) -> Path:
+    """Where the result of a job lies once it is finished."""
+    return folder / "results" / f"{key}.json"
+
+
+def files_folder(folder: Path, key: str) -> Path:
+    """The folder that a job may fill with files of its own."""
+    return folder / "files" / key
+
+
+def prepare_folder(folder: Path) -> None:
+    """Make the folders, and refuse a place where nothing can be written.
+
+    Raises:
+        ValueError: If nothing can be written there.
+    """  # noqa: DOC502 - raised by check_writable
+    for part in ("results", "files", "logs"):
+        check_writable(folder / part / "probe", "runs folder")
+
+
+def finished(folder: Path) -> set[str]:
+    """Keys of all results that lie in the folder."""
+    return {file.stem for file in (folder / "results").glob("*.json") if not file.name.startswith(".")}
+
+
+def clean_leftovers(folder: Path, running: Iterable[str] = ()) -> None:
+    """Remove what kills in the middle of a write left behind: temporary files, whose names begin with a dot."""
+    for file in (folder / "results").glob(".*"):
+        if file.name.split(".")[1] not in set(running):
+            file.unlink(missing_ok=True)
+
+
+def read_value(folder: Path, key: str) -> Any:
+    """The value that a finished job returned."""
+    return read_json(result_path(folder, key))["value"]
+
+
+def perform(task: Task, worker: str = "") -> Outcome:
+    """Do a task and write its result; every executor's workers end up here.
+
+    Args:
+        task: What to do.
+        worker: Name of who does it.
+
+    Returns:
+        What became of it; exceptions of the job are outcomes, not raised.
+    """
+    start = time.perf_counter()
+    try:
+        files = files_folder(task.folder, task.key)
+        files.mkdir(parents=True, exist_ok=True)
+        value = find_class(task.job).model_validate(task.config).run(files)
+        seconds = time.perf_counter() - start
+        if not any(files.iterdir()):
+            files.rmdir()
+        contents = {"job": task.job, "config": task.config, "seconds": seconds, "worker": worker, "value": value}
+        write_json(result_path(task.folder, task.key), contents)
+    except Exception as error:
+        state = "storage" if isinstance(error, OSError) and error.errno in _STORAGE else "failed"
+        said = "".join(traceback.format_exception(error)).strip().splitlines()
+        text = "\n".join(said[-_LINES:])
+        return Outcome(task.key, state, time.perf_counter() - start, text, worker)  # type: ignore[arg-type]
+    return Outcome(task.key, "done", seconds, worker=worker)
+
+
+def remove(folder: Path, keys: Iterable[str]) -> None:
+    """Remove results and files of jobs."""
+    for key in keys:
+        result_path(folder, key).unlink(missing_ok=True)
+        shutil.rmtree(files_folder(folder, key), ignore_errors=True)

@@ -1,0 +1,86 @@
+"""Plans and jobs of the tests; workers import them by name."""
+
+import os
+import time
+from pathlib import Path
+from typing import ClassVar
+
+from intertwine.lab.runs import Job, Plan
+
+
+class Square(Job):
+    """x squared, after a while; a line in ``log`` for every time it is really run to its end."""
+
+    x: int
+    seconds: float = 0.0
+    log: str = ""
+
+    def run(self, files):
+        time.sleep(self.seconds)
+        if self.log:
+            with Path(self.log).open("a") as file:
+                file.write(f"{self.x}\n")
+        return {"y": self.x**2, "nan": float("nan")}
+
+
+class Squares(Plan):
+    name: ClassVar[str] = "squares"
+    count: int = 6
+    seconds: float = 0.0
+    log: str = ""
+
+    def jobs(self):
+        return [Square(x=x, seconds=self.seconds, log=self.log) for x in range(self.count)]
+
+
+class Moody(Job):
+    """Goes wrong in one of several ways."""
+
+    mood: str
+    x: int = 0
+
+    def run(self, files):
+        if self.mood == "raises":
+            raise ValueError(f"no luck with {self.x}")
+        if self.mood == "dies":
+            os._exit(3)
+        if self.mood == "full disk":
+            raise OSError(28, "No space left on device")
+        if self.mood == "second time":
+            tried = files / "tried"
+            if not tried.exists():
+                tried.write_text("once")
+                raise RuntimeError("the first time always fails")
+        return {"x": self.x}
+
+
+class Moods(Plan):
+    name: ClassVar[str] = "moods"
+    moods: tuple[str, ...]
+
+    def jobs(self):
+        return [Moody(mood=mood, x=x) for x, mood in enumerate(self.moods)]
+
+
+class Threads(Job):
+    def run(self, files):
+        import torch
+
+        return torch.get_num_threads()
+
+
+class Gpu(Job):
+    gpus: ClassVar[float] = 0.5
+    x: int
+
+    def run(self, files):
+        time.sleep(0.2)
+        return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+class Machine(Plan):
+    name: ClassVar[str] = "machine"
+    kind: str
+
+    def jobs(self):
+        return [Threads()] if self.kind == "threads" else [Gpu(x=x) for x in range(4)]

@@ -1,0 +1,364 @@
+"""Runs: what is missing runs, whatever was killed; failures, ledgers, disks and clocks."""
+
+import contextlib
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from run_jobs import Machine, Moods, Square, Squares
+
+from intertwine.lab.runs import InProcess, Local, RunError, clean, job_key, load_plan, overview, overviews, run
+from intertwine.lab.runs.code_version import code_version
+from intertwine.lab.runs.display import Tally
+from intertwine.lab.runs.ledger import Ledger
+from intertwine.lab.runs.store import finished
+
+HERE = Path(__file__).parent
+
+
+def here(plan, folder, **options):
+    return run(plan, folder, executor=InProcess(), progress=False, **options)
+
+
+def states(folder):
+    return [entry.state for entry in overview(folder).entries]
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+def test_the_key_depends_on_settings_and_code_and_on_nothing_else():
+    assert job_key(Square(x=1)) == job_key(Square(x=1, seconds=0.0))
+    assert job_key(Square(x=1)) != job_key(Square(x=2))
+    assert job_key(Square(x=1), code="a") != job_key(Square(x=1), code="b")
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A small package whose code can be changed."""
+    folder = tmp_path / f"pack{os.urandom(4).hex()}"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    (folder / "__init__.py").touch()
+    (folder / "used.py").write_text("def f():\n    return 1\n")
+    (folder / "unused.py").write_text("x = 1\n")
+    (folder / "main.py").write_text("def run():\n    from .used import f\n    import math\n    return f()\n")
+
+    def version():
+        code_version.cache_clear()
+        return code_version(f"{folder.name}.main")
+
+    return folder, version
+
+
+def test_code_that_is_used_changes_the_version(package):
+    folder, version = package
+    before = version()
+    (folder / "used.py").write_text("def f():\n    return 2\n")
+    assert version() != before
+
+
+def test_comments_docstrings_and_unused_files_do_not(package):
+    folder, version = package
+    before = version()
+    (folder / "unused.py").write_text("x = 2\n")
+    (folder / "used.py").write_text('"""New words."""\n\n\ndef f():\n    """More."""\n    return   1  # one\n')
+    assert version() == before
+
+
+def test_results_of_other_code_are_not_taken(tmp_path, monkeypatch):
+    here(Squares(count=3), tmp_path)
+    monkeypatch.setattr("intertwine.lab.runs.job.code_version", lambda module: "changed")
+    assert here(Squares(count=3), tmp_path).ran == 3
+    assert overview(tmp_path / "squares").stale == 3
+
+
+# --- running -------------------------------------------------------------------------------------
+
+
+def test_only_what_is_missing_runs(tmp_path):
+    log = str(tmp_path / "log")
+    first = here(Squares(count=4, log=log), tmp_path)
+    second = here(Squares(count=6, log=log), tmp_path)
+    assert (first.ran, first.found, second.ran, second.found) == (4, 0, 2, 4)
+    assert Path(log).read_text().split() == ["0", "1", "2", "3", "4", "5"]
+    assert [v["y"] for v in second.values] == [0, 1, 4, 9, 16, 25]
+    assert second.values[0]["nan"] is None
+
+
+def test_processes_give_what_one_process_gives(tmp_path):
+    plan = Squares(count=12)
+    alone = here(plan, tmp_path / "a").values
+    assert run(plan, tmp_path / "b", executor=Local(2), progress=False).values == alone
+
+
+def test_a_job_that_always_fails_is_left_out_and_the_rest_goes_on(tmp_path):
+    plan = Moods(moods=("raises", "fine", "second time", "fine"))
+    report = here(plan, tmp_path, retries=1)
+    assert report.values == [None, {"x": 1}, {"x": 2}, {"x": 3}]
+    assert report.failed == {"mood=raises, x=0": "ValueError: no luck with 0"}
+    assert states(tmp_path / "moods") == ["failed", "done", "done", "done"]
+    assert [e.attempts for e in overview(tmp_path / "moods").entries] == [2, 1, 2, 1]
+    again = here(plan, tmp_path, retries=0)  # tried anew, the others are not
+    assert (again.ran, again.found, len(again.failed)) == (0, 3, 1)
+
+
+def test_a_job_that_kills_its_worker_is_told_from_the_others(tmp_path):
+    report = run(Moods(moods=("dies", "fine", "fine")), tmp_path, executor=Local(2), retries=1, progress=False)
+    assert report.values == [None, {"x": 1}, {"x": 2}]
+    assert report.failed == {"mood=dies, x=0": "the worker died (exit code 3); see its log"}
+    assert [e.attempts for e in overview(tmp_path / "moods").entries] == [2, 1, 1]
+
+
+def test_workers_that_cannot_start_end_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(RunError, match="workers must be able to start"):
+        run(Squares(count=2), tmp_path, executor=Local(1), progress=False, retries=9)
+
+
+def test_threads_are_capped_and_gpus_shared_out(tmp_path):
+    capped = run(Machine(kind="threads"), tmp_path, executor=Local(1, threads=1), progress=False)
+    assert capped.values == [1]
+    shared = run(Machine(kind="gpu"), tmp_path, executor=Local(4, gpus=2), progress=False)
+    assert sorted(shared.values) == ["0", "0", "1", "1"]
+
+
+def test_a_gpu_is_not_given_to_more_than_it_holds(tmp_path):
+    from intertwine.lab.runs import Task
+
+    local = Local(workers=3, gpus=1)
+    task = Task("k", "m:C", {}, tmp_path, gpus=0.5)
+    assert local.fits(task)
+    local._workers[0].task = local._workers[1].task = task
+    assert not local.fits(task)
+    assert local.fits(Task("k", "m:C", {}, tmp_path))  # one that needs none
+
+
+# --- kills ---------------------------------------------------------------------------------------
+
+DRIVER = """
+import sys
+sys.path.insert(0, {here!r})
+from run_jobs import Squares
+from intertwine.lab.runs import Local, run
+run(Squares(count=200, seconds=0.02, log={log!r}), {folder!r}, executor=Local(2), retries=20, progress=False)
+"""
+
+
+def children(pid):
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            words = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(words[1]) == pid:
+            found.append(int(stat.parent.name))
+    return found
+
+
+def kill(pid):
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
+def test_kills_of_workers_and_driver_lose_and_repeat_nothing(tmp_path):
+    log, folder = tmp_path / "log", tmp_path / "runs"
+    code = DRIVER.format(here=str(HERE), log=str(log), folder=str(folder))
+    # ten kills of workers and three of the driver, after every 14th job; benchmarks/runs.py kills both ten times
+    victims = ["worker", "worker", "worker", "driver"] * 3 + ["worker"]
+    dice, kills = random.Random(0), {"worker": 0, "driver": 0}
+    while True:
+        driver = subprocess.Popen([sys.executable, "-c", code])
+        workers = []
+        while driver.poll() is None:
+            count, found = sum(kills.values()), children(driver.pid)
+            if count < len(victims) and len(finished(folder / "squares")) >= 14 * (count + 1) and found:
+                victim = victims[count]
+                kills[victim] += 1
+                workers = found if victim == "driver" else workers
+                kill(driver.pid if victim == "driver" else dice.choice(found))
+            time.sleep(0.01)
+        driver.wait()
+        for pid in workers:  # they end by themselves, at once
+            deadline = time.monotonic() + 20
+            while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert not Path(f"/proc/{pid}").exists()
+        if driver.returncode == 0:
+            break
+    assert kills == {"worker": 10, "driver": 3}
+    final = here(Squares(count=200, seconds=0.02, log=str(log)), folder)
+    assert (final.ran, final.found, final.failed) == (0, 200, {})
+    undisturbed = here(Squares(count=200), tmp_path / "quiet")
+    assert [v["y"] for v in final.values] == [v["y"] for v in undisturbed.values]
+    # a job may be cut between its end and its result, once for each kill; whatever had a result ran once
+    lines = log.read_text().split()
+    assert set(lines) == {str(x) for x in range(200)}
+    assert len(lines) - 200 <= 2 * kills["driver"] + kills["worker"]
+    assert states(folder / "squares") == ["done"] * 200
+    assert not list((folder / "squares" / "results").glob(".*"))
+
+
+def test_a_job_that_was_running_when_the_driver_died_is_waiting_again(tmp_path):
+    here(Squares(count=2), tmp_path)
+    home = tmp_path / "squares"
+    key = job_key(Square(x=1))
+    (home / "results" / f"{key}.json").unlink()
+    (home / "results" / f".{key}.json.abc.json").write_text('{"half')  # a write that was cut
+    ledger = Ledger(home / "ledger.sqlite")
+    ledger.start(key)
+    ledger.close()
+    assert states(home) == ["done", "running"]
+    assert here(Squares(count=2), tmp_path).ran == 1
+    assert states(home) == ["done", "done"]
+    assert not list((home / "results").glob(".*"))
+
+
+def test_a_worker_that_dies_after_writing_has_done_its_job(tmp_path):
+    from intertwine.lab.runs import Outcome
+    from intertwine.lab.runs.store import perform
+
+    class Lying(InProcess):
+        def wait(self, timeout):
+            task, self._task = self._task, None
+            perform(task)
+            return [Outcome(task.key, "died", 0.0, "killed")]
+
+    report = run(Squares(count=3), tmp_path, executor=Lying(), retries=0, progress=False)
+    assert (report.ran, report.failed) == (3, {})
+
+
+def test_ctrl_c_leaves_nothing_running(tmp_path):
+    class Stopped(InProcess):
+        def wait(self, timeout):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(Squares(count=3), tmp_path, executor=Stopped(), progress=False)
+    assert states(tmp_path / "squares") == ["waiting"] * 3
+
+
+# --- bad input -----------------------------------------------------------------------------------
+
+
+def test_a_ledger_of_a_newer_version_is_refused(tmp_path):
+    here(Squares(count=1), tmp_path)
+    path = tmp_path / "squares" / "ledger.sqlite"
+    with sqlite3.connect(path) as db:
+        db.execute("pragma user_version=99")
+    with pytest.raises(RunError, match=r"ledger must be of version 1 or older\. Got version 99"):
+        here(Squares(count=1), tmp_path)
+
+
+def test_a_damaged_or_lost_ledger_loses_no_result(tmp_path):
+    here(Squares(count=3), tmp_path)
+    path = tmp_path / "squares" / "ledger.sqlite"
+    for extra in path.parent.glob("ledger.sqlite-*"):
+        extra.unlink()
+    path.write_bytes(b"no database" * 100)
+    with pytest.raises(RunError, match="ledger must be a SQLite file that a run wrote"):
+        here(Squares(count=3), tmp_path)
+    path.unlink()
+    assert here(Squares(count=3), tmp_path).found == 3
+
+
+def test_a_full_disk_ends_the_run_and_keeps_what_is_finished(tmp_path):
+    plan = Moods(moods=("fine", "full disk", "fine"))
+    with pytest.raises(RunError, match=r"have space left\. Got OSError: .*No space left.*run the same again"):
+        here(plan, tmp_path)
+    assert states(tmp_path / "moods") == ["done", "waiting", "waiting"]
+
+
+def test_a_full_disk_under_the_ledger_ends_the_run(tmp_path, monkeypatch):
+    here(Squares(count=1), tmp_path)
+
+    def full(self, key):
+        with self._told():
+            raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(Ledger, "start", full)
+    with pytest.raises(RunError, match=r"ledger must be writable\. Got database or disk is full"):
+        here(Squares(count=2), tmp_path)
+
+
+def test_an_unwritable_folder_is_refused_first(tmp_path):
+    (tmp_path / "squares").write_text("a file where the folder should be")
+    with pytest.raises(ValueError, match="runs folder must be a place where files can be written"):
+        here(Squares(count=1), tmp_path)
+
+
+def test_two_drivers_are_refused(tmp_path):
+    class Nested(InProcess):
+        def wait(self, timeout):
+            with pytest.raises(RunError, match="one driver at a time"):
+                here(Squares(count=1), tmp_path)
+            return super().wait(timeout)
+
+    assert run(Squares(count=1), tmp_path, executor=Nested(), progress=False).ran == 1
+
+
+def test_clocks_that_jump_do_no_harm(tmp_path, monkeypatch):
+    times = iter([2e9, 1e9, 0.0, 3e9, 5.0] * 50)
+    monkeypatch.setattr(time, "time", lambda: next(times))
+    report = here(Squares(count=5), tmp_path)
+    assert report.ran == 5
+    assert 0 <= report.seconds < 60
+    assert all(0 <= entry.seconds < 60 for entry in overview(tmp_path / "squares").entries)
+
+
+def test_classes_that_workers_cannot_import_are_refused(tmp_path):
+    class Local(Squares):
+        def jobs(self):
+            class Hidden(Square):
+                pass
+
+            return [Hidden(x=1)]
+
+    with pytest.raises(TypeError, match="job and plan classes must be importable by name"):
+        here(Local(), tmp_path)
+
+
+@pytest.mark.parametrize("wrong", [{"workers": 0}, {"threads": 0}, {"gpus": -1}], ids=str)
+def test_wrong_numbers_are_refused(wrong):
+    with pytest.raises(ValueError, match="must be at least"):
+        Local(**wrong)
+
+
+def test_negative_retries_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="retries must be at least 0"):
+        here(Squares(), tmp_path, retries=-1)
+
+
+# --- overview ------------------------------------------------------------------------------------
+
+
+def test_runs_are_listed_resumed_and_cleaned(tmp_path):
+    here(Squares(count=3), tmp_path)
+    here(Moods(moods=("fine",)), tmp_path)
+    here(Squares(count=2), tmp_path)
+    found = overviews(tmp_path)
+    assert [(o.name, len(o.entries), o.count("done"), o.stale) for o in found] == [
+        ("moods", 1, 1, 0),
+        ("squares", 2, 2, 1),
+    ]
+    assert load_plan(tmp_path / "squares") == Squares(count=2)
+    assert clean(tmp_path / "squares") == 1
+    assert overview(tmp_path / "squares").stale == 0
+    assert clean(tmp_path / "squares", everything=True) == 2
+    assert [o.name for o in overviews(tmp_path)] == ["moods"]
+    with pytest.raises(ValueError, match="folder must be of a run"):
+        overview(tmp_path / "squares")
+
+
+def test_the_estimate_is_of_this_run_not_of_what_was_found():
+    assert Tally(total=10, found=8, done=1).words(10.0) == "9 of 10 done, 0.10 jobs/s, about 10 s left"
+    assert Tally(total=10, found=10).words(1.0) == "10 of 10 done"
