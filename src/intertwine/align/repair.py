@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,7 +14,7 @@ from ..taps.batches import call, device_of, head, peek, size
 from .evaluate import check_repeatable
 from .moments import ChannelMoments
 
-__all__ = ["repair_", "repairable"]
+__all__ = ["repair_", "repair_many_", "repairable"]
 
 _DEAD = 1e-12  # share of the parents' spread below which a channel of the merged network cannot be rescaled
 _OUTPUT_FIRST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -54,10 +54,33 @@ def repair_(
         - Jordan, K., Sedghi, H., Saukh, O., Entezari, R. and Neyshabur, B. REPAIR: REnormalizing Permuted Activations
           for Interpolation Repair. ICLR 2023, equation 4.
     """  # noqa: DOC502 - raised by what it calls
+    return _repaired(model, [a, b], [1 - ratio, ratio], loader, shift)
+
+
+def repair_many_(
+    model: nn.Module, parents: Sequence[nn.Module], loader: Iterable[Any], shift: bool = True
+) -> nn.Module:
+    """``repair_`` for the average of several networks in one basis, each with the same share.
+
+    Args:
+        model: The average, changed in place.
+        parents: What it is the average of.
+        loader: Batches, read once for each parent and twice more.
+        shift: Whether to correct the means as well.
+
+    Returns:
+        The same model.
+    """
+    return _repaired(model, parents, [1 / len(parents)] * len(parents), loader, shift)
+
+
+def _repaired(
+    model: nn.Module, parents: Sequence[nn.Module], shares: Sequence[float], loader: Iterable[Any], shift: bool
+) -> nn.Module:
     check_repeatable(loader)
     first, _ = peek(loader)
     layers = repairable(model, first)
-    goals = _goals(_moments(a, loader, layers), _moments(b, loader, layers), ratio)
+    goals = _goals([_moments(parent, loader, layers) for parent in parents], shares)
     seen: dict[str, ChannelMoments] = {name: ChannelMoments() for name in layers}
     device = device_of(model)
     with evaluating(model), _correcting(model, layers, goals, seen, shift), torch.no_grad():
@@ -125,13 +148,14 @@ def _moments(model: nn.Module, loader: Iterable[Any], layers: Mapping[str, int])
     return found
 
 
-def _goals(a: dict[str, ChannelMoments], b: dict[str, ChannelMoments], ratio: float) -> dict[str, tuple[Tensor, Tensor]]:
+def _goals(parents: Sequence[dict[str, ChannelMoments]], shares: Sequence[float]) -> dict[str, tuple[Tensor, Tensor]]:
     """Mean and standard deviation that each layer's channels shall have."""
     goals = {}
-    for name in a:
-        mean = (1 - ratio) * a[name].mean + ratio * b[name].mean.to(a[name].mean.device)
-        spread = (1 - ratio) * a[name].variance.sqrt() + ratio * b[name].variance.sqrt().to(mean.device)
-        goals[name] = mean, spread
+    for name, first in parents[0].items():
+        device = first.mean.device
+        mean = sum((w * p[name].mean.to(device) for w, p in zip(shares, parents)), torch.zeros((), device=device))
+        deviations = (w * p[name].variance.sqrt().to(device) for w, p in zip(shares, parents))
+        goals[name] = mean, sum(deviations, torch.zeros((), device=device))
     return goals
 
 

@@ -1,0 +1,98 @@
+"""Merged networks as files: safetensors with a card, or a Hugging Face directory."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import tempfile
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from .._io import write_atomically, write_json, write_tensors
+
+__all__ = ["export"]
+
+_FIELDS = ("architecture", "data", "seed", "recipe", "metrics", "best_epoch", "mean", "std", "classes", "shape")
+
+
+def export(model: nn.Module, path: str | Path, card: Mapping[str, Any] | None = None) -> Path:
+    """Write a network so that others can load it.
+
+    A path that ends in ``.safetensors`` gets the state dict, and a card in JSON beside it, which every command of
+    intertwine reads. Any other path becomes a folder with ``config.json``, ``model.safetensors`` and a ``README.md``, for
+    ``from_pretrained`` of transformers; that needs a model of transformers.
+
+    Args:
+        model: The network.
+        path: Where to write. A folder of that name gets its files replaced, one at a time.
+        card: What the network is: any of ``architecture``, ``data``, ``seed``, ``recipe``, ``metrics``,
+            ``best_epoch``, ``mean``, ``std``, ``classes`` and ``shape``. How it was merged belongs in ``recipe``.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: If the card has other fields, or the path is a file of another kind.
+        TypeError: If a folder is wanted and the model is none of transformers.
+
+    Examples:
+        >>> folder = getfixture("tmp_path")
+        >>> path = export(nn.Linear(2, 1), folder / "merged.safetensors", {"recipe": {"ratio": 0.5}})
+        >>> sorted(p.name for p in folder.iterdir())
+        ['merged.json', 'merged.safetensors']
+    """
+    path = Path(path)
+    unknown = set(card or {}) - set(_FIELDS)
+    if unknown:
+        raise ValueError(f"card must have fields among {', '.join(_FIELDS)}. Got {', '.join(sorted(unknown))}.")
+    facts = {"architecture": type(model).__name__, **(card or {})}
+    facts["versions"] = {
+        "intertwine": version("intertwine"), "torch": str(torch.__version__), "python": platform.python_version(),
+    }  # fmt: skip
+    if path.suffix == ".safetensors":
+        write_tensors(path, model.state_dict(), {"architecture": str(facts["architecture"])})
+        write_json(path.with_suffix(".json"), facts)
+        return path
+    if path.suffix or path.is_file():
+        raise ValueError(f"path must end in .safetensors, or be a folder. Got {str(path)!r}.")
+    if not hasattr(model, "save_pretrained"):
+        raise TypeError(
+            f"model must be one of transformers to be written as a folder. Got {type(model).__name__}. "
+            "Use a path that ends in .safetensors."
+        )
+    return _as_folder(model, path, facts)
+
+
+def _as_folder(model: Any, path: Path, facts: Mapping[str, Any]) -> Path:
+    """Let transformers write beside the folder, then move file by file: readers never see half of one."""
+    path.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as made:
+        model.save_pretrained(made)
+        for file in sorted(Path(made).iterdir()):
+            write_atomically(path / file.name, lambda temporary, file=file: shutil.move(file, temporary))  # type: ignore[misc]
+    text = _readme(facts)
+
+    def write(temporary: Path) -> None:
+        temporary.write_text(text, encoding="utf-8")
+
+    write_atomically(path / "README.md", write)
+    return path
+
+
+def _readme(facts: Mapping[str, Any]) -> str:
+    """The card as the page that model hubs show."""
+    rows = [f"| {key} | {_cell(value)} |" for key, value in facts.items() if value not in (None, {}, (), [])]
+    table = "\n".join(["| | |", "|---|---|", *rows])
+    head = "---\ntags: [merge, intertwine]\nlibrary_name: transformers\n---"
+    return f"{head}\n\n# Merged network\n\nMerged by intertwine.\n\n{table}\n"
+
+
+def _cell(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return " ".join(text.replace("|", "\\|").split())
