@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Collection, Iterable, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from ..symmetry.action import tensors_of
+from ..symmetry.canonical import check_weights
+from ..symmetry.find import symmetries
+from ..symmetry.transformation import KINDS, check_kinds
 from .alignment import Alignment
+from .fit import fit
+from .task import Found, Task
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from ..symmetry import Symmetry
 
 __all__ = ["METHODS", "align"]
@@ -21,6 +31,7 @@ METHODS: dict[str, str] = {
     "sinkhorn": "sinkhorn",
     "straight-through": "straight_through",
 }
+WIDTH_CAPABLE: frozenset[str] = frozenset()  # methods that align networks of different widths
 
 
 def align(
@@ -54,4 +65,66 @@ def align(
     Raises:
         ValueError: If the method is unknown, the architectures differ, or weights hold NaN.
     """
-    raise NotImplementedError
+    started = time.perf_counter()
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {list(METHODS)}. Got {method!r}.")
+    chosen = check_kinds(kinds)
+    sym, sym_b = _symmetries(a, b, example_inputs, sym, method)
+    for model in (a, b):
+        check_weights(sym if model is a else sym_b, tensors_of(model))
+    task = Task(a, b, sym, sym_b, chosen, loader, seed, options, example_inputs)
+    found: Found = import_module(f"{__package__}.{METHODS[method]}").solve(task)
+    assert found.transformation is not None
+    quality, before, after = fit(a, b, sym, found.transformation)
+    return Alignment(
+        method=method,
+        symmetry=sym,
+        transformation=found.transformation,
+        objective=found.objective,
+        history=found.history,
+        quality=quality,
+        before=before,
+        after=after,
+        kinds=tuple(kind for kind in KINDS if kind in chosen),
+        seconds=time.perf_counter() - started,
+        seed=seed,
+        starts=found.starts,
+        notes=(*_dead(quality), *found.notes),
+    )
+
+
+def _symmetries(
+    a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None, method: str
+) -> tuple[Symmetry, Symmetry]:
+    """The symmetry of both networks, after a check that they are of one architecture.
+
+    Raises:
+        ValueError: If they are not.
+    """
+    shapes_a, shapes_b = ({n: tuple(t.shape) for n, t in tensors_of(m).items()} for m in (a, b))
+    missing = sorted(shapes_a.keys() ^ shapes_b.keys())
+    if missing:
+        raise ValueError(f"a and b must be of one architecture. Got {missing[0]!r} in only one of them.")
+    different = [n for n in shapes_a if shapes_a[n] != shapes_b[n]]
+    if different and method not in WIDTH_CAPABLE:
+        name = different[0]
+        raise ValueError(
+            f"a and b must have the same widths for method {method!r}. Got {name!r} of shape {shapes_a[name]} and "
+            f"{shapes_b[name]}{_alternatives()}."
+        )
+    if sym is not None:
+        return sym, sym
+    sym, sym_b = symmetries(a, example_inputs), symmetries(b, example_inputs)
+    if not different and (sym.spaces, sym.layouts) != (sym_b.spaces, sym_b.layouts):
+        raise ValueError("a and b must be of one architecture. Got equal shapes, but models with other symmetries.")
+    return sym, sym_b
+
+
+def _alternatives() -> str:
+    return f": use method {' or '.join(map(repr, sorted(WIDTH_CAPABLE)))}" if WIDTH_CAPABLE else ""
+
+
+def _dead(quality: Mapping[str, Tensor]) -> list[str]:
+    """A note for each space with units whose weights are all zero in one of the networks."""
+    counts = {name: int(cosines.isnan().sum()) for name, cosines in quality.items()}
+    return [f"{n} units of {name} have no weights in one network: any match is as good" for name, n in counts.items() if n]

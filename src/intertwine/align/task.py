@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ..symmetry import Symmetry, Transformation
 
-__all__ = ["Found", "Task"]
+__all__ = ["Found", "Task", "refuse_unknown"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,3 +62,14 @@ class Found:
     starts: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
     maps: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+def refuse_unknown(options: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+    """Refuse options that a solver does not know.
+
+    Raises:
+        TypeError: If there is one.
+    """
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise TypeError(f"options must be among {sorted(known)} for this method. Got {unknown}.")

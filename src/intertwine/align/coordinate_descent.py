@@ -1,0 +1,156 @@
+"""Coordinate descent over spaces with the Hungarian algorithm: Git Re-Basin's weight matching (Ainsworth, Hayase and
+Srinivasa 2023, algorithm 1), for every space that a symmetry has.
+
+Differs from the paper: scales and general bases are removed first, signs are found with the assignment, linear spaces
+take the closest rotation, the units inside a unit (a head's dimensions, a group's channels) are matched with it, and
+besides random orders of layers there are several starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..symmetry.transformation import Transformation, identity, random, with_parts
+from .assignment import closest_rotation, monomial_step
+from .costs import Costs
+from .nested import nested_step
+from .problem import Problem, problem
+from .starts import profiles
+from .task import Found, Task, refuse_unknown
+
+if TYPE_CHECKING:
+    from ..symmetry.spaces import Space
+
+__all__ = ["Descent", "descend", "solve", "step_of"]
+
+_ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-12}  # relative fall of the objective that rounding explains
+
+
+@dataclass(frozen=True, eq=False)
+class Descent:
+    """Where coordinate descent ended.
+
+    Attributes:
+        g: The element.
+        history: The objective at the start and after every sweep.
+    """
+
+    g: Transformation
+    history: tuple[float, ...]
+
+
+def solve(task: Task) -> Found:
+    """Maximise ``Σ <a, g b>`` in balanced coordinates.
+
+    Options:
+        restarts: Number of starts (2): similar weight profiles, the identity, then random elements.
+        sweeps: Largest number of sweeps over all spaces (200).
+        tolerance: Relative gain of a sweep below which the search ends (0: only when nothing changes).
+        fast: Use the assignment of the extra ``[fast]``.
+        dtype: Precision of the cost matrices; that of the weights by default.
+    """
+    options = {"restarts": 2, "sweeps": 200, "tolerance": 0.0, "fast": False, "dtype": None, **task.options}
+    refuse_unknown(task.options, options)
+    if options["restarts"] < 1:
+        raise ValueError(f"restarts must be positive. Got {options['restarts']}.")
+    stated = problem(task.a, task.b, task.sym, task.kinds, options["dtype"])
+    generator = torch.Generator().manual_seed(task.seed)
+    best: Descent | None = None
+    reached = []
+    for number in range(options["restarts"]):
+        start = _start(stated, number, task.seed)
+        found = descend(stated, start, generator, options["sweeps"], options["tolerance"], options["fast"])
+        reached.append(found.history[-1])
+        if best is None or found.history[-1] > best.history[-1]:
+            best = found
+    assert best is not None
+    return Found(stated.lift(best.g), best.history[-1], best.history, tuple(reached))
+
+
+def descend(
+    stated: Problem,
+    start: Transformation,
+    generator: torch.Generator,
+    sweeps: int = 200,
+    tolerance: float = 0.0,
+    fast: bool = False,
+) -> Descent:
+    """Solve one space after another, in random order, until no space can be improved.
+
+    Costs are updated as units move, and computed from scratch before the search is called converged.
+
+    Args:
+        stated: The problem.
+        start: Where to start.
+        generator: Draws the order of the spaces.
+        sweeps: Largest number of sweeps.
+        tolerance: Relative gain of a sweep below which the search ends.
+        fast: As in ``assign``.
+
+    Returns:
+        The element and the objective along the way.
+
+    Raises:
+        RuntimeError: If the objective falls by more than rounding explains.
+    """
+    costs = Costs(stated, start)
+    history = [costs.objective()]
+    slack = _ROUNDING[next((t.dtype for t in stated.a.values()), torch.float64)] * _size(stated)
+    fresh = True
+    for _ in range(sweeps):
+        for index in torch.randperm(len(stated.sym.spaces), generator=generator).tolist():
+            space = stated.sym.spaces[index]
+            if space.name in costs.dirty:
+                costs.clean(space.name)
+                _improve(costs, space, slack, fast)
+        history.append(costs.objective())
+        if history[-1] < history[-2] - slack:
+            raise RuntimeError(
+                f"objective must not fall. Got {history[-1]:.12g} after {history[-2]:.12g}: please report this network."
+            )
+        if not costs.dirty or history[-1] - history[-2] <= tolerance * abs(history[-1]):
+            if fresh:
+                break
+            costs.refresh()
+            fresh = True
+        else:
+            fresh = False
+    return Descent(costs.g, tuple(history))
+
+
+def step_of(costs: Costs, space: Space, fast: bool = False) -> Transformation:
+    """The best step of one space while all others stay."""
+    here, still = costs.of(space.name), identity(costs.problem.sym)
+    if not here:
+        return still
+    if space.linear != "none":
+        cross = sum(here.values(), start=torch.zeros(()))
+        return with_parts(still, space.name, linear=closest_rotation(cross).cpu())
+    order, signs = monomial_step(here, space.signs, space.permutable, fast)
+    return with_parts(still, space.name, permutation=order, signs=signs)
+
+
+def _improve(costs: Costs, space: Space, slack: float, fast: bool) -> None:
+    """Move one space, and what lies inside it, if that raises the objective."""
+    steps = [step_of(costs, space, fast)]
+    if any(space.name in s.parents for s in costs.problem.sym.spaces):
+        steps.append(nested_step(costs, space, fast))
+    gains = [0.0 if step.is_identity(1e-7) else costs.gain(step) for step in steps]
+    best = max(range(len(steps)), key=lambda k: gains[k])
+    if gains[best] > 1e-3 * slack:
+        costs.move(steps[best])
+
+
+def _start(stated: Problem, number: int, seed: int) -> Transformation:
+    if number == 0:
+        return profiles(stated)
+    return identity(stated.sym) if number == 1 else random(stated.sym, seed + number)
+
+
+def _size(stated: Problem) -> float:
+    """``|a| |b|``, the largest objective there can be."""
+    norms = [sum(float(t.double().square().sum()) for t in x.values()) ** 0.5 for x in (stated.a, stated.b)]
+    return norms[0] * norms[1]

@@ -1,0 +1,173 @@
+"""Aligning by weights as a problem: maximise ``Σ <a, g b>`` over the elements ``g`` of what is left of the group.
+
+Scales and general bases are removed first (``balanced``), so that ``g`` is made of permutations, signs and orthogonal
+matrices, all of which keep norms: the largest inner product is the smallest distance ``|a - g b|``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..symmetry.action import moved, tensors_of
+from ..symmetry.blocks import Block, blocks, map_leaves
+from ..symmetry.element import parent_dims
+from ..symmetry.folding import fold
+from ..symmetry.spaces import Fixed, Leaf, Space
+from ..symmetry.transformation import Transformation, identity, with_parts
+from .balanced import balanced_coordinates
+
+if TYPE_CHECKING:
+    from ..symmetry import Symmetry
+
+__all__ = ["Member", "Problem", "problem", "searched"]
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One dimension of one block of a tensor that carries a space.
+
+    Attributes:
+        tensor: Name of the tensor.
+        block: The block.
+        dim: Its dimension.
+        dims: The dimensions of the space's parents in the block, then ``dim``.
+        row: Parity of each sign generator of the space on this dimension.
+    """
+
+    tensor: str
+    block: Block
+    dim: int
+    dims: tuple[int, ...]
+    row: tuple[int, ...]
+
+    def view(self, block: Tensor) -> Tensor:
+        """A tensor of the block's shape as slices ``(p..., n, rest)`` of the units."""
+        order = [*self.dims, *(d for d in range(block.ndim) if d not in self.dims)]
+        x = block.permute(order)
+        return x.reshape(*x.shape[: len(self.dims)], -1)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Two networks in balanced coordinates, and the part of the group that is searched.
+
+    Attributes:
+        sym: What acts on the coordinates: permutations, signs and orthogonal matrices.
+        a: Tensors to meet.
+        b: Tensors to move.
+        to_a: The element that brought ``a`` into these coordinates.
+        to_b: The element that brought ``b`` into them.
+        full: The symmetry of the networks themselves, to which ``to_a`` and ``to_b`` belong.
+    """
+
+    sym: Symmetry
+    a: Mapping[str, Tensor]
+    b: Mapping[str, Tensor]
+    to_a: Transformation
+    to_b: Transformation
+    full: Symmetry
+
+    @cached_property
+    def members(self) -> dict[str, tuple[Member, ...]]:
+        """For every space the blocks that carry it."""
+        return members(self.sym)
+
+    def objective(self, g: Transformation) -> float:
+        """``Σ <a, g b>``, summed in float64."""
+        return inner(self.a, {**self.b, **moved(self.sym, g, self.b)})
+
+    def lift(self, g: Transformation) -> Transformation:
+        """An element of these coordinates as the element that moves the network ``b`` into the basis of ``a``."""
+        full = identity(self.full)
+        for name, e in g.elements.items():
+            parts: dict[str, Any] = {"permutation": e.permutation}
+            if e.signs.shape == full[name].signs.shape:
+                parts["signs"] = e.signs
+            if e.linear is not None:
+                parts = {"linear": e.linear}
+            full = with_parts(full, name, **parts)
+        return ~self.to_a @ (full @ self.to_b)
+
+
+def problem(a: nn.Module, b: nn.Module, sym: Symmetry, kinds: Collection[str], dtype: torch.dtype | None = None) -> Problem:
+    """Bring two networks into balanced coordinates.
+
+    Batch norms enter as the affine maps that they are in eval mode where scales are searched, and as they are stored
+    where they are not.
+
+    Args:
+        a: The network to meet.
+        b: The network to move.
+        sym: The symmetry of both.
+        kinds: Kinds of elements that are searched.
+        dtype: Precision of the coordinates; that of the weights by default.
+
+    Returns:
+        The problem.
+    """
+    states = [tensors_of(model) for model in (a, b)]
+    device = next((t.device for t in states[0].values()), torch.device("cpu"))
+    if dtype is None:
+        widest = max((t.dtype for t in states[0].values() if t.is_floating_point()), key=lambda d: d.itemsize)
+        dtype = torch.float64 if widest == torch.float64 else torch.float32
+    if {"scale", "linear"} & set(kinds):
+        folded = [fold(sym, state) for state in states]
+        acting, wide = folded[0].sym, [f.state for f in folded]
+        scales, linear = "scale" in kinds, "linear" in kinds
+        to = [balanced_coordinates(acting, w, scales, linear) for w in wide]
+        wide = [{**w, **moved(acting, g, w)} for w, g in zip(wide, to)]
+    else:
+        acting, to = sym, [identity(sym), identity(sym)]
+        wide = [{n: t for n, t in state.items() if n in sym.layouts} for state in states]
+    left, right = ({name: t.to(device, dtype) for name, t in w.items()} for w in wide)
+    return Problem(searched(acting, kinds), left, right, to[0], to[1], sym)
+
+
+def searched(sym: Symmetry, kinds: Collection[str]) -> Symmetry:
+    """What is left to search in balanced coordinates: no scales, and orthogonal instead of general matrices."""
+    linear = {s.name for s in sym.spaces if s.linear != "none"} if "linear" in kinds else set()
+
+    def space(s: Space) -> Space:
+        if s.name in linear:
+            return replace(s, scales=0, signs=0, permutable=False, linear="orthogonal")
+        return replace(
+            s,
+            scales=0,
+            signs=s.signs if "sign" in kinds else 0,
+            permutable=s.permutable and "permutation" in kinds,
+            linear="none",
+        )
+
+    def leaf(old: Leaf) -> Leaf:
+        if old.space in linear:
+            return replace(old, scale=(), sign=(), variance=1)
+        return replace(old, scale=(), sign=old.sign if "sign" in kinds else (), variance=0)
+
+    layouts = {name: map_leaves(layout, leaf) for name, layout in sym.layouts.items()}
+    return replace(sym, spaces=tuple(space(s) for s in sym.spaces), layouts=layouts, batch_norms=())
+
+
+def members(sym: Symmetry) -> dict[str, tuple[Member, ...]]:
+    """For every space the dimensions of blocks that carry it."""
+    spaces = {s.name: s for s in sym.spaces}
+    found: dict[str, list[Member]] = {name: [] for name in spaces}
+    for name, layout in sym.layouts.items():
+        for block in blocks(layout):
+            for dim, leaf in enumerate(block.leaves):
+                if isinstance(leaf, Fixed):
+                    continue
+                dims = tuple(parent_dims(spaces[leaf.space], dim, block.spaces))
+                row = tuple(e % 2 for e in leaf.sign)
+                found[leaf.space].append(Member(name, block, dim, dims, row))
+    return {name: tuple(some) for name, some in found.items()}
+
+
+def inner(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
+    """``Σ <a, b>`` over the tensors of ``a``, summed in float64."""
+    return sum(float(torch.dot(x.flatten().double(), b[name].flatten().double())) for name, x in a.items())
