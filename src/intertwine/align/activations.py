@@ -25,7 +25,7 @@ from .assignment import closest_rotation, monomial_step
 from .moments import CrossMoments
 from .places import Place, places
 from .problem import Problem, problem
-from .task import Found
+from .task import Found, refuse_unknown
 
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
@@ -70,8 +70,8 @@ def solve(task: Task) -> Found:
         The element, with ``J`` after every sweep.
 
     Raises:
-        ValueError: If there is no loader, an option is unknown, ``share`` lies outside 0 to 1, features are not finite,
-            or no space can be seen in the output of any module.
+        ValueError: If there is no loader, ``share`` lies outside 0 to 1, features are not finite, or no space can be
+            seen in the output of any module.
     """
     share, rescale = _options(task.options)
     if task.loader is None:
@@ -97,10 +97,9 @@ def solve(task: Task) -> Found:
 
 
 def _options(given: Mapping[str, Any]) -> tuple[float, bool]:
-    options = {"share": 1.0, "rescale": True, **given}
-    unknown = set(options) - {"share", "rescale"}
-    if unknown:
-        raise ValueError(f"options must be share or rescale for activations. Got {', '.join(sorted(unknown))}.")
+    known = {"share": 1.0, "rescale": True}
+    refuse_unknown(given, known)
+    options = {**known, **given}
     if not 0 <= options["share"] <= 1:
         raise ValueError(f"share must lie between 0 and 1. Got {options['share']}.")
     return float(options["share"]), bool(options["rescale"])
@@ -111,7 +110,11 @@ def _coordinates(sym: Symmetry, g: Transformation, model: nn.Module) -> nn.Modul
 
 
 def _stream(a: nn.Module, b: nn.Module, batches: Iterable[Any], found: Sequence[Place]) -> dict[str, CrossMoments]:
-    """Covariances between both networks at every place."""
+    """Covariances between both networks at every place.
+
+    Raises:
+        ValueError: If they are not finite.
+    """
     names = [place.point.name for place in found]
     axes = {place.point.name: place.point.channel_dim for place in found}
     moments = {name: CrossMoments() for name in names}

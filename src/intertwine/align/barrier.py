@@ -187,7 +187,7 @@ class Barrier(Result):
     def __repr__(self) -> str:
         count = f"{len(self.pairs)} pair{'s' if len(self.pairs) > 1 else ''}"
         head = f"Barrier over {len(self.ratios)} points, {count}, {self.examples:,} examples"
-        rows = [("path", "batch norms", "loss barrier", "accuracy barrier")]
+        rows: list[tuple[str, ...]] = [("path", "batch norms", "loss barrier", "accuracy barrier")]
         for path, recalibrated in self.variants:
             said = "recalibrated" if recalibrated else "interpolated"
             cells = [self._said(path, recalibrated, measure) for measure in ("loss", "accuracy")]
@@ -262,7 +262,7 @@ def barrier(
         >>> found = barrier(a, b, batches, points=5, alignment=None)
         >>> found.ratios, len(found.curves)
         ((0.0, 0.25, 0.5, 0.75, 1.0), 1)
-    """
+    """  # noqa: DOC502 - raised by what it calls
     return barriers(
         [a, b],
         loader,
@@ -317,7 +317,7 @@ def barriers(
 
     Raises:
         ValueError: As ``barrier``, or if pairs name no networks, or one network twice.
-    """  # noqa: DOC502 - raised by what it calls
+    """
     chosen = list(combinations(range(len(models)), 2)) if pairs is None else [(i, j) for i, j in pairs]
     called = [str(k) for k in range(len(models))] if names is None else list(names)
     _check(models, chosen, called, points)

@@ -7,6 +7,7 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Mapping
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,8 @@ def export(model: nn.Module, path: str | Path, card: Mapping[str, Any] | None = 
     """Write a network so that others can load it.
 
     A path that ends in ``.safetensors`` gets the state dict, and a card in JSON beside it, which every command of
-    intertwine reads. Any other path becomes a folder with ``config.json``, ``model.safetensors`` and a ``README.md``, for
-    ``from_pretrained`` of transformers; that needs a model of transformers.
+    intertwine reads. Any other path becomes a folder with ``config.json``, ``model.safetensors`` and a ``README.md``,
+    for ``from_pretrained`` of transformers; that needs a model of transformers.
 
     Args:
         model: The network.
@@ -75,7 +76,7 @@ def _as_folder(model: Any, path: Path, facts: Mapping[str, Any]) -> Path:
     with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as made:
         model.save_pretrained(made)
         for file in sorted(Path(made).iterdir()):
-            write_atomically(path / file.name, lambda temporary, file=file: shutil.move(file, temporary))  # type: ignore[misc]
+            write_atomically(path / file.name, partial(_move, file))
     text = _readme(facts)
 
     def write(temporary: Path) -> None:
@@ -83,6 +84,10 @@ def _as_folder(model: Any, path: Path, facts: Mapping[str, Any]) -> Path:
 
     write_atomically(path / "README.md", write)
     return path
+
+
+def _move(file: Path, to: Path) -> None:
+    shutil.move(file, to)
 
 
 def _readme(facts: Mapping[str, Any]) -> str:

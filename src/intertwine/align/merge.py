@@ -57,8 +57,8 @@ def merge(
         alignment: What ``align(a, b, ...)`` found; ``None`` where both are in one basis already.
         ratio: The share of ``b``, from 0 to 1; or shares by the beginning of tensor names, the longest one counts, and
             tensors that none fits stay those of ``a``.
-        repair: ``True`` for what fits the network: ``"recalibrate"`` where it has batch norms, else ``"repair"`` where a
-            loader is given. ``"rescale"`` corrects spreads only, ``False`` nothing.
+        repair: ``True`` for what fits the network: ``"recalibrate"`` where it has batch norms, else ``"repair"`` where
+            a loader is given. ``"rescale"`` corrects spreads only, ``False`` nothing.
         loader: Batches of training inputs for the repair; labels are not used.
         interpolation: ``"linear"``, or ``"spherical"`` for parameters; statistics always go along a line.
         layers: Merge only tensors under these names, or matching these patterns (``"layer1"``, ``"*.mlp.*"``); the
@@ -78,7 +78,7 @@ def merge(
         >>> merged = merge(a, b, None, ratio=0.25)
         >>> torch.allclose(merged.weight, 0.75 * a.weight + 0.25 * b.weight)
         True
-    """
+    """  # noqa: DOC502 - raised by what it calls
     how = check_repair(a, repair, loader)
     twin = b if alignment is None else alignment.apply(b)
     check_matching(a, twin)
@@ -150,7 +150,11 @@ def _ratios(
     spaces: str | Sequence[str] | None,
     sym: Symmetry | None,
 ) -> dict[str, float]:
-    """The share of ``b`` in every tensor that is to change."""
+    """The share of ``b`` in every tensor that is to change.
+
+    Raises:
+        ValueError: If a share lies outside 0 to 1, or names fit nothing.
+    """
     names = list(tensors_of(model))
     by_start = ratio if isinstance(ratio, Mapping) else {"": ratio}
     for start, share in by_start.items():

@@ -141,4 +141,4 @@ def _near(x: Tensor, y: Tensor) -> bool:
 
 
 def _inverse_transpose(leaf: Leaf) -> Leaf:
-    return replace(leaf, scale=tuple(-e for e in leaf.scale), variance=-leaf.variance)  # type: ignore[arg-type]
+    return replace(leaf, scale=tuple(-e for e in leaf.scale), variance=-leaf.variance)

@@ -18,7 +18,7 @@ __all__ = ["batch_norms", "recalibrate_"]
 _BatchNorm = nn.modules.batchnorm._BatchNorm
 
 
-def batch_norms(model: nn.Module) -> dict[str, nn.Module]:
+def batch_norms(model: nn.Module) -> dict[str, _BatchNorm]:
     """Batch norms with running statistics, by name."""
     return {
         name: module
@@ -62,13 +62,13 @@ def recalibrate_(model: nn.Module, loader: Iterable[Any]) -> nn.Module:
             call(model, batch, device)
     for name, norm in norms.items():
         if found[name].count:
-            norm.running_mean.copy_(found[name].mean)  # type: ignore[operator, union-attr]
-            norm.running_var.copy_(found[name].variance)  # type: ignore[operator, union-attr]
+            norm.running_mean.copy_(found[name].mean)  # type: ignore[union-attr]
+            norm.running_var.copy_(found[name].variance)  # type: ignore[union-attr]
     return model
 
 
 @contextmanager
-def _normalising_by_batch(norms: dict[str, nn.Module], found: dict[str, ChannelMoments]) -> Iterator[None]:
+def _normalising_by_batch(norms: dict[str, _BatchNorm], found: dict[str, ChannelMoments]) -> Iterator[None]:
     """Train mode for batch norms, without their own running averages; their inputs are measured."""
 
     def measuring(name: str) -> Any:
@@ -94,7 +94,7 @@ def _normalising_by_batch(norms: dict[str, nn.Module], found: dict[str, ChannelM
         for norm, momentum, batches in kept:
             norm.momentum = momentum
             if batches is not None:
-                norm.num_batches_tracked.copy_(batches)  # type: ignore[operator, union-attr]
+                norm.num_batches_tracked.copy_(batches)  # type: ignore[union-attr]
 
 
 def _copied(tensor: Any) -> Tensor | None:

@@ -212,4 +212,4 @@ def _write(layer: nn.Module, seen: ChannelMoments, goal: tuple[Tensor, Tensor], 
         axis = 1 if _is_transposed(layer) else 0
         weight.mul_(_along(weight, factor, axis))  # type: ignore[operator, arg-type]
         if bias is not None:
-            bias.copy_(factor.to(bias.device) * bias + offset.to(bias.device))  # type: ignore[operator, arg-type, call-overload]
+            bias.copy_(factor.to(bias.device) * bias + offset.to(bias.device))  # type: ignore[operator, arg-type]
