@@ -1,1 +1,23 @@
 """Stitching: can network B read network A's features through a map of one family?"""
+
+from .drift import Drift, drift
+from .layer import Fixed, StitchingLayer
+from .layers.families import families, family_of
+from .moments import Moments, MomentSums, stream_moments
+from .network import Cut, Pair, Stitched
+from .penalty import Evaluation, accuracies, evaluate, penalty, penalty_interval
+from .recalibrate import recalibrate
+from .result import Stitching, StitchingStudy
+from .stitch import stitch
+from .training import RECIPES, Epoch, Recipe, Trained, train_layers
+
+__all__ = [
+    # one call
+    "stitch", "Stitching", "StitchingStudy",
+    # by hand
+    "Pair", "Cut", "Stitched", "StitchingLayer", "Fixed", "families", "family_of",
+    "train_layers", "Recipe", "RECIPES", "Trained", "Epoch", "recalibrate",
+    # measures
+    "accuracies", "evaluate", "Evaluation", "penalty", "penalty_interval", "drift", "Drift",
+    "Moments", "MomentSums", "stream_moments",
+]  # fmt: skip

@@ -139,13 +139,9 @@ def stream_moments(
         ValueError: If the loader is empty.
     """  # noqa: DOC502 - raised by the sums
     read = pair.features(cuts)
-    sums = [[MomentSums() for _ in _mapped(cut)] for cut in cuts]
+    sums = [[MomentSums() for _ in cut.mapped] for cut in cuts]
     for batch in track(loader, "Reading features", length(loader), progress):
         for cut, into, (ours, theirs) in zip(cuts, sums, read(*flat_inputs(batch, pair.device))):
-            for one, crossing, x, y in zip(into, _mapped(cut), ours, theirs):
+            for one, crossing, x, y in zip(into, cut.mapped, ours, theirs):
                 one.add(x, y, crossing.channel_dim)
     return [tuple(one.result() for one in into) for into in sums]
-
-
-def _mapped(cut: Cut) -> tuple[Any, ...]:
-    return (cut.tap, *(cut.skips if cut.skip == "mapped" else ()))

@@ -213,6 +213,16 @@ class Cut:
     notes: tuple[str, ...] = ()
 
     @property
+    def mapped(self) -> tuple[Crossing, ...]:
+        """What a stitching layer of its own maps: the tap, and with ``skip="mapped"`` the skip connections."""
+        return (self.tap, *self.skips) if self.skip == "mapped" else (self.tap,)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the models are."""
+        return next(self.tail.buffers()).device
+
+    @property
     def inside_block(self) -> bool:
         """Whether other values than the tap cross the cut, as inside residual blocks: the paper's ``*``."""
         return bool(self.skips)
@@ -242,13 +252,13 @@ class Cut:
         Raises:
             ValueError: If widths or the number of skip layers do not fit.
         """
-        wanted = len(self.skips) if self.skip == "mapped" else 0
+        wanted = len(self.mapped) - 1
         if len(skip_layers) != wanted:
             raise ValueError(
                 f"skip_layers must be {wanted} here (skip={self.skip!r}, {len(self.skips)} values cross beside the "
                 f"tap). Got {len(skip_layers)}."
             )
-        for one, crossing in zip([layer, *skip_layers], [self.tap, *self.skips]):
+        for one, crossing in zip([layer, *skip_layers], self.mapped):
             found = Crossing(one.c_in, one.c_out, one.channel_dim)
             if found != crossing:
                 raise ValueError(f"layer must map {crossing}. Got one for {found}.")

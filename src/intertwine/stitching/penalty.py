@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,7 +17,31 @@ from .network import Pair, Stitched
 from .recalibrate import by_trunk
 from .replay import Replay
 
-__all__ = ["accuracies", "model_accuracies", "penalty", "penalty_interval"]
+__all__ = ["Evaluation", "accuracies", "evaluate", "penalty", "penalty_interval"]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Accuracies of two models and of networks stitched from them.
+
+    Attributes:
+        accuracy_a: Of A, 0 to 1.
+        accuracy_b: Of B.
+        accuracies: Of the stitched networks.
+        errors: Standard errors of their penalties over examples, all three networks on the same ones.
+        examples: How many examples.
+    """
+
+    accuracy_a: float
+    accuracy_b: float
+    accuracies: tuple[float, ...]
+    errors: tuple[float, ...]
+    examples: int
+
+    @property
+    def penalties(self) -> tuple[float, ...]:
+        """Eq. 4.3 for each."""
+        return tuple(penalty(self.accuracy_a, self.accuracy_b, stitched) for stitched in self.accuracies)
 
 
 def penalty(accuracy_a: float, accuracy_b: float, stitched: float) -> float:
@@ -59,7 +84,7 @@ def accuracies(networks: Sequence[Stitched], loader: Iterable[Any], *, progress:
     """Accuracy of stitched networks, each trunk run once per batch.
 
     Args:
-        networks: Evaluated with the rounded maps, batch norm in evaluation mode; their modes are kept.
+        networks: Evaluated with the rounded maps, batch norm in evaluation mode; their own modes do not matter.
         loader: Batches ``(inputs, labels, ...)``.
         progress: Whether to show progress.
 
@@ -70,36 +95,21 @@ def accuracies(networks: Sequence[Stitched], loader: Iterable[Any], *, progress:
         ValueError: If the loader is empty.
     """  # noqa: DOC502 - raised by the count
     check_loader(loader)
-    found: dict[int, float] = {}
-    for group in by_trunk(networks):
-        modes = [net.tail.training for net in group]
-        for net in group:
-            net.tail.eval()
-        try:
-            maps = [net.evaluated() for net in group]
-
-            def run(inputs: tuple[Tensor, ...], group: list[Stitched] = group, maps: list[Any] = maps) -> list[Tensor]:
-                crossing = group[0].trunk(*inputs)
-                return [net.tail(*mapped(crossing))[0] for net, mapped in zip(group, maps)]
-
-            device = next((t.device for t in group[0].tail.buffers()), None)
-            found |= zip(map(id, group), _count(run, loader, device, progress))
-        finally:
-            for net, mode in zip(group, modes):
-                net.tail.train(mode)
-    return [found[id(net)] for net in networks]
+    device = next((t.device for net in networks for t in net.tail.buffers()), None)
+    return [int(right.sum()) / len(right) for right in _hits(_together(networks), loader, device, progress)]
 
 
-def model_accuracies(pair: Pair, loader: Iterable[Any], *, progress: bool = False) -> tuple[float, float]:
-    """Accuracy of A and of B, untouched.
+def evaluate(pair: Pair, networks: Sequence[Stitched], loader: Iterable[Any], *, progress: bool = False) -> Evaluation:
+    """Accuracy of A, of B and of stitched networks in one pass over the data: whole models and trunks run once a batch.
 
     Args:
         pair: The models.
+        networks: Stitched from them, at any layers; evaluated as by :func:`accuracies`.
         loader: Batches ``(inputs, labels, ...)``.
         progress: Whether to show progress.
 
     Returns:
-        Two fractions.
+        The accuracies, and penalties with their standard errors.
 
     Raises:
         ValueError: If the loader is empty.
@@ -108,23 +118,46 @@ def model_accuracies(pair: Pair, loader: Iterable[Any], *, progress: bool = Fals
     whole = [
         Replay(rec, [r.id for r in rec.program.inputs], [rec.program.outputs[0].id]).eval() for rec in (pair.a, pair.b)
     ]
-    a, b = _count(lambda inputs: [model(*inputs)[0] for model in whole], loader, pair.device, progress)
-    return a, b
+    stitched = _together(networks)
+    run = lambda inputs: [*(model(*inputs)[0] for model in whole), *stitched(inputs)]
+    right_a, right_b, *rights = _hits(run, loader, pair.device, progress)
+    lost = [(right_a.double() + right_b.double()) / 2 - right.double() for right in rights]
+    errors = [float(x.std(unbiased=True) / len(x) ** 0.5) if len(x) > 1 else float("nan") for x in lost]
+    share = lambda right: int(right.sum()) / len(right)
+    return Evaluation(share(right_a), share(right_b), tuple(map(share, rights)), tuple(errors), len(right_a))
+
+
+def _together(networks: Sequence[Stitched]) -> Callable[[tuple[Tensor, ...]], list[Tensor]]:
+    """All networks as they are evaluated, each trunk run once."""
+    tails = {id(net): net.tail.fork().eval() for net in networks}
+    maps = {id(net): net.evaluated() for net in networks}
+    groups = by_trunk(networks)
+
+    def run(inputs: tuple[Tensor, ...]) -> list[Tensor]:
+        found: dict[int, Tensor] = {}
+        for group in groups:
+            crossing = group[0].trunk(*inputs)
+            found |= {id(net): tails[id(net)](*maps[id(net)](crossing))[0] for net in group}
+        return [found[id(net)] for net in networks]
+
+    return run
 
 
 @torch.no_grad()
-def _count(
+def _hits(
     run: Callable[[tuple[Tensor, ...]], list[Tensor]],
     loader: Iterable[Any],
     device: torch.device | None,
     progress: bool,
-) -> list[float]:
-    right: list[Tensor] = []
-    total = 0
+) -> list[Tensor]:
+    """For every network, which examples it gets right.
+
+    Raises:
+        ValueError: If the loader is empty.
+    """
+    rights: list[list[Tensor]] = []
     for inputs, labels in labelled(track(loader, "Evaluating", length(loader), progress), device):
-        hits = [(logits.argmax(dim=1) == labels).sum() for logits in run(inputs)]
-        right = hits if not right else [a + b for a, b in zip(right, hits)]
-        total += len(labels)
-    if not total:
+        rights.append([(logits.argmax(dim=1) == labels).cpu() for logits in run(inputs)])
+    if not rights or not sum(len(batch[0]) for batch in rights):
         raise ValueError("loader must yield at least one example. Got none.")
-    return [int(hits) / total for hits in right]
+    return [torch.cat(parts) for parts in zip(*rights)]

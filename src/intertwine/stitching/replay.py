@@ -185,6 +185,21 @@ class Replay(nn.Module):
         """Copies of all running statistics, by an internal name."""
         return {key: self._buffers[key].clone() for key in (*self._statistics, "batches")}  # type: ignore[union-attr]
 
+    def load_statistics(self, statistics: Mapping[str, Tensor]) -> None:
+        """Take running statistics that ``statistics`` gave for the same calls.
+
+        Args:
+            statistics: Names to tensors.
+
+        Raises:
+            ValueError: If they are of other batch norms.
+        """
+        own = {*self._statistics, "batches"}
+        if statistics and set(statistics) != own:
+            raise ValueError(f"statistics must be of the same {self.norms} batch norms. Got those of another tail.")
+        for key, tensor in statistics.items():
+            self._buffers[key].copy_(tensor)  # type: ignore[union-attr]
+
     def extra_repr(self) -> str:
         """How many calls."""
         return f"{len(self._steps)} calls, {self.norms} batch norms"

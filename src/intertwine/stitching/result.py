@@ -1,0 +1,439 @@
+"""What stitching found: one stitched network, or many, with everything needed to judge the penalty."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from math import nan
+from pathlib import Path
+from statistics import NormalDist, fmean
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from .._io import read_tensors, write_tensors
+from .._result import Result
+from ..groups.capacity import log_points
+from .drift import Drift
+from .layer import Fixed
+from .network import Pair, Skip, Stitched
+from .penalty import penalty_interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Stitching", "StitchingStudy"]
+
+_LIVE = ("matrix", "bias", "statistics", "model")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Stitching(Result):
+    """One stitched network and its penalty.
+
+    Attributes:
+        layer_a: Layer of A after which the cut is.
+        layer_b: Layer of B.
+        family: Of the stitching layer.
+        method: ``"task_loss"`` (trained, the paper's way) or ``"direct"`` (closed form, no training).
+        seed: Of the layer's start and the order of training.
+        accuracy: Of the stitched network, 0 to 1.
+        accuracy_a: Of A.
+        accuracy_b: Of B.
+        error: Standard error of the penalty over examples.
+        examples: Examples evaluated.
+        inside_block: Whether skip connections cross the cut beside the tap; the paper's ``*``.
+        skip: What became of them: A's as they are (``"a"``), mapped, or B's own (``"b"``).
+        c_in: Channels of A.
+        c_out: Channels of B.
+        parameters: Trainable numbers as stored.
+        dim: Dimension of the family.
+        log_components: Logarithm of the number of its pieces.
+        drift: How far the stitched features are from B's own; ``None`` if not asked for.
+        doubly_stochastic_error: Of the relaxed permutation at the end; ``None`` without one.
+        agreement: Share of B's live channels that are matched with the channel of A that the closed-form G_ReLU match
+            chooses; ``None`` for families without matches.
+        sparsity: Share of entries of at most 1e-3 in size (v2 D.1).
+        alpha: Weight of the permutation regulariser, where the family has one.
+        history: One mapping for each epoch of training.
+        stopped_at: Step at which the loss was no longer finite; the layer is the last good one then.
+        pairing: For maps with at most one entry in every row: the matched channel of A for each of B (-1 for none) and
+            its scale; ``None`` otherwise.
+        names: What the models are called.
+        settings: Options of the run.
+        notes: What a reader should know.
+        matrix: The map as evaluated, ``(C_out, C_in)``; ``None`` where it was not saved.
+        bias: Its bias or ``None``.
+        statistics: Batch-norm statistics of the tail.
+        model: The stitched network; ``None`` in a loaded result (see :meth:`rebuild`).
+    """
+
+    layer_a: str
+    layer_b: str
+    family: str
+    method: str
+    seed: int
+    accuracy: float
+    accuracy_a: float
+    accuracy_b: float
+    error: float
+    examples: int
+    inside_block: bool
+    skip: Skip
+    c_in: int
+    c_out: int
+    parameters: int
+    dim: int
+    log_components: float
+    drift: Drift | None = None
+    doubly_stochastic_error: float | None = None
+    agreement: float | None = None
+    sparsity: float | None = None
+    alpha: float | None = None
+    history: tuple[Mapping[str, Any], ...] = ()
+    stopped_at: int | None = None
+    pairing: Mapping[str, list[Any]] | None = None
+    names: tuple[str, str] = ("A", "B")
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    matrix: Tensor | None = None
+    bias: Tensor | None = None
+    statistics: Mapping[str, Tensor] = field(default_factory=dict)
+    model: Stitched | None = None
+
+    @property
+    def penalty(self) -> float:
+        """``(Acc A + Acc B) / 2 - Acc S`` (eq. 4.3), as a fraction: 0.01 is one point."""
+        return (self.accuracy_a + self.accuracy_b) / 2 - self.accuracy
+
+    @property
+    def layer_name(self) -> str:
+        """The cut's name, with ``*`` inside residual blocks."""
+        name = self.layer_a if self.layer_a == self.layer_b else f"{self.layer_a} -> {self.layer_b}"
+        return f"{name}*" if self.inside_block else name
+
+    @property
+    def layer(self) -> nn.Module | None:
+        """The stitching layer: the trained one, or the map as evaluated in a loaded result."""
+        if self.model is not None:
+            return self.model.layer
+        return None if self.matrix is None else Fixed(self.matrix, self.bias, family=self.family)
+
+    def log_count(self, eps: float, bound: float) -> float:
+        """Logarithm of the family's size on a grid (v2 E.7).
+
+        Args:
+            eps: Spacing of the grid.
+            bound: Largest magnitude of a coordinate.
+
+        Returns:
+            A natural logarithm.
+        """
+        return self.log_components + (self.dim * log_points(eps, bound) if self.dim else 0.0)
+
+    def interval(self, level: float = 0.95) -> tuple[float, float]:
+        """Normal interval of the penalty over *examples*: another test set, the same two models.
+
+        Args:
+            level: Nominal coverage.
+
+        Returns:
+            Lower and upper end.
+        """
+        half = NormalDist().inv_cdf((1 + level) / 2) * self.error
+        return self.penalty - half, self.penalty + half
+
+    def rebuild(self, a: nn.Module, b: nn.Module, batch: Any) -> Stitched:
+        """The stitched network of a loaded result, from the models that it was made of.
+
+        Args:
+            a: Network A.
+            b: Network B.
+            batch: Inputs that both take.
+
+        Returns:
+            The network with the map and the batch-norm statistics that were evaluated.
+
+        Raises:
+            ValueError: If the map was not saved, or the skip connections have maps of their own, which are not kept.
+        """
+        if self.matrix is None or self.skip == "mapped":
+            raise ValueError(
+                "a result must hold its map to be rebuilt (a .safetensors file beside the .json), and none of skip "
+                f"connections. Got {'no map' if self.matrix is None else 'skip=mapped'}."
+            )
+        cut = Pair(a, b, batch).cut((self.layer_a, self.layer_b), self.skip)
+        layer = Fixed(self.matrix, self.bias, family=self.family, channel_dim=cut.tap.channel_dim)
+        net = cut.stitch(layer)
+        net.tail.load_statistics(self.statistics)
+        return net
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row."""
+        import pandas as pd
+
+        low, high = self.interval()
+        known = ("layer_a", "layer_b", "family", "method", "seed", "penalty", "accuracy", "accuracy_a", "accuracy_b")
+        more = ("inside_block", "skip", "c_in", "c_out", "parameters", "dim", "agreement", "sparsity", "alpha")
+        row = {"a": self.names[0], "b": self.names[1], **{key: getattr(self, key) for key in known}}
+        row |= {"low": low, "high": high, **{key: getattr(self, key) for key in more}}
+        row |= {"log_count": self.log_count(2**-10, 1.0), "doubly_stochastic_error": self.doubly_stochastic_error}
+        row |= {f"drift_{key}": value for key, value in (asdict(self.drift) if self.drift else {}).items()}
+        return pd.DataFrame([row])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data from which ``from_dict`` rebuilds the result, maps and statistics left out."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _LIVE}
+        plain |= {"penalty": self.penalty, "drift": None if self.drift is None else asdict(self.drift)}
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in plain.items()}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Rebuild a result from ``to_dict``'s data."""
+        values = {key: value for key, value in data.items() if key not in ("penalty", "kind")}
+        values["drift"] = None if values["drift"] is None else Drift(**values["drift"])
+        for key in ("history", "names", "notes"):
+            values[key] = tuple(values[key])
+        values["error"] = nan if values["error"] is None else values["error"]
+        return cls(**values)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the result as JSON with its map beside it (``.safetensors``), or its table as Parquet, atomically.
+
+        Args:
+            path: Must end in ``.json`` or ``.parquet``.
+
+        Returns:
+            The path.
+        """
+        written = super().save(path)
+        if written.suffix == ".json" and self.matrix is not None:
+            write_tensors(written.with_suffix(".safetensors"), self.tensors())
+        return written
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a result that ``save`` wrote as JSON, with its map where that lies beside it."""
+        beside = Path(path).with_suffix(".safetensors")
+        result = super().load(path)
+        return result.with_tensors(read_tensors(beside)) if beside.is_file() else result
+
+    def tensors(self, prefix: str = "") -> dict[str, Tensor]:
+        """Map, bias and statistics by name."""
+        found = {"matrix": self.matrix, "bias": self.bias, **{f"tail.{k}": v for k, v in self.statistics.items()}}
+        return {f"{prefix}{key}": value for key, value in found.items() if value is not None}
+
+    def with_tensors(self, tensors: Mapping[str, Tensor], prefix: str = "") -> Self:
+        """The same result with what ``tensors`` gave."""
+        own = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
+        statistics = {key.removeprefix("tail."): value for key, value in own.items() if key.startswith("tail.")}
+        return replace(self, matrix=own.get("matrix"), bias=own.get("bias"), statistics=statistics)
+
+    def __repr__(self) -> str:
+        low, high = self.interval()
+        where = f"{self.names[0]} -> {self.names[1]} at {self.layer_name}"
+        lines = [
+            f"Stitching {where}, {self.family} ({self.method.replace('_', ' ')}): penalty {_points(self.penalty)} "
+            f"[{_points(low)}, {_points(high)}] over {self.examples} examples",
+            f"  accuracy {self.accuracy:.2%}; A {self.accuracy_a:.2%}, B {self.accuracy_b:.2%}; "
+            f"{self.c_in} -> {self.c_out} channels, {self.parameters} parameters, dimension {self.dim}",
+        ]
+        if self.agreement is not None:
+            lines.append(f"  {self.agreement:.0%} of live channels matched as in closed form")
+        if self.drift is not None:
+            d = self.drift
+            lines.append(
+                f"  features against B's own: residual {d.residual:.3g}, Fréchet {d.frechet:.3g}, "
+                f"Mahalanobis {d.mahalanobis:.3g} (1 in distribution)"
+            )
+        return "\n".join([*lines, *(f"  Note: {note}" for note in self.notes)])
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StitchingStudy(Result):
+    """Stitched networks over layers, families, methods, seeds and pairs of models.
+
+    Attributes:
+        stitchings: All of them.
+        settings: Of the whole study; the command line adds facts of networks and data.
+    """
+
+    stitchings: tuple[Stitching, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the cuts, ``*`` inside residual blocks, in order."""
+        return tuple(dict.fromkeys(s.layer_name for s in self.stitchings))
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Families, in order."""
+        return tuple(dict.fromkeys(s.family for s in self.stitchings))
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """Methods, in order."""
+        return tuple(dict.fromkeys(s.method for s in self.stitchings))
+
+    @property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """Pairs of models, in order."""
+        return tuple(dict.fromkeys(s.names for s in self.stitchings))
+
+    @classmethod
+    def join(cls, studies: Sequence[StitchingStudy | Stitching], settings: Mapping[str, Any] | None = None) -> Self:
+        """One study of several, such as one for each pair of a zoo; give each pair its own ``names``.
+
+        Args:
+            studies: What ``stitch`` returned.
+            settings: Of the whole.
+
+        Returns:
+            The study.
+        """
+        parts = [s.stitchings if isinstance(s, StitchingStudy) else (s,) for s in studies]
+        return cls(tuple(one for part in parts for one in part), dict(settings or {}))
+
+    def select(self, layer: str | None = None, family: str | None = None, method: str | None = None) -> Self:
+        """The stitched networks of one layer, family or method.
+
+        Args:
+            layer: A name of ``layers``, with or without its ``*``.
+            family: A family.
+            method: A method.
+
+        Returns:
+            A smaller study.
+        """
+
+        def wanted(s: Stitching) -> bool:
+            same_layer = layer is None or s.layer_name.removesuffix("*") == layer.removesuffix("*")
+            return same_layer and family in (None, s.family) and method in (None, s.method)
+
+        return replace(self, stitchings=tuple(s for s in self.stitchings if wanted(s)))
+
+    def summary(self, level: float = 0.95) -> pd.DataFrame:
+        """Mean penalty for every layer, family and method, with an interval that says what it resamples.
+
+        From three models on it resamples ``"models"`` (pairs share models, so never pairs); for one pair with several
+        seeds it is the range of the ``"runs"``; for one stitched network it is over ``"examples"``.
+
+        Args:
+            level: Nominal coverage.
+
+        Returns:
+            One row for each layer, family and method.
+        """
+        import pandas as pd
+
+        groups: dict[tuple[str, str, str], list[Stitching]] = {}
+        for s in self.stitchings:
+            groups.setdefault((s.layer_name, s.family, s.method), []).append(s)
+        rows = []
+        for (layer, family, method), found in groups.items():
+            mean = fmean(s.penalty for s in found)
+            low, high, over = _interval(found, level)
+            first = found[0]
+            rows.append(
+                {
+                    "layer": layer, "family": family, "method": method, "penalty": mean, "low": low, "high": high,
+                    "over": over, "accuracy": fmean(s.accuracy for s in found), "runs": len(found),
+                    "models": len({name for s in found for name in s.names}), "dim": first.dim,
+                    "parameters": first.parameters, "agreement": _mean([s.agreement for s in found]),
+                    "frechet": _mean([None if s.drift is None else s.drift.frechet for s in found]),
+                    "inside_block": first.inside_block,
+                }
+            )  # fmt: skip
+        return pd.DataFrame(rows)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each stitched network."""
+        import pandas as pd
+
+        return pd.concat([s.to_frame() for s in self.stitchings], ignore_index=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        return {"stitchings": [s.to_dict() for s in self.stitchings], "settings": dict(self.settings)}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Rebuild a study from ``to_dict``'s data."""
+        return cls(tuple(Stitching.from_dict(s) for s in data["stitchings"]), data["settings"])
+
+    def save(self, path: str | Path) -> Path:
+        """Write the study as JSON with all maps beside it (``.safetensors``), or its table as Parquet, atomically.
+
+        Args:
+            path: Must end in ``.json`` or ``.parquet``.
+
+        Returns:
+            The path.
+        """
+        written = super().save(path)
+        tensors: dict[str, Tensor] = {}
+        for i, s in enumerate(self.stitchings):
+            tensors |= s.tensors(f"{i}.")
+        if written.suffix == ".json" and tensors:
+            write_tensors(written.with_suffix(".safetensors"), tensors)
+        return written
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a study that ``save`` wrote as JSON, with the maps where they lie beside it."""
+        beside = Path(path).with_suffix(".safetensors")
+        study = super().load(path)
+        if not beside.is_file():
+            return study
+        tensors = read_tensors(beside)
+        return replace(
+            study, stitchings=tuple(s.with_tensors(tensors, f"{i}.") for i, s in enumerate(study.stitchings))
+        )
+
+    def __repr__(self) -> str:
+        rows = [("layer", "family", "method", "penalty", "interval", "over", "agreement")]
+        for row in self.summary().itertuples():
+            interval = "" if row.low != row.low else f"[{_points(row.low)}, {_points(row.high)}]"
+            agreement = "" if row.agreement is None or row.agreement != row.agreement else f"{row.agreement:.0%}"
+            method = row.method.replace("_", " ")
+            rows.append((row.layer, row.family, method, _points(row.penalty), interval, row.over, agreement))
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows]
+        head = f"{len(self.stitchings)} stitched networks; penalties in points of accuracy (eq. 4.3)"
+        starred = any(s.inside_block for s in self.stitchings)
+        foot = ["* inside a residual block: a skip connection crosses the cut too"] if starred else []
+        return "\n".join([head, "", *lines, *foot])
+
+
+def pairing_of(matrix: Tensor) -> dict[str, list[Any]] | None:
+    """Matched channel and scale of every row, for maps with at most one entry in each row; ``None`` for others."""
+    entries = matrix != 0
+    if bool((entries.sum(1) > 1).any()):
+        return None
+    index = torch.where(entries.any(1), entries.double().argmax(1), -1)
+    scale = matrix.sum(1).double()
+    return {"index": index.tolist(), "scale": scale.tolist()}
+
+
+def _interval(found: Sequence[Stitching], level: float) -> tuple[float, float, str]:
+    penalties = [s.penalty for s in found]
+    pairs = [s.names for s in found]
+    models = {name for pair in pairs for name in pair}
+    everywhere = any(all(model in pair for pair in pairs) for model in models)
+    if len(models) >= 3 and not everywhere:
+        interval = penalty_interval(pairs, penalties, level)
+        return interval.low, interval.high, "models"
+    if len(found) > 1:
+        return min(penalties), max(penalties), "runs (range)"
+    return *found[0].interval(level), "examples"
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    known = [v for v in values if v is not None]
+    return fmean(known) if known else nan
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:.2f}"
