@@ -279,6 +279,11 @@ class Applied(_Mode):
         self.gates, self.next = gates, 0
 
     def relu(self, q: Tensor) -> Tensor:
+        """The pre-activation times the next gate.
+
+        Raises:
+            ValueError: If the gate is of another layer's shape.
+        """
         gate = self._take()
         if gate.shape != q.shape or gate.dtype == torch.long:
             raise ValueError(
@@ -289,6 +294,7 @@ class Applied(_Mode):
         return q * gate
 
     def max_pool(self, x: Tensor, pool: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
+        """What stands at the positions that the next gate took."""
         taken = self._take()
         return x.flatten(2).gather(2, taken.flatten(2)).view(taken.shape)
 

@@ -9,7 +9,7 @@ from ._capture import ReluProgram, capture_relu
 from ._linearise import Edges, Linearised, linearise
 from .patterns import observe, structure
 
-__all__ = ["Paths", "paths"]
+__all__ = ["Paths", "edge_values", "paths"]
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def paths(model: nn.Module, x: Tensor, output: int = 0, input: str = "x", max_pa
     table = table.choose(table.node == output)
     activity = torch.ones(len(x), len(table.node), dtype=torch.float64, device=x.device)
     for slot, (values, call) in enumerate(zip(gates, program.gates)):
-        on_edges = _edge_values(values, linear.edges[call])
+        on_edges = edge_values(values, linear.edges[call])
         chosen = table.gates[:, slot]
         activity *= torch.where(chosen >= 0, on_edges[:, chosen.clamp(min=0)], 1.0)
     flat = x.flatten(1).double() if input == "x" else torch.ones_like(x.flatten(1), dtype=torch.float64)
@@ -226,7 +226,7 @@ def _step(table: _Table, edges: Edges, gate_slot: int | None, max_paths: int, wh
     return _Table(edges.dst[edge], table.source[row], table.coefficient[row] * edges.coefficient[edge], weights, gates)
 
 
-def _edge_values(gates: Tensor, edges: list[Edges]) -> Tensor:
+def edge_values(gates: Tensor, edges: list[Edges]) -> Tensor:
     """The gate on each edge of a gating call ``(N, edges)``."""
     flat = gates.flatten(1)
     if edges[0].offset is None:

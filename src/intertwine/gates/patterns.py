@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ._capture import MAX_POOLS, ReluProgram, capture_relu, gate_calls
 from .gated import GatedNetwork
 
-__all__ = ["evaluating", "gate_patterns", "observe", "structure"]
+__all__ = ["evaluating", "gate_patterns", "is_zero_clamp", "observe", "structure"]
 
 
 def gate_patterns(model: nn.Module, x: Tensor, batch_size: int = 500) -> dict[str, Tensor]:
@@ -85,7 +85,7 @@ class _Observer(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         op = func._schema.name.removesuffix("_")
-        if op not in self.ops or not _is_zero_clamp(op, args, kwargs):
+        if op not in self.ops or not is_zero_clamp(op, args, kwargs):
             return func(*args, **kwargs)
         q = args[0] if args else kwargs["self"]
         self.found.append((op, q.shape[1:]))
@@ -101,7 +101,8 @@ class _Observer(TorchDispatchMode):
         return result
 
 
-def _is_zero_clamp(op: str, args: Any, kwargs: Any) -> bool:
+def is_zero_clamp(op: str, args: Any, kwargs: Any) -> bool:
+    """Whether a call is a ReLU if it is a clamp; other operations pass."""
     if op not in ("aten::clamp", "aten::clamp_min"):
         return True
     lower = args[1] if len(args) > 1 else kwargs.get("min")

@@ -1,0 +1,269 @@
+"""Which unit of one network is which unit of another, by when they are on."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .._result import Result
+from ..groups.assignment import assign
+from ..symmetry import Space, Symmetry, Transformation, symmetries
+from ..symmetry.action import act, moved, tensors_of
+from ..symmetry.canonical import balanced, signing
+from ..symmetry.folding import Folded, fold
+from ..symmetry.refit import refit
+from ..symmetry.transformation import identity, with_parts
+from ._capture import MAX_POOLS, RELUS, ReluProgram, capture_relu, gate_calls
+from .gated import GatedNetwork
+from .patterns import is_zero_clamp, observe
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["GateMatch", "SpaceMatch", "match_gates"]
+
+
+@dataclass(frozen=True)
+class SpaceMatch:
+    """How one space's units were matched.
+
+    Attributes:
+        space: Name of the space.
+        layers: The ReLUs that switch its units.
+        agreement: Share of examples (and positions) for which matched units are both on or both off.
+        before: The same with the units as they come.
+        ambiguous: Units whose gates are those of another unit of the same network (above all units that are never on,
+            or always): gates cannot tell them apart.
+    """
+
+    space: str
+    layers: tuple[str, ...]
+    agreement: float
+    before: float
+    ambiguous: int
+
+
+@dataclass(frozen=True)
+class GateMatch(Result):
+    """What ``match_gates`` found.
+
+    Attributes:
+        spaces: Space by space.
+        unmatched: Spaces that no gate switches, or that lie inside others: they are left in place.
+        transformation: Brings A's units into B's order, with scales fitted to B's weights. It is not part of the saved
+            result: use its own ``save``.
+    """
+
+    spaces: tuple[SpaceMatch, ...]
+    unmatched: tuple[str, ...] = ()
+    transformation: Transformation | None = field(default=None, repr=False)
+
+    @property
+    def agreement(self) -> float:
+        """Mean agreement of the matched spaces."""
+        return sum(s.agreement for s in self.spaces) / len(self.spaces)
+
+    def __str__(self) -> str:
+        lines = [f"{s.space}: {s.agreement:.1%} of gates agree (before {s.before:.1%})" for s in self.spaces]
+        lines += [f"{name}: left in place" for name in self.unmatched]
+        return "\n".join(lines)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per matched space."""
+        import pandas as pd
+
+        return pd.DataFrame([{**vars(s), "layers": ", ".join(s.layers)} for s in self.spaces])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data, without the transformation."""
+        return {"spaces": [vars(s) for s in self.spaces], "unmatched": list(self.unmatched)}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Rebuild from ``to_dict``'s data."""
+        spaces = (SpaceMatch(**{**s, "layers": tuple(s["layers"])}) for s in data["spaces"])
+        return cls(tuple(spaces), tuple(data["unmatched"]))
+
+
+def match_gates(
+    a: nn.Module, b: nn.Module, x: Tensor, *, sym: Symmetry | None = None, batch_size: int = 500
+) -> GateMatch:
+    """Align two networks by their gates: pair units that are on for the same inputs.
+
+    Gates do not change when units are rescaled, so they match what weights match only after scales were removed. In
+    each space of ``iw.symmetries`` the pairing with the largest number of agreeing gates is found (one assignment,
+    exactly); a space that several ReLUs switch, such as that of a residual stream, is matched by all of them together.
+    Then scales (and signs in front of batch norms, which no gate shows)
+    are fitted to the weights. A copy that was permuted and rescaled is recovered exactly
+    where every unit's gates differ from those of every other unit of its space.
+
+    Args:
+        a: A ReLU network, in evaluation mode.
+        b: A network of the same architecture.
+        x: Inputs ``(N, C, *S)`` that switch many units: the more, the fewer units look alike.
+        sym: The symmetry of both where it is known already.
+        batch_size: Examples that run at once.
+
+    Returns:
+        The match; ``iw.symmetries(a, x).act(match.transformation, a)`` is A in B's order.
+
+    Raises:
+        ValueError: If a network is gated with soft gates, the architectures differ, or no gate switches any space.
+
+    Examples:
+        >>> import intertwine as iw
+        >>> _ = torch.manual_seed(0)
+        >>> a, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), torch.randn(200, 4)
+        >>> sym = iw.symmetries(a, x)
+        >>> b = sym.act(sym.random(seed=1), a)
+        >>> match = match_gates(a, b, x, sym=sym)
+        >>> match.agreement, all(torch.allclose(p, q) for p, q in
+        ...                      zip(sym.act(match.transformation, a).parameters(), b.parameters()))
+        (1.0, True)
+    """
+    _check_hard(a, b)
+    shapes = [{name: tuple(t.shape) for name, t in tensors_of(model).items()} for model in (a, b)]
+    if shapes[0] != shapes[1]:
+        differ = next(n for n in [*shapes[0], *shapes[1]] if shapes[0].get(n) != shapes[1].get(n))
+        both = " and ".join(str(s.get(differ, "none")) for s in shapes)
+        raise ValueError(f"a and b must be of one architecture. Got {differ!r} of shapes {both}.")
+    program = capture_relu(a, x)
+    sym = symmetries(a, x[:2]) if sym is None else sym
+    gates_a, gates_b = observe(a, program, x, batch_size), observe(b, capture_relu(b, x), x, batch_size)
+    carriers = _carriers(a, sym, program, x)
+    g = identity(sym)
+    found: list[SpaceMatch] = []
+    for space in sym.spaces:
+        if carriers.get(space.name):
+            order, match = _match(space, carriers[space.name], gates_a, gates_b, program.names)
+            g = with_parts(g, space.name, permutation=order)
+            found.append(match)
+    if not found:
+        raise ValueError("a must have hidden units that ReLUs switch and a symmetry may permute. Got none.")
+    left, right = fold(sym, tensors_of(a)), fold(sym, tensors_of(b))
+    fitted = ~_normal(right, identity(right.sym)) @ _normal(left, g)  # scales by norms, then by every weight
+    for _ in range(2):  # the scales of one space depend on those of the next
+        fitted = refit(left.sym, left.state, right.state, fitted, right.spread)
+    unmatched = tuple(s.name for s in sym.spaces if not carriers.get(s.name))
+    return GateMatch(tuple(found), unmatched, fitted)
+
+
+def _normal(folded: Folded, g: Transformation) -> Transformation:
+    """Scales and signs in normal form, after the units were put in order by ``g``."""
+    g = g @ balanced(folded)
+    return signing(folded.sym, {**folded.state, **moved(folded.sym, g, folded.state)}) @ g
+
+
+def _check_hard(*models: nn.Module) -> None:
+    """Refuse gates that a rescaling changes.
+
+    Raises:
+        ValueError: If a network has soft gates, or gates from another network.
+    """
+    for model in models:
+        if isinstance(model, GatedNetwork):
+            kind = "soft gates, which change when units are rescaled" if model.gate != "hard" else "a gated network"
+            raise ValueError(
+                f"a and b must be ReLU networks, whose gates are their own units'. Got {kind}. Give its .value or "
+                ".gating.network, whichever is meant."
+            )
+
+
+def _carriers(model: nn.Module, sym: Symmetry, program: ReluProgram, x: Tensor) -> dict[str, list[tuple[int, Tensor]]]:
+    """For each space the gates whose channels are its units: number of the gate, and the channel of each unit.
+
+    Found by trial: on a copy with random weights every space in turn is shifted by one unit, and the channels of the
+    pre-activations that move are its own. Random weights, because in the given ones units may be dead or equal.
+    """
+    probe = _randomised(model)
+    examples = torch.randn(8, *x.shape[1:], dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    relus = [i for i, call in enumerate(gate_calls(program)) if call.op not in MAX_POOLS]
+    before = _pre_activations(probe, examples)
+    found: dict[str, list[tuple[int, Tensor]]] = {}
+    for space in sym.spaces:
+        if space.parents or not space.permutable or space.size < 2:
+            continue
+        shift = torch.arange(space.size).roll(1)
+        twin = act(sym, with_parts(identity(sym), space.name, permutation=shift), probe)
+        for gate, q, r in zip(relus, before, _pre_activations(twin, examples)):
+            channels = (_differs(q, r)).nonzero()[:, 0]
+            whole = len(channels) > 0 and len(channels) % space.size == 0
+            for part in channels.split(space.size) if whole else ():
+                if not _differs(q[:, part[shift]], r[:, part]).any():
+                    found.setdefault(space.name, []).append((gate, part))
+    return found
+
+
+def _randomised(model: nn.Module) -> nn.Module:
+    probe = copy.deepcopy(model).cpu().double().eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in probe.parameters():
+            fan_in = max(1, p[0].numel()) if p.dim() > 1 else 1
+            p.copy_(torch.randn(p.shape, dtype=p.dtype, generator=generator) / fan_in**0.5)
+    return probe
+
+
+class _PreActivations(TorchDispatchMode):
+    """Notes what goes into every ReLU of a run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        op = func._schema.name.removesuffix("_")
+        if op in RELUS and is_zero_clamp(op, args, kwargs):
+            self.found.append((args[0] if args else kwargs["self"]).clone())  # the ReLU may overwrite it
+        return func(*args, **kwargs)
+
+
+def _pre_activations(model: nn.Module, x: Tensor) -> list[Tensor]:
+    with torch.no_grad(), _PreActivations() as seen:
+        model(x)
+    return seen.found
+
+
+def _differs(a: Tensor, b: Tensor) -> Tensor:
+    """Which channels of ``(N, C, *S)`` are not the same, beyond rounding."""
+    error = (a - b).abs().transpose(0, 1).flatten(1).amax(1)
+    return error > 1e-7 * (1 + b.abs().max())
+
+
+def _match(
+    space: Space, carriers: list[tuple[int, Tensor]], a: list[Tensor], b: list[Tensor], names: tuple[str, ...]
+) -> tuple[Tensor, SpaceMatch]:
+    """For each new place the old unit, by the assignment that makes most gates agree."""
+    n = space.size
+    agree, twins_a, twins_b = (torch.zeros(n, n, dtype=torch.float64) for _ in range(3))
+    total = 0
+    for gate, channels in carriers:
+        left, right = (_on(g[gate][:, channels.to(g[gate].device)]) for g in (a, b))
+        agree += _agreements(right, left)
+        twins_a += _agreements(left, left)
+        twins_b += _agreements(right, right)
+        total += left.shape[1]
+    order = assign(agree)
+    alike = lambda t: int(((t == total).sum(1) > 1).sum())
+    matched = float(agree.gather(1, order[:, None]).sum()) / (n * total)
+    layers = tuple(dict.fromkeys(names[gate] for gate, _ in carriers))
+    before = float(agree.diagonal().sum()) / (n * total)
+    return order, SpaceMatch(space.name, layers, matched, before, max(alike(twins_a), alike(twins_b)))
+
+
+def _on(gates: Tensor) -> Tensor:
+    """Gates as rows of units ``(C, N P)``; a leaky ReLU is on where its slope is 1."""
+    return (gates if gates.dtype == torch.bool else gates == 1).transpose(0, 1).flatten(1)
+
+
+def _agreements(a: Tensor, b: Tensor) -> Tensor:
+    """How often each unit of ``a`` is as each of ``b``: both on, or both off; exact while counts are below 2^24."""
+    x, y = a.float() * 2 - 1, b.float() * 2 - 1
+    parts = ((p @ q.T).double() for p, q in zip(x.split(1 << 20, 1), y.split(1 << 20, 1)))
+    return (sum(parts, torch.zeros(len(a), len(b), dtype=torch.float64).to(a.device)) + a.shape[1]).cpu() / 2

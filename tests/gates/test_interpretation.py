@@ -1,0 +1,244 @@
+"""Effective maps, top paths, active sub-networks, shared gates: against Jacobians, enumeration and loops."""
+
+import gate_models
+import pytest
+import torch
+from torch import nn
+
+import intertwine as iw
+from intertwine.gates import active_subnetwork, dgn, dlgn, dlgn_sf, effective_maps, shared_gates, top_paths
+
+NAMES = list(gate_models.MODELS)
+LINEAR = ["mlp, biases", "zero-padded GAP", "average pooling", "max pooling", "residual, biases"]
+
+
+def linear_network(name, shallow=False):
+    model, x = gate_models.make(name), gate_models.inputs(name)
+    network = dlgn_sf(model, x) if shallow else dlgn(model)
+    return network.double().eval(), x
+
+
+@pytest.mark.parametrize("shallow", [False, True], ids=["deep", "shallow"])
+@pytest.mark.parametrize("name", LINEAR)
+def test_effective_maps_are_the_jacobians_and_give_every_pre_activation(name, shallow):
+    network, x = linear_network(name, shallow)
+    for k, (found, q) in enumerate(zip(effective_maps(network, x), network.pre_activations(x))):
+        jacobian = torch.autograd.functional.jacobian(lambda z: network.pre_activations(z[None])[k][0], x[0])  # noqa: B023
+        torch.testing.assert_close(found.weights, jacobian, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(found(x), q.detach(), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(found.weights, network.linear_map(x, k)[0], rtol=1e-12, atol=1e-12)
+
+
+def test_effective_maps_by_name_at_the_centre_and_back_from_disk(tmp_path):
+    network, x = linear_network("zero-padded GAP")
+    every = effective_maps(network, x)
+    centre = effective_maps(network, x, ["3"], positions="centre")
+    assert [m.layer for m in every] == ["1", "3", "7"] and len(centre) == 1
+    assert torch.equal(centre["3"].weights, every["3"].weights[:, 1, 1])
+    assert centre["3"].units == 2 and len(every.to_frame()) == sum(m.units for m in every) and "rank" in str(every)
+    again = iw.gates.EffectiveMaps.load(every.save(tmp_path / "maps.json"))
+    assert all(torch.equal(m.weights, n.weights) and m.layer == n.layer for m, n in zip(every, again))
+
+
+def test_effective_maps_leave_the_network_alone():
+    network, x = linear_network("max pooling")
+    network.train()
+    before = {k: v.clone() for k, v in network.state_dict().items()}
+    effective_maps(network, x)
+    assert network.training and all(torch.equal(v, before[k]) for k, v in network.state_dict().items())
+
+
+def test_what_has_no_effective_map_is_refused():
+    model, x = gate_models.make("mlp"), gate_models.inputs("mlp")
+    with pytest.raises(TypeError, match=r"network must be a gated network.*Got Sequential"):
+        effective_maps(model, x)
+    with pytest.raises(ValueError, match=r"gating network must be linear.*active_subnetwork"):
+        effective_maps(dgn(model), x)
+    network = dlgn(model).double()
+    with pytest.raises(ValueError, match=r"layers must be among \['1#0', '1#1'\]. Got \['2'\]"):
+        effective_maps(network, x, ["2"])
+    with pytest.raises(ValueError, match="images must fit in memory"):
+        effective_maps(network, x, memory=100)
+    with pytest.raises(ValueError, match='positions must be "all" or "centre"'):
+        effective_maps(network, x, positions="corner")
+
+
+@pytest.mark.parametrize("k", [1, 7, 40])
+@pytest.mark.parametrize("name", NAMES)
+def test_top_paths_are_those_of_the_enumeration(name, k):
+    model, x = gate_models.make(name), gate_models.inputs(name)
+    for example in (x[:1], x[3:4]):
+        every = iw.gates.paths(model, example)
+        found = top_paths(model, example, k, output=0)
+        sizes = every.contributions[0].abs().sort(descending=True).values
+        expected = sizes[sizes > 0][:k]
+        got = torch.tensor([abs(p.contribution) for p in found.paths], dtype=torch.float64)
+        torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-14)
+        assert found.value == pytest.approx(float(every.outputs[0]), abs=1e-10)
+        assert found.total == pytest.approx(float(sizes.sum()), rel=1e-10)
+        assert found.active == int((sizes > 0).sum())
+
+
+def test_a_top_path_is_the_product_along_its_units():
+    model, x = gate_models.make("mlp"), gate_models.inputs("mlp", 1)
+    best = top_paths(model, x, 1, output=1).paths[0]
+    (i,), ((_, (j,)), (_, (k,))) = best.source, best.units
+    product = x[0, i] * model[0].weight[j, i] * model[2].weight[k, j] * model[4].weight[1, k]
+    assert best.contribution == pytest.approx(product.item())
+    assert str(best) == f"x[{i}] -> 1#0[{j}] -> 1#1[{k}]"
+
+
+@pytest.mark.parametrize("gate", ["soft", "hard"])
+def test_top_paths_of_gated_networks(gate):
+    model, x = gate_models.make("mlp, biases"), gate_models.inputs("mlp, biases", 1)
+    network = dlgn(model, gate=gate, input="ones").double().eval()
+    every = iw.gates.paths(network, x)
+    found = top_paths(network, x, 5, output=0)
+    assert found.value == pytest.approx(float(network(x)[0, 0]))
+    expected = every.contributions[0].abs().topk(5).values
+    torch.testing.assert_close(torch.tensor([abs(p.contribution) for p in found.paths], dtype=x.dtype), expected)
+
+
+def test_top_paths_are_the_same_for_every_equal_network():
+    model, x = gate_models.make("residual, ReLU after"), gate_models.inputs("residual, ReLU after", 1)
+    symmetry = iw.symmetries(model, gate_models.inputs("residual, ReLU after"))
+    twin = symmetry.act(symmetry.random(seed=4), model)
+    for p, q in zip(top_paths(model, x, 6, output=0).paths, top_paths(twin, x, 6, output=0).paths):
+        assert p.contribution == pytest.approx(q.contribution) and p.source == q.source
+
+
+def test_top_paths_far_beyond_enumeration():
+    torch.manual_seed(0)
+    layers = [m for _ in range(6) for m in (nn.Linear(24, 24), nn.ReLU())]
+    model, x = nn.Sequential(*layers, nn.Linear(24, 3)).double(), torch.randn(1, 24, dtype=torch.float64)
+    found = top_paths(model, x, 20)
+    assert found.active > 1e6 and found.output == int(model(x).argmax())
+    assert found.value == pytest.approx(float(model(x).max()))
+    with pytest.raises(ValueError, match="at most max_paths"):
+        iw.gates.paths(model, x)
+    sources = found.by_source()
+    assert float(sources.sum()) == pytest.approx(sum(p.contribution for p in found.paths if p.source is not None))
+    assert 0 < found.share < 1
+
+
+def test_top_paths_print_and_come_back(tmp_path):
+    model, x = gate_models.make("zero-padded GAP"), gate_models.inputs("zero-padded GAP", 1)
+    found = top_paths(model, x, 8)
+    assert str(found).count("\n") == len(found.paths) == len(found.to_frame())
+    assert iw.gates.TopPaths.load(found.save(tmp_path / "paths.json")) == found
+
+
+def test_top_paths_of_bad_input():
+    model, x = gate_models.make("mlp"), gate_models.inputs("mlp")
+    with pytest.raises(ValueError, match=r"x must be one input \(1, C, \*S\). Got \(6, 4\)"):
+        top_paths(model, x)
+    with pytest.raises(ValueError, match="k must be at least 1"):
+        top_paths(model, x[:1], 0)
+    with pytest.raises(ValueError, match="output must be one of the model's outputs"):
+        top_paths(model, x[:1], output=2)
+    with pytest.raises(ValueError, match=r"table of edges must fit in memory.*4 by 3 nodes"):
+        top_paths(model, x[:1], memory=100)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_active_subnetwork_computes_the_output_and_that_of_near_inputs(name):
+    model, x = gate_models.make(name), gate_models.inputs(name, 1)
+    found = active_subnetwork(model, x)
+    torch.testing.assert_close(found.outputs, model(x)[0].detach())
+    near = x + 1e-7 * torch.randn_like(x)  # no gate changes
+    affine = (found.weights * near).flatten(1).sum(1) + found.offsets
+    torch.testing.assert_close(affine, model(near)[0].detach(), rtol=1e-12, atol=1e-12)
+    overlap = iw.gates.overlap(model, x)
+    assert found.log_overlap == pytest.approx(float(overlap.log()))
+    assert all(torch.equal(g, e[0]) for g, e in zip(found.gates, iw.gates.gate_patterns(model, x).values()))
+
+
+def test_the_active_subnetwork_counts_active_paths_where_no_weights_are_shared():
+    model, x = gate_models.make("mlp, biases"), gate_models.inputs("mlp, biases", 1)
+    assert active_subnetwork(model, x).log_overlap == pytest.approx(
+        float(iw.gates.paths(model, x).activity.sum().log())
+    )
+
+
+@pytest.mark.parametrize("input", ["x", "ones"])
+def test_the_active_subnetwork_of_a_gated_network_is_linear_in_the_value_input(input):
+    model, x = gate_models.make("mlp, biases"), gate_models.inputs("mlp, biases", 1)
+    network = dgn(model, input=input).double().eval()
+    found = active_subnetwork(network, x)
+    given = x if input == "x" else torch.ones_like(x)
+    torch.testing.assert_close((found.weights * given).sum(1) + found.offsets, network(x)[0].detach())
+    torch.testing.assert_close(found.contributions(0, given[0]).sum() + found.offsets[0], found.outputs[0])
+    if input == "x":  # the gates depend on x too, so that the Jacobian of the whole is another
+        whole = torch.autograd.functional.jacobian(lambda z: network(z)[0], x)[:, 0]
+        assert (whole - found.weights).abs().max() > 1e-3
+
+
+def test_the_active_subnetwork_comes_back_and_leaves_the_model_alone(tmp_path):
+    model, x = gate_models.make("overlapping pools, groups"), gate_models.inputs("overlapping pools, groups", 1)
+    model.train()
+    found = active_subnetwork(model, x)
+    assert model.training and all(p.grad is None for p in model.parameters())
+    again = iw.gates.ActiveSubnetwork.load(found.save(tmp_path / "active.json"))
+    assert all(torch.equal(g, h) and g.dtype == h.dtype for g, h in zip(found.gates, again.gates))
+    assert torch.equal(found.weights, again.weights) and str(found) == str(again) and "paths are on" in str(found)
+    with pytest.raises(ValueError, match="x must be one input"):
+        active_subnetwork(model, torch.cat([x, x]))
+
+
+@pytest.mark.parametrize("name", ["mlp, biases", "mlp, leaky", "zero-padded GAP", "max pooling"])
+def test_shared_gates_are_means_over_pairs_of_different_examples(name):
+    model, x = gate_models.make(name), gate_models.inputs(name, 12)
+    labels = torch.tensor([0, 1, 2] * 4)
+    found = shared_gates(model, x, labels, ["a", "b", "c"])
+    patterns = {k: g for k, g in iw.gates.gate_patterns(model, x).items() if g.dtype != torch.long}
+    assert found.layers == tuple(patterns)
+    for gates, rates, overlap in zip(patterns.values(), found.rates, found.overlap):
+        flat = gates.flatten(1).double()
+        for a in range(3):
+            torch.testing.assert_close(rates[a], gates[labels == a].double().mean(0))
+            for b in range(3):
+                pairs = [(i, j) for i in range(12) for j in range(12) if i != j and (labels[i], labels[j]) == (a, b)]
+                mean = sum(float(flat[i] @ flat[j]) for i, j in pairs) / len(pairs) / flat.shape[1]
+                assert float(overlap[a, b]) == pytest.approx(mean)
+
+
+def test_shared_gates_find_planted_units(tmp_path):
+    model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.ReLU(), nn.Linear(3, 2))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.eye(3))
+    x = torch.tensor([[1.0, 1, -1], [2, 1, -1], [1, -1, 1], [3, -1, 2]])  # 0 for both; 1 for the first, 2 for the other
+    found = shared_gates(model, x, torch.tensor([0, 0, 1, 1]), ["left", "right"])
+    assert found.shared("left", "right", "1").tolist() == [True, False, False]
+    assert sorted(found.separating("left", "right", "1", 2)) == [((1,), 1.0), ((2,), -1.0)]
+    assert found.alignment(0).tolist() == [[1.0, 0.5], [0.5, 1.0]]
+    again = iw.gates.SharedGates.load(found.save(tmp_path / "shared.json"))
+    assert torch.equal(again.rates[0], found.rates[0]) and again.classes == found.classes
+    assert "left" in str(found) and len(found.to_frame()) == 3
+    with pytest.raises(ValueError, match=r"class must be one of \['left', 'right'\]. Got 'up'"):
+        found.shared("left", "up", 0)
+    with pytest.raises(ValueError, match=r"layer must be one of \['1'\]"):
+        found.alignment("2")
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (torch.zeros(5, dtype=torch.long), "one for each of 6 inputs"),
+        (torch.zeros(6), "labels must be whole numbers"),
+        (torch.tensor([0, 0, 0, 0, 0, 1]), r"two examples. Got fewer for \[1\]"),
+        (torch.tensor([0, 0, 0, -1, 0, 1]), "labels must be from 0"),
+    ],
+)
+def test_labels_that_do_not_fit(labels, message):
+    with pytest.raises(ValueError, match=message):
+        shared_gates(gate_models.make("mlp"), gate_models.inputs("mlp"), labels)
+
+
+def test_results_have_pages(tmp_path):
+    model, x = gate_models.make("mlp"), gate_models.inputs("mlp", 12)
+    results = (
+        effective_maps(dlgn(model).double(), x), top_paths(model, x[:1]), active_subnetwork(model, x[:1]),
+        shared_gates(model, x, torch.arange(12) % 2),
+    )  # fmt: skip
+    for k, result in enumerate(results):
+        assert "<table" in result.to_html(tmp_path / f"{k}.html").read_text(encoding="utf-8")
