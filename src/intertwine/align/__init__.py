@@ -1,13 +1,33 @@
-"""Bring two networks into one basis."""
+"""Bring networks into one basis, merge them, and measure the barrier between them."""
 
 import sys
 from types import ModuleType
 
 from .align import METHODS, align
 from .alignment import Alignment
+from .barrier import Barrier, Curve, barrier, barriers
+from .evaluate import Score, evaluate
+from .export import export
+from .merge import merge
+from .merge_many import Gathering, average, gather, merge_many
+from .places import Place, places
+from .recalibrate import recalibrate_
+from .repair import repair_
 from .task import Found, Task
+from .transport import Transport, transport
 
-__all__ = ["METHODS", "Alignment", "Found", "Task", "align"]
+__all__ = [
+    # align
+    "METHODS", "Alignment", "Found", "Task", "align",
+    # where spaces can be seen in a run
+    "Place", "places",
+    # networks of other widths
+    "Transport", "transport",
+    # merge
+    "Gathering", "average", "export", "gather", "merge", "merge_many", "recalibrate_", "repair_",
+    # the path between two networks
+    "Barrier", "Curve", "Score", "barrier", "barriers", "evaluate",
+]  # fmt: skip
 
 
 class _Room(ModuleType):

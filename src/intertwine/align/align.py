@@ -27,6 +27,8 @@ __all__ = ["METHODS", "align"]
 # name of a method -> the module that solves it
 METHODS: dict[str, str] = {
     "weights": "coordinate_descent",
+    "activations": "activations",
+    "mixed": "mixed",
     "frank-wolfe": "frank_wolfe",
     "sinkhorn": "sinkhorn",
     "straight-through": "straight_through",
@@ -121,10 +123,13 @@ def _symmetries(
 
 
 def _alternatives() -> str:
-    return f": use method {' or '.join(map(repr, sorted(WIDTH_CAPABLE)))}" if WIDTH_CAPABLE else ""
+    capable = f"method {' or '.join(map(repr, sorted(WIDTH_CAPABLE)))}" if WIDTH_CAPABLE else "align.transport"
+    return f". For networks that differ in widths only, use {capable}"
 
 
 def _dead(quality: Mapping[str, Tensor]) -> list[str]:
     """A note for each space with units whose weights are all zero in one of the networks."""
     counts = {name: int(cosines.isnan().sum()) for name, cosines in quality.items()}
-    return [f"{n} units of {name} have no weights in one network: any match is as good" for name, n in counts.items() if n]
+    return [
+        f"{n} units of {name} have no weights in one network: any match is as good" for name, n in counts.items() if n
+    ]
