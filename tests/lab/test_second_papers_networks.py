@@ -110,7 +110,7 @@ def test_gated_networks_train_by_name_and_load_from_their_card(kind, tmp_path):
 
 
 def test_wrong_bases_and_permutations_are_named():
-    with pytest.raises(ValueError, match="base must be one of c4gap, .*vgg16.* Got 'vgg19'"):
+    with pytest.raises(ValueError, match=r"base must be one of c4gap, .*vgg16.* Got 'vgg19'"):
         networks.build("dgn:base=vgg19")
     with pytest.raises(ValueError, match="permutation must hold each layer's number once"):
         networks.build("dgn:permutation=0-0-1-2")

@@ -83,7 +83,7 @@ def test_optimizers(optimizer, kind):
         ({"batch_size": 1}, "batch_size must be at least 2. Got 1"),
         ({"learning_rate": float("nan")}, "learning_rate must be positive and finite. Got nan"),
         ({"optimizer": "lbfgs"}, "optimizer must be one of adam, adamw, sgd. Got 'lbfgs'"),
-        ({"schedule": "steps"}, "schedule must be one of drops, cosine. Got 'steps'"),
+        ({"schedule": "steps"}, "schedule must be one of drops, cosine, boundaries. Got 'steps'"),
         ({"mixup": -1.0}, "mixup and cutmix must be 0 or more. Got -1.0 and 0.0"),
         ({"label_smoothing": 1.0}, r"label_smoothing in \[0, 1\)"),
     ],
@@ -265,7 +265,7 @@ def test_classes_and_channels_are_fitted_to_the_data():
         ({"model": "myrtle_cnn"}, r"model myrtle_cnn:channels=1 must accept inputs of shape \(1, 8, 8\)"),
         ({"model": "mlp:classes=4"}, r"must map inputs to logits \(N, 10\) at least. Got \(2, 4\)"),
         ({"model": nn.Flatten(0)}, r"Got \(128,\)"),
-        ({"recipe": "best"}, "recipe must be one of paper, digits, cct. Got 'best'"),
+        ({"recipe": "best"}, "recipe must be one of paper, digits, cct, .*vgg_resnet. Got 'best'"),
         ({"out": "a.pt"}, "out must end in .safetensors. Got 'a.pt'"),
     ],
 )

@@ -32,7 +32,11 @@ def train(
     ] = "digits",
     seed: Seed = 0,
     recipe: Annotated[
-        str | None, typer.Option(help="Named settings: paper, digits or cct. By the size of the inputs otherwise.")
+        str | None,
+        typer.Option(
+            help="Named settings: paper, digits, cct, or the second paper's c4gap, cnn_gap, c1gap, c1gap_long and "
+            "vgg_resnet. By the size of the inputs otherwise."
+        ),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the training data.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Examples of each step.")] = None,

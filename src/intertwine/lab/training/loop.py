@@ -64,7 +64,8 @@ class Run:
         n, size = len(data.train), recipe.batch_size
         # Batch norm cannot normalise one example: a last batch of one is left out.
         self.steps_per_epoch = max(n // size + (n % size > 1), 1)
-        self.steps = self.steps_per_epoch * recipe.epochs
+        self.steps = recipe.steps(self.steps_per_epoch)
+        self.epochs = -(-self.steps // self.steps_per_epoch)
         self.saved = self.printed = time.monotonic()
 
     def start(self, resume: bool) -> TrainingState:
@@ -91,7 +92,7 @@ class Run:
                 state.loss_sum += self._update(step, order[place * size : (place + 1) * size])
                 state.step = step + 1
                 state.seconds = time.monotonic() - began
-                if place == self.steps_per_epoch - 1:
+                if place == self.steps_per_epoch - 1 or state.step == self.steps:
                     self._end_epoch(state, epoch)
                 elif time.monotonic() - self.saved >= self.save_every:
                     self._save(state)
@@ -124,16 +125,16 @@ class Run:
         if reached > best:
             state.best = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
             state.best_epoch, best = epoch + 1, reached
-        loss = state.loss_sum / self.steps_per_epoch
+        loss = state.loss_sum / (state.step - epoch * self.steps_per_epoch)  # iterations may end within an epoch
         rate = self.recipe.rate(state.step - 1, self.steps_per_epoch)
         state.history.append({"epoch": epoch + 1, "loss": loss, "validation_accuracy": reached, "learning_rate": rate})
         state.loss_sum = 0.0
         self._save(state)
         now = time.monotonic()
-        if sys.stderr.isatty() or epoch + 1 == self.recipe.epochs or now - self.printed >= _PLAIN_EVERY:
+        if sys.stderr.isatty() or epoch + 1 == self.epochs or now - self.printed >= _PLAIN_EVERY:
             self.printed = now
             accuracies = f"validation accuracy {reached:.2%} (best {best:.2%})"
-            self._say(f"epoch {epoch + 1}/{self.recipe.epochs}: loss {loss:.4f}, {accuracies}")
+            self._say(f"epoch {epoch + 1}/{self.epochs}: loss {loss:.4f}, {accuracies}")
 
     def _save(self, state: TrainingState) -> None:
         weights = self.model.state_dict()
