@@ -1,3 +1,4 @@
+import itertools
 import math
 import sys
 
@@ -134,3 +135,46 @@ def test_bad_arguments():
         iw.gates.product_kernel(x, [on], input="zeros")
     with pytest.raises(ValueError, match="input must be"):
         iw.gates.ensemble_kernel(x, [on], [], "zeros")
+
+
+@pytest.mark.parametrize("log", [False, True])
+@pytest.mark.parametrize("name", ["mlp", "mlp, biases", "mlp, leaky", "mlp on images"])
+def test_fully_connected_networks_go_to_the_product_kernel(name, log, monkeypatch):
+    """The fast way and the general one give the same numbers, for one side and for two."""
+    model, x = gate_models.make(name), gate_models.inputs(name)
+    value = lambda found: found[1] * found[0].exp() if log else found
+    fast = [value(iw.gates.neural_path_kernel(model, x, *y, log=log)) for y in ((), (x[:4],))]
+    module = sys.modules["intertwine.gates.path_kernel"]
+    monkeypatch.setattr(module, "Propagation", None)
+    equal(value(iw.gates.neural_path_kernel(model, x, log=log)), fast[0])  # the general way is not taken
+    monkeypatch.undo()
+    monkeypatch.setattr(module, "fully_connected", lambda program: None)
+    for y, expected in zip(((), (x[:4],)), fast):
+        equal(value(iw.gates.neural_path_kernel(model, x, *y, log=log)), expected)
+
+
+def test_a_linear_layer_over_the_last_of_two_axes_is_not_fully_connected():
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2)).double()
+    with pytest.raises(ValueError, match="mixes examples"):
+        iw.gates.neural_path_kernel(model, torch.randn(3, 2, 3, dtype=torch.float64))
+
+
+def test_log_domain_with_biases_at_depth_64_and_width_512():
+    on = torch.ones(3, 512, dtype=torch.bool)
+    log, sign = iw.gates.product_kernel(torch.ones(3, 2), [on] * 64, log=True, biases=[True] * 65)
+    expected = 64 * math.log(512) + math.log(3 + 1 / 511)  # 2 w^64 + w^64 + ... + w + 1, to first order
+    equal(log, torch.full((3, 3), expected, dtype=torch.float64))
+    assert (sign == 1).all()
+    with pytest.raises(ValueError, match=r"biases must have one entry for each of 3 layers. Got 2"):
+        iw.gates.product_kernel(torch.ones(3, 2), [on] * 2, biases=[True, False])
+
+
+def test_a_kernel_that_overflows_is_refused():
+    sizes = [4] + [128] * 200
+    layers = [m for a, b in itertools.pairwise(sizes) for m in (nn.Linear(a, b, bias=False), nn.ReLU())]
+    model = nn.Sequential(*layers, nn.Linear(128, 1, bias=False)).double()
+    x = torch.randn(3, 4, dtype=torch.float64)
+    with pytest.raises(ValueError, match="must fit in float64"):
+        iw.gates.neural_path_kernel(model, x)
+    log, _ = iw.gates.neural_path_kernel(model, x, log=True)
+    assert log.diagonal().isfinite().all()

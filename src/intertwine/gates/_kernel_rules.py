@@ -12,7 +12,7 @@ from ..graph import Call, Ref
 from ._capture import BATCH_NORMS, MAX_POOLS, POOLS, ReluProgram, gate_calls, is_gate
 from ._signals import Layout, Signal, Source, Term, add, channel_slice, contract, gate, multiply, settle
 
-__all__ = ["CHOICES", "Propagation", "needs_pairs"]
+__all__ = ["CHOICES", "Propagation", "fully_connected", "needs_pairs"]
 
 _SAME = {"aten::clone", "aten::detach", "aten::alias", "aten::contiguous", "aten::_to_copy", "aten::dropout"}
 _SHAPES = {"aten::view", "aten::_unsafe_view", "aten::reshape", "aten::squeeze", "aten::unsqueeze", "aten::flatten"}
@@ -28,6 +28,34 @@ def needs_pairs(program: ReluProgram) -> bool:
             if math.prod(shape[2:]) > 1:
                 return True
     return False
+
+
+def fully_connected(program: ReluProgram) -> tuple[bool, ...] | None:
+    """Whether each layer of weights has biases, where such layers and ReLUs in turns are all there is; else ``None``.
+
+    The input may be flattened first. The last layer must be one of weights, after which all outputs are equal.
+    """
+    biases: list[bool] = []
+    gated = True  # the input stands where gated units do
+    for call in program.program.calls:
+        if not any(r.id in program.activations for r in call.inputs):
+            continue
+        if is_gate(call) and call.op not in MAX_POOLS and not gated:
+            gated = True
+        elif call.op in ("aten::mm", "aten::addmm") and gated:
+            bias = call.args.get("self") if call.op == "aten::addmm" else None
+            learnt = [r.id for r in call.inputs if r.id not in program.activations]
+            if any(r not in program.weights for r in learnt):
+                return None
+            biases.append(bias is not None)
+            gated = False
+        elif call.op not in _SAME and not (call.op in _SHAPES and not biases and _keeps_examples(program, call)):
+            return None
+    return None if gated else tuple(biases)
+
+
+def _keeps_examples(program: ReluProgram, call: Call) -> bool:
+    return call.outputs[0] is not None and program.program.values[call.outputs[0].id].shape[0] == 1
 
 
 class Propagation:

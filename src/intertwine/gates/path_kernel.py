@@ -7,9 +7,10 @@ from torch import Tensor, nn
 
 from .._progress import track
 from ._capture import MAX_POOLS, ReluProgram, capture_relu, check_input
-from ._kernel_rules import CHOICES, Propagation, needs_pairs
+from ._kernel_rules import CHOICES, Propagation, fully_connected, needs_pairs
 from ._signals import Layout
 from .patterns import observe, structure
+from .product_kernel import product_kernel
 
 __all__ = ["neural_path_kernel", "neural_path_kernel_cost"]
 
@@ -38,9 +39,10 @@ def neural_path_kernel(
     Paths with the same weights form one bundle, and values of different bundles are uncorrelated when all weights are
     independent random signs. So ``<phi(x), phi(y)> = E[f(x) f(y)]`` over such weights with the gates held fixed: second
     moments are carried through the captured network. On fully connected networks this is the product of layer Grams
-    (theorem 3.1), on circular convolutions with global average pooling the sum over rotations (theorem 3.2), on
-    residual networks the ensemble over 2^b sub-networks in O(b) (theorem 3.3); padding, strides, poolings, biases,
-    batch norms and a ReLU after an addition (O(b^2) Grams of products of masks) need nothing special.
+    (theorem 3.1), and :func:`product_kernel` does it; on circular convolutions with global average pooling it is the
+    sum over rotations (theorem 3.2), on residual networks the ensemble over 2^b sub-networks in O(b) (theorem 3.3);
+    padding, strides, poolings, biases, batch norms and a ReLU after an addition (O(b^2) Grams of products of masks)
+    need nothing special.
 
     Cost, for each layer: ``N M C`` times the number of positions, or its square where something averages or chooses
     among positions; :func:`neural_path_kernel_cost` counts it. Gates are bool, pairs of examples are done in tiles.
@@ -82,8 +84,11 @@ def neural_path_kernel(
         if y.shape[1:] != x.shape[1:]:
             raise ValueError(f"y must have examples of x's shape {tuple(x.shape[1:])}. Got {tuple(y.shape[1:])}.")
     _check_cost(_operations(program, len(x), len(x if y is None else y)), max_operations)
-    tile = _tile_size(program, memory)
+    biases = fully_connected(program)
+    tile = 0 if biases is not None else _tile_size(program, memory)
     sides = [_side(source, program, z, input, batch_size) for z in ([x] if y is None else [x, y])]
+    if biases is not None:
+        return _checked(_product(sides, biases, log, progress))
     kernel, scale = _tiles(program, sides, tile, output, progress)
     if log:
         return kernel.abs().log() + scale, kernel.sign().to(torch.int8)
@@ -91,6 +96,26 @@ def neural_path_kernel(
     if scale + math.log(max(largest, 1e-300)) > _LARGEST_LOG:
         raise ValueError(f"the kernel must fit in float64. Got entries near exp({scale:.0f}). Use log=True.")
     return kernel * math.exp(scale / 2) * math.exp(scale / 2)
+
+
+def _product(
+    sides: list[list[Tensor]], biases: tuple[bool, ...], log: bool, progress: bool
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Theorem 3.1, which needs one Gram of each layer and nothing else."""
+    inputs = [side[0].flatten(1) for side in sides]
+    other = (inputs[1], sides[1][1:]) if len(sides) > 1 else (None, None)
+    return product_kernel(inputs[0], sides[0][1:], *other, log=log, biases=biases, progress=progress)
+
+
+def _checked(kernel: Tensor | tuple[Tensor, Tensor]) -> Tensor | tuple[Tensor, Tensor]:
+    """Refuse what overflowed.
+
+    Raises:
+        ValueError: If an entry is infinite.
+    """
+    if isinstance(kernel, Tensor) and not torch.isfinite(kernel).all():
+        raise ValueError("the kernel must fit in float64. Got infinite entries. Use log=True.")
+    return kernel
 
 
 def neural_path_kernel_cost(model: nn.Module, x: Tensor, y: Tensor | None = None) -> float:

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from .._progress import track
+
 __all__ = ["base_kernels", "product_kernel", "sum_kernel"]
 
 _TILE = 512
@@ -13,11 +15,14 @@ _TILE = 512
 
 def product_kernel(
     x: Tensor, gates: Sequence[Tensor], y: Tensor | None = None, gates_y: Sequence[Tensor] | None = None, *,
-    input: str = "x", log: bool = False,
+    input: str = "x", log: bool = False, biases: Sequence[bool] | None = None, progress: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
-    """``NPK(x, y) = <x, y> prod_l <G_l(x), G_l(y)>`` (P2 theorem 3.1, lemma 2.1), for networks without biases.
+    """``NPK(x, y) = <x, y> prod_l <G_l(x), G_l(y)>`` (P2 theorem 3.1, lemma 2.1), for fully connected networks.
 
-    With constant input 1 the first factor is ``d_in``. The order of the layers does not matter.
+    With constant input 1 the first factor is ``d_in``. The order of the layers does not matter. Print has no biases;
+    with them, paths also begin at a constant 1 in each layer: ``K_l = K_(l-1) <G_l(x), G_l(y)> + 1``, and it does.
+
+    Only tiles of 512 by 512 are held beside the gates and the result; with one side, only one triangle is computed.
 
     Args:
         x: Inputs ``(N, d_in)``.
@@ -26,6 +31,8 @@ def product_kernel(
         gates_y: Their gates, given together with ``y``.
         input: ``"x"`` or ``"ones"``.
         log: Return ``(log |K|, sign)``: exact at any width and depth.
+        biases: For each layer of weights, so one more than gates, whether it has biases; none has without.
+        progress: Show the tiles.
 
     Returns:
         The kernel ``(N, M)`` in float64. Products of hard gates are exact integers below 2^53.
@@ -43,18 +50,23 @@ def product_kernel(
     if input not in ("x", "ones"):
         raise ValueError(f'input must be "x" or "ones". Got {input!r}.')
     right = check_sides(x, gates, y, gates_y)
+    biases = (False,) * (len(gates) + 1) if biases is None else tuple(biases)
+    if len(biases) != len(gates) + 1:
+        raise ValueError(f"biases must have one entry for each of {len(gates) + 1} layers. Got {len(biases)}.")
     z = x if y is None else y
     kernel = torch.empty(len(x), len(z), dtype=torch.float64, device=x.device)
-    sign = torch.empty(len(x), len(z), dtype=torch.int8, device=x.device)
-    for i, j in _tiles(len(x), len(z), y is None):
+    sign = torch.empty(len(x), len(z), dtype=torch.int8, device=x.device) if log else None
+    for i, j in track(list(_tiles(len(x), len(z), y is None)), "path kernel", enabled=progress):
         first = _input_kernel(x[i], z[j], input)
-        signs = first.sign().to(torch.int8)
-        grams = (gram(a[i], b[j]) for a, b in zip(gates, right))
-        part = _log_product(first, grams) if log else _product(first, grams)
-        kernel[i, j], sign[i, j] = part, signs
+        pairs = [(a[i], b[j]) for a, b in zip(gates, right)]
+        part, signs = _logarithm(first, pairs, biases) if log else (_product(first, pairs, biases), None)
+        kernel[i, j] = part
         if y is None and i != j:
-            kernel[j, i], sign[j, i] = part.T, signs.T
-    return (kernel, sign.masked_fill_(kernel == -math.inf, 0)) if log else kernel
+            kernel[j, i] = part.T
+        if sign is not None and signs is not None:
+            sign[i, j] = signs
+            sign[j, i] = signs.T if y is None else sign[j, i]
+    return kernel if sign is None else (kernel, sign)
 
 
 def _input_kernel(x: Tensor, y: Tensor, input: str) -> Tensor:
@@ -136,10 +148,31 @@ def _tiles(n: int, m: int, same: bool) -> Iterator[tuple[slice, slice]]:
             yield slice(i, i + _TILE), slice(j, j + _TILE)
 
 
-def _product(first: Tensor, grams: Iterator[Tensor]) -> Tensor:
-    for g in grams:
-        first = first.mul_(g)
-    return first
+def _product(first: Tensor, pairs: Sequence[tuple[Tensor, Tensor]], biases: Sequence[bool]) -> Tensor:
+    kernel = first.add_(1) if biases[0] else first
+    for (a, b), bias in zip(pairs, biases[1:]):
+        kernel.mul_(gram(a, b))
+        if bias:
+            kernel.add_(1)
+    return kernel
+
+
+def _logarithm(first: Tensor, pairs: Sequence[tuple[Tensor, Tensor]], biases: Sequence[bool]) -> tuple[Tensor, Tensor]:
+    """``log |K|`` and the sign of K, by a sum of logarithms or, with biases, by a scale for the whole tile."""
+    if not any(biases[1:]):
+        first = first.add_(1) if biases[0] else first
+        signs = first.sign().to(torch.int8)
+        logs = _log_product(first, (gram(a, b) for a, b in pairs))
+        return logs, signs.masked_fill_(logs == -math.inf, 0)
+    kernel, scale = first, 0.0
+    for k, bias in enumerate(biases):
+        if k:
+            fan = float(pairs[k - 1][0].shape[1])
+            kernel.mul_(gram(*pairs[k - 1])).div_(fan)
+            scale += math.log(fan)
+        if bias:
+            kernel.add_(math.exp(-scale))
+    return kernel.abs().log_().add_(scale), kernel.sign().to(torch.int8)
 
 
 def _log_product(first: Tensor, grams: Iterator[Tensor]) -> Tensor:
