@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ..taps._hooks import evaluating
+from ..taps._outputs import select
 from ..taps.batches import call, device_of, size
-from ..testing import tensors_in
 
 __all__ = ["Loss", "Score", "check_repeatable", "evaluate"]
 
@@ -137,7 +137,7 @@ def _takes_labels(model: nn.Module) -> bool:
 
 def _logits(output: Any) -> Tensor | None:
     own = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
-    return own if isinstance(own, Tensor) else next(tensors_in(output), None)
+    return own if isinstance(own, Tensor) else select(output)
 
 
 def _fit(logits: Tensor, labels: Tensor) -> bool:

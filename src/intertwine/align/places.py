@@ -16,7 +16,6 @@ from ..symmetry.blocks import blocks, map_leaves
 from ..symmetry.spaces import Axis, Layout, Leaf, axis_size
 from ..taps import Point, layers, tap
 from ..taps.batches import head, size
-from ..testing import tolerance
 
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
@@ -137,7 +136,7 @@ def _widened(model: nn.Module, example: Any) -> tuple[nn.Module, Any]:
 
 def _near(x: Tensor, y: Tensor) -> bool:
     scale = float(y.abs().max())
-    return scale > 0 and float((x - y).abs().max()) <= 100 * tolerance(y.dtype) * scale
+    return scale > 0 and float((x - y).abs().max()) <= 1e3 * torch.finfo(y.dtype).eps ** 0.75 * scale
 
 
 def _inverse_transpose(leaf: Leaf) -> Leaf:
