@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +15,7 @@ from .blocks import blocks
 from .element import parent_dims
 from .folding import Folded, fold, unfold
 from .linear_form import general_bases, orthogonal_basis
+from .signing import independent, signing, solve_signs
 from .spaces import Leaf, Space
 from .transformation import Transformation, identity, with_parts
 
@@ -28,7 +28,6 @@ __all__ = [
     "canonical_element",
     "check_weights",
     "independent",
-    "signing",
     "slices",
     "solve_signs",
 ]
@@ -143,7 +142,7 @@ def _scaling(sym: Symmetry, logs: Mapping[str, Tensor]) -> Transformation:
 
 
 def _turning(sym: Symmetry, bases: Mapping[str, Tensor]) -> Transformation:
-    """The element with given matrices; those next to the identity are left out, so that a normal form stays as it is."""
+    """The element with given matrices; one next to the identity is left out, so that a normal form stays as it is."""
     g = identity(sym)
     for name, basis in bases.items():
         if not _near(basis, torch.eye(basis.shape[-1], dtype=torch.float64)):
@@ -202,86 +201,6 @@ def slices(sym: Symmetry, state: Mapping[str, Tensor], space: Space) -> list[tup
                     x = x.permute([*dims, *(d for d in range(x.ndim) if d not in dims)])
                     found.append((name, x.reshape(*x.shape[: len(dims)], -1), leaf))
     return found
-
-
-def signing(sym: Symmetry, state: Mapping[str, Tensor]) -> Transformation:
-    """Signs that make odd statistics positive, space by space along the network."""
-    g = identity(sym)
-    signed = [s for s in sym.spaces if s.signs or s.linear != "none"]
-    open_spaces = {s.name for s in signed}
-    for space in signed:
-        open_spaces.discard(space.name)
-        current = {**state, **moved(sym, g, state)}
-        if space.linear != "none":
-            flips = _signs_of(sym, current, replace(space, signs=1), open_spaces, linear=True)
-            diagonal = flips[0]
-            if bool((diagonal < 0).any()):
-                g = with_parts(identity(sym), space.name, linear=torch.diag_embed(diagonal)) @ g
-        else:
-            flips = _signs_of(sym, current, space, open_spaces, linear=False)
-            g = with_parts(identity(sym), space.name, signs=flips) @ g
-    return g
-
-
-def _signs_of(sym: Symmetry, state: Mapping[str, Tensor], space: Space, open_spaces: set[str], linear: bool) -> Tensor:
-    """Signs ``(k, p..., n)``: independent rows of exponents are taken in order and their statistics made positive."""
-    rows: list[tuple[int, ...]] = []
-    bits: list[Tensor] = []
-    for known_only in (True, False):  # statistics that no open sign touches come first
-        for name, layout in sym.layouts.items():
-            for block in blocks(layout) if name in state else ():
-                touched = bool(open_spaces & set(block.spaces))
-                if touched == known_only or block.spaces.count(space.name) != 1:
-                    continue
-                dim = block.spaces.index(space.name)
-                leaf = block.leaves[dim]
-                row = (1,) if linear else tuple(e % 2 for e in leaf.sign)  # type: ignore[union-attr]
-                if len(rows) < space.signs and independent([*rows, row]):
-                    rows.append(row)
-                    bits.append(_odd_statistic(block.read(state[name]), parent_dims(space, dim, block.spaces)) < 0)
-    shape = bits[0].shape if bits else _shape(sym, space)
-    return solve_signs(rows, bits, space.signs, shape)
-
-
-def _odd_statistic(x: Tensor, dims: list[int]) -> Tensor:
-    y = x.permute([*dims, *(d for d in range(x.ndim) if d not in dims)])
-    y = y.reshape(*y.shape[: len(dims)], -1)
-    return y.pow(3).sum(-1)
-
-
-def solve_signs(rows: list[tuple[int, ...]], bits: list[Tensor], k: int, shape: torch.Size) -> Tensor:
-    """Signs ``s`` with ``prod_k s_k^row_k = -1`` exactly where the bit is set: elimination over two elements."""
-    table = [(list(row), bit.clone()) for row, bit in zip(rows, bits)]
-    pivots: dict[int, int] = {}
-    for r in range(len(table)):
-        column = next(c for c in range(k) if table[r][0][c] and c not in pivots)
-        pivots[column] = r
-        for other in range(len(table)):
-            if other != r and table[other][0][column]:
-                mixed = [(a + b) % 2 for a, b in zip(table[other][0], table[r][0])]
-                table[other] = (mixed, table[other][1] ^ table[r][1])
-    signs = torch.ones(k, *shape, dtype=torch.float64)
-    for column, r in pivots.items():
-        signs[column] = 1.0 - 2.0 * table[r][1].to(torch.float64)
-    return signs
-
-
-def independent(rows: list[tuple[int, ...]]) -> bool:
-    """Whether 0-1 rows are independent over two elements."""
-    masks = [sum(bit << i for i, bit in enumerate(row)) for row in rows]
-    basis: list[int] = []
-    for mask in masks:
-        for b in basis:
-            mask = min(mask, mask ^ b)
-        if not mask:
-            return False
-        basis.append(mask)
-    return True
-
-
-def _shape(sym: Symmetry, space: Space) -> torch.Size:
-    sizes = {s.name: s.size for s in sym.spaces}
-    return torch.Size([*(sizes[p] for p in space.parents), space.size])
 
 
 def _near(a: Tensor, b: Tensor) -> bool:

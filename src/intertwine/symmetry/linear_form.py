@@ -1,11 +1,11 @@
 """Bases of linear spaces: balanced realisations, as of linear systems, and eigenvectors for orthogonal spaces.
 
 Every general linear space has two forms. The *incoming* one collects what is written into it (for a chain of linear
-maps ``P_l = W_l P_(l-1) W_l^T + b_l b_l^T``: the covariance of the features), the *outgoing* one what is read from it
-(``Q_l = W_(l+1)^T Q_(l+1) W_(l+1)``). A change of basis ``M`` makes ``M P M^T`` and ``M^-T Q M^-1`` of them, and leaves the
-eigenvalues of ``P Q`` alone. In the balanced basis both are one diagonal matrix (Moore, Principal component analysis in
-linear systems, 1981): the singular values of the composite map, largest first. A tensor between two linear spaces is
-read through the other space's form, so that neither basis matters to the other.
+maps ``P_l = W_l P_(l-1) W_l^T + b_l b_l^T``, the covariance of the features), the *outgoing* one what is read from it
+(``Q_l = W_(l+1)^T Q_(l+1) W_(l+1)``). A change of basis ``M`` makes ``M P M^T`` and ``M^-T Q M^-1`` of them and leaves
+the eigenvalues of ``P Q`` alone. In the balanced basis both are one diagonal matrix, the singular values of the
+composite map, largest first (Moore, Principal component analysis in linear systems, 1981). A tensor between two linear
+spaces is read through the other space's form, so that neither basis matters to the other.
 """
 
 from __future__ import annotations

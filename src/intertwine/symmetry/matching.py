@@ -18,8 +18,8 @@ from torch import Tensor
 
 from .action import moved
 from .blocks import Block, blocks, map_leaves
-from .canonical import independent, solve_signs
 from .element import parent_dims
+from .signing import independent, solve_signs
 from .spaces import Leaf, Space
 from .transformation import Transformation, identity, with_parts
 

@@ -13,11 +13,12 @@ from .._result import Result
 from ..testing import function_error
 from .action import act, moved, tensors_of
 from .blocks import blocks
-from .canonical import balanced, check_weights, signing
+from .canonical import balanced, check_weights
 from .element import Element
 from .folding import Folded, fold
 from .matching import distance, match, monomial
 from .refit import refit
+from .signing import signing
 from .transformation import Transformation, identity, with_parts
 
 if TYPE_CHECKING:
