@@ -9,6 +9,7 @@ from .dlgn import dlgn, dlgn_sf
 from .effective_map import EffectiveMap, EffectiveMaps, effective_maps
 from .ensemble_kernel import ensemble_kernel, ensemble_tangent_kernel
 from .gated import GatedNetwork, gate_permutations
+from .kernel_regression import KernelRegression, kernel_regression
 from .match_gates import GateMatch, SpaceMatch, match_gates
 from .overlap import overlap
 from .path_kernel import neural_path_kernel, neural_path_kernel_cost
@@ -30,6 +31,8 @@ __all__ = [
     "ensemble_tangent_kernel", "sum_kernel",
     # the tangent kernel
     "neural_tangent_kernel",
+    # learning with kernels
+    "KernelRegression", "kernel_regression",
     # gated networks
     "GatedNetwork", "dgn", "dlgn", "dlgn_sf", "gate_permutations",
     # what gates look for and paths carry
