@@ -133,7 +133,7 @@ class Replay(nn.Module):
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self.momentum: float | str | None = "recorded"
         calls = recording.ancestors(self.outputs, self.inputs)
-        live = [c for c in calls if any(r.id in recording.activations for r in c.inputs)]
+        live = _varying(calls, recording.activations)
         norms = [c for c in live if c.op in BATCH_NORMS and c.args["running_mean"] is not None]
         statistics = {c.args[key].id for c in norms for key in ("running_mean", "running_var")}
         self.norms, self._statistics = len(norms), tuple(f"v{i}" for i in sorted(statistics))
@@ -387,6 +387,17 @@ def _check_replay(model: nn.Module, recording: Recording, batch: Any, name: str)
         )
 
 
+def _varying(calls: list[Call], activations: frozenset[int]) -> list[Call]:
+    """The calls to run for every batch: those on the input, and those that depend on the number of examples alone."""
+    changing, live = set(activations), []
+    for c in calls:
+        grows = any(isinstance(leaf, PerExample) for leaf in _leaves(list(c.args.values())))
+        if grows or any(ref.id in changing for ref in c.inputs):
+            live.append(c)
+            changing |= {out.id for out in c.outputs if out is not None}
+    return live
+
+
 def _fixed_values(recording: Recording, calls: list[Call], live: list[Call]) -> dict[int, Tensor]:
     """What the live calls read that does not depend on the input: states, constants, and tensors made of them."""
     made: dict[int, Tensor] = dict(recording.states)
@@ -395,7 +406,7 @@ def _fixed_values(recording: Recording, calls: list[Call], live: list[Call]) -> 
         if value.kind == "constant" and value.data is not None:
             data = value.data if device is None else value.data.to(device)
             made[i] = data.narrow(recording.spread[i], 0, 1) if i in recording.spread else data
-    used = {ref.id for c in live for ref in c.inputs}
+    used = {ref.id for c in live for ref in c.inputs} - {out.id for c in live for out in c.outputs if out is not None}
     running = {id(c) for c in live}
     with torch.no_grad():
         for c in (c for c in calls if id(c) not in running):
