@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = version("intertwine")
 
-_ROOMS = ("groups", "graph", "symmetry", "taps", "gates", "similarity", "dissection", "report", "testing", "lab")
+_ROOMS = (
+    *("groups", "graph", "taps", "symmetry"),
+    *("align", "similarity", "stitching", "gates", "dissection"),
+    *("report", "testing", "lab"),
+)
 
 # public name -> the room that defines it
 _NAMES = {
@@ -27,9 +31,17 @@ _NAMES = {
     "canonical": "symmetry",
     "fingerprint": "symmetry",
     "same": "symmetry",
+    # two networks in one basis; ``align`` is a room that can be called
+    "Alignment": "align",
+    "merge": "align",
+    "barrier": "align",
+    "Barrier": "align",
     # similarity of representations
     "compare": "similarity",
     "Comparison": "similarity",
+    # stitching
+    "stitch": "stitching",
+    "Stitching": "stitching",
     # dissection
     "dissect": "dissection",
     "Dissection": "dissection",
@@ -42,12 +54,14 @@ _NAMES = {
 __all__ = ["__version__", *_ROOMS, *_NAMES]
 
 if TYPE_CHECKING:
-    from . import dissection, gates, graph, groups, lab, report, similarity, symmetry, taps, testing
+    from . import dissection, gates, graph, groups, lab, report, similarity, stitching, symmetry, taps, testing
+    from .align import Alignment, Barrier, align, barrier, merge
     from .dissection import Dissection, dissect
     from .errors import IntertwineError
     from .groups import Intertwiner, intertwiner
     from .similarity import Comparison
     from .similarity.compare import compare
+    from .stitching import Stitching, stitch
     from .symmetry import Symmetry, canonical, fingerprint, same, symmetries
     from .taps import collect
 
