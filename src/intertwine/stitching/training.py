@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -21,15 +21,14 @@ from torch import Tensor
 from .._io import check_writable, write_atomically
 from .._progress import track
 from ..errors import CheckpointError
-from ..taps.batches import device_of, length, peek, size
+from ..taps.batches import device_of, length, size
+from ._batches import check_loader, first_batch, labels_of
 from .layer import StitchingLayer
 from .layers.relaxed import RelaxedPermutation
 from .network import Stitched, Trunk
 from .replay import flat_inputs
 
 __all__ = ["RECIPES", "Epoch", "Recipe", "Trained", "train_layers"]
-
-Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ class Epoch:
     Attributes:
         epoch: From 1.
         loss: Mean loss of the relaxed layer on the batches of this epoch, without the regulariser.
-        accuracy: Share of these examples whose largest output is at their label, or ``None`` for another task.
+        accuracy: Of the relaxed layer on these batches.
         regulariser: At the end of the epoch.
         change: How far the matrix moved, ``|A' - A|_F / |A|_F``: small where the training has converged.
         moved: Share of output channels that are matched with another input channel than an epoch before; ``None``
@@ -85,7 +84,7 @@ class Epoch:
 
     epoch: int
     loss: float
-    accuracy: float | None
+    accuracy: float
     regulariser: float
     change: float
     moved: float | None = None
@@ -125,14 +124,14 @@ class _Run:
     stopped_at: int | None = None
     good: list[Tensor] = field(default_factory=list)
     loss_sum: Tensor | float = 0.0
-    right: Tensor | int | None = 0
+    right: Tensor | int = 0
     examples: int = 0
     matrix: Tensor | None = None
     pairs: Tensor | None = None
 
     @property
     def layers(self) -> list[StitchingLayer]:
-        return [self.network.layer, *self.network.skip_layers]  # type: ignore[list-item]
+        return [self.network.layer, *cast("list[StitchingLayer]", list(self.network.skip_layers))]
 
     @property
     def live(self) -> bool:
@@ -145,11 +144,11 @@ class _Run:
         for layer in self.layers:
             layer.head_start(head_start)
 
-    def update(self, crossing: Sequence[Tensor], labels: Tensor, loss: Loss, rate: float) -> bool:
+    def update(self, crossing: Sequence[Tensor], labels: Tensor, rate: float) -> bool:
         """One step; False where the loss or its gradient is not finite, and the layer is as when it last was."""
         assert self.optimizer is not None
         outputs = self.network.finish(crossing)
-        value = loss(outputs, labels)
+        value = F.cross_entropy(outputs, labels)
         self.optimizer.zero_grad()
         (value + sum(layer.regulariser() for layer in self.layers)).backward()
         parameters = self.network.trainable()
@@ -163,8 +162,7 @@ class _Run:
             layer.after_step(rate)
         self.examples += len(labels)
         self.loss_sum = self.loss_sum + value.detach() * len(labels)
-        right = _right(outputs.detach(), labels)
-        self.right = None if self.right is None or right is None else self.right + right
+        self.right = self.right + (outputs.detach().argmax(1) == labels).sum()
         return True
 
     @torch.no_grad()
@@ -181,10 +179,10 @@ class _Run:
             Epoch(
                 epoch=epoch,
                 loss=float(self.loss_sum) / max(self.examples, 1),
-                accuracy=None if self.right is None else int(self.right) / max(self.examples, 1),
+                accuracy=int(self.right) / max(self.examples, 1),
                 regulariser=sum(float(one.regulariser().detach()) for one in self.layers),
                 change=float((matrix - self.matrix).norm() / self.matrix.norm().clamp_min(1e-12)),
-                moved=None if pairs is None else float((pairs != self.pairs).double().mean()),
+                moved=None if pairs is None or self.pairs is None else float((pairs != self.pairs).double().mean()),
                 doubly_stochastic_error=layer.doubly_stochastic_error(),
             )
         )
@@ -195,12 +193,11 @@ def train_layers(
     loader: Iterable[Any],
     recipe: Recipe | str = "v1",
     *,
-    loss: Loss = F.cross_entropy,
     seed: int = 0,
     state: str | Path | None = None,
     progress: bool = False,
 ) -> list[Trained]:
-    """Train the layers of stitched networks that share a trunk, each on the task loss of its own tail.
+    """Train the layers of stitched networks that share a trunk, each on the cross-entropy of its own tail's outputs.
 
     For every batch the frozen trunk runs once and every tail once, forwards and backwards. A layer's result does not
     depend on which others are trained along: random numbers are drawn anew for each step of each. Layers without
@@ -208,10 +205,9 @@ def train_layers(
 
     Args:
         networks: From ``Cut.stitch`` of one cut; their layers are trained in place.
-        loader: Repeatable batches ``(inputs, labels, ...)``. One that shuffles by torch's global random numbers has the
-            same order for the same seed.
+        loader: Batches ``(inputs, labels, ...)``, readable several times. One that shuffles by torch's global random
+            numbers has the same order for the same seed.
         recipe: ``"v1"``, ``"v2"`` or a :class:`Recipe`.
-        loss: Of outputs and labels, a mean over examples.
         seed: Of the order of examples, and of noise in layers.
         state: File that keeps the run after every epoch; the same call after a kill goes on from there, and ends where
             an undisturbed run ends.
@@ -227,13 +223,14 @@ def train_layers(
     """  # noqa: DOC502 - the helpers raise
     chosen = _recipe(recipe)
     trunk = _shared_trunk(networks)
-    _labels(peek(loader)[0])
+    check_loader(loader)
     runs = [_Run(network, _optimizer(network, chosen)) for network in networks]
     settings = {"recipe": asdict(chosen), "seed": seed, "layers": [_describe(run) for run in runs]}
     path = None if state is None else check_writable(state, "state")
     device = device_of(networks[0])
     began = time.monotonic()
     with torch.random.fork_rng(devices=_accelerators(device)):
+        labels_of(first_batch(loader))
         done, step = _resume(path, settings, runs)
         per_epoch = length(loader)
         total = None if per_epoch is None else per_epoch * (chosen.epochs - done)
@@ -246,7 +243,7 @@ def train_layers(
                 for run in live:
                     run.begin_epoch(place.epoch < chosen.head_start)
             step += 1
-            _update(live, trunk, batch, step, chosen.learning_rate, loss, seed, device)
+            _update(live, trunk, batch, step, chosen.learning_rate, seed, device)
             if place.last:
                 for run in runs:
                     if run.live:
@@ -281,18 +278,17 @@ def _update(
     batch: Any,
     step: int,
     rate: float,
-    loss: Loss,
     seed: int,
     device: torch.device | None,
 ) -> None:
     if size(batch) == 1 and any(run.network.tail_norm == "train" for run in live):
         return  # batch norm cannot normalise one example
     crossing = trunk(*flat_inputs(batch, device))
-    labels = _labels(batch).to(crossing[0].device)
+    labels = labels_of(batch).to(crossing[0].device)
     for run in live:
         with torch.random.fork_rng(devices=_accelerators(device)):  # the loader's random numbers go on undisturbed
             torch.manual_seed(_mixed(seed, "step", step))
-            if not run.update(crossing, labels, loss, rate):
+            if not run.update(crossing, labels, rate):
                 run.stopped_at = step
                 run.network.eval()
 
@@ -331,24 +327,6 @@ def _shared_trunk(networks: Sequence[Stitched]) -> Trunk:
 def _optimizer(network: Stitched, recipe: Recipe) -> torch.optim.SGD | None:
     parameters = network.trainable()
     return torch.optim.SGD(parameters, lr=recipe.learning_rate, momentum=recipe.momentum) if parameters else None
-
-
-def _labels(batch: Any) -> Tensor:
-    labels = batch[1] if isinstance(batch, tuple | list) and len(batch) > 1 else None
-    if isinstance(batch, Mapping):
-        labels = batch.get("labels", batch.get("label"))
-    if not isinstance(labels, Tensor):
-        raise ValueError(
-            "batches must hold labels: a tuple (inputs, labels, ...) or a dict with 'labels'. "
-            f"Got {type(batch).__name__} without."
-        )
-    return labels
-
-
-def _right(outputs: Tensor, labels: Tensor) -> Tensor | None:
-    if outputs.ndim != 2 or labels.ndim != 1 or labels.is_floating_point():
-        return None
-    return (outputs.argmax(1) == labels).sum()
 
 
 def _pairs(layer: StitchingLayer) -> Tensor | None:
@@ -434,7 +412,7 @@ def _resume(path: Path | None, settings: dict[str, Any], runs: list[_Run]) -> tu
             layer.load_state_dict(tensors)
         if run.optimizer is not None:
             run.optimizer.load_state_dict(old["optimizer"])
-        run.network.tail.load_state_dict(old["tail"], strict=False)
+        run.network.tail.load_statistics(old["tail"])
         run.history = [Epoch(**epoch) for epoch in old["history"]]
         run.stopped_at = old["stopped_at"]
     return kept["epochs"], kept["step"]
