@@ -12,6 +12,8 @@ import intertwine as iw
 def digits():
     bunch = load_digits()
     x, y = torch.from_numpy(bunch.images).flatten(1) / 16, torch.from_numpy(bunch.target)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))  # its writers come one after another
+    x, y = x[order], y[order]
     return x[:400], y[:400], x[400:700], y[400:700]
 
 
@@ -19,8 +21,8 @@ def test_ridge_is_the_formula(digits):
     x, y, new, _ = digits
     kernel = x @ x.T
     fit = iw.gates.kernel_regression(kernel, y, strengths=[0.01])
-    ridge = 0.01 * kernel.diagonal().mean() * torch.eye(len(x))
-    targets = nn.functional.one_hot(y, 10) - 0.1
+    ridge = 0.01 * kernel.diagonal().mean() * torch.eye(len(x), dtype=torch.float64)
+    targets = nn.functional.one_hot(y, 10).double() - 0.1
     expected = (new @ x.T) @ torch.linalg.solve(kernel + ridge, targets)
     assert torch.equal(fit.predict(new @ x.T), expected.argmax(1))
     assert fit.strength == 0.01 and fit.accuracies == {}
@@ -58,8 +60,8 @@ def test_strength_is_chosen_by_folds_of_the_training_examples(digits):
     for strength, found in fit.accuracies.items():
         right = 0
         for kept, held in folds:
-            targets = nn.functional.one_hot(noisy[kept], 10) - 0.1
-            inner = kernel[kept][:, kept] + strength * torch.eye(len(kept))
+            targets = nn.functional.one_hot(noisy[kept], 10).double() - 0.1
+            inner = kernel[kept][:, kept] + strength * torch.eye(len(kept), dtype=torch.float64)
             predicted = (kernel[held][:, kept] @ torch.linalg.solve(inner, targets)).argmax(1)
             right += int((predicted == noisy[held]).sum())
         assert found == pytest.approx(right / len(y))

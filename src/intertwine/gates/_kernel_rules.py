@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..graph import Call, Ref
 from ._capture import BATCH_NORMS, MAX_POOLS, POOLS, ReluProgram, gate_calls, is_gate
-from ._signals import Layout, Signal, Source, Term, add, channel_slice, contract, gate, multiply, settle
+from ._signals import Grid, Layout, Signal, Source, Term, add, channel_slice, contract, gate, multiply, settle
 
 __all__ = ["CHOICES", "Propagation", "fully_connected", "needs_pairs"]
 
@@ -135,12 +135,12 @@ class Propagation:
         groups = call.args["groups"] if is_conv else 1
         size = signal.channels // groups
         per_group = [channel_slice(signal, g * size, (g + 1) * size) for g in range(groups)]
-        offsets = self._offsets(call, signal) if is_conv else None
-        kernels, scale, fan = [], 0.0, size * (len(offsets) if offsets is not None else signal.positions)
+        grid = self._grid(call, len(signal.space)) if is_conv else None
+        kernels, scale, fan = [], 0.0, size * (math.prod(grid.size) if grid is not None else signal.positions)
         for part in per_group:
             kernel, scale = contract(part, self.layout)
-            if offsets is not None:
-                kernel = self.layout.window(kernel, offsets)
+            if grid is not None:
+                kernel = self.layout.slide(kernel, signal.space, grid)
             elif signal.flat:
                 kernel = self.layout.trace(kernel)
             kernels.append(kernel / fan)
@@ -153,17 +153,10 @@ class Propagation:
         kernel = torch.stack(kernels).repeat_interleave(out_shape[1] // groups, 0)
         return Signal((Term(Source(kernel, scale, per_channel=True)),), out_shape[1], space)
 
-    def _offsets(self, call: Call, signal: Signal) -> Tensor:
-        """Which position each output position reads at each place of the window, counted from 1; 0 is padding."""
-        space = signal.space if len(signal.space) == 2 else (1, *signal.space)
-        full = lambda value, fill: (fill, value[0]) if len(value) == 1 else tuple(value)
-        kernel = self._shape(call.args["weight"])[2:]
-        numbers = torch.arange(1, signal.positions + 1, dtype=torch.float64, device=self.layout.device)
-        windows = F.unfold(
-            numbers.view(1, 1, *space), full(kernel, 1), full(call.args["dilation"], 1), full(call.args["padding"], 0),
-            full(call.args["stride"], 1),
-        )  # fmt: skip
-        return windows[0].round().long()
+    def _grid(self, call: Call, axes: int) -> Grid:
+        spread = lambda value: tuple(value) * axes if len(value) == 1 else tuple(value)
+        stride, padding, dilation = (spread(call.args[name]) for name in ("stride", "padding", "dilation"))
+        return Grid(tuple(self._shape(call.args["weight"])[2:]), stride, padding, dilation)
 
     def _gain(self, signal: Signal, shift: bool) -> Signal:
         """Multiply each channel by a weight of its own: masks stay, sources become new ones; a shift is a bias."""

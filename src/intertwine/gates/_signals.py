@@ -13,7 +13,19 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-__all__ = ["Layout", "Signal", "Source", "Term", "add", "channel_slice", "contract", "gate", "multiply", "settle"]
+__all__ = [
+    "Grid",
+    "Layout",
+    "Signal",
+    "Source",
+    "Term",
+    "add",
+    "channel_slice",
+    "contract",
+    "gate",
+    "multiply",
+    "settle",
+]
 
 _EXACT_IN_FLOAT32 = 1 << 24  # counts below this are exact in float32
 
@@ -66,11 +78,48 @@ class Layout:
         padded = torch.nn.functional.pad(kernel, (0, 0, 0, 0, 1, 0))
         return sum_of(padded[o] for o in offsets)
 
+    def slide(self, kernel: Tensor, space: tuple[int, ...], grid: "Grid") -> Tensor:
+        """Sum over a convolution's window, one axis after the other, by views instead of :meth:`window`'s gathers."""
+        shape = (self.n, *space, self.m, *space) if self.pairs else (*space, self.n, self.m)
+        kernel = kernel.reshape(shape)
+        for axis in range(len(space)):
+            dims = (1 + axis, 2 + axis + len(space)) if self.pairs else (axis,)
+            pad = [0] * (2 * kernel.dim())
+            for dim in dims if grid.padding[axis] else ():
+                at = 2 * (kernel.dim() - 1 - dim)
+                pad[at] = pad[at + 1] = grid.padding[axis]
+            padded = torch.nn.functional.pad(kernel, pad) if any(pad) else kernel
+            kernel = sum_of(_strided(padded, dims, start, grid, axis) for start in range(grid.size[axis]))
+        positions = math.prod(kernel.shape[1 : 1 + len(space)] if self.pairs else kernel.shape[: len(space)])
+        return kernel.reshape((self.n, positions, self.m, positions) if self.pairs else (positions, self.n, self.m))
+
     def trace(self, kernel: Tensor) -> Tensor:
         """Sum over positions against themselves, kept as one position."""
         if self.pairs:
             return torch.einsum("npmp->nm", kernel)[:, None, :, None]
         return kernel.sum(0, keepdim=True)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """How a convolution's window lies on its input, for each axis."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+
+def _strided(kernel: Tensor, dims: tuple[int, ...], start: int, grid: Grid, axis: int) -> Tensor:
+    """A view of what every output reads at one place of the window."""
+    reach = grid.dilation[axis] * (grid.size[axis] - 1)
+    for dim in dims:
+        count = (kernel.shape[dim] - reach - 1) // grid.stride[axis] + 1
+        begin = start * grid.dilation[axis]
+        cut = [slice(None)] * kernel.dim()
+        cut[dim] = slice(begin, begin + (count - 1) * grid.stride[axis] + 1, grid.stride[axis])
+        kernel = kernel[tuple(cut)]
+    return kernel
 
 
 @dataclass(eq=False)
