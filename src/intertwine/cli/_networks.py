@@ -19,8 +19,10 @@ __all__ = [
     "Checkpoint",
     "Opened",
     "batches",
+    "check_finite",
     "check_layers",
     "check_run",
+    "open_alone",
     "open_network",
     "read_checkpoint",
     "read_data",
@@ -149,7 +151,7 @@ def open_network(checkpoint: Checkpoint, spec: str | None, data: DataSplits, opt
         if spec is None:
             spec = spec_of(card, path, option)
         model = _with_weights(spec, checkpoint.tensors, path, data)
-    _check_finite(model, path)
+    check_finite(model, path)
     facts: dict[str, Any] = {"name": path.name, "file": str(path), "model": spec, "class": type(model).__name__}
     facts["parameters"] = f"{sum(p.numel() for p in model.parameters()):,}"
     if card is not None:
@@ -161,6 +163,27 @@ def open_network(checkpoint: Checkpoint, spec: str | None, data: DataSplits, opt
             facts["epoch"] = f"{card.best_epoch} of {card.recipe.get('epochs', '?')}"
     statistics = (card.mean, card.std) if card is not None and card.mean and card.std else None
     return Opened(path.name, model.eval(), {k: v for k, v in facts.items() if v not in (None, "")}, statistics)
+
+
+def open_alone(spec: str, checkpoint: Checkpoint) -> nn.Module:
+    """The model with a checkpoint's weights, as it is named: no data says how many classes it should have.
+
+    Args:
+        spec: The model.
+        checkpoint: What ``read_checkpoint`` read.
+
+    Returns:
+        The model in evaluation mode.
+    """
+    from ..lab.training import load_weights
+
+    if checkpoint.tensors is None:
+        return load_pretrained(checkpoint.path)
+    if spec.startswith(HF):
+        return load_pretrained(Path(spec.removeprefix(HF)), checkpoint.tensors, checkpoint.path)
+    model = build_model(spec)
+    load_weights(model, checkpoint.tensors, repr(str(checkpoint.path)), spec)
+    return model.eval()
 
 
 def batches(
@@ -228,7 +251,12 @@ def check_layers(network: Opened, loader: Batches, layers: list[str] | None) -> 
         tapped.prepare(loader.batch(slice(0, 2)))
 
 
-def _check_finite(model: nn.Module, path: Path) -> None:
+def check_finite(model: nn.Module, path: Path) -> None:
+    """Refuse weights that hold NaN or infinity.
+
+    Raises:
+        CheckpointError: If they do.
+    """
     # parameters only: a buffer may well hold infinities, such as the mask of an attention
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():

@@ -5,10 +5,13 @@ from typing import Annotated
 import typer
 
 from ._command import Command, Commands
+from .align import align
+from .barrier import barrier
 from .compare import compare
 from .demo import demo
 from .dissect import dissect
 from .groups import groups
+from .merge import merge
 from .models import models
 from .report import report
 from .same import same
@@ -22,6 +25,9 @@ _COMMANDS = (
     compare,
     symmetries,
     same,
+    align,
+    merge,
+    barrier,
     dissect,
     train,
     models,

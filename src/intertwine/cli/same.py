@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ._example import InputShape, Tokens, example_input
 from ._options import Data, Json, Model
-
-if TYPE_CHECKING:
-    from torch import nn
 
 __all__ = ["same"]
 
@@ -40,7 +37,7 @@ def same(
     from .. import symmetry
     from .._io import check_writable
     from ._models import HF
-    from ._networks import read_checkpoint, spec_of
+    from ._networks import open_alone, read_checkpoint, spec_of
     from ._show import print_json, tell
 
     if out is not None and check_writable(out).suffix != ".safetensors":
@@ -48,7 +45,7 @@ def same(
     left, right = read_checkpoint(a), read_checkpoint(b)
     spec = model or (f"{HF}{a}" if left.tensors is None else spec_of(left.card, left.path, "--model"))
     example = example_input(spec, data, input_shape, tokens)
-    found = symmetry.same(_opened(spec, left), _opened(spec, right), example)
+    found = symmetry.same(open_alone(spec, left), open_alone(spec, right), example)
     if out is not None and found.transformation is not None:
         tell(f"wrote {found.transformation.save(out)}")
     if as_json:
@@ -56,17 +53,3 @@ def same(
     else:
         said = str(found)
         print(said if "residual" in said else f"{said}\nresidual {found.residual:.3g}")
-
-
-def _opened(spec: str, checkpoint: Any) -> nn.Module:
-    """The model with a checkpoint's weights."""
-    from ..lab.training import load_weights
-    from ._models import HF, build_model, load_pretrained
-
-    if checkpoint.tensors is None:
-        return load_pretrained(checkpoint.path)
-    if spec.startswith(HF):
-        return load_pretrained(Path(spec.removeprefix(HF)), checkpoint.tensors, checkpoint.path)
-    model = build_model(spec)
-    load_weights(model, checkpoint.tensors, repr(str(checkpoint.path)), spec)
-    return model.eval()

@@ -1,0 +1,141 @@
+"""Networks of one architecture on the command line: opened with or without data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..lab.data import Batches, DataSplits
+    from ._networks import Checkpoint, Opened
+
+__all__ = ["Group", "card_of", "open_group"]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Networks that were opened together.
+
+    Args:
+        checkpoints: Where they are from.
+        networks: Ready to run.
+        example: An input for all of them.
+        data: The data that was asked for, or that a card names; ``None`` without any.
+        data_spec: What the data was called.
+        notes: What a reader must know of how inputs are normalised.
+    """
+
+    checkpoints: tuple[Checkpoint, ...]
+    networks: tuple[Opened, ...]
+    example: Any
+    data: DataSplits | None
+    data_spec: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def models(self) -> list[nn.Module]:
+        """The modules."""
+        return [network.model for network in self.networks]
+
+    @property
+    def names(self) -> list[str]:
+        """Short names, made different where files have one name."""
+        plain = [network.name for network in self.networks]
+        if len(set(plain)) == len(plain):
+            return plain
+        full = [str(checkpoint.path) for checkpoint in self.checkpoints]
+        return full if len(set(full)) == len(full) else [f"{name} ({k + 1})" for k, name in enumerate(full)]
+
+    def loader(self, split: str, examples: int, batch_size: int) -> Batches:
+        """Batches of a split, normalised as the networks were trained.
+
+        Raises:
+            DataError: If there is no data.
+        """
+        from ..errors import DataError
+        from ._networks import batches
+
+        if self.data is None:
+            raise DataError("--data must be given for this. Got none. Say --data digits, for example.")
+        return batches(self.data, split, examples, batch_size, list(self.networks))[0]
+
+
+def open_group(
+    paths: Sequence[Path],
+    specs: Sequence[str | None],
+    data: str | None,
+    input_shape: str | None,
+    tokens: int | None,
+    use: Literal["if given", "of card", "always"],
+    device: str = "auto",
+) -> Group:
+    """Read checkpoints, find out their models and data, and build them.
+
+    Args:
+        paths: Files or Hugging Face directories.
+        specs: The model of each, ``None`` for what card or directory says.
+        data: What ``--data`` says.
+        input_shape: What ``--input-shape`` says, for models of the user.
+        tokens: What ``--tokens`` says.
+        use: Without ``--data``, whether to do without, to take what a card names if one does, or to insist on data.
+        device: Where the networks shall be.
+
+    Returns:
+        The networks.
+    """
+    from ..lab.training import choose_device
+    from ._networks import batches, check_run, open_network, read_checkpoint, read_data
+
+    where = choose_device(device)
+    checkpoints = tuple(read_checkpoint(path) for path in paths)
+    named = any(c.card and c.card.data for c in checkpoints)
+    if data is None and (use == "if given" or (use == "of card" and not named)):
+        networks = tuple(_without_data(c, spec) for c, spec in zip(checkpoints, specs))
+        example = _example(checkpoints[0], specs[0], input_shape, tokens)
+        for network in networks:
+            network.model.to(where)
+        return Group(checkpoints, networks, example.to(where), None, "")
+    data_spec, splits = read_data(data, *checkpoints)
+    opened = tuple(open_network(c, spec, splits) for c, spec in zip(checkpoints, specs))
+    loader, notes = batches(splits, "test", 1000, 250, list(opened))
+    for network in opened:
+        check_run(network, loader, splits, where)
+    return Group(checkpoints, opened, loader.batch(slice(0, 2))[0].to(where), splits, data_spec, tuple(notes))
+
+
+def card_of(group: Group, recipe: dict[str, Any], metrics: dict[str, float | None]) -> dict[str, Any]:
+    """The card of a network that was made from a group: the first network's, with another recipe."""
+    first = group.checkpoints[0].card
+    kept = ("architecture", "data", "mean", "std", "classes", "shape")
+    known = {} if first is None else {key: getattr(first, key) for key in kept}
+    if first is None:
+        known["architecture"] = group.networks[0].facts["model"]
+    if group.data is not None and not known.get("data"):
+        known["data"] = group.data.name
+    return {**known, "recipe": recipe, "metrics": metrics}
+
+
+def _without_data(checkpoint: Checkpoint, spec: str | None) -> Opened:
+    from ._models import HF
+    from ._networks import Opened, check_finite, open_alone, spec_of
+
+    spec = spec or (
+        f"{HF}{checkpoint.path}" if checkpoint.tensors is None else spec_of(checkpoint.card, checkpoint.path, "--model")
+    )
+    model = open_alone(spec, checkpoint)
+    check_finite(model, checkpoint.path)
+    facts = {"name": checkpoint.path.name, "file": str(checkpoint.path), "model": spec, "class": type(model).__name__}
+    return Opened(checkpoint.path.name, model, facts, None)
+
+
+def _example(checkpoint: Checkpoint, spec: str | None, input_shape: str | None, tokens: int | None) -> Any:
+    from ._example import example_input
+    from ._networks import spec_of
+
+    if spec is None and checkpoint.tensors is not None and input_shape is None:
+        spec = spec_of(checkpoint.card, checkpoint.path, "--model")
+    return example_input(spec or "", None, input_shape, tokens)
