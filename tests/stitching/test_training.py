@@ -198,6 +198,11 @@ def test_state_of_another_run_is_refused(cut, tmp_path):
             train_layers(stitched(cut, *families), data(), recipe, state=state)
     with pytest.raises(CheckpointError, match="must be of the same run"):
         train_layers(stitched(cut, "g_relu", alpha=0.5), data(), replace(QUICK, epochs=1), state=state)
+    with pytest.raises(CheckpointError, match="networks and data"):
+        train_layers(stitched(cut, "g_relu"), data(seed=4), replace(QUICK, epochs=1), state=state)
+    other = Pair(*reversed(models()), data().inputs[0][:4]).cut("2")
+    with pytest.raises(CheckpointError, match="networks and data"):
+        train_layers(stitched(other, "g_relu"), data(), replace(QUICK, epochs=1), state=state)
     state.write_bytes(state.read_bytes()[:100])
     with pytest.raises(CheckpointError, match="does not read"):
         train_layers(stitched(cut, "g_relu"), data(), replace(QUICK, epochs=1), state=state)

@@ -100,8 +100,8 @@ def split_examples(
             parts = inputs if isinstance(inputs, tuple | list) else (inputs,)
             if not all(isinstance(part, Tensor) and len(part) == size(batch) for part in parts):
                 raise ValueError(
-                    f"batches must be (inputs, labels) with tensors of examples to be split. Got {type(batch).__name__}. "
-                    "Choose alpha by hand for other batches."
+                    "batches must be (inputs, labels) with tensors of examples to be split. "
+                    f"Got {type(batch).__name__}. Choose alpha by hand for other batches."
                 )
             fields.append(list(parts))
     whole, target = tuple(torch.cat(parts) for parts in zip(*fields)), torch.cat(labels)

@@ -225,12 +225,13 @@ def train_layers(
     trunk = _shared_trunk(networks)
     check_loader(loader)
     runs = [_Run(network, _optimizer(network, chosen)) for network in networks]
-    settings = {"recipe": asdict(chosen), "seed": seed, "layers": [_describe(run) for run in runs]}
     path = None if state is None else check_writable(state, "state")
     device = device_of(networks[0])
     began = time.monotonic()
     with torch.random.fork_rng(devices=_accelerators(device)):
-        labels_of(first_batch(loader))
+        torch.manual_seed(_mixed(seed, "order", 0))
+        settings = {"recipe": asdict(chosen), "seed": seed, "layers": [_describe(run) for run in runs]}
+        settings["networks and data"] = _identity(networks, loader, path is not None)
         done, step = _resume(path, settings, runs)
         per_epoch = length(loader)
         total = None if per_epoch is None else per_epoch * (chosen.epochs - done)
@@ -352,6 +353,21 @@ def _diverged(runs: list[_Run], recipe: Recipe) -> str:
         f"the loss and its gradient must stay finite. Got NaN or infinity: {stops}. Each layer is as it was when its "
         f"loss was last finite. Lower the learning rate (it is {recipe.learning_rate})."
     )
+
+
+def _identity(networks: Sequence[Stitched], loader: Iterable[Any], needed: bool) -> str:
+    """What the run is about, so that no file of other networks or data is taken for it: a hash of both."""
+    batch = first_batch(loader)
+    labels = labels_of(batch)
+    if not needed:
+        return ""
+    digest = hashlib.blake2b(repr(length(loader)).encode(), digest_size=16)
+    tail = networks[0].tail
+    moving = tail.statistics()  # these change in training
+    weights = [*networks[0].trunk.state_dict().values(), *(v for k, v in tail.state_dict().items() if k not in moving)]
+    for tensor in (*weights, *flat_inputs(batch), labels):
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def _describe(run: _Run) -> dict[str, Any]:
