@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import MissingExtraError
-from ..symmetry.canonical import independent, solve_signs
+from ..symmetry.signing import independent, solve_signs
 
 __all__ = ["assign", "best_signs", "closest_rotation", "monomial_step"]
 

@@ -19,26 +19,45 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..symmetry.action import moved
+from ..symmetry.action import moved, tensors_of
 from ..symmetry.balance import fixed_point
 from ..symmetry.blocks import align, blocks
 from ..symmetry.canonical import slices
 from ..symmetry.element import parent_dims
+from ..symmetry.folding import fold
 from ..symmetry.spaces import Leaf, Space
 from ..symmetry.transformation import Transformation, identity, with_parts
 
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
 
-__all__ = ["balanced_coordinates"]
+__all__ = ["Balanced", "balance", "balanced_coordinates"]
 
 _KAPPA = 0.01
 _ROUNDS = 30  # of bases and scales in turn
 _SETTLED = 1e-12
+_NOISE = 1e-9  # steps below it that do not shrink in so many sweeps are rounding
+_PATIENCE = 10
+_RIDGE = 1e-13  # added to curvatures, relative to their trace
 _STEP = 2.0  # largest change of a log scale in one Newton step
 _RANK = 1e-9  # smallest eigenvalue, relative to the largest, of a basis that is determined
+
+
+@dataclass(frozen=True, eq=False)
+class Balanced:
+    """A network in balanced coordinates.
+
+    Attributes:
+        sym: Acts on ``state``; batch norms are folded.
+        state: The tensors, in float64 on the CPU.
+        to: The element that brought the network here.
+    """
+
+    sym: Symmetry
+    state: dict[str, Tensor]
+    to: Transformation
 
 
 @dataclass(frozen=True)
@@ -48,6 +67,13 @@ class _Entries:
     squares: Tensor
     votes: Tensor
     leaves: tuple[Leaf, ...]
+
+
+def balance(model: nn.Module, sym: Symmetry, scales: bool = True, linear: bool = True) -> Balanced:
+    """Fold the batch norms of a network and bring it into balanced coordinates; the network is left as it is."""
+    folded = fold(sym, tensors_of(model))
+    to = balanced_coordinates(folded.sym, folded.state, scales, linear)
+    return Balanced(folded.sym, {**folded.state, **moved(folded.sym, to, folded.state)}, to)
 
 
 def balanced_coordinates(
@@ -66,6 +92,7 @@ def balanced_coordinates(
     """
     g = identity(sym)
     general = [s for s in sym.spaces if s.linear == "general"] if linear else []
+    free = _free_generators(sym, {s.name for s in general})
     for _ in range(_ROUNDS if general else 1):  # norms depend on bases and bases on scales
         before = g
         for space in general:
@@ -73,7 +100,7 @@ def balanced_coordinates(
             if basis is not None:
                 g = with_parts(identity(sym), space.name, linear=basis) @ g
         if scales:
-            for name, logs in _scales(sym, {**state, **moved(sym, g, state)}).items():
+            for name, logs in _scales(sym, {**state, **moved(sym, g, state)}, free).items():
                 g = with_parts(identity(sym), name, scales=logs) @ g
         if g.allclose(before, _SETTLED):
             break
@@ -107,9 +134,36 @@ def _power(values: Tensor, vectors: Tensor, exponent: float) -> Tensor:
     return (vectors * values.clamp_min(0).pow(exponent)[..., None, :]) @ vectors.mT
 
 
-def _scales(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Name of each space with scales to the log scales ``(k, p..., n)`` that balance it."""
-    spaces = {s.name: s for s in sym.spaces if s.scales and s.linear == "none"}
+def _free_generators(sym: Symmetry, general: set[str]) -> dict[str, Tensor]:
+    """For every space an orthonormal basis ``(k, r)`` of the scale generators that matter.
+
+    Combinations that move nothing are left out, and so is what the general linear spaces inside a unit (a head) do
+    as well.
+    """
+    pieces = [block for layout in sym.layouts.values() for block in blocks(layout)]
+    found = {}
+    for space in sym.spaces:
+        if not space.scales or space.linear != "none":
+            continue
+        inside = {s.name for s in sym.spaces if space.name in s.parents and s.name in general}
+        rows = [
+            [float(e) for e in leaf.scale]
+            for block in pieces
+            if not inside & set(block.spaces)
+            for leaf in block.leaves
+            if isinstance(leaf, Leaf) and leaf.space == space.name
+        ]
+        table = torch.tensor(rows or [[0.0] * space.scales], dtype=torch.float64)
+        _, sizes, vh = torch.linalg.svd(table, full_matrices=False)
+        basis = vh[sizes > _RANK * sizes.max().clamp_min(1.0)].mT
+        if basis.shape[1]:
+            found[space.name] = basis
+    return found
+
+
+def _scales(sym: Symmetry, state: Mapping[str, Tensor], free: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Name of each space with free scales to the log scales ``(k, p..., n)`` that balance it."""
+    spaces = {s.name: s for s in sym.spaces if s.name in free}
     zero = {name: identity(sym)[name].scales for name in spaces}
     entries = _entries(sym, state, spaces)
     if not entries:
@@ -119,11 +173,17 @@ def _scales(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     def split(flat: Tensor) -> dict[str, Tensor]:
         return {name: part.reshape(zero[name].shape) for name, part in zip(zero, flat.split(sizes))}
 
+    least, idle = float("inf"), 0
+
     def sweep(flat: Tensor) -> Tensor:
+        nonlocal least, idle
         logs = split(flat)
         for name, space in spaces.items():
-            logs[name] = logs[name] + _newton(space, spaces, entries, logs)
-        return torch.cat([t.flatten() for t in logs.values()])
+            logs[name] = logs[name] + _newton(space, spaces, entries, logs, free[name])
+        new = torch.cat([t.flatten() for t in logs.values()])
+        size = float((new - flat).abs().max())
+        least, idle = min(size, least), 0 if size < 0.5 * least else idle + 1
+        return flat if least < _NOISE and idle >= _PATIENCE else new  # rounding moves it for ever
 
     return split(fixed_point(sweep, torch.cat([t.flatten() for t in zero.values()])))
 
@@ -147,11 +207,11 @@ def _entries(sym: Symmetry, state: Mapping[str, Tensor], spaces: Mapping[str, Sp
 
 
 def _newton(
-    space: Space, spaces: Mapping[str, Space], entries: list[_Entries], logs: Mapping[str, Tensor]
+    space: Space, spaces: Mapping[str, Space], entries: list[_Entries], logs: Mapping[str, Tensor], free: Tensor
 ) -> Tensor:
     """One Newton step of the log scales of one space while the others stay, ``(k, p..., n)``."""
-    slope = torch.zeros_like(logs[space.name].movedim(0, -1))
-    curve = torch.zeros(*slope.shape, space.scales, dtype=slope.dtype)
+    slope = torch.zeros(*logs[space.name].shape[1:], free.shape[1], dtype=free.dtype)
+    curve = torch.zeros(*slope.shape, free.shape[1], dtype=free.dtype)
     for part in entries:
         names = tuple(leaf.space for leaf in part.leaves)
         if space.name not in names:
@@ -162,13 +222,14 @@ def _newton(
                 continue
             kept = parent_dims(space, dim, names)
             rest = [d for d in range(scaled.ndim) if d not in kept]
-            e = torch.tensor([float(x) for x in leaf.scale], dtype=slope.dtype)
+            e = torch.tensor([float(x) for x in leaf.scale], dtype=slope.dtype) @ free
             total = scaled.permute([*kept, *rest]).flatten(len(kept)).sum(-1) if rest else scaled.permute(kept)
             votes = part.votes.permute([*kept, *rest]).flatten(len(kept)).sum(-1) if rest else part.votes.permute(kept)
             slope = slope + 2 * (total - votes)[..., None] * e
             curve = curve + 4 * total[..., None, None] * torch.outer(e, e)
-    step = -(torch.linalg.pinv(curve, rtol=1e-12, hermitian=True) @ slope[..., None])[..., 0]
-    return step.clamp(-_STEP, _STEP).movedim(-1, 0)
+    ridge = _RIDGE * curve.diagonal(dim1=-2, dim2=-1).sum(-1).clamp_min(1e-300)  # units without weights stay
+    step = -torch.linalg.solve(curve + ridge[..., None, None] * torch.eye(free.shape[1], dtype=free.dtype), slope)
+    return (step.clamp(-_STEP, _STEP) @ free.mT).movedim(-1, 0)
 
 
 def _exponents(part: _Entries, spaces: Mapping[str, Space], logs: Mapping[str, Tensor]) -> Tensor:

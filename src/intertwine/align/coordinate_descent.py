@@ -52,11 +52,12 @@ def solve(task: Task) -> Found:
         fast: Use the assignment of the extra ``[fast]``.
         dtype: Precision of the cost matrices; that of the weights by default.
     """
-    options = {"restarts": 2, "sweeps": 200, "tolerance": 0.0, "fast": False, "dtype": None, **task.options}
-    refuse_unknown(task.options, options)
+    known = {"restarts": 2, "sweeps": 200, "tolerance": 0.0, "fast": False, "dtype": None}
+    refuse_unknown(task.options, known)
+    options = {**known, **task.options}
     if options["restarts"] < 1:
         raise ValueError(f"restarts must be positive. Got {options['restarts']}.")
-    stated = problem(task.a, task.b, task.sym, task.kinds, options["dtype"])
+    stated = problem(task, options["dtype"])
     generator = torch.Generator().manual_seed(task.seed)
     best: Descent | None = None
     reached = []

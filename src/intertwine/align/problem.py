@@ -12,18 +12,18 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..symmetry.action import moved, tensors_of
 from ..symmetry.blocks import Block, blocks, map_leaves
 from ..symmetry.element import parent_dims
-from ..symmetry.folding import fold
 from ..symmetry.spaces import Fixed, Leaf, Space
 from ..symmetry.transformation import Transformation, identity, with_parts
-from .balanced import balanced_coordinates
+from .balanced import balance
 
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
+    from .task import Task
 
 __all__ = ["Member", "Problem", "problem", "searched"]
 
@@ -95,33 +95,28 @@ class Problem:
         return ~self.to_a @ (full @ self.to_b)
 
 
-def problem(a: nn.Module, b: nn.Module, sym: Symmetry, kinds: Collection[str], dtype: torch.dtype | None = None) -> Problem:
-    """Bring two networks into balanced coordinates.
+def problem(task: Task, dtype: torch.dtype | None = None) -> Problem:
+    """Bring the two networks of a task into balanced coordinates.
 
-    Batch norms enter as the affine maps that they are in eval mode where scales are searched, and as they are stored
-    where they are not.
+    Batch norms enter as the affine maps that they are in eval mode where scales or bases are searched, and as they are
+    stored where they are not.
 
     Args:
-        a: The network to meet.
-        b: The network to move.
-        sym: The symmetry of both.
-        kinds: Kinds of elements that are searched.
+        task: The networks, their symmetry and the kinds of elements that are searched.
         dtype: Precision of the coordinates; that of the weights by default.
 
     Returns:
         The problem.
     """
-    states = [tensors_of(model) for model in (a, b)]
+    states = [tensors_of(model) for model in (task.a, task.b)]
+    sym, kinds = task.sym, task.kinds
     device = next((t.device for t in states[0].values()), torch.device("cpu"))
     if dtype is None:
-        widest = max((t.dtype for t in states[0].values() if t.is_floating_point()), key=lambda d: d.itemsize)
-        dtype = torch.float64 if widest == torch.float64 else torch.float32
+        double = any(t.dtype == torch.float64 for t in states[0].values())
+        dtype = torch.float64 if double else torch.float32
     if {"scale", "linear"} & set(kinds):
-        folded = [fold(sym, state) for state in states]
-        acting, wide = folded[0].sym, [f.state for f in folded]
-        scales, linear = "scale" in kinds, "linear" in kinds
-        to = [balanced_coordinates(acting, w, scales, linear) for w in wide]
-        wide = [{**w, **moved(acting, g, w)} for w, g in zip(wide, to)]
+        sides = [balance(model, sym, "scale" in kinds, "linear" in kinds) for model in (task.a, task.b)]
+        acting, wide, to = sides[0].sym, [side.state for side in sides], [side.to for side in sides]
     else:
         acting, to = sym, [identity(sym), identity(sym)]
         wide = [{n: t for n, t in state.items() if n in sym.layouts} for state in states]
