@@ -121,6 +121,17 @@ def test_top_paths_far_beyond_enumeration():
     assert 0 < found.share < 1
 
 
+@pytest.mark.parametrize("name", ["mlp, biases", "shortcut and concatenation", "residual conv, batch norm"])
+def test_top_paths_from_the_input_only(name):
+    model, x = gate_models.make(name), gate_models.inputs(name, 1)
+    every = iw.gates.paths(model, x)
+    found = top_paths(model, x, 9, output=0, biases=False)
+    sizes = every.contributions[0, every.source >= 0].abs().sort(descending=True).values
+    got = torch.tensor([abs(p.contribution) for p in found.paths], dtype=torch.float64)
+    torch.testing.assert_close(got, sizes[sizes > 0][:9], rtol=1e-10, atol=1e-14)
+    assert found.value == pytest.approx(float(every.outputs[0])) and not any(p.start for p in found.paths)
+
+
 def test_top_paths_print_and_come_back(tmp_path):
     model, x = gate_models.make("zero-padded GAP"), gate_models.inputs("zero-padded GAP", 1)
     found = top_paths(model, x, 8)

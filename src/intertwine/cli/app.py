@@ -10,6 +10,7 @@ from .barrier import barrier
 from .compare import compare
 from .demo import demo
 from .dissect import dissect
+from .gates import gates
 from .groups import groups
 from .merge import merge
 from .models import models
@@ -29,6 +30,7 @@ _COMMANDS = (
     merge,
     barrier,
     dissect,
+    gates,
     train,
     models,
     groups,

@@ -8,6 +8,7 @@ from .dgn import dgn
 from .dlgn import dlgn, dlgn_sf
 from .effective_map import EffectiveMap, EffectiveMaps, effective_maps
 from .ensemble_kernel import ensemble_kernel, ensemble_tangent_kernel
+from .examine import GateLayer, GateStudy, examine
 from .gated import GatedNetwork, gate_permutations
 from .kernel_regression import KernelRegression, kernel_regression
 from .match_gates import GateMatch, SpaceMatch, match_gates
@@ -38,6 +39,8 @@ __all__ = [
     # what gates look for and paths carry
     "ActiveSubnetwork", "EffectiveMap", "EffectiveMaps", "SharedGates", "TopPath", "TopPaths", "active_subnetwork",
     "effective_maps", "shared_gates", "top_paths",
+    # all of it in one call
+    "GateLayer", "GateStudy", "examine",
     # two networks by their gates
     "GateMatch", "SpaceMatch", "kernel_alignment", "match_gates", "npk_alignment",
 ]  # fmt: skip

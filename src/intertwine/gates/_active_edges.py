@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +49,10 @@ class ActiveEdges:
     program: ReluProgram
     steps: dict[int, tuple[Step, ...]]
     signal: Tensor
+
+    def from_input(self) -> "ActiveEdges":
+        """The same without the constant-1 node."""
+        return replace(self, steps={c: tuple(s for s in steps if s.ref is not None) for c, steps in self.steps.items()})
 
     def total(self, of: Callable[[Tensor], Tensor]) -> Tensor:
         """Sum over all paths to each output of the product of ``of(weight)`` over edges and source, ``(outputs,)``.

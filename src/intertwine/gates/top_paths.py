@@ -77,7 +77,7 @@ class TopPaths(Result):
     def __str__(self) -> str:
         head = (
             f"Output {self.output} = {self.value:.4g}, from {self.active:.3g} paths; these {len(self.paths)} carry "
-            f"{self.share:.2%} of all that is added and taken away:"
+            f"{100 * self.share:.2g} % of all that is added and taken away:"
         )
         return "\n".join([head, *(f"{p.contribution:+.4g}  {p}" for p in self.paths)])
 
@@ -115,7 +115,7 @@ class TopPaths(Result):
 
 
 def top_paths(
-    model: nn.Module, x: Tensor, k: int = 10, *, output: int | None = None, memory: float = 2**31
+    model: nn.Module, x: Tensor, k: int = 10, *, output: int | None = None, biases: bool = True, memory: float = 2**31
 ) -> TopPaths:
     """Find the ``k`` paths with the largest ``|phi(x, p) v(p)|`` for one input, exactly.
 
@@ -132,6 +132,7 @@ def top_paths(
         x: One input ``(1, C, *S)``.
         k: How many paths.
         output: Which output; the largest without.
+        biases: Whether paths that start at a bias (or a shift, or a constant) may be among them.
         memory: Bytes that the edges of the largest layer may take: input nodes times output nodes times 16.
 
     Returns:
@@ -158,11 +159,12 @@ def top_paths(
     output = int(values.argmax()) if output is None else output
     if len(shape) != 2 or not 0 <= output < shape[1]:
         raise ValueError(f"output must be one of the model's outputs (N, outputs). Got {output}, shape {tuple(shape)}.")
-    tables = _best(edges, k)
+    kept = edges if biases else edges.from_input()
+    tables = _best(kept, k)
     found = tables[edges.program.output.id]
     ranks = [r for r in range(k) if found.value[output, r] != 0]
     return TopPaths(
-        tuple(_trace(edges, tables, output, rank, tuple(x.shape[1:])) for rank in ranks),
+        tuple(_trace(kept, tables, output, rank, tuple(x.shape[1:])) for rank in ranks),
         output,
         float(values[output]),
         float(edges.total(torch.abs)[output]),

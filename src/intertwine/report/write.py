@@ -20,6 +20,7 @@ _PAGES = {
     "Barrier": ("intertwine.align:Barrier", "intertwine.report.barrier:barrier_page"),
     "Dissection": ("intertwine.dissection:Dissection", "intertwine.report.dissection:dissection_page"),
     "Symmetry": ("intertwine.symmetry:Symmetry", "intertwine.report.symmetry:symmetry_page"),
+    "GateStudy": ("intertwine.gates:GateStudy", "intertwine.report.gates:gates_page"),
     "Comparison": ("intertwine.similarity:Comparison", "intertwine.report.comparison:comparison_page"),
 }
 _PLAIN = "intertwine.report.plain:plain_page"

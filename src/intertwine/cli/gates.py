@@ -1,0 +1,288 @@
+"""``intertwine gates``: a ReLU network taken apart into gates and paths, and its gated versions trained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ._options import Data, Device, Json, Model, OutFolder, Seed, split_commas
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from ..gates import GatedNetwork, GateStudy
+    from ..lab.data import DataSplits
+    from ..lab.training import Recipe
+    from ._networks import Opened
+
+__all__ = ["gates"]
+
+_FRESH = "digits_cnn"
+# Name -> what it is in the paper's words, where its gates come from, what its value network is given.
+_VERSIONS = {
+    "dgn": ("DGN(x, x)", "learnt beside the weights", "x"),
+    "dgn-ones": ("DGN(x, 1)", "learnt beside the weights", "1"),
+    "dgn-fr": ("DGN-FR", "of a random network, fixed", "x"),
+    "dgn-fl": ("DGN-FL", "of the trained network, fixed", "x"),
+    "dlgn": ("DLGN(x, x)", "of a linear network", "x"),
+    "dlgn-ones": ("DLGN(x, 1)", "of a linear network", "1"),
+    "dlgn-sf": ("DLGN-SF(x, x)", "of one linear map each", "x"),
+    "dlgn-sf-ones": ("DLGN-SF(x, 1)", "of one linear map each", "1"),
+}
+_GATED_HELP = f"Gated versions to build and train, joined by commas: {', '.join(_VERSIONS)}; or none."
+
+
+def gates(
+    context: typer.Context,
+    a: Annotated[
+        Path | None, typer.Argument(metavar="[A]", help="Checkpoint of a ReLU network; without it one is trained.")
+    ] = None,
+    b: Annotated[Path | None, typer.Argument(metavar="[B]", help="A second one, to align with A by its gates.")] = None,
+    model: Model = None,
+    data: Data = None,
+    split: Annotated[str, typer.Option(help="Which split to look at: train, validation or test.")] = "test",
+    examples: Annotated[int, typer.Option(min=4, help="Examples of it for gate statistics, at most.")] = 500,
+    kernel_examples: Annotated[int, typer.Option(min=4, help="Examples of the kernels, evenly over classes.")] = 60,
+    gated: Annotated[list[str] | None, typer.Option(metavar="NAMES", help=_GATED_HELP)] = None,
+    epochs: Annotated[
+        int, typer.Option(min=0, help="Passes over the data for every network trained here; 0 only converts.")
+    ] = 6,
+    example: Annotated[int, typer.Option(min=0, help="The input whose paths are shown.")] = 0,
+    top: Annotated[int, typer.Option(min=1, help="How many of its paths.")] = 10,
+    seed: Seed = 0,
+    device: Device = "auto",
+    out: OutFolder = Path("gates"),
+    as_json: Json = False,
+) -> None:
+    """Take a ReLU network apart into gates and paths, and train its gated versions.
+
+    Says how units switch, which gates classes share, what the path and tangent kernels are, and which paths make one
+    input's output. Gated versions (DGN: gates from a second network; DLGN: from a linear one, whose features can be
+    looked at) are built from the network, trained with the same recipe and written as checkpoints. Without A a small
+    network is trained on digits first; that and its three default versions take about half a minute.
+
+    Beside results.json, results.parquet and report.html, kernels.safetensors holds all kernels.
+
+    Example:
+      intertwine gates
+      intertwine gates a.safetensors --data digits --gated dgn-fr,dgn-fl,dlgn-ones --epochs 20
+      intertwine gates a.safetensors b.safetensors --gated none
+      intertwine gates a.safetensors --gated dlgn --epochs 0 --out converted
+    """
+    import torch
+
+    from ..lab.training import choose_device
+
+    versions = _versions(gated)
+    where = choose_device(device)
+    threads = torch.get_num_threads()
+    if where.type == "cpu":
+        torch.set_num_threads(1)  # thousands of small operations only wait for other threads
+    try:
+        _run(context, a, b, model, data, split, examples, kernel_examples, versions, epochs, example, top, seed, where,
+             out, as_json)  # fmt: skip
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _run(
+    context: typer.Context, a: Path | None, b: Path | None, model: str | None, data: str | None, split: str,
+    examples: int, kernel_examples: int, versions: list[str], epochs: int, example: int, top: int, seed: int,
+    where: Any, out: Path, as_json: bool,
+) -> None:  # fmt: skip
+    from .. import gates as library
+    from ..lab.training import recipe_for
+    from ._networks import batches, check_run, data_facts, open_network, read_checkpoint, read_data
+    from ._results import prepare_folder
+
+    sides = [read_checkpoint(path) for path in (a, b) if path is not None]
+    spec, splits = read_data(data or ("digits" if not sides else None), *sides)
+    if not sides and not epochs:
+        raise ValueError("--epochs must be at least 1 where no checkpoint is given. Got 0, and nothing to convert.")
+    if len(splits.classes) < 2:
+        raise ValueError(f"--data must have classes. Got {splits.name}, which has {len(splits.classes)}.")
+    recipe = recipe_for(splits.shape).but(epochs=max(1, epochs))
+    prepare_folder(out)
+    networks = [open_network(side, model, splits) for side in sides] or [
+        _fresh(model, splits, recipe, seed, where, out)
+    ]
+    loader, notes = batches(splits, split, examples, 250, networks)
+    for network in networks:
+        check_run(network, loader, splits)
+    x, labels = _stacked(loader)
+    library.gate_patterns(networks[0].model, x[:1])  # what is no ReLU network is refused before anything is trained
+    if example >= len(x):
+        raise ValueError(f"--example must be below {len(x)}, the number of examples. Got {example}.")
+    built = {name: _built(name, networks[0].model, x[:1], seed) for name in versions}
+    accuracies = [_own_row(networks[0], splits, where)]
+    accuracies += [_trained(name, net, splits, recipe, epochs, seed, where, out) for name, net in built.items()]
+    study = library.examine(
+        networks[0].model.to(where), x.to(where), labels.to(where), splits.classes, kernel_examples=kernel_examples,
+        example=example, top=top, name=networks[0].name, progress=True,
+    )  # fmt: skip
+    settings: dict[str, Any] = {
+        **study.settings, "seed": seed, "accuracies": accuracies, "network": networks[0].facts,
+        "data": data_facts(spec, split, splits), "command": context.obj,
+    }  # fmt: skip
+    linear = next((name for name in built if name.startswith("dlgn")), None)
+    features = None
+    if linear is not None:
+        features = library.effective_maps(built[linear].cpu(), x[:1], positions="centre")
+        settings["feature network"] = _VERSIONS[linear][0]
+    if len(networks) > 1:
+        settings["other"] = _beside(networks[0], networks[1], x, study)
+    study = replace(study, features=features, settings=settings, notes=(*notes, *study.notes))
+    _present(study, out, as_json)
+
+
+def _versions(gated: list[str] | None) -> list[str]:
+    """Names of the gated versions.
+
+    Raises:
+        ValueError: If one is unknown.
+    """
+    names = split_commas(gated, "--gated") or ["dgn", "dlgn", "dlgn-ones"]
+    if names == ["none"]:
+        return []
+    unknown = [name for name in names if name not in _VERSIONS]
+    if unknown:
+        raise ValueError(f"--gated must be among {', '.join(_VERSIONS)}, or none. Got {', '.join(unknown)}.")
+    return list(dict.fromkeys(names))
+
+
+def _fresh(model: str | None, splits: DataSplits, recipe: Recipe, seed: int, where: Any, out: Path) -> Opened:
+    """A network that is trained here."""
+    from ..lab import training
+    from ._models import build_model, is_builtin
+    from ._networks import open_network, read_checkpoint
+    from ._show import tell
+
+    spec = model or _FRESH
+    tell(f"No checkpoint was given: training {spec} on {len(splits.train):,} examples of {splits.name}.")
+    network = spec if is_builtin(spec) else _seeded(lambda: build_model(spec), seed)
+    path = out / "network.safetensors"
+    training.train(network, splits, recipe, seed=seed, name=None if is_builtin(spec) else spec, out=path, device=where)
+    return replace(open_network(read_checkpoint(path), model, splits), name=spec)
+
+
+def _seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make()
+
+
+def _stacked(loader: Any) -> tuple[Tensor, Tensor]:
+    import torch
+
+    pairs = list(loader)
+    return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
+
+
+def _built(name: str, model: nn.Module, x: Tensor, seed: int) -> GatedNetwork:
+    """The gated version of that name."""
+    from .. import gates as library
+
+    input = "ones" if name.endswith("-ones") else "x"
+    if name.startswith("dlgn-sf"):
+        return library.dlgn_sf(model, x, input=input, seed=seed)
+    if name.startswith("dlgn"):
+        return library.dlgn(model, input=input, seed=seed)
+    if name in ("dgn-fr", "dgn-fl"):
+        return library.dgn(model, regime="fixed_random" if name == "dgn-fr" else "fixed_learnt", seed=seed)
+    return library.dgn(model, input=input, seed=seed)
+
+
+def _trained(
+    name: str, network: GatedNetwork, splits: DataSplits, recipe: Recipe, epochs: int, seed: int, where: Any, out: Path
+) -> dict[str, Any]:
+    """Train a gated version in place, or only write it; return its row of the table."""
+    from .._io import write_tensors
+    from ..lab import training
+    from ._show import tell
+
+    title, source, given = _VERSIONS[name]
+    path = out / f"{name}.safetensors"
+    row: dict[str, Any] = {"network": title, "gates": source, "value network is given": given}
+    row["parameters"] = sum(p.numel() for p in network.parameters())
+    if not epochs:
+        write_tensors(path, network.state_dict())
+        return {**row, "test accuracy": None, "epochs": 0}
+    tell(f"Training {title}: gates {source}, the value network is given {given}.")
+    # never resumed: an older run in this folder may have been of another network
+    run = training.train(network, splits, recipe, seed=seed, name=f"gated {name}", out=path, resume=False, device=where)
+    network.load_state_dict(run.model.state_dict())
+    return {**row, "test accuracy": run.card.metrics["test_accuracy"], "epochs": epochs}
+
+
+def _own_row(network: Opened, splits: DataSplits, where: Any) -> dict[str, Any]:
+    return {
+        "network": network.name, "gates": "its own", "value network is given": "x",
+        "test accuracy": _accuracy(network.model, splits, where), "epochs": network.facts.get("epoch"),
+        "parameters": sum(p.numel() for p in network.model.parameters()),
+    }  # fmt: skip
+
+
+def _accuracy(model: nn.Module, splits: DataSplits, where: Any) -> float:
+    from ..lab.data import Batches
+    from ..lab.training import accuracy
+
+    return accuracy(model.to(where), Batches(splits.test.to(where), splits.mean, splits.std))
+
+
+def _beside(a: Opened, b: Opened, x: Tensor, study: GateStudy) -> dict[str, Any]:
+    """How B's gates compare with A's."""
+    from .. import gates as library
+
+    count = int(study.settings["kernel examples"])
+    left, right = a.model.cpu(), b.model.cpu()
+    found: dict[str, Any] = {"name": b.name, "npk alignment": library.npk_alignment(left, right, x[:count])}
+    shapes = [{k: tuple(v.shape) for k, v in m.state_dict().items()} for m in (left, right)]
+    if shapes[0] == shapes[1]:
+        found |= library.match_gates(left, right, x).to_dict()
+    return found
+
+
+def _present(study: GateStudy, out: Path, as_json: bool) -> None:
+    from .._io import write_tensors
+    from ..report import write_page
+    from ..report.gates import headline
+    from ._show import print_json, print_table, tell
+
+    paths = {name: study.save(out / name) for name in ("results.json", "results.parquet")}
+    kernels = {"npk": study.npk, "ntk": study.ntk, "labels": study.labels}
+    kernels |= {f"base/{name}": kernel for name, kernel in study.base.items()}
+    paths["kernels.safetensors"] = write_tensors(out / "kernels.safetensors", kernels)
+    paths["report.html"] = write_page(study, out / "report.html")
+    frame = study.to_frame()
+    accuracies = study.settings["accuracies"]
+    other = study.settings.get("other")
+    if as_json:
+        print_json(
+            {
+                "kind": "GateStudy", "headline": headline(study), "layers": frame.to_dict("records"),
+                "accuracies": accuracies, "alignments": study.alignments,
+                "paths": study.paths and study.paths.to_dict(), "other": other, "notes": study.notes, "files": paths,
+            }
+        )  # fmt: skip
+        return
+    print_table(list(frame.columns), frame.astype(object).to_numpy().tolist(), "When units are on, layer by layer")
+    columns = ["network", "gates", "value network is given", "test accuracy", "parameters"]
+    told = lambda share: "not trained" if share is None else f"{share:.1%}"
+    rows = [[told(a[c]) if c == "test accuracy" else a[c] for c in columns] for a in accuracies]
+    print_table(columns, rows, "The network and its gated versions")
+    if other:
+        print(f"Path kernels of {study.model} and {other['name']}: alignment {other['npk alignment']:.3f}.")
+        for space in other.get("spaces", ()):
+            print(f"  {space['space']}: {space['agreement']:.1%} of gates agree (before {space['before']:.1%})")
+    if study.paths is not None:
+        print(study.paths)
+    print(headline(study))
+    for note in study.notes:
+        print(f"Note: {note}")
+    tell(f"wrote {', '.join(str(path) for path in paths.values())}")

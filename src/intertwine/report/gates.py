@@ -1,0 +1,302 @@
+"""The page of a network taken apart: what gates look for, who shares them, kernels, accuracies, one input's paths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from .blocks import Block, Details, Facts, Figure, Grid, Heading, Listing, Paragraph, Shot, Table, Tabs, Wall
+from .figures import bars, heatmap
+from .page import Page
+from .pictures import input_picture, is_image, signed_picture
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..gates import EffectiveMap, GateStudy
+
+__all__ = ["gates_page", "headline"]
+
+_UNITS = 24  # pictures of each layer
+_PLACED = ("command", "network", "data", "accuracies", "other", "feature network", "versions")
+
+
+def gates_page(study: GateStudy) -> Page:
+    """Lay out a study.
+
+    Test accuracies of gated versions are shown where ``study.settings`` holds them as ``accuracies`` (a list of
+    mappings with ``network`` and ``test accuracy``), a second network as ``other``, facts as ``network`` and ``data``
+    and the command line as ``command``.
+
+    Args:
+        study: The result of ``examine``.
+
+    Returns:
+        The page.
+    """
+    blocks: list[Block] = [
+        Paragraph(headline(study), "verdict"),
+        *(Paragraph(f"Note: {note}", "note") for note in study.notes),
+        *_features(study),
+        *_accuracies(study),
+        Heading("When units are on"),
+        _statistics_figure(study),
+        _statistics_table(study),
+        Heading("Kernels: which examples switch on the same paths"),
+        Paragraph(_KERNELS),
+        Grid([_kernel(study, study.npk, "Neural path kernel"), _kernel(study, study.ntk, "Neural tangent kernel")]),
+        Grid([_bases(study), _alignments(study)]),
+        Heading("Which gates classes share"),
+        Paragraph(_SHARED),
+        Tabs({n: [_shared(study, n)] for n in study.shared.layers[::-1]}, "Layer"),
+        Heading("One input, path by path"),
+        *_one_input(study),
+        *_other(study),
+        Heading("How this was made"),
+        *_provenance(study),
+    ]
+    units = sum(layer.units for layer in study.layers)
+    return Page(
+        f"Gates and paths of {study.model}",
+        blocks,
+        f"{len(study.layers)} layers of gates, {units:,} units, {study.examples:,} examples",
+    )
+
+
+_KERNELS = (
+    "Examples are in the order of their classes, so that squares along the diagonal are classes. The path kernel adds "
+    "up the paths that two examples both switch on, weighted by their inputs; it knows weights through gates alone. "
+    "The tangent kernel says how training on one example moves the output of another. A base kernel is one layer's "
+    "share. All are normalised to 1 on the diagonal."
+)
+_SHARED = (
+    "The share of units that are on for both of two examples, one of each class, relative to what each class shares "
+    "with itself: 1 means that a layer's gates do not tell the two classes apart."
+)
+
+
+def headline(study: GateStudy) -> str:
+    """The sentences to take away.
+
+    Args:
+        study: The result.
+
+    Returns:
+        Two or three sentences.
+    """
+    units = sum(layer.units for layer in study.layers)
+    on = sum(layer.on * layer.units for layer in study.layers) / units
+    frozen = sum(layer.never + layer.always for layer in study.layers)
+    text = f"An example switches on {on:.0%} of {units:,} units; {frozen:,} never switch over all examples."
+    aligned = study.alignments["path kernel"]
+    text += (
+        f" What the gates alone say (path kernel) agrees to {_number(aligned['tangent kernel'])} with how the network "
+        f"would learn (tangent kernel) and to {_number(aligned['labels'])} with the classes."
+    )
+    found = study.settings.get("accuracies") or []
+    trained = [a for a in found[1:] if a["test accuracy"] is not None]
+    if found and trained:
+        best = max(trained, key=lambda a: a["test accuracy"])
+        text += (
+            f" The network is right on {found[0]['test accuracy']:.1%} of test examples, its best gated version "
+            f"({best['network']}) on {best['test accuracy']:.1%}."
+        )
+    return text
+
+
+def _number(value: float) -> str:
+    return "an unknown degree" if value != value else f"{value:.2f}"
+
+
+def _features(study: GateStudy) -> list[Block]:
+    if study.features is None or not is_image(tuple(study.example.shape)):
+        return []
+    whose = study.settings.get("feature network", "a linear gating network")
+    text = (
+        f"In {whose} the gates come from a network without any nonlinearity, so that each unit compares the input with "
+        "one image and is on where they agree: red adds, blue takes away. The units with the largest images are shown, "
+        "of convolutions at the centre position."
+    )
+    tabs: dict[str, list[Block]] = {m.layer: [_wall(m)] for m in study.features.maps[::-1]}
+    return [Heading("What the gates look for"), Paragraph(text), Tabs(tabs, "Layer")]
+
+
+def _wall(one: EffectiveMap) -> Wall:
+    images = one.images
+    norms = images.flatten(1).norm(dim=1)
+    best = norms.argsort(descending=True)[:_UNITS].tolist()
+    groups = [best[i : i + 4] for i in range(0, len(best), 4)]
+    shots = [
+        Shot(
+            [signed_picture(images[u]) for u in group],
+            f"Units {', '.join(str(u) for u in group)}",
+            f"norms {', '.join(f'{float(norms[u]):.2f}' for u in group)}",
+        )
+        for group in groups
+    ]
+    return Wall(shots)
+
+
+def _accuracies(study: GateStudy) -> list[Block]:
+    found = study.settings.get("accuracies") or []
+    if not found:
+        return []
+    columns = ["network", "gates", "value network is given", "test accuracy", "epochs", "parameters"]
+    rows = [[a.get(c) if c != "test accuracy" else _percent(a[c]) for c in columns] for a in found]
+    known = [a for a in found if a["test accuracy"] is not None]
+    percent = [100 * a["test accuracy"] for a in known]
+    figure = bars(
+        [a["network"] for a in known],
+        {"test accuracy": percent},
+        title="Test accuracy, in per cent",
+        caption="The dual view's claim: gates decide, so that a constant input costs little. One seed each.",
+        y_title="per cent",
+    )
+    return [Heading("The network and its gated versions"), Table(columns, rows), figure]
+
+
+def _percent(share: float | None) -> str:
+    return "not trained" if share is None else f"{share:.2%}"
+
+
+def _statistics_figure(study: GateStudy) -> Figure:
+    names = [layer.name for layer in study.layers]
+    share = {
+        "on, on average": [layer.on for layer in study.layers],
+        "never on": [layer.never / layer.units for layer in study.layers],
+        "always on": [layer.always / layer.units for layer in study.layers],
+    }
+    caption = "Units that are always on are linear; units that are never on carry no path."
+    return bars(names, share, title="Share of units", caption=caption, y_title="share of units")
+
+
+def _statistics_table(study: GateStudy) -> Table:
+    frame = study.to_frame()
+    rows = [list(row) for row in frame.astype(object).to_numpy().tolist()]
+    return Table(list(frame.columns), rows, "~: centred alignment of two kernels, 1 for equal ones, 0 for chance.")
+
+
+def _kernel(study: GateStudy, kernel: Tensor, title: str) -> Figure:
+    names = [study.shared.classes[c] for c in study.labels.tolist()]
+    values = kernel.tolist()
+    off = [v for i, row in enumerate(values) for j, v in enumerate(row) if i != j and v == v]
+    low = min(off, default=0.0)
+    limits = (math.floor(10 * low) / 10, 1.0)
+    return heatmap(values, names, names, title=title, row_title="class", column_title="class", limits=limits)
+
+
+def _bases(study: GateStudy) -> Tabs:
+    """The base kernels, the deepest layer in front."""
+    names = list(study.base)[::-1]
+    return Tabs({n: [_kernel(study, study.base[n], f"Base kernel of {n}")] for n in names}, "Layer")
+
+
+def _alignments(study: GateStudy) -> Figure:
+    names = list(study.alignments)
+    values = [[float(study.alignments[a][b]) for b in names] for a in names]
+    low = min((v for row in values for v in row if v == v), default=0.0)
+    return heatmap(
+        values, names, names, title="How alike the kernels are", name="alignment", limits=(min(0.0, low), 1.0),
+        caption="Centred alignment, diagonals left out: 1 for equal kernels, 0 for chance. Labels: 1 within a class.",
+    )  # fmt: skip
+
+
+def _shared(study: GateStudy, layer: str) -> Figure:
+    values = study.shared.alignment(layer).tolist()
+    classes = list(study.shared.classes)
+    known = [v for row in values for v in row if v == v]
+    limits = (math.floor(10 * min(known, default=0.0)) / 10, max(1.0, *known))
+    return heatmap(
+        values, classes, classes, title=f"Gates of {layer} that two classes share", name="alignment",
+        row_title="class", column_title="class", limits=limits,
+    )  # fmt: skip
+
+
+def _one_input(study: GateStudy) -> list[Block]:
+    active = study.active
+    output = int(active.outputs.argmax()) if study.paths is None else study.paths.output
+    classes = study.shared.classes
+    named = classes[output] if len(classes) == len(active.outputs) else str(output)
+    text = (
+        f"This input switches on 10^{active.log_overlap / math.log(10):.1f} paths to each output (pairs of paths where "
+        f"layers share weights). With its gates held fixed the network is affine, so that output {named} is exactly "
+        "the sum of what every entry of the input adds, plus what biases add "
+        f"({float(active.offsets[output]):+.3f}, of {float(active.outputs[output]):.3f})."
+    )
+    blocks: list[Block] = [Paragraph(text)]
+    if is_image(tuple(study.example.shape)):
+        added = active.contributions(output, study.example)
+        shots = [
+            Shot([input_picture(study.example)], "The input", "as the network is given it"),
+            Shot([signed_picture(active.weights[output])], f"Its map to output {named}", "red adds, blue takes away"),
+            Shot([signed_picture(added)], "What each pixel adds", "the map times the input"),
+        ]
+        blocks.append(Wall(shots))
+    if study.paths is not None:
+        found = study.paths
+        text = (
+            f"{found.active:.3g} paths contribute to output {named}; these {len(found.paths)} are the largest that "
+            "start at the input and carry "
+            f"{100 * found.share:.2g} % of all that is added and taken away. Single paths cancel: read a pattern, not "
+            "a line."
+        )
+        rows = [[p.contribution, str(p)] for p in found.paths]
+        blocks += [Paragraph(text), Table(["contribution", "path"], rows, "[channel, row, column]", digits=5)]
+    return blocks
+
+
+def _other(study: GateStudy) -> list[Block]:
+    other = study.settings.get("other")
+    if not other:
+        return []
+    text = (
+        f"The path kernels of {study.model} and {other['name']} are aligned to {other['npk alignment']:.3f}: 1 would "
+        "be the same network up to symmetry."
+    )
+    blocks: list[Block] = [Heading(f"Beside {other['name']}"), Paragraph(text)]
+    if other.get("spaces"):
+        columns = ["space", "layers", "agreement", "before", "ambiguous"]
+        rows = [[s[c] if c != "layers" else ", ".join(s[c]) for c in columns] for s in other["spaces"]]
+        caption = "Units paired by when they are on: the share of gates that agree, after and before the pairing."
+        blocks.append(Table(columns, rows, caption))
+    return blocks
+
+
+def _provenance(study: GateStudy) -> list[Block]:
+    settings = study.settings
+    facts: dict[str, Any] = {k: str(v) for k, v in settings.items() if k not in _PLACED and v is not None}
+    facts |= settings.get("versions", {})
+    boxes = [Facts(facts, "Settings")]
+    boxes += [
+        Facts(settings[k], title) for k, title in (("network", "Network"), ("data", "Data")) if _is_map(settings, k)
+    ]
+    command = settings.get("command")
+    rates = [
+        Table(
+            ["unit", *study.shared.classes],
+            [[str(list(unit)), *column] for unit, column in _by_unit(study, layer)],
+            f"How often the units of {layer} that differ most between classes are on.",
+            digits=2,
+        )
+        for layer in study.shared.layers
+    ]
+    return [
+        Grid(boxes),
+        *([Listing(command)] if command else []),
+        Details("Units that tell classes apart", rates),
+    ]
+
+
+def _is_map(settings: Mapping[str, Any], key: str) -> bool:
+    return isinstance(settings.get(key), Mapping)
+
+
+def _by_unit(study: GateStudy, layer: str, most: int = 15) -> list[tuple[tuple[int, ...], list[float]]]:
+    import torch
+
+    rates = study.shared.rates[study.shared.layers.index(layer)]
+    spread = (rates.amax(0) - rates.amin(0)).flatten()
+    best = spread.topk(min(most, len(spread))).indices
+    units = torch.stack(torch.unravel_index(best, rates.shape[1:]), 1).tolist()
+    return [(tuple(unit), rates[(slice(None), *unit)].tolist()) for unit in units]

@@ -1,0 +1,122 @@
+"""``intertwine gates``: from nothing, from checkpoints, conversion, JSON, and bad input."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import intertwine as iw
+from intertwine.cli.gates import _VERSIONS
+from intertwine.gates import GateStudy
+from intertwine.lab import data, networks, training
+
+SPEC = "mlp:widths=8-8"
+SMALL = ["--examples", "80", "--kernel-examples", "20"]
+FILES = {"results.json", "results.parquet", "report.html", "kernels.safetensors"}
+
+
+def save(path, seed=0):
+    torch.manual_seed(seed)
+    model, digits = networks.build(SPEC), data.load("digits")
+    facts = {"mean": digits.mean, "std": digits.std, "classes": digits.classes, "shape": digits.shape, "metrics": {}}
+    training.save_checkpoint(path, model, training.Card(architecture=SPEC, data="digits", seed=seed, **facts))
+    return path
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    return save(tmp_path / "a.safetensors")
+
+
+def test_trains_converts_and_writes_a_page_from_nothing(run, tmp_path):
+    ran = run("gates", "--model", "mlp:widths=8-8", "--epochs", 1, "--gated", "dgn,dlgn-ones", *SMALL)
+    assert ran.code == 0, ran.err
+    assert "DLGN(x, 1)" in ran.out and "relu2" in ran.out and "paths; these 10 carry" in ran.out
+    assert "No checkpoint was given: training mlp" in ran.err
+    found = GateStudy.load(tmp_path / "gates" / "results.json")
+    assert [a["network"] for a in found.settings["accuracies"]] == ["mlp:widths=8-8", "DGN(x, x)", "DLGN(x, 1)"]
+    assert all(0 <= a["test accuracy"] <= 1 for a in found.settings["accuracies"])
+    assert FILES.issubset(f.name for f in (tmp_path / "gates").iterdir())
+    page = (tmp_path / "gates" / "report.html").read_text()
+    assert "What the gates look for" in page and "data:image/jpeg" in page and "DLGN(x, 1)" in page
+    weights = load_file(tmp_path / "gates" / "dlgn-ones.safetensors")
+    again = iw.gates.dlgn(networks.build("mlp:widths=8-8"), input="ones")
+    again.load_state_dict(weights)  # the checkpoint is that of the documented call
+    maps = iw.gates.effective_maps(again, torch.zeros(1, 1, 8, 8), positions="centre")
+    torch.testing.assert_close(maps["relu1"].weights, found.features["relu1"].weights)
+
+
+def test_every_version_can_be_converted(run, checkpoint, tmp_path):
+    words = ["gates", checkpoint, "--gated", ",".join(_VERSIONS), "--epochs", 0, "--json", *SMALL]
+    ran = run(*words)
+    assert ran.code == 0, ran.err
+    said = json.loads(ran.out)
+    assert said["kind"] == "GateStudy" and "trained" not in ran.err
+    assert [a["test accuracy"] is None for a in said["accuracies"]] == [False] + [True] * len(_VERSIONS)
+    assert {f"{name}.safetensors" for name in _VERSIONS} <= {f.name for f in (tmp_path / "gates").iterdir()}
+    learnt = load_file(tmp_path / "gates" / "dgn-fl.safetensors")
+    own = load_file(checkpoint)
+    assert all(torch.equal(learnt[f"gating.network.{name}"], t) for name, t in own.items())
+
+
+def test_kernels_are_those_of_the_library(run, checkpoint, tmp_path):
+    assert run("gates", checkpoint, "--gated", "none", *SMALL).code == 0
+    found = GateStudy.load(tmp_path / "gates" / "results.json")
+    kernels = load_file(tmp_path / "gates" / "kernels.safetensors")
+    torch.testing.assert_close(kernels["npk"], found.npk)
+    assert set(kernels) == {"npk", "ntk", "labels", "base/relu1", "base/relu2"}
+    assert kernels["npk"].shape == (20, 20) and torch.bincount(kernels["labels"]).tolist() == [2] * 10
+
+
+def test_a_second_network_is_aligned(run, checkpoint, tmp_path):
+    a = networks.build("mlp:widths=8-8")
+    a.load_state_dict(load_file(checkpoint))
+    symmetry = iw.symmetries(a, torch.zeros(2, 1, 8, 8))
+    twin = symmetry.act(symmetry.random(seed=3), a)
+    b = save(tmp_path / "b.safetensors")
+    save_file({k: v.contiguous() for k, v in twin.state_dict().items()}, b)
+    ran = run("gates", checkpoint, b, "--gated", "none", *SMALL)
+    assert ran.code == 0, ran.err
+    assert "alignment 1.000" in ran.out and "100.0% of gates agree" in ran.out
+    assert "Beside b.safetensors" in (tmp_path / "gates" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--gated", "dgn,lgn"], "--gated must be among dgn, dgn-ones"),
+        (["--epochs", "0"], "--epochs must be at least 1 where no checkpoint is given"),
+        (["missing.safetensors"], "checkpoint must be an existing file"),
+    ],
+)
+def test_bad_usage_is_said_at_once(run, words, message):
+    ran = run("gates", *words)
+    assert ran.code == 2 and message in ran.error
+
+
+def test_an_example_beyond_the_data(run, checkpoint):
+    ran = run("gates", checkpoint, "--gated", "none", "--example", 80, *SMALL)
+    assert ran.code == 2 and "--example must be below 80" in ran.error
+
+
+def test_a_network_that_is_no_relu_network_is_refused_before_training(run, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\n"
+        "def make(act='GELU'):\n"
+        "    acts = [getattr(nn, act)()] if act else []\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), *acts, nn.Linear(8, 10))\n"
+    )
+    for act, message in (("GELU", "ReLUs, leaky ReLUs"), ("", "model must have ReLUs")):
+        weights = tmp_path / "w.safetensors"
+        acts = [nn.GELU()] if act else []
+        save_file(nn.Sequential(nn.Flatten(), nn.Linear(64, 8), *acts, nn.Linear(8, 10)).state_dict(), weights)
+        ran = run("gates", weights, "--model", f"mine.py:make:act={act}", "--data", "digits", *SMALL)
+        assert ran.code == 2 and message in ran.error, ran.err
+        assert "Training" not in ran.err
+
+
+def test_help_teaches(run):
+    ran = run("gates", "--help")
+    assert ran.code == 0 and "Example:" in ran.out and "dlgn-sf-ones" in ran.out
