@@ -112,11 +112,16 @@ class MomentSums:
         """The moments so far.
 
         Raises:
-            ValueError: If nothing was added.
+            ValueError: If nothing was added, or a feature was NaN or infinite.
         """
         if not self._count:
             raise ValueError("moments must be of at least one batch. Got none.")
         xx, xy, yy, sum_x, sum_y = self._sums
+        for side, square in (("A", xx), ("B", yy)):
+            if not bool(torch.isfinite(square).all()):
+                raise ValueError(
+                    f"features must be finite. Got NaN or infinite ones of {side}. Check inputs and weights."
+                )
         return Moments(xx, xy, yy, sum_x, sum_y, self._count)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -153,7 +153,8 @@ class Stitched(nn.Module):
         Returns:
             From what ``trunk`` returned to what ``tail`` reads.
         """
-        layer, skip_layers = self.layer.fixed(), [one.fixed() for one in self.skip_layers]
+        layer = self.layer.fixed()
+        skip_layers = [one.fixed() for one in cast("list[StitchingLayer]", list(self.skip_layers))]
 
         def mapped(crossing: Sequence[Tensor]) -> tuple[Tensor, ...]:
             tap, *others = crossing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -12,9 +12,11 @@ from torch import Tensor, nn
 
 from ..groups import Group, PositiveMonomial
 from ._batches import check_loader, first_batch, labels_of
+from .alpha import choose_alpha
 from .closed_form import group_procrustes
 from .drift import drift
 from .layer import StitchingLayer
+from .layers.birkhoff import Birkhoff
 from .layers.families import family_of, takes
 from .layers.lasso import sparsity
 from .moments import Moments, stream_moments
@@ -80,7 +82,8 @@ def stitch(
         recalibration: Whether the tail's batch-norm statistics are found anew before evaluation, for every family.
         bias: Whether layers have a bias; the paper's do not.
         seeds: Of starts and training order; one stitched network for each (trained ones only).
-        options: Settings of families, such as ``{"alpha": 0.01, "tau": 0.1}``; each family takes its own.
+        options: Settings of families, such as ``{"alpha": 0.01, "tau": 0.1}``; each family takes its own. ``{"alpha":
+            "cv"}`` chooses alpha by cross-validation on a part of ``loader`` (v2 D.5).
         names: What the models are called in results and intervals.
         state: File that keeps interrupted training; see ``train_layers``.
         progress: Whether to show progress.
@@ -108,16 +111,18 @@ def stitch(
     """  # noqa: DOC502 - the helpers raise
     check_loader(loader)
     check_loader(loader if eval_loader is None else eval_loader, "eval_loader")
-    plan = _Plan.of(at, family, method, seeds, recipe, start)
+    plan, given = _Plan.of(at, family, method, seeds, recipe, start), dict(options or {})
     batch = first_batch(loader)
     labels_of(batch)
     pair = Pair(a, b, batch)
     cuts = [pair.cut(one, skip) for one in plan.at]
-    runs = _prepare(plan, cuts, tail_norm, bias, dict(options or {}))
+    runs = _prepare(plan, cuts, tail_norm, bias, given)
     moments = stream_moments(pair, cuts, loader, progress=progress)
     for run in runs:
         if run.method == "direct" or start == "direct":
             run.start_from(moments[run.place])
+    if given.get("alpha") == "cv":
+        _choose_alphas(runs, plan, moments, loader, tail_norm, given, progress)
     _train(runs, plan, loader, state, progress)
     networks = [run.network for run in runs]
     if recalibration:
@@ -128,7 +133,7 @@ def stitch(
     notes = () if eval_loader is not None else ("measured on the training data: no eval_loader was given",)
     settings = {
         "recipe": asdict(plan.recipe), "start": start, "tail_norm": tail_norm, "recalibration": recalibration,
-        "bias": bias, "options": dict(options or {}),
+        "bias": bias, "options": given,
     }  # fmt: skip
     results = [
         _result(run, found, i, moments[run.place][0], seen[run.place][0], names, settings, notes)
@@ -180,7 +185,7 @@ class _Run:
 
     cut: Cut
     place: int
-    family: str
+    asked: Family
     method: Method
     seed: int
     network: Stitched
@@ -205,7 +210,7 @@ def _prepare(
     runs = []
     for place, cut in enumerate(cuts):
         for family in plan.families:
-            own = {key: value for key, value in options.items() if takes(family, key)}
+            own = {key: value for key, value in options.items() if takes(family, key) and value != "cv"}
             for method in plan.methods:
                 for seed in plan.seeds if method == "task_loss" else plan.seeds[:1]:
                     layers = [
@@ -219,8 +224,34 @@ def _prepare(
                     tensor = next(cut.tail.buffers())
                     layers = [layer.to(tensor.device) for layer in layers]
                     network = cut.stitch(layers[0], layers[1:], tail_norm)
-                    runs.append(_Run(cut, place, layers[0].family or str(family), method, seed, network))
+                    runs.append(_Run(cut, place, family, method, seed, network))
     return runs
+
+
+def _choose_alphas(
+    runs: Sequence[_Run],
+    plan: _Plan,
+    moments: Sequence[Sequence[Moments]],
+    loader: Iterable[Any],
+    tail_norm: Literal["eval", "train"],
+    options: Mapping[str, Any],
+    progress: bool,
+) -> None:
+    """Cross-validate alpha once for every layer and family, and give it to all seeds."""
+    chosen: dict[tuple[int, Family], float] = {}
+    for run in (run for run in runs if run.method == "task_loss" and takes(run.asked, "alpha")):
+        key = run.place, run.asked
+        if key not in chosen:
+            own = {name: value for name, value in options.items() if takes(run.asked, name) and name != "alpha"}
+            recipe = replace(plan.recipe, epochs=min(plan.recipe.epochs, 5), head_start=0)
+            start = moments[run.place][0] if plan.start == "direct" else None
+            chosen[key] = choose_alpha(
+                run.cut, run.asked, loader, recipe=recipe, moments=start, tail_norm=tail_norm, progress=progress, **own
+            ).alpha
+        for layer in run.layers:
+            for part in layer.modules():
+                if isinstance(part, Birkhoff):
+                    part.alpha = chosen[key]
 
 
 def _train(runs: Sequence[_Run], plan: _Plan, loader: Iterable[Any], state: str | Path | None, progress: bool) -> None:
@@ -257,7 +288,8 @@ def _result(
         notes = (*notes, f"the loss was no longer finite at step {stopped}; the map is the last good one")
     pairing = pairing_of(matrix)
     return Stitching(
-        layer_a=run.cut.at[0], layer_b=run.cut.at[1], family=run.family, method=run.method, seed=run.seed,
+        layer_a=run.cut.at[0], layer_b=run.cut.at[1], family=layer.family or repr(run.asked),
+        method=run.method, seed=run.seed,
         accuracy=found.accuracies[i], accuracy_a=found.accuracy_a, accuracy_b=found.accuracy_b, error=found.errors[i],
         examples=found.examples, inside_block=run.cut.inside_block, skip=run.cut.skip, c_in=layer.c_in,
         c_out=layer.c_out, parameters=layer.parameters_count, dim=layer.dim, log_components=layer.log_components,

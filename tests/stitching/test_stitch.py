@@ -1,0 +1,193 @@
+"""`stitch` from models to results: families, methods, seeds, skips; what it refuses; results that survive a file."""
+
+import math
+
+import pytest
+import torch
+from stitching_models import KINDS, fingerprint, make
+
+import intertwine as iw
+from intertwine.groups import Orthogonal
+from intertwine.stitching import RECIPES, Recipe, Stitching, StitchingStudy, stitch
+
+SHORT = Recipe(epochs=2, head_start=1, learning_rate=1e-2)
+
+
+def data(kind="cnn", n=120, seed=3, batch=32):
+    """Batches with three classes that networks of random weights disagree on."""
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, *KINDS[kind][1], dtype=torch.float64, generator=g)
+    return list(zip(x.split(batch), torch.randint(0, 3, (n,), generator=g).split(batch)))
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return make("cnn", 0)[0], make("cnn", 5)[0]
+
+
+def test_one_layer_and_family_is_a_stitching_and_lists_are_a_study(pair):
+    one = stitch(*pair, "2", "g_relu", loader=data(), eval_loader=data(seed=4), recipe=SHORT)
+    assert isinstance(one, Stitching) and one.model is not None and one.layer is one.model.layer
+    assert (one.examples, len(one.history), one.dim, one.parameters, one.alpha) == (120, 2, 4, 20, 0.1)
+    assert one.penalty == (one.accuracy_a + one.accuracy_b) / 2 - one.accuracy
+    assert one.log_count(2**-10, 1.0) == pytest.approx(math.lgamma(5) + 4 * math.log(2**11))
+    many = stitch(*pair, ["2", "5"], ["g_relu", "rank-1"], loader=data(), method=["direct", "task_loss"], seeds=[0, 1],
+                  recipe=SHORT)  # fmt: skip
+    assert isinstance(many, StitchingStudy)
+    assert len(many.stitchings) == 2 * 2 * (1 + 2)  # closed forms do not depend on the seed
+    assert (many.layers, many.families, many.methods) == (("2", "5"), ("g_relu", "rank-1"), ("direct", "task_loss"))
+    assert len(many.to_frame()) == 12 and len(many.summary()) == 8
+    assert "measured on the training data" in repr(many.stitchings[0]) and "penalty" in repr(many)
+
+
+def test_models_loaders_and_random_numbers_are_left_alone(pair):
+    before, random = tuple(map(fingerprint, pair)), torch.get_rng_state()
+    stitch(*pair, "2", ["softsort", "gumbel_sinkhorn"], loader=data(), recipe=SHORT, tail_norm="train")
+    assert tuple(map(fingerprint, pair)) == before
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_the_same_seed_gives_the_same_result_and_other_families_do_not_matter(pair):
+    alone = stitch(*pair, "2", "g_relu", loader=data(), recipe=SHORT, start="random", seeds=3)
+    among = stitch(*pair, "2", ["full", "g_relu"], loader=data(), recipe=SHORT, start="random", seeds=[3])
+    assert torch.equal(alone.matrix, among.stitchings[1].matrix)
+    other = stitch(*pair, "2", "g_relu", loader=data(), recipe=SHORT, start="random", seeds=4)
+    assert not torch.equal(alone.matrix, other.matrix)
+
+
+def test_direct_matching_is_the_closed_form_and_training_starts_there(pair):
+    direct = stitch(*pair, "2", "full", loader=data(), method="direct")
+    assert direct.history == ()
+    still = stitch(*pair, "2", "full", loader=data(), recipe=Recipe(epochs=0))
+    assert torch.equal(direct.matrix, still.matrix)
+    assert stitch(*pair, "2", "full", loader=data(), recipe=SHORT).history[-1]["loss"] < math.inf
+    assert direct.drift.residual < stitch(*pair, "2", "identity", loader=data(), method="direct").drift.residual
+
+
+def test_any_group_is_a_family(pair):
+    found = stitch(*pair, "2", Orthogonal(4), loader=data(), method="direct")
+    assert found.family and found.dim == 6
+    torch.testing.assert_close(found.matrix @ found.matrix.T, torch.eye(4, dtype=found.matrix.dtype))
+
+
+def test_recalibration_can_be_left_out_and_is_for_every_family(pair):
+    with_it, without = (
+        stitch(*pair, "2", ["full", "rank-1"], loader=data(), method="direct", recalibration=wanted)
+        for wanted in (True, False)
+    )
+    for one, other in zip(with_it.stitchings, without.stitchings):
+        changed = [k for k in one.statistics if not torch.equal(one.statistics[k], other.statistics[k])]
+        assert len(changed) == 3
+
+
+def test_alpha_by_cross_validation_sees_training_data_only(pair):
+    found = stitch(*pair, "2", "g_relu", loader=data(), recipe=SHORT, options={"alpha": "cv"})
+    assert found.alpha in (1e-3, 1e-2, 1e-1, 1.0, 10.0)
+    assert stitch(*pair, "2", "g_relu", loader=data(), recipe=SHORT, options={"alpha": 0.7}).alpha == 0.7
+
+
+def test_starred_layers_and_skips():
+    a, b = make("residual", 0)[0], make("residual", 5)[0]
+    found = stitch(a, b, ["relu.0", "relu.1"], "full", loader=data("residual"), method="direct", skip="mapped")
+    assert found.layers == ("relu.0", "relu.1*")
+    assert len(found.stitchings[1].model.skip_layers) == 1
+    assert "* inside a residual block" in repr(found)
+    with pytest.raises(ValueError, match=r"none of skip connections. Got skip=mapped"):
+        found.stitchings[1].rebuild(a, b, data("residual")[0])
+
+
+def test_different_networks_are_stitched_at_different_layers(pair):
+    found = stitch(pair[0], make("projected")[0], ("5", "relu1"), ["rank-2", "g_relu"], loader=data(), method="direct")
+    assert found.layers == ("5 -> relu1",)
+    assert [s.matrix.shape for s in found.stitchings] == [(4, 8), (4, 8)]
+    assert found.stitchings[1].pairing["index"] != [0, 1, 2, 3]
+
+
+def test_agreement_is_with_the_closed_form_match(pair):
+    model, sym = pair[0], iw.symmetries(pair[0], data()[0][0])
+    twin = sym.act(sym.random(seed=1), model)
+    same = stitch(model, twin, "2", ["g_relu", "softsort", "full", "identity"], loader=data(), method="direct")
+    assert [s.agreement for s in same.stitchings] == [1.0, 1.0, None, None]
+
+
+# --- results ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_saved_stitching_is_rebuilt_with_its_statistics(pair, tmp_path):
+    found = stitch(*pair, "2", "full", loader=data(), recipe=SHORT, options=None, bias=True)
+    again = Stitching.load(found.save(tmp_path / "s.json"))
+    assert again.to_dict() == found.to_dict() and repr(again) == repr(found)
+    net, x = again.rebuild(*pair, data()[0]), data()[0][0]
+    torch.testing.assert_close(net(x), found.model.eval()(x))
+    (tmp_path / "s.safetensors").unlink()
+    bare = Stitching.load(tmp_path / "s.json")
+    assert bare.matrix is None and bare.layer is None
+    with pytest.raises(ValueError, match="must hold its map to be rebuilt"):
+        bare.rebuild(*pair, data()[0])
+
+
+def test_a_study_survives_a_file_and_pairs_are_joined(pair, tmp_path):
+    nets = [*pair, make("cnn", 9)[0]]
+    parts = [
+        stitch(nets[i], nets[j], ["2"], ["g_relu"], loader=data(), method="direct", names=(f"net {i}", f"net {j}"))
+        for i in range(3)
+        for j in range(3)
+        if i != j
+    ]
+    study = StitchingStudy.join(parts, {"data": "random"})
+    row = study.summary().iloc[0]
+    assert (row["models"], row["runs"], row["over"]) == (3, 6, "models")
+    assert row["low"] <= row["penalty"] <= row["high"]
+    again = StitchingStudy.load(study.save(tmp_path / "study.json"))
+    assert again.to_dict() == study.to_dict()
+    assert torch.equal(again.stitchings[3].matrix, study.stitchings[3].matrix)
+    assert study.save(tmp_path / "study.parquet").is_file()
+    assert len(study.select(layer="2*", family="g_relu").stitchings) == 6
+    assert study.select(method="task_loss").stitchings == ()
+
+
+def test_intervals_say_what_they_resample(pair):
+    one = stitch(*pair, "2", ["full"], loader=data(), method="direct")
+    assert one.summary()["over"].tolist() == ["examples"]
+    low, high = one.stitchings[0].interval()
+    assert low <= one.stitchings[0].penalty <= high
+    seeds = stitch(*pair, "2", "softsort", loader=data(), recipe=SHORT, start="random", seeds=[0, 1, 2])
+    row = seeds.summary().iloc[0]
+    assert row["over"] == "runs (range)" and row["low"] == min(s.penalty for s in seeds.stitchings)
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"at": "nowhere"}, "layers must be names of modules that run"),
+        ({"at": []}, "at must hold at least one"),
+        ({"family": "rank-9"}, "rank"),
+        ({"family": "magic"}, "family must be one of"),
+        ({"method": "guess"}, 'method must be "task_loss" or "direct"'),
+        ({"start": "warm"}, 'start must be "direct" or "random"'),
+        ({"recipe": "v3"}, "recipe must be one of v1, v2, or a Recipe"),
+        ({"options": {"temperature": 2}}, "options must be settings of the families"),
+        ({"skip": "c"}, 'skip must be "a", "mapped" or "b"'),
+        ({"loader": [torch.zeros(3, 3, 8, 8, dtype=torch.float64)]}, r"batches must be \(inputs, labels"),
+        ({"at": ("2", "7")}, "features of A must be laid out like B's"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_bad_input_is_refused_before_any_work(pair, change, message):
+    arguments = {"at": "2", "family": "g_relu", "loader": data(), "recipe": RECIPES["v2"], **change}
+    with pytest.raises(ValueError, match=message):
+        stitch(*pair, **arguments)
+
+
+def test_loaders_must_be_readable_again(pair):
+    with pytest.raises(TypeError, match="eval_loader must be readable several times"):
+        stitch(*pair, "2", loader=data(), eval_loader=iter(data()))
+
+
+def test_features_that_are_not_finite_are_refused(pair):
+    x, labels = data()[0]
+    with pytest.raises(ValueError, match=r"features must be finite. Got NaN or infinite ones of A"):
+        stitch(*pair, "2", loader=[(x, labels), (x * torch.nan, labels)])
