@@ -16,6 +16,7 @@ from .merge import merge
 from .models import models
 from .report import report
 from .same import same
+from .stitch import stitch
 from .symmetries import symmetries
 from .train import train
 
@@ -29,6 +30,7 @@ _COMMANDS = (
     align,
     merge,
     barrier,
+    stitch,
     dissect,
     gates,
     train,
