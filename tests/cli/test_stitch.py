@@ -1,0 +1,144 @@
+"""``intertwine stitch``: two networks and three, layers by name, pattern and default, JSON, resuming, bad input."""
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+
+import intertwine as iw
+from intertwine.lab import data, networks, training
+from intertwine.stitching import StitchingStudy
+
+QUICK = ["--epochs", "1", "--examples", "64"]
+SMALL = "digits_cnn:width=4"
+
+
+def write(path, model, spec=SMALL):
+    digits = data.load("digits")
+    facts = {"mean": digits.mean, "std": digits.std, "classes": digits.classes, "shape": digits.shape}
+    training.save_checkpoint(path, model, training.Card(architecture=spec, data="digits", seed=0, **facts))
+    return path
+
+
+@pytest.fixture(scope="module")
+def nets(tmp_path_factory):
+    """A short-trained CNN, its planted G_ReLU copy, an independent one, and an MLP."""
+    folder = tmp_path_factory.mktemp("nets")
+    recipe = replace(training.RECIPES["digits"], epochs=4)
+    a, b = (training.train(SMALL, recipe=recipe, seed=seed, progress=False).model for seed in (0, 1))
+    symmetry = iw.symmetries(a, torch.randn(2, 1, 8, 8))
+    twin = symmetry.act(symmetry.random(seed=3), a)
+    torch.manual_seed(0)
+    mlp = networks.build("mlp:widths=8-8")
+    return [
+        write(folder / f"{name}.safetensors", model, spec)
+        for name, model, spec in (
+            ("a", a, SMALL),
+            ("twin", twin, SMALL),
+            ("b", b, SMALL),
+            ("mlp", mlp, "mlp:widths=8-8"),
+        )
+    ]
+
+
+def test_two_networks_all_activations(run, nets, tmp_path):
+    ran = run("stitch", nets[0], nets[2], "--families", "g_relu,full,rank-1", *QUICK)
+    assert ran.code == 0, ran.err
+    assert "penalty" in ran.out
+    assert "relu1" in ran.out
+    study = StitchingStudy.load(tmp_path / "stitching" / "results.json")
+    assert study.layers == ("relu1", "relu2", "relu3")
+    assert study.families == ("g_relu", "full", "rank-1")
+    assert study.settings["recipe"]["head_start"] == 0
+    assert study.settings["data"]["name"] == "digits"
+    assert "<html" in (tmp_path / "stitching" / "report.html").read_text()
+    assert (tmp_path / "stitching" / "results.parquet").is_file()
+    assert not list((tmp_path / "stitching").glob("*.pt"))  # nothing to resume is left behind
+
+
+def test_a_planted_copy_costs_nothing_by_direct_matching(run, nets):
+    """Theorem 4.2."""
+    words = ["stitch", *nets[:2], "--families", "g_relu,identity", "--method", "direct", "--no-recalibrate", "--json"]
+    ran = run(*words)
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)
+    assert found["kind"] == "StitchingStudy"
+    penalties = {(s["layer_a"], s["family"]): s["penalty"] for s in found["stitchings"]}
+    assert [penalties[layer, "g_relu"] for layer in ("relu1", "relu2", "relu3")] == [0, 0, 0]
+    assert max(penalties[layer, "identity"] for layer in ("relu1", "relu2", "relu3")) > 0.2
+
+
+def test_three_networks_every_ordered_pair(run, nets, tmp_path):
+    words = ["stitch", *nets[:3], "--at", "relu3", "--families", "full", "--method", "direct", "--examples", "100"]
+    ran = run(*words, "--out", "zoo")
+    assert ran.code == 0, ran.err
+    study = StitchingStudy.load(tmp_path / "zoo" / "results.json")
+    assert len(study.pairs) == 6
+    assert set(study.summary()["over"]) == {"models"}
+
+
+def test_other_architectures_and_layers_by_pattern(run, nets):
+    words = ["stitch", nets[2], nets[3], "--at", "flatt*", "--at-b", "relu1", "--families", "full,g_relu", "--json"]
+    ran = run(*words, *QUICK, "--method", "direct,task_loss", "--alpha", "0.01")
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)["stitchings"]
+    assert {(s["layer_a"], s["layer_b"], s["c_in"], s["c_out"]) for s in found} == {("flatten", "relu1", 16, 8)}
+    assert len(found) == 4
+    assert {s["alpha"] for s in found if s["family"] == "g_relu"} == {0.01}
+
+
+def test_random_start_seeds_augmentation_and_cross_validation(run, nets):
+    words = ["stitch", nets[0], nets[2], "--at", "relu2", "--families", "g_relu", "--json", *QUICK]
+    ran = run(*words, "--start", "random", "--seeds", "2", "--translate", "1", "--recipe", "v2", "--alpha", "cv")
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)
+    assert [s["seed"] for s in found["stitchings"]] == [0, 1]
+    assert all(s["agreement"] is not None for s in found["stitchings"])  # the share that was recovered
+    assert found["settings"]["augmentation"] == {"translate": 1, "flip": False}
+    assert found["settings"]["recipe"]["momentum"] == 0
+
+
+def test_a_stopped_run_goes_on(run, nets, tmp_path, monkeypatch):
+    """Killed while pages are written: the same command trains nothing again."""
+    from intertwine.stitching import training
+
+    words = ["stitch", nets[0], nets[2], "--at", "relu3", "--families", "full", *QUICK]
+    with monkeypatch.context() as patched:
+        patched.setattr(StitchingStudy, "to_html", lambda *_: os.replace("nowhere", "here"))
+        assert run(*words).code != 0
+    assert list((tmp_path / "stitching").glob("*.pt"))
+    with monkeypatch.context() as patched:
+        patched.setattr(training._Run, "update", lambda *_: pytest.fail("trained again"))
+        ran = run(*words)
+    assert ran.code == 0, ran.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--families", "g_rule"], "family must be one of"),
+        (["--families", "full", "--at", "relu9"], "Close names: 'relu"),
+        (["--families", "rank-99", "--at", "relu1"], "rank must be from 1 to 4"),
+        (["--method", "guess"], "method must be"),
+        (["--skip", "c"], "skip must be"),
+        (["--start", "cold"], "start must be"),
+        (["--recipe", "v3"], "--recipe must be one of v1, v2"),
+        (["--split", "train"], "--split must be test or validation"),
+        (["--alpha", "much"], "--alpha must be a number or cv"),
+        (["--tail-norm", "both"], "tail_norm must be"),
+        (["--at", "relu1", "--at-b", "relu*"], "--at-b must name as many layers"),
+        (["--lr", "-1"], "learning_rate must be positive"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input(run, nets, words, message):
+    ran = run("stitch", nets[0], nets[2], *QUICK, *words)
+    assert ran.code == 2, ran.err
+    assert message in ran.error
+
+
+def test_wrong_numbers_of_checkpoints(run, nets):
+    assert "at least two checkpoints" in run("stitch", nets[0]).error
+    assert "must go with two checkpoints" in run("stitch", *nets[:3], "--at-b", "relu1").error
