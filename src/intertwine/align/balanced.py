@@ -38,6 +38,7 @@ __all__ = ["Balanced", "balance", "balanced_coordinates"]
 _KAPPA = 0.01
 _ROUNDS = 30  # of bases and scales in turn
 _SETTLED = 1e-12
+_SWEPT = 1e-15  # a sweep that changes less ends the search; slow modes are a thousand times further away
 _NOISE = 1e-9  # steps below it that do not shrink in so many sweeps are rounding
 _PATIENCE = 10
 _RIDGE = 1e-13  # added to curvatures, relative to their trace
@@ -185,7 +186,7 @@ def _scales(sym: Symmetry, state: Mapping[str, Tensor], free: Mapping[str, Tenso
         least, idle = min(size, least), 0 if size < 0.5 * least else idle + 1
         return flat if least < _NOISE and idle >= _PATIENCE else new  # rounding moves it for ever
 
-    return split(fixed_point(sweep, torch.cat([t.flatten() for t in zero.values()])))
+    return split(fixed_point(sweep, torch.cat([t.flatten() for t in zero.values()]), _SWEPT))
 
 
 def _entries(sym: Symmetry, state: Mapping[str, Tensor], spaces: Mapping[str, Space]) -> list[_Entries]:
@@ -201,7 +202,7 @@ def _entries(sym: Symmetry, state: Mapping[str, Tensor], spaces: Mapping[str, Sp
             squares = block.read(state[name]).square()
             squares = squares.sum(rest) if rest else squares
             leaves = tuple(leaf for d, leaf in enumerate(block.leaves) if d in dims and isinstance(leaf, Leaf))
-            votes = (squares > 0) * (_KAPPA * max(squares.shape, default=1) / max(squares.numel(), 1))
+            votes = (squares > 0).to(squares) * (_KAPPA * max(squares.shape, default=1) / max(squares.numel(), 1))
             found.append(_Entries(squares, votes, leaves))
     return found
 

@@ -90,7 +90,7 @@ def balancing_scales(
     return _split(fixed_point(sweep, _joined(logs)), logs)
 
 
-def fixed_point(sweep: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def fixed_point(sweep: Callable[[Tensor], Tensor], x: Tensor, tolerance: float = _CONVERGED) -> Tensor:
     """The vector that ``sweep`` leaves as it is, by Anderson's extrapolation from the last few sweeps.
 
     Plain sweeps take thousands of rounds where scales can run along the network almost freely (grouped convolutions).
@@ -101,7 +101,7 @@ def fixed_point(sweep: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     for _ in range(_SWEEPS):
         image = sweep(x)
         steps, images = [*steps, image - x][-_MEMORY:], [*images, image][-_MEMORY:]
-        if steps[-1].abs().max() < _CONVERGED:
+        if steps[-1].abs().max() < tolerance:
             break
         if len(steps) == 1:
             x = image
