@@ -1,0 +1,198 @@
+"""Section 2.2.4 of the second paper: fixed random gates, infinite width, fixed learnt gates, the network itself."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..runs import Job, Plan
+from .experiment import Experiment, Setting
+from .gates import interval, subset
+from .reproduction import Claim, Reproduction, Row
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from ..data import DataSplits
+
+__all__ = ["EXPERIMENTS", "Chain", "Chains", "digest"]
+
+# CIFAR-10, in percent (figure 2's CNN-GAP, from Lakshminarayanan and Singh 2020).
+PAPER = {"FR gates": 67.09, "CNTK-GAP": 77.43, "FL gates": 79.68, "network": 80.32}
+
+_ORDER = ("FR gates", "FR gates, NPK", "NTK at the start", "CNTK-GAP", "FL gates, NPK", "FL gates", "network")
+
+
+class Chain(Job):
+    """One seed of the chain: a network, both of its fixed-gates networks, and kernels, on the same examples.
+
+    Attributes:
+        network: Built-in network without batch norm, fitted to the data.
+        data: As ``lab.data.load`` takes it.
+        examples: Training examples of everything.
+        tested: Test examples of the kernels; ``None`` for no kernels, which cost ``N^2 P^2`` for ``P`` pixels.
+        pool: Images are averaged over squares of so many pixels first.
+        recipe: Settings that differ from the recipe ``cnn_gap``.
+        seed: Of weights, order and folds.
+        device: Where.
+    """
+
+    gpus: ClassVar[float] = 0.5
+
+    network: str
+    data: str
+    examples: int | None
+    tested: int | None
+    pool: int
+    recipe: dict[str, Any]
+    seed: int
+    device: str = "auto"
+
+    def run(self, files: Path) -> dict[str, Any]:
+        """Train the three networks, or go on training them, and fit the kernel methods.
+
+        Returns:
+            Accuracies in percent by name, and under ``frozen`` whether the fixed gating networks ended as they began.
+        """
+        import torch
+
+        from ...gates import dgn
+        from ..data import load
+        from ..networks import build, fit_to
+        from ..training import RECIPES, train
+
+        data, recipe = _pooled(subset(load(self.data), self.examples), self.pool), RECIPES["cnn_gap"].but(**self.recipe)
+        how: dict[str, Any] = {"seed": self.seed, "device": self.device, "progress": False}
+        learnt = train(self.network, data, recipe, out=files / "network.safetensors", **how)
+        found: dict[str, Any] = {"network": 100 * (learnt.card.metrics["test_accuracy"] or 0.0), "frozen": True}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            start = build(fit_to(self.network, data.shape, len(data.classes)))
+        for name, model, regime in (("FR gates", start, "fixed_random"), ("FL gates", learnt.model, "fixed_learnt")):
+            fixed = dgn(model, regime=regime, seed=self.seed)  # type: ignore[arg-type]
+            before = digest(fixed.gating)
+            file = files / f"{regime}.safetensors"
+            run = train(fixed, data, recipe, name=f"{self.network} with {name}", out=file, **how)
+            found[name] = 100 * (run.card.metrics["test_accuracy"] or 0.0)
+            found["frozen"] &= digest(run.model.get_submodule("gating")) == before
+            if self.tested:
+                found[f"{name}, NPK"] = self._of_kernel(data, lambda x, y, m=run.model: _path_kernel(m, x, y))
+        if self.tested:
+            found["NTK at the start"] = self._of_kernel(data, lambda x, y: _tangent_kernel(start, x, y))
+            found["CNTK-GAP"] = self._of_kernel(data, _convolutional_kernel)
+        return found
+
+    def _of_kernel(self, data: DataSplits, kernel: Any) -> float:
+        """Accuracy of ridge regression, its strength chosen among the training examples."""
+        from ...gates import kernel_regression
+
+        x, labels = data.loader("train").batch(slice(None))
+        new, truth = data.loader("test").batch(slice(0, self.tested))
+        fit = kernel_regression(kernel(x, None), labels, seed=self.seed)
+        return 100 * fit.accuracy(kernel(new, x), truth)
+
+
+class Chains(Plan):
+    """The chain for several seeds."""
+
+    name: ClassVar[str] = "gates-chain"
+
+    first: Chain
+    seeds: tuple[int, ...]
+
+    def jobs(self) -> Sequence[Job]:
+        """One for each seed."""
+        return [self.first.model_copy(update={"seed": seed}) for seed in self.seeds]
+
+
+def _pooled(data: DataSplits, size: int) -> DataSplits:
+    if size == 1:
+        return data
+    from torch.nn.functional import avg_pool2d
+
+    small = lambda split: replace(split, inputs=avg_pool2d(split.inputs, size))
+    train, validation, test = map(small, (data.train, data.validation, data.test))
+    return replace(data, name=f"{data.name}/{size}", train=train, validation=validation, test=test)
+
+
+def digest(module: nn.Module) -> str:
+    """Hash of a module's parameters and buffers: equal before and after training where it was really frozen.
+
+    Examples:
+        >>> from torch import nn
+        >>> digest(nn.Linear(2, 2)) == digest(nn.Linear(2, 2))
+        False
+    """
+    text = hashlib.blake2b(digest_size=16)
+    for name, tensor in module.state_dict().items():
+        text.update(name.encode())
+        text.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return text.hexdigest()
+
+
+def _path_kernel(model: nn.Module, x: Tensor, y: Tensor | None) -> Any:
+    from ...gates import neural_path_kernel
+
+    return neural_path_kernel(model, x, y)
+
+
+def _tangent_kernel(model: nn.Module, x: Tensor, y: Tensor | None) -> Tensor:
+    from ...gates import neural_tangent_kernel
+
+    return neural_tangent_kernel(model, x, y, kind="trace")
+
+
+def _convolutional_kernel(x: Tensor, y: Tensor | None) -> Tensor:
+    from ...gates import convolutional_tangent_kernel
+
+    return convolutional_tangent_kernel(x, depth=4, y=y)
+
+
+def _chain(setting: Setting) -> Reproduction:
+    width, examples, seeds = setting.by_scale((8, 200, 2), (16, 2000, 2), (64, None, 5))
+    first = Chain(
+        network=f"cnn_gap:width={width}", data=setting.data_spec, examples=examples,
+        tested=setting.by_scale(150, None, None), pool=setting.by_scale(2, 1, 1),
+        recipe=setting.by_scale({"epochs": 100, "learning_rate": 3e-3}, {"epochs": 20, "learning_rate": 1e-3}, {}),
+        seed=setting.seed, device=setting.device,
+    )  # fmt: skip
+    values = setting.run(Chains(first=first, seeds=tuple(range(setting.seed, setting.seed + seeds))))
+    names = [name for name in _ORDER if name in values[0]]
+    rows = [
+        Row(name, mean, PAPER.get(name), low, high)
+        for name in names
+        for mean, low, high in [interval([v[name] for v in values])]
+    ]
+    mean = {row.what: row.ours or 0.0 for row in rows}
+    claims = [
+        Claim("gating networks that are fixed do not change", all(v["frozen"] for v in values), required=True),
+        _below(mean, "FR gates", "FL gates"),
+        *([_below(mean, "FR gates", "CNTK-GAP"), _below(mean, "CNTK-GAP", "FL gates")] if first.tested else []),
+        *([_below(mean, "FR gates, NPK", "FL gates, NPK")] if first.tested else []),
+        Claim("FL gates come near the network itself (print: 0.6 points)", abs(mean["FL gates"] - mean["network"]) < 2,
+              f"{mean['FL gates'] - mean['network']:+.2f} points"),
+    ]  # fmt: skip
+    return Reproduction(
+        "p2-chain", "Fixed random gates, kernels, fixed learnt gates, the network", "paper 2, section 2.2.4",
+        setting.scale, rows=rows, claims=claims, comparable=setting.scale == "paper", notes=_notes(setting, examples),
+    )  # fmt: skip
+
+
+def _below(mean: dict[str, float], lower: str, upper: str) -> Claim:
+    return Claim(f"{lower} <= {upper}", mean[lower] <= mean[upper], f"{mean[lower]:.2f} and {mean[upper]:.2f}")
+
+
+def _notes(setting: Setting, examples: int | None) -> list[str]:
+    soft = "Gates are hard; the paper's figure 2 has soft ones of (1 + 0.1) sigmoid(4 q) for decoupled learning."
+    if setting.scale == "smoke":
+        return [f"Made smaller: {examples} digits of 4x4 pixels, 150 to test kernels. Accuracies in %.", soft]
+    cost = "Kernels need N^2 P^2 operations and are computed at smoke scale only. Accuracies in %."
+    return [cost, soft] if examples is None else [f"{examples} training images.", cost, soft]
+
+
+EXPERIMENTS = (
+    Experiment("p2-chain", "Fixed random gates, kernels, fixed learnt gates", "paper 2, section 2.2.4", _chain),
+)
