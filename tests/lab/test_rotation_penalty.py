@@ -1,0 +1,76 @@
+"""The rotation-penalty experiment (paper 1, v1 D.0.1, v2 3.3)."""
+
+import pytest
+import torch
+
+from intertwine.groups import Orthogonal, PositiveMonomial
+from intertwine.lab.experiments.rotation_penalty import freeze_up_to, rotation_penalty, transform_layer
+from intertwine.lab.networks import build, mlp
+from intertwine.lab.training import RECIPES, train
+
+
+@pytest.fixture(scope="module")
+def trained():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = mlp(widths=(64, 10))  # ten units, all of which are needed
+    return train(model, "digits", RECIPES["digits"].but(epochs=15), progress=False).model
+
+
+@pytest.mark.parametrize("kind", ["orthogonal", "g_relu"])
+def test_later_layers_can_undo_elements_of_g_relu_only(kind):
+    """W_{l+1} phi(A)^-1: exact for one, and for no matrix at all exact for the other (here the best linear one)."""
+    torch.manual_seed(0)
+    model, x = build("digits_cnn:bn=false,width=4").double(), torch.randn(64, 1, 8, 8, dtype=torch.float64)
+    group = PositiveMonomial(4) if kind == "g_relu" else Orthogonal(4)
+    e = group.random(generator=1)
+    turned = transform_layer(model, "conv1", e.matrix())
+    before, after = (torch.relu(m.conv1(x)).transpose(0, 1).flatten(1) for m in (model, turned))
+    best = torch.linalg.lstsq(after.T, before.T)
+    error = (best.solution.T @ after - before).norm() / before.norm()
+    assert (error < 1e-12) == (kind == "g_relu")
+    torch.testing.assert_close(turned.conv1(x), e.apply(model.conv1(x)))  # before the activation both are exact
+    if kind == "g_relu":
+        with torch.no_grad():
+            inverse = (~e).matrix()
+            turned.conv2.weight.copy_(torch.einsum("oihw,ij->ojhw", turned.conv2.weight, inverse))
+        torch.testing.assert_close(turned(x), model(x))
+
+
+def test_everything_up_to_the_layer_is_frozen_and_nothing_else():
+    model, x = build("digits_cnn:bn=false,width=4"), torch.randn(2, 1, 8, 8)
+    frozen = freeze_up_to(model, "conv2", x)
+    assert set(frozen) == {name for name, _ in model.named_parameters() if name.startswith(("conv1", "conv2"))}
+    assert [n for n, p in model.named_parameters() if p.requires_grad] == [
+        n for n, _ in model.named_parameters() if not n.startswith(("conv1", "conv2"))
+    ]
+
+
+def test_rotations_cost_more_than_elements_of_g_relu(trained):
+    """The paper's claim in words, where every unit is needed; nothing is changed."""
+    before = {k: v.clone() for k, v in trained.state_dict().items()}
+    runs = {
+        kind: [rotation_penalty(trained, "linear2", kind, recipe="digits", seed=seed) for seed in range(3)]
+        for kind in ("orthogonal", "g_relu")
+    }
+    mean = {kind: sum(r.penalty for r in found) / 3 for kind, found in runs.items()}
+    assert mean["orthogonal"] > mean["g_relu"] + 0.02
+    for r in runs["orthogonal"]:
+        assert r.transformed < 0.4 < r.after and r.penalty == r.before - r.after
+    assert all(torch.equal(v, before[k]) for k, v in trained.state_dict().items())
+    assert all(p.requires_grad for p in trained.parameters())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "affine"}, 'kind must be "orthogonal" or "g_relu"'),
+        ({"layer": "relu1"}, "layer must be a convolution or linear layer, before its activation. Got 'relu1'"),
+        ({"model": "digits_cnn"}, "model must have no batch norm"),
+    ],
+)
+def test_bad_input(change, message):
+    with pytest.raises(ValueError, match=message):
+        rotation_penalty(**{"model": "mlp", "layer": "linear1", **change})
+    with pytest.raises(ValueError, match="matrix must be 64 x 64"):
+        transform_layer(build("mlp"), "linear1", torch.eye(3))
