@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .symmetry import Symmetry
 
 __all__ = [
+    "arranged",
     "balanced",
     "canonical",
     "canonical_element",
@@ -91,10 +92,21 @@ def canonical_element(folded: Folded) -> Transformation:
     """
     sym = folded.sym
     g = balanced(folded)
-    state = {**folded.state, **moved(sym, g, folded.state)}
+    return arranged(sym, {**folded.state, **moved(sym, g, folded.state)}) @ g
+
+
+def arranged(sym: Symmetry, state: Mapping[str, Tensor]) -> Transformation:
+    """The part of the canonical element that orders units and sets their signs.
+
+    Args:
+        sym: The symmetry.
+        state: Tensors in float64 whose scales and matrices are in normal form.
+
+    Returns:
+        An element of permutations and signs.
+    """
     order = _ordering(sym, state)
-    state = {**state, **moved(sym, order, state)}
-    return signing(sym, state) @ order @ g
+    return signing(sym, {**state, **moved(sym, order, state)}) @ order
 
 
 def balanced(folded: Folded) -> Transformation:

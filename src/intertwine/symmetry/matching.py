@@ -26,9 +26,10 @@ from .transformation import Transformation, identity, with_parts
 if TYPE_CHECKING:
     from .symmetry import Symmetry
 
-__all__ = ["distance", "match", "monomial"]
+__all__ = ["distance", "match", "monomial", "regrouped"]
 
 _SWEEPS = 20
+_MOST_GROUPS = 16  # that are tried at each other's places
 _MAX_SIGNS = 4  # up to so many sign generators are tried in all combinations
 
 
@@ -76,7 +77,11 @@ def monomial(sym: Symmetry) -> Symmetry:
 
 
 def match(
-    sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], start: Transformation | None = None
+    sym: Symmetry,
+    a: Mapping[str, Tensor],
+    b: Mapping[str, Tensor],
+    start: Transformation | None = None,
+    known: frozenset[str] = frozenset(),
 ) -> Transformation:
     """Permutations and signs ``g`` that bring the weights ``a`` close to ``b``.
 
@@ -85,22 +90,27 @@ def match(
         a: Tensors to move, in normal form.
         b: Tensors to meet, in normal form.
         start: Where to start; without it, sorted values take the place of the units that are not matched yet.
+        known: Spaces that the start matches, if it does not match all.
 
     Returns:
         The element; a local optimum, and the exact answer for copies with distinct units.
     """
     g = identity(sym) if start is None else start
-    resolved = set() if start is None else {s.name for s in sym.spaces}
+    resolved = set(known) if start is None or known else {s.name for s in sym.spaces}
     weights = _norm_weights(sym, b)
     children = {s.name: {c.name for c in sym.spaces if s.name in c.parents} for s in sym.spaces}
-    for _ in range(_SWEEPS):
-        before, waiting = g, list(sym.spaces)
+    for sweep in range(_SWEEPS):
+        before = g
+        waiting = [s for s in sym.spaces if sweep or s.name not in known]
         while waiting:
             space = max(
                 (s for s in waiting if not any(w.name in s.parents for w in waiting)),
                 key=lambda s: _comparable_share(sym, s, resolved - children[s.name]),
             )
             waiting.remove(space)
+            if sweep and children[space.name] and space.permutable and 1 < space.size <= _MOST_GROUPS:
+                g = regrouped(sym, space, g, a, b)
+                continue
             old = g[space.name].permutation
             g = _match_space(sym, space, g, a, b, resolved - children[space.name] - {space.name}, weights)
             resolved.add(space.name)
@@ -110,6 +120,57 @@ def match(
         if g.allclose(before, 0.0):
             break
     return g
+
+
+def regrouped(
+    sym: Symmetry, outer: Space, g: Transformation, a: Mapping[str, Tensor], b: Mapping[str, Tensor]
+) -> Transformation:
+    """``g`` with groups or heads matched together with what lies inside them.
+
+    Every group of ``a`` is tried at every place, with the best order of its own units there; so a group is told by all
+    of its weights, not by sorted values.
+
+    Args:
+        sym: A symmetry without scales and matrices.
+        outer: A space that others lie inside.
+        g: An element that matches the other spaces.
+        a: Tensors to move.
+        b: Tensors to meet.
+
+    Returns:
+        The element with the best order of groups.
+    """
+    inside = [s for s in sym.spaces if outer.name in s.parents]
+    resolved = {s.name for s in sym.spaces} - {s.name for s in inside}
+    weights = _norm_weights(sym, b)
+    names = {m.name for s in (outer, *inside) for m in _members(sym, s)}
+    n = outer.size
+    carried = torch.empty_like(g[outer.name].signs)
+    carried[:, g[outer.name].permutation] = g[outer.name].signs  # by old unit
+    costs = torch.zeros(n, n, dtype=torch.float64)
+    tried = []
+    for shift in range(n):
+        order = (torch.arange(n) + shift) % n
+        trial = g.restrict(spaces=set(g.spaces) - {s.name for s in inside})
+        trial = with_parts(trial, outer.name, permutation=order, signs=carried[:, order])
+        known = set(resolved)
+        for space in sorted(inside, key=lambda s: len(s.parents)):
+            trial = _match_space(sym, space, trial, a, b, known, weights)
+            known.add(space.name)
+        tried.append(trial)
+        near = {**a, **moved(sym, trial, a, names)}
+        for m in _members(sym, outer):
+            x, y = (m.block.read(t[m.name]).movedim(m.dim, 0).flatten(1) for t in (near, b))
+            costs[torch.arange(n), order] += weights[m.name] * (x - y).square().sum(-1)
+    order = torch.from_numpy(linear_sum_assignment(costs.numpy())[1])
+    best = with_parts(tried[0], outer.name, permutation=order, signs=carried[:, order])
+    for space in inside:
+        parts = [tried[int((order[i] - i) % n)][space.name] for i in range(n)]
+        at = space.parents.index(outer.name)
+        permutation = torch.stack([e.permutation.select(at, i) for i, e in enumerate(parts)], at)
+        signs = torch.stack([e.signs.select(at + 1, i) for i, e in enumerate(parts)], at + 1)
+        best = with_parts(best, space.name, permutation=permutation, signs=signs)
+    return best
 
 
 def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
@@ -235,6 +296,6 @@ def _members(sym: Symmetry, space: Space) -> list[_Member]:
 
 
 def _norm_weights(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, float]:
-    """One over the squared norm of each tensor, so that every tensor has one vote."""
-    squares = {name: float(state[name].square().sum()) for name in sym.layouts}
+    """Entries over squared norm of each tensor, as in ``distance``: every weight has one vote."""
+    squares = {name: float(state[name].square().mean()) for name in sym.layouts}
     return {name: 1.0 / s if s > 0 else 1.0 for name, s in squares.items()}

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["refit"]
 
+_CONDITION = 1e6  # a basis that is worse conditioned was not fitted but made up
+
 
 def refit(
     sym: Symmetry,
@@ -74,18 +76,33 @@ def _scales(
 
 
 def _matrix(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], space: Space) -> Tensor | None:
-    """Matrices ``(p..., n, n)`` that bring the slices of variance +1 of ``a`` closest to those of ``b``."""
-    x, y = _stack(sym, a, space), _stack(sym, b, space)
-    if x is None or y is None:
-        return None
-    cross = y @ x.mT
+    """Matrices ``(p..., n, n)`` that bring all slices of ``a`` closest to those of ``b``, every tensor with one vote.
+
+    With ``X`` of variance +1 and ``Y`` of variance -1 the errors ``M X_a - X_b`` and ``M^T Y_b - Y_a`` are both linear
+    in ``M``, so their least squares are a Sylvester equation ``M X_a X_a^T + Y_b Y_b^T M = X_b X_a^T + Y_b Y_a^T``.
+    """
+    n = space.size
+    written, read, right = (torch.zeros(n, n, dtype=torch.float64) for _ in range(3))
+    for (name, x, leaf), (_, y, _) in zip(slices(sym, a, space), slices(sym, b, space)):
+        vote = 1 / b[name].square().sum().clamp_min(1e-300)
+        if space.linear == "orthogonal" or leaf.variance == 1:
+            written = written + vote * x @ x.mT
+            right = right + vote * y @ x.mT
+        elif leaf.variance == -1:
+            read = read + vote * y @ y.mT
+            right = right + vote * y @ x.mT
     if space.linear == "orthogonal":
-        u, _, vh = torch.linalg.svd(cross)
+        u, _, vh = torch.linalg.svd(right)
         return u @ vh
-    fitted = cross @ torch.linalg.pinv(x @ x.mT, rtol=1e-12, hermitian=True)
-    return fitted if bool((torch.linalg.cond(fitted) < 1e6).all()) else None
+    fitted = _sylvester(written, read, right)
+    return fitted if bool((torch.linalg.cond(fitted) < _CONDITION).all()) else None
 
 
-def _stack(sym: Symmetry, state: Mapping[str, Tensor], space: Space) -> Tensor | None:
-    parts = [x for _, x, leaf in slices(sym, state, space) if leaf.variance == 1]
-    return torch.cat(parts, -1) if parts else None
+def _sylvester(written: Tensor, read: Tensor, right: Tensor) -> Tensor:
+    """The solution of ``M written + read M = right``; the identity along directions of which nothing is known."""
+    l1, u1 = torch.linalg.eigh(written)
+    l2, u2 = torch.linalg.eigh(read)
+    sums = l2[..., :, None] + l1[..., None, :]
+    known = sums > 1e-12 * sums.amax((-2, -1), keepdim=True)
+    inner = torch.where(known, u2.mT @ right @ u1 / sums.clamp_min(1e-300), u2.mT @ u1)
+    return u2 @ inner @ u1.mT

@@ -30,12 +30,13 @@ _MOST_BITS = 4096  # that are solved together
 _MOST_ENTRIES = 100_000  # that are looked at then
 
 
-def signing(sym: Symmetry, state: Mapping[str, Tensor]) -> Transformation:
+def signing(sym: Symmetry, state: Mapping[str, Tensor], power: int = 3) -> Transformation:
     """The signs that bring weights with ordered units into canonical form.
 
     Args:
         sym: The symmetry.
         state: Tensors in float64.
+        power: Odd power of the entries whose sums must become positive.
 
     Returns:
         An element of signs; a linear space gets them as a diagonal matrix.
@@ -47,10 +48,10 @@ def signing(sym: Symmetry, state: Mapping[str, Tensor]) -> Transformation:
         names = {s.name for s in waiting}
         ready = next((s for s in waiting if _rank(sym, current, s, names) == _rank(sym, current, s, set())), None)
         if ready is None and sum(_bits(sym, s) for s in waiting) <= _MOST_BITS:
-            return _flipping(sym, _together(sym, current, waiting)) @ g
+            return _flipping(sym, _together(sym, current, waiting, power)) @ g
         space = ready or waiting[0]
         waiting.remove(space)
-        g = _flipping(sym, {space.name: _alone(sym, current, space, names)}) @ g
+        g = _flipping(sym, {space.name: _alone(sym, current, space, names, power)}) @ g
     return g
 
 
@@ -91,7 +92,7 @@ def _rank(sym: Symmetry, state: Mapping[str, Tensor], space: Space, waiting: set
     return len(rows)
 
 
-def _alone(sym: Symmetry, state: Mapping[str, Tensor], space: Space, waiting: set[str]) -> Tensor:
+def _alone(sym: Symmetry, state: Mapping[str, Tensor], space: Space, waiting: set[str], power: int) -> Tensor:
     """Signs ``(k, p..., n)``: independent rows of exponents are taken in order and their statistics made positive."""
     rows: list[tuple[int, ...]] = []
     bits: list[Tensor] = []
@@ -99,23 +100,23 @@ def _alone(sym: Symmetry, state: Mapping[str, Tensor], space: Space, waiting: se
         for name, block, dim, row in _rows(sym, state, space, known):
             if independent([*rows, row]):
                 rows.append(row)
-                bits.append(_odd_statistic(block.read(state[name]), parent_dims(space, dim, block.spaces)) < 0)
+                bits.append(_odd_statistic(block.read(state[name]), parent_dims(space, dim, block.spaces), power) < 0)
     return solve_signs(rows, bits, space.signs, _shape(sym, space))
 
 
-def _odd_statistic(x: Tensor, dims: list[int]) -> Tensor:
+def _odd_statistic(x: Tensor, dims: list[int], power: int) -> Tensor:
     y = x.permute([*dims, *(d for d in range(x.ndim) if d not in dims)])
-    return y.reshape(*y.shape[: len(dims)], -1).pow(3).sum(-1)
+    return y.reshape(*y.shape[: len(dims)], -1).pow(power).sum(-1)
 
 
-def _together(sym: Symmetry, state: Mapping[str, Tensor], waiting: list[Space]) -> dict[str, Tensor]:
+def _together(sym: Symmetry, state: Mapping[str, Tensor], waiting: list[Space], power: int) -> dict[str, Tensor]:
     """Signs of several spaces at once."""
     shapes = {s.name: (s.signs, *_shape(sym, s)) for s in waiting}
     starts, total = {}, 0
     for name, shape in shapes.items():
         starts[name], total = total, total + prod(shape)
     solved: dict[int, tuple[int, int]] = {}  # leading bit -> (mask, right-hand side)
-    for negative, flips in _equations(sym, state, {s.name: s for s in waiting}, starts):
+    for negative, flips in _equations(sym, state, {s.name: s for s in waiting}, starts, power):
         mask, right = 0, negative
         for bit in flips:
             mask ^= 1 << bit
@@ -138,7 +139,7 @@ def _together(sym: Symmetry, state: Mapping[str, Tensor], waiting: list[Space]) 
 
 
 def _equations(
-    sym: Symmetry, state: Mapping[str, Tensor], waiting: Mapping[str, Space], starts: Mapping[str, int]
+    sym: Symmetry, state: Mapping[str, Tensor], waiting: Mapping[str, Space], starts: Mapping[str, int], power: int
 ) -> list[tuple[int, list[int]]]:
     """Whether an entry is negative, and the bits that flip it; relatively largest entries first."""
     sizes: list[Tensor] = []
@@ -150,7 +151,7 @@ def _equations(
             kept = sorted({d for need in dims.values() for d in need})
             if not places:
                 continue
-            t = _odd_statistic(block.read(state[name]), kept)
+            t = _odd_statistic(block.read(state[name]), kept, power)
             grid = torch.meshgrid(*(torch.arange(n) for n in t.shape), indexing="ij")
             bits = []
             for d, need in dims.items():
