@@ -61,6 +61,13 @@ class Shortcut(nn.Module):
         return self.head(torch.cat([h, x[:, :, ::2, ::2] * 2 - 1], 1).mean((2, 3)))
 
 
+class Absolute(nn.Module):
+    """A gate with the slopes 1 and -1."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.abs()
+
+
 def _mlp(bias: bool = False, slope: float | None = None) -> nn.Module:
     act = nn.ReLU() if slope is None else nn.LeakyReLU(slope)
     return nn.Sequential(nn.Linear(4, 3, bias=bias), act, nn.Linear(3, 3, bias=bias), act, nn.Linear(3, 2, bias=bias))
@@ -91,6 +98,11 @@ MODELS = {
     "mlp": (_mlp, (4,)),
     "mlp, biases": (lambda: _mlp(True), (4,)),
     "mlp, leaky": (lambda: _mlp(True, 0.1), (4,)),
+    "mlp, absolute value": (lambda: nn.Sequential(nn.Linear(4, 3), Absolute(), nn.Linear(3, 2)), (4,)),
+    "mlp, parametric": (
+        lambda: nn.Sequential(nn.Linear(4, 3), nn.PReLU(3, 0.3), nn.Linear(3, 3), nn.PReLU(), nn.Linear(3, 2)),
+        (4,),
+    ),
     "mlp on images": (lambda: nn.Sequential(nn.Flatten(), *_mlp()), (1, 2, 2)),
     "conv 1d GAP": (lambda: _gap(1), (1, 5)),
     "conv 2d GAP": (lambda: _gap(2), (1, 3, 3)),

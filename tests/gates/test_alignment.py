@@ -64,9 +64,7 @@ def test_a_match_prints_and_comes_back(tmp_path):
 
 def test_what_cannot_be_matched_is_refused():
     a, x = gate_models.make("mlp"), gate_models.inputs("mlp")
-    with pytest.raises(
-        ValueError, match=r"must be ReLU networks.*Got soft gates, which change"
-    ):
+    with pytest.raises(ValueError, match=r"must be ReLU networks.*Got soft gates, which change"):
         match_gates(dgn(a), dgn(a), x)
     with pytest.raises(ValueError, match=r"one architecture. Got '0.bias' of shapes"):
         match_gates(a, gate_models.make("mlp, biases"), x)

@@ -17,6 +17,7 @@ from .path_kernel import neural_path_kernel, neural_path_kernel_cost
 from .paths import Paths, paths
 from .patterns import gate_patterns
 from .product_kernel import base_kernels, product_kernel, sum_kernel
+from .rectified import rectified
 from .rotation_kernel import rotation_kernel
 from .shared_gates import SharedGates, shared_gates
 from .tangent_kernel import neural_tangent_kernel
@@ -35,7 +36,7 @@ __all__ = [
     # learning with kernels
     "KernelRegression", "kernel_regression",
     # gated networks
-    "GatedNetwork", "dgn", "dlgn", "dlgn_sf", "gate_permutations",
+    "GatedNetwork", "dgn", "dlgn", "dlgn_sf", "gate_permutations", "rectified",
     # what gates look for and paths carry
     "ActiveSubnetwork", "EffectiveMap", "EffectiveMaps", "SharedGates", "TopPath", "TopPaths", "active_subnetwork",
     "effective_maps", "shared_gates", "top_paths",

@@ -10,12 +10,17 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..graph import Call, Program, Ref, capture
+from .rectified import RATIOS, other_activation
 
 __all__ = [
-    "BATCH_NORMS", "MAX_POOLS", "POOLS", "RELUS", "ReluProgram", "capture_relu", "check_input", "gate_calls", "is_gate",
+    "BATCH_NORMS", "MAX_POOLS", "OTHERS", "POOLS", "RELUS", "ReluProgram", "capture_relu", "check_input", "gate_calls",
+    "is_gate", "slope_of",
 ]  # fmt: skip
 
-RELUS = {"aten::relu", "aten::leaky_relu", "aten::threshold", "aten::clamp", "aten::clamp_min"}
+RELUS = {
+    "aten::relu", "aten::leaky_relu", "aten::_prelu_kernel", "aten::abs", "aten::threshold", "aten::clamp",
+    "aten::clamp_min",
+}  # fmt: skip
 MAX_POOLS = {"aten::max_pool2d_with_indices"}
 POOLS = {"aten::avg_pool2d", "aten::avg_pool3d", "aten::avg_pool1d", "aten::_adaptive_avg_pool2d", "aten::mean"}
 BATCH_NORMS = {
@@ -25,8 +30,10 @@ BATCH_NORMS = {
 _OTHER_ACTIVATIONS = {
     f"aten::{name}"
     for name in ("gelu", "silu", "elu", "celu", "selu", "tanh", "sigmoid", "softplus", "mish", "hardswish", "hardtanh",
-                 "hardsigmoid", "_prelu_kernel", "log_sigmoid_forward", "erf", "exp", "sin", "abs")
+                 "hardsigmoid", "log_sigmoid_forward", "erf", "exp", "sin",
+                 "rrelu", "rrelu_with_noise")
 }  # fmt: skip
+OTHERS = {f"aten::{name}" for name in RATIOS}
 _ATTENTION = {"aten::_softmax", "aten::_scaled_dot_product_flash_attention_for_cpu", "aten::softmax"}
 
 
@@ -73,8 +80,10 @@ def _wrap(x: Tensor, pad: tuple[int, ...]) -> Tensor:
     return x
 
 
-def capture_relu(model: nn.Module, x: Tensor) -> ReluProgram:
+def capture_relu(model: nn.Module, x: Tensor, others: bool = False) -> ReluProgram:
     """Capture ``model`` on the first example of ``x`` and check that gates and linear maps are all it is made of.
+
+    With ``others``, activations that have a gate ``act(q) / q`` count as gates too.
 
     Raises:
         ValueError: If the model has no ReLU, another activation, attention, or one parameter in two places.
@@ -83,9 +92,10 @@ def capture_relu(model: nn.Module, x: Tensor) -> ReluProgram:
     with _CircularAsIndex():
         program = capture(model, (x[:1],))
     activations, weights = _sort(program)
-    _check_operations(program, activations)
+    _check_operations(program, activations, others)
     _check_reuse(program, activations, weights)
-    gates = tuple(i for i, call in enumerate(program.calls) if is_gate(call) and call.inputs[0].id in activations)
+    gate = lambda call: is_gate(call) or (others and call.op in OTHERS)
+    gates = tuple(i for i, call in enumerate(program.calls) if gate(call) and call.inputs[0].id in activations)
     if not gates:
         raise ValueError(
             "model must have ReLUs, whose on/off states are the gates. Got a model without any: its output is linear "
@@ -122,12 +132,21 @@ def check_input(model: nn.Module, x: Tensor) -> None:
 
 
 def is_gate(call: Call) -> bool:
-    """Whether a call is a ReLU (a clamp from below at 0, a leaky one too) or a max pooling."""
+    """Whether a call is a ReLU (a clamp from below at 0, or two slopes: leaky, parametric, |q|) or a max pooling."""
     if call.op == "aten::threshold":
         return call.args["threshold"] == 0 and call.args["value"] == 0
     if call.op in ("aten::clamp", "aten::clamp_min"):
         return call.args["min"] == 0 and call.args.get("max") is None
     return call.op in RELUS or call.op in MAX_POOLS
+
+
+def slope_of(op: str, args: Any, kwargs: Any) -> Any:
+    """What a gate multiplies by where it is off: 0 for a ReLU, -1 for the absolute value."""
+    if op == "aten::leaky_relu":
+        return args[1] if len(args) > 1 else kwargs.get("negative_slope", 0.01)
+    if op == "aten::_prelu_kernel":
+        return args[1] if len(args) > 1 else kwargs["weight"]
+    return -1.0 if op == "aten::abs" else 0.0
 
 
 def gate_calls(program: ReluProgram) -> tuple[Call, ...]:
@@ -150,7 +169,7 @@ def _sort(program: Program) -> tuple[frozenset[int], dict[int, tuple[str, ...]]]
     return frozenset(activations), weights
 
 
-def _check_operations(program: Program, activations: frozenset[int]) -> None:
+def _check_operations(program: Program, activations: frozenset[int], others: bool) -> None:
     for call in program.calls:
         if not any(r.id in activations for r in call.inputs):
             continue
@@ -159,18 +178,19 @@ def _check_operations(program: Program, activations: frozenset[int]) -> None:
                 f"model must be a ReLU network. Got attention or a softmax ({call.where}): its mixing weights depend "
                 "on the input, so there are no on/off paths. Take logits, or a part of the model without attention."
             )
-        if call.op in _OTHER_ACTIVATIONS or (call.op in RELUS and not is_gate(call)):
+        refused = _OTHER_ACTIVATIONS - OTHERS if others else _OTHER_ACTIVATIONS
+        if call.op in refused or (call.op in RELUS and not is_gate(call)):
             raise ValueError(
                 f"model must have ReLUs, leaky ReLUs or max poolings as its only nonlinearities. Got {call.where}. "
-                "A gate act(q) / q exists for it, but it is neither on/off nor invariant under scalings, so an overlap "
-                "would count nothing. Replace it by a ReLU, or study act(q) / q with hooks of your own."
+                + other_activation(call.op.removeprefix("aten::"))
             )
         if call.op.startswith("intertwine::"):
             raise ValueError(f"model must not write into activations in place or read them. Got this at {call.line}.")
         both = sum(r.id in activations for r in call.inputs) > 1
         if both and call.op in ("aten::mul", "aten::bmm", "aten::mm", "aten::div"):
             raise ValueError(
-                f"model must be linear between its gates. Got a product of two activations ({call.where})."
+                f"model must be linear between its gates. Got a product of two activations ({call.where}), as "
+                "attention and multiplicative gates make: it has no on/off paths. Take a part of the model without it."
             )
 
 

@@ -66,7 +66,7 @@ def fresh_copy(model: nn.Module, initialise: Callable[[nn.Module], object] | Non
 
     Raises:
         TypeError: If ``model`` is not a module.
-        ValueError: If a parameter belongs to a module that cannot reset itself.
+        ValueError: If a parameter belongs to a module that cannot reset itself, or to attention.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module. Got {type(model).__name__}.")
@@ -77,6 +77,11 @@ def fresh_copy(model: nn.Module, initialise: Callable[[nn.Module], object] | Non
             initialise(new)
             return new
         for name, module in new.named_modules():
+            if isinstance(module, nn.MultiheadAttention):
+                raise ValueError(
+                    f"model must be a ReLU network. Got attention in {name!r}: its mixing weights depend on the input, "
+                    "so there are no on/off paths. Take a model without attention."
+                )
             if callable(getattr(module, "reset_parameters", None)):
                 module.reset_parameters()
             elif any(True for _ in module.parameters(recurse=False)):

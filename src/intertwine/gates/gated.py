@@ -3,22 +3,55 @@
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from .rectified import other_activation
+
 __all__ = ["Applied", "Features", "GatedNetwork", "ShallowFeatures", "gate_permutations"]
 
 _RELUS = {"relu", "relu_"}
-_CLAMPS = {"clamp", "clamp_", "clamp_min", "clamp_min_"}
+_LEAKY = {"leaky_relu", "leaky_relu_"}
+_ABSOLUTE = {"abs", "abs_", "absolute", "absolute_", "__abs__"}
+_CLAMPS = {"clamp", "clamp_", "clamp_min", "clamp_min_", "clip", "clip_"}
 _MAX_POOLS = {"max_pool1d": F.max_pool1d_with_indices, "max_pool2d": F.max_pool2d_with_indices}
 _REFUSED = {
-    "gelu", "silu", "elu", "selu", "celu", "leaky_relu", "prelu", "tanh", "sigmoid", "softplus", "mish", "hardtanh",
-    "hardswish", "relu6", "softmax", "log_softmax", "scaled_dot_product_attention", "multi_head_attention_forward",
+    "gelu",
+    "silu",
+    "elu",
+    "selu",
+    "celu",
+    "prelu",
+    "rrelu",
+    "tanh",
+    "sigmoid",
+    "softplus",
+    "mish",
+    "hardtanh",
+    "hardswish",
+    "hardsigmoid",
+    "relu6",
+    "logsigmoid",
+    "softsign",
+    "tanhshrink",
+    "softshrink",
+    "hardshrink",
+    "glu",
+    "threshold",
+    "_threshold",
+    "clamp_max",
+    "maximum",
+    "minimum",
     "adaptive_max_pool2d",
+}
+_NORMS = {"layer_norm", "group_norm", "instance_norm", "rms_norm", "normalize", "local_response_norm"}
+_ATTENTION = {
+    "softmax", "softmin", "log_softmax", "scaled_dot_product_attention", "multi_head_attention_forward",
+    "_native_multi_head_attention",
 }  # fmt: skip
 
 
@@ -98,6 +131,11 @@ class GatedNetwork(nn.Module):
         """
         with Applied(self.gates(x)) as running:
             out = self.value(torch.ones_like(x) if self.input == "ones" else x)
+        if not running.next:
+            raise ValueError(
+                "model must have ReLUs, whose places the gates take. Got a model without any: it is linear, and its "
+                "gated counterpart would be itself."
+            )
         if running.next != len(running.gates):
             raise ValueError(
                 f"gating and value networks must have the same gates. Got {len(running.gates)} and {running.next}."
@@ -227,21 +265,23 @@ class _Mode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name in _REFUSED:
-            raise ValueError(
-                f"model must have ReLUs as its only nonlinearities. Got {name}. Replace it by a ReLU to build a gated "
-                "counterpart; act(q) / q as a gate would not be on/off."
-            )
         q = args[0] if args else kwargs.get("input", kwargs.get("self"))
-        if name in _RELUS or (name in _CLAMPS and _from_zero(args, kwargs)):
-            return self.relu(q)
+        clamp = name in _CLAMPS
+        if name in _RELUS or (clamp and _from_zero(args, kwargs)):
+            return self.relu(q, 0.0)
+        if name in _LEAKY:
+            return self.relu(q, float(args[1] if len(args) > 1 else kwargs.get("negative_slope", 0.01)))
+        if name in _ABSOLUTE:
+            return self.relu(q, -1.0)
+        if clamp or name in _REFUSED | _NORMS | _ATTENTION:
+            _refuse(name)
         if name in _MAX_POOLS:
             return self.max_pool(q, lambda t: _MAX_POOLS[name](t, *args[1:], **_without_input(kwargs)))
         return func(*args, **kwargs)
 
-    def relu(self, q: Tensor) -> Tensor:
-        """What stands in the place of a ReLU."""
-        return torch.relu(q)
+    def relu(self, q: Tensor, slope: float) -> Tensor:
+        """What stands in the place of a ReLU, or of two slopes: 1 above 0 and another below."""
+        return _two_slopes(q, slope)
 
     def max_pool(self, x: Tensor, pool: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
         """What stands in the place of a max pooling."""
@@ -256,9 +296,9 @@ class _Read(_Mode):
         self.linear = linear
         self.found: list[Tensor] = []
 
-    def relu(self, q: Tensor) -> Tensor:
+    def relu(self, q: Tensor, slope: float) -> Tensor:
         self.found.append(q)
-        return q if self.linear else torch.relu(q)
+        return q if self.linear else _two_slopes(q, slope)
 
     def max_pool(self, x: Tensor, pool: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
         if self.linear:
@@ -278,8 +318,8 @@ class Applied(_Mode):
         super().__init__()
         self.gates, self.next = gates, 0
 
-    def relu(self, q: Tensor) -> Tensor:
-        """The pre-activation times the next gate.
+    def relu(self, q: Tensor, slope: float) -> Tensor:
+        """The pre-activation times the next gate; with two slopes, times what lies between them.
 
         Raises:
             ValueError: If the gate is of another layer's shape.
@@ -291,7 +331,7 @@ class Applied(_Mode):
                 f"{tuple(gate.shape[1:])}; a permutation may only exchange layers of equal shape "
                 "(iw.gates.gate_permutations lists them)."
             )
-        return q * gate
+        return q * (slope + (1 - slope) * gate if slope else gate)
 
     def max_pool(self, x: Tensor, pool: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
         """What stands at the positions that the next gate took."""
@@ -303,6 +343,25 @@ class Applied(_Mode):
         if self.next > len(self.gates):
             raise ValueError(f"gating and value networks must have the same gates. Got {len(self.gates)} and more.")
         return self.gates[self.next - 1]
+
+
+def _two_slopes(q: Tensor, slope: float) -> Tensor:
+    return torch.where(q > 0, q, slope * q) if slope else torch.relu(q)
+
+
+def _refuse(name: str) -> NoReturn:
+    """Say what a nonlinearity without gates is in the way of.
+
+    Raises:
+        ValueError: Always.
+    """
+    if name in _ATTENTION:
+        why = "Its mixing weights depend on the input, so there are no on/off paths. Take a model without attention."
+    elif name in _NORMS:
+        why = "It divides by what it computes from the input, and is not linear once gates are fixed. Use batch norms."
+    else:
+        why = other_activation(name)
+    raise ValueError(f"model must have ReLUs as its only nonlinearities. Got {name}. {why}")
 
 
 def _from_zero(args: Any, kwargs: Any) -> bool:
