@@ -58,9 +58,9 @@ def solve(task: Task) -> Found:
 
     over permutations, signs and rotations, with the likeness ``L_p`` of the channels at every place ``p``: Pearson
     correlations over examples and positions, divided by the number of channels. Every step is the exact optimum of one
-    space while the others stay, and is taken only if ``J`` grows. The first sweep compares units whose inner bases are
-    still unknown, such as heads, by the Frobenius norm of their covariances. Positive scales follow in closed form: the
-    least-squares fit of the logarithms of the ratios of standard deviations at all places.
+    space while the others stay; after the first sweep it is taken only if ``J`` grows. The first sweep compares units
+    whose inner bases are still unknown, such as heads, by the Frobenius norm of their covariances. Positive scales
+    follow in closed form: the least-squares fit of the logarithms of the ratios of standard deviations at all places.
 
     Args:
         task: With a loader. Option ``share`` is ``s``: 1 by default, 0.5 is an even mixture. Option ``rescale=False``
@@ -82,7 +82,7 @@ def solve(task: Task) -> Found:
         raise ValueError(
             "model must show at least one space in the output of a module. Got none. Align by weights instead."
         )
-    posed = problem(task.a, task.b, task.sym, task.kinds, torch.float64)
+    posed = problem(task, torch.float64)
     models = [_coordinates(task.sym, g, m) for g, m in ((posed.to_a, task.a), (posed.to_b, task.b))]
     moments = _stream(models[0], models[1], batches, found)
     seen = [_likeness(posed.sym, place, moments[place.point.name]) for place in found]
@@ -173,6 +173,8 @@ def _ascend(posed: Problem, seen: list[_Seen], share: float) -> tuple[Transforma
             value = total(candidate)
             if value > best + 1e-12 * abs(best) or sweep == 0:
                 g, best = candidate, value
+        if best < start:  # the first sweep takes every step: before it, there is no order to compare
+            g, best = identity(posed.sym), start
         history.append(best)
         if sweep and best <= start + 1e-9 * abs(start):
             break
