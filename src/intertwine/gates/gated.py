@@ -20,34 +20,10 @@ _ABSOLUTE = {"abs", "abs_", "absolute", "absolute_", "__abs__"}
 _CLAMPS = {"clamp", "clamp_", "clamp_min", "clamp_min_", "clip", "clip_"}
 _MAX_POOLS = {"max_pool1d": F.max_pool1d_with_indices, "max_pool2d": F.max_pool2d_with_indices}
 _REFUSED = {
-    "gelu",
-    "silu",
-    "elu",
-    "selu",
-    "celu",
-    "prelu",
-    "rrelu",
-    "tanh",
-    "sigmoid",
-    "softplus",
-    "mish",
-    "hardtanh",
-    "hardswish",
-    "hardsigmoid",
-    "relu6",
-    "logsigmoid",
-    "softsign",
-    "tanhshrink",
-    "softshrink",
-    "hardshrink",
-    "glu",
-    "threshold",
-    "_threshold",
-    "clamp_max",
-    "maximum",
-    "minimum",
-    "adaptive_max_pool2d",
-}
+    "gelu", "silu", "elu", "selu", "celu", "prelu", "rrelu", "tanh", "sigmoid", "softplus", "mish", "hardtanh",
+    "hardswish", "hardsigmoid", "relu6", "log_sigmoid", "softsign", "tanhshrink", "softshrink", "hardshrink", "glu",
+    "threshold", "_threshold", "clamp_max", "maximum", "minimum", "adaptive_max_pool2d",
+}  # fmt: skip
 _NORMS = {"layer_norm", "group_norm", "instance_norm", "rms_norm", "normalize", "local_response_norm"}
 _ATTENTION = {
     "softmax", "softmin", "log_softmax", "scaled_dot_product_attention", "multi_head_attention_forward",
