@@ -1,0 +1,108 @@
+"""The second paper's tables in small: jobs, claims that can fail, gates that really stay frozen."""
+
+import itertools
+
+import pytest
+import torch
+
+import intertwine as iw
+from intertwine.lab import networks
+from intertwine.lab.data import load
+from intertwine.lab.experiments import Setting, experiments, gates, gates_chain, width_sweep
+from intertwine.lab.training import RECIPES, read_card, train
+
+ONE = {"epochs": 1, "learning_rate": 3e-3}
+
+
+def accuracy_job(network, **changes):
+    settings = {"data": "digits", "examples": 64, "recipe": ONE, "base_recipe": "c4gap", "seed": 0, "device": "cpu"}
+    return gates.Accuracy(network=network, **(settings | changes))
+
+
+def test_they_are_registered():
+    assert {"p2-table1", "p2-table2", "p2-table3", "p2-chain", "p2-width-sweep"} <= set(experiments())
+
+
+def test_every_column_of_table_1_is_a_network_that_can_be_built():
+    for column, order in itertools.product(gates.COLUMNS[1:], [None, (3, 2, 1, 0)]):
+        model = networks.build(gates._network("c4gap", column, 4, order))
+        assert model.input == ("ones" if column.endswith("1)") else "x") and model.permutation == order
+        assert (column[:4] == "DLGN") == model.gating.linear
+    assert gates._network("vgg16", "DNN", None) == "vgg16" and gates._network("vgg16", "DNN", 4) == "vgg16:width=4"
+    assert gates._network("c4gap", "DLGN-SF(x, 1)", 4) == "dlgn_sf:base=c4gap,width=4,input=ones"
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 23])
+def test_permutations_leave_the_identity_out(count):
+    found = gates._permutations(count)
+    assert len(set(found)) == count and (0, 1, 2, 3) not in found
+    assert found[0] == (3, 2, 1, 0) or count == 23
+
+
+def test_a_job_trains_tests_and_does_not_train_twice(tmp_path, monkeypatch):
+    job = accuracy_job("dlgn:base=c4gap,width=4")
+    found = job.run(tmp_path)
+    card = read_card(tmp_path / "0.safetensors")
+    assert found == 100 * card.metrics["test_accuracy"] and card.data == "digits[:64]"
+    monkeypatch.setattr("intertwine.lab.training.loop.Run._update", None)
+    assert job.run(tmp_path) == found
+
+
+def test_an_ensemble_is_of_members_trained_one_by_one(tmp_path):
+    job = accuracy_job("c1gap_ensemble:width=4,members=2", seed=3)
+    found = job.run(tmp_path)
+    assert sorted(p.name for p in tmp_path.glob("*.safetensors")) == ["3000.safetensors", "3001.safetensors"]
+    data, recipe = gates.subset(load("digits"), 64), RECIPES["c4gap"].but(**ONE)
+    models = [train("c1gap:width=4", data, recipe, seed=s, progress=False, device="cpu").model for s in (3000, 3001)]
+    x, y = data.loader("test").batch(slice(None))
+    with torch.no_grad():
+        expected = ((models[0](x) + models[1](x)).argmax(1) == y).double().mean()
+    assert found == pytest.approx(100 * float(expected))
+
+
+def test_claims_can_fail():
+    assert gates.difference("it", [90.0, 90.2], [93.0, 93.1]).held is False
+    assert gates.difference("it", [92.5, 92.6], [93.0, 93.1]).held is True  # less than a point
+    assert gates.difference("it", [80.0, 98.0], [93.0, 93.1]).held is True  # nothing can be told from such a spread
+    assert gates.interval([3.0]) == (3.0, None, None)
+
+
+def test_fixed_gates_are_frozen_and_others_are_not(tmp_path):
+    job = gates_chain.Chain(
+        network="cnn_gap:width=2", data="digits", examples=120, tested=5, pool=2, recipe=ONE, seed=0, device="cpu"
+    )
+    found = job.run(tmp_path)
+    assert found["frozen"] is True
+    assert {*gates_chain._ORDER, "frozen"} == set(found)
+    torch.manual_seed(0)
+    learning = iw.gates.dgn(networks.build("cnn_gap:width=2,channels=1"))
+    before = gates_chain.digest(learning.gating)
+    run = train(learning, gates.subset(load("digits"), 40), RECIPES["cnn_gap"].but(**ONE), progress=False)
+    assert gates_chain.digest(run.model.gating) != before
+
+
+def test_batch_norm_of_frozen_gates_does_not_drift():
+    """Running statistics are buffers, which an optimizer's list of parameters does not protect."""
+    model = networks.build("digits_cnn:width=2")
+    fixed = iw.gates.dgn(model, regime="fixed_learnt")
+    before = gates_chain.digest(fixed.gating), gates_chain.digest(fixed.value)
+    run = train(fixed, gates.subset(load("digits"), 64), RECIPES["digits"].but(epochs=1), progress=False)
+    assert gates_chain.digest(run.model.gating) == before[0] and gates_chain.digest(run.model.value) != before[1]
+
+
+@pytest.mark.parametrize("family", ["fully connected", "convolutions", "residual"])
+def test_distance_to_the_limit_shrinks_with_width(family, tmp_path):
+    error = lambda width: sum(
+        width_sweep.Distance(family=family, width=width, examples=6, seed=s).run(tmp_path) for s in range(6)
+    )
+    assert error(256) < 0.5 * error(16)
+    one = width_sweep.Distance(family=family, width=8, examples=4, seed=1)
+    assert one.run(tmp_path) == one.run(tmp_path)
+
+
+def test_the_sweeps_claim_fails_with_a_wrong_constant(tmp_path, monkeypatch):
+    """With the wrong constant the error stays where it is, and the required claim does not hold."""
+    right = width_sweep._limit
+    monkeypatch.setattr(width_sweep, "_limit", lambda *a: 1.5 * right(*a))
+    found = width_sweep._sweep(Setting(folder=tmp_path))
+    assert not found.passed and not any(claim.held for claim in found.claims)
