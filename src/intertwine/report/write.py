@@ -22,6 +22,8 @@ _PAGES = {
     "Symmetry": ("intertwine.symmetry:Symmetry", "intertwine.report.symmetry:symmetry_page"),
     "GateStudy": ("intertwine.gates:GateStudy", "intertwine.report.gates:gates_page"),
     "Comparison": ("intertwine.similarity:Comparison", "intertwine.report.comparison:comparison_page"),
+    "Stitching": ("intertwine.stitching:Stitching", "intertwine.report.stitching:stitching_page"),
+    "StitchingStudy": ("intertwine.stitching:StitchingStudy", "intertwine.report.stitching:stitching_page"),
 }
 _PLAIN = "intertwine.report.plain:plain_page"
 

@@ -58,8 +58,9 @@ class Stitching(Result):
         alpha: Weight of the permutation regulariser, where the family has one.
         history: One mapping for each epoch of training.
         stopped_at: Step at which the loss was no longer finite; the layer is the last good one then.
-        pairing: For maps with at most one entry in every row: the matched channel of A for each of B (-1 for none) and
-            its scale; ``None`` otherwise.
+        pairing: For maps with at most one entry in every row: ``index``, the matched channel of A for each of B (-1 for
+            none), and ``scale``; where permutations are free also ``closed_form``, the match in closed form, and
+            ``live``, whether B's channel ever responds. ``None`` for other maps.
         names: What the models are called.
         settings: Options of the run.
         notes: What a reader should know.

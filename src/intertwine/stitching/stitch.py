@@ -286,7 +286,7 @@ def _result(
     stopped = None if run.trained is None else run.trained.stopped_at
     if stopped is not None:
         notes = (*notes, f"the loss was no longer finite at step {stopped}; the map is the last good one")
-    pairing = pairing_of(matrix)
+    pairing, agreement = _pairing(matrix, layer, fitted)
     return Stitching(
         layer_a=run.cut.at[0], layer_b=run.cut.at[1], family=layer.family or repr(run.asked),
         method=run.method, seed=run.seed,
@@ -294,22 +294,26 @@ def _result(
         examples=found.examples, inside_block=run.cut.inside_block, skip=run.cut.skip, c_in=layer.c_in,
         c_out=layer.c_out, parameters=layer.parameters_count, dim=layer.dim, log_components=layer.log_components,
         drift=drift(seen, matrix, offset), doubly_stochastic_error=layer.doubly_stochastic_error(),
-        agreement=_agreement(pairing, layer, fitted), sparsity=sparsity(matrix), alpha=getattr(layer, "alpha", None),
+        agreement=agreement, sparsity=sparsity(matrix), alpha=getattr(layer, "alpha", None),
         history=history, stopped_at=stopped, pairing=pairing, names=names,
         settings={**settings, "relation": run.cut.trunk.relation.kind}, notes=(*notes, *run.cut.notes), matrix=matrix,
         bias=offset, statistics=net.tail.statistics(), model=net,
     )  # fmt: skip
 
 
-def _agreement(pairing: Mapping[str, list[Any]] | None, layer: StitchingLayer, moments: Moments) -> float | None:
-    """Share of live rows matched as in the closed-form G_ReLU match on the same data."""
+def _pairing(
+    matrix: Tensor, layer: StitchingLayer, moments: Moments
+) -> tuple[dict[str, list[Any]] | None, float | None]:
+    """Who is matched with whom, in closed form too, and the share of live rows on which both agree."""
+    pairing = pairing_of(matrix)
     if pairing is None or not layer.log_components:
-        return None
+        return pairing, None
     group = PositiveMonomial(max(layer.c_in, layer.c_out))
-    closed = _index(group_procrustes(group, moments, "cosine")).to(moments.live_y.device)
-    ours = torch.tensor(pairing["index"], device=closed.device)
-    live = moments.live_y
-    return float((ours == closed)[live].double().mean()) if bool(live.any()) else None
+    closed = _index(group_procrustes(group, moments, "cosine")).cpu()
+    live = moments.live_y.cpu()
+    pairing |= {"closed_form": closed.tolist(), "live": live.tolist()}
+    same = (torch.tensor(pairing["index"]) == closed)[live]
+    return pairing, float(same.double().mean()) if bool(live.any()) else None
 
 
 def _index(matrix: Tensor) -> Tensor:
