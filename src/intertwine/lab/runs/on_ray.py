@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,8 @@ from .store import perform
 
 __all__ = ["OnRay"]
 
+_CHECK_EVERY = 5.0  # seconds between looks whether the cluster's head still answers
+_ANSWER = 10.0  # seconds that it may take to
 _AHEAD = 2  # tasks for each core that are queued with Ray, so that no worker waits for the driver
 
 
@@ -40,18 +46,26 @@ class OnRay(Executor):
             raise MissingExtraError("ray", "ray") from None
         self._ray, self._address, self._cpus = ray, address, cpus
         self._started = not ray.is_initialized()
-        own = {"num_cpus": workers, "include_dashboard": False} if address is None else {"address": address}
+        self._tasks: dict[Any, tuple[Task, float]] = {}
+        own: dict[str, Any] = (
+            {"num_cpus": workers, "include_dashboard": False} if address is None else {"address": address}
+        )
+        if address is None:  # a Ray that is started here finds jobs where this process does
+            own["runtime_env"] = {"env_vars": {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}}
         try:
+            if address is not None and ":" in address:
+                _reach(address.removeprefix("ray://"))  # Ray itself would wait for minutes
             if self._started:
                 ray.init(**own, log_to_driver=False, configure_logging=True, logging_level="ERROR")
             self._resources = ray.cluster_resources()
-        except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError) as error:
             raise RunError(
                 f"Ray cluster must answer. Got none at {address or 'this machine'!r} ({_first_line(error)}). Start one "
                 "with 'ray start --head', or leave the address out."
             ) from None
         self._remote = ray.remote(_perform)
-        self._tasks: dict[Any, tuple[Task, float]] = {}
+        self._head = address.removeprefix("ray://") if address and "ray://" in address else _head(ray)
+        self._checked = time.monotonic()
 
     @property
     def words(self) -> str:
@@ -90,20 +104,19 @@ class OnRay(Executor):
             ready, _ = self._ray.wait(list(self._tasks), num_returns=1, timeout=timeout)
             if ready:  # and whatever else has ended by now
                 ready, _ = self._ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=0)
-            alive = any(node["Alive"] for node in self._ray.nodes())
+            if time.monotonic() - self._checked >= _CHECK_EVERY:  # a minute without its head, and Ray ends this process
+                _reach(self._head)
+                self._checked = time.monotonic()
         except Exception as error:
             raise self._gone(error) from None
-        if not alive:
-            raise self._gone(ConnectionError("no live node"))
         return [self._outcome(waited) for waited in ready]
 
     def close(self) -> None:
         """Stop the tasks, and Ray if it was started here."""
-        for waited in self._tasks:
-            try:
+        with suppress(Exception):  # a cluster that is gone runs nothing any more
+            _reach(self._head)
+            for waited in self._tasks:
                 self._ray.cancel(waited, force=True)
-            except Exception:  # a cluster that is gone runs nothing any more
-                break
         self._tasks.clear()
         if self._started:
             self._started = False
@@ -125,12 +138,21 @@ class OnRay(Executor):
 
 def _perform(said: dict[str, Any], threads: int) -> dict[str, Any]:
     """One task, on a Ray worker."""
-    import os
-
     import torch
 
     torch.set_num_threads(threads)
     return asdict(perform(Task(**{**said, "folder": Path(said["folder"])}), f"{os.uname().nodename} {os.getpid()}"))
+
+
+def _head(ray: Any) -> str:
+    """``HOST:PORT`` of the cluster's head."""
+    return str(ray.get_runtime_context().gcs_address)
+
+
+def _reach(address: str) -> None:
+    """Connect to ``HOST:PORT`` and hang up."""
+    host, _, port = address.rpartition(":")
+    socket.create_connection((host, int(port)), timeout=_ANSWER).close()
 
 
 def _first_line(error: Exception) -> str:

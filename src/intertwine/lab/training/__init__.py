@@ -3,6 +3,7 @@
 from .accuracy import accuracy, choose_device
 from .augment import augment
 from .checkpoint import Card, card_path, load_checkpoint, load_weights, read_card, save_checkpoint
+from .many import ManyTraining, member_path, train_many
 from .mix import mix
 from .recipe import RECIPES, Recipe, recipe_for
 from .train import Training, train
@@ -18,6 +19,10 @@ __all__ = [
     "mix",
     "accuracy",
     "choose_device",
+    # many seeds at once
+    "train_many",
+    "ManyTraining",
+    "member_path",
     # checkpoints
     "save_checkpoint",
     "load_checkpoint",

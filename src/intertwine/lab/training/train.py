@@ -84,14 +84,14 @@ def train(
     """
     chosen = choose_device(device)
     splits = load(data) if isinstance(data, str) else data
-    recipe = _find_recipe(recipe, splits)
+    recipe = find_recipe(recipe, splits)
     path = _check_path(out)
-    architecture, network = _prepare(model, splits, seed, name)
+    architecture, network = prepare(model, splits, seed, name)
     _check_fit(network, architecture, splits)
-    _check_recipe(recipe, splits)
-    settings = _settings(architecture, splits, recipe, seed)
-    if path and resume and (finished := _finished(path, network, settings)):
-        return finished
+    check_recipe(recipe, splits)
+    settings = settings_of(architecture, splits, recipe, seed)
+    if path and resume and (found := finished(path, network, settings)):
+        return found
     run = Run(network.to(chosen), splits, recipe, seed, chosen, settings, path, save_every, progress)
     state = run.start(resume)
     run.finish(state)
@@ -115,7 +115,7 @@ def _conclude(run: Run, state: TrainingState, path: Path | None) -> Training:
     return Training(model, card, state.history, path)
 
 
-def _find_recipe(recipe: Recipe | str | None, data: DataSplits) -> Recipe:
+def find_recipe(recipe: Recipe | str | None, data: DataSplits) -> Recipe:
     if isinstance(recipe, str):
         if recipe not in RECIPES:
             raise ValueError(f"recipe must be one of {', '.join(RECIPES)}. Got {recipe!r}.")
@@ -123,7 +123,7 @@ def _find_recipe(recipe: Recipe | str | None, data: DataSplits) -> Recipe:
     return recipe or recipe_for(data.shape)
 
 
-def _check_recipe(recipe: Recipe, data: DataSplits) -> None:
+def check_recipe(recipe: Recipe, data: DataSplits) -> None:
     if len(data.shape) != 3 and (recipe.translate or recipe.flip or recipe.cutmix):
         raise ValueError(
             f"recipe must not move, flip or cut inputs that are no images. Got inputs of shape {data.shape}. "
@@ -140,7 +140,7 @@ def _check_path(out: str | Path | None) -> Path | None:
     return check_writable(path, "out")
 
 
-def _prepare(model: nn.Module | str, data: DataSplits, seed: int, name: str | None) -> tuple[str, nn.Module]:
+def prepare(model: nn.Module | str, data: DataSplits, seed: int, name: str | None) -> tuple[str, nn.Module]:
     """Name and fresh copy of what is trained."""
     if isinstance(model, nn.Module):
         return name or type(model).__name__, copy.deepcopy(model).cpu()
@@ -167,7 +167,7 @@ def _check_fit(model: nn.Module, name: str, data: DataSplits) -> None:
         raise ValueError(f"model {name} must map inputs to logits (N, {len(data.classes)}) at least. Got {got}.")
 
 
-def _settings(name: str, data: DataSplits, recipe: Recipe, seed: int) -> dict[str, Any]:
+def settings_of(name: str, data: DataSplits, recipe: Recipe, seed: int) -> dict[str, Any]:
     return {
         "architecture": name,
         "data": data.name,
@@ -180,7 +180,7 @@ def _settings(name: str, data: DataSplits, recipe: Recipe, seed: int) -> dict[st
     }
 
 
-def _finished(path: Path, model: nn.Module, settings: dict[str, Any]) -> Training | None:
+def finished(path: Path, model: nn.Module, settings: dict[str, Any]) -> Training | None:
     # A checkpoint that the same call already wrote, and whose state is gone.
     if not path.is_file() or state_path(path).is_file():
         return None

@@ -1,0 +1,257 @@
+"""Engines that take one optimizer step of k networks: in threads, stacked through torch.func, or side by side."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+
+from .grouped import group_networks, ungrouped
+from .recipe import Recipe
+
+__all__ = ["ENGINES", "Engine", "Grouped", "InTurn", "Stacked", "Threads"]
+
+
+class Engine(ABC):
+    """k networks of one architecture and their optimizers.
+
+    All engines compute the same: each network's own loss and update, as if it were alone, up to rounding.
+
+    Args:
+        networks: k networks in training mode; they are not changed.
+        recipe: Settings.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, networks: Sequence[nn.Module], recipe: Recipe) -> None:
+        self.k, self.recipe = len(networks), recipe
+
+    @abstractmethod
+    def step(self, inputs: Tensor, targets: Tensor, rate: float) -> Tensor:
+        """One step of each network.
+
+        Args:
+            inputs: ``(k, B, C, *S)``.
+            targets: ``(k, B)``.
+            rate: Learning rate.
+
+        Returns:
+            ``(k,)`` losses before the step.
+        """
+
+    @abstractmethod
+    def logits(self, inputs: Tensor) -> Tensor:
+        """``(k, B, classes)`` for shared inputs ``(B, C, *S)``, in evaluation mode."""
+
+    @abstractmethod
+    def member(self, i: int) -> dict[str, Tensor]:
+        """A copy of the state dict of network ``i``."""
+
+    @abstractmethod
+    def snapshot(self) -> dict[str, Any]:
+        """Weights, buffers and optimizers, as tensors and plain data."""
+
+    @abstractmethod
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go back to a snapshot."""
+
+    def close(self) -> None:
+        """Let go of what an engine holds besides memory."""
+        return
+
+    def _losses(self, logits: Tensor, targets: Tensor) -> Tensor:
+        each = F.cross_entropy(
+            logits.flatten(0, 1), targets.flatten(), label_smoothing=self.recipe.label_smoothing, reduction="none"
+        )
+        return each.view(targets.shape).mean(1)
+
+
+class InTurn(Engine):
+    """One network after the other."""
+
+    name: ClassVar[str] = "in turn"
+
+    def __init__(self, networks: Sequence[nn.Module], recipe: Recipe) -> None:
+        super().__init__(networks, recipe)
+        self._networks = [copy.deepcopy(n) for n in networks]
+        self._optimizers = [recipe.make_optimizer(n) for n in self._networks]
+
+    def step(self, inputs: Tensor, targets: Tensor, rate: float) -> Tensor:
+        """One step of each network."""
+        return torch.stack(self._each(lambda i: self._step(i, inputs[i], targets[i], rate)))
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        """Logits of each network."""
+        return torch.stack(self._each(lambda i: self._logits(i, inputs)))
+
+    def member(self, i: int) -> dict[str, Tensor]:
+        """State dict of network ``i``."""
+        return {name: t.detach().clone() for name, t in self._networks[i].state_dict().items()}
+
+    def snapshot(self) -> dict[str, Any]:
+        """Weights, buffers and optimizers."""
+        return {
+            "networks": [n.state_dict() for n in self._networks],
+            "optimizers": [o.state_dict() for o in self._optimizers],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go back to a snapshot."""
+        for network, saved in zip(self._networks, state["networks"], strict=True):
+            network.load_state_dict(saved)
+        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+
+    def _each(self, work: Callable[[int], Tensor]) -> list[Tensor]:
+        return [work(i) for i in range(self.k)]
+
+    def _step(self, i: int, inputs: Tensor, targets: Tensor, rate: float) -> Tensor:
+        optimizer = self._optimizers[i]
+        _set_rate(optimizer, rate)
+        loss = F.cross_entropy(self._networks[i].train()(inputs), targets, label_smoothing=self.recipe.label_smoothing)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    def _logits(self, i: int, inputs: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self._networks[i].eval()(inputs)
+
+
+class Threads(InTurn):
+    """As many networks at a time as torch has threads, each on one."""
+
+    name: ClassVar[str] = "threads"
+
+    def __init__(self, networks: Sequence[nn.Module], recipe: Recipe) -> None:
+        super().__init__(networks, recipe)
+        self._before = torch.get_num_threads()
+        # the number of threads is a setting of each calling thread
+        self._pool = ThreadPoolExecutor(self._before, initializer=torch.set_num_threads, initargs=(1,))
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown()
+        torch.set_num_threads(self._before)
+
+    def _each(self, work: Callable[[int], Tensor]) -> list[Tensor]:
+        return list(self._pool.map(work, range(self.k)))
+
+
+class _Joint(Engine):
+    """All networks in one program: forward, and an ordinary backward of the sum of the losses.
+
+    A loss depends on its own network only, so the gradient of the sum holds each network's own gradient; and the
+    optimizers work element by element, so that one optimizer of all is k optimizers.
+    """
+
+    _optimizer: torch.optim.Optimizer
+
+    @abstractmethod
+    def _forward(self, inputs: Tensor) -> Tensor: ...
+
+    def step(self, inputs: Tensor, targets: Tensor, rate: float) -> Tensor:
+        """One step of each network."""
+        _set_rate(self._optimizer, rate)
+        losses = self._losses(self._forward(inputs), targets)
+        self._optimizer.zero_grad()
+        losses.sum().backward()
+        self._optimizer.step()
+        return losses.detach()
+
+
+class Stacked(_Joint):
+    """Parameters stacked along a new axis, the forward pass mapped over it by ``torch.func.vmap``."""
+
+    name: ClassVar[str] = "stacked"
+
+    def __init__(self, networks: Sequence[nn.Module], recipe: Recipe) -> None:
+        super().__init__(networks, recipe)
+        self._base = copy.deepcopy(networks[0]).to("meta")
+        parameters, self._buffers = stack_module_state(list(networks))
+        self._parameters: dict[str, Tensor] = {name: nn.Parameter(t.detach()) for name, t in parameters.items()}
+        self._buffers = {name: t.detach().clone() for name, t in self._buffers.items()}
+        self._optimizer = recipe.make_optimizer(nn.ParameterList(self._parameters.values()))
+
+    def _call(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
+        return functional_call(self._base, (parameters, buffers), (x,))
+
+    def _forward(self, inputs: Tensor) -> Tensor:
+        self._base.train()
+        return vmap(self._call)(self._parameters, self._buffers, inputs)
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        """Logits of each network."""
+        self._base.eval()
+        with torch.no_grad():
+            return vmap(self._call, in_dims=(0, 0, None))(self._parameters, self._buffers, inputs)
+
+    def member(self, i: int) -> dict[str, Tensor]:
+        """State dict of network ``i``."""
+        stacked = {**self._parameters, **self._buffers}
+        return {name: stacked[name][i].detach().clone() for name in self._base.state_dict()}
+
+    def snapshot(self) -> dict[str, Any]:
+        """Weights, buffers and optimizer."""
+        plain = {name: t.detach() for name, t in self._parameters.items()}
+        return {"parameters": plain, "buffers": self._buffers, "optimizer": self._optimizer.state_dict()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go back to a snapshot."""
+        with torch.no_grad():
+            for mine, saved in ((self._parameters, state["parameters"]), (self._buffers, state["buffers"])):
+                for name, tensor in mine.items():
+                    tensor.copy_(saved[name])
+        self._optimizer.load_state_dict(state["optimizer"])
+
+
+class Grouped(_Joint):
+    """The networks' channels side by side, kept apart by grouped convolutions (see ``grouped.py``)."""
+
+    name: ClassVar[str] = "grouped"
+
+    def __init__(self, networks: Sequence[nn.Module], recipe: Recipe) -> None:
+        super().__init__(networks, recipe)
+        self._whole = group_networks(networks)
+        self._optimizer = recipe.make_optimizer(self._whole)
+
+    def _forward(self, inputs: Tensor) -> Tensor:
+        return self._split(self._whole.train()(inputs.transpose(0, 1).flatten(1, 2)))
+
+    def logits(self, inputs: Tensor) -> Tensor:
+        """Logits of each network."""
+        with torch.no_grad():
+            return self._split(self._whole.eval()(inputs.repeat(1, self.k, *[1] * (inputs.ndim - 2))))
+
+    def member(self, i: int) -> dict[str, Tensor]:
+        """State dict of network ``i``."""
+        return ungrouped(self._whole.state_dict(), self.k, i)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Weights, buffers and optimizer."""
+        return {"whole": self._whole.state_dict(), "optimizer": self._optimizer.state_dict()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go back to a snapshot."""
+        self._whole.load_state_dict(state["whole"])
+        self._optimizer.load_state_dict(state["optimizer"])
+
+    def _split(self, logits: Tensor) -> Tensor:
+        return logits.view(len(logits), self.k, -1).transpose(0, 1)
+
+
+def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+ENGINES: dict[str, type[Engine]] = {e.name: e for e in (InTurn, Threads, Stacked, Grouped)}

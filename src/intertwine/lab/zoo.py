@@ -1,0 +1,121 @@
+"""Zoos: many networks of one architecture that differ in their seeds, and the pairs that are drawn from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from .training import Card, load_checkpoint, read_card
+
+__all__ = ["Member", "Zoo", "draw_pairs", "read_zoo"]
+
+
+@dataclass(frozen=True)
+class Member:
+    """One network of a zoo.
+
+    Args:
+        path: Of its checkpoint.
+        card: What it is.
+    """
+
+    path: Path
+    card: Card
+
+    @property
+    def name(self) -> str:
+        """For people and for ``pair_interval``: the name of its file, without the ending."""
+        return self.path.stem
+
+    def load(self) -> nn.Module:
+        """The network, in evaluation mode."""
+        return load_checkpoint(self.path)
+
+
+@dataclass(frozen=True)
+class Zoo:
+    """Networks of one architecture on one data set.
+
+    Args:
+        folder: Where they lie.
+        members: The networks, by seed.
+    """
+
+    folder: Path
+    members: Sequence[Member]
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __getitem__(self, index: int) -> Member:
+        return self.members[index]
+
+    @property
+    def architecture(self) -> str:
+        """What all of them are."""
+        return self.members[0].card.architecture
+
+    @property
+    def accuracies(self) -> list[float]:
+        """Test accuracies, from the cards."""
+        return [float(member.card.metrics["test_accuracy"] or 0.0) for member in self.members]
+
+    def pairs(self, count: int, seed: int = 0) -> list[tuple[Member, Member]]:
+        """Ordered pairs of distinct members (see ``draw_pairs``)."""
+        return [(self.members[i], self.members[j]) for i, j in draw_pairs(len(self), count, seed)]
+
+
+def draw_pairs(models: int, count: int, seed: int = 0) -> list[tuple[int, int]]:
+    """Draw ordered pairs of distinct models, uniformly and with replacement, as the paper does (v2 D.1).
+
+    Pairs share models: for an interval over them use ``intertwine._zoo_intervals.pair_interval``, not one over pairs.
+
+    Args:
+        models: Number of models, at least 2.
+        count: Number of pairs.
+        seed: Of the draw.
+
+    Returns:
+        Indices of first and second models.
+
+    Raises:
+        ValueError: If there are fewer than 2 models or no pairs.
+
+    Examples:
+        >>> draw_pairs(100, 3)
+        [(44, 14), (39, 92), (33, 3)]
+    """
+    if models < 2:
+        raise ValueError(f"models must be at least 2 to draw pairs of distinct ones. Got {models}.")
+    if count < 1:
+        raise ValueError(f"count must be at least 1. Got {count}.")
+    generator = torch.Generator().manual_seed(seed)
+    first = torch.randint(models, (count,), generator=generator)
+    second = (first + torch.randint(1, models, (count,), generator=generator)) % models
+    return list(zip(first.tolist(), second.tolist()))
+
+
+def read_zoo(folder: str | Path) -> Zoo:
+    """Find the members of a zoo.
+
+    Args:
+        folder: Where ``train_many`` wrote them.
+
+    Returns:
+        The zoo, members in the order of their seeds.
+
+    Raises:
+        ValueError: If there are none, or they are of several architectures or data sets.
+    """
+    folder = Path(folder)
+    found = [Member(path, card) for path in sorted(folder.glob("*.safetensors")) if (card := read_card(path))]
+    if not found:
+        raise ValueError(f"zoo must be a folder with checkpoints and cards. Got none in {str(folder)!r}. Train some.")
+    kinds = sorted({f"{m.card.architecture} on {m.card.data}" for m in found})
+    if len(kinds) > 1:
+        raise ValueError(f"zoo must hold one architecture on one data set. Got {', '.join(kinds)} in {str(folder)!r}.")
+    return Zoo(folder, sorted(found, key=lambda m: (m.card.seed is None, m.card.seed or 0, m.path)))

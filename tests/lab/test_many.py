@@ -1,0 +1,274 @@
+"""Many seeds at once: every engine computes what one network alone does; zoos, kills, pairs."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from intertwine.lab import networks
+from intertwine.lab.training import RECIPES, Recipe, member_path, read_card, train, train_many
+from intertwine.lab.training.choice import agrees, candidates, choose_engine, draws_random_numbers
+from intertwine.lab.training.engines import ENGINES
+from intertwine.lab.training.grouped import Ungroupable, group_networks
+from intertwine.lab.zoo import draw_pairs, read_zoo
+
+QUICK = RECIPES["digits"].but(epochs=2, batch_size=64)
+SHAPES = {"mlp": (1, 8, 8), "mlp:bn=true": (1, 8, 8), "digits_cnn:width=4": (1, 8, 8)}
+SHAPES |= {"myrtle_cnn:base=2": (3, 32, 32), "resnet20": (3, 16, 16), "resnet20:option=B": (3, 16, 16)}
+
+
+def build(spec, k=3):
+    found = []
+    for seed in range(k):
+        torch.manual_seed(seed)
+        found.append(networks.build(spec).double().train())
+    return found
+
+
+def reference(network, inputs, targets, recipe, rate):
+    """The plain loop."""
+    network, losses = copy.deepcopy(network), []
+    optimizer = recipe.make_optimizer(network)
+    for x, y in zip(inputs, targets):
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        loss = F.cross_entropy(network(x), y, label_smoothing=recipe.label_smoothing)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return network, torch.stack(losses)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("spec", SHAPES)
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_every_engine_takes_the_steps_that_each_network_takes_alone(engine, spec, optimizer):
+    recipe = Recipe(optimizer=optimizer, weight_decay=1e-3, label_smoothing=0.1)
+    nets, steps = build(spec), 4
+    inputs = torch.randn(steps, 3, 6, *SHAPES[spec], dtype=torch.float64)
+    targets = torch.randint(0, 10, (steps, 3, 6))
+    joint = ENGINES[engine](nets, recipe)
+    losses = torch.stack([joint.step(x, y, 1e-3) for x, y in zip(inputs, targets)], 1)
+    logits = joint.logits(inputs[0, 0])
+    for i, net in enumerate(nets):
+        alone, wanted = reference(net, inputs[:, i], targets[:, i], recipe, 1e-3)
+        assert torch.allclose(losses[i], wanted, rtol=1e-10, atol=1e-10)
+        assert torch.allclose(logits[i], alone.eval()(inputs[0, 0]), rtol=1e-8, atol=1e-10)
+        state = alone.state_dict()
+        assert joint.member(i).keys() == state.keys()
+        for name, tensor in joint.member(i).items():  # running statistics of batch norm among them
+            assert torch.allclose(tensor, state[name], rtol=1e-8, atol=1e-10), name
+    joint.close()
+
+
+def test_the_networks_that_are_given_are_not_changed():
+    nets = build("digits_cnn:width=4")
+    before = [{k: v.clone() for k, v in n.state_dict().items()} for n in nets]
+    x, y = torch.randn(3, 6, 1, 8, 8, dtype=torch.float64), torch.randint(0, 10, (3, 6))
+    for engine in ENGINES.values():
+        joint = engine(nets, Recipe())
+        joint.step(x, y, 1e-2)
+        joint.close()
+    for net, state in zip(nets, before):
+        assert all(torch.equal(v, state[k]) for k, v in net.state_dict().items())
+        assert all(p.grad is None for p in net.parameters())
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_snapshot_brings_an_engine_back(engine):
+    nets = build("digits_cnn:width=4")
+    x, y = torch.randn(6, 3, 6, 1, 8, 8, dtype=torch.float64), torch.randint(0, 10, (6, 3, 6))
+    straight = ENGINES[engine](nets, Recipe())
+    for t in range(3):
+        straight.step(x[t], y[t], 1e-2)
+    saved = copy.deepcopy(straight.snapshot())
+    resumed = ENGINES[engine](nets, Recipe())
+    resumed.restore(saved)
+    for t in range(3, 6):
+        assert torch.equal(straight.step(x[t], y[t], 1e-2), resumed.step(x[t], y[t], 1e-2))
+    for joint in (straight, resumed):
+        joint.close()
+
+
+class Mixing(nn.Sequential):
+    """Its forward mixes the channels behind the back of its layers."""
+
+    def forward(self, x):
+        x = self[0](x)
+        return self[1]((x - x.mean(1, keepdim=True)).mean((2, 3)))
+
+
+def test_an_engine_that_would_compute_something_else_is_not_offered():
+    nets = [Mixing(nn.Conv2d(1, 4, 3), nn.Linear(4, 10)) for _ in range(2)]
+    x = torch.randn(4, 1, 8, 8)
+    assert not agrees(ENGINES["grouped"], nets, x)
+    assert agrees(ENGINES["stacked"], nets, x)
+    assert "grouped" not in candidates(nets, x)
+    plain = [nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 10)) for _ in range(2)]
+    assert {"in turn", "stacked", "grouped"} <= set(candidates(plain, x))
+
+
+def test_layers_without_a_counterpart_are_named():
+    with pytest.raises(Ungroupable, match="Got LayerNorm"):
+        group_networks([nn.Sequential(nn.LayerNorm(3)), nn.Sequential(nn.LayerNorm(3))])
+    with pytest.raises(Ungroupable, match="padding_mode='circular'"):
+        group_networks([nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular")] * 2)
+
+
+def test_the_choice_is_the_fastest_that_was_measured(monkeypatch):
+    nets = [networks.build("mlp:widths=8") for _ in range(2)]
+    x, y = torch.randn(2, 4, 1, 8, 8), torch.zeros(2, 4, dtype=torch.int64)
+    times = {"in turn": 1.0, "threads": 2.0, "stacked": 0.97, "grouped": 0.5}
+    monkeypatch.setattr("intertwine.lab.training.choice.step_seconds", lambda e, *_: times[e.name])
+    assert choose_engine(nets, Recipe(), x, y)[0] == "grouped"
+    times["grouped"] = 1.5  # a gain of 3 % is none
+    assert choose_engine(nets, Recipe(), x, y)[0] == "in turn"
+
+
+def test_dropout_is_seen():
+    assert draws_random_numbers(nn.Sequential(nn.Dropout(0.1)))
+    assert not draws_random_numbers(nn.Sequential(nn.Dropout(0.0), nn.ReLU()))
+
+
+# --- zoos ----------------------------------------------------------------------------------------
+
+PLAIN = QUICK.but(optimizer="sgd", learning_rate=0.02)  # Adam makes steps of any rounding error of a zero gradient
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_members_are_what_train_makes_of_their_seeds(tmp_path, engine):
+    made = train_many(
+        "mlp:widths=16,bn=true", "digits", PLAIN, seeds=[3, 5], out=tmp_path, engine=engine, progress=False
+    )
+    assert made.paths == (member_path(tmp_path, 3), member_path(tmp_path, 5))
+    assert made.engines == {engine: 2}
+    for seed, member in zip([3, 5], read_zoo(tmp_path).members):
+        alone = train("mlp:widths=16,bn=true", "digits", PLAIN, seed=seed, progress=False)
+        card = read_card(member.path)
+        assert {**card.model_dump(), "metrics": {}} == {**alone.card.model_dump(), "metrics": {}}
+        assert card.metrics["test_accuracy"] == pytest.approx(alone.card.metrics["test_accuracy"], abs=0.02)
+        for name, tensor in member.load().state_dict().items():
+            assert torch.allclose(tensor, alone.model.state_dict()[name], atol=1e-4), name
+        # and another seed is another network
+        other = train("mlp:widths=16,bn=true", "digits", PLAIN, seed=seed + 1, progress=False).model.state_dict()
+        assert not torch.allclose(other["linear1.weight"], member.load().state_dict()["linear1.weight"], atol=2e-2)
+
+
+def test_augmentation_is_the_single_runs(tmp_path):
+    recipe = PLAIN.but(translate=2, flip=True, epochs=1)
+    train_many("digits_cnn:width=4", "digits", recipe, seeds=[0, 1], out=tmp_path, engine="grouped", progress=False)
+    alone = train("digits_cnn:width=4", "digits", recipe, seed=1, progress=False).model.state_dict()
+    made = read_zoo(tmp_path)[1].load().state_dict()
+    assert all(torch.allclose(made[name], alone[name], atol=1e-4) for name in alone)
+
+
+@pytest.mark.parametrize("engine", ["grouped", "stacked", "in turn"])
+def test_a_zoo_that_was_killed_goes_on_bit_for_bit(tmp_path, engine, monkeypatch):
+    options = {"seeds": range(3), "engine": engine, "together": 2, "progress": False, "save_every": 0.0}
+    whole = train_many("digits_cnn:width=4", "digits", QUICK, out=tmp_path / "a", **options)
+    count = 0
+
+    def killed(self, *arguments, step=ENGINES[engine].step):
+        nonlocal count
+        count += 1
+        if count == 33:  # in the middle of the second epoch of the first group
+            raise KeyboardInterrupt
+        return step(self, *arguments)
+
+    monkeypatch.setattr(ENGINES[engine], "step", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train_many("digits_cnn:width=4", "digits", QUICK, out=tmp_path / "b", **options)
+    monkeypatch.undo()
+    assert [p.name for p in (tmp_path / "b").iterdir()] == ["group-0000-0001.training.pt"]
+    again = train_many("digits_cnn:width=4", "digits", QUICK, out=tmp_path / "b", **options)
+    for one, two in zip(whole.paths, again.paths):
+        assert one.read_bytes() == two.read_bytes()
+        first, second = read_card(one), read_card(two)
+        assert first.best_epoch == second.best_epoch
+        assert first.metrics["training_loss"] == second.metrics["training_loss"]
+    assert not list((tmp_path / "b").glob("*.training.pt"))
+
+
+def test_only_missing_members_are_trained(tmp_path):
+    train_many("mlp:widths=8", "digits", QUICK, seeds=[0], out=tmp_path, progress=False)
+    before = member_path(tmp_path, 0).stat().st_mtime_ns
+    made = train_many("mlp:widths=8", "digits", QUICK, seeds=range(2), out=tmp_path, engine="stacked", progress=False)
+    assert made.engines == {"stacked": 1}
+    assert member_path(tmp_path, 0).stat().st_mtime_ns == before
+    with pytest.raises(ValueError, match="out must be a new path, or of a run with the same settings"):
+        train_many("mlp:widths=9", "digits", QUICK, seeds=[0], out=tmp_path, progress=False)
+
+
+def test_a_member_that_diverges_takes_no_other_along(tmp_path, monkeypatch):
+    engine = ENGINES["grouped"]
+
+    def poisoned(self, inputs, targets, rate, step=engine.step):
+        inputs = inputs.clone()
+        inputs[0] *= float("nan")
+        return step(self, inputs, targets, rate)
+
+    monkeypatch.setattr(engine, "step", poisoned)
+    made = train_many(
+        "digits_cnn:width=4", "digits", QUICK, seeds=[0, 1], out=tmp_path, engine="grouped", progress=False
+    )
+    assert made.diverged == (0,)
+    assert made.paths == (member_path(tmp_path, 1),)
+    assert read_card(member_path(tmp_path, 1)).metrics["validation_accuracy"] > 0.5
+    assert not member_path(tmp_path, 0).exists()
+
+
+def test_mixup_and_dropout_go_through_the_single_loop(tmp_path):
+    made = train_many("digits_cnn:width=4", "digits", QUICK.but(mixup=0.2), seeds=[0], out=tmp_path, progress=False)
+    assert made.engines == {"in turn": 1}
+    with pytest.raises(ValueError, match="engine must be auto or in turn"):
+        train_many("mlp", "digits", QUICK.but(mixup=0.2), seeds=[0], out=tmp_path, engine="stacked", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"seeds": []}, "seeds must be at least one whole number"),
+        ({"seeds": [-1]}, "seeds must be at least one whole number"),
+        ({"engine": "magic"}, "engine must be one of auto, in turn"),
+        ({"together": 0}, "together must be at least 1"),
+        ({"model": "alexnet"}, "network must be one of"),
+        ({"recipe": "best"}, "recipe must be one of"),
+    ],
+    ids=str,
+)
+def test_wrong_arguments_are_refused(tmp_path, wrong, message):
+    options = {"model": "mlp", "data": "digits", "recipe": QUICK, "seeds": [0], "out": tmp_path, **wrong}
+    with pytest.raises(ValueError, match=message):
+        train_many(**options, progress=False)
+
+
+def test_a_damaged_state_is_named(tmp_path):
+    (tmp_path / "group-0000-0001.training.pt").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match="training state must be a file that train_many"):
+        train_many("mlp", "digits", QUICK, seeds=[0, 1], out=tmp_path, progress=False)
+
+
+# --- pairs ---------------------------------------------------------------------------------------
+
+
+def test_pairs_are_ordered_distinct_and_uniform():
+    pairs = draw_pairs(5, 20_000, seed=1)
+    assert all(i != j for i, j in pairs)
+    counts = torch.zeros(5, 5)
+    for i, j in pairs:
+        counts[i, j] += 1
+    assert (counts[~torch.eye(5, dtype=torch.bool)] / 1000 - 1).abs().max() < 0.1
+    assert draw_pairs(5, 10, seed=2) == draw_pairs(5, 10, seed=2)
+    assert draw_pairs(5, 10, seed=2) != draw_pairs(5, 10, seed=3)
+
+
+def test_too_few_models_or_no_zoo_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="models must be at least 2"):
+        draw_pairs(1, 4)
+    with pytest.raises(ValueError, match="count must be at least 1"):
+        draw_pairs(3, 0)
+    with pytest.raises(ValueError, match="zoo must be a folder with checkpoints"):
+        read_zoo(tmp_path)

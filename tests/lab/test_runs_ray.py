@@ -1,0 +1,76 @@
+"""Jobs on Ray, where it is installed."""
+
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from run_jobs import Moods, Squares
+
+from intertwine.lab.runs import InProcess, OnRay, RunError, run
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'intertwine[ray]'")
+
+
+def test_ray_gives_what_one_process_gives(tmp_path):
+    plan = Squares(count=8)
+    alone = run(plan, tmp_path / "a", executor=InProcess(), progress=False)
+    assert run(plan, tmp_path / "b", executor=OnRay(workers=2), progress=False).values == alone.values
+
+
+def test_failing_jobs_and_dying_workers_are_left_out(tmp_path):
+    report = run(
+        Moods(moods=("fine", "raises", "dies", "second time")),
+        tmp_path,
+        executor=OnRay(workers=2),
+        retries=1,
+        progress=False,
+    )
+    assert report.values == [{"x": 0}, None, None, {"x": 3}]
+    assert set(report.failed) == {"mood=raises, x=1", "mood=dies, x=2"}
+
+
+def test_a_cluster_that_does_not_answer_is_named():
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    with pytest.raises(RunError, match="Ray cluster must answer"):
+        OnRay(f"127.0.0.1:{port}")
+
+
+@pytest.mark.slow
+def test_a_cluster_that_disappears_ends_the_run_and_keeps_what_is_finished(tmp_path):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    ray = [sys.executable, "-m", "ray.scripts.scripts"]
+    start = [*ray, "start", "--head", f"--port={port}", "--num-cpus=2", "--include-dashboard=false", "--block"]
+    head = subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        code = (
+            f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+            "from run_jobs import Squares\nfrom intertwine.lab.runs import OnRay, RunError, run\n"
+            f"executor = OnRay('127.0.0.1:{port}')\n"
+            f"try: run(Squares(count=500, seconds=0.2), {str(tmp_path)!r}, executor=executor, progress=False)\n"
+            "except RunError as error: print(error); sys.exit(7)\n"
+        )
+        for _ in range(60):
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.5)
+        driver = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        while driver.poll() is None and len(list(tmp_path.glob("squares/results/*.json"))) < 5:
+            time.sleep(0.1)
+        head.terminate()  # with --block, ends all that it started
+        said, _ = driver.communicate(timeout=120)
+    finally:
+        head.kill()
+    assert driver.returncode == 7, said
+    assert "Ray cluster must stay reachable" in said
+    kept = len(list(tmp_path.glob("squares/results/*.json")))
+    assert kept >= 5
+    again = run(Squares(count=kept, seconds=0.2), tmp_path, executor=InProcess(), progress=False)
+    assert again.found >= 5
