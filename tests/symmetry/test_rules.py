@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from intertwine.symmetry import register_rule, symmetries
+from intertwine.symmetry.spaces import Leaf
 from intertwine.testing import function_error
 
 
@@ -26,6 +27,10 @@ class Between(nn.Module):
 P, S, M, G, O = "permutation", "signed", "positive", "general", "orthogonal"
 NZ = "monomial"
 column = lambda w: w[None, :, None]
+
+PLACES = torch.tensor([3, 0, 0, 7, 2])
+OTHERS = torch.arange(30).reshape(6, 5) % 8
+GRID = torch.rand(4, 1, 5, 2, generator=torch.Generator().manual_seed(0)).double() - 0.5
 
 # name -> (function of features and a vector of six parameters, the group of the hidden space, channels out)
 CASES = {
@@ -78,6 +83,22 @@ CASES = {
     "padded": (lambda h, w: F.pad(h, (0, 0, 2, 2)), G, 10),
     "stacked": (lambda h, w: torch.stack([h, h], 1).sum(1), G), "repeated": (lambda h, w: h.repeat(1, 2, 1), G, 12),
     "einsum": (lambda h, w: torch.einsum("bcx,bcy->bxy", h, h) @ torch.ones(8, 1).double(), O, 8),
+    "triu": (lambda h, w: h.unflatten(2, (2, 4)).triu().flatten(2), G),
+    "triu over channels": (lambda h, w: h.triu(), "held"),
+    "moments": (lambda h, w: (lambda v, m: h * v + m)(*torch.var_mean(h, 2, keepdim=True)), S),
+    "moments over channels": (lambda h, w: (lambda v, m: h * v + m)(*torch.std_mean(h, 1, keepdim=True)), P),
+    "sort over space": (lambda h, w: h.sort(2).values, M),
+    "sort over channels": (lambda h, w: h.sort(1).values, "held"),
+    "topk over space": (lambda h, w: h.topk(3, 2).values, M),
+    "places over space": (lambda h, w: h.sort(2, descending=True).indices.double(), M),
+    "gather over space": (lambda h, w: h.gather(2, PLACES.expand(4, 6, 5)), G),
+    "gather by channel": (lambda h, w: h.gather(2, OTHERS.expand(4, 6, 5)), "held"),
+    "gather over channels": (lambda h, w: h.gather(1, h.abs().sort(1).indices), "held"),
+    "index over space": (lambda h, w: h[:, :, PLACES], G), "index_select": (lambda h, w: h.index_select(2, PLACES), G),
+    "unfold": (lambda h, w: h.unfold(2, 3, 2).mean(3), G),
+    "im2col": (lambda h, w: F.unfold(h[:, :, None], (1, 3)).unflatten(1, (6, 3)).amax(2), M),
+    "fold": (lambda h, w: F.fold(F.unfold(h[:, :, None], (1, 3)), (1, 8), (1, 3))[:, :, 0], G),
+    "grid_sample": (lambda h, w: F.grid_sample(h[:, :, None], GRID, align_corners=False)[:, :, 0], G),
     "round": (lambda h, w: h.round(), S), "to integers": (lambda h, w: h.long().double(), P),
     "addcmul": (lambda h, w: torch.addcmul(h, h, h), P), "erf": (lambda h, w: h.erf(), S),
 }  # fmt: skip
@@ -98,8 +119,10 @@ def test_rule(name):
     torch.manual_seed(0)
     model, x = Between(function, out).double(), torch.randn(4, 3, 8).double()
     sym = symmetries(model, x)
-    space = sym.space(sym.layouts["a.weight"].axes[0].space)
-    assert group_of(space) == expected
+    moving = sym.layouts["a.weight"].axes[0]
+    assert (
+        group_of(sym.space(moving.space)) if isinstance(moving, Leaf) else "held"
+    ) == expected and not sym.unknown_ops
     for kind in ("permutation", "scale", "sign", "linear"):
         assert function_error(model, sym.act(sym.random(3, kinds={kind}), model), x) < 1e-12, kind
 
@@ -121,6 +144,24 @@ def test_a_user_can_teach_an_operation():
     assert [s.linear for s in after.spaces] == ["general"] and not after.unknown_ops
     with pytest.raises(ValueError, match="op must be a qualified name"):
         register_rule("halve")
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("sum", G), ("mean", G), ("max", M)])
+def test_bags_of_embeddings(mode, expected):
+    class Bags(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.out = nn.EmbeddingBag(9, 6, mode=mode), nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.out(self.table(x))
+
+    torch.manual_seed(0)
+    model, x = Bags().double(), torch.randint(9, (4, 5))
+    sym = symmetries(model, x)
+    assert [group_of(s) for s in sym.spaces] == [expected] and not sym.unknown_ops
+    for kind in ("permutation", "scale", "sign", "linear"):
+        assert function_error(model, sym.act(sym.random(3, kinds={kind}), model), x) < 1e-12, kind
 
 
 def test_packed_projections_do_not_tie_their_parts():

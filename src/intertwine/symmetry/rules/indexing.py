@@ -1,9 +1,9 @@
-"""Looking rows up: embeddings and indices."""
+"""Looking rows up: embeddings, indices, sorting."""
 
 from typing import TYPE_CHECKING, Any
 
 from ...graph import Call, Ref
-from ..terms import Value
+from ..terms import Flat, Value, forget_zeros
 from .registry import register_rule
 
 if TYPE_CHECKING:
@@ -50,3 +50,53 @@ def index(engine: "Engine", call: Call) -> Value:
     count = len(shape) - len(kept)
     new = [engine.fresh(n, why, i) for i, n in enumerate(shape[first : first + count])]
     return Value((*kept[:first], *new, *kept[first:]), x.zero)
+
+
+@register_rule("aten::gather")
+def gather(engine: "Engine", call: Call) -> Value:
+    """Entries picked along one axis, which is fixed; along others the index must be one for all units."""
+    x, picks, out = engine.value(call.args["self"]), engine.value(call.args["index"]), call.outputs[0]
+    shape = engine.program.values[out.id].shape if out is not None else ()
+    dim = call.args["dim"] % len(x.axes)
+    why = f"entries looked up at {call.where}"
+    axes = []
+    for i, (axis, index, size) in enumerate(zip(x.axes, picks.axes, shape)):
+        if i != dim and x.shape[i] == size and all(isinstance(f, Flat) for f in index):
+            axes.append(axis)
+            continue
+        for moved in (axis, index):
+            engine.fix(moved, why)
+        axes.append(engine.fresh(size, why, i))
+    return Value(tuple(axes), x.zero)
+
+
+@register_rule("aten::sort", "aten::topk")
+def sort(engine: "Engine", call: Call) -> list[Value]:
+    """Entries in order along one axis, which is fixed; along others positive scales and permutations pass."""
+    x, out = engine.value(call.args["self"]), call.outputs[0]
+    dim = call.args["dim"] % len(x.axes)
+    size = engine.program.values[out.id].shape[dim] if out is not None else x.shape[dim]
+    why = f"order matters to {call.where}"
+    engine.fix(x.axes[dim], why)
+    along = engine.fresh(size, why)
+    axes = [along if i == dim else engine.monomial(engine.no_sign(axis)) for i, axis in enumerate(x.axes)]
+    places = [a if i == dim else forget_zeros(engine.powered(a, 0, False)) for i, a in enumerate(axes)]
+    return [Value(tuple(axes), x.zero), Value(tuple(places))]
+
+
+@register_rule("aten::_embedding_bag", "aten::_embedding_bag_forward_only")
+def embedding_bag(engine: "Engine", call: Call) -> list[Value]:
+    """Sums, means or maxima of rows of a table: the rows are fixed."""
+    table = engine.value(call.args["weight"])
+    engine.fix(table.axes[0], "vocabulary")
+    for name in ("indices", "offsets", "per_sample_weights"):
+        if isinstance(call.args.get(name), Ref):
+            for axis in engine.value(call.args[name]).axes:
+                engine.fix(axis, "symbols looked up")
+    width = table.axes[1]
+    if call.args.get("mode") == 2:
+        width = engine.monomial(engine.no_sign(width))
+    shapes = [engine.program.values[ref.id].shape if ref is not None else () for ref in call.outputs]
+    why = f"bags of {call.where}"
+    rest = [Value(tuple(engine.fresh(n, why, (k, i)) for i, n in enumerate(s))) for k, s in enumerate(shapes[1:])]
+    return [Value((engine.fresh(shapes[0][0], why, "bags"), width)), *rest]

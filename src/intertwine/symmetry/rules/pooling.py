@@ -1,4 +1,4 @@
-"""Pooling and resampling over space."""
+"""Pooling, resampling and windows over space."""
 
 from typing import TYPE_CHECKING
 
@@ -48,6 +48,65 @@ def _windowed(engine: "Engine", call: Call) -> Value:
         engine.fix(axis, f"spatial positions of {call.where}")
     space = (engine.fresh(n, f"spatial positions of {call.where}", ("space", i)) for i, n in enumerate(shape[first:]))
     return Value((*x.axes[:first], *space), x.zero)
+
+
+@register_rule("aten::grid_sampler_2d", "aten::grid_sampler_3d", "aten::cudnn_grid_sampler")
+def grid_sample(engine: "Engine", call: Call) -> Value:
+    """Interpolation at places that a grid gives: linear in the channels."""
+    x, grid, out = engine.value(call.inputs[0]), engine.value(call.inputs[1]), call.outputs[0]
+    shape = engine.program.values[out.id].shape if out is not None else x.shape
+    why = f"spatial positions of {call.where}"
+    for axis in (x.axes[0], *x.axes[2:], *grid.axes):
+        engine.fix(axis, why)
+    first = x.axes[0] if x.shape[0] == shape[0] else engine.fresh(shape[0], why, "batch")
+    return Value((first, x.axes[1], *(engine.fresh(n, why, ("space", i)) for i, n in enumerate(shape[2:]))), x.zero)
+
+
+@register_rule("aten::unfold")
+def unfold(engine: "Engine", call: Call) -> Value:
+    """Windows along one axis, which become a new last axis: both are fixed."""
+    x, out = engine.value(call.args["self"]), call.outputs[0]
+    dim, shape = call.args["dimension"] % len(x.axes), engine.program.values[out.id].shape if out is not None else ()
+    why = f"windows of {call.where}"
+    engine.fix(x.axes[dim], why)
+    axes = [engine.fresh(shape[i], why, "windows") if i == dim else a for i, a in enumerate(x.axes)]
+    return Value((*axes, engine.fresh(shape[-1], why, "inside")), x.zero)
+
+
+@register_rule("aten::im2col")
+def im2col(engine: "Engine", call: Call) -> Value:
+    """Windows over space as columns: channels times places in the window, which are fixed."""
+    x, out = engine.value(call.args["self"]), call.outputs[0]
+    shape = engine.program.values[out.id].shape if out is not None else ()
+    why = f"windows of {call.where}"
+    for axis in x.axes[-2:]:
+        engine.fix(axis, why)
+    channel = (*x.axes[-3], *engine.fresh(shape[-2] // x.shape[-3], why, "inside"))
+    return Value((*x.axes[:-3], engine.pool.resolve(channel), engine.fresh(shape[-1], why, "windows")), x.zero)
+
+
+@register_rule("aten::col2im")
+def col2im(engine: "Engine", call: Call) -> Value:
+    """Columns added up where their windows were."""
+    x, out = engine.value(call.args["self"]), call.outputs[0]
+    shape = engine.program.values[out.id].shape if out is not None else ()
+    why = f"windows of {call.where}"
+    channel, inside = engine.split(x.axes[-2], (shape[-3], x.shape[-2] // shape[-3]))
+    for axis in (inside, x.axes[-1]):
+        engine.fix(axis, why)
+    space = (engine.fresh(n, why, ("space", i)) for i, n in enumerate(shape[-2:]))
+    return Value((*x.axes[:-2], channel, *space), x.zero)
+
+
+@register_rule("aten::triu", "aten::tril")
+def triangle(engine: "Engine", call: Call) -> Value:
+    """Everything above (or below) a diagonal set to zero: places in the two last axes matter."""
+    x = engine.value(call.args["self"])
+    why = f"places relative to a diagonal at {call.where}"
+    for axis in x.axes[-2:]:
+        engine.fix(axis, why)
+    last = (engine.fresh(n, why, i) for i, n in enumerate(x.shape[-2:]))
+    return Value((*x.axes[:-2], *last), x.zero)
 
 
 @register_rule("aten::pixel_shuffle")

@@ -1,5 +1,6 @@
 """Reductions over axes: sums, means, extrema, norms, softmax, and running sums."""
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -74,6 +75,13 @@ def norm(engine: "Engine", call: Call) -> Value:
         degree = Fraction(0 if is_norm and order == 0 else 2 if call.op == "aten::var" else 1)
         axes.append(engine.powered(axis, degree, False))
     return _reduced(call, axes, dims)
+
+
+@register_rule("aten::var_mean", "aten::std_mean")
+def moments(engine: "Engine", call: Call) -> list[Value]:
+    """Variance (or deviation) and mean at once."""
+    spread = "aten::var" if call.op == "aten::var_mean" else "aten::std"
+    return [norm(engine, replace(call, op=spread)), total(engine, replace(call, op="aten::mean"))]
 
 
 @register_rule("aten::_softmax", "aten::_log_softmax", "aten::_safe_softmax", "aten::softmax", "aten::log_softmax")
