@@ -77,7 +77,7 @@ def align(
     task = Task(a, b, sym, sym_b, chosen, loader, seed, options, example_inputs)
     found: Found = import_module(f"{__package__}.{METHODS[method]}").solve(task)
     assert found.transformation is not None
-    quality, before, after = fit(a, b, sym, found.transformation)
+    quality, before, after = fit(task, found.transformation)
     return Alignment(
         method=method,
         symmetry=sym,
@@ -116,7 +116,10 @@ def _symmetries(
         )
     if sym is not None:
         return sym, sym
-    sym, sym_b = symmetries(a, example_inputs), symmetries(b, example_inputs)
+    sym = symmetries(a, example_inputs)
+    if not different and type(a) is type(b) and repr(a) == repr(b):
+        return sym, sym  # the same modules with the same settings
+    sym_b = symmetries(b, example_inputs)
     if not different and (sym.spaces, sym.layouts) != (sym_b.spaces, sym_b.layouts):
         raise ValueError("a and b must be of one architecture. Got equal shapes, but models with other symmetries.")
     return sym, sym_b

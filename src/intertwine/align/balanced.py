@@ -73,6 +73,8 @@ class _Entries:
 def balance(model: nn.Module, sym: Symmetry, scales: bool = True, linear: bool = True) -> Balanced:
     """Fold the batch norms of a network and bring it into balanced coordinates; the network is left as it is."""
     folded = fold(sym, tensors_of(model))
+    if not scales and not linear:
+        return Balanced(folded.sym, folded.state, identity(folded.sym))
     to = balanced_coordinates(folded.sym, folded.state, scales, linear)
     return Balanced(folded.sym, {**folded.state, **moved(folded.sym, to, folded.state)}, to)
 

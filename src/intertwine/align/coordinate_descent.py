@@ -28,6 +28,8 @@ __all__ = ["Descent", "descend", "solve", "step_of"]
 
 _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-12}  # relative fall of the objective that rounding explains
 
+_STILL = 1e-12  # entries of a rotation closer to the identity than this do not turn
+
 
 @dataclass(frozen=True, eq=False)
 class Descent:
@@ -98,7 +100,7 @@ def descend(
         RuntimeError: If the objective falls by more than rounding explains.
     """
     costs = Costs(stated, start)
-    history = [costs.objective()]
+    history = [costs.value]
     slack = _ROUNDING[next((t.dtype for t in stated.a.values()), torch.float64)] * _size(stated)
     fresh = True
     for _ in range(sweeps):
@@ -107,18 +109,18 @@ def descend(
             if space.name in costs.dirty:
                 costs.clean(space.name)
                 _improve(costs, space, slack, fast)
-        history.append(costs.objective())
-        if history[-1] < history[-2] - slack:
-            raise RuntimeError(
-                f"objective must not fall. Got {history[-1]:.12g} after {history[-2]:.12g}: please report this network."
-            )
-        if not costs.dirty or history[-1] - history[-2] <= tolerance * abs(history[-1]):
-            if fresh:
-                break
-            costs.refresh()
-            fresh = True
-        else:
-            fresh = False
+        settled = not costs.dirty or costs.value - history[-1] <= tolerance * abs(costs.value)
+        history.append(costs.value)
+        if settled and fresh:
+            break
+        fresh = settled
+        if settled:
+            costs.refresh()  # what was tracked must hold from scratch before this counts as converged
+            if costs.value < history[0] - slack or costs.value < history[-1] - slack:
+                raise RuntimeError(
+                    f"objective must not fall. Got {costs.value:.12g} after {history[-1]:.12g}: report this network."
+                )
+            history[-1] = costs.value
     return Descent(costs.g, tuple(history))
 
 
@@ -139,10 +141,11 @@ def _improve(costs: Costs, space: Space, slack: float, fast: bool) -> None:
     steps = [step_of(costs, space, fast)]
     if any(space.name in s.parents for s in costs.problem.sym.spaces):
         steps.append(nested_step(costs, space, fast))
-    gains = [0.0 if step.is_identity(1e-7) else costs.gain(step) for step in steps]
+    gains = [0.0 if step.is_identity(_STILL) else costs.gain(step) for step in steps]
     best = max(range(len(steps)), key=lambda k: gains[k])
-    if gains[best] > 1e-3 * slack:
-        costs.move(steps[best])
+    turns = space.linear != "none" and not steps[best].is_identity(_STILL)  # what a small turn gains is below rounding
+    if gains[best] > (-slack if turns else 1e-3 * slack):
+        costs.move(steps[best], gains[best])
 
 
 def _start(stated: Problem, number: int, seed: int) -> Transformation:

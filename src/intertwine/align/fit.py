@@ -6,49 +6,42 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..symmetry.action import moved, tensors_of
+from ..symmetry.action import moved
 from ..symmetry.canonical import slices
-from ..symmetry.folding import fold
-from ..symmetry.transformation import Transformation
-from .balanced import balanced_coordinates
 
 if TYPE_CHECKING:
-    from ..symmetry import Symmetry
+    from ..symmetry import Transformation
+    from .task import Task
 
 __all__ = ["fit"]
 
 
-def fit(
-    a: nn.Module, b: nn.Module, sym: Symmetry, g: Transformation
-) -> tuple[dict[str, Tensor], float, float]:
+def fit(task: Task, g: Transformation) -> tuple[dict[str, Tensor], float, float]:
     """Compare ``a`` with the moved ``b`` in the coordinates in which ``a`` is balanced.
 
     Args:
-        a: The network that stayed.
-        b: The network that moves.
-        sym: The symmetry of both.
+        task: The networks.
         g: The element that moves ``b``.
 
     Returns:
         By space the cosine of every unit with its partner, ``(p..., n)``, NaN where one has no weights; and the
         distances ``|a - b| / |a|`` before and after.
     """
-    left, right = fold(sym, tensors_of(a)), fold(sym, tensors_of(b))
-    to_a = balanced_coordinates(left.sym, left.state)
-    near_a = {**left.state, **moved(left.sym, to_a, left.state)}
-    before = {**right.state, **moved(left.sym, to_a, right.state)}
-    after = {**right.state, **moved(left.sym, to_a @ g, right.state)}
+    left, right = task.balanced
+    near = left.state
+    before, after = (
+        {**right.state, **moved(left.sym, left.to @ h @ ~right.to, right.state)} for h in (left.to.restrict(()), g)
+    )
     cosines = {}
-    for space in sym.spaces:
-        pairs = list(zip(slices(left.sym, near_a, space), slices(left.sym, after, space)))
-        inner, left_squares, right_squares = (
-            sum(((x[1] * y[1]).sum(-1) for x, y in chosen), start=torch.zeros((), dtype=torch.float64))
-            for chosen in (pairs, [(x, x) for x, _ in pairs], [(y, y) for _, y in pairs])
-        )
-        cosines[space.name] = inner / (left_squares * right_squares).sqrt()
-    return cosines, _distance(near_a, before), _distance(near_a, after)
+    for space in task.sym.spaces:
+        inner = squares_a = squares_b = torch.zeros((), dtype=torch.float64)
+        for (_, x, _), (_, y, _) in zip(slices(left.sym, near, space), slices(left.sym, after, space)):
+            inner = inner + (x * y).sum(-1)
+            squares_a, squares_b = squares_a + x.square().sum(-1), squares_b + y.square().sum(-1)
+        cosines[space.name] = inner / (squares_a * squares_b).sqrt()
+    return cosines, _distance(near, before), _distance(near, after)
 
 
 def _distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:

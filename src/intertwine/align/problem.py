@@ -19,7 +19,6 @@ from ..symmetry.blocks import Block, blocks, map_leaves
 from ..symmetry.element import parent_dims
 from ..symmetry.spaces import Fixed, Leaf, Space
 from ..symmetry.transformation import Transformation, identity, with_parts
-from .balanced import balance
 
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
@@ -115,7 +114,7 @@ def problem(task: Task, dtype: torch.dtype | None = None) -> Problem:
         double = any(t.dtype == torch.float64 for t in states[0].values())
         dtype = torch.float64 if double else torch.float32
     if {"scale", "linear"} & set(kinds):
-        sides = [balance(model, sym, "scale" in kinds, "linear" in kinds) for model in (task.a, task.b)]
+        sides = task.balanced
         acting, wide, to = sides[0].sym, [side.state for side in sides], [side.to for side in sides]
     else:
         acting, to = sym, [identity(sym), identity(sym)]

@@ -1,11 +1,12 @@
 """A start for every space at once: units whose weights have similar profiles.
 
-The sizes of a unit's weights, sorted, do not depend on where the units of other spaces are. So exact and nearly exact
-copies are matched before anything else is known; for unrelated networks this is as good as any start.
+Norms of a unit's weights, taken over the units of all other spaces, do not depend on where those are. So exact and
+nearly exact copies are matched before anything else is known; for unrelated networks this is as good as any start.
 """
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,15 +16,16 @@ from ..symmetry.transformation import Transformation, identity, with_parts
 from .assignment import assign
 
 if TYPE_CHECKING:
-    from .problem import Problem
+    from .problem import Member, Problem
 
 __all__ = ["profiles"]
 
-_QUANTILES = 64  # points of a profile
+_POWERS = (1.0, 2.0, 4.0)  # of the norms
 
 
 def profiles(stated: Problem, fast: bool = False) -> Transformation:
-    """Permutations that match units by the sorted sizes of their weights.
+    """Permutations that match units by norms of their weights: along fixed axes (inputs, kernel positions) apart, over
+    the units of other spaces together.
 
     Args:
         stated: The problem.
@@ -42,18 +44,23 @@ def profiles(stated: Problem, fast: bool = False) -> Transformation:
         if not known:
             continue
         left, right = (
-            torch.cat([_profile(m.view(m.block.read(state[m.tensor]))) for m in known], -1)
-            for state in (stated.a, stated.b)
+            torch.cat([_profile(m, m.block.read(state[m.tensor])) for m in known], -1) for state in (stated.a, stated.b)
         )
         cost = right.square().sum(-1)[..., None, :] - 2 * left @ right.mT
         g = with_parts(g, space.name, permutation=assign(-cost, fast))
     return g
 
 
-def _profile(x: Tensor) -> Tensor:
-    """Quantiles of the sizes of a slice, weighted by its length, ``(n, at most 64)``."""
-    size = x.abs().sort(-1).values
-    count = size.shape[-1]
-    if count > _QUANTILES:
-        size = size[..., torch.linspace(0, count - 1, _QUANTILES, device=x.device).round().long()]
-    return size * (count / size.shape[-1]) ** 0.5
+def _profile(m: Member, x: Tensor) -> Tensor:
+    """Norms of the slices of a block ``(n, F)``; signed values where neither other units nor signs stand between."""
+    fixed = [d for d, s in enumerate(m.block.spaces) if s is None]
+    units = [d for d, s in enumerate(m.block.spaces) if s is not None and d != m.dim]
+    x = x.permute([m.dim, *fixed, *units]).reshape(x.shape[m.dim], -1, *([] if not units else [_count(m, units)]))
+    if not units:
+        return x.abs() if any(m.row) else x
+    size = x.abs()
+    return torch.cat([size.pow(p).mean(-1).pow(1 / p) * size.shape[-1] ** 0.5 for p in _POWERS], -1)
+
+
+def _count(m: Member, dims: list[int]) -> int:
+    return prod(m.block.shape[d] for d in dims)

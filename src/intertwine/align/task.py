@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
+
+from .balanced import Balanced, balance
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,6 +44,12 @@ class Task:
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
     example_inputs: Any = None
+
+    @cached_property
+    def balanced(self) -> tuple[Balanced, Balanced]:
+        """Both networks in the coordinates in which the searched kinds are compared, batch norms folded."""
+        scales, linear = "scale" in self.kinds, "linear" in self.kinds
+        return balance(self.a, self.sym, scales, linear), balance(self.b, self.sym_b, scales, linear)
 
 
 @dataclass(frozen=True, eq=False)
