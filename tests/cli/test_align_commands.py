@@ -1,0 +1,163 @@
+"""``intertwine align``, ``merge`` and ``barrier``: on built-in networks, on code of the user, on transformers."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import intertwine as iw
+from intertwine.align import Alignment, Barrier
+from intertwine.lab import networks, training
+
+
+@pytest.fixture
+def users(tmp_path, user_models):
+    """Two checkpoints of a model in a file, and one of another width."""
+    torch.manual_seed(0)
+    (tmp_path / "nets.py").write_text(user_models.read_text())
+    for name, spec in (("a", 12), ("b", 12), ("wide", 18)):
+        model = torch.nn.Sequential(
+            torch.nn.Flatten(), torch.nn.Linear(64, spec), torch.nn.ReLU(), torch.nn.Linear(spec, 10)
+        )
+        save_file(model.state_dict(), tmp_path / f"{name}.safetensors")
+    return "nets.py:make_net"
+
+
+def test_align_built_in_networks(run, pair, tmp_path):
+    ran = run("align", *pair, "--out", "found")
+    assert ran.code == 0, ran.err
+    assert ran.out.startswith("Alignment by weights") and "linear1.weight[0]" in ran.out
+    found = Alignment.load(tmp_path / "found" / "alignment.safetensors")
+    b, moved = networks.build("mlp:widths=8-8"), networks.build("mlp:widths=8-8")
+    training.load_checkpoint(pair[1], b)
+    training.load_checkpoint(tmp_path / "found" / "moved.safetensors", moved)
+    iw.testing.assert_same_function(b, moved, torch.randn(4, 1, 8, 8))
+    iw.testing.assert_same_function(found.apply(b), moved, torch.randn(4, 1, 8, 8))
+    card = training.read_card(tmp_path / "found" / "moved.safetensors")
+    assert card.architecture == "mlp:widths=8-8" and card.recipe["to"] == "a.safetensors"
+    assert (tmp_path / "found" / "report.html").stat().st_size > 1000
+    assert run("report", "found/results.json", "--out", "again.html").code == 0
+
+
+def test_align_looks_at_data_where_the_method_does(run, pair):
+    ran = run("align", *pair, "--method", "activations", "--examples", "200", "--kinds", "permutation", "--json")
+    assert ran.code == 0, ran.err
+    said = json.loads(ran.out)
+    assert said["method"] == "activations" and said["spaces"][0]["scale"] == 0.0
+
+
+def test_merge_built_in_networks(run, pair, tmp_path):
+    ran = run("merge", *pair, "--out", "m.safetensors", "--examples", "300", "--ratio", "0.25")
+    assert ran.code == 0, ran.err
+    assert ran.out.splitlines()[-1].startswith("merged")
+    card = training.read_card(tmp_path / "m.safetensors")
+    assert card.recipe["ratio"] == 0.25 and 0 <= card.metrics["test_accuracy"] <= 1
+    # what was merged is read by the other commands without further words
+    assert run("merge", "m.safetensors", pair[0], "--out", "again.safetensors", "--examples", "100").code == 0
+
+
+def test_merge_some_layers_and_many_networks(run, pair, tmp_path):
+    ran = run("merge", *pair, "--out", "m.safetensors", "--layers", "linear1", "--repair", "none", "--json")
+    assert ran.code == 0 and json.loads(ran.out)["scores"] == []
+    a, merged = load_file(pair[0]), load_file(tmp_path / "m.safetensors")
+    assert {n for n in a if not torch.equal(a[n], merged[n])} == {"linear1.weight", "linear1.bias"}
+    ran = run("merge", *pair, pair[0], "--out", "three.safetensors", "--examples", "100")
+    assert ran.code == 0 and ran.out.count("a.safetensors") == 2, ran.err
+
+
+def test_barrier_writes_results_and_a_page(run, pair, tmp_path):
+    ran = run("barrier", *pair, "--points", "3", "--examples", "100", "--out", "found")
+    assert ran.code == 0, ran.err
+    assert "direct" in ran.out and "aligned" in ran.out
+    found = Barrier.load(tmp_path / "found" / "results.json")
+    assert found.settings["command"].startswith("intertwine barrier") and len(found.settings["networks"]) == 2
+    assert (tmp_path / "found" / "results.parquet").exists()
+    assert "a.safetensors" in (tmp_path / "found" / "report.html").read_text()
+    ran = run("barrier", *pair, "--points", "3", "--examples", "100", "--method", "none", "--json")
+    assert json.loads(ran.out)["alignment"] is None
+
+
+def test_code_of_the_user(run, users, tmp_path):
+    ran = run("align", "a.safetensors", "b.safetensors", "--model", users, "--input-shape", "2,64")
+    assert ran.code == 0, ran.err
+    ran = run("merge", "a.safetensors", "b.safetensors", "--model", users, "--data", "digits", "--out", "m.safetensors")
+    assert ran.code == 0 and "merged" in ran.out, ran.err
+    assert training.read_card(tmp_path / "m.safetensors").architecture == users
+    ran = run("barrier", "a.safetensors", "b.safetensors", "--model", users, "--data", "digits", "--points", "3")
+    assert ran.code == 0, ran.err
+
+
+def test_other_widths(run, users, tmp_path):
+    wide = ["a.safetensors", "wide.safetensors", "--model", users, "--model-b", f"{users}:width=18"]
+    ran = run("merge", *wide, "--method", "transport", "--data", "digits", "--out", "m.safetensors")
+    assert ran.code == 0, ran.err
+    assert load_file(tmp_path / "m.safetensors")["1.weight"].shape == (12, 64)
+    ran = run("align", *wide, "--method", "transport", "--input-shape", "2,64", "--out", "found")
+    assert ran.code == 0 and "18 units of b onto 12 of a" in ran.out
+    ran = run("align", *wide, "--input-shape", "2,64")
+    assert ran.code == 2 and "must have the same widths" in ran.error
+
+
+@pytest.fixture
+def vits(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    for name in "ab":
+        config = transformers.ViTConfig(**sizes, image_size=8, patch_size=4, num_channels=1, num_labels=10)
+        transformers.ViTForImageClassification(config).save_pretrained(tmp_path / f"vit_{name}")
+
+
+def test_transformers_that_see(run, vits, tmp_path):
+    few = ["--data", "digits", "--examples", "60"]
+    ran = run("merge", "vit_a", "vit_b", *few, "--method", "mixed", "--out", "merged")
+    assert ran.code == 0, ran.err
+    assert {p.name for p in (tmp_path / "merged").iterdir()} == {"config.json", "model.safetensors", "README.md"}
+    ran = run("barrier", "vit_a", "merged", *few, "--points", "3", "--method", "none")
+    assert ran.code == 0, ran.err
+
+
+def test_transformers_that_write(run, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    for name in "ab":
+        config = transformers.GPT2Config(
+            n_embd=8, n_layer=1, n_head=2, vocab_size=20, n_positions=8, bos_token_id=0, eos_token_id=0
+        )
+        transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / f"gpt_{name}")
+    shape = ["--input-shape", "2,8", "--tokens", "20"]
+    ran = run("align", "gpt_a", "gpt_b", *shape, "--out", "found", "--kinds", "permutation")
+    assert ran.code == 0, ran.err
+    left, right = (transformers.GPT2LMHeadModel.from_pretrained(tmp_path / place) for place in ("gpt_b", "found/moved"))
+    ids = torch.randint(0, 20, (2, 8))
+    error = (left(ids).logits - right(ids).logits).abs().max() / left(ids).logits.abs().max()
+    assert error < 1e-4
+    assert run("merge", "gpt_a", "found/moved", *shape, "--method", "none", "--out", "merged").code == 0
+
+
+def test_bad_input(run, pair, bare, tmp_path):
+    assert "at least two" in run("barrier", pair[0]).error
+    assert "--method must be one of" in run("align", *pair, "--method", "magic").error
+    ran = run("merge", *pair, "--out", "m.pt")
+    assert ran.code == 2 and "--out must end in .safetensors" in ran.error
+    ran = run("merge", *pair, "--out", "folder")
+    assert ran.code == 2 and "model must be one of transformers" in ran.error
+    assert "are averaged" in run("merge", *pair, pair[0], "--ratio", "0.3", "--out", "m.safetensors").error
+    assert "--repair must be" in run("merge", *pair, "--repair", "magic", "--out", "m.safetensors").error
+    assert "--interpolation must be" in run("barrier", *pair, "--interpolation", "cubic").error
+    ran = run("align", bare, bare)
+    assert ran.code == 2 and "--model must be given" in ran.error
+    state = load_file(pair[0])
+    state["linear1.weight"][0, 0] = torch.nan
+    save_file(state, tmp_path / "nan.safetensors")
+    ran = run("merge", pair[0], "nan.safetensors", "--model", "mlp:widths=8-8", "--out", "m.safetensors")
+    assert ran.code == 2 and "finite weights" in ran.error
+
+
+def test_batch_norms_need_data(run, tmp_path):
+    for name in "ab":
+        save_file(networks.build("digits_cnn:width=2").state_dict(), tmp_path / f"{name}.safetensors")
+    words = ["a.safetensors", "b.safetensors", "--model", "digits_cnn:width=2", "--out", "m.safetensors"]
+    ran = run("merge", *words)
+    assert ran.code == 2 and "--data must be given to repair a network with batch norms" in ran.error
+    assert run("merge", *words, "--repair", "none").code == 0
+    assert run("merge", *words, "--data", "digits", "--examples", "100").code == 0
