@@ -94,7 +94,7 @@ def test_top_paths_of_gated_networks(gate):
     network = dlgn(model, gate=gate, input="ones").double().eval()
     every = iw.gates.paths(network, x)
     found = top_paths(network, x, 5, output=0)
-    assert found.value == pytest.approx(float(network(x)[0, 0]))
+    assert found.value == pytest.approx(network(x)[0, 0].item())
     expected = every.contributions[0].abs().topk(5).values
     torch.testing.assert_close(torch.tensor([abs(p.contribution) for p in found.paths], dtype=x.dtype), expected)
 
@@ -243,6 +243,40 @@ def test_shared_gates_find_planted_units(tmp_path):
 def test_labels_that_do_not_fit(labels, message):
     with pytest.raises(ValueError, match=message):
         shared_gates(gate_models.make("mlp"), gate_models.inputs("mlp"), labels)
+
+
+def test_a_network_is_taken_apart_in_one_call():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3)).double()
+    x, labels = torch.randn(60, 5, dtype=torch.float64), torch.arange(60) % 3
+    study = iw.gates.examine(model, x, labels, kernel_examples=20, example=2, top=4)
+    assert torch.bincount(study.labels).tolist() == [7, 7, 6] and study.labels.equal(study.labels.sort().values)
+    gates = iw.gates.gate_patterns(model, x)
+    for layer, on in zip(study.layers, gates.values()):
+        assert layer.on == pytest.approx(float(on.double().mean()))
+        assert (layer.never, layer.always) == (int((~on).all(0).sum()), int(on.all(0).sum()))
+    assert all(
+        torch.allclose(k.diagonal(), torch.ones(20).double()) for k in (study.npk, study.ntk, *study.base.values())
+    )
+    chosen = [i for c in range(3) for i in range(60) if labels[i] == c and i < 20]
+    kernel = iw.gates.neural_path_kernel(model, x[chosen])
+    size = kernel.diagonal().sqrt()
+    torch.testing.assert_close(study.npk, kernel / size[:, None] / size)
+    assert study.alignments["1"]["1"] == pytest.approx(1)
+    assert study.paths == top_paths(model, x[2:3], 4, biases=False) and torch.equal(study.example, x[2])
+
+
+def test_what_cannot_be_taken_apart_is_refused():
+    model, x = gate_models.make("mlp"), gate_models.inputs("mlp", 12)
+    labels = torch.arange(12) % 2
+    with pytest.raises(ValueError, match="Got a gated network"):
+        iw.gates.examine(dgn(model), x, labels)
+    with pytest.raises(ValueError, match="example must be from 0 to 11"):
+        iw.gates.examine(model, x, labels, example=12)
+    with pytest.raises(ValueError, match="kernel_examples must be at least 4"):
+        iw.gates.examine(model, x, labels, kernel_examples=3)
+    with pytest.raises(ValueError, match="at most max_operations"):
+        iw.gates.examine(model, x, labels, max_operations=10)
 
 
 def test_results_have_pages(tmp_path):

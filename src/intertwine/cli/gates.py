@@ -114,6 +114,8 @@ def _run(
     for network in networks:
         check_run(network, loader, splits)
     x, labels = _stacked(loader)
+    if isinstance(networks[0].model, library.GatedNetwork):
+        raise ValueError("A must be a ReLU network. Got a gated network. Give the network that it was built from.")
     library.gate_patterns(networks[0].model, x[:1])  # what is no ReLU network is refused before anything is trained
     if example >= len(x):
         raise ValueError(f"--example must be below {len(x)}, the number of examples. Got {example}.")

@@ -14,6 +14,7 @@ from .._result import Result
 from .active_subnetwork import ActiveSubnetwork, active_subnetwork
 from .alignment import kernel_alignment
 from .effective_map import EffectiveMaps
+from .gated import GatedNetwork
 from .path_kernel import neural_path_kernel
 from .patterns import gate_patterns
 from .shared_gates import SharedGates, shared_gates
@@ -194,6 +195,11 @@ def examine(
         >>> study.npk.shape, [layer.name for layer in study.layers]
         (torch.Size([12, 12]), ['1'])
     """
+    if isinstance(model, GatedNetwork):
+        raise ValueError(
+            "model must be a ReLU network, whose gates are its own. Got a gated network. Give what it was built from, "
+            "or its .value or .gating.network."
+        )
     if not 0 <= example < len(x):
         raise ValueError(f"example must be from 0 to {len(x) - 1}. Got {example}.")
     if kernel_examples < 4:
