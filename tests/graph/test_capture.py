@@ -189,3 +189,16 @@ def test_the_lowest_precision_is_noted():
             return (x.to(torch.bfloat16) * 2).to(x.dtype)
 
     assert capture(Casts(), (torch.randn(2, 3),)).dtype == torch.bfloat16
+
+
+def test_transformed_tensors_are_refused_clearly():
+    class PerExample(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(6, 8)
+
+        def forward(self, x):
+            return torch.vmap(lambda row: self.a(row).relu())(x)
+
+    with pytest.raises(CaptureError, match=r"torch\.vmap or torch\.func\.jvp.*call the function on the whole batch"):
+        capture(PerExample(), (torch.randn(4, 6),), {}, "record")

@@ -76,6 +76,16 @@ def test_wrong_symmetries_raise_and_refine_drops_them(maker, kind):
         assert ("permutation", True) in {("permutation", s.permutable) for s in refined.spaces}
 
 
+def test_generators_that_hold_are_kept():
+    model, sym, x = make("conv_bn")
+    wrong = tensor(leaf("c", 6, 0, 0, sign=(1,)))  # the mean must follow the first scale
+    sym = replace(sym, layouts={**sym.layouts, "1.running_mean": wrong})
+    refined = sym.refine(model, x)
+    assert [(s.scales, s.signs) for s in refined.spaces] == [(1, 1)]
+    assert refined.notes[-1].startswith("dropped: scale of c (1 of 2 generators)")
+    verify(refined, model, x)
+
+
 def test_refining_a_right_symmetry_changes_nothing():
     model, sym, x = make("mlp")
     assert sym.refine(model, x) is sym

@@ -76,6 +76,8 @@ def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Program
         try:
             with torch.no_grad(), WatchReads(recorder), recorder:
                 result = model(*args, **kwargs)
+        except CaptureError:
+            raise
         except Exception as error:
             first = next(iter(str(error).splitlines()), "")
             raise CaptureError(

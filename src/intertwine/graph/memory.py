@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..errors import CaptureError
+
 __all__ = ["Geometry", "geometry", "overlap", "storage_key"]
 
 _LARGEST = 1 << 22  # elements of a storage that are compared one by one; larger ones are taken to overlap
@@ -26,8 +28,18 @@ def geometry(tensor: Tensor) -> Geometry:
 
 
 def storage_key(tensor: Tensor) -> int:
-    """A number that two tensors have in common exactly when they share storage, while both are alive."""
-    return tensor.untyped_storage()._cdata
+    """A number that two tensors have in common exactly when they share storage, while both are alive.
+
+    Raises:
+        CaptureError: If the tensor has no storage of its own, as inside ``torch.vmap`` and ``torch.func.jvp``.
+    """
+    try:
+        return tensor.untyped_storage()._cdata
+    except NotImplementedError:
+        raise CaptureError(
+            "model must run on plain tensors. Got one inside torch.vmap or torch.func.jvp, whose operations cannot be "
+            "followed one by one: call the function on the whole batch instead."
+        ) from None
 
 
 def overlap(a: Geometry, b: Geometry) -> bool:

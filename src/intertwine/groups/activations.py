@@ -7,6 +7,7 @@ say.
 
 from __future__ import annotations
 
+import difflib
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -196,14 +197,21 @@ def named_activation(text: str) -> Activation:
     text = "power:" + text[2:] if text.startswith("x^") else _ALIASES.get(text, text)
     name, _, rest = text.partition(":")
     if name not in _RULES:
+        near = difflib.get_close_matches(name.lower(), activation_names(), n=3)
+        meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
         raise ValueError(
             f"activation must be one of {', '.join(activation_names())} (gated units: intertwiner()). Got {text!r}."
+            f"{meant}"
         )
     defaults = _RULES[name][2]
     given: dict[str, float] = {}
-    for position, part in enumerate(filter(None, (p.strip() for p in rest.split(",")))):
+    parts = [p for p in (p.strip() for p in rest.split(",")) if p]
+    if sum("=" not in p for p in parts) > len(defaults):
+        takes = f"at most {len(defaults)} ({', '.join(defaults)})" if defaults else "none"
+        raise ValueError(f"parameters of {name} must be {takes}. Got {rest.strip()!r} in {text!r}.")
+    for position, part in enumerate(parts):
         key, equals, value = part.rpartition("=")
-        key = key.strip() if equals else (list(defaults)[position] if position < len(defaults) else "")
+        key = key.strip() if equals else list(defaults)[position]
         try:
             given[key] = float(value)
         except ValueError:
