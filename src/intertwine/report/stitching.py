@@ -54,7 +54,7 @@ def stitching_page(result: StitchingStudy | Stitching) -> Page:
             "Fréchet: distance of the two distributions over their size, 0 where equal. Mahalanobis: 1 in "
             "distribution, larger outside."
         ),
-        _drift(study),
+        *_drift(study),
         Heading("How this was made"),
         *_provenance(study),
     ]
@@ -327,16 +327,28 @@ def _padded(values: Sequence[float | None], n: int) -> list[float | None]:
     return [*values, *[None] * (n - len(values))]
 
 
-def _drift(study: StitchingStudy) -> Table:
-    rows = []
-    for s in study.stitchings:
-        if s.drift is not None:
-            d = s.drift
-            names = [f"{s.names[0]} -> {s.names[1]}"] if len(study.pairs) > 1 else []
-            row = [*names, s.layer_name, s.family, s.method.replace("_", " "), 100 * s.penalty]
-            rows.append([*row, d.residual, d.frechet, d.mahalanobis])
-    pair = ["Networks"] if len(study.pairs) > 1 else []
-    return Table([*pair, "Layer", "Family", "Method", "Penalty", "Residual", "Fréchet", "Mahalanobis"], rows)
+def _drift(study: StitchingStudy) -> list[Block]:
+    """Means by family and method, and every stitched network where there are more."""
+    known = [s for s in study.stitchings if s.drift is not None]
+    groups: dict[tuple[str, str], list[Stitching]] = {}
+    for s in known:
+        groups.setdefault((s.family, s.method), []).append(s)
+    rows = [[f, m.replace("_", " "), *_means(found)] for (f, m), found in groups.items()]
+    blocks: list[Block] = [Table(["Family", "Method", "Penalty", *_DISTANCES], rows, "Means over layers.")]
+    if len(known) > len(groups):
+        each = [[" -> ".join(s.names), s.layer_name, s.family, s.method.replace("_", " "), *_means([s])] for s in known]
+        columns = ["Networks", "Layer", "Family", "Method", "Penalty", *_DISTANCES]
+        blocks.append(Details("Every stitched network", [Table(columns, each)]))
+    return blocks
+
+
+_DISTANCES = ("Residual", "Fréchet", "Mahalanobis")
+
+
+def _means(found: Sequence[Stitching]) -> list[float]:
+    drifts = [s.drift for s in found if s.drift is not None]
+    distances = [[d.residual, d.frechet, d.mahalanobis] for d in drifts]
+    return [100 * fmean(s.penalty for s in found), *(fmean(values) for values in zip(*distances))]
 
 
 def _provenance(study: StitchingStudy) -> list[Block]:
