@@ -1,5 +1,7 @@
 """Pages of alignments and barriers: what they hold, hostile names, and the page in a browser."""
 
+import shutil
+
 import pytest
 import torch
 from torch import nn
@@ -65,11 +67,30 @@ def test_one_pair_and_no_alignment_have_pages():
     one = made_barrier(("a", "b"), batch_norms=False)
     assert "Pair by pair" not in render(page_of(one))
     direct = Barrier(one.ratios, one.pairs, one.curves[:1], None, "linear", 10)
-    assert "Without alignment" in render(page_of(direct))
+    assert "without alignment" in render(page_of(direct))
     aligned = Barrier(one.ratios, one.pairs, one.curves[1:], "transport", "linear", 10)
-    assert "After alignment" in render(page_of(aligned))
+    assert "after alignment" in render(page_of(aligned))
 
 
 def test_hostile_names_stay_text(hostile):
     text = render(page_of(made_barrier((hostile[0], "b"))))
     assert hostile[0] not in text
+
+
+@pytest.mark.browser
+def test_every_plot_is_drawn_quietly(alignment, tmp_path):
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("no chromium on this machine (apt-get install chromium)")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for result, plots in ((alignment, 6), (made_barrier(), 2)):
+            page, said = browser.new_page(), []
+            page.on("console", lambda message, said=said: said.append(message.text))
+            page.on("pageerror", lambda error, said=said: said.append(str(error)))
+            page.goto(result.to_html(tmp_path / "page.html").as_uri())
+            page.wait_for_selector("html[data-ready]", state="attached", timeout=60_000)
+            assert page.locator(".plot[data-drawn] .main-svg").count() >= plots
+            assert said == []
+        browser.close()

@@ -203,7 +203,8 @@ class Barrier(Result):
             return "-"
         found = self.interval(path, recalibrated, measure)
         mean = f"{fmean(heights):.4f}"
-        return mean if found is None else f"{mean} [{max(found.low, 0.0):.4f}, {found.high:.4f}]"
+        most = 1.0 if measure == "accuracy" else float("inf")
+        return mean if found is None else f"{mean} [{max(found.low, 0.0):.4f}, {min(found.high, most):.4f}]"
 
 
 def barrier(

@@ -125,8 +125,8 @@ def _permutation(name: str, alignment: Alignment) -> Figure:
     side = {"range": [-0.5, order.shape[-1] - 0.5], "zeroline": False}
     layout = {
         "margin": {"l": 40, "r": 10, "t": 10, "b": 40},
-        "xaxis": {**side, "title": {"text": label("place in A")}},
-        "yaxis": {**side, "title": {"text": label("unit of B")}, "scaleanchor": "x"},
+        "xaxis": {**side, "title": {"text": label("place in A")}, "constrain": "domain"},
+        "yaxis": {**side, "title": {"text": label("unit of B")}, "scaleanchor": "x", "constrain": "domain"},
     }
     return Figure({"data": [trace], "layout": layout}, name, f"{order.shape[-1]} units{copies}", height=300)
 

@@ -51,21 +51,17 @@ def barrier_page(barrier: Barrier) -> Page:
 
 
 def _verdict(barrier: Barrier) -> str:
-    direct, aligned = barrier.heights("direct"), barrier.heights("aligned")
-    if not aligned:
-        return f"Without alignment, the loss between the networks rises {barrier.before:.3g} above its chord."
-    if not direct:
-        return f"After alignment, the loss between the networks rises {barrier.after:.3g} above its chord."
-    best, word = barrier.after, "after alignment"
-    if barrier.heights("aligned", recalibrated=True):
-        best, word = (
-            fmean(barrier.heights("aligned", recalibrated=True)),
-            "after alignment with batch norms recalibrated",
-        )
-    share = f", {best / barrier.before:.0%} of it" if barrier.before > 0 else ""
+    again = any(recalibrated for _, recalibrated in barrier.variants)
+    direct, aligned = (barrier.heights(path, again) for path in ("direct", "aligned"))
+    head = "With batch norms recalibrated, the loss" if again else "The loss"
+    if not aligned or not direct:
+        when, heights = ("without", direct) if direct else ("after", aligned)
+        return f"{head} between the networks rises {fmean(heights):.3g} above its chord {when} alignment."
+    before, after = fmean(direct), fmean(aligned)
+    share = f", {after / before:.0%} of it" if before > 0 else ""
     return (
-        f"The loss between the networks rises {barrier.before:.3g} above the straight line between their own losses; "
-        f"{word} it rises {best:.3g}{share}."
+        f"{head} between the networks rises {before:.3g} above the straight line between their own losses; "
+        f"after alignment it rises {after:.3g}{share}."
     )
 
 
@@ -102,7 +98,9 @@ def _table(barrier: Barrier, measures: Sequence[str]) -> Table:
         for measure in measures:
             heights = barrier.heights(path, recalibrated, measure)
             found = barrier.interval(path, recalibrated, measure)
-            row += [fmean(heights), "" if found is None else f"{max(found.low, 0):.3f} to {found.high:.3f}"]
+            most = 1.0 if measure == "accuracy" else float("inf")
+            ends = "" if found is None else f"{max(found.low, 0):.3f} to {min(found.high, most):.3f}"
+            row += [fmean(heights), ends]
         rows.append(row)
     columns = ["path", *(text for m in measures for text in (f"{m} barrier", "95 % interval"))]
     models = len({name for pair in barrier.pairs for name in pair})

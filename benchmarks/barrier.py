@@ -1,0 +1,89 @@
+"""Barriers between networks trained on digits from different seeds, before and after alignment.
+
+Five pairs of ten networks for each architecture, 25 points on each path, scored on the test split; batch norms are
+recalibrated on the training split. Intervals are over networks. Networks are trained on the spot and kept in --cache.
+
+Run: OMP_NUM_THREADS=1 python benchmarks/barrier.py [--pairs 5] [--methods weights,activations,mixed] [--data digits]
+     [--models "mlp:widths=128-128;digits_cnn;digits_cnn:bn=false"]
+"""
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from statistics import fmean
+
+import torch
+
+from intertwine.align import barriers
+from intertwine.lab import data as lab_data
+from intertwine.lab import training
+from intertwine.lab.networks import build, fit_to
+
+MODELS = "mlp:widths=128-128;digits_cnn;digits_cnn:bn=false"
+
+
+def networks(spec, splits, count, cache):
+    """Trained networks of seeds 0, 1, ..."""
+    found = []
+    for seed in range(count):
+        path = Path(cache) / f"{spec.replace(':', '_').replace(',', '_')}-{splits.name}-{seed}.safetensors"
+        training.train(spec, splits, seed=seed, out=path)
+        model = build(fit_to(spec, splits.shape, len(splits.classes)))
+        found.append(training.load_checkpoint(path, model).requires_grad_(requires_grad=False))
+    return found
+
+
+def said(found, path, recalibrated, measure="loss"):
+    """A mean with its interval over networks."""
+    heights = found.heights(path, recalibrated, measure)
+    if not heights:
+        return "-"
+    interval = found.interval(path, recalibrated, measure)
+    return f"{fmean(heights):.3f}" + ("" if interval is None else f" [{max(interval.low, 0):.3f}, {interval.high:.3f}]")
+
+
+def row(spec, method, kinds, models, pairs, splits, points):
+    """One line of the table."""
+    start = time.process_time()
+    test, train = splits.loader("test"), splits.loader("train", batch_size=500)
+    found = barriers(
+        models, test, points, pairs, alignments=method, calibration=train, example_inputs=test.batch(slice(0, 2))[0],
+        kinds=kinds,
+    )  # fmt: skip
+    best = ("aligned", True) in found.variants
+    before, after = (fmean(found.heights(path, best)) for path in ("direct", "aligned"))
+    cells = [spec, method, "all" if kinds is None else "permutations"]
+    cells += [said(found, path, again) for again in (False, True) for path in ("direct", "aligned")]
+    cells += [f"{after / before:.1%}", said(found, "aligned", best, "accuracy"), f"{time.process_time() - start:.0f} s"]
+    return cells
+
+
+def main():
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", default=MODELS, help="networks, joined by semicolons")
+    parser.add_argument("--methods", default="weights,activations,mixed")
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--points", type=int, default=25)
+    parser.add_argument("--data", default="digits")
+    parser.add_argument("--cache", default=str(Path(tempfile.gettempdir()) / "intertwine-barrier"))
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    splits = lab_data.load(options.data)
+    pairs = [(2 * k, 2 * k + 1) for k in range(options.pairs)]
+    heads = ["network", "method", "kinds", "before", "after", "before, BN recal.", "after, BN recal.", "after/before"]
+    heads += ["accuracy barrier", "processor time"]
+    print("| " + " | ".join(heads) + " |\n|" + "---|" * len(heads))
+    for spec in options.models.split(";"):
+        models = networks(spec, splits, 2 * options.pairs, options.cache)
+        for method in options.methods.split(","):
+            for kinds in ({"permutation"}, None):
+                print(
+                    "| " + " | ".join(row(spec, method, kinds, models, pairs, splits, options.points)) + " |",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    main()
