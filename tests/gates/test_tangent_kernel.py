@@ -71,7 +71,7 @@ def test_kinds_on_a_network_with_everything(kind, method):
 @pytest.mark.parametrize("ghost", [True, False])
 def test_both_ways_to_do_a_convolution(ghost, monkeypatch):
     monkeypatch.setattr(
-        "intertwine.gates._layer_signals.Layer._ghost_is_cheaper", lambda s, *_: ghost and s.groups == 1
+        "intertwine.gates._layer_signals.Layer._pairs_are_cheaper", lambda s, *_: ghost and s.groups == 1
     )
     model, x = odd()
     for kind in ("full", "trace", "per_output"):
@@ -79,6 +79,21 @@ def test_both_ways_to_do_a_convolution(ghost, monkeypatch):
             iw.gates.neural_tangent_kernel(model, x, x[:2], kind=kind),
             iw.gates.neural_tangent_kernel(model, x, x[:2], kind=kind, method="products"),
         )
+
+
+@pytest.mark.parametrize("kind", ["full", "trace"])
+def test_what_is_kept_and_what_is_run_again_give_the_same(kind, monkeypatch):
+    """A few examples at a time: once with Jacobians or signals kept, once tile by tile, for one side and for two."""
+    module = "intertwine.gates.tangent_kernel"
+    model, x = odd()
+    expected = [iw.gates.neural_tangent_kernel(model, x, *y, kind=kind, method="products") for y in ((), (x[:3],))]
+    for few, forbidden in ((2, "_by_tiles"), (16, "_keep")):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"{module}._FEW", few)
+            patch.setattr(f"{module}.{forbidden}", None)
+            memory = 2**30 if few == 2 else 1.0
+            for y, right in zip(((), (x[:3],)), expected):
+                equal(iw.gates.neural_tangent_kernel(model, x, *y, kind=kind, memory=memory), right)
 
 
 def test_memory_changes_nothing():

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["LayerRun", "record_layers"]
+__all__ = ["Layer", "LayerRun", "gram", "record_layers"]
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Layer:
         """The layer's part of the kernel between two runs."""
         parts = []
         if self.bias:
-            parts.append(_gram(self._bias_jacobian(), other._bias_jacobian(), kind))
+            parts.append(gram(self._bias_jacobian(), other._bias_jacobian(), kind))
         if self.weight and self.elementwise:
-            parts.append(_gram(self._gain_jacobian(), other._gain_jacobian(), kind))
+            parts.append(gram(self._gain_jacobian(), other._gain_jacobian(), kind))
         elif self.weight and self._ghost_is_cheaper(other, kind):
             parts += [
                 _ghost(a, s, b, t, kind)
@@ -48,6 +48,29 @@ class Layer:
             parts.append(self._direct(other, kind, memory))
         return sum(parts[1:], parts[0])
 
+    def jacobian(self) -> Tensor:
+        """Gradients of the outputs by all of the layer's chosen parameters ``(n, O, parameters)``."""
+        parts = [self._bias_jacobian()] if self.bias else []
+        if self.weight and self.elementwise:
+            parts.append(self._gain_jacobian())
+        elif self.weight:
+            channels, d = self.signals[0].shape[2], self.inputs[0].shape[1] // self.groups
+            size = channels // self.groups
+            parts += [self._block(start, start + size, d, size) for start in range(0, channels, size)]
+        return torch.cat(parts, 2) if len(parts) > 1 else parts[0]
+
+    def is_better_kept_whole(self, n: int, m: int, kind: str) -> bool:
+        """Whether between ``n`` and ``m`` examples its inputs and signals are worth more than its Jacobian."""
+        return self.weight and not self.elementwise and self._pairs_are_cheaper(n, m, len(self.inputs) ** 2, kind)
+
+    def bytes_kept(self, n: int, m: int, kind: str) -> float:
+        """Bytes for each example of what must be kept of the layer."""
+        if self.is_better_kept_whole(n, m, kind):
+            return sum(t.nbytes for t in (*self.inputs, *self.signals)) / len(self.signals[0])
+        outputs, channels = self.signals[0].shape[1:3]
+        width = 1 if self.elementwise else self.inputs[0].shape[1] // self.groups
+        return self.signals[0].element_size() * outputs * channels * (self.weight * width + self.bias)
+
     def _bias_jacobian(self) -> Tensor:
         return reduce(torch.add, (s.sum(-1) for s in self.signals))
 
@@ -55,11 +78,16 @@ class Layer:
         return reduce(torch.add, ((s * a[:, None]).sum(-1) for a, s in zip(self.inputs, self.signals)))
 
     def _ghost_is_cheaper(self, other: "Layer", kind: str) -> bool:
+        return self._pairs_are_cheaper(
+            len(self.inputs[0]), len(other.inputs[0]), len(self.inputs) * len(other.inputs), kind
+        )
+
+    def _pairs_are_cheaper(self, n: int, m: int, calls: int, kind: str) -> bool:
         """Compare operations: two Grams over pairs of positions, or per-example gradients and one Gram of them."""
         if self.groups > 1:
             return False
-        n, outputs, channels, p = self.signals[0].shape
-        d, m, calls = self.inputs[0].shape[1], other.inputs[0].shape[0], len(self.inputs) * len(other.inputs)
+        _, outputs, channels, p = self.signals[0].shape
+        d = self.inputs[0].shape[1]
         pairs = outputs**2 if kind == "full" else outputs
         ghost = calls * n * m * p * p * (d + pairs * channels)
         direct = (n + m) * len(self.inputs) * outputs * channels * d * p + n * m * pairs * channels * d
@@ -77,7 +105,7 @@ class Layer:
         for c, g in starts:
             stop = min(c + step, (g + 1) * size)
             block = self._block(c, stop, d, size)
-            part = _gram(block, block if other is self else other._block(c, stop, d, size), kind)
+            part = gram(block, block if other is self else other._block(c, stop, d, size), kind)
             total = part if total is None else total + part
         return torch.zeros(()) if total is None else total
 
@@ -92,11 +120,16 @@ class Layer:
 
 @dataclass(frozen=True)
 class LayerRun:
-    """All layers of one run, in a fixed order, and the parameters that they cover."""
+    """All layers of one run, in a fixed order, and the names of the chosen parameters that each covers."""
 
     layers: tuple[Layer, ...]
-    covered: frozenset[str]
+    names: tuple[frozenset[str], ...]
     examples: Tensor
+
+    @property
+    def covered(self) -> frozenset[str]:
+        """Names of all."""
+        return frozenset().union(*self.names)
 
     def zeros(self, other: "LayerRun", kind: str) -> Tensor:
         """The kernel of no layers."""
@@ -122,7 +155,7 @@ def record_layers(model: nn.Module, x: Tensor, outputs: int, chosen: Collection[
         torch.autograd.grad(out[:, o].sum(), results, retain_graph=True, allow_unused=True) if results else ()
         for o in range(outputs)
     ]
-    found, covered, at = [], set(), 0
+    found, covered, at = [], [], 0
     for name, calls in used.items():
         signals = []
         for _, result in calls:
@@ -130,9 +163,9 @@ def record_layers(model: nn.Module, x: Tensor, outputs: int, chosen: Collection[
             signals.append(torch.stack([_channels_first(layers[name], g) for g in grads], 1))
             at += 1
         names = _covered(name, layers[name], chosen)
-        covered |= names
+        covered.append(frozenset(names))
         found.append(_layer(name, layers[name], [a for a, _ in calls], signals, names))
-    return LayerRun(tuple(found), frozenset(covered), out.detach())
+    return LayerRun(tuple(found), tuple(covered), out.detach())
 
 
 def _is_alone(name: str, module: nn.Module, model: nn.Module) -> bool:
@@ -198,7 +231,7 @@ def _windows(module: nn.Conv1d | nn.Conv2d, x: Tensor) -> Tensor:
     return F.unfold(x, *options)
 
 
-def _gram(a: Tensor, b: Tensor, kind: str) -> Tensor:
+def gram(a: Tensor, b: Tensor, kind: str) -> Tensor:
     """Contract ``(n, O, P)`` with ``(m, O, P)``."""
     if kind == "trace":
         return a.flatten(1) @ b.flatten(1).T
