@@ -12,7 +12,7 @@ from intertwine.groups import PositiveMonomial
 from intertwine.stitching import Pair, Stitched, family_of
 from intertwine.stitching.layer import Fixed
 from intertwine.stitching.network import Crossing, relate
-from intertwine.stitching.replay import PerExample, Replay, record
+from intertwine.stitching.replay import PerExample, Replay, flat_inputs, record
 from intertwine.taps import layers
 
 
@@ -352,6 +352,47 @@ def test_whole_numbers_that_grow_with_the_batch_are_found():
     torch.testing.assert_close(replay(y)[0], model(y))
 
 
+def test_constants_that_grow_with_the_batch_are_made_anew():
+    """Positions in the batch, a mask repeated for every example, as transformers have them."""
+
+    class Picks(nn.Module):
+        def forward(self, x):
+            n = x.shape[0]
+            mask = torch.tensor([1.0, 2.0], dtype=x.dtype).repeat(n)
+            x = (x.reshape(2 * n, 2) * mask[:, None]).reshape(n, 4)
+            return x[torch.arange(n), x.argmax(1)][:, None] + x[torch.arange(n - 1, -1, -1) * 0 + torch.arange(n)]
+
+    model, x = nn.Sequential(nn.Linear(4, 4), Picks()).double(), torch.randn(2, 4, dtype=torch.float64)
+    recording = record(model, x)
+    assert len(recording.growing) >= 2
+    replay = Replay(recording, [recording.program.inputs[0].id], [recording.program.outputs[0].id])
+    for n in (1, 7):
+        y = torch.randn(n, 4, dtype=torch.float64)
+        torch.testing.assert_close(replay(y)[0], model(y))
+
+
 def test_networks_on_several_devices_are_refused():
     with pytest.raises(ValueError, match=r"both models must be on one device. Got cpu and meta"):
         Pair(cnn(), cnn().to("meta"), torch.randn(3, 3, 8, 8))
+
+
+def test_transformers_of_hugging_face_are_cut_at_every_layer():
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    small = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 12, "hidden_size": 8}
+    vit = transformers.ViTConfig(image_size=8, patch_size=4, **small)
+    bert = transformers.BertConfig(vocab_size=20, **small)
+    ids = torch.randint(1, 20, (6, 5))
+    mask = torch.ones_like(ids)
+    mask[1, 3:] = 0
+    for model, batch in (
+        (transformers.ViTForImageClassification(vit), torch.randn(6, 3, 8, 8)),
+        (transformers.BertForSequenceClassification(bert), {"input_ids": ids, "attention_mask": mask}),
+    ):
+        model = model.double().eval()
+        batch = batch.double() if isinstance(batch, torch.Tensor) else batch
+        pair = Pair(model, model, batch)
+        truth = (model(**batch) if isinstance(batch, dict) else model(batch)).logits
+        assert len(pair.layers()) > 15
+        for tap in pair.layers():
+            torch.testing.assert_close(identity(pair.cut(tap))(*flat_inputs(batch)), truth)

@@ -41,13 +41,37 @@ class PerExample(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Growing:
+    """A constant that grows with the batch: block ``k`` of ``N`` along an axis is ``first + k step``.
+
+    Attributes:
+        axis: The axis.
+        first: The first block.
+        step: What each block adds; ``None`` where all are equal.
+    """
+
+    axis: int
+    first: Tensor
+    step: Tensor | None
+
+    def at(self, n: int) -> Tensor:
+        """Its value for ``n`` examples."""
+        blocks = self.first.unsqueeze(self.axis)
+        blocks = blocks.expand(*(n if d == self.axis else -1 for d in range(blocks.ndim)))
+        if self.step is not None:
+            count = torch.arange(n, device=self.first.device).view(-1, *[1] * (blocks.ndim - self.axis - 1))
+            blocks = blocks + self.step.unsqueeze(self.axis) * count
+        return blocks.flatten(self.axis, self.axis + 1).to(self.first.dtype)
+
+
+@dataclass(frozen=True)
 class Recording:
     """A program for any batch size.
 
     Attributes:
         program: The run on two examples.
         calls: Its calls, with ``PerExample`` in the place of numbers that grow with the batch.
-        spread: Constants that repeat along an axis as long as the batch: value to axis.
+        growing: Constants that grow with the batch, such as ``arange(N)`` and repeated masks.
         activations: Values that depend on the input.
         trained: Those of them that depend on a parameter or buffer too.
         states: Contents of parameters and buffers by value, detached but not copied.
@@ -55,7 +79,7 @@ class Recording:
 
     program: Program
     calls: tuple[Call, ...]
-    spread: Mapping[int, int]
+    growing: Mapping[int, Growing]
     activations: frozenset[int]
     trained: frozenset[int]
     states: Mapping[int, Tensor]
@@ -100,7 +124,7 @@ def record(model: nn.Module, batch: Any, name: str = "model") -> Recording:
     trained = _reached(two, (ref.id for ref in two.states.values())) & activations
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     states = {ref.id: tensors[key].detach() for key, ref in two.states.items()}
-    recording = Recording(two, calls, _spread(two, three, name), activations, trained, states)
+    recording = Recording(two, calls, _growing(two, three, name), activations, trained, states)
     _check_replay(model, recording, batch, name)
     return recording
 
@@ -133,11 +157,12 @@ class Replay(nn.Module):
         self.inputs, self.outputs = tuple(inputs), tuple(outputs)
         self.momentum: float | str | None = "recorded"
         calls = recording.ancestors(self.outputs, self.inputs)
-        live = _varying(calls, recording.activations)
+        live = _varying(calls, recording.activations | recording.growing.keys())
         norms = [c for c in live if c.op in BATCH_NORMS and c.args["running_mean"] is not None]
         statistics = {c.args[key].id for c in norms for key in ("running_mean", "running_var")}
         self.norms, self._statistics = len(norms), tuple(f"v{i}" for i in sorted(statistics))
-        self._spread = {f"v{i}": axis for i, axis in recording.spread.items()}
+        used = {ref.id for c in live for ref in c.inputs}
+        self._growing = {i: one for i, one in recording.growing.items() if i in used}
         self._steps = tuple(_Step.of(c, recording.program) for c in live)
         self._last = _last_uses(live, {*self.outputs})
         for i, tensor in _fixed_values(recording, calls, live).items():
@@ -167,7 +192,7 @@ class Replay(nn.Module):
         """The same calls with statistics of their own; weights are shared."""
         twin = type(self).__new__(type(self))
         nn.Module.__init__(twin)
-        for key in ("inputs", "outputs", "momentum", "norms", "_statistics", "_spread", "_steps", "_last"):
+        for key in ("inputs", "outputs", "momentum", "norms", "_statistics", "_growing", "_steps", "_last"):
             setattr(twin, key, getattr(self, key))
         for key, tensor in self._buffers.items():
             own = key in self._statistics or key == "batches"
@@ -211,11 +236,11 @@ class Replay(nn.Module):
     def _tensor(self, ref: Ref, known: Mapping[int, Tensor], n: int) -> Tensor:
         if ref.id in known:
             return known[ref.id]
-        key = f"v{ref.id}"
-        tensor = self._buffers[key]
+        if ref.id in self._growing:
+            return self._growing[ref.id].at(n).to(next(iter(known.values())).device)
+        tensor = self._buffers[f"v{ref.id}"]
         assert tensor is not None
-        axis = self._spread.get(key)
-        return tensor if axis is None else tensor.expand(*(n if d == axis else -1 for d in range(tensor.ndim)))
+        return tensor
 
 
 @dataclass(frozen=True)
@@ -326,30 +351,39 @@ def _generic(x: Any, y: Any) -> Any:
     return x
 
 
-def _spread(two: Program, three: Program, name: str) -> dict[int, int]:
-    """Constants as long as the batch, which must repeat one slice.
+def _growing(two: Program, three: Program, name: str) -> dict[int, Growing]:
+    """Constants that change between the runs, which must do so by equal steps along one axis.
 
     Raises:
-        CaptureError: If a constant changes between runs in another way.
+        CaptureError: If one changes in another way.
     """
-    found: dict[int, int] = {}
+    found: dict[int, Growing] = {}
     for i, (x, y) in enumerate(zip(two.values, three.values)):
-        if x.kind != "constant" or x.data is None or y.data is None:
+        if x.kind != "constant" or x.data is None or y.data is None or _equal(x.data, y.data):
             continue
-        if x.shape == y.shape and torch.equal(x.data.nan_to_num(), y.data.nan_to_num()):
-            continue
-        axes = [d for d, (a, b) in enumerate(zip(x.shape, y.shape)) if a != b]
-        if len(axes) == 1 and (x.shape[axes[0]], y.shape[axes[0]]) == _SIZES[:2]:
-            first = y.data.narrow(axes[0], 0, 1)
-            if torch.equal(y.data, first.expand_as(y.data)):
-                found[i] = axes[0]
-                continue
-        users = [c.where for c in two.calls if any(ref.id == i for ref in c.inputs)]
-        raise CaptureError(
-            f"{name} must use the same constants for every batch. Got one that changes with the number of examples or "
-            f"at random, in {users[0] if users else 'an unused place'}. Random numbers belong in training mode only."
-        )
+        one = _steps(x.data, y.data)
+        if one is None or not (_equal(one.at(_SIZES[0]), x.data) and _equal(one.at(_SIZES[1]), y.data)):
+            users = [c.where for c in two.calls if any(ref.id == i for ref in c.inputs)]
+            raise CaptureError(
+                f"{name} must use the same constants for every batch. Got one that changes with the number of examples "
+                f"or at random, in {users[0] if users else 'an unused place'}. Random numbers belong in training only."
+            )
+        found[i] = one
     return found
+
+
+def _steps(x: Tensor, y: Tensor) -> Growing | None:
+    axes = [d for d, (a, b) in enumerate(zip(x.shape, y.shape)) if a != b]
+    if x.ndim != y.ndim or len(axes) != 1 or x.shape[axes[0]] * _SIZES[1] != y.shape[axes[0]] * _SIZES[0]:
+        return None
+    (axis,) = axes
+    size = x.shape[axis] // _SIZES[0]
+    first, second = (y.narrow(axis, k * size, size) for k in (0, 1))
+    return Growing(axis, first, None if _equal(first, second) else second - first)
+
+
+def _equal(x: Tensor, y: Tensor) -> bool:
+    return x.shape == y.shape and torch.equal(x.nan_to_num(), y.nan_to_num())
 
 
 def _reached(program: Program, start: Iterator[int] | Iterable[int]) -> frozenset[int]:
@@ -403,9 +437,8 @@ def _fixed_values(recording: Recording, calls: list[Call], live: list[Call]) -> 
     made: dict[int, Tensor] = dict(recording.states)
     device = next((t.device for t in made.values()), None)
     for i, value in enumerate(recording.program.values):
-        if value.kind == "constant" and value.data is not None:
-            data = value.data if device is None else value.data.to(device)
-            made[i] = data.narrow(recording.spread[i], 0, 1) if i in recording.spread else data
+        if value.kind == "constant" and value.data is not None and i not in recording.growing:
+            made[i] = value.data if device is None else value.data.to(device)
     used = {ref.id for c in live for ref in c.inputs} - {out.id for c in live for out in c.outputs if out is not None}
     running = {id(c) for c in live}
     with torch.no_grad():
