@@ -15,10 +15,13 @@ from .groups import groups
 from .merge import merge
 from .models import models
 from .report import report
+from .reproduce import reproduce
+from .runs import runs
 from .same import same
 from .stitch import stitch
 from .symmetries import symmetries
 from .train import train
+from .zoo import zoo
 
 __all__ = ["app", "main"]
 
@@ -34,6 +37,9 @@ _COMMANDS = (
     dissect,
     gates,
     train,
+    zoo,
+    reproduce,
+    runs,
     models,
     groups,
     report,

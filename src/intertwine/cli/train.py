@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ..lab.training import Card, Recipe
 
-__all__ = ["train"]
+__all__ = ["recipe_of", "train"]
 
 
 def train(
@@ -65,7 +65,7 @@ def train(
 
     where = training.choose_device(device)
     splits = lab_data.load(data)
-    settings = _recipe(recipe, splits.shape, epochs, batch_size, learning_rate)
+    settings = recipe_of(recipe, splits.shape, epochs, batch_size, learning_rate)
     network = _fresh(model, seed)
     name = None if isinstance(network, str) else model
     run = training.train(network, splits, settings, seed=seed, name=name, out=out, resume=resume, device=where)
@@ -77,7 +77,7 @@ def train(
     print(f"wrote {out} and {training.card_path(out)}")
 
 
-def _recipe(
+def recipe_of(
     name: str | None, shape: tuple[int, ...], epochs: int | None, batch_size: int | None, learning_rate: float | None
 ) -> Recipe:
     from ..lab.training import RECIPES, recipe_for

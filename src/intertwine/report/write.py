@@ -16,6 +16,7 @@ __all__ = ["load_result", "page_of", "write_page"]
 # Kind of result -> where its class is, and the function that lays out its page; both are imported when used.
 # A result that is not here gets a plain page of its table.
 _PAGES = {
+    "Reproduction": ("intertwine.lab.experiments:Reproduction", "intertwine.report.reproduce:reproduction_page"),
     "Alignment": ("intertwine.align:Alignment", "intertwine.report.align:alignment_page"),
     "Barrier": ("intertwine.align:Barrier", "intertwine.report.barrier:barrier_page"),
     "Dissection": ("intertwine.dissection:Dissection", "intertwine.report.dissection:dissection_page"),

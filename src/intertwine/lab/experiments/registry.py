@@ -13,7 +13,15 @@ from .reproduction import Reproduction
 __all__ = ["experiment", "experiments", "reproduce"]
 
 # Files that hold a tuple EXPERIMENTS, in the order in which the page shows them.
-_MODULES: tuple[str, ...] = ("gates", "gates_chain", "width_sweep")
+_MODULES: tuple[str, ...] = (
+    "group_tables",
+    "dissimilarity",
+    "leaky_slopes",
+    "demonstrations",
+    "gates",
+    "gates_chain",
+    "width_sweep",
+)
 
 
 @cache

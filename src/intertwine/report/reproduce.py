@@ -1,0 +1,128 @@
+"""The pages of reproductions: one experiment, and all of them on one page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .blocks import Block, Details, Facts, Heading, Paragraph, Table
+from .page import Page, render
+
+if TYPE_CHECKING:
+    from ..lab.experiments import Reproduction
+
+__all__ = ["all_page", "reproduction_page", "write_all_page"]
+
+_SCALES = {
+    "smoke": "in seconds, on digits: it shows that everything runs, and checks what must hold at any size",
+    "small": "on CIFAR-10 with networks and epochs that a CPU can afford",
+    "paper": "at the papers' sizes",
+}
+
+
+def reproduction_page(reproduction: Reproduction) -> Page:
+    """Lay out one experiment.
+
+    Args:
+        reproduction: What it found.
+
+    Returns:
+        The page.
+    """
+    r = reproduction
+    return Page(r.title, _blocks(r), f"{r.papers}, {_SCALES[r.scale]}")
+
+
+def all_page(reproductions: Sequence[Reproduction], failed: Mapping[str, str] | None = None) -> Page:
+    """Lay out several experiments, a table of verdicts first.
+
+    Args:
+        reproductions: What they found, in the order to show them.
+        failed: Names of experiments that ended with an error, and the errors.
+
+    Returns:
+        The page.
+    """
+    failed = dict(failed or {})
+    rows = [[r.title, r.papers, r.scale, r.verdict, _outcome(r)] for r in reproductions]
+    rows += [[name, "", "", error, "failed"] for name, error in failed.items()]
+    held = sum(c.held is True for r in reproductions for c in r.claims)
+    told = sum(c.held is not None for r in reproductions for c in r.claims)
+    agree = [v for r in reproductions for row in r.rows if (v := _compared(r, row)) is not None]
+    words = f"{held} of {told} checked statements hold"
+    if agree:
+        words += f", {sum(agree)} of {len(agree)} comparable numbers agree with the papers'"
+    if failed:
+        words += f"; {len(failed)} experiments failed"
+    blocks: list[Block] = [
+        Paragraph(f"{words}.", "verdict"),
+        Table(["What", "Papers", "Scale", "Verdict", "Outcome"], rows),
+    ]
+    for r in reproductions:
+        blocks += [Heading(f"{r.title} ({r.papers})"), *_blocks(r)]
+    scales = sorted({r.scale for r in reproductions})
+    return Page("The papers' tables and figures", blocks, "; ".join(f"{s}: {_SCALES[s]}" for s in scales))
+
+
+def write_all_page(reproductions: Sequence[Reproduction], failed: Mapping[str, str], path: str | Path) -> Path:
+    """Write ``all_page`` as one self-contained HTML file, atomically.
+
+    Args:
+        reproductions: What the experiments found.
+        failed: Experiments that ended with an error.
+        path: Where to write.
+
+    Returns:
+        The path.
+    """
+    from .._io import write_atomically
+
+    text = render(all_page(reproductions, failed))
+
+    def write(temporary: Path) -> None:
+        temporary.write_text(text, encoding="utf-8")
+
+    return write_atomically(path, write)
+
+
+def _blocks(r: Reproduction) -> list[Block]:
+    blocks: list[Block] = [Paragraph(f"{r.verdict[:1].upper()}{r.verdict[1:]}.", "verdict")]
+    if not r.comparable and any(row.paper is not None and row.tolerance is None for row in r.rows):
+        said = "The paper's numbers are of other networks, data or training, and are shown for orientation only."
+        blocks.append(Paragraph(said, "note"))
+    if r.claims:
+        rows = [[c.text, c.verdict, c.detail, c.required] for c in r.claims]
+        blocks.append(Table(["Statement", "Here", "Judged by", "Must hold at this scale"], rows))
+    groups = dict.fromkeys(row.group for row in r.rows)
+    tables = [_table(r, group) for group in groups]
+    blocks += tables if len(tables) <= 4 else [*tables[:4], Details("More numbers", tables[4:])]
+    blocks += [Paragraph(note, "note") for note in r.notes]
+    return [*blocks, Details("How this was made", [Facts({k: str(v) for k, v in r.facts.items()})])]
+
+
+def _table(r: Reproduction, group: str) -> Table:
+    rows = [row for row in r.rows if row.group == group]
+    shown: dict[str, list[object]] = {"": [row.what for row in rows]}
+    if any(row.paper is not None for row in rows):
+        shown["Paper"] = [row.paper for row in rows]
+    shown["Ours"] = [row.ours for row in rows]
+    if any(row.low is not None for row in rows):
+        shown["From"], shown["To"] = [row.low for row in rows], [row.high for row in rows]
+    if "Paper" in shown:
+        shown["Difference"] = [row.difference for row in rows]
+        if r.comparable or any(row.tolerance is not None for row in rows):
+            shown["Verdict"] = [row.verdict for row in rows]
+    return Table(list(shown), list(zip(*shown.values())), group)
+
+
+def _compared(r: Reproduction, row: object) -> bool | None:
+    """Whether a number agrees with the paper's; ``None`` where it is not to be compared."""
+    paper, tolerance, verdict = (getattr(row, name) for name in ("paper", "tolerance", "verdict"))
+    if paper is None or not (r.comparable or tolerance is not None):
+        return None
+    return verdict in ("equal", "paper inside our interval")
+
+
+def _outcome(r: Reproduction) -> str:
+    return "as it must" if r.passed else "NOT as it must"
