@@ -359,18 +359,8 @@ class Pair:
         Raises:
             ValueError: If a layer is unknown, B's output does not depend on it, A's features cannot be laid out as
                 B's, or A cannot supply B's skip connections.
-        """
-        if skip not in ("a", "mapped", "b"):
-            raise ValueError(f'skip must be "a", "mapped" or "b". Got {skip!r}.')
-        names = (at, at) if isinstance(at, str) else tuple(at)
-        if len(names) != 2:
-            raise ValueError(f"at must be a layer, or (layer of A, layer of B). Got {at!r}.")
-        self._check_order(names)
-        point_a, point_b = (self._point(i, name) for i, name in enumerate(names))
-        tap_a, tap_b = self.a.program.taps[names[0]].id, self.b.program.taps[names[1]].id
-        skips, plain = self._crossing(tap_b, names[1])
-        if skips and skip != "b":
-            self._check_supply(skips, names, (tap_a, tap_b), skip)
+        """  # noqa: DOC502 - raised by the checks
+        names, (point_a, point_b), (tap_a, tap_b), skips, plain = self._checked(at, skip)
         from_b = (*skips, *plain) if skip == "b" else plain
         inputs_a, inputs_b = ([r.id for r in rec.program.inputs] for rec in (self.a, self.b))
         trunk = Trunk(
@@ -380,7 +370,7 @@ class Pair:
             self.b.program.values[tap_b].dtype,
         )
         return Cut(
-            at=(names[0], names[1]),
+            at=names,
             trunk=trunk,
             tail=Replay(self.b, (tap_b, *skips, *plain), (self.b.program.outputs[0].id,)).eval(),
             target=Replay(self.b, inputs_b, (tap_b, *skips)).eval(),
@@ -392,10 +382,32 @@ class Pair:
             notes=tuple(f"{which}: {n}" for which, rec in (("A", self.a), ("B", self.b)) for n in rec.program.notes),
         )
 
+    def _checked(
+        self, at: At, skip: Skip
+    ) -> tuple[tuple[str, str], tuple[Point, Point], tuple[int, int], tuple[int, ...], tuple[int, ...]]:
+        """Names, points and values of the taps, and what else crosses the cut: with weights, and without.
+
+        Raises:
+            ValueError: If they cannot be cut there.
+        """
+        if skip not in ("a", "mapped", "b"):
+            raise ValueError(f'skip must be "a", "mapped" or "b". Got {skip!r}.')
+        names = (at, at) if isinstance(at, str) else tuple(at)
+        if len(names) != 2:
+            raise ValueError(f"at must be a layer, or (layer of A, layer of B). Got {at!r}.")
+        self._check_order(names)
+        points = self._point(0, names[0]), self._point(1, names[1])
+        taps = self.a.program.taps[names[0]].id, self.b.program.taps[names[1]].id
+        skips, plain = self._crossing(taps[1], names[1])
+        if skips and skip != "b":
+            self._check_supply(skips, names, taps, skip)
+        relate(*points)
+        return (names[0], names[1]), points, taps, skips, plain
+
     def _usable(self, name: str) -> bool:
         """Whether a cut under this name in both models works."""
         try:
-            self.cut(name)
+            self._checked(name, "a")
         except ValueError:
             return False
         return True
