@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import intertwine as iw
-from intertwine.cli.gates import _VERSIONS
+from intertwine.cli.gates import _VERSIONS, _affordable, _spread
 from intertwine.gates import GateStudy
 from intertwine.lab import data, networks, training
 
@@ -115,6 +115,19 @@ def test_a_network_that_is_no_relu_network_is_refused_before_training(run, tmp_p
         ran = run("gates", weights, "--model", f"mine.py:make:act={act}", "--data", "digits", *SMALL)
         assert ran.code == 2 and message in ran.error, ran.err
         assert "Training" not in ran.err
+
+
+def test_kernels_take_what_can_be_paid_for():
+    model, x = networks.build("digits_cnn").eval(), torch.zeros(100, 1, 8, 8)
+    assert _affordable(model, x, None) == (60, []) and _affordable(model, x, 90) == (90, [])
+    count, (note,) = _affordable(networks.build("resnet20").eval(), torch.zeros(60, 3, 32, 32), None)
+    assert 8 <= count < 60 and "Say --kernel-examples for more" in note
+
+
+def test_features_of_deep_networks_are_of_some_layers():
+    names = [str(i) for i in range(19)]
+    assert _spread(names[:6]) == names[:6]
+    assert len(_spread(names)) == 6 and _spread(names)[0] == "0" and _spread(names)[-1] == "18"
 
 
 def test_help_teaches(run):

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["gates"]
 
 _FRESH = "digits_cnn"
+_EXAMPLES = 60  # of the kernels
+_OPERATIONS = 1e10  # of the path kernel: a minute or two on a CPU
+_LAYERS = 6  # whose features are shown
 # Name -> what it is in the paper's words, where its gates come from, what its value network is given.
 _VERSIONS = {
     "dgn": ("DGN(x, x)", "learnt beside the weights", "x"),
@@ -46,7 +49,10 @@ def gates(
     data: Data = None,
     split: Annotated[str, typer.Option(help="Which split to look at: train, validation or test.")] = "test",
     examples: Annotated[int, typer.Option(min=4, help="Examples of it for gate statistics, at most.")] = 500,
-    kernel_examples: Annotated[int, typer.Option(min=4, help="Examples of the kernels, evenly over classes.")] = 60,
+    kernel_examples: Annotated[
+        int | None,
+        typer.Option(min=4, help="Examples of the kernels, evenly over classes; 60, or as many as take minutes."),
+    ] = None,
     gated: Annotated[list[str] | None, typer.Option(metavar="NAMES", help=_GATED_HELP)] = None,
     epochs: Annotated[
         int, typer.Option(min=0, help="Passes over the data for every network trained here; 0 only converts.")
@@ -91,7 +97,7 @@ def gates(
 
 def _run(
     context: typer.Context, a: Path | None, b: Path | None, model: str | None, data: str | None, split: str,
-    examples: int, kernel_examples: int, versions: list[str], epochs: int, example: int, top: int, seed: int,
+    examples: int, kernel_examples: int | None, versions: list[str], epochs: int, example: int, top: int, seed: int,
     where: Any, out: Path, as_json: bool,
 ) -> None:  # fmt: skip
     from .. import gates as library
@@ -119,11 +125,12 @@ def _run(
     library.gate_patterns(networks[0].model, x[:1])  # what is no ReLU network is refused before anything is trained
     if example >= len(x):
         raise ValueError(f"--example must be below {len(x)}, the number of examples. Got {example}.")
+    count, said = _affordable(networks[0].model, x, kernel_examples)
     built = {name: _built(name, networks[0].model, x[:1], seed) for name in versions}
     accuracies = [_own_row(networks[0], splits, where)]
     accuracies += [_trained(name, net, splits, recipe, epochs, seed, where, out) for name, net in built.items()]
     study = library.examine(
-        networks[0].model.to(where), x.to(where), labels.to(where), splits.classes, kernel_examples=kernel_examples,
+        networks[0].model.to(where), x.to(where), labels.to(where), splits.classes, kernel_examples=count,
         example=example, top=top, name=networks[0].name, progress=True,
     )  # fmt: skip
     settings: dict[str, Any] = {
@@ -133,12 +140,37 @@ def _run(
     linear = next((name for name in built if name.startswith("dlgn")), None)
     features = None
     if linear is not None:
-        features = library.effective_maps(built[linear].cpu(), x[:1], positions="centre")
+        names = _spread([layer.name for layer in study.layers])
+        features = library.effective_maps(built[linear].cpu(), x[:1], names, positions="centre")
         settings["feature network"] = _VERSIONS[linear][0]
     if len(networks) > 1:
         settings["other"] = _beside(networks[0], networks[1], x, study)
-    study = replace(study, features=features, settings=settings, notes=(*notes, *study.notes))
+    study = replace(study, features=features, settings=settings, notes=(*notes, *said, *study.notes))
     _present(study, out, as_json)
+
+
+def _affordable(model: nn.Module, x: Tensor, wanted: int | None) -> tuple[int, list[str]]:
+    """How many examples the kernels take, and what to say where that is fewer than usual."""
+    from .. import gates as library
+
+    if wanted is not None:
+        return wanted, []
+    cost = library.neural_path_kernel_cost(model, x[:_EXAMPLES])
+    if cost <= _OPERATIONS:
+        return _EXAMPLES, []
+    count = max(8, int(_EXAMPLES * (_OPERATIONS / cost) ** 0.5))
+    note = (
+        f"The kernels take {count} examples, since {_EXAMPLES} would need {cost:.0e} operations in this network. "
+        "Say --kernel-examples for more."
+    )
+    return count, [note]
+
+
+def _spread(names: list[str]) -> list[str]:
+    """At most so many of the layers as a page shows, from the first to the last."""
+    if len(names) <= _LAYERS:
+        return names
+    return [names[round(k * (len(names) - 1) / (_LAYERS - 1))] for k in range(_LAYERS)]
 
 
 def _versions(gated: list[str] | None) -> list[str]:

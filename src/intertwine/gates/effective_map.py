@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .._result import Result
 from ._capture import MAX_POOLS, capture_relu, gate_calls
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["EffectiveMap", "EffectiveMaps", "effective_maps"]
 
 _BATCH = 256
+Index = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,9 @@ def effective_maps(
     """Find the affine map from the input to every pre-activation of a linear gating network (P2 section 3).
 
     The first of a DLGN's two linearities: without ReLUs each unit's pre-activation is one image, compared with the
-    input, plus an offset. It is found by giving the network every basis image, in float64 and evaluation mode, so that
-    it is the Jacobian, which here does not depend on the input. A ReLU network has no such map; for one input
+    input, plus an offset. It is the Jacobian, which here does not depend on the
+    input: found from every basis image, or by gradients where a layer has fewer units than the input has entries, in
+    float64 and evaluation mode. A ReLU network has no such map; for one input
     :func:`active_subnetwork` gives the map of its outputs.
 
     Args:
@@ -148,6 +150,7 @@ def effective_maps(
     _check(network, positions)
     gating = copy.deepcopy(network.gating).double().eval()
     x = example[:1].detach().double()
+    gating.requires_grad_(False)
     with torch.no_grad():
         shapes = [tuple(q.shape[1:]) for q in gating(x)]
         names = _names(network, example[:1], len(shapes))
@@ -159,23 +162,44 @@ def effective_maps(
                 f"all images must fit in memory = {memory:.1e} bytes. Got {size:.1e}. Take positions='centre', fewer "
                 "layers, or more memory."
             )
-        offsets = gating(torch.zeros_like(x))
-        weights = [
-            torch.empty(*offsets[i][0][chosen[i]].shape, x.numel(), dtype=x.dtype, device=x.device) for i in wanted
-        ]
-        for start in range(0, x.numel(), _BATCH):
-            stop = min(start + _BATCH, x.numel())
-            basis = torch.zeros(stop - start, x.numel(), dtype=x.dtype, device=x.device)
-            basis[torch.arange(stop - start), torch.arange(start, stop)] = 1
-            found = gating(basis.view(-1, *x.shape[1:]))
-            for w, i in zip(weights, wanted):
-                w[..., start:stop] = (found[i] - offsets[i])[(slice(None), *chosen[i])].movedim(0, -1)
-        maps = tuple(
-            EffectiveMap(names[i], w.view(*w.shape[:-1], *x.shape[1:]), offsets[i][0][chosen[i]].clone())
-            for w, i in zip(weights, wanted)
-        )
+        offsets = [q[(0, *chosen[i])] if i in chosen else q[0] for i, q in enumerate(gating(torch.zeros_like(x)))]
+        weights = _by_inputs(gating, x, chosen, [i for i in wanted if offsets[i].numel() >= x.numel()])
+    weights |= {i: _by_units(gating, x, chosen[i], i) for i in wanted if i not in weights}
+    maps = tuple(
+        EffectiveMap(names[i], weights[i].view(*offsets[i].shape, *x.shape[1:]), offsets[i].clone()) for i in wanted
+    )
+    with torch.no_grad():
         _check_linear(maps, x, [q[(slice(None), *chosen[i])] for i, q in enumerate(gating(x)) if i in chosen])
     return EffectiveMaps(maps, positions)
+
+
+def _by_inputs(gating: nn.Module, x: Tensor, chosen: dict[int, Index], layers: list[int]) -> dict[int, Tensor]:
+    """Column by column: the network on every basis image, for all ``layers`` at once; each ``(units, inputs)``."""
+    if not layers:
+        return {}
+    zero = gating(torch.zeros_like(x))
+    columns: dict[int, list[Tensor]] = {i: [] for i in layers}
+    for inputs in torch.arange(x.numel(), device=x.device).split(_BATCH):
+        basis = torch.zeros(len(inputs), x.numel(), dtype=x.dtype, device=x.device)
+        basis[torch.arange(len(inputs)), inputs] = 1
+        found = gating(basis.view(-1, *x.shape[1:]))
+        for i in layers:
+            columns[i].append((found[i] - zero[i])[(slice(None), *chosen[i])].flatten(1).T)
+    return {i: torch.cat(parts, 1) for i, parts in columns.items()}
+
+
+def _by_units(gating: nn.Module, x: Tensor, chosen: Index, layer: int) -> Tensor:
+    """Row by row, cheaper where a layer has fewer units than the input has entries: gradients of many units at once."""
+    rows = []
+    with torch.no_grad():
+        units = gating(torch.zeros_like(x))[layer][(0, *chosen)].numel()
+    for some in torch.arange(units, device=x.device).split(_BATCH):
+        z = torch.zeros(len(some), *x.shape[1:], dtype=x.dtype, device=x.device, requires_grad=True)
+        with torch.enable_grad():
+            q = gating(z)[layer][(slice(None), *chosen)].flatten(1)
+            total = q[torch.arange(len(some), device=x.device), some].sum()
+        rows.append(torch.autograd.grad(total, z)[0].flatten(1))
+    return torch.cat(rows)
 
 
 def _check(network: GatedNetwork, positions: str) -> None:
@@ -217,7 +241,7 @@ def _wanted(names: list[str], layers: Collection[str] | None) -> list[int]:
     return [i for i, name in enumerate(names) if layers is None or name in layers]
 
 
-def _positions(shape: tuple[int, ...], positions: str) -> tuple[Any, ...]:
+def _positions(shape: tuple[int, ...], positions: str) -> Index:
     """An index that picks the units of a layer ``(C, *S)``."""
     return (slice(None), *(s // 2 for s in shape[1:])) if positions == "centre" else (slice(None),)
 
