@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import product
 
 import torch
@@ -65,7 +65,7 @@ def monomial_step(costs: Costs, signs: int, permutable: bool, fast: bool = False
     return order, choose(order)
 
 
-def best_signs(costs: Costs, signs: int):  # noqa: ANN201 (a tensor and a function)
+def best_signs(costs: Costs, signs: int) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """For every pair of units the largest inner product that signs can reach.
 
     Returns:

@@ -130,7 +130,8 @@ def _basis(sym: Symmetry, state: Mapping[str, Tensor], space: Space) -> Tensor |
     if bool((middle[..., 0] <= _RANK**2 * middle[..., -1]).any()):
         return None
     square = back @ _power(middle, turned, 0.5) @ back
-    return _power(*torch.linalg.eigh((square + square.mT) / 2), 0.5)
+    values, vectors = torch.linalg.eigh((square + square.mT) / 2)
+    return _power(values, vectors, 0.5)
 
 
 def _power(values: Tensor, vectors: Tensor, exponent: float) -> Tensor:
@@ -195,7 +196,7 @@ def _entries(sym: Symmetry, state: Mapping[str, Tensor], spaces: Mapping[str, Sp
     found = []
     for name, layout in sym.layouts.items():
         for block in blocks(layout) if name in state else ():
-            moving = {s for s, x in zip(block.spaces, block.leaves) if s in spaces and any(getattr(x, "scale", ()))}
+            moving = {x.space for x in block.leaves if isinstance(x, Leaf) and x.space in spaces and any(x.scale)}
             if not moving:
                 continue
             kept = moving | {p for s in moving for p in spaces[s].parents}

@@ -1,6 +1,6 @@
-"""Coordinate descent over spaces with the Hungarian algorithm: Git Re-Basin's weight matching (Ainsworth, Hayase and
-Srinivasa 2023, algorithm 1), for every space that a symmetry has.
+"""Coordinate descent over spaces with the Hungarian algorithm.
 
+Git Re-Basin's weight matching (Ainsworth, Hayase and Srinivasa 2023, algorithm 1) for every space of a symmetry.
 Differs from the paper: scales and general bases are removed first, signs are found with the assignment, linear spaces
 take the closest rotation, the units inside a unit (a head's dimensions, a group's channels) are matched with it, and
 besides random orders of layers there are several starts.
@@ -28,7 +28,7 @@ __all__ = ["Descent", "descend", "solve", "step_of"]
 
 _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-12}  # relative fall of the objective that rounding explains
 
-_STILL = 1e-12  # entries of a rotation closer to the identity than this do not turn
+_STILL = {torch.float32: 1e-6, torch.float64: 1e-12}  # rotations closer to the identity than this do not turn
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +53,9 @@ def solve(task: Task) -> Found:
         tolerance: Relative gain of a sweep below which the search ends (0: only when nothing changes).
         fast: Use the assignment of the extra ``[fast]``.
         dtype: Precision of the cost matrices; that of the weights by default.
+
+    Raises:
+        ValueError: If there is no start.
     """
     known = {"restarts": 2, "sweeps": 200, "tolerance": 0.0, "fast": False, "dtype": None}
     refuse_unknown(task.options, known)
@@ -101,15 +104,18 @@ def descend(
     """
     costs = Costs(stated, start)
     history = [costs.value]
-    slack = _ROUNDING[next((t.dtype for t in stated.a.values()), torch.float64)] * _size(stated)
+    dtype = next((t.dtype for t in stated.a.values()), torch.float64)
+    slack = _ROUNDING[dtype] * _size(stated)
     fresh = True
     for _ in range(sweeps):
+        turned = False
         for index in torch.randperm(len(stated.sym.spaces), generator=generator).tolist():
             space = stated.sym.spaces[index]
             if space.name in costs.dirty:
                 costs.clean(space.name)
-                _improve(costs, space, slack, fast)
-        settled = not costs.dirty or costs.value - history[-1] <= tolerance * abs(costs.value)
+                turned |= _improve(costs, space, slack, _STILL[dtype], fast)
+        gained = costs.value - history[-1]
+        settled = not costs.dirty or (not turned and gained <= tolerance * abs(costs.value))
         history.append(costs.value)
         if settled and fresh:
             break
@@ -136,16 +142,17 @@ def step_of(costs: Costs, space: Space, fast: bool = False) -> Transformation:
     return with_parts(still, space.name, permutation=order, signs=signs)
 
 
-def _improve(costs: Costs, space: Space, slack: float, fast: bool) -> None:
-    """Move one space, and what lies inside it, if that raises the objective."""
+def _improve(costs: Costs, space: Space, slack: float, still: float, fast: bool) -> bool:
+    """Move one space, and what lies inside it, if that raises the objective; tell whether a basis turned."""
     steps = [step_of(costs, space, fast)]
     if any(space.name in s.parents for s in costs.problem.sym.spaces):
         steps.append(nested_step(costs, space, fast))
-    gains = [0.0 if step.is_identity(_STILL) else costs.gain(step) for step in steps]
+    gains = [0.0 if step.is_identity(still) else costs.gain(step) for step in steps]
     best = max(range(len(steps)), key=lambda k: gains[k])
-    turns = space.linear != "none" and not steps[best].is_identity(_STILL)  # what a small turn gains is below rounding
+    turns = space.linear != "none" and not steps[best].is_identity(still)  # what a small turn gains is below rounding
     if gains[best] > (-slack if turns else 1e-3 * slack):
         costs.move(steps[best], gains[best])
+    return turns
 
 
 def _start(stated: Problem, number: int, seed: int) -> Transformation:

@@ -57,11 +57,15 @@ class Costs:
         self.dirty.discard(space)
 
     def refresh(self) -> None:
-        """Forget all costs, so that they are computed from scratch, and mark every space as dirty."""
-        self._products.clear()
+        """Compute everything from scratch when it is next asked for, and mark every space as dirty."""
+        self.forget()
         self.b = {**self.problem.b, **moved(self.problem.sym, self.g, self.problem.b)}
         self.value = self.objective()
         self.dirty = {s.name for s in self.problem.sym.spaces}
+
+    def forget(self) -> None:
+        """Forget all costs, so that they are computed from scratch."""
+        self._products.clear()
 
     def objective(self) -> float:
         """``Σ <a, g b>``, summed in float64."""

@@ -37,6 +37,9 @@ def solve(task: Task) -> Found:
         polish: Whether coordinate descent follows (True).
         fast: Use the assignment of the extra ``[fast]``.
         dtype: Precision of the matrices; that of the weights by default.
+
+    Raises:
+        ValueError: If there is no such number of starts.
     """
     known = {"restarts": 3, "steps": 100, "tolerance": 1e-7, "polish": True, "fast": False, "dtype": None}
     refuse_unknown(task.options, known)

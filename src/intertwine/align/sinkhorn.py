@@ -40,6 +40,9 @@ def solve(task: Task) -> Found:
         polish: Whether coordinate descent follows (True).
         fast: Use the assignment of the extra ``[fast]`` where scores are rounded.
         dtype: Precision of the weights; their own by default. Sinkhorn itself runs in float64.
+
+    Raises:
+        ValueError: If steps or temperatures are not positive.
     """
     known = {"steps": 150, "rate": 0.1, "temperature": (1.0, 0.1), "polish": True, "fast": False, "dtype": None}
     refuse_unknown(task.options, known)
@@ -110,7 +113,7 @@ def sinkhorn(scores: Tensor) -> Tensor:
         >>> sinkhorn(torch.zeros(2, 2, dtype=torch.float64)).tolist()
         [[0.5, 0.5], [0.5, 0.5]]
     """
-    return _Sinkhorn.apply(scores)  # type: ignore[no-untyped-call]
+    return _Sinkhorn.apply(scores)
 
 
 class _Sinkhorn(torch.autograd.Function):

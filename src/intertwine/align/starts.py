@@ -24,8 +24,9 @@ _POWERS = (1.0, 2.0, 4.0)  # of the norms
 
 
 def profiles(stated: Problem, fast: bool = False) -> Transformation:
-    """Permutations that match units by norms of their weights: along fixed axes (inputs, kernel positions) apart, over
-    the units of other spaces together.
+    """Permutations that match units by norms of their weights.
+
+    Norms are taken over the units of other spaces; weights along fixed axes (inputs, kernel positions) stay apart.
 
     Args:
         stated: The problem.

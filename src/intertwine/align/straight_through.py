@@ -13,7 +13,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -44,6 +43,9 @@ def solve(task: Task) -> Found:
         rate: Learning rate of Adam for the latent matrices, whose largest entry starts at 1 (0.01).
         loss: ``loss(output, batch)`` of a batch; cross-entropy of ``(inputs, labels)`` by default.
         fast: Use the assignment of the extra ``[fast]``.
+
+    Raises:
+        ValueError: If there is no loader, or no pass over it.
     """
     known = {"epochs": 5, "rate": 0.01, "loss": None, "fast": False}
     refuse_unknown(task.options, known)
@@ -118,7 +120,7 @@ class _Middle:
         state = {name: (self.a[name] + t) / 2 for name, t in near.items()}
         state |= {alias: state[name] for alias, name in self.sym.aliases.items() if name in state}
         rest = {name: t.clone() for name, t in self.a.items() if name not in state}
-        return call(_Called(partial(functional_call, self.net, {**rest, **state})), batch, self.device)
+        return call(_WithState(self.net, {**rest, **state}), batch, self.device)
 
     def loss(self, g: Transformation, loader: Iterable[Any], loss: Loss) -> float:
         """The mean loss of a hard element over all batches."""
@@ -128,14 +130,15 @@ class _Middle:
         return sum(values) / len(values)
 
 
-class _Called:
-    """A function of a model's arguments, called like the model."""
+class _WithState(nn.Module):
+    """A network that runs with other tensors than its own."""
 
-    def __init__(self, function: Any) -> None:
-        self.function = function
+    def __init__(self, net: nn.Module, state: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.net, self.state = net, state
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(args, kwargs)
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return functional_call(self.net, self.state, args, kwargs)
 
 
 def _scaled(sym: Symmetry, g: Transformation, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
