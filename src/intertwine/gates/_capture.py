@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from ..graph import Call, Program, Ref, capture
 from .rectified import RATIOS, other_activation
@@ -61,25 +59,6 @@ class ReluProgram:
         return self.program.outputs[0]
 
 
-class _CircularAsIndex(TorchFunctionMode):
-    """Replaces circular padding by an equal choice of positions, which is one operation instead of copies in place."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is F.pad and (kwargs.get("mode") or (args[2] if len(args) > 2 else "constant")) == "circular":
-            return _wrap(args[0], args[1] if len(args) > 1 else kwargs["pad"])
-        return func(*args, **kwargs)
-
-
-def _wrap(x: Tensor, pad: tuple[int, ...]) -> Tensor:
-    for k in range(len(pad) // 2):
-        before, after = pad[2 * k], pad[2 * k + 1]
-        size = x.shape[-1 - k]
-        positions = torch.arange(-before, size + after, device=x.device) % size
-        x = torch.index_select(x, x.dim() - 1 - k, positions)
-    return x
-
-
 def capture_relu(model: nn.Module, x: Tensor, others: bool = False) -> ReluProgram:
     """Capture ``model`` on the first example of ``x`` and check that gates and linear maps are all it is made of.
 
@@ -89,8 +68,7 @@ def capture_relu(model: nn.Module, x: Tensor, others: bool = False) -> ReluProgr
         ValueError: If the model has no ReLU, another activation, attention, or one parameter in two places.
     """
     check_input(model, x)
-    with _CircularAsIndex():
-        program = capture(model, (x[:1],))
+    program = capture(model, (x[:1],))
     activations, weights = _sort(program)
     _check_operations(program, activations, others)
     _check_reuse(program, activations, weights)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import CaptureError
+from .circular import CircularAsIndex
 from .memory import Geometry, geometry, overlap, storage_key
 from .program import Program, Ref
 from .record import Recorder, WatchReads, tensors
@@ -74,7 +75,7 @@ def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Program
     with ExitStack() as stack:
         at = _follow_modules(recorder, model, taps, stack)
         try:
-            with torch.no_grad(), WatchReads(recorder), recorder:
+            with torch.no_grad(), CircularAsIndex(), WatchReads(recorder), recorder:
                 result = model(*args, **kwargs)
         except CaptureError:
             raise
