@@ -53,7 +53,7 @@ def reproduce(
       intertwine reproduce table1-groups demonstrations
       intertwine reproduce --all --scale smoke
       intertwine reproduce table2-dissimilarity --scale small --data cifar10:PATH
-    """
+    """  # noqa: DOC501
     from ..lab.experiments import Setting, experiment, experiments
     from ._show import print_json, print_table
 

@@ -49,7 +49,7 @@ def runs(
       intertwine runs show similarities --runs reproduction/runs
       intertwine runs resume similarities --workers 4
       intertwine runs clean similarities
-    """
+    """  # noqa: DOC501
     from ..lab import runs as lab
     from ._show import print_json, tell
 

@@ -80,6 +80,11 @@ def train(
 def recipe_of(
     name: str | None, shape: tuple[int, ...], epochs: int | None, batch_size: int | None, learning_rate: float | None
 ) -> Recipe:
+    """The recipe of a name, or of the size of the inputs, with some settings changed.
+
+    Raises:
+        ValueError: If there is no such name.
+    """
     from ..lab.training import RECIPES, recipe_for
 
     if name is not None and name not in RECIPES:

@@ -57,7 +57,7 @@ def zoo(
       intertwine zoo train --model digits_cnn --count 8 --out zoo
       intertwine zoo train --model myrtle_cnn --count 100 --data cifar10:PATH --out myrtles
       intertwine zoo show --out zoo
-    """
+    """  # noqa: DOC501
     from ..lab.zoo import read_zoo
     from ._show import tell
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from .experiment import Experiment, Setting
@@ -107,14 +108,16 @@ def _span(seed: int) -> Claim:
 
     generator = torch.Generator().manual_seed(seed)
     points = torch.randn(200, 3, generator=generator, dtype=torch.float64)
-    coordinates = [lambda p, i=i: p[:, i].relu() for i in range(3)]
-    gaps = []
-    for group in (PositiveMonomial(3), Orthogonal(3)):
-        a = group.random(generator).matrix()
-        gaps.append(span_representation(coordinates, lambda p, a=a: p @ a.T, points)[1])
+    coordinates = [partial(_unit, i) for i in range(3)]
+    matrices = [group.random(generator).matrix() for group in (PositiveMonomial(3), Orthogonal(3))]
+    gaps = [span_representation(coordinates, partial(torch.matmul, other=a.T), points)[1] for a in matrices]
     detail = f"residual {gaps[0]:.1e} in G_ReLU, {gaps[1]:.2g} for a rotation"
     return Claim("the span of a layer's units is stable exactly under the group (Remark E.6)",
                  gaps[0] < 1e-10 < 1e-2 < gaps[1], detail, True)  # fmt: skip
+
+
+def _unit(i: int, points: Tensor) -> Tensor:
+    return points[:, i].relu()
 
 
 def _drift(seed: int) -> tuple[list[Row], Claim]:
@@ -157,9 +160,8 @@ def _weight_decay(setting: Setting) -> tuple[list[Row], Claim]:
         torch.manual_seed(setting.seed)
         first, second = torch.nn.Linear(64, 32), torch.nn.Linear(32, 10)
         with torch.no_grad():
-            first.weight *= 2  # an element of the group: the same function, out of balance
-            first.bias *= 2
-            second.weight /= 2
+            for tensor, factor in ((first.weight, 2), (first.bias, 2), (second.weight, 0.5)):
+                tensor.mul_(factor)  # an element of the group: the same function, out of balance
         parameters = [*first.parameters(), *second.parameters()]
         optimizer = torch.optim.SGD(parameters, 0.02, weight_decay=decay)
         before = imbalance(first, second).item()

@@ -29,6 +29,7 @@ class Setting:
         device: ``auto``, ``cpu``, ``cuda`` ...
         workers: Processes; one for each core if ``None``, and at 0 jobs run in this process.
         progress: Whether to show progress.
+        name: Of the experiment, whose jobs lie in a folder of their own; ``reproduce`` sets it.
     """
 
     scale: Scale = "smoke"
@@ -38,6 +39,7 @@ class Setting:
     device: str = "auto"
     workers: int | None = 0
     progress: bool = False
+    name: str = ""
 
     @property
     def data_spec(self) -> str:
@@ -62,7 +64,7 @@ class Setting:
         from ..runs import InProcess, Local, run
 
         executor = InProcess() if self.workers == 0 else Local(self.workers)
-        report = run(plan, self.folder / "runs", executor=executor, progress=self.progress)
+        report = run(plan, self.folder / "runs" / self.name, executor=executor, progress=self.progress)
         if report.failed:
             first = next(iter(report.failed.values()))
             raise RuntimeError(

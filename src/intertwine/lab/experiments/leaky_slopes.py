@@ -16,7 +16,7 @@ def _slopes(setting: Setting) -> Reproduction:
     from .zoos import zoo_for
 
     count = setting.by_scale(2, 2, 2)
-    recipe = setting.by_scale(RECIPES["digits"].but(epochs=8), RECIPES["paper"].but(epochs=4), RECIPES["paper"])
+    recipe = setting.by_scale(RECIPES["digits"].but(epochs=3, batch_size=64), RECIPES["paper"].but(epochs=4), RECIPES["paper"])
     base = setting.by_scale("digits_cnn:width=4", "resnet20", "resnet20")
     rows, mean = [], {}
     for slope, paper in TABLE_3.items():
@@ -47,8 +47,12 @@ def _slopes(setting: Setting) -> Reproduction:
         claims,
         setting.scale == "paper",
         [
-            f"{count} networks {base} for each slope, {recipe.epochs} epochs; from the lowest to the highest of them in "
-            "place of an interval."
+            f"{count} networks {base} for each slope, {recipe.epochs} epochs; from the lowest to the highest of them "
+            "in place of an interval.",
+            *(
+                ["A linear network does well on digits: what slope 1 costs shows on CIFAR-10."]
+                * (setting.scale == "smoke")
+            ),
         ],
     )
 

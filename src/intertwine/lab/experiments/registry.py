@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import cache
 from importlib import import_module
 
+import torch
+
 from .experiment import Experiment, Setting
 from .reproduction import Reproduction
 
@@ -63,7 +65,8 @@ def reproduce(name: str, setting: Setting | None = None) -> Reproduction:
     if setting.scale not in chosen.scales:
         setting = replace(setting, scale=chosen.scales[-1])
     start = time.monotonic()
-    found = chosen.run(setting)
+    with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they were
+        found = chosen.run(replace(setting, name=name))
     seconds = round(time.monotonic() - start, 1)
     facts = {"data": setting.data_spec.partition(":")[0], "seed": setting.seed, **found.facts, "seconds": seconds}
     return replace(found, facts=facts)

@@ -6,12 +6,15 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..._io import read_json
 from .ledger import Entry, Ledger
 from .store import finished, remove
 
 __all__ = ["Overview", "clean", "overview", "overviews"]
+
+_LONGEST = 40  # characters of a setting
 
 
 @dataclass(frozen=True)
@@ -70,14 +73,18 @@ def overview(folder: str | Path) -> Overview:
     if not (folder / "plan.json").is_file() or not (folder / "ledger.sqlite").is_file():
         raise ValueError(f"folder must be of a run, with plan.json and ledger.sqlite. Got {str(folder)!r}.")
     said = read_json(folder / "plan.json")
-    settings = ", ".join(f"{key}={value}" for key, value in said["config"].items())
+    settings = ", ".join(f"{key}={_short(value)}" for key, value in said["config"].items())
     ledger = Ledger(folder / "ledger.sqlite", writable=False)
     try:
         entries = ledger.entries()
     finally:
         ledger.close()
     stale = len(finished(folder) - {entry.key for entry in entries})
-    return Overview(folder.name, folder, f"{said['plan']}({settings})", entries, stale)
+    return Overview(folder.name, folder, f"{said['plan'].partition(':')[2]}({settings})", entries, stale)
+
+
+def _short(value: Any) -> str:
+    return f"{len(value)} of them" if isinstance(value, list | dict) and len(str(value)) > _LONGEST else str(value)
 
 
 def clean(folder: str | Path, everything: bool = False) -> int:

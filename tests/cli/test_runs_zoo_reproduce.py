@@ -1,0 +1,106 @@
+"""``intertwine runs``, ``zoo`` and ``reproduce``."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent.parent / "lab"))  # for run_jobs.py
+
+
+@pytest.fixture
+def made(tmp_path):
+    """A run with a job that fails."""
+    from run_jobs import Moods, Squares
+
+    from intertwine.lab.runs import InProcess, run
+
+    run(Moods(moods=("fine", "raises")), tmp_path / "runs", executor=InProcess(), retries=0, progress=False)
+    run(Squares(count=3), tmp_path / "runs", executor=InProcess(), progress=False)
+    return tmp_path / "runs"
+
+
+def test_runs_are_listed_and_shown(run, made):
+    listed = run("runs")
+    assert listed.code == 0
+    assert "moods" in listed.out
+    assert "Squares(count=3" in listed.out
+    shown = run("runs", "show", "moods")
+    assert "ValueError: no luck with 1" in shown.out
+    jobs = json.loads(run("runs", "show", "squares", "--json").out)["jobs"]
+    assert [job["state"] for job in jobs] == ["done"] * 3
+
+
+def test_resuming_runs_what_is_missing_and_says_what_failed(run, made):
+    resumed = run("runs", "resume", "moods", "--workers", 1, "--retries", 0)
+    assert resumed.code == 1
+    assert "moods: 0 run, 1 found, 1 failed" in resumed.out
+    assert "failed: mood=raises, x=1: ValueError: no luck with 1" in resumed.err
+
+
+def test_cleaning_removes_what_is_not_planned_or_everything(run, made):
+    assert "removed 0 results of earlier plans" in run("runs", "clean", "squares").out
+    assert json.loads(run("runs", "clean", "squares", "--all", "--json").out) == {"removed": 3}
+    assert not (made / "squares").exists()
+
+
+def test_no_runs_is_no_error_and_no_run_of_a_name_is(run):
+    assert run("runs").out == "no runs in runs\n"
+    assert run("runs", "show", "nothing").code == 2
+    assert "folder must be of a run" in run("runs", "show", "nothing").error
+    assert "NAME must be given to clean" in run("runs", "clean").error
+
+
+def test_a_zoo_is_trained_kept_and_shown(run, tmp_path):
+    words = ("zoo", "train", "--model", "mlp:widths=16", "--count", 3, "--epochs", 1, "--engine", "stacked")
+    trained = run(*words)
+    assert trained.code == 0, trained.err
+    assert "3 networks mlp:widths=16 on digits" in trained.out
+    files = sorted(p.name for p in (tmp_path / "zoo").iterdir())
+    assert files == [f"seed-000{k}.{end}" for k in range(3) for end in ("json", "safetensors")]
+    cards = json.loads(run("zoo", "show", "--json").out)["members"]
+    assert [m["card"]["seed"] for m in cards] == [0, 1, 2]
+    before = (tmp_path / "zoo" / "seed-0000.safetensors").stat().st_mtime_ns
+    assert run(*words).code == 0
+    assert (tmp_path / "zoo" / "seed-0000.safetensors").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("zoo", "train"), "--model must be a built-in network. Got None"),
+        (("zoo", "train", "--model", "mlp", "--engine", "x"), "engine must be one of auto"),
+        (("zoo", "train", "--model", "mlp", "--recipe", "x"), "recipe must be one of"),
+        (("zoo", "show"), "zoo must be a folder with checkpoints"),
+        (("reproduce", "table99"), "experiment must be one of"),
+    ],
+    ids=str,
+)
+def test_wrong_words_are_refused(run, words, message):
+    said = run(*words)
+    assert said.code == 2
+    assert message in said.error
+
+
+def test_experiments_are_listed_and_reproduced(run, tmp_path):
+    assert "table2-dissimilarity" in run("reproduce").out
+    done = run("reproduce", "e7-counts", "table1-groups", "--out", "r")
+    assert done.code == 0, done.err
+    assert "6 of 6 claims hold" in done.out
+    page = (tmp_path / "r" / "smoke" / "report.html").read_text()
+    assert "Intertwiner groups of activations" in page
+    assert sorted(p.name for p in (tmp_path / "r" / "smoke" / "e7-counts").iterdir()) == [
+        "report.html",
+        "results.json",
+        "results.parquet",
+    ]
+    assert run("report", "r/smoke/e7-counts/results.json").code == 0
+
+
+def test_an_experiment_that_fails_does_not_stop_the_others(run, tmp_path):
+    done = run("reproduce", "table2-dissimilarity", "e7-counts", "--scale", "small", "--data", "npz:none.npz", "--json")
+    assert done.code == 1
+    said = json.loads(done.out)
+    assert list(said["results"]) == ["e7-counts"]
+    assert "none.npz" in said["failed"]["table2-dissimilarity"]

@@ -1,0 +1,172 @@
+"""The frame of experiments, and those that need nothing but the library, at smoke scale."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from intertwine._zoo_intervals import PairInterval
+from intertwine.lab.experiments import Claim, Reproduction, Row, Setting, experiment, experiments, reproduce
+from intertwine.lab.experiments import demonstrations as demonstrations_file
+from intertwine.lab.experiments.dissimilarity import TABLE_2, TABLE_4
+from intertwine.report import page_of
+from intertwine.report.reproduce import all_page, render
+
+EXACT = ("table1-groups", "e7-counts", "fig17-gelu", "demonstrations")
+TRAINED = ("table2-dissimilarity", "table4-constant-width", "table3-leaky-slopes")
+SLOW = ("fig9-resnet20", "fig10-resnet18")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("reproduction")
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_exact_statements_hold(name, folder):
+    found = reproduce(name, Setting(folder=folder))
+    assert found.passed
+    assert all(claim.held for claim in found.claims)
+    assert all(claim.required for claim in found.claims)
+
+
+@pytest.mark.parametrize("name", [*TRAINED, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+def test_measured_statements_run_at_smoke_scale_and_go_on_from_what_is_there(name, folder):
+    found = reproduce(name, Setting(folder=folder))
+    assert found.passed
+    assert not found.comparable
+    assert all(row.ours is not None and row.low <= row.ours <= row.high for row in found.rows)
+    again = reproduce(name, Setting(folder=folder))
+    assert [row.ours for row in again.rows] == [row.ours for row in found.rows]
+    text = render(page_of(found))
+    assert "for orientation only" in text or not any(row.paper for row in found.rows)
+
+
+def test_a_broken_group_is_noticed(monkeypatch):
+    from intertwine.lab.experiments import group_tables
+
+    monkeypatch.setitem(group_tables.TABLE_1, "relu", ("permutation matrices", "A"))
+    assert not reproduce("table1-groups").passed
+
+
+def test_imbalance_is_what_positive_scales_change():
+    first, second = torch.nn.Linear(3, 2), torch.nn.Linear(2, 1)
+    with torch.no_grad():
+        first.weight.copy_(torch.tensor([[1.0, 2, 2], [0, 0, 1]]))
+        first.bias.zero_()
+        second.weight.copy_(torch.tensor([[3.0, 2.0]]))
+    assert demonstrations_file.imbalance(first, second).item() == pytest.approx(0 + 3)
+
+
+def test_the_papers_numbers_are_those_of_its_tables():
+    # v2 Table 2: the row order of the text; v2 Table 4 has one place where G_ReLU is above the orthogonal score
+    assert TABLE_2["g_relu_procrustes"] == (0.6208, 0.5106, 0.4432, 0.4899)
+    assert TABLE_2["orthogonal_procrustes"] == (0.7724, 0.5743, 0.5087, 0.5825)
+    above = [r > o for r, o in zip(TABLE_4["g_relu_procrustes"], TABLE_4["orthogonal_procrustes"])]
+    assert above == [False, True, True, False]
+
+
+# --- the frame -----------------------------------------------------------------------------------
+
+
+def test_the_callers_random_numbers_stay_as_they_were():
+    torch.manual_seed(5)
+    wanted = torch.rand(3)
+    torch.manual_seed(5)
+    reproduce("fig17-gelu")
+    reproduce("table1-groups")
+    assert torch.equal(torch.rand(3), wanted)
+
+
+def test_every_experiment_has_words_and_scales():
+    for name, e in experiments().items():
+        assert e.name == name
+        assert e.title
+        assert e.papers
+        assert e.scales[0] == "smoke"
+
+
+def test_importing_experiments_is_cheap():
+    code = "from intertwine.lab.experiments import experiments; experiments(); import sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"pandas", "plotly", "sklearn", "rich", "pyarrow", "ray"} & set(done.stdout.split())
+
+
+def test_an_unknown_name_lists_the_known_ones():
+    with pytest.raises(ValueError, match="experiment must be one of table1-groups"):
+        experiment("table99")
+
+
+def test_a_scale_that_an_experiment_lacks_is_its_largest(folder):
+    assert reproduce("e7-counts", Setting("paper", folder)).scale == "smoke"
+
+
+@pytest.mark.parametrize(
+    ("row", "verdict"),
+    [
+        (Row("x", None, 0.5), "not run"),
+        (Row("x", 0.5), ""),
+        (Row("x", 0.5, 0.5), "equal"),
+        (Row("x", 0.52, 0.5, tolerance=0.05), "equal"),
+        (Row("x", 0.56, 0.5, tolerance=0.05), "differs"),
+        (Row("x", 0.56, 0.5, 0.4, 0.7), "paper inside our interval"),
+        (Row("x", 0.56, 0.5, 0.55, 0.7), "ours is higher"),
+        (Row("x", 0.4, 0.5, 0.35, 0.45), "ours is lower"),
+    ],
+    ids=str,
+)
+def test_verdicts_of_rows(row, verdict):
+    assert row.verdict == verdict
+
+
+def made(**changes):
+    rows = [Row("a", 0.5, 0.4, 0.3, 0.6, group="g"), Row.of("b", PairInterval(0.1, 0.0, 0.2, 0.95, 4, 8), 0.5, "g")]
+    claims = [Claim("it falls", True, "0.5 > 0.1"), Claim("it rises", False), Claim("unclear", None)]
+    options = {"rows": rows, "claims": claims, "comparable": True, "notes": ["few networks"], "facts": {"seed": 1}}
+    return Reproduction("made-up", "Made up", "v2 Fig. 99", "small", **{**options, **changes})
+
+
+def test_a_reproduction_judges_itself():
+    assert made().verdict == "1 of 2 claims hold; 1 of 2 numbers agree with the paper's"
+    assert "other networks or data" in made(comparable=False).verdict
+    assert made().passed
+    assert not made(claims=[Claim("must", False, required=True)]).passed
+    assert made(claims=[Claim("must", None, required=True)]).passed
+    assert not made(rows=[Row("x", 1.0, 2.0, tolerance=0.1)]).passed
+
+
+def test_it_saves_loads_and_becomes_a_table_and_a_page(tmp_path):
+    found = made()
+    loaded = Reproduction.load(found.save(tmp_path / "r.json"))
+    assert loaded.to_dict() == json.loads(json.dumps(found.to_dict()))
+    frame = found.to_frame()
+    assert list(frame["difference"].round(3)) == [0.1, -0.4]
+    text = render(page_of(found))
+    for words in (
+        "it falls",
+        "does not hold",
+        "cannot be told",
+        "few networks",
+        "paper inside our interval",
+        "v2 Fig. 99",
+    ):
+        assert words in text
+    assert "not to be compared" not in text
+
+
+def test_the_page_of_all_counts_and_names_what_failed():
+    text = render(all_page([made(), made(claims=[Claim("must", False, required=True)])], {"other": "no data <here>"}))
+    assert "1 of 3 checked statements hold, 2 of 4 comparable numbers agree with the papers&#39;" in text
+    assert "1 experiments failed" in text
+    assert "NOT as it must" in text
+    assert "no data &lt;here&gt;" in text
+
+
+def test_jobs_that_fail_are_said_with_what_is_kept(tmp_path):
+    from run_jobs import Moods
+
+    with pytest.raises(RuntimeError, match=r"jobs must all finish\. Got 1 of 2 that failed.*no luck"):
+        Setting(folder=tmp_path, name="x").run(Moods(moods=("fine", "raises")))
+    assert (tmp_path / "runs" / "x" / "moods").is_dir()
