@@ -288,6 +288,23 @@ def test_loaders_that_cannot_be_used(batches, error, message):
         evaluate(pair, [], batches)
 
 
+def test_another_path_of_the_control_flow_is_noticed():
+    """A model that looks at its data: what was recorded is one path, and accuracies of another would be wrong."""
+
+    class Looks(nn.Module):
+        def forward(self, x):
+            return -x if x.max() > 5 else x
+
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3), Looks()).double()
+    x = torch.randn(20, 4, dtype=torch.float64)
+    labels = model(x).argmax(1)
+    pair = Pair(model, model, x)
+    net = pair.cut("1").stitch(Fixed(torch.eye(6)))
+    assert evaluate(pair, [net], [(x, labels)]).penalties == (0.0,)
+    with pytest.raises(RuntimeError, match="must do the same on all data as on the first batch"):
+        evaluate(pair, [net], [(100 * x, labels)])
+
+
 # --- drift -----------------------------------------------------------------------------------------------------------
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from ..taps.batches import peek
-from .replay import flat_inputs
 
-__all__ = ["check_loader", "first_batch", "labelled", "labels_of"]
+__all__ = ["check_loader", "first_batch", "labels_of"]
 
 
 def check_loader(loader: Any, name: str = "loader") -> None:
@@ -51,10 +49,3 @@ def labels_of(batch: Any) -> Tensor:
             f"batches must be (inputs, labels, ...) or a dict with 'labels', labels (N,) of whole numbers. Got {got}."
         )
     return found
-
-
-def labelled(loader: Iterable[Any], device: torch.device | None) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
-    """Input tensors and labels of every batch, on ``device``."""
-    for batch in loader:
-        labels = labels_of(batch)
-        yield flat_inputs(batch, device), labels if device is None else labels.to(device)

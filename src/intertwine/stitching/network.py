@@ -293,6 +293,11 @@ class Pair:
         b: Network B, whose late layers are used.
         batch: Inputs that both take: a tensor, a tuple ``(inputs, labels, ...)`` or a dict.
 
+    Attributes:
+        models: A and B.
+        a: A's recorded run.
+        b: B's recorded run.
+
     Examples:
         >>> from intertwine.stitching.layer import Fixed
         >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
@@ -311,13 +316,13 @@ class Pair:
         if device_of(a) != device_of(b):
             raise ValueError(f"both models must be on one device. Got {device_of(a)} and {device_of(b)}.")
         self.a, self.b = record(a, batch, "a"), record(b, batch, "b")
-        self._models = a, b
+        self.models = a, b
         self._points = tuple(points_of(model, batch) for model in (a, b))
 
     @property
     def device(self) -> torch.device | None:
         """Where both models are."""
-        return device_of(self._models[0])
+        return device_of(self.models[0])
 
     @property
     def same_architecture(self) -> bool:
@@ -423,7 +428,7 @@ class Pair:
 
     def _point(self, side: int, name: str) -> Point:
         recording = (self.a, self.b)[side]
-        (point,) = choose(self._points[side], [name], self._models[side])[:1]
+        (point,) = choose(self._points[side], [name], self.models[side])[:1]
         value = recording.program.taps.get(point.name)
         shape = None if value is None else recording.program.values[value.id].shape[1:]
         if value is None or value.id not in recording.activations or shape != point.shape:

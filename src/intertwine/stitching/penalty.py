@@ -11,11 +11,12 @@ from torch import Tensor
 
 from .._progress import track
 from .._zoo_intervals import PairInterval, pair_interval
-from ..taps.batches import length
-from ._batches import check_loader, labelled
+from ..taps._hooks import evaluating
+from ..taps.batches import call, head, length, size
+from ._batches import check_loader, labels_of
 from .network import Pair, Stitched
 from .recalibrate import by_trunk
-from .replay import Replay
+from .replay import Replay, first_output, flat_inputs
 
 __all__ = ["Evaluation", "accuracies", "evaluate", "penalty", "penalty_interval"]
 
@@ -113,13 +114,20 @@ def evaluate(pair: Pair, networks: Sequence[Stitched], loader: Iterable[Any], *,
 
     Raises:
         ValueError: If the loader is empty.
-    """  # noqa: DOC502 - raised by the count
+        RuntimeError: If a model whose control flow depends on data took another path than in its recorded run.
+    """  # noqa: DOC502 - raised by what it calls
     check_loader(loader)
     whole = [
         Replay(rec, [r.id for r in rec.program.inputs], [rec.program.outputs[0].id]).eval() for rec in (pair.a, pair.b)
     ]
     stitched = _together(networks)
-    run = lambda inputs: [*(model(*inputs)[0] for model in whole), *stitched(inputs)]
+    check_path = _path_check(pair)
+
+    def run(inputs: tuple[Tensor, ...], batch: Any) -> list[Tensor]:
+        outputs = [model(*inputs)[0] for model in whole]
+        check_path(batch, outputs)
+        return [*outputs, *stitched(inputs, batch)]
+
     right_a, right_b, *rights = _hits(run, loader, pair.device, progress)
     lost = [(right_a.double() + right_b.double()) / 2 - right.double() for right in rights]
     errors = [float(x.std(unbiased=True) / len(x) ** 0.5) if len(x) > 1 else float("nan") for x in lost]
@@ -127,13 +135,33 @@ def evaluate(pair: Pair, networks: Sequence[Stitched], loader: Iterable[Any], *,
     return Evaluation(share(right_a), share(right_b), tuple(map(share, rights)), tuple(errors), len(right_a))
 
 
-def _together(networks: Sequence[Stitched]) -> Callable[[tuple[Tensor, ...]], list[Tensor]]:
+def _path_check(pair: Pair) -> Callable[[Any, list[Tensor]], None]:
+    """For models that take numbers out of their tensors: whether the recorded run is still what they do."""
+    free = [(i, name) for i, (name, rec) in enumerate((("A", pair.a), ("B", pair.b))) if rec.program.reads]
+
+    def check(batch: Any, outputs: list[Tensor]) -> None:
+        for i, name in free:
+            model = pair.models[i]
+            with evaluating(model):
+                truth = first_output(call(model, head(batch, size(batch)), pair.device))
+            if not torch.allclose(outputs[i], truth, rtol=1e-3, atol=1e-3 * float(truth.abs().max())):
+                line = (pair.a, pair.b)[i].program.reads[0]
+                raise RuntimeError(
+                    f"{name} must do the same on all data as on the first batch. Got another path of its control flow "
+                    f"({line} takes a number out of a tensor). Give batches that take one path, such as all padded or "
+                    "none."
+                )
+
+    return check
+
+
+def _together(networks: Sequence[Stitched]) -> Callable[[tuple[Tensor, ...], Any], list[Tensor]]:
     """All networks as they are evaluated, each trunk run once."""
     tails = {id(net): net.tail.fork().eval() for net in networks}
     maps = {id(net): net.evaluated() for net in networks}
     groups = by_trunk(networks)
 
-    def run(inputs: tuple[Tensor, ...]) -> list[Tensor]:
+    def run(inputs: tuple[Tensor, ...], _: Any) -> list[Tensor]:
         found: dict[int, Tensor] = {}
         for group in groups:
             crossing = group[0].trunk(*inputs)
@@ -145,7 +173,7 @@ def _together(networks: Sequence[Stitched]) -> Callable[[tuple[Tensor, ...]], li
 
 @torch.no_grad()
 def _hits(
-    run: Callable[[tuple[Tensor, ...]], list[Tensor]],
+    run: Callable[[tuple[Tensor, ...], Any], list[Tensor]],
     loader: Iterable[Any],
     device: torch.device | None,
     progress: bool,
@@ -156,8 +184,10 @@ def _hits(
         ValueError: If the loader is empty.
     """
     rights: list[list[Tensor]] = []
-    for inputs, labels in labelled(track(loader, "Evaluating", length(loader), progress), device):
-        rights.append([(logits.argmax(dim=1) == labels).cpu() for logits in run(inputs)])
+    for batch in track(loader, "Evaluating", length(loader), progress):
+        labels = labels_of(batch).to(device)
+        outputs = run(flat_inputs(batch, device), batch)
+        rights.append([(logits.argmax(dim=1) == labels).cpu() for logits in outputs])
     if not rights or not sum(len(batch[0]) for batch in rights):
         raise ValueError("loader must yield at least one example. Got none.")
     return [torch.cat(parts) for parts in zip(*rights)]

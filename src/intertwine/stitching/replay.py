@@ -19,7 +19,7 @@ from ..errors import CaptureError
 from ..graph import Call, Program, Ref, capture
 from ..taps.batches import call, device_of, head, size
 
-__all__ = ["PerExample", "Recording", "Replay", "flat_inputs", "record"]
+__all__ = ["PerExample", "Recording", "Replay", "first_output", "flat_inputs", "record"]
 
 _SIZES = (2, 3, 5)  # two runs to find the batch size in the program, one to check it
 BATCH_NORMS = {
@@ -293,6 +293,11 @@ def flat_inputs(batch: Any, device: torch.device | None = None) -> tuple[Tensor,
     return tuple(t if device is None else t.to(device) for t in _tensors(inputs))
 
 
+def first_output(result: Any) -> Tensor:
+    """The tensor that counts as the output of a model: the first of what it returns."""
+    return next(_tensors(result))
+
+
 def _take(value: Any, n: int, examples: int) -> Any:
     """``n`` examples; the first come again where there are too few."""
     if isinstance(value, Tensor):
@@ -408,7 +413,7 @@ def _check_replay(model: nn.Module, recording: Recording, batch: Any, name: str)
         for m in modes:
             m.training = False
         with torch.no_grad():
-            truth = next(_tensors(call(model, inputs, device)))
+            truth = first_output(call(model, inputs, device))
             found = replay(*flat_inputs(inputs, device))[0]
     finally:
         for m, mode in modes.items():
