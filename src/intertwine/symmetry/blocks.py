@@ -55,9 +55,11 @@ class Block:
         """``tensor`` with the piece replaced: in place where only some rows are, else ``piece`` in its shape."""
         if all(rows is None for rows in self.rows):
             return piece.reshape(tensor.shape)
-        rows = [torch.arange(n) if r is None else r for r, n in zip(self.rows, tensor.shape)]
-        index = tuple(r.to(tensor.device) for r in torch.meshgrid(*rows, indexing="ij"))
-        tensor[index] = piece.reshape(index[0].shape)
+        open_mesh = tuple(
+            (torch.arange(n) if r is None else r).to(tensor.device).reshape(-1, *[1] * (tensor.ndim - dim - 1))
+            for dim, (r, n) in enumerate(zip(self.rows, tensor.shape))
+        )
+        tensor[open_mesh] = piece.reshape([len(index) for index in open_mesh])
         return tensor
 
 

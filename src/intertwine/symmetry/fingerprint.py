@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from .action import moved, tensors_of
 from .blocks import Block, align, blocks
 from .canonical import balanced, check_weights
+from .element import parent_dims
 from .folding import fold
+from .linear_form import passing
 from .serialise import layout_to_dict
 from .spaces import Fixed, Leaf
 
@@ -100,9 +102,10 @@ def invariants(sym: Symmetry, state: Mapping[str, Tensor]) -> Tensor:
         folded = fold(part, group)
         g = balanced(folded)
         normal = {**folded.state, **moved(folded.sym, g, folded.state)}
+        seen = passing(folded.sym, normal)
         for name, layout in folded.sym.layouts.items():
             mix = torch.randn(2, _NUMBERS, generator=_generator(name), dtype=torch.float64)
-            total += torch.stack(_sums(name, normal[name], blocks(layout), folded.sym)) @ mix
+            total += torch.stack(_sums(name, normal[name], blocks(layout), folded.sym, seen)) @ mix
             count += 1
     return total / max(count, 1) ** 0.5
 
@@ -151,24 +154,30 @@ def restricted(sym: Symmetry, names: Iterable[str]) -> Symmetry:
     )
 
 
-def _sums(name: str, tensor: Tensor, pieces: tuple[Block, ...], sym: Symmetry) -> list[Tensor]:
-    rms = tensor.square().mean().sqrt() if tensor.numel() else torch.zeros((), dtype=torch.float64)
-    if not rms > 0:
-        return [torch.zeros((), dtype=torch.float64)] * 2
+def _sums(
+    name: str, tensor: Tensor, pieces: tuple[Block, ...], sym: Symmetry, seen: Mapping[str, Tensor]
+) -> list[Tensor]:
     linear = {s.name for s in sym.spaces if s.linear != "none"}
     generator = _generator(name)
-    first, second = torch.zeros(2, dtype=torch.float64)
+    first, second, squares = torch.zeros(3, dtype=torch.float64)
     for block in pieces:
-        x = block.read(tensor) / rms
+        x = block.read(tensor)
         free = any(isinstance(f, Leaf) and (f.space in linear or any(e % 2 for e in f.sign)) for f in block.leaves)
         weights = torch.ones((), dtype=torch.float64)
         for dim, leaf in enumerate(block.leaves):
             if isinstance(leaf, Fixed) and leaf.size > 1:
                 along = torch.randn(leaf.size, generator=generator, dtype=torch.float64)
                 weights = weights * align(along, [dim], x.ndim)
+            elif isinstance(leaf, Leaf) and leaf.space in seen and not bool(seen[leaf.space].all()):
+                dims = parent_dims(sym.space(leaf.space), dim, block.spaces)
+                x = x * align(seen[leaf.space], dims, x.ndim)
+        squares = squares + x.square().sum()
         first = first + ((x.abs() if free else x) * weights).sum()
         second = second + (x.square() * weights).sum()
-    return [first / tensor.numel() ** 0.5, second / tensor.numel() ** 0.5]
+    if not squares > 0:
+        return [torch.zeros((), dtype=torch.float64)] * 2
+    mean = squares / tensor.numel()
+    return [first / squares.sqrt(), second / (mean * tensor.numel() ** 0.5)]
 
 
 def _generator(name: str) -> torch.Generator:

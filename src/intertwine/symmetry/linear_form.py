@@ -23,9 +23,10 @@ from .spaces import Fixed, Leaf, Space
 if TYPE_CHECKING:
     from .symmetry import Symmetry
 
-__all__ = ["general_bases", "orthogonal_basis"]
+__all__ = ["general_bases", "orthogonal_basis", "passing"]
 
 _RANK = 1e-9  # smallest singular value, relative to the largest, that still counts
+_SEEN = 1e-7  # smallest norm along a unit of a normal basis, relative to the largest, that is not rounding
 _GOLDEN = 0.6180339887498949
 
 _Member = tuple[str, Block, int, Leaf]
@@ -59,6 +60,30 @@ def general_bases(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tenso
         four = [sides[0], sides[1], others[name, 1], others[name, -1]]
         heads = [_balanced(*parts) for parts in zip(*(x.reshape(-1, *x.shape[-2:]) for x in four))]
         found[name] = torch.stack(heads).reshape(*sides[0].shape[:-2], space.size, space.size)
+    return found
+
+
+def passing(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Which units of the balanced bases are both written and read: all that the function can depend on.
+
+    Where two linear spaces of deficient rank meet (a purely linear network that widens), the other entries of the
+    tensor between them have no normal form here.
+
+    Args:
+        sym: The symmetry.
+        state: Tensors in balanced form.
+
+    Returns:
+        Name of each general linear space with a basis to 1 or 0 for each unit, ``(p..., n)``.
+    """
+    general = {s.name: s for s in sym.spaces if s.linear == "general"}
+    roots = _roots(sym, state, general, 1.0)
+    found = {}
+    for name in general:
+        if (name, 1) in roots and (name, -1) in roots:
+            norms = [roots[name, v].norm(dim=-2) for v in (1, -1)]
+            seen = [n > _SEEN * n.amax(-1, keepdim=True) for n in norms]
+            found[name] = (seen[0] & seen[1]).to(torch.float64)
     return found
 
 

@@ -98,6 +98,7 @@ def match(
     g = identity(sym) if start is None else start
     resolved = set(known) if start is None or known else {s.name for s in sym.spaces}
     weights = _norm_weights(sym, b)
+    members = {s.name: _members(sym, s) for s in sym.spaces}
     children = {s.name: {c.name for c in sym.spaces if s.name in c.parents} for s in sym.spaces}
     for sweep in range(_SWEEPS):
         before = g
@@ -105,14 +106,15 @@ def match(
         while waiting:
             space = max(
                 (s for s in waiting if not any(w.name in s.parents for w in waiting)),
-                key=lambda s: _comparable_share(sym, s, resolved - children[s.name]),
+                key=lambda s: _comparable_share(members[s.name], s, resolved - children[s.name]),
             )
             waiting.remove(space)
             if sweep and children[space.name] and space.permutable and 1 < space.size <= _MOST_GROUPS:
                 g = regrouped(sym, space, g, a, b)
                 continue
             old = g[space.name].permutation
-            g = _match_space(sym, space, g, a, b, resolved - children[space.name] - {space.name}, weights)
+            known_now = resolved - children[space.name] - {space.name}
+            g = _match_space(sym, space, members[space.name], g, a, b, known_now, weights)
             resolved.add(space.name)
             if not torch.equal(old, g[space.name].permutation):  # elements inside moved units are stale
                 g = g.restrict(spaces=set(g.spaces) - children[space.name])
@@ -143,7 +145,8 @@ def regrouped(
     inside = [s for s in sym.spaces if outer.name in s.parents]
     resolved = {s.name for s in sym.spaces} - {s.name for s in inside}
     weights = _norm_weights(sym, b)
-    names = {m.name for s in (outer, *inside) for m in _members(sym, s)}
+    members = {s.name: _members(sym, s) for s in (outer, *inside)}
+    names = {m.name for found in members.values() for m in found}
     n = outer.size
     carried = torch.empty_like(g[outer.name].signs)
     carried[:, g[outer.name].permutation] = g[outer.name].signs  # by old unit
@@ -155,11 +158,11 @@ def regrouped(
         trial = with_parts(trial, outer.name, permutation=order, signs=carried[:, order])
         known = set(resolved)
         for space in sorted(inside, key=lambda s: len(s.parents)):
-            trial = _match_space(sym, space, trial, a, b, known, weights)
+            trial = _match_space(sym, space, members[space.name], trial, a, b, known, weights)
             known.add(space.name)
         tried.append(trial)
         near = {**a, **moved(sym, trial, a, names)}
-        for m in _members(sym, outer):
+        for m in members[outer.name]:
             x, y = (m.block.read(t[m.name]).movedim(m.dim, 0).flatten(1) for t in (near, b))
             costs[torch.arange(n), order] += weights[m.name] * (x - y).square().sum(-1)
     order = torch.from_numpy(linear_sum_assignment(costs.numpy())[1])
@@ -195,6 +198,7 @@ def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
 def _match_space(
     sym: Symmetry,
     space: Space,
+    members: list[_Member],
     g: Transformation,
     a: Mapping[str, Tensor],
     b: Mapping[str, Tensor],
@@ -202,7 +206,6 @@ def _match_space(
     weights: Mapping[str, float],
 ) -> Transformation:
     """Replace the part of ``g`` on one space by the best assignment, given the spaces that are resolved."""
-    members = _members(sym, space)
     if not members or (not space.permutable and not space.signs):
         return g
     fresh = g.restrict(spaces=set(g.spaces) - {space.name})
@@ -259,10 +262,9 @@ def _separate(space: Space, compared: list[_Compared], shape: torch.Size) -> tup
     return order, solve_signs(rows, bits, space.signs, shape)
 
 
-def _comparable_share(sym: Symmetry, space: Space, resolved: set[str]) -> float:
+def _comparable_share(members: list[_Member], space: Space, resolved: set[str]) -> float:
     """Share of a space's slices whose other dimensions are all in a known order."""
     known = resolved | {space.name, *space.parents}
-    members = _members(sym, space)
     return sum(all(s is None or s in known for s in m.block.spaces) for m in members) / max(len(members), 1)
 
 

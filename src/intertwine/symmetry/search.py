@@ -25,7 +25,7 @@ _FOUND = 1e-2  # residual at which copies are found, and only rounding remains
 _LIKE = 0.25  # residual of networks so alike that other orders of groups need not be tried
 _RESTARTS = 3
 _OUTER = 8  # largest number of groups or heads whose order is drawn at random
-_LARGEST = 300_000  # weights above which restarts would take long
+_LARGEST = 100_000  # weights above which the two plainest starts must do
 
 
 def search(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> tuple[Transformation, float]:
@@ -33,7 +33,8 @@ def search(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> t
 
     Starts, until one is good enough: both canonical forms, which meet for copies; sorted values; sizes of weights
     without their signs, which are then solved together; units in place, as fine-tuning leaves them; and random orders
-    of groups and heads, from fixed seeds. Matching is a local search, so no start is sure to succeed.
+    of groups and heads, from fixed seeds. Large networks get the canonical forms, sorted values and units in place
+    only. Matching is a local search, so no start is sure to succeed.
 
     Args:
         sym: A symmetry without scales and matrices (``matching.monomial``).
@@ -81,6 +82,10 @@ def _polished(
 def _candidates(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Iterator[Transformation]:
     by_form = ~arranged(sym, b) @ arranged(sym, a)
     yield by_form
+    if sum(t.numel() for t in b.values()) > _LARGEST:
+        yield match(sym, a, b)
+        yield match(sym, a, b, identity(sym))
+        return
     yield from _polished(sym, a, b, by_form)
     yield from _polished(sym, a, b, None)
     if any(s.signs for s in sym.spaces):

@@ -269,6 +269,13 @@ def _control(sym: Symmetry, probe: Probe, space: str, names: list[str], rtol: fl
             best = replace(best, left_out=name, error=error)
         if best.error > (probe.rtol if rtol is None else rtol):
             break
+    names_left = [name for name in changed if name not in sym.aliases]
+    if len(names_left) == 1:  # all in one tensor: leave its first half as it was
+        name = names_left[0]
+        half = torch.arange(changed[name].numel()).reshape(changed[name].shape) < changed[name].numel() // 2
+        mixed = torch.where(half.to(changed[name].device), probe.tensors[name], changed[name])
+        wrong = {n: mixed if n == name or sym.aliases.get(n) == name else t for n, t in changed.items()}
+        return Control(space, f"half of {name}", probe.error(wrong))
     return best
 
 
