@@ -263,6 +263,8 @@ def test_a_network_is_taken_apart_in_one_call():
     size = kernel.diagonal().sqrt()
     torch.testing.assert_close(study.npk, kernel / size[:, None] / size)
     assert study.alignments["1"]["1"] == pytest.approx(1)
+    few = iw.gates.examine(model, x, torch.arange(60) % 10, kernel_examples=8)
+    assert few.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]  # pairs within a class, though there are ten
     assert study.paths == top_paths(model, x[2:3], 4, biases=False) and torch.equal(study.example, x[2])
 
 

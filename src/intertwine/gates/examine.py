@@ -239,11 +239,15 @@ def examine(
 
 
 def _spread(labels: Tensor, count: int) -> Tensor:
-    """Examples in the order of their classes, taken in turns from each class until there are ``count``."""
-    places = torch.zeros_like(labels)
-    for c in labels.unique():
+    """Examples in the order of their classes, taken in turns from each class until there are ``count``.
+
+    Where that is fewer than two of each class, of some classes only: pairs within a class must be among them.
+    """
+    places = torch.full_like(labels, len(labels))
+    for c in labels.unique()[: count // 2]:
         here = labels == c
         places[here] = torch.arange(int(here.sum()), device=labels.device)
+    count = min(count, int((places < len(labels)).sum()))
     first = (places * (int(labels.max()) + 1) + labels).argsort(stable=True)[:count]
     return first[labels[first].argsort(stable=True)]
 
