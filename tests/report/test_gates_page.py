@@ -71,6 +71,14 @@ def test_a_study_comes_back_and_has_the_same_page(study, tmp_path):
     assert str(again) == str(study)
 
 
+def test_deep_networks_have_tabs_for_some_layers():
+    from intertwine.report.gates import _some
+
+    names = [f"layer{i}" for i in range(19)]
+    assert _some(names[:3]) == names[2::-1]
+    assert len(_some(names)) == 6 and _some(names)[0] == "layer18" and _some(names)[-1] == "layer0"
+
+
 def test_inputs_that_are_no_images_have_no_pictures(tmp_path):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 3))

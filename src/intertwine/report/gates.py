@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .blocks import Block, Details, Facts, Figure, Grid, Heading, Listing, Paragraph, Shot, Table, Tabs, Wall
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["gates_page", "headline"]
 
 _UNITS = 24  # pictures of each layer
+_TABS = 6
 _PLACED = ("command", "network", "data", "accuracies", "other", "feature network", "versions")
 
 
@@ -49,7 +50,7 @@ def gates_page(study: GateStudy) -> Page:
         Grid([_bases(study), _alignments(study)]),
         Heading("Which gates classes share"),
         Paragraph(_SHARED),
-        Tabs({n: [_shared(study, n)] for n in study.shared.layers[::-1]}, "Layer"),
+        Tabs({n: [_shared(study, n)] for n in _some(study.shared.layers)}, "Layer"),
         Heading("One input, path by path"),
         *_one_input(study),
         *_other(study),
@@ -118,8 +119,15 @@ def _features(study: GateStudy) -> list[Block]:
         "one image and is on where they agree: red adds, blue takes away. The units with the largest images are shown, "
         "of convolutions at the centre position."
     )
-    tabs: dict[str, list[Block]] = {m.layer: [_wall(m)] for m in study.features.maps[::-1]}
+    tabs: dict[str, list[Block]] = {n: [_wall(study.features[n])] for n in _some([m.layer for m in study.features])}
     return [Heading("What the gates look for"), Paragraph(text), Tabs(tabs, "Layer")]
+
+
+def _some(names: Sequence[str]) -> list[str]:
+    """At most so many layers as there is room for titles of tabs, spread over the depth, the deepest in front."""
+    last = len(names) - 1
+    chosen = range(len(names)) if last < _TABS else [round(k * last / (_TABS - 1)) for k in range(_TABS)]
+    return [names[i] for i in chosen][::-1]
 
 
 def _wall(one: EffectiveMap) -> Wall:
@@ -188,7 +196,7 @@ def _kernel(study: GateStudy, kernel: Tensor, title: str) -> Figure:
 
 def _bases(study: GateStudy) -> Tabs:
     """The base kernels, the deepest layer in front."""
-    names = list(study.base)[::-1]
+    names = _some(list(study.base))
     return Tabs({n: [_kernel(study, study.base[n], f"Base kernel of {n}")] for n in names}, "Layer")
 
 
