@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Gathering", "average", "gather", "merge_many"]
 
+_KINDS = ("permutation", "sign", "linear")
+
 
 @dataclass(frozen=True, eq=False)
 class Gathering:
@@ -64,7 +66,9 @@ def gather(
     """Bring several networks into one basis: each in turn is aligned to the mean of the others.
 
     Every sweep goes through the networks in a new random order; it ends when no network comes closer to the others, or
-    after ``sweeps``. The first network is no centre: it moves like the rest, so the result does not favour it.
+    after ``sweeps``. The first network is no centre: it moves like the rest, so the result does not favour it. Scales
+    stay unless ``kinds`` asks for them: a mean of several networks has smaller weights than each, and scales that
+    follow it from sweep to sweep make the distance smaller and the merged network worse.
 
     Args:
         models: At least two networks of one architecture. They are left as they are.
@@ -95,6 +99,7 @@ def gather(
     from ..symmetry import symmetries
 
     sym = symmetries(models[0], example_inputs)
+    options.setdefault("kinds", _KINDS)
     elements = [sym.identity() for _ in models]
     moved = [copy.deepcopy(model) for model in models]
     distances = [_distance(moved)]
