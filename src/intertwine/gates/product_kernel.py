@@ -11,6 +11,7 @@ from .._progress import track
 __all__ = ["base_kernels", "product_kernel", "sum_kernel"]
 
 _TILE = 512
+_EXACT = 1 << 24  # whole numbers up to it are exact in float32
 
 
 def product_kernel(
@@ -61,11 +62,12 @@ def product_kernel(
         pairs = [(a[i], b[j]) for a, b in zip(gates, right)]
         part, signs = _logarithm(first, pairs, biases) if log else (_product(first, pairs, biases), None)
         kernel[i, j] = part
-        if y is None and i != j:
-            kernel[j, i] = part.T
         if sign is not None and signs is not None:
             sign[i, j] = signs
-            sign[j, i] = signs.T if y is None else sign[j, i]
+        if y is None and i != j:
+            kernel[j, i] = part.T
+            if sign is not None and signs is not None:
+                sign[j, i] = signs.T
     return kernel if sign is None else (kernel, sign)
 
 
@@ -118,7 +120,7 @@ def sum_kernel(gates: Sequence[Tensor], gates_y: Sequence[Tensor] | None = None)
 
 def gram(a: Tensor, b: Tensor) -> Tensor:
     """``a b^T``; of bool gates in float32, where counts are exact, of others in float64."""
-    dtype = torch.float32 if a.dtype == b.dtype == torch.bool and a.shape[1] < 1 << 24 else torch.float64
+    dtype = torch.float32 if a.dtype == b.dtype == torch.bool and a.shape[1] <= _EXACT else torch.float64
     return a.to(dtype) @ b.to(dtype).T
 
 
@@ -150,6 +152,10 @@ def _tiles(n: int, m: int, same: bool) -> Iterator[tuple[slice, slice]]:
 
 def _product(first: Tensor, pairs: Sequence[tuple[Tensor, Tensor]], biases: Sequence[bool]) -> Tensor:
     kernel = first.add_(1) if biases[0] else first
+    if not any(biases[1:]):
+        for g in _exact_products(pairs):
+            kernel.mul_(g)
+        return kernel
     for (a, b), bias in zip(pairs, biases[1:]):
         kernel.mul_(gram(a, b))
         if bias:
@@ -157,12 +163,26 @@ def _product(first: Tensor, pairs: Sequence[tuple[Tensor, Tensor]], biases: Sequ
     return kernel
 
 
+def _exact_products(pairs: Sequence[tuple[Tensor, Tensor]]) -> Iterator[Tensor]:
+    """Grams, several of them multiplied in float32 where their widths say that the counts stay exact."""
+    held, largest = gram(*pairs[0]), pairs[0][0].shape[1]
+    for a, b in pairs[1:]:
+        g = gram(a, b)
+        if held.dtype == g.dtype == torch.float32 and largest * a.shape[1] <= _EXACT:
+            held.mul_(g)
+            largest *= a.shape[1]
+        else:
+            yield held
+            held, largest = g, a.shape[1]
+    yield held
+
+
 def _logarithm(first: Tensor, pairs: Sequence[tuple[Tensor, Tensor]], biases: Sequence[bool]) -> tuple[Tensor, Tensor]:
     """``log |K|`` and the sign of K, by a sum of logarithms or, with biases, by a scale for the whole tile."""
     if not any(biases[1:]):
         first = first.add_(1) if biases[0] else first
         signs = first.sign().to(torch.int8)
-        logs = _log_product(first, (gram(a, b) for a, b in pairs))
+        logs = _log_product(first, _exact_products(pairs))
         return logs, signs.masked_fill_(logs == -math.inf, 0)
     kernel, scale = first, 0.0
     for k, bias in enumerate(biases):
