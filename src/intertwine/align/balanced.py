@@ -231,7 +231,7 @@ def _newton(
             votes = part.votes.permute([*kept, *rest]).flatten(len(kept)).sum(-1) if rest else part.votes.permute(kept)
             slope = slope + 2 * (total - votes)[..., None] * e
             curve = curve + 4 * total[..., None, None] * torch.outer(e, e)
-    ridge = _RIDGE * curve.diagonal(dim1=-2, dim2=-1).sum(-1).clamp_min(1e-300)  # units without weights stay
+    ridge = (_RIDGE * curve.diagonal(dim1=-2, dim2=-1).sum(-1)).clamp_min(1e-100)  # units without weights stay
     step = -torch.linalg.solve(curve + ridge[..., None, None] * torch.eye(free.shape[1], dtype=free.dtype), slope)
     return (step.clamp(-_STEP, _STEP) @ free.mT).movedim(-1, 0)
 
