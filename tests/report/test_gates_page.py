@@ -76,6 +76,7 @@ def test_deep_networks_have_tabs_for_some_layers():
 
     names = [f"layer{i}" for i in range(19)]
     assert _some(names[:3]) == names[2::-1]
+    assert _some(names, 3) == ["layer18", "layer9", "layer0"]
     assert len(_some(names)) == 6 and _some(names)[0] == "layer18" and _some(names)[-1] == "layer0"
 
 

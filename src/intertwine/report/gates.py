@@ -123,10 +123,10 @@ def _features(study: GateStudy) -> list[Block]:
     return [Heading("What the gates look for"), Paragraph(text), Tabs(tabs, "Layer")]
 
 
-def _some(names: Sequence[str]) -> list[str]:
+def _some(names: Sequence[str], most: int = _TABS) -> list[str]:
     """At most so many layers as there is room for titles of tabs, spread over the depth, the deepest in front."""
     last = len(names) - 1
-    chosen = range(len(names)) if last < _TABS else [round(k * last / (_TABS - 1)) for k in range(_TABS)]
+    chosen = range(len(names)) if last < most else [round(k * last / (most - 1)) for k in range(most)]
     return [names[i] for i in chosen][::-1]
 
 
@@ -161,7 +161,7 @@ def _accuracies(study: GateStudy) -> list[Block]:
         caption="The dual view's claim: gates decide, so that a constant input costs little. One seed each.",
         y_title="per cent",
     )
-    return [Heading("The network and its gated versions"), Table(columns, rows), figure]
+    return [Heading("The network and its gated versions"), Table(columns, rows), *([figure] if len(known) > 1 else [])]
 
 
 def _percent(share: float | None) -> str:
@@ -196,7 +196,7 @@ def _kernel(study: GateStudy, kernel: Tensor, title: str) -> Figure:
 
 def _bases(study: GateStudy) -> Tabs:
     """The base kernels, the deepest layer in front."""
-    names = _some(list(study.base))
+    names = _some(list(study.base), 3)  # half the width of the page
     return Tabs({n: [_kernel(study, study.base[n], f"Base kernel of {n}")] for n in names}, "Layer")
 
 
