@@ -128,6 +128,17 @@ def test_neither_network_is_touched():
     assert all(p.grad is None for p in [*a.parameters(), *b.parameters()])
 
 
+def test_models_that_are_trained_on_later_do_not_change_what_was_stitched():
+    (a, x), (b, _) = make("cnn", 0), make("cnn", 5)
+    net = identity(Pair(a, b, x).cut("2"))
+    before = net(x)
+    with torch.no_grad():
+        for p in [*a.parameters(), *b.parameters()]:
+            p.mul_(2)
+        b[4].running_mean.add_(1)
+    assert torch.equal(net(x), before)
+
+
 def test_gradients_reach_the_layer_and_nothing_else():
     (a, x), (b, _) = make("tokens", 0), make("tokens", 5)
     layer = family_of("full", 8, 8, channel_dim=-1).double()

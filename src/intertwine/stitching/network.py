@@ -88,9 +88,9 @@ class Trunk(nn.Module):
 class Stitched(nn.Module):
     """A stitched network: trunk of A, stitching layer, tail of B.
 
-    Trunk and tail are copies that read the models' weights and never write them; the tail's batch-norm statistics are
-    its own. Only the layer has parameters. ``train()`` puts the layer in training mode, the tail as ``tail_norm``
-    says, the trunk never.
+    Trunk and tail hold copies of the models' weights, shared by all networks of a pair and never written; the tail's
+    batch-norm statistics are its own. Only the layer has parameters. ``train()`` puts the layer in training mode, the
+    tail as ``tail_norm`` says, the trunk never.
 
     Args:
         trunk: May be shared by many stitched networks.

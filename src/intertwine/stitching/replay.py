@@ -74,7 +74,7 @@ class Recording:
         growing: Constants that grow with the batch, such as ``arange(N)`` and repeated masks.
         activations: Values that depend on the input.
         trained: Those of them that depend on a parameter or buffer too.
-        states: Contents of parameters and buffers by value, detached but not copied.
+        states: Copies of parameters and buffers, by value: a model that is trained on changes nothing here.
     """
 
     program: Program
@@ -123,7 +123,7 @@ def record(model: nn.Module, batch: Any, name: str = "model") -> Recording:
     activations = _reached(two, (ref.id for ref in two.inputs))
     trained = _reached(two, (ref.id for ref in two.states.values())) & activations
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    states = {ref.id: tensors[key].detach() for key, ref in two.states.items()}
+    states = {ref.id: tensors[key].detach().clone() for key, ref in two.states.items()}
     recording = Recording(two, calls, _growing(two, three, name), activations, trained, states)
     _check_replay(model, recording, batch, name)
     return recording
@@ -132,8 +132,8 @@ def record(model: nn.Module, batch: Any, name: str = "model") -> Recording:
 class Replay(nn.Module):
     """Some calls of a recording as a module: values in, values out.
 
-    Weights are shared with the model they came from until ``.to()`` moves them, and never written. Running statistics
-    of batch norms are copies: in training mode (``train()``) a batch norm uses the batch's statistics and updates its
+    Weights are those of the recording, shared by all replays of it and never written. Running statistics of batch norms
+    are each replay's own: in training mode (``train()``) a batch norm uses the batch's statistics and updates its
     copies, as ``nn.BatchNorm2d`` does; dropout stays off.
 
     Args:

@@ -57,7 +57,7 @@ def stitch(
     """Join the early layers of A to the late layers of B through a map of one family, and measure what is lost.
 
     ``S = f~_{>l} . phi . f_{<=l}`` with ``phi`` a 1x1 convolution restricted to the family (paper 1, section 4). Models
-    are never changed: their weights are read, batch-norm statistics of B's tail are copied. The layer is fitted to
+    are never changed: weights and batch-norm statistics are copied. The layer is fitted to
     ``loader``; nothing is chosen by ``eval_loader``, which is looked at once, at the end.
 
     Differs from the paper in where training starts: at the family's closed-form solution, because from a random start
