@@ -203,3 +203,14 @@ def test_a_hugging_face_directory(tmp_path):
     again = transformers.ViTForImageClassification.from_pretrained(folder)
     iw.testing.assert_same_function(merged, again, torch.randn(2, 1, 8, 8))
     assert "b\\|c" in (folder / "README.md").read_text()
+
+
+@pytest.mark.parametrize("method", ["weights", "activations", "mixed"])
+def test_a_layer_of_zeros_is_no_obstacle(trained, digits, method):
+    a, b = (copy.deepcopy(model) for model in trained["mlp"][:2])
+    b[1].weight.zero_(), b[1].bias.zero_()
+    loader = digits.loader("train", examples=200)
+    found = iw.align.align(a, b, X, method=method, loader=loader, kinds={"permutation"})
+    merged = merge(a, b, found, loader=loader)
+    assert all(p.isfinite().all() for p in merged.parameters())
+    iw.testing.assert_same_function(b, found.apply(b), torch.randn(3, 1, 8, 8))
