@@ -97,7 +97,7 @@ def measure_peak(what):
         fc = size == "fully connected"
         model = mlp([64] + [512] * 7 + [10]) if fc else flat_cnn()
         x = torch.rand(10_000, 64) if fc else torch.rand(10_000, 1, 8, 8)
-        gates = 7 * 512 if fc else 2 * 8 * 64
+        gates = 7 * 512 if fc else 2 * 8 * 16
         needed = (10_000**2 * 8 + 10_000 * gates) / 2**30
         run = lambda z: iw.gates.neural_path_kernel(model, z, log=fc)
         needed += 10_000**2 / 2**30 if fc else 0.0  # signs
@@ -124,8 +124,8 @@ def small_cnn():
 def flat_cnn():
     """Convolutions without pooling over pairs of positions."""
     return nn.Sequential(
-        nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.Flatten(),
-        nn.Linear(512, 10),
+        nn.Conv2d(1, 8, 3, 2, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.Flatten(),
+        nn.Linear(128, 10),
     ).eval()  # fmt: skip
 
 
