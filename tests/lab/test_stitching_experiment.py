@@ -51,5 +51,5 @@ def test_networks_and_pairs(tmp_path):
 
 def test_every_figure_has_its_scales():
     names = [experiment.name for experiment in stitching.EXPERIMENTS]
-    assert names == ["stitching-myrtle", "stitching-resnet20", "stitching-resnet18"]
+    assert names == ["fig1-stitching-myrtle", "fig6-stitching-resnet20", "fig7-stitching-resnet18"]
     assert all(experiment.scales == ("smoke", "small", "paper") for experiment in stitching.EXPERIMENTS)

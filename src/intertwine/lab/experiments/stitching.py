@@ -319,7 +319,7 @@ def _row(layer: str, family: str, drawn: Sequence[tuple[int, int]], found: Seque
 
 _FIGURES = (
     _Figure(
-        "stitching-myrtle",
+        "fig1-stitching-myrtle",
         "Stitching penalties of Myrtle CNNs",
         "v2 Fig. 1 (v1 Fig. 1)",
         ("digits_cnn", "myrtle_cnn:base=16", "myrtle_cnn"),
@@ -328,7 +328,7 @@ _FIGURES = (
         False,
     ),
     _Figure(
-        "stitching-resnet20",
+        "fig6-stitching-resnet20",
         "Stitching penalties of ResNet20s",
         "v2 Fig. 6 (v1 Fig. 8)",
         ("resnet20:width=4", "resnet20:width=8", "resnet20"),
@@ -341,7 +341,7 @@ _FIGURES = (
         True,
     ),
     _Figure(
-        "stitching-resnet18",
+        "fig7-stitching-resnet18",
         "Stitching penalties of ResNet18s",
         "v2 Fig. 7 (v1 Fig. 9)",
         ("resnet18:width=4", "resnet18:width=8", "resnet18"),
