@@ -102,7 +102,9 @@ def test_the_fast_assignment_reaches_the_same_optimum():
     pytest.importorskip("lap", reason="the extra [fast] is not installed")
     gain = torch.randn(3, 20, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     plain, fast = assign(gain), assign(gain, fast=True)
-    assert torch.allclose(gain.gather(-1, plain[..., None]).sum((-2, -1)), gain.gather(-1, fast[..., None]).sum((-2, -1)))
+    assert torch.allclose(
+        gain.gather(-1, plain[..., None]).sum((-2, -1)), gain.gather(-1, fast[..., None]).sum((-2, -1))
+    )
 
 
 def test_a_missing_fast_extra_says_what_to_install(monkeypatch):

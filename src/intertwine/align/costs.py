@@ -7,7 +7,7 @@ neighbours did not move since they were last solved are clean and are not solved
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -18,7 +18,9 @@ from ..symmetry.spaces import Space
 from ..symmetry.transformation import Transformation
 from .problem import Member, Problem, inner
 
-__all__ = ["Costs", "summed"]
+__all__ = ["Costs"]
+
+Group = tuple[Member, ...]
 
 
 class Costs:
@@ -41,7 +43,8 @@ class Costs:
         self.value = 0.0
         self.b: dict[str, Tensor] = {**problem.b, **moved(problem.sym, g, problem.b)}
         self.dirty = {s.name for s in problem.sym.spaces}
-        self._products: dict[Member, Tensor] = {}
+        self._groups = {s.name: _groups(s, problem.members[s.name]) for s in problem.sym.spaces}
+        self._products: dict[Group, Tensor] = {}
         self.value = self.objective()
 
     def of(self, space: str) -> dict[tuple[int, ...], Tensor]:
@@ -50,7 +53,12 @@ class Costs:
 
     def restricted(self, members: Iterable[Member]) -> dict[tuple[int, ...], Tensor]:
         """The same for some of a space's members."""
-        return summed({m: self._product(m) for m in members})
+        chosen = set(members)
+        found: dict[tuple[int, ...], Tensor] = {}
+        for group in {g: None for m in chosen for g in self._groups[m.space] if chosen.issuperset(g)}:
+            row, product = group[0].row, self._product(group)
+            found[row] = found[row] + product if row in found else product
+        return found
 
     def clean(self, space: str) -> None:
         """Say that a space is solved."""
@@ -100,51 +108,47 @@ class Costs:
     def move(self, step: Transformation, gain: float) -> None:
         """Move the units of ``b`` by ``step``, after ``g``; ``gain`` is what that adds to the objective."""
         self.value += gain
-        active = {name for name, e in step.elements.items() if len(_changed(e))}
-        for name in self._touched(step):
-            old = self.b[name]
-            self.b[name] = transform(old, self.problem.sym.layouts[name], step)
-            for space in self.problem.sym.spaces:
-                for member in self.problem.members[space.name]:
-                    if member.tensor == name:
-                        self._update(member, space, old, self.b[name], step, active)
+        changed = {name: index for name, e in step.elements.items() if len(index := _changed(e))}
+        old = {name: self.b[name] for name in self._touched(step)}
+        self.b |= {name: transform(t, self.problem.sym.layouts[name], step) for name, t in old.items()}
+        for space in self.problem.sym.spaces:
+            for group in self._groups[space.name]:
+                here = changed.keys() & {s for m in group for s in m.block.spaces}
+                if here - {space.name}:
+                    self.dirty.add(space.name)
+                if here and group in self._products:
+                    self._update(group, space, old, step, {name: changed[name] for name in here})
         self.g = step @ self.g
 
     def _touched(self, step: Transformation) -> list[str]:
         active = [name for name, e in step.elements.items() if len(_changed(e))]
         return sorted({m.tensor for name in active for m in self.problem.members[name]})
 
-    def _product(self, member: Member) -> Tensor:
-        if member not in self._products:
-            self._products[member] = _inner(member, self.problem.a[member.tensor], self.b[member.tensor])
-        return self._products[member]
+    def _product(self, group: Group) -> Tensor:
+        if group not in self._products:
+            left, right = (
+                torch.cat([m.view(m.block.read(state[m.tensor])) for m in group], -1)
+                for state in (self.problem.a, self.b)
+            )
+            self._products[group] = left @ right.mT
+        return self._products[group]
 
     def _update(
-        self, member: Member, space: Space, old: Tensor, new: Tensor, step: Transformation, active: set[str]
+        self, group: Group, space: Space, old: dict[str, Tensor], step: Transformation, changed: dict[str, Tensor]
     ) -> None:
-        """Bring one member's inner products up to date after its tensor moved."""
-        here = active & set(member.block.spaces)
-        if not here:
-            return
-        own = space.name in here
-        others = here - {space.name}
-        if others:
-            self.dirty.add(space.name)
-        if member not in self._products:
-            return
-        if not others and _alone(member, space) and step[space.name].linear is None:
-            self._products[member] = _reordered(self._products[member], step[space.name], member.row)
-            return
-        if own or len(others) > 1:
-            del self._products[member]
-            return
-        (name,) = others
-        index = _changed(step[name])
-        dims = [d for d, s in enumerate(member.block.spaces) if s == name]
-        if len(dims) > 1 or 2 * len(index) > member.block.shape[dims[0]]:
-            del self._products[member]
-            return
-        self._add(member, old, new, dims[0], index)
+        """Bring inner products up to date after some spaces of their blocks moved, or forget them."""
+        member = group[0]
+        if changed.keys() == {space.name}:
+            if member.block.spaces.count(space.name) == 1 and step[space.name].linear is None:
+                self._products[group] = _reordered(self._products[group], step[space.name], member.row)
+                return
+        elif len(group) == 1 and len(changed) == 1:
+            ((name, index),) = changed.items()
+            dims = [d for d, s in enumerate(member.block.spaces) if s == name]
+            if len(dims) == 1 and 2 * len(index) <= member.block.shape[dims[0]]:
+                self._add(member, old[member.tensor], self.b[member.tensor], dims[0], index)
+                return
+        del self._products[group]
 
     def _add(self, member: Member, old: Tensor, new: Tensor, dim: int, index: Tensor) -> None:
         """Add the change of the inner products that comes from the units ``index`` along one dimension."""
@@ -153,25 +157,25 @@ class Costs:
         change = member.block.read(new).index_select(dim, index) - member.block.read(old).index_select(dim, index)
         product = member.view(a) @ member.view(change).mT
         if dim in member.dims[:-1]:
-            self._products[member].index_add_(member.dims.index(dim), index, product)
+            self._products[(member,)].index_add_(member.dims.index(dim), index, product)
         else:
-            self._products[member] += product
+            self._products[(member,)] += product
 
 
-def summed(products: Mapping[Member, Tensor]) -> dict[tuple[int, ...], Tensor]:
-    """The inner products of several members, summed by parities of signs."""
-    found: dict[tuple[int, ...], Tensor] = {}
-    for member, product in products.items():
-        found[member.row] = found[member.row] + product if member.row in found else product
-    return found
+def _groups(space: Space, members: Iterable[Member]) -> tuple[Group, ...]:
+    """Members whose inner products are kept in one matrix.
 
-
-def _inner(member: Member, a: Tensor, b: Tensor) -> Tensor:
-    return member.view(member.block.read(a)) @ member.view(member.block.read(b)).mT
-
-
-def _alone(member: Member, space: Space) -> bool:
-    return member.block.spaces.count(space.name) == 1
+    Vectors, and whatever else no other space moves, go together (by parities); every other member stays alone.
+    """
+    joined: dict[tuple[int, ...], list[Member]] = {}
+    alone = []
+    for m in members:
+        known = {None, space.name, *space.parents}
+        if known.issuperset(m.block.spaces) and m.block.spaces.count(space.name) == 1:
+            joined.setdefault(m.row, []).append(m)
+        else:
+            alone.append((m,))
+    return (*(tuple(group) for group in joined.values()), *alone)
 
 
 def _reordered(product: Tensor, e: Element, row: tuple[int, ...]) -> Tensor:

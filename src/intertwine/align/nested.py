@@ -9,7 +9,6 @@ from torch import Tensor
 
 from ..symmetry.transformation import Transformation, identity, with_parts
 from .assignment import assign, best_signs, closest_rotation, monomial_step
-from .costs import summed
 from .problem import Member
 
 if TYPE_CHECKING:
@@ -44,7 +43,10 @@ def nested_step(costs: Costs, space: Space, fast: bool = False) -> Transformatio
     for child in inside:
         own = [m for m in costs.problem.members[child.name] if (m.tensor, id(m.block)) not in taken]
         taken |= {(m.tensor, id(m.block)) for m in own}
-        products[child.name] = summed({m: _pairs(costs, m) for m in own})
+        products[child.name] = {}
+        for m in own:
+            before = products[child.name].get(m.row)
+            products[child.name][m.row] = _pairs(costs, m) if before is None else before + _pairs(costs, m)
     outer = [m for m in costs.problem.members[space.name] if (m.tensor, id(m.block)) not in taken]
     plain = costs.restricted(outer)
     gain, choose = best_signs(plain, space.signs) if plain else (torch.zeros(space.size, space.size), None)

@@ -32,6 +32,7 @@ class Member:
     """One dimension of one block of a tensor that carries a space.
 
     Attributes:
+        space: Name of the space.
         tensor: Name of the tensor.
         block: The block.
         dim: Its dimension.
@@ -39,6 +40,7 @@ class Member:
         row: Parity of each sign generator of the space on this dimension.
     """
 
+    space: str
     tensor: str
     block: Block
     dim: int
@@ -158,7 +160,7 @@ def members(sym: Symmetry) -> dict[str, tuple[Member, ...]]:
                     continue
                 dims = tuple(parent_dims(spaces[leaf.space], dim, block.spaces))
                 row = tuple(e % 2 for e in leaf.sign)
-                found[leaf.space].append(Member(name, block, dim, dims, row))
+                found[leaf.space].append(Member(leaf.space, name, block, dim, dims, row))
     return {name: tuple(some) for name, some in found.items()}
 
 
