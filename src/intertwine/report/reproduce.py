@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .blocks import Block, Details, Facts, Heading, Paragraph, Table
+from .blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table
+from .figures import Series, lines
 from .page import Page, render
 
 if TYPE_CHECKING:
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["all_page", "reproduction_page", "write_all_page"]
 
+_TABLES = 4  # in front; more are folded away
+_POINTS = 3  # of a curve
 _SCALES = {
     "smoke": "in seconds, on digits: it shows that everything runs, and checks what must hold at any size",
     "small": "on CIFAR-10 with networks and epochs that a CPU can afford",
@@ -94,11 +97,30 @@ def _blocks(r: Reproduction) -> list[Block]:
     if r.claims:
         rows = [[c.text, c.verdict, c.detail, c.required] for c in r.claims]
         blocks.append(Table(["Statement", "Here", "Judged by", "Must hold at this scale"], rows))
-    groups = dict.fromkeys(row.group for row in r.rows)
+    groups = list(dict.fromkeys(row.group for row in r.rows))
+    figures = [figure for group in groups if (figure := _curve(r, group)) is not None]
+    if figures:
+        blocks.append(Grid(figures))
     tables = [_table(r, group) for group in groups]
-    blocks += tables if len(tables) <= 4 else [*tables[:4], Details("More numbers", tables[4:])]
+    if figures:
+        blocks.append(Details("All numbers", tables))
+    else:
+        blocks += tables if len(tables) <= _TABLES else [*tables[:_TABLES], Details("More numbers", tables[_TABLES:])]
     blocks += [Paragraph(note, "note") for note in r.notes]
     return [*blocks, Details("How this was made", [Facts({k: str(v) for k, v in r.facts.items()})])]
+
+
+def _curve(r: Reproduction, group: str) -> Figure | None:
+    """Numbers with intervals as a curve, the paper's beside them; ``None`` for what is no series of measurements."""
+    rows = [row for row in r.rows if row.group == group]
+    if len(rows) < _POINTS or any(row.low is None or row.ours is None for row in rows):
+        return None
+    series = [Series("ours", [row.ours for row in rows], [row.low for row in rows], [row.high for row in rows])]
+    if any(row.paper is not None for row in rows):
+        series.append(Series("paper", [row.paper for row in rows], dash="dash"))
+    values = [v for row in rows for v in (row.ours, row.low, row.high, row.paper) if v is not None]
+    limits = (0.0, 1.0) if min(values) >= 0 and max(values) <= 1 else None
+    return lines([row.what for row in rows], series, title=group, limits=limits)
 
 
 def _table(r: Reproduction, group: str) -> Table:

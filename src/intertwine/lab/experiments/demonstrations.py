@@ -39,7 +39,7 @@ def _loss_is_invariant(seed: int) -> Claim:
     import torch
     import torch.nn.functional as F
 
-    from ... import symmetries
+    from ...symmetry import symmetries
     from ..networks import build
 
     torch.manual_seed(seed)

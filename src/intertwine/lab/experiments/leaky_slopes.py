@@ -16,14 +16,17 @@ def _slopes(setting: Setting) -> Reproduction:
     from .zoos import zoo_for
 
     count = setting.by_scale(2, 2, 2)
-    recipe = setting.by_scale(RECIPES["digits"].but(epochs=3, batch_size=64), RECIPES["paper"].but(epochs=4), RECIPES["paper"])
+    digits, paper = RECIPES["digits"].but(epochs=3, batch_size=64), RECIPES["paper"]
+    recipe = setting.by_scale(digits, paper.but(epochs=4), paper)
     base = setting.by_scale("digits_cnn:width=4", "resnet20", "resnet20")
     rows, mean = [], {}
-    for slope, paper in TABLE_3.items():
+    for slope, printed in TABLE_3.items():
         spec = f"{base}{',' if ':' in base else ':'}leaky_slope={slope:g}"
         found = [100 * a for a in zoo_for(setting, spec, count, recipe).accuracies]
         mean[slope] = sum(found) / len(found)
-        rows.append(Row(f"slope {slope:g}", mean[slope], paper, min(found), max(found), group="test accuracy, percent"))
+        rows.append(
+            Row(f"slope {slope:g}", mean[slope], printed, min(found), max(found), group="test accuracy, percent")
+        )
     small = [mean[s] for s in TABLE_3 if s <= 0.1]
     claims = [
         Claim(
