@@ -57,7 +57,7 @@ def all_page(reproductions: Sequence[Reproduction], failed: Mapping[str, str] | 
     if agree:
         words += f", {sum(agree)} of {len(agree)} comparable numbers agree with the papers'"
     if failed:
-        words += f"; {len(failed)} experiments failed"
+        words += f"; {len(failed)} experiment{'s' if len(failed) > 1 else ''} failed"
     blocks: list[Block] = [
         Paragraph(f"{words}.", "verdict"),
         Table(["What", "Papers", "Scale", "Verdict", "Outcome"], rows),
