@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -24,7 +26,7 @@ def example_input(spec: str, data: str | None, shape: str | None, tokens: int | 
     """
     import torch
 
-    from ._models import is_builtin
+    from ._models import HF, is_builtin
 
     device = "meta" if meta else "cpu"
     if shape is not None:
@@ -41,6 +43,8 @@ def example_input(spec: str, data: str | None, shape: str | None, tokens: int | 
         from ..lab.data import load
 
         return load(data).test.inputs[:2].to(device)
+    if spec.startswith(HF) and (known := _of_config(Path(spec.removeprefix(HF)))):
+        return example_input(spec, None, *known, meta=meta)
     if is_builtin(spec):
         from ..lab import networks
 
@@ -48,3 +52,15 @@ def example_input(spec: str, data: str | None, shape: str | None, tokens: int | 
     raise ValueError(
         "--input-shape or --data must be given for a model of your own. Got neither. Say --input-shape 2,3,32,32."
     )
+
+
+def _of_config(directory: Path) -> tuple[str, int | None] | None:
+    """Shape and number of tokens of an example that a transformers configuration implies: an image, or a text."""
+    try:
+        config = json.loads((directory / "config.json").read_text())
+    except (OSError, ValueError):
+        return None
+    size, channels, vocabulary = (config.get(key) for key in ("image_size", "num_channels", "vocab_size"))
+    if isinstance(size, int):
+        return f"2,{channels or 3},{size},{size}", None
+    return ("2,8", vocabulary) if isinstance(vocabulary, int) else None

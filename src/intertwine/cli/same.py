@@ -14,7 +14,9 @@ __all__ = ["same"]
 
 
 def same(
-    a: Annotated[Path, typer.Argument(metavar="A", help="A checkpoint: safetensors, or a torch file of tensors only.")],
+    a: Annotated[
+        Path, typer.Argument(metavar="A", help="A checkpoint: safetensors, a torch file of tensors, or hf:DIR.")
+    ],
     b: Annotated[Path, typer.Argument(metavar="B", help="The other one.")],
     model: Model = None,
     data: Data = None,
@@ -33,6 +35,7 @@ def same(
     Example:
       intertwine same a.safetensors b.safetensors --model resnet20
       intertwine same a.safetensors b.safetensors --model mypackage.nets:decoder --input-shape 2,16 --tokens 50000
+      intertwine same hf:one_directory hf:another
     """  # noqa: DOC501
     from .. import symmetry
     from .._io import check_writable
@@ -42,8 +45,8 @@ def same(
 
     if out is not None and check_writable(out).suffix != ".safetensors":
         raise ValueError(f"--out must end in .safetensors. Got {str(out)!r}.")
-    left, right = read_checkpoint(a), read_checkpoint(b)
-    spec = model or (f"{HF}{a}" if left.tensors is None else spec_of(left.card, left.path, "--model"))
+    left, right = (read_checkpoint(Path(str(path).removeprefix(HF))) for path in (a, b))
+    spec = model or (f"{HF}{left.path}" if left.tensors is None else spec_of(left.card, left.path, "--model"))
     example = example_input(spec, data, input_shape, tokens)
     found = symmetry.same(open_alone(spec, left), open_alone(spec, right), example)
     if out is not None and found.transformation is not None:

@@ -38,8 +38,8 @@ def fingerprint(model: nn.Module, example_inputs: Any, sym: Symmetry | None = No
     each with 5 random copies in float32: 0 of 600 copies missed, and 0 of 2,340 pairs of networks collided. The numbers
     of copies differ by at most 1e-6 (1e-14 in float64), which makes about 1 miss in 2,000 to be expected; those of
     different networks by at least 1.2. Copies that went through bfloat16 do miss: use ``same``, which decides by
-    matching, wherever the answer matters. Limits: two GL(n) spaces that meet in one matrix (a purely linear network)
-    have no unique normal basis here, and their copies miss.
+    matching, wherever the answer matters. Weights between two linear spaces that nothing reaches or reads (a purely
+    linear network that widens) have no normal form and are left out.
 
     Args:
         model: The model.
