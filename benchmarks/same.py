@@ -4,10 +4,10 @@ One command fills the table in ``docs/benchmarks.md``::
 
     python benchmarks/same.py --write
 
-For every architecture: a symmetric copy (all kinds of elements), the copy rounded to bfloat16, a copy of the network with
-noise of a tenth of each tensor's size, and another seed. Weights are random and in float64, so networks of other seeds
-share nothing but the initialisation. Fingerprints are compared between copies in float32 and float64, and between
-seeds.
+For every architecture: a symmetric copy (all kinds of elements), the copy rounded to bfloat16, a copy of the network
+with noise of a tenth of each tensor's size, and another seed. Weights are random and in float64, so networks of other
+seeds share nothing but the initialisation. Fingerprints are compared between copies in float32 and float64, and
+between seeds.
 """
 
 import argparse

@@ -76,9 +76,9 @@ def completeness(sym: Symmetry, model: nn.Module, inputs: Any) -> Completeness:
     A diagnostic, never a proof. The null space holds directions that are no symmetry of the architecture, and the gap
     is not 0 there: weights of units that are dead or active on few of the inputs (a ReLU unit that never fires may
     change at will), layers that widen from a smaller rank, and too few inputs. Known to be missing from the shift
-    families: biases that are pushed along a linear residual stream, past a branch. Give generic inputs, with more output
-    numbers than the model has parameters. Batch norms belong to eval mode, where their statistics are not parameters:
-    use models without them.
+    families: biases that are pushed along a linear residual stream, past a branch. Give generic inputs, with more
+    output numbers than the model has parameters. Batch norms belong to eval mode, where their statistics are not
+    parameters: use models without them.
 
     Args:
         sym: The symmetry.
