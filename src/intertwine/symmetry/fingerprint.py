@@ -35,9 +35,9 @@ def fingerprint(model: nn.Module, example_inputs: Any, sym: Symmetry | None = No
     ``"iw1-<architecture>-<weights>"``: a hash of the layouts, and a hash of twelve numbers that no permutation, scale,
     sign or change of basis alters, rounded to multiples of 0.05. No such string can be safe: a number may lie on
     a rounding boundary. Measured on an MLP, a CNN with batch norm and a transformer encoder layer, 40 random networks
-    each with 5 or 2 random copies in float32: 0 of 480 copies missed, and 0 of 2,340 pairs of networks collided. The numbers
-    of copies differ by at most 1e-6 (1e-14 in float64), which makes about 1 miss in 2,000 to be expected; those of
-    different networks by at least 0.8. Copies that went through bfloat16 do miss: use ``same``, which decides by
+    each with 5 or 2 random copies in float32: 0 of 480 copies missed, and 0 of 2,340 pairs of networks collided. The
+    numbers of copies differ by at most 1e-6 (1e-14 in float64), which makes about 1 miss in 2,000 to be expected; those
+    of different networks by at least 0.8. Copies that went through bfloat16 do miss: use ``same``, which decides by
     matching, wherever the answer matters. Weights between two linear spaces that nothing reaches or reads (a purely
     linear network that widens) have no normal form and are left out.
 
