@@ -61,7 +61,8 @@ if TYPE_CHECKING:
     from .groups import Intertwiner, intertwiner
     from .similarity import Comparison
     from .similarity.compare import compare
-    from .stitching import Stitching, stitch
+    from .stitching import Stitching
+    from .stitching.stitch import stitch
     from .symmetry import Symmetry, canonical, fingerprint, same, symmetries
     from .taps import collect
 
