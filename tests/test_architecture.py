@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "dissection": {"groups", "graph", "taps", "symmetry"},
     "gates": {"groups", "graph", "taps", "symmetry"},
     "stitching": {"groups", "graph", "taps", "symmetry"},
-    "align": {"groups", "graph", "taps", "symmetry"},
+    "align": {"groups", "graph", "taps", "symmetry", "testing"},
     "lab": LIBRARY | {"testing"},
     "report": LIBRARY,
     "cli": LIBRARY | {"report", "lab", "testing"},

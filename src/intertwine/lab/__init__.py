@@ -8,6 +8,6 @@ Example:
     LeakyReLU(negative_slope=0.1)
 """
 
-from . import data, networks, training
+from . import data, experiments, networks, runs, training, zoo
 
-__all__ = ["data", "networks", "training"]
+__all__ = ["data", "experiments", "networks", "runs", "training", "zoo"]
