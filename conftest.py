@@ -1,9 +1,12 @@
 """What every test, doctest and guide page starts from: a fixed seed, one thread for each worker, float64 by default."""
 
 import os
+from importlib import import_module
 
 import pytest
 import torch
+
+import intertwine
 
 
 def pytest_addoption(parser):
@@ -12,9 +15,13 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    # Two workers with two threads each would only fight for two cores.
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        torch.set_num_threads(1)
+    # Tests are small: threads of their own, also in the commands they start, would only fight for the cores.
+    torch.set_num_threads(1)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    # Pytest imports files for their doctests and would put the module `same` in the place of the function `same`,
+    # unless the package was imported before.
+    for room in intertwine._ROOMS:
+        import_module(f"intertwine.{room}")
 
 
 @pytest.fixture(autouse=True)
