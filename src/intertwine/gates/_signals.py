@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from .gate_gram import gram
+
 __all__ = [
     "Grid",
     "Layout",
@@ -50,13 +52,12 @@ class Layout:
 
     def gram(self, left: Tensor, right: Tensor) -> Tensor:
         """Sum over channels of mask products; ``left`` is ``(n, C, P)``, ``right`` ``(m, C, P)``."""
-        exact = left.dtype == right.dtype == torch.bool and left.shape[1] < _EXACT_IN_FLOAT32
-        dtype = torch.float32 if exact else torch.float64
         n, channels, p = left.shape
         if self.pairs:
-            a = left.to(dtype).transpose(1, 2).reshape(-1, channels)
-            b = right.to(dtype).transpose(0, 1).reshape(channels, -1)
-            return (a @ b).view(n, p, len(right), p)
+            a, b = (m.transpose(1, 2).reshape(-1, channels) for m in (left, right))
+            return gram(a, b).view(n, p, len(right), p)
+        exact = left.dtype == right.dtype == torch.bool and channels < _EXACT_IN_FLOAT32
+        dtype = torch.float32 if exact else torch.float64
         return left.permute(2, 0, 1).to(dtype) @ right.permute(2, 1, 0).to(dtype)
 
     def outer(self, left: Tensor, right: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .product_kernel import gram
+from .gate_gram import gram
 
 __all__ = ["ensemble_kernel", "ensemble_tangent_kernel"]
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from ..graph import Call
 from ._capture import POOLS, ReluProgram, capture_relu, is_gate
+from .gate_gram import gram
 from .patterns import observe
-from .product_kernel import gram
 
 __all__ = ["rotation_kernel"]
 
