@@ -1,6 +1,7 @@
 """Moments, closed forms, recalibration, penalties and drift, each against the obvious computation."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -142,6 +143,32 @@ def test_a_narrower_side_is_padded():
     torch.testing.assert_close(semi @ semi.T, torch.eye(6, dtype=torch.float64))
     with pytest.raises(ValueError, match=r"group must act on 10 channels, the wider side. Got Orthogonal"):
         group_procrustes(groups.Orthogonal(6), m)
+
+
+@pytest.mark.parametrize("widths", [(5, 3), (3, 5), (4, 4)], ids=str)
+@pytest.mark.parametrize("name", ["permutation", "signed_permutation", "positive_monomial"])
+def test_the_best_pairing_of_all(name, widths):
+    """Against every injection with its best entries; where A is wider it matters which channels stay unread."""
+    for seed in range(5):
+        x, y = features(50, *widths, seed=seed)
+        x, y = x * torch.tensor([3.0, 0.3, 1.0, 2.0, 0.1])[: widths[0]], y - 0.3
+        m = moments(x, y)
+        energy, c = m.xx.diagonal(), m.xy.T  # c[i, j] = <y_i, x_j>
+        gains = {
+            "permutation": 2 * c - energy,
+            "signed_permutation": 2 * c.abs() - energy,
+            "positive_monomial": c.clamp_min(0).square() / energy,
+        }
+        gain = gains[name]
+        if widths[0] <= widths[1]:
+            rows = itertools.permutations(range(widths[1]), widths[0])
+            most = max(sum(gain[i, j] for j, i in enumerate(chosen)) for chosen in rows)
+        else:
+            columns = itertools.permutations(range(widths[0]), widths[1])
+            most = max(sum(gain[i, j] for i, j in enumerate(chosen)) for chosen in columns)
+        a = group_procrustes(groups.named(name, max(widths)), m)
+        error = (y - x @ a.T).square().sum()
+        assert float(error) == pytest.approx(float(y.square().sum() - most), rel=1e-4)
 
 
 def test_diagonal_and_general_linear():

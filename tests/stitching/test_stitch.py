@@ -86,14 +86,19 @@ def test_alpha_by_cross_validation_sees_training_data_only(pair):
     assert stitch(*pair, "2", "g_relu", loader=data(), recipe=SHORT, options={"alpha": 0.7}).alpha == 0.7
 
 
-def test_starred_layers_and_skips():
+@pytest.mark.parametrize("bias", [False, True])
+def test_starred_layers_and_skips(tmp_path, bias):
     a, b = make("residual", 0)[0], make("residual", 5)[0]
-    found = stitch(a, b, ["relu.0", "relu.1"], "full", loader=data("residual"), method="direct", skip="mapped")
+    found = stitch(a, b, ["relu.0", "relu.1"], "full", loader=data("residual"), method="direct", skip="mapped",
+                   bias=bias)  # fmt: skip
     assert found.layers == ("relu.0", "relu.1*")
     assert len(found.stitchings[1].model.skip_layers) == 1
     assert "* inside a residual block" in repr(found)
-    with pytest.raises(ValueError, match=r"none of skip connections. Got skip=mapped"):
-        found.stitchings[1].rebuild(a, b, data("residual")[0])
+    again, x = StitchingStudy.load(found.save(tmp_path / "s.json")), data("residual")[0][0]
+    for before, after in zip(found.stitchings, again.stitchings):
+        net = after.rebuild(a, b, data("residual")[0])
+        assert len(net.skip_layers) == len(before.model.skip_layers)
+        torch.testing.assert_close(net(x), before.model(x))
 
 
 def test_different_networks_are_stitched_at_different_layers(pair):

@@ -1,5 +1,6 @@
 """Training of many layers at once: against a slow loop, alone or together, interrupted, diverging; choosing alpha."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ import torch.nn.functional as F
 from stitching_models import cnn, fingerprint
 
 from intertwine.errors import CheckpointError
-from intertwine.stitching import Pair, Recipe, family_of, train_layers
+from intertwine.stitching import Pair, Recipe, family_of, recalibrate, train_layers, training
 from intertwine.stitching.alpha import InMemory, choose_alpha, split_examples
 from intertwine.stitching.training import RECIPES
 
@@ -46,14 +47,15 @@ def parameters(network):
 @pytest.mark.parametrize("family", ["full", "lasso", "g_relu", "orthogonal"])
 def test_against_a_slow_loop(cut, family, momentum):
     """Whole stitched networks, one batch after another, momentum written out."""
-    recipe = replace(QUICK, momentum=momentum, head_start=0)
+    recipe = replace(QUICK, momentum=momentum, head_start=0, keep="last")
     fast, slow = stitched(cut, family, family)
     loader = data()
     loader.shuffle = False
     train_layers([fast], loader, recipe)
     slow.train()
     velocity = [torch.zeros_like(p) for p in slow.trainable()]
-    for _ in range(recipe.epochs):
+    for epoch in range(recipe.epochs):
+        slow.layer.begin_epoch(epoch / (recipe.epochs - 1))
         for x, y in loader:
             loss = F.cross_entropy(slow(x), y) + slow.layer.regulariser()
             gradients = torch.autograd.grad(loss, slow.trainable(), materialize_grads=True)
@@ -80,9 +82,13 @@ def test_the_trunk_runs_once_for_all(cut):
     count = []
     handle = cut.trunk.register_forward_hook(lambda *_: count.append(1))
     loader = data()
-    train_layers(stitched(cut, *FAMILIES), loader, QUICK)
-    handle.remove()
+    train_layers(stitched(cut, *FAMILIES), loader, replace(QUICK, keep="last"))
     assert len(count) == QUICK.epochs * len(loader)
+    count.clear()
+    train_layers(stitched(cut, *FAMILIES), loader, replace(QUICK, judged=16))
+    handle.remove()
+    judged = (QUICK.epochs + 1) * 2 * 2  # the start and every epoch, two batches, once for batch norm and once for loss
+    assert len(count) == QUICK.epochs * len(loader) + judged
 
 
 def test_nothing_else_changes():
@@ -144,9 +150,51 @@ def test_history_and_head_start(cut):
     assert done.history[0].doubly_stochastic_error is None
 
 
+def evaluated(network, loader):
+    """Training loss of one network as it is evaluated, slowly: its own copy of everything, one batch after another."""
+    twin = copy.deepcopy(network)
+    recalibrate(twin, loader)
+    with torch.no_grad():
+        losses = [F.cross_entropy(twin.eval()(x), y, reduction="sum") for x, y in loader]
+    return float(sum(losses)) / sum(len(y) for _, y in loader)
+
+
+@pytest.mark.parametrize("family", ["g_relu", "full", "lasso-0.1"])
+def test_the_best_map_as_evaluated_is_kept(cut, family):
+    """Of the start and all epochs, on training data; a learning rate far too high must not cost what the start had."""
+    loader, wild = data(), replace(QUICK, learning_rate=3.0 if family == "g_relu" else 0.3)
+    loader.shuffle = False
+    best, last = stitched(cut, family, family)
+    start = evaluated(best, loader)
+    (done,) = train_layers([best], loader, wild)
+    (paper,) = train_layers([last], loader, replace(wild, keep="last"))
+    found = [done.start_loss, *(e.evaluated_loss for e in done.history)]
+    assert found[0] == pytest.approx(start, rel=1e-5)
+    assert evaluated(best, loader) == pytest.approx(found[done.kept], rel=1e-5)
+    assert evaluated(last, loader) == pytest.approx(found[-1], rel=1e-5)
+    if family != "lasso-0.1":  # which weighs its penalty too
+        assert found[done.kept] == min(found)
+    assert (paper.kept, paper.start_loss, paper.history[0].evaluated_loss) == (None, None, None)
+
+
+def test_lasso_is_judged_with_its_penalty(cut):
+    """A small map may cost some loss; one that loses more than the penalty saves is not kept."""
+    (network,) = stitched(cut, "lasso-3")
+    run = training._Run(network, None, history=[training.Epoch(i, 0.0, 0.0, 0.0, 0.0) for i in (1, 2)])
+    assert network.layer.penalty() > 1
+    run.judge(0, 1.0)
+    with torch.no_grad():
+        network.layer.weight.zero_()
+    run.judge(1, 1.5)
+    assert run.best.epoch == 1
+    run.judge(2, 1.6)
+    assert run.best.epoch == 1
+
+
 def test_recipes_of_both_versions():
     assert RECIPES["v1"] == Recipe(20, 1e-3, 0.9, 10, 32)
     assert RECIPES["v2"] == Recipe(20, 1e-3, 0.0, 10, 32)
+    assert {recipe.keep for recipe in RECIPES.values()} == {"best"}  # the papers' last epoch is an option
 
 
 class Killed(Exception):
@@ -172,18 +220,18 @@ class Dying:
 
 @pytest.mark.parametrize("tail_norm", ["eval", "train"])
 def test_a_killed_run_goes_on_where_it_stood(cut, tmp_path, tail_norm):
-    """The first pass of `Dying` only looks at the first batch."""
+    """The first two passes of `Dying` look at the first batch, and at the batches that maps are judged on."""
     state = tmp_path / "run.pt"
     undisturbed = stitched(cut, *FAMILIES, tail_norm=tail_norm)
     whole = train_layers(undisturbed, data(), QUICK)
     with pytest.raises(Killed):
-        train_layers(stitched(cut, *FAMILIES, tail_norm=tail_norm), Dying(data(), 3, 2), QUICK, state=state)
+        train_layers(stitched(cut, *FAMILIES, tail_norm=tail_norm), Dying(data(), 4, 2), QUICK, state=state)
     assert torch.load(state, weights_only=True)["epochs"] == 2
     resumed = stitched(cut, *FAMILIES, tail_norm=tail_norm)
     again = train_layers(resumed, data(), QUICK, state=state)
     for one, two, x, y in zip(undisturbed, resumed, whole, again):
         assert all(torch.equal(p, q) for p, q in zip(parameters(one), parameters(two)))
-        assert x.history == y.history
+        assert (x.history, x.kept, x.start_loss) == (y.history, y.kept, y.start_loss)
     # a finished run is not done again
     before = parameters(resumed[0])
     train_layers(resumed, data(), QUICK, state=state)
@@ -262,6 +310,8 @@ def test_bad_input(cut):
         ({"learning_rate": 0.0}, "learning_rate must be positive"),
         ({"momentum": 1.0}, "momentum must be"),
         ({"batch_size": 0}, "batch_size must be at least 1"),
+        ({"judged": 0}, "judged must be at least 1"),
+        ({"keep": "first"}, 'keep must be "best" or "last"'),
     ],
     ids=str,
 )

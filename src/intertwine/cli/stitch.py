@@ -69,9 +69,19 @@ def stitch(
     learning_rate: Annotated[
         float | None, typer.Option("--lr", help="Learning rate; the recipe's 0.001 otherwise.")
     ] = None,
+    keep: Annotated[
+        str,
+        typer.Option(
+            help="best: of the start and all epochs, the map with the least training loss once rounded; last: the last "
+            "epoch's, as the paper has it."
+        ),
+    ] = "best",
     alpha: Annotated[
         str, typer.Option(help="Weight of the pull to permutations, or cv: chosen on a fifth of the training split.")
     ] = "0.1",
+    anneal: Annotated[
+        float, typer.Option(help="How many times heavier alpha is in the last epoch; 1 keeps it, as the paper does.")
+    ] = 100.0,
     tail_norm: Annotated[
         str, typer.Option(help="Batch norm of B's part in training: eval (its own statistics) or train (the batch's).")
     ] = "eval",
@@ -117,14 +127,16 @@ def stitch(
         raise ValueError(f"--split must be test or validation, never the data that maps are trained on. Got {split!r}.")
     if recipe not in RECIPES:
         raise ValueError(f"--recipe must be one of {', '.join(RECIPES)}. Got {recipe!r}.")
-    chosen = RECIPES[recipe]
+    if keep not in ("best", "last"):
+        raise ValueError(f"--keep must be best or last. Got {keep!r}.")
+    chosen = replace(RECIPES[recipe], keep=keep)
     if epochs is not None:
         chosen = replace(chosen, epochs=epochs, head_start=epochs // 2)  # half of it, as in the paper
     if learning_rate is not None:
         chosen = replace(chosen, learning_rate=learning_rate)
     wanted = _families(families)
     pulled = any(takes(family, "alpha") for family in wanted)
-    options = {"alpha": "cv" if alpha == "cv" else _alpha(alpha)} if pulled else {}
+    options = {"alpha": "cv" if alpha == "cv" else _alpha(alpha), "anneal": anneal} if pulled else {}
     common: dict[str, Any] = {
         "method": [word.strip() for word in method.split(",")],
         "skip": skip,

@@ -315,12 +315,26 @@ def _training(study: StitchingStudy) -> list[Block]:
             continue
         epochs = [str(i + 1) for i in range(longest)]
         series = [Series(f, _padded([e["loss"] for e in s.history], longest)) for f, s in here.items()]
-        figures.append(lines(epochs, series, title=f"{layer}: loss", y_title="loss", limits=None))
+        figures.append(lines(epochs, series, title=f"{layer}: loss of maps in training", y_title="loss", limits=None))
+        judged = {f: s for f, s in here.items() if s.start_loss is not None}
+        if judged:
+            figures.append(_judged(layer, judged, longest))
         errors = {f: [e["doubly_stochastic_error"] for e in s.history] for f, s in here.items()}
         known = [Series(f, _padded(e, longest)) for f, e in errors.items() if any(v is not None for v in e)]
         if known:
             figures.append(lines(epochs, known, title=f"{layer}: distance from doubly stochastic", limits=None))
     return [Details("Training, epoch by epoch", [Grid(figures, width=420)])]
+
+
+def _judged(layer: str, judged: Mapping[str, Stitching], longest: int) -> Figure:
+    """Training loss of the maps as they would be evaluated, from the start on: what the kept epoch is chosen by."""
+    series = [
+        Series(f, _padded([s.start_loss, *(e["evaluated_loss"] for e in s.history)], longest + 1))
+        for f, s in judged.items()
+    ]
+    kept = ", ".join(f"{f} {s.kept or 'the start'}" for f, s in judged.items() if s.kept is not None)
+    title = f"{layer}: training loss as evaluated; kept: {kept}"
+    return lines([str(i) for i in range(longest + 1)], series, title=title, y_title="loss", limits=None)
 
 
 def _padded(values: Sequence[float | None], n: int) -> list[float | None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..groups import GeneralLinear, Group, Orthogonal
+from ..groups import GeneralLinear, Group, Orthogonal, Permutation, SignedPermutation, assign
 from ..groups.group import Objective
 from ..groups.monomial import MonomialGroup, Trivial
 from .moments import Moments
@@ -91,9 +91,12 @@ def group_procrustes(group: Group, moments: Moments, objective: Objective = "lea
     """The element ``g`` of a group with ``g x ~ y`` (see ``Group.procrustes``).
 
     Unequal widths: both sides are padded with zero channels to ``n = max(C_in, C_out)`` and the element's ``C_out x
-    C_in`` block is returned (the papers are silent). Dead channels match dead ones where there are as many; a scale
-    that nothing determines is 1 behind a dead channel of A and ``1e-6`` elsewhere. For ``GeneralLinear`` the answer is
-    ``least_squares``, which is singular where a channel is dead and then only a limit of elements.
+    C_in`` block is returned (the papers are silent). Where A is wider, some of its channels go unread, and without free
+    scales it matters which: a pair then saves ``2 xy_ji - xx_jj`` (with signs ``2 |xy_ji| - xx_jj``). Dead channels
+    match dead ones where there are as many; a scale that nothing determines is 1 behind a dead channel of A and
+    ``1e-6`` elsewhere. For ``GeneralLinear`` the answer is ``least_squares``, which is singular where a channel is dead
+    and then only a limit of elements. For ``Orthogonal`` with a wider A it is the polar factor, which is no
+    least-squares solution then: none is known in closed form.
 
     Args:
         group: On ``max(C_in, C_out)`` channels.
@@ -115,6 +118,9 @@ def group_procrustes(group: Group, moments: Moments, objective: Objective = "lea
     if isinstance(group, Orthogonal) and moments.c_in != moments.c_out:
         u, _, vh = torch.linalg.svd(moments.xy.T, full_matrices=False)
         return u @ vh
+    unread = moments.c_in > moments.c_out and objective == "least_squares"
+    if unread and isinstance(group, Permutation | SignedPermutation):
+        return _best_injection(moments, isinstance(group, SignedPermutation))
     dead = ~(xx.diagonal() > 0)
     xx, yy = _with_energy(xx), _with_energy(yy)
     if isinstance(group, MonomialGroup) and not isinstance(group, Trivial):
@@ -159,6 +165,18 @@ def pseudo_inverse(xx: Tensor) -> Tensor:
     cut = values.amax() * len(values) * torch.finfo(values.dtype).eps * 1e3
     inverse = torch.where(values > cut, 1 / values.clamp_min(_tiny(values)), 0.0)
     return weight[:, None] * (vectors * inverse) @ vectors.T * weight
+
+
+def _best_injection(moments: Moments, signed: bool) -> Tensor:
+    """Every channel of B reads another one of A's more numerous ones: what is not read costs nothing."""
+    c = moments.xy.T
+    gain = c.new_zeros(moments.c_in, moments.c_in)
+    gain[: moments.c_out] = 2 * (c.abs() if signed else c) - moments.xx.diagonal()
+    index = assign(gain)[: moments.c_out]
+    entries = torch.where(c.gather(1, index[:, None])[:, 0] < 0, -1.0, 1.0).to(c) if signed else c.new_ones(len(index))
+    matrix = torch.zeros_like(c)
+    matrix[torch.arange(len(index), device=c.device), index] = entries
+    return matrix
 
 
 def _pad(m: Tensor, rows: int, columns: int) -> Tensor:

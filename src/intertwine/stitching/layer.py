@@ -75,6 +75,10 @@ class StitchingLayer(nn.Module, ABC):
         """A scalar to add to the loss; 0 here."""
         return next((p.new_zeros(()) for p in self.parameters()), torch.zeros(()))
 
+    def penalty(self) -> float:
+        """What else a good map keeps small, as the family weighs it (lasso: ``lambda |A|_1``); 0 here."""
+        return 0.0
+
     def after_step(self, lr: float) -> None:
         """Bring the parameters back into the family after an optimiser step.
 
@@ -82,6 +86,13 @@ class StitchingLayer(nn.Module, ABC):
 
         Args:
             lr: Rate of the step, which a proximal step scales with.
+        """
+
+    def begin_epoch(self, progress: float) -> None:
+        """Told before each epoch how far training is, for what is annealed. Nothing here.
+
+        Args:
+            progress: 0 in the first epoch, 1 in the last.
         """
 
     def head_start(self, active: bool) -> None:

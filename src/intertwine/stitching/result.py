@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Stitching", "StitchingStudy"]
 
-_LIVE = ("matrix", "bias", "statistics", "model")
+_LIVE = ("matrix", "bias", "skip_maps", "statistics", "model")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -52,12 +52,16 @@ class Stitching(Result):
         log_components: Logarithm of the number of its pieces.
         drift: How far the stitched features are from B's own; ``None`` if not asked for.
         doubly_stochastic_error: Of the relaxed permutation at the end; ``None`` without one.
-        agreement: Share of B's live channels that are matched with the channel of A that the closed-form G_ReLU match
-            chooses; ``None`` for families without matches.
+        agreement: Share of B's live channels that are matched with the channel of A that the G_ReLU match in closed
+            form chooses (by least squares, ``max(cos, 0)^2``: where ``g_relu`` starts; not the paper's measure, which
+            assigns on ``cos``); ``None`` for families without matches.
         sparsity: Share of entries of at most 1e-3 in size (v2 D.1).
         alpha: Weight of the permutation regulariser, where the family has one.
         history: One mapping for each epoch of training.
         stopped_at: Step at which the loss was no longer finite; the layer is the last good one then.
+        kept: Epoch whose map this is, 0 for the start: the one with the least training loss as evaluated; ``None``
+            where the last epoch counts, or nothing was trained.
+        start_loss: That loss at the start.
         pairing: For maps with at most one entry in every row: ``index``, the matched channel of A for each of B (-1 for
             none), and ``scale``; where permutations are free also ``closed_form``, the match in closed form, and
             ``live``, whether B's channel ever responds. ``None`` for other maps.
@@ -66,6 +70,7 @@ class Stitching(Result):
         notes: What a reader should know.
         matrix: The map as evaluated, ``(C_out, C_in)``; ``None`` where it was not saved.
         bias: Its bias or ``None``.
+        skip_maps: With ``skip="mapped"`` the map and bias of every skip connection that crosses the cut.
         statistics: Batch-norm statistics of the tail.
         model: The stitched network; ``None`` in a loaded result (see :meth:`rebuild`).
     """
@@ -94,12 +99,15 @@ class Stitching(Result):
     alpha: float | None = None
     history: tuple[Mapping[str, Any], ...] = ()
     stopped_at: int | None = None
+    kept: int | None = None
+    start_loss: float | None = None
     pairing: Mapping[str, list[Any]] | None = None
     names: tuple[str, str] = ("A", "B")
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     matrix: Tensor | None = None
     bias: Tensor | None = None
+    skip_maps: tuple[tuple[Tensor, Tensor | None], ...] = ()
     statistics: Mapping[str, Tensor] = field(default_factory=dict)
     model: Stitched | None = None
 
@@ -157,16 +165,20 @@ class Stitching(Result):
             The network with the map and the batch-norm statistics that were evaluated.
 
         Raises:
-            ValueError: If the map was not saved, or the skip connections have maps of their own, which are not kept.
+            ValueError: If the map was not saved.
         """
-        if self.matrix is None or self.skip == "mapped":
+        if self.matrix is None:
             raise ValueError(
-                "a result must hold its map to be rebuilt (a .safetensors file beside the .json), and none of skip "
-                f"connections. Got {'no map' if self.matrix is None else 'skip=mapped'}."
+                "a result must hold its map to be rebuilt, which is saved as a .safetensors file beside the .json. "
+                "Got no map."
             )
         cut = Pair(a, b, batch).cut((self.layer_a, self.layer_b), self.skip)
         layer = Fixed(self.matrix, self.bias, family=self.family, channel_dim=cut.tap.channel_dim)
-        net = cut.stitch(layer)
+        skip_layers = [
+            Fixed(matrix, bias, family=self.family, channel_dim=crossing.channel_dim)
+            for (matrix, bias), crossing in zip(self.skip_maps, cut.skips)
+        ]
+        net = cut.stitch(layer, skip_layers)
         net.tail.load_statistics(self.statistics)
         return net
 
@@ -176,7 +188,7 @@ class Stitching(Result):
 
         low, high = self.interval()
         known = ("layer_a", "layer_b", "family", "method", "seed", "penalty", "accuracy", "accuracy_a", "accuracy_b")
-        more = ("inside_block", "skip", "c_in", "c_out", "parameters", "dim", "agreement", "sparsity", "alpha")
+        more = ("inside_block", "skip", "c_in", "c_out", "parameters", "dim", "agreement", "sparsity", "alpha", "kept")
         row = {"a": self.names[0], "b": self.names[1], **{key: getattr(self, key) for key in known}}
         row |= {"low": low, "high": high, **{key: getattr(self, key) for key in more}}
         row |= {"log_count": self.log_count(2**-10, 1.0), "doubly_stochastic_error": self.doubly_stochastic_error}
@@ -221,15 +233,19 @@ class Stitching(Result):
         return result.with_tensors(read_tensors(beside)) if beside.is_file() else result
 
     def tensors(self, prefix: str = "") -> dict[str, Tensor]:
-        """Map, bias and statistics by name."""
+        """Maps, biases and statistics by name."""
         found = {"matrix": self.matrix, "bias": self.bias, **{f"tail.{k}": v for k, v in self.statistics.items()}}
+        for i, (matrix, bias) in enumerate(self.skip_maps):
+            found |= {f"skip.{i}.matrix": matrix, f"skip.{i}.bias": bias}
         return {f"{prefix}{key}": value for key, value in found.items() if value is not None}
 
     def with_tensors(self, tensors: Mapping[str, Tensor], prefix: str = "") -> Self:
         """The same result with what ``tensors`` gave."""
         own = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
         statistics = {key.removeprefix("tail."): value for key, value in own.items() if key.startswith("tail.")}
-        return replace(self, matrix=own.get("matrix"), bias=own.get("bias"), statistics=statistics)
+        count = sum(key.startswith("skip.") and key.endswith(".matrix") for key in own)
+        skip_maps = tuple((own[f"skip.{i}.matrix"], own.get(f"skip.{i}.bias")) for i in range(count))
+        return replace(self, matrix=own.get("matrix"), bias=own.get("bias"), skip_maps=skip_maps, statistics=statistics)
 
     def __repr__(self) -> str:
         low, high = self.interval()
@@ -240,6 +256,9 @@ class Stitching(Result):
             f"  accuracy {self.accuracy:.2%}; A {self.accuracy_a:.2%}, B {self.accuracy_b:.2%}; "
             f"{self.c_in} -> {self.c_out} channels, {self.parameters} parameters, dimension {self.dim}",
         ]
+        if self.kept is not None:
+            kept = f"epoch {self.kept}" if self.kept else "the start, which no epoch improved on"
+            lines.append(f"  kept: {kept} (least training loss as evaluated, of {len(self.history)} epochs)")
         if self.agreement is not None:
             lines.append(f"  {self.agreement:.0%} of live channels matched as in closed form")
         if self.drift is not None:

@@ -60,8 +60,11 @@ def stitch(
     are never changed: weights and batch-norm statistics are copied. The layer is fitted to
     ``loader``; nothing is chosen by ``eval_loader``, which is looked at once, at the end.
 
-    Differs from the paper in where training starts: at the family's closed-form solution, because from a random start
-    on little data projected gradient descent does not find a planted permutation. ``start="random"`` is the paper's.
+    Differs from the paper in where training starts and which epoch counts. It starts at the family's closed-form
+    solution, because from a random start on little data projected gradient descent does not find a planted permutation;
+    ``start="random"`` is the paper's. The best of the start and all epochs counts, judged on *training* data by maps
+    rounded and batch norm measured anew, because rounding can lose what the relaxed map gained;
+    ``Recipe(keep="last")`` is the paper's.
 
     Args:
         a: Network A, whose early layers are used.
@@ -123,7 +126,7 @@ def stitch(
             run.start_from(moments[run.place])
     if given.get("alpha") == "cv":
         _choose_alphas(runs, plan, moments, loader, tail_norm, given, progress)
-    _train(runs, plan, loader, state, progress)
+    _train(runs, plan, loader, recalibration, state, progress)
     networks = [run.network for run in runs]
     if recalibration:
         recalibrate(networks, loader, progress=progress)
@@ -254,7 +257,14 @@ def _choose_alphas(
                     part.alpha = chosen[key]
 
 
-def _train(runs: Sequence[_Run], plan: _Plan, loader: Iterable[Any], state: str | Path | None, progress: bool) -> None:
+def _train(
+    runs: Sequence[_Run],
+    plan: _Plan,
+    loader: Iterable[Any],
+    recalibration: bool,
+    state: str | Path | None,
+    progress: bool,
+) -> None:
     """Train what is to be trained; layers of one cut and seed run behind one trunk."""
     groups: dict[tuple[int, int], list[_Run]] = {}
     for run in runs:
@@ -264,7 +274,9 @@ def _train(runs: Sequence[_Run], plan: _Plan, loader: Iterable[Any], state: str 
     for i, ((_, seed), group) in enumerate(groups.items()):
         path = None if state is None else Path(state).with_name(f"{i}-{Path(state).name}")
         networks = [run.network for run in group]
-        trained = train_layers(networks, loader, plan.recipe, seed=seed, state=path, progress=progress)
+        trained = train_layers(
+            networks, loader, plan.recipe, seed=seed, recalibration=recalibration, state=path, progress=progress
+        )
         for run, one in zip(group, trained):
             run.trained = one
 
@@ -287,6 +299,7 @@ def _result(
     if stopped is not None:
         notes = (*notes, f"the loss was no longer finite at step {stopped}; the map is the last good one")
     pairing, agreement = _pairing(matrix, layer, fitted)
+    skips = [one.fixed() for one in cast("list[StitchingLayer]", list(net.skip_layers))]
     return Stitching(
         layer_a=run.cut.at[0], layer_b=run.cut.at[1], family=layer.family or repr(run.asked),
         method=run.method, seed=run.seed,
@@ -295,21 +308,24 @@ def _result(
         c_out=layer.c_out, parameters=layer.parameters_count, dim=layer.dim, log_components=layer.log_components,
         drift=drift(seen, matrix, offset), doubly_stochastic_error=layer.doubly_stochastic_error(),
         agreement=agreement, sparsity=sparsity(matrix), alpha=getattr(layer, "alpha", None),
-        history=history, stopped_at=stopped, pairing=pairing, names=names,
+        history=history, stopped_at=stopped, kept=None if run.trained is None else run.trained.kept,
+        start_loss=None if run.trained is None else run.trained.start_loss, pairing=pairing, names=names,
         settings={**settings, "relation": run.cut.trunk.relation.kind}, notes=(*notes, *run.cut.notes), matrix=matrix,
-        bias=offset, statistics=net.tail.statistics(), model=net,
+        bias=offset, skip_maps=tuple((one.matrix(), one.bias) for one in skips), statistics=net.tail.statistics(),
+        model=net,
     )  # fmt: skip
 
 
 def _pairing(
     matrix: Tensor, layer: StitchingLayer, moments: Moments
 ) -> tuple[dict[str, list[Any]] | None, float | None]:
-    """Who is matched with whom, in closed form too, and the share of live rows on which both agree."""
+    """Who is matched with whom, in G_ReLU's closed form too (where it starts), and on how many live rows both agree."""
     pairing = pairing_of(matrix)
     if pairing is None or not layer.log_components:
         return pairing, None
     group = PositiveMonomial(max(layer.c_in, layer.c_out))
-    closed = _index(group_procrustes(group, moments, "cosine")).cpu()
+    seen = moments if layer.bias is None else moments.centred()
+    closed = _index(group_procrustes(group, seen)).cpu()
     live = moments.live_y.cpu()
     pairing |= {"closed_form": closed.tolist(), "live": live.tolist()}
     same = (torch.tensor(pairing["index"]) == closed)[live]

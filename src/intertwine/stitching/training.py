@@ -2,7 +2,12 @@
 
 Differs from the paper's reference code, which trains the tail's batch norms along, has weight decay that the paper does
 not mention, and keeps the epoch with the best *test* accuracy: here nothing but the layers learns (``tail_norm`` of the
-stitched network says what batch norms do meanwhile), and the last epoch counts.
+stitched network says what batch norms do meanwhile), and the epoch that counts is chosen by *training* loss.
+
+Differs from the paper, which takes the last epoch (``Recipe(keep="last")``): what training lowers is the loss of a
+relaxed map, what is evaluated is its nearest permutation behind batch norms measured anew, and the second can get worse
+while the first gets better. So the start and every epoch's map are judged as they would be evaluated, on training data,
+and the best one is kept, in every family alike.
 """
 
 from __future__ import annotations
@@ -10,9 +15,10 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from math import isfinite
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -23,6 +29,7 @@ from .._progress import track
 from ..errors import CheckpointError
 from ..taps.batches import device_of, length, size
 from ._batches import check_loader, first_batch, labels_of
+from .judgement import evaluated_losses, some_batches
 from .layer import StitchingLayer
 from .layers.relaxed import RelaxedPermutation
 from .network import Stitched, Trunk
@@ -41,6 +48,9 @@ class Recipe:
         momentum: 0.9 in v1, none in v2.
         head_start: Epochs in which permutations learn while scales are held.
         batch_size: Of the loaders that the command line makes; a loader given to ``train_layers`` has its own.
+        keep: ``"best"`` keeps, of the start and all epochs, the map with the least training loss as it is evaluated;
+            ``"last"`` the last epoch's, as in the paper.
+        judged: Training examples that ``"best"`` is judged on: the first batches that hold so many.
 
     Raises:
         ValueError: If a number is out of range.
@@ -51,6 +61,8 @@ class Recipe:
     momentum: float = 0.9
     head_start: int = 10
     batch_size: int = 32
+    keep: Literal["best", "last"] = "best"
+    judged: int = 2048
 
     def __post_init__(self) -> None:
         for name in ("epochs", "head_start"):
@@ -60,8 +72,11 @@ class Recipe:
             raise ValueError(f"learning_rate must be positive. Got {self.learning_rate}.")
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum must be from 0 to below 1. Got {self.momentum}.")
-        if self.batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1. Got {self.batch_size}.")
+        for name in ("batch_size", "judged"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1. Got {getattr(self, name)}.")
+        if self.keep not in ("best", "last"):
+            raise ValueError(f'keep must be "best" or "last". Got {self.keep!r}.')
 
 
 RECIPES: Mapping[str, Recipe] = {"v1": Recipe(), "v2": Recipe(momentum=0.0)}
@@ -80,6 +95,8 @@ class Epoch:
         moved: Share of output channels that are matched with another input channel than an epoch before; ``None``
             without a permutation.
         doubly_stochastic_error: Of the relaxed permutation at the end; ``None`` without one.
+        evaluated_loss: Training loss of the map at the end as it would be evaluated, rounded and behind batch norms
+            measured anew; ``None`` where nothing was judged (``keep="last"``).
     """
 
     epoch: int
@@ -89,6 +106,7 @@ class Epoch:
     change: float
     moved: float | None = None
     doubly_stochastic_error: float | None = None
+    evaluated_loss: float | None = None
 
 
 @dataclass(frozen=True)
@@ -99,19 +117,33 @@ class Trained:
         network: The stitched network, in evaluation mode; its layer was trained in place.
         history: One entry for each finished epoch.
         stopped_at: Step, from 1, at which the loss or its gradient was no longer finite; ``None`` if it always was. The
-            layer is then as it was when the loss was last finite.
+            layer is then as it was when the loss was last finite, or the best that was judged before.
         seconds: Time of the whole run, which all layers trained together share.
+        kept: The epoch whose map the layer holds, 0 for the start; ``None`` where the last state counts.
+        start_loss: Training loss of the start as it would be evaluated; ``None`` where nothing was judged.
     """
 
     network: Stitched
     history: tuple[Epoch, ...]
     stopped_at: int | None
     seconds: float
+    kept: int | None = None
+    start_loss: float | None = None
 
     @property
     def layer(self) -> StitchingLayer:
         """The stitching layer."""
         return self.network.layer
+
+
+@dataclass
+class _Best:
+    """The best state so far."""
+
+    epoch: int
+    value: float
+    layers: list[dict[str, Tensor]]
+    tail: dict[str, Tensor]
 
 
 @dataclass
@@ -128,6 +160,8 @@ class _Run:
     examples: int = 0
     matrix: Tensor | None = None
     pairs: Tensor | None = None
+    best: _Best | None = None
+    start_loss: float | None = None
 
     @property
     def layers(self) -> list[StitchingLayer]:
@@ -137,12 +171,13 @@ class _Run:
     def live(self) -> bool:
         return self.optimizer is not None and self.stopped_at is None
 
-    def begin_epoch(self, head_start: bool) -> None:
+    def begin_epoch(self, head_start: bool, progress: float) -> None:
         self.loss_sum, self.right, self.examples = 0.0, 0, 0
         self.matrix, self.pairs = self.network.layer.matrix().detach().clone(), _pairs(self.network.layer)
         self.network.train()
         for layer in self.layers:
             layer.head_start(head_start)
+            layer.begin_epoch(progress)
 
     def update(self, crossing: Sequence[Tensor], labels: Tensor, rate: float) -> bool:
         """One step; False where the loss or its gradient is not finite, and the layer is as when it last was."""
@@ -164,6 +199,24 @@ class _Run:
         self.loss_sum = self.loss_sum + value.detach() * len(labels)
         self.right = self.right + (outputs.detach().argmax(1) == labels).sum()
         return True
+
+    def judge(self, epoch: int, loss: float) -> None:
+        """Note the loss as evaluated, and keep the state if it is the best. Lasso counts its penalty along."""
+        if epoch:
+            self.history[-1] = replace(self.history[-1], evaluated_loss=loss)
+        else:
+            self.start_loss = loss
+        value = loss + sum(layer.penalty() for layer in self.layers)
+        if isfinite(value) and (self.best is None or value < self.best.value):
+            layers = [{k: v.detach().clone() for k, v in layer.state_dict().items()} for layer in self.layers]
+            self.best = _Best(epoch, value, layers, self.network.tail.statistics())
+
+    def take_best(self) -> None:
+        """Go back to the best state, where there is one."""
+        if self.best is not None:
+            for layer, tensors in zip(self.layers, self.best.layers):
+                layer.load_state_dict(tensors)
+            self.network.tail.load_statistics(self.best.tail)
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -194,6 +247,7 @@ def train_layers(
     recipe: Recipe | str = "v1",
     *,
     seed: int = 0,
+    recalibration: bool = True,
     state: str | Path | None = None,
     progress: bool = False,
 ) -> list[Trained]:
@@ -203,12 +257,16 @@ def train_layers(
     depend on which others are trained along: random numbers are drawn anew for each step of each. Layers without
     parameters pass through. A layer whose loss or gradient stops being finite stops alone.
 
+    A layer ends as the best of its start and its epochs, judged on training data as it is evaluated, so that its
+    training loss is never above that of its start; ``Recipe(keep="last")`` takes the last epoch.
+
     Args:
         networks: From ``Cut.stitch`` of one cut; their layers are trained in place.
         loader: Batches ``(inputs, labels, ...)``, readable several times. One that shuffles by torch's global random
             numbers has the same order for the same seed.
         recipe: ``"v1"``, ``"v2"`` or a :class:`Recipe`.
         seed: Of the order of examples, and of noise in layers.
+        recalibration: Whether maps are judged behind batch norms measured anew; say ``False`` if they will not be.
         state: File that keeps the run after every epoch; the same call after a kill goes on from there, and ends where
             an undisturbed run ends.
         progress: Whether to show how far it is.
@@ -231,8 +289,12 @@ def train_layers(
     with torch.random.fork_rng(devices=_accelerators(device)):
         torch.manual_seed(_mixed(seed, "order", 0))
         settings = {"recipe": asdict(chosen), "seed": seed, "layers": [_describe(run) for run in runs]}
+        settings["recalibration"] = recalibration
         settings["networks and data"] = _identity(networks, loader, path is not None)
         done, step = _resume(path, settings, runs)
+        judge = _Judge.of(runs, loader, chosen, recalibration)
+        if not done:
+            judge(runs, 0)
         per_epoch = length(loader)
         total = None if per_epoch is None else per_epoch * (chosen.epochs - done)
         passes = _passes(loader, range(done, chosen.epochs), seed)
@@ -242,22 +304,46 @@ def train_layers(
                 break
             if place.first:
                 for run in live:
-                    run.begin_epoch(place.epoch < chosen.head_start)
+                    run.begin_epoch(place.epoch < chosen.head_start, place.epoch / max(chosen.epochs - 1, 1))
             step += 1
             _update(live, trunk, batch, step, chosen.learning_rate, seed, device)
             if place.last:
                 for run in runs:
                     if run.live:
                         run.end_epoch(place.epoch + 1)
+                judge(runs, place.epoch + 1)
                 _save(path, settings, runs, place.epoch + 1, step)
     for run in runs:
         run.network.eval()
+        run.take_best()
         for layer in run.layers:
             layer.head_start(False)
     if any(run.stopped_at for run in runs) and not any(run.live for run in runs):
         raise RuntimeError(_diverged(runs, chosen))
     seconds = time.monotonic() - began
-    return [Trained(run.network, tuple(run.history), run.stopped_at, seconds) for run in runs]
+    return [
+        Trained(run.network, tuple(run.history), run.stopped_at, seconds, run.best and run.best.epoch, run.start_loss)
+        for run in runs
+    ]
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """Judges maps as they would be evaluated, on the same training batches every time."""
+
+    batches: list[Any]
+    recalibration: bool
+
+    @classmethod
+    def of(cls, runs: Sequence[_Run], loader: Iterable[Any], recipe: Recipe, recalibration: bool) -> _Judge:
+        wanted = recipe.keep == "best" and recipe.epochs > 0 and any(run.live for run in runs)
+        return cls(some_batches(loader, recipe.judged) if wanted else [], recalibration)
+
+    def __call__(self, runs: Sequence[_Run], epoch: int) -> None:
+        live = [run for run in runs if run.live and self.batches]
+        networks = [run.network for run in live]
+        for run, loss in zip(live, evaluated_losses(networks, self.batches, recalibration=self.recalibration)):
+            run.judge(epoch, loss)
 
 
 @dataclass(frozen=True)
@@ -393,6 +479,8 @@ def _save(path: Path | None, settings: dict[str, Any], runs: list[_Run], epochs:
                 "tail": run.network.tail.statistics(),
                 "history": [asdict(epoch) for epoch in run.history],
                 "stopped_at": run.stopped_at,
+                "best": None if run.best is None else vars(run.best),
+                "start_loss": run.start_loss,
             }
             for run in runs
         ],
@@ -430,5 +518,6 @@ def _resume(path: Path | None, settings: dict[str, Any], runs: list[_Run]) -> tu
             run.optimizer.load_state_dict(old["optimizer"])
         run.network.tail.load_statistics(old["tail"])
         run.history = [Epoch(**epoch) for epoch in old["history"]]
-        run.stopped_at = old["stopped_at"]
+        run.stopped_at, run.start_loss = old["stopped_at"], old["start_loss"]
+        run.best = None if old["best"] is None else _Best(**old["best"])
     return kept["epochs"], kept["step"]

@@ -1,0 +1,76 @@
+"""What a stitched network loses on training data as it would be evaluated: the map rounded, batch norm found anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from ..taps.batches import size
+from ._batches import labels_of
+from .network import Stitched
+from .replay import flat_inputs
+
+__all__ = ["evaluated_losses", "some_batches"]
+
+
+def some_batches(loader: Iterable[Any], examples: int) -> list[Any]:
+    """The first batches of a loader, until they hold so many examples.
+
+    Args:
+        loader: Batches of at least one example.
+        examples: How many are enough.
+
+    Returns:
+        Whole batches; all of the loader's where it holds fewer.
+    """
+    found, count = [], 0
+    for batch in loader:
+        found.append(batch)
+        count += size(batch)
+        if count >= examples:
+            break
+    return found
+
+
+@torch.no_grad()
+def evaluated_losses(
+    networks: Sequence[Stitched], batches: Sequence[Any], *, recalibration: bool = True
+) -> list[float]:
+    """Mean cross-entropy of stitched networks that share a trunk, as :func:`penalty.evaluate` would run them.
+
+    Relaxed maps are rounded, and batch norm of the tail is measured anew on the same batches. Networks are not changed.
+    What a relaxed map reaches in training says little of this: a doubly stochastic matrix far from every permutation
+    may fit the task well, and its nearest permutation badly.
+
+    Args:
+        networks: From one cut.
+        batches: Training data, ``(inputs, labels, ...)``.
+        recalibration: Whether batch norm is measured anew.
+
+    Returns:
+        One mean for each network; NaN or infinity where a network gives them.
+    """
+    if not networks:
+        return []
+    trunk, device = networks[0].trunk, next((t.device for t in networks[0].tail.buffers()), None)
+    maps, tails = [net.evaluated() for net in networks], [net.tail.fork().eval() for net in networks]
+    if recalibration:
+        anew = [(mapped, tail) for mapped, tail in zip(maps, tails) if tail.norms]
+        for _, tail in anew:
+            tail.train().reset_norms()
+            tail.momentum = None
+        for batch in batches if anew else ():
+            crossing = trunk(*flat_inputs(batch, device))
+            for mapped, tail in anew:
+                tail(*mapped(crossing))
+    sums, count = [0.0] * len(networks), 0
+    for batch in batches:
+        crossing = trunk(*flat_inputs(batch, device))
+        labels = labels_of(batch).to(crossing[0].device)
+        count += len(labels)
+        for i, (mapped, tail) in enumerate(zip(maps, tails)):
+            sums[i] += float(F.cross_entropy(tail.eval()(*mapped(crossing))[0], labels, reduction="sum"))
+    return [total / max(count, 1) for total in sums]
