@@ -61,6 +61,35 @@ def test_every_version_can_be_converted(run, checkpoint, tmp_path):
     assert all(torch.equal(learnt[f"gating.network.{name}"], t) for name, t in own.items())
 
 
+def test_gated_checkpoints_name_themselves_and_open_in_other_commands(run, checkpoint, tmp_path):
+    assert run("gates", checkpoint, "--gated", ",".join(_VERSIONS), "--epochs", 0, *SMALL).code == 0
+    for name in _VERSIONS:
+        path = tmp_path / "gates" / f"{name}.safetensors"
+        opened = training.load_checkpoint(path)
+        assert opened.frozen == (name in ("dgn-fr", "dgn-fl")) and opened.gate == ("hard" if opened.frozen else "soft")
+        assert opened.input == ("ones" if name.endswith("-ones") else "x")
+        assert set(load_file(path)) == set(opened.state_dict())
+    ran = run("compare", tmp_path / "gates" / "dgn-fl.safetensors", checkpoint, "--examples", 100, "--json")
+    assert ran.code == 0, ran.err
+    x = torch.randn(4, 1, 8, 8)
+    fixed = training.load_checkpoint(tmp_path / "gates" / "dgn-fl.safetensors")
+    own = training.load_checkpoint(checkpoint)
+    assert torch.equal(fixed.gates(x)[0].bool(), iw.gates.gate_patterns(own, x)["relu1"])
+
+
+def test_gated_versions_of_a_users_network_say_that_they_need_it(run, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\n"
+        "def make():\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))\n"
+    )
+    weights = tmp_path / "w.safetensors"
+    save_file(nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10)).state_dict(), weights)
+    words = ["--model", "mine.py:make", "--data", "digits", "--gated", "dlgn", "--epochs", 0]
+    assert run("gates", weights, *words, *SMALL).code == 0
+    assert training.read_card(tmp_path / "gates" / "dlgn.safetensors").architecture == "gated dlgn"
+
+
 def test_kernels_are_those_of_the_library(run, checkpoint, tmp_path):
     assert run("gates", checkpoint, "--gated", "none", *SMALL).code == 0
     found = GateStudy.load(tmp_path / "gates" / "results.json")

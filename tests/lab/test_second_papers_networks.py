@@ -109,8 +109,26 @@ def test_gated_networks_train_by_name_and_load_from_their_card(kind, tmp_path):
     assert torch.equal(loaded.eval()(x), run.model(x))
 
 
+@pytest.mark.parametrize(
+    ("base", "shape"), [("mlp:widths=6-5", (1, 8, 8)), ("myrtle_cnn:width=4,bn=false", (3, 32, 32))]
+)
+def test_any_built_in_network_has_gated_counterparts(base, shape):
+    spec = networks.gated_spec("dgn", base, regime="fixed_random")
+    fitted = networks.fit_to(spec, shape, 7)
+    network = networks.build(fitted)
+    assert network(torch.randn(2, *shape)).shape == (2, 7)
+    assert network.frozen and network.gate == "hard" and networks.input_shape(fitted) == shape
+    assert network.value.state_dict().keys() == networks.build(networks.fit_to(base, shape, 7)).state_dict().keys()
+
+
 def test_wrong_bases_and_permutations_are_named():
-    with pytest.raises(ValueError, match=r"base must be one of c4gap, .*vgg16.* Got 'vgg19'"):
+    with pytest.raises(ValueError, match="base must be one of .* Got 'dgn'"):
+        networks.build("dlgn:base=dgn")
+    with pytest.raises(ValueError, match="argument of mlp must be one of"):
+        networks.build("dlgn:base=mlp/depth=3")
+    with pytest.raises(ValueError, match="regime must be standalone for a dlgn"):
+        networks.build("dlgn:regime=fixed_random")
+    with pytest.raises(ValueError, match=r"base must be one of mlp, .*vgg16.* Got 'vgg19'"):
         networks.build("dgn:base=vgg19")
     with pytest.raises(ValueError, match="permutation must hold each layer's number once"):
         networks.build("dgn:permutation=0-0-1-2")

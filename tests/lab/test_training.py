@@ -18,7 +18,9 @@ from intertwine.errors import CheckpointError
 from intertwine.lab import data, networks, training
 from intertwine.lab.data import DataSplits, Split, make_splits
 from intertwine.lab.training import RECIPES, Card, Recipe, accuracy, augment, load_checkpoint, save_checkpoint, train
+from intertwine.lab.training.checkpoint import card_path
 from intertwine.lab.training.mix import mix
+from intertwine.lab.training.recipe import with_defaults
 from intertwine.lab.training.state import state_path
 
 QUICK = RECIPES["digits"].but(epochs=2)
@@ -435,6 +437,23 @@ def test_state_of_other_settings_is_refused(digits, tmp_path):
     with pytest.raises(CheckpointError, match="training state must be a file that train"):
         train(_Fails(5), digits, QUICK, out=out, progress=False)
     train(_Fails(99), digits, QUICK, out=out, resume=False, progress=False)
+
+
+def test_cards_and_states_from_before_a_setting_existed_are_still_of_the_same_run(digits, tmp_path):
+    out = tmp_path / "a.safetensors"
+    train("mlp", digits, QUICK, out=out, progress=False)
+    card = json.loads(card_path(out).read_text())
+    for name in ("iterations", "boundaries", "factors"):
+        del card["recipe"][name]
+    card_path(out).write_text(json.dumps(card))
+    assert train("mlp", digits, QUICK, out=out, progress=False).history == []  # found, not trained
+    card["recipe"]["warmup"] += 1  # one that differs is another run
+    card_path(out).write_text(json.dumps(card))
+    with pytest.raises(ValueError, match="out must be a new path"):
+        train("mlp", digits, QUICK, out=out, progress=False)
+    settings = {"architecture": "mlp", "recipe": {"epochs": 3}}
+    assert with_defaults(settings) == {"architecture": "mlp", "recipe": Recipe(epochs=3).to_dict()}
+    assert with_defaults({"recipe": {}}) == {"recipe": {}}
 
 
 def test_a_finished_run_is_returned_and_not_repeated_or_replaced(digits, tmp_path):

@@ -9,6 +9,7 @@ from torch import nn
 
 import intertwine as iw
 from intertwine import taps
+from intertwine.taps._hooks import watching
 from intertwine.taps.batches import length, regroup, size
 
 
@@ -333,3 +334,11 @@ def test_loaders_of_streams_have_no_length():
     assert result.examples == 20
     assert length(loader) is None
     assert length([1, 2]) == 2
+
+
+def test_what_a_model_does_to_its_own_operations_is_not_done_to_those_of_whoever_watches():
+    model = iw.gates.dlgn(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))  # it refuses tanh, takes ReLUs
+    seen = []
+    with watching({"value.0": model.value[0]}, lambda _n, _k, _m, out: seen.append(out.relu().tanh())):
+        out = model(torch.ones(2, 3))
+    assert out.shape == (2, 2) and len(seen) == 1 and bool((seen[0] >= 0).all())

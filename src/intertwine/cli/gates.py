@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -36,6 +36,7 @@ _VERSIONS = {
     "dlgn-sf": ("DLGN-SF(x, x)", "of one linear map each", "x"),
     "dlgn-sf-ones": ("DLGN-SF(x, 1)", "of one linear map each", "1"),
 }
+_REGIMES: dict[str, Literal["fixed_random", "fixed_learnt"]] = {"dgn-fr": "fixed_random", "dgn-fl": "fixed_learnt"}
 _GATED_HELP = f"Gated versions to build and train, joined by commas: {', '.join(_VERSIONS)}; or none."
 
 
@@ -128,7 +129,10 @@ def _run(
     count, said = _affordable(networks[0].model, x, kernel_examples)
     built = {name: _built(name, networks[0].model, x[:1], seed) for name in versions}
     accuracies = [_own_row(networks[0], splits, where)]
-    accuracies += [_trained(name, net, splits, recipe, epochs, seed, where, out) for name, net in built.items()]
+    accuracies += [
+        _trained(name, net, _spec(name, net, networks[0], splits), splits, recipe, epochs, seed, where, out)
+        for name, net in built.items()
+    ]
     study = library.examine(
         networks[0].model.to(where), x.to(where), labels.to(where), splits.classes, kernel_examples=count,
         example=example, top=top, name=networks[0].name, progress=True,
@@ -221,22 +225,47 @@ def _stacked(loader: Any) -> tuple[Tensor, Tensor]:
 def _built(name: str, model: nn.Module, x: Tensor, seed: int) -> GatedNetwork:
     """The gated version of that name."""
     from .. import gates as library
+    from ..lab.networks import has_batch_norm
 
     input = "ones" if name.endswith("-ones") else "x"
     if name.startswith("dlgn-sf"):
-        return library.dlgn_sf(model, x, input=input, seed=seed)
+        return library.dlgn_sf(model, x, input=input, batch_norm=has_batch_norm(model), seed=seed)
     if name.startswith("dlgn"):
         return library.dlgn(model, input=input, seed=seed)
-    if name in ("dgn-fr", "dgn-fl"):
-        return library.dgn(model, regime="fixed_random" if name == "dgn-fr" else "fixed_learnt", seed=seed)
+    if name in _REGIMES:
+        return library.dgn(model, regime=_REGIMES[name], seed=seed)
     return library.dgn(model, input=input, seed=seed)
 
 
+def _spec(name: str, network: GatedNetwork, base: Opened, splits: DataSplits) -> str:
+    """What the card of a gated version calls it: text that builds it again, where its base is built in.
+
+    Only what is checked to have the same tensors is named so, since a checkpoint must open under its name.
+    """
+    import torch
+
+    from ..lab import networks
+    from ._models import is_builtin
+
+    spec = str(base.facts["model"])
+    if not is_builtin(spec):
+        return f"gated {name}"
+    arguments = {"input": "ones"} if name.endswith("-ones") else {}
+    if name in _REGIMES:
+        arguments["regime"] = _REGIMES[name]
+    kind = name.removesuffix("-ones").removesuffix("-fr").removesuffix("-fl").replace("-", "_")
+    text = networks.fit_to(networks.gated_spec(kind, spec, **arguments), splits.shape, len(splits.classes))
+    with torch.device("meta"):
+        built = networks.build(text)
+    shapes = [{k: v.shape for k, v in m.state_dict().items()} for m in (built, network)]
+    return text if shapes[0] == shapes[1] else f"gated {name}"
+
+
 def _trained(
-    name: str, network: GatedNetwork, splits: DataSplits, recipe: Recipe, epochs: int, seed: int, where: Any, out: Path
-) -> dict[str, Any]:
+    name: str, network: GatedNetwork, spec: str, splits: DataSplits, recipe: Recipe, epochs: int, seed: int, where: Any,
+    out: Path,
+) -> dict[str, Any]:  # fmt: skip
     """Train a gated version in place, or only write it; return its row of the table."""
-    from .._io import write_tensors
     from ..lab import training
     from ._show import tell
 
@@ -245,11 +274,13 @@ def _trained(
     row: dict[str, Any] = {"network": title, "gates": source, "value network is given": given}
     row["parameters"] = sum(p.numel() for p in network.parameters())
     if not epochs:
-        write_tensors(path, network.state_dict())
+        facts = {"mean": splits.mean, "std": splits.std, "classes": splits.classes, "shape": splits.shape}
+        card = training.Card(architecture=spec, data=splits.name, seed=seed, **facts)  # type: ignore[arg-type]
+        training.save_checkpoint(path, network, card)
         return {**row, "test accuracy": None, "epochs": 0}
     tell(f"Training {title}: gates {source}, the value network is given {given}.")
     # never resumed: an older run in this folder may have been of another network
-    run = training.train(network, splits, recipe, seed=seed, name=f"gated {name}", out=path, resume=False, device=where)
+    run = training.train(network, splits, recipe, seed=seed, name=spec, out=path, resume=False, device=where)
     network.load_state_dict(run.model.state_dict())
     return {**row, "test accuracy": run.card.metrics["test_accuracy"], "epochs": epochs}
 

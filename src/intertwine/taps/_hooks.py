@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import torch
 from torch import nn
 
 __all__ = ["evaluating", "modules", "unwrap", "watching"]
@@ -45,7 +46,8 @@ def watching(watched: Mapping[str, nn.Module], see: Callable[[str, int, nn.Modul
         def hook(module: nn.Module, _: Any, output: Any) -> None:
             k = calls[name]
             calls[name] += 1
-            see(name, k, module, output)
+            with torch._C.DisableTorchFunction():  # what a model does to its own operations is not for who watches
+                see(name, k, module, output)
 
         return hook
 

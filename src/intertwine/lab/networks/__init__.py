@@ -3,7 +3,7 @@
 from .cct import cct_6_3x1
 from .convnext import small_convnext
 from .gap import Ensemble, c1gap, c1gap_ensemble, c4gap, cnn_gap
-from .gated import gated
+from .gated import gated, gated_spec, has_batch_norm
 from .myrtle import myrtle_cnn
 from .paper_taps import paper_taps
 from .registry import Network, build, describe, fit_to, input_shape, names, parse
@@ -38,6 +38,8 @@ __all__ = [
     "Ensemble",
     # their gated counterparts
     "gated",
+    "gated_spec",
+    "has_batch_norm",
     # the first paper's layer numbers
     "paper_taps",
 ]

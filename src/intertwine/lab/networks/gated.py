@@ -1,36 +1,18 @@
-"""Gated counterparts of the second paper's networks by name, so that they are trained and loaded like any other."""
+"""Gated counterparts of built-in networks by name, so that they are trained and loaded like any other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from .gap import c1gap, c4gap, cnn_gap
-from .resnet import cifar_resnet
-from .small import digits_cnn
-from .vgg import vgg16
-
-__all__ = ["Base", "gated"]
-
-Base = Literal["c4gap", "c1gap", "cnn_gap", "vgg16", "resnet20", "resnet110", "digits_cnn"]
-
-_BASES: dict[str, tuple[Callable[..., nn.Module], dict[str, Any]]] = {
-    "c4gap": (c4gap, {}),
-    "c1gap": (c1gap, {}),
-    "cnn_gap": (cnn_gap, {}),
-    "vgg16": (vgg16, {}),
-    "resnet20": (cifar_resnet, {"depth": 20}),
-    "resnet110": (cifar_resnet, {"depth": 110}),
-    "digits_cnn": (digits_cnn, {}),
-}
+__all__ = ["gated", "gated_spec", "has_batch_norm"]
 
 
 def gated(
     kind: Literal["dgn", "dlgn", "dlgn_sf"] = "dgn",
-    base: Base = "c4gap",
+    base: str = "c4gap",
     classes: int = 10,
     channels: int = 3,
     width: int | None = None,
@@ -38,6 +20,7 @@ def gated(
     input: Literal["x", "ones"] = "x",
     beta: float = 10.0,
     permutation: tuple[int, ...] | None = None,
+    regime: Literal["standalone", "fixed_random", "fixed_learnt"] = "standalone",
 ) -> nn.Module:
     """The DGN, DLGN or DLGN-SF of a built-in network, freshly initialised, both halves trained together (P2 section 3).
 
@@ -47,7 +30,7 @@ def gated(
 
     Args:
         kind: Which counterpart.
-        base: The network whose ReLUs become gates.
+        base: The network whose ReLUs become gates, with arguments of its own after slashes: ``mlp/widths=64-32``.
         classes: Outputs.
         channels: Input channels.
         width: The base's own ``width``; its default if ``None``.
@@ -55,28 +38,66 @@ def gated(
         input: What the value network is given: the image, or ones, as in ``DLGN(x, 1)``.
         beta: Steepness of the soft gates.
         permutation: The k-th layer of the value network uses the gates of layer ``permutation[k]``.
+        regime: Of a DGN: whether its gating network is trained with the value network, or frozen, with hard gates.
 
     Returns:
         An ``iw.gates.GatedNetwork``, with ``gating`` and ``value``.
+
+    Raises:
+        ValueError: If the base is not built in, or a DLGN shall be frozen.
 
     Examples:
         >>> gated("dlgn", "c4gap", width=4, permutation=(3, 1, 0, 2)).permutation
         (3, 1, 0, 2)
     """
     from ... import gates
+    from .registry import build, fit_to
 
-    factory, fixed = _BASES[base]
-    arguments = {**fixed, "classes": classes, "channels": channels} | ({} if width is None else {"width": width})
-    model = factory(**arguments)
+    if kind != "dgn" and regime != "standalone":
+        raise ValueError(f"regime must be standalone for a {kind}, both of whose halves are trained. Got {regime!r}.")
+    spec = fit_to(_base_spec(base, width), (channels, size, size), classes)
+    model = build(spec)
     options: dict[str, Any] = {
         "input": input,
         "beta": beta,
         "permutation": permutation,
-        "initialise": lambda copy: copy.load_state_dict(factory(**arguments).state_dict()),  # as the base does it
+        "initialise": lambda copy: copy.load_state_dict(build(spec).state_dict()),  # as the base does it
         "seed": int(torch.randint(2**31, (), device="cpu")),
     }
-    if kind == "dlgn_sf":
-        has_norm = any(isinstance(m, nn.BatchNorm2d) for m in model.modules())
-        example = torch.zeros(1, channels, size, size)
-        return gates.dlgn_sf(model, example, batch_norm=has_norm, **options)
-    return (gates.dgn if kind == "dgn" else gates.dlgn)(model, **options)
+    if kind == "dgn":
+        return gates.dgn(model, regime=regime, **options)
+    if kind == "dlgn":
+        return gates.dlgn(model, **options)
+    return gates.dlgn_sf(model, torch.zeros(1, channels, size, size), batch_norm=has_batch_norm(model), **options)
+
+
+def gated_spec(kind: str, base: str, **arguments: str) -> str:
+    """Text for ``build`` of the gated counterpart of ``base``, itself such a text.
+
+    Examples:
+        >>> gated_spec("dlgn", "mlp:widths=64-32,channels=1", input="ones")
+        'dlgn:base=mlp/widths=64-32/channels=1,input=ones'
+    """
+    own = base.replace(" ", "").replace(":", "/", 1).replace(",", "/")
+    return f"{kind}:" + ",".join([f"base={own}", *(f"{name}={value}" for name, value in arguments.items())])
+
+
+def has_batch_norm(model: nn.Module) -> bool:
+    """Whether a network normalises, so that shallow features shall, too."""
+    return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
+
+
+def _base_spec(base: str, width: int | None) -> str:
+    """Text for ``build`` of the base.
+
+    Raises:
+        ValueError: If there is no such network, or it is gated itself.
+    """
+    from .registry import names
+
+    name, _, own = base.partition("/")
+    known = [known for known in names() if known not in ("dgn", "dlgn", "dlgn_sf")]
+    if name not in known:
+        raise ValueError(f"base must be one of {', '.join(known)}. Got {name!r}.")
+    arguments = [*filter(None, own.split("/")), *([] if width is None else [f"width={width}"])]
+    return ":".join(filter(None, [name, ",".join(arguments)]))

@@ -23,7 +23,7 @@ from .checkpoint import Card, save_checkpoint
 from .choice import agrees, candidates, choose_engine, draws_random_numbers
 from .engines import ENGINES, Engine, InTurn, Threads
 from .loop import mixed_seed
-from .recipe import Recipe
+from .recipe import Recipe, with_defaults
 from .train import check_recipe, find_recipe, finished, prepare, settings_of, train
 
 __all__ = ["ManyTraining", "member_path", "train_many"]
@@ -376,7 +376,7 @@ def _read(path: Path) -> _State:
 
 
 def _check_same(path: Path, saved: dict[str, Any], settings: dict[str, Any]) -> None:
-    if saved != settings:
+    if with_defaults(saved) != settings:
         raise CheckpointError(
             f"training state must be of the same settings. Got {str(path)!r} of another network, data set or recipe. "
             "Remove it to train its seeds anew, or choose another folder."

@@ -5,12 +5,13 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from torch import nn, optim
 
-__all__ = ["RECIPES", "Recipe", "recipe_for"]
+__all__ = ["RECIPES", "Recipe", "recipe_for", "with_defaults"]
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,15 @@ class Recipe:
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data, from which ``Recipe(**data)`` rebuilds it."""
         return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+
+
+def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's settings as they were written, its recipe completed by settings that recipes have got since.
+
+    A new setting's default is what runs did before there was one, so that such a run is still the same run.
+    """
+    recipe = settings.get("recipe")
+    return {**settings, "recipe": {**Recipe().to_dict(), **recipe}} if recipe else dict(settings)
 
 
 _LOWEST = {"epochs": 1, "batch_size": 2, "drops": 0, "translate": 0, "warmup": 0, "iterations": 0}

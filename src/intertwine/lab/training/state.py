@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..._io import write_atomically
 from ...errors import CheckpointError
+from .recipe import with_defaults
 
 __all__ = ["TrainingState", "discard_state", "read_state", "state_path", "write_state"]
 
@@ -87,6 +88,7 @@ def read_state(path: str | Path, settings: dict[str, Any]) -> TrainingState | No
             f"training state must be a file that train() wrote. Got {str(path)!r}, which does not read ({reason}). "
             "Remove it to start over."
         ) from None
+    state.settings = with_defaults(state.settings)
     if state.settings != settings:
         changed = [
             f"{key}: {state.settings.get(key)!r}, now {settings.get(key)!r}"

@@ -16,7 +16,7 @@ from ..networks import build, fit_to
 from .accuracy import accuracy, choose_device
 from .checkpoint import Card, card_path, load_weights, read_card, save_checkpoint
 from .loop import Run, mixed_seed
-from .recipe import RECIPES, Recipe, recipe_for
+from .recipe import RECIPES, Recipe, recipe_for, with_defaults
 from .state import TrainingState, discard_state, state_path
 
 __all__ = ["Training", "train"]
@@ -185,7 +185,8 @@ def finished(path: Path, model: nn.Module, settings: dict[str, Any]) -> Training
     if not path.is_file() or state_path(path).is_file():
         return None
     card = read_card(path)
-    if card is None or any(getattr(card, key) != value for key, value in settings.items()):
+    written = with_defaults({key: getattr(card, key) for key in settings}) if card else None
+    if card is None or written != settings:
         held = f"{card.architecture} of seed {card.seed}" if card else f"weights without {card_path(path).name}"
         raise ValueError(
             f"out must be a new path, or of a run with the same settings. Got {str(path)!r}, which holds {held}. "
