@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..symmetry.element import is_identity
 from ..symmetry.transformation import Transformation, identity, random, with_parts
 from .assignment import closest_rotation, monomial_step
 from .costs import Costs
@@ -132,7 +133,7 @@ def descend(
 
 def step_of(costs: Costs, space: Space, fast: bool = False) -> Transformation:
     """The best step of one space while all others stay."""
-    here, still = costs.of(space.name), identity(costs.problem.sym)
+    here, still = costs.of(space.name), costs.still
     if not here:
         return still
     if space.linear != "none":
@@ -147,12 +148,18 @@ def _improve(costs: Costs, space: Space, slack: float, still: float, fast: bool)
     steps = [step_of(costs, space, fast)]
     if any(space.name in s.parents for s in costs.problem.sym.spaces):
         steps.append(nested_step(costs, space, fast))
-    gains = [0.0 if step.is_identity(still) else costs.gain(step) for step in steps]
+    gains = [0.0 if _stays(costs, step, still) else costs.gain(step) for step in steps]
     best = max(range(len(steps)), key=lambda k: gains[k])
-    turns = space.linear != "none" and not steps[best].is_identity(still)  # what a small turn gains is below rounding
+    turns = space.linear != "none" and not _stays(
+        costs, steps[best], still
+    )  # what a small turn gains is below rounding
     if gains[best] > (-slack if turns else 1e-3 * slack):
         costs.move(steps[best], gains[best])
     return turns
+
+
+def _stays(costs: Costs, step: Transformation, still: float) -> bool:
+    return all(is_identity(step[name], still) for name in costs.moving(step))
 
 
 def _start(stated: Problem, number: int, seed: int) -> Transformation:
@@ -163,5 +170,5 @@ def _start(stated: Problem, number: int, seed: int) -> Transformation:
 
 def _size(stated: Problem) -> float:
     """``|a| |b|``, the largest objective there can be."""
-    norms = [sum(float(t.double().square().sum()) for t in x.values()) ** 0.5 for x in (stated.a, stated.b)]
+    norms = [sum(float(t.square().sum(dtype=torch.float64)) for t in x.values()) ** 0.5 for x in (stated.a, stated.b)]
     return norms[0] * norms[1]

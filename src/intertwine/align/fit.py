@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from ..symmetry.action import moved
-from ..symmetry.canonical import slices
+from ..symmetry.blocks import blocks
+from ..symmetry.element import parent_dims
 
 if TYPE_CHECKING:
-    from ..symmetry import Transformation
+    from ..symmetry import Symmetry, Transformation
     from .task import Task
 
 __all__ = ["fit"]
@@ -30,21 +31,38 @@ def fit(task: Task, g: Transformation) -> tuple[dict[str, Tensor], float, float]
         distances ``|a - b| / |a|`` before and after.
     """
     left, right = task.balanced
-    near = left.state
+    back = left.to @ ~right.to
     before, after = (
-        {**right.state, **moved(left.sym, left.to @ h @ ~right.to, right.state)} for h in (left.to.restrict(()), g)
+        right.state if h.is_identity(0.0) else {**right.state, **moved(left.sym, h, right.state)}
+        for h in (back, left.to @ g @ ~right.to)
     )
-    cosines = {}
-    for space in task.sym.spaces:
-        inner = squares_a = squares_b = torch.zeros((), dtype=torch.float64)
-        for (_, x, _), (_, y, _) in zip(slices(left.sym, near, space), slices(left.sym, after, space)):
-            inner = inner + (x * y).sum(-1)
-            squares_a, squares_b = squares_a + x.square().sum(-1), squares_b + y.square().sum(-1)
-        cosines[space.name] = inner / (squares_a * squares_b).sqrt()
-    return cosines, _distance(near, before), _distance(near, after)
+    inner, ours, theirs = ({space.name: torch.zeros(()) for space in task.sym.spaces} for _ in range(3))
+    for name in left.sym.layouts:
+        x, y = left.state[name], after[name]
+        for found, product in ((inner, x * y), (ours, x * x), (theirs, y * y)):
+            _add_sums(found, left.sym, name, product)
+    cosines = {s.name: inner[s.name] / (ours[s.name] * theirs[s.name]).sqrt() for s in task.sym.spaces}
+    return cosines, _distance(left.state, before), _distance(left.state, after)
+
+
+def _add_sums(found: dict[str, Tensor], sym: Symmetry, name: str, x: Tensor) -> None:
+    """Add to each space the sums ``(p..., n)`` of the entries along its units in one tensor."""
+    spaces = {s.name: s for s in sym.spaces}
+    for block in blocks(sym.layouts[name]):
+        piece, names = block.read(x), block.spaces
+        for dim, space in enumerate(names):
+            if space is None:
+                continue
+            dims = parent_dims(spaces[space], dim, names)
+            rest = [d for d in range(piece.ndim) if d not in dims]
+            kept = sorted(dims)
+            total = (piece.sum(rest) if rest else piece).permute([kept.index(d) for d in dims])
+            found[space] = found[space] + total
 
 
 def _distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
-    size = sum(float(x.square().sum()) for x in a.values())
-    gap = sum(float((x - b[name]).square().sum()) for name, x in a.items())
+    size, gap = (
+        sum(float(torch.linalg.vector_norm(x)) ** 2 for x in some)
+        for some in (a.values(), (x - b[name] for name, x in a.items()))
+    )
     return (gap / size) ** 0.5 if size else 0.0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..symmetry.transformation import Transformation, identity, with_parts
+from ..symmetry.transformation import Transformation, with_parts
 from .assignment import assign, best_signs, closest_rotation, monomial_step
 from .problem import Member
 
@@ -34,7 +34,7 @@ def nested_step(costs: Costs, space: Space, fast: bool = False) -> Transformatio
         The step; the identity where the space has parents or may not be permuted.
     """
     sym = costs.problem.sym
-    still = identity(sym)
+    still = costs.still
     inside = [s for s in sym.spaces if s.parents == (space.name,)]
     if space.parents or not space.permutable or not inside:
         return still
@@ -67,7 +67,7 @@ def nested_step(costs: Costs, space: Space, fast: bool = False) -> Transformatio
 def _pairs(costs: Costs, member: Member) -> Tensor:
     """Inner products of the inner units of every unit with those of every other, ``(N, N, n, n)``."""
     a = member.view(member.block.read(costs.problem.a[member.tensor]))
-    b = member.view(member.block.read(costs.b[member.tensor]))
+    b = member.view(member.block.read(costs.present(member.tensor)))
     return torch.einsum("ikr,jlr->ijkl", a, b)
 
 

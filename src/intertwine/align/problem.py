@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..symmetry.action import moved, tensors_of
+from ..symmetry.action import tensors_of, transform_block
 from ..symmetry.blocks import Block, blocks, map_leaves
 from ..symmetry.element import parent_dims
 from ..symmetry.spaces import Fixed, Leaf, Space
@@ -81,7 +81,12 @@ class Problem:
 
     def objective(self, g: Transformation) -> float:
         """``Σ <a, g b>``, summed in float64."""
-        return inner(self.a, {**self.b, **moved(self.sym, g, self.b)})
+        total = 0.0
+        for name, layout in self.sym.layouts.items():
+            for block in blocks(layout) if name in self.a else ():
+                x, y = block.read(self.a[name]), transform_block(block.read(self.b[name]), block, g)
+                total += float((x * y).sum(dtype=torch.float64))
+        return total
 
     def lift(self, g: Transformation) -> Transformation:
         """An element of these coordinates as the element that moves the network ``b`` into the basis of ``a``."""
@@ -165,5 +170,5 @@ def members(sym: Symmetry) -> dict[str, tuple[Member, ...]]:
 
 
 def inner(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
-    """``Σ <a, b>`` over the tensors of ``a``, summed in float64."""
-    return sum(float(torch.dot(x.flatten().double(), b[name].flatten().double())) for name, x in a.items())
+    """``Σ <a, b>`` over the tensors of ``a``: products in their precision, summed in float64."""
+    return sum(float((x * b[name]).sum(dtype=torch.float64)) for name, x in a.items())

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["profiles"]
 
-_POWERS = (1.0, 2.0, 4.0)  # of the norms
-
 
 def profiles(stated: Problem, fast: bool = False) -> Transformation:
     """Permutations that match units by norms of their weights.
@@ -54,14 +52,19 @@ def profiles(stated: Problem, fast: bool = False) -> Transformation:
 
 def _profile(m: Member, x: Tensor) -> Tensor:
     """Norms of the slices of a block ``(n, F)``; signed values where neither other units nor signs stand between."""
-    fixed = [d for d, s in enumerate(m.block.spaces) if s is None]
     units = [d for d, s in enumerate(m.block.spaces) if s is not None and d != m.dim]
-    x = x.permute([m.dim, *fixed, *units]).reshape(x.shape[m.dim], -1, *([] if not units else [_count(m, units)]))
     if not units:
+        x = x.movedim(m.dim, 0).reshape(x.shape[m.dim], -1)
         return x.abs() if any(m.row) else x
-    size = x.abs()
-    return torch.cat([size.pow(p).mean(-1).pow(1 / p) * size.shape[-1] ** 0.5 for p in _POWERS], -1)
+    norms = _norms(x, units)
+    if not bool(torch.isfinite(norms).all()):
+        norms = _norms(x.double(), units).to(x)
+    at = sum(d not in units for d in range(m.dim))
+    return norms.movedim(at, 0).reshape(x.shape[m.dim], -1)
 
 
-def _count(m: Member, dims: list[int]) -> int:
-    return prod(m.block.shape[d] for d in dims)
+def _norms(x: Tensor, dims: list[int]) -> Tensor:
+    """Power means ``(mean |x|^p)^(1/p)`` over some dimensions, times the root of their size, for p = 1, 2 and 4."""
+    square = x * x
+    means = x.abs().mean(dims), square.mean(dims).sqrt(), (square * square).mean(dims).sqrt().sqrt()
+    return torch.stack(means, -1) * prod(x.shape[d] for d in dims) ** 0.5

@@ -6,7 +6,7 @@ is left has one space, or nothing, along each dimension.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 
 import torch
@@ -29,12 +29,12 @@ class Block:
     rows: tuple[Tensor | None, ...]
     leaves: tuple[Leaf | Fixed, ...]
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """Sizes of the dimensions of the piece."""
         return tuple(leaf.size for leaf in self.leaves)
 
-    @property
+    @cached_property
     def spaces(self) -> tuple[str | None, ...]:
         """For each dimension the name of its space, or ``None`` where it is fixed."""
         return tuple(leaf.space if isinstance(leaf, Leaf) else None for leaf in self.leaves)
@@ -44,8 +44,17 @@ class Block:
         """Whether any dimension carries a space."""
         return any(isinstance(leaf, Leaf) for leaf in self.leaves)
 
+    @cached_property
+    def _range(self) -> tuple[slice, ...] | None:
+        """The rows of every axis as a slice, where all of them lie together."""
+        if any(r is not None and not bool((r.diff() == 1).all()) for r in self.rows):
+            return None
+        return tuple(slice(None) if r is None else slice(int(r[0]), int(r[-1]) + 1) for r in self.rows)
+
     def read(self, tensor: Tensor) -> Tensor:
         """The piece as a tensor with one dimension per leaf (a view where the rows allow it)."""
+        if self._range is not None:
+            return tensor[self._range].reshape(self.shape)
         for dim, rows in enumerate(self.rows):
             if rows is not None:
                 tensor = tensor.index_select(dim, rows.to(tensor.device))
@@ -55,6 +64,9 @@ class Block:
         """``tensor`` with the piece replaced: in place where only some rows are, else ``piece`` in its shape."""
         if all(rows is None for rows in self.rows):
             return piece.reshape(tensor.shape)
+        if self._range is not None:
+            tensor[self._range] = piece.reshape(tensor[self._range].shape)
+            return tensor
         open_mesh = tuple(
             (torch.arange(n) if r is None else r).to(tensor.device).reshape(-1, *[1] * (tensor.ndim - dim - 1))
             for dim, (r, n) in enumerate(zip(self.rows, tensor.shape))

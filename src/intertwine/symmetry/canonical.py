@@ -167,7 +167,8 @@ def check_weights(sym: Symmetry, state: Mapping[str, Tensor]) -> None:
     """Refuse weights that cannot be compared.
 
     Raises:
-        ValueError: If a tensor is missing, is not a dense floating-point one, or holds NaN or infinity.
+        ValueError: If a tensor is missing, has no numbers (meta), is not a dense floating-point one, or holds NaN or
+            infinity.
     """
     for name in sym.layouts:
         if name not in state:
@@ -177,7 +178,10 @@ def check_weights(sym: Symmetry, state: Mapping[str, Tensor]) -> None:
             raise ValueError(
                 f"weights must be dense and not quantised. Got {tensor.layout} in {name!r}: dequantise first."
             )
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        if tensor.is_meta:
+            raise ValueError(f"weights must hold numbers. Got {name!r} on the meta device: load a checkpoint first.")
+        finite = bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())  # a sum alone may overflow
+        if tensor.is_floating_point() and not finite:
             raise ValueError(f"weights must be finite. Got NaN or infinity in {name!r}.")
 
 

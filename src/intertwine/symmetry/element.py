@@ -263,6 +263,8 @@ def _charges(sym: Any) -> dict[str, Charges | None]:
     """For every linear space the exponents on leaves of variance +1, or ``None`` where leaves disagree."""
     linear = {space.name for space in sym.spaces if space.linear != "none"}
     found: dict[str, Charges | None] = {}
+    if not linear:
+        return found
     for layout in sym.layouts.values():
         for leaf in {leaf for block in blocks(layout) for leaf in block.leaves}:
             if not isinstance(leaf, Leaf) or leaf.space not in linear or leaf.variance == 0:

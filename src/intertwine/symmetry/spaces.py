@@ -20,6 +20,7 @@ Conventions
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from math import prod
 from typing import Literal
 
@@ -125,6 +126,13 @@ class Layout:
     """How the axes of one parameter or buffer are made of spaces: one ``Axis`` for each dimension of the tensor."""
 
     axes: tuple[Axis, ...]
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.axes)
+
+    def __hash__(self) -> int:
+        return self._hash  # layouts are looked up far more often than they are made
 
 
 @dataclass(frozen=True)
