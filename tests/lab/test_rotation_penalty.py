@@ -4,7 +4,10 @@ import pytest
 import torch
 
 from intertwine.groups import Orthogonal, PositiveMonomial
+from intertwine.lab.experiments import Setting, experiment
+from intertwine.lab.experiments.rotation_figure import RotationRuns, claims_of
 from intertwine.lab.experiments.rotation_penalty import freeze_up_to, rotation_penalty, transform_layer
+from intertwine.lab.experiments.stitching import Members
 from intertwine.lab.networks import build, mlp
 from intertwine.lab.training import RECIPES, train
 
@@ -59,6 +62,20 @@ def test_rotations_cost_more_than_elements_of_g_relu(trained):
         assert r.transformed < 0.4 < r.after and r.penalty == r.before - r.after
     assert all(torch.equal(v, before[k]) for k, v in trained.state_dict().items())
     assert all(p.requires_grad for p in trained.parameters())
+
+
+def test_the_figure_is_an_experiment_whose_claims_can_fail(tmp_path):
+    low, high = {"orthogonal": [0.1, 0.2], "g_relu": [0.0, 0.02]}, {"orthogonal": [0.0, 0.02], "g_relu": [0.1, 0.2]}
+    assert [c.held for c in claims_of({"conv1": low, "conv2": low})] == [True, True]
+    assert [c.held for c in claims_of({"conv1": high, "conv2": high})] == [False, False]
+    assert experiment("fig4-rotation-penalty").scales == ("smoke", "small", "paper")
+    setting = Setting(folder=tmp_path)
+    tiny = {"data": "digits", "examples": 64, "epochs": 1, "seed": 0}
+    paths = setting.run(Members(network="digits_cnn:bn=false,width=4", models=1, folder=str(tmp_path), **tiny))
+    values = setting.run(RotationRuns(checkpoints=tuple(paths), layers=("conv1",), **tiny))
+    assert len(values) == 2  # a rotation and an element of G_ReLU
+    assert values[0]["before"] == values[1]["before"]
+    assert all(0 <= v[key] <= 1 for v in values for key in ("before", "transformed", "after"))
 
 
 @pytest.mark.parametrize(

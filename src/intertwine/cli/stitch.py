@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
@@ -129,7 +129,7 @@ def stitch(
         raise ValueError(f"--recipe must be one of {', '.join(RECIPES)}. Got {recipe!r}.")
     if keep not in ("best", "last"):
         raise ValueError(f"--keep must be best or last. Got {keep!r}.")
-    chosen = replace(RECIPES[recipe], keep=keep)
+    chosen = replace(RECIPES[recipe], keep=cast(Literal["best", "last"], keep))
     if epochs is not None:
         chosen = replace(chosen, epochs=epochs, head_start=epochs // 2)  # half of it, as in the paper
     if learning_rate is not None:

@@ -322,7 +322,14 @@ def train_layers(
         raise RuntimeError(_diverged(runs, chosen))
     seconds = time.monotonic() - began
     return [
-        Trained(run.network, tuple(run.history), run.stopped_at, seconds, run.best and run.best.epoch, run.start_loss)
+        Trained(
+            run.network,
+            tuple(run.history),
+            run.stopped_at,
+            seconds,
+            None if run.best is None else run.best.epoch,
+            run.start_loss,
+        )
         for run in runs
     ]
 

@@ -18,6 +18,7 @@ __all__ = ["experiment", "experiments", "reproduce"]
 _MODULES: tuple[str, ...] = (
     "group_tables",
     "dissimilarity",
+    "rotation_figure",
     "stitching",
     "leaky_slopes",
     "demonstrations",
