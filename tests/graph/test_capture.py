@@ -125,9 +125,10 @@ def test_numbers_of_constants_are_no_reads():
     assert not program.reads
 
 
-def test_export_refuses_control_flow_on_data_and_says_where():
+def test_export_refuses_control_flow_on_data_and_says_where(capsys):
     with pytest.raises(CaptureError, match=r"test_capture\.py:\d+.*front='record'"):
         capture(Reads(READERS["bool"]), (torch.randn(3, 4),), front="export")
+    assert not capsys.readouterr().err  # not pages of torch's traces
 
 
 def test_a_model_that_fails_names_module_and_line():
@@ -141,6 +142,8 @@ def test_refusals():
         capture(lambda x: x, (torch.zeros(2),))
     with pytest.raises(ValueError, match="front must be"):
         capture(nn.Identity(), (torch.zeros(2),), front="magic")
+    with pytest.raises(CaptureError, match="must be a Python module"):
+        capture(torch.jit.script(nn.Linear(2, 2)), (torch.zeros(3, 2),))
 
     class Text(nn.Module):
         def forward(self, x):

@@ -100,3 +100,5 @@ def test_bad_input():
         canonical(model, x, sym)
     with pytest.raises(ValueError, match=r"none named '0.weight'"):
         canonical(model[2:], x, sym)
+    with pytest.raises(ValueError, match="on the meta device"):
+        canonical(model.to("meta"), x, sym)

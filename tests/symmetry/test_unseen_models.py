@@ -452,3 +452,32 @@ def test_a_copy_of_an_activation_is_read():
     )  # fmt: skip
     sym = found("copied")
     assert sym.path_only and not sym.spaces
+
+
+# ---- parameters that are no real numbers
+
+
+class Grid(nn.Module):
+    """Weights on a grid of whole numbers, with real gains."""
+
+    def __init__(self):
+        super().__init__()
+        whole = torch.randint(-50, 50, (8, 6), dtype=torch.int8)
+        self.whole, self.gain = nn.Parameter(whole, requires_grad=False), nn.Parameter(torch.rand(8) + 0.5)
+        self.out = Linear(8, 3)
+
+    def forward(self, x):
+        return self.out(F.relu(x @ self.whole.to(x.dtype).T * self.gain))
+
+
+def test_whole_numbers_are_permuted_only():
+    CASES["grid"] = lambda: (Grid(), (6,))
+    (space,) = found("grid").spaces
+    assert space.permutable and (space.scales, space.signs, space.linear) == (1, 0, "none")  # the gain has a scale
+
+
+def test_complex_numbers_stay_where_they_are():
+    model = nn.Sequential(Linear(6, 8, dtype=torch.complex128), Linear(8, 3, dtype=torch.complex128))
+    x = torch.randn(3, 6, dtype=torch.complex128)
+    sym = symmetries(model, x)
+    assert not sym.spaces and function_error(model, sym.act(sym.random(0), model), (x,)) == 0.0

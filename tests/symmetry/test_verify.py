@@ -162,6 +162,8 @@ def test_bad_input():
     nn.init.constant_(model[4].weight, float("nan"))
     with pytest.raises(ValueError, match="finite numbers"):
         verify(sym, model, x, randomise=False)
+    with pytest.raises(ValueError, match="on the meta device"):
+        verify(sym, model.to("meta"), x)
 
 
 def test_all_spaces_together_only():

@@ -37,10 +37,11 @@ def capture(
         front: Which front-end.
 
     Returns:
-        The program. Models that fail on the example, return no tensor or hold sparse or quantised tensors are a
-        ``CaptureError``, as is control flow on data with ``"export"``.
+        The program.
 
     Raises:
+        CaptureError: If the model fails on the example, returns no tensor, holds sparse or quantised tensors or is
+            scripted; with ``"export"`` also if its control flow depends on the data.
         ValueError: If ``front`` is none of the three.
         TypeError: If ``model`` is not a module.
 
@@ -51,6 +52,8 @@ def capture(
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module. Got {type(model).__name__}.")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise CaptureError("model must be a Python module. Got a scripted one: give the module that it was made from.")
     if front not in ("auto", "record", "export"):
         raise ValueError(f'front must be "auto", "record" or "export". Got {front!r}.')
     _check_states(model)

@@ -2,6 +2,8 @@
 
 import logging
 import warnings
+from contextlib import redirect_stderr
+from io import StringIO
 from typing import Any
 
 import torch
@@ -23,7 +25,7 @@ def record_export(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prog
     """
     logging.disable(logging.ERROR)  # a refusal is our one message, not pages of torch's log
     try:
-        with torch.no_grad(), warnings.catch_warnings():
+        with torch.no_grad(), warnings.catch_warnings(), redirect_stderr(StringIO()):
             warnings.simplefilter("ignore")
             exported = torch.export.export(model, args, kwargs or None, strict=False)
     except Exception as error:

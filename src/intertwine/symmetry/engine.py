@@ -283,12 +283,19 @@ class Engine:
     def _source(self, ref: Ref) -> Value:
         value = self.program.values[ref.id]
         if self.moves(ref):
-            return Value(tuple(self._state_axis(value.name, i, n) for i, n in enumerate(value.shape)))
+            axes = tuple(self._state_axis(value.name, i, n) for i, n in enumerate(value.shape))
+            if not value.dtype.is_floating_point:
+                axes = tuple(self.rigid(a, f"{value.name} holds whole numbers") for a in axes)
+            return Value(axes)
         if value.kind == "constant":
             return self._constant(ref)
         if value.kind == "result":
             self._fix_producer(ref)
-        known = {"input": "input", "buffer": "a table or mask held in a buffer"}
+        known = {
+            "input": "input",
+            "buffer": "a table or mask held in a buffer",
+            "parameter": f"{value.name} holds complex numbers",
+        }
         why = known.get(value.kind, f"unknown result of {self.call.where}")
         return Value(tuple(self._kept_axis(("value", ref.id, i), n, why) for i, n in enumerate(value.shape)))
 
@@ -304,13 +311,15 @@ class Engine:
     def moves(self, ref: Ref) -> bool:
         """Whether a value is part of what elements act on.
 
-        Parameters are, and saved buffers that are vectors of real numbers: statistics, frozen gains, spectral norms.
+        Parameters are, except complex ones (elements are real), and saved buffers that are vectors of real numbers:
+        statistics, frozen gains, spectral norms.
         They move with the units that they describe. Other buffers are tables and masks: nothing moves them, and
         nothing is read from their values, which another checkpoint may not share.
         """
         value = self.program.values[ref.id]
         vector = value.dtype.is_floating_point and sum(n > 1 for n in value.shape) == 1
-        return value.kind == "parameter" or (value.kind == "buffer" and vector)
+        real = not value.dtype.is_complex
+        return (value.kind == "parameter" and real) or (value.kind == "buffer" and vector)
 
     def _kept_axis(self, key: Any, size: int, why: str) -> Axis:
         if size <= 1:

@@ -35,10 +35,13 @@ class Probe:
         rtol: Relative error that rounding alone may cause at that precision.
 
     Raises:
-        ValueError: If the outputs hold no finite number, or differ between two runs in eval mode.
+        ValueError: If the model is on the meta device, the outputs hold no finite number, or they differ between two
+            runs in eval mode.
     """
 
     def __init__(self, sym: Symmetry, model: nn.Module, inputs: Any, randomise: bool = True) -> None:
+        if any(t.is_meta for t in tensors_of(model).values()):
+            raise ValueError("model must hold weights to be run. Got tensors on the meta device: load a checkpoint.")
         self._model = copy.deepcopy(model)
         self._inputs = inputs
         self._widen()

@@ -59,9 +59,8 @@ class Transformation:
         if not isinstance(other, Transformation):
             return NotImplemented
         if {n: e.space.size for n, e in self.elements.items()} != {n: e.space.size for n, e in other.elements.items()}:
-            raise ValueError(
-                f"elements must belong to one symmetry. Got spaces {list(self.spaces)} and {list(other.spaces)}."
-            )
+            ours, theirs = ({n: e.space.size for n, e in g.elements.items()} for g in (self, other))
+            raise ValueError(f"elements must belong to one symmetry. Got spaces of sizes {ours} and {theirs}.")
         composed: dict[str, Element] = {}
         for name, g in self.elements.items():
             composed[name] = elements_of.compose(g, elements_of.reindex(other[name], self.elements))
