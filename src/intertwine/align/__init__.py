@@ -10,6 +10,7 @@ from .evaluate import Score, evaluate
 from .export import export
 from .merge import merge
 from .merge_many import Gathering, average, gather, merge_many
+from .norm_gains import fold_norm_gains
 from .places import Place, places
 from .recalibrate import recalibrate_
 from .repair import repair_
@@ -21,6 +22,8 @@ __all__ = [
     "METHODS", "Alignment", "Found", "Task", "align",
     # where spaces can be seen in a run
     "Place", "places",
+    # residual streams that rotate
+    "fold_norm_gains",
     # networks of other widths
     "Transport", "transport",
     # merge
