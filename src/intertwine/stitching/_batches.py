@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ..taps.batches import peek
+from ..taps.batches import peek, size
 
-__all__ = ["check_loader", "first_batch", "labels_of"]
+__all__ = ["check_loader", "first_batch", "labels_of", "normalisable"]
 
 
 def check_loader(loader: Any, name: str = "loader") -> None:
@@ -49,3 +49,24 @@ def labels_of(batch: Any) -> Tensor:
             f"batches must be (inputs, labels, ...) or a dict with 'labels', labels (N,) of whole numbers. Got {got}."
         )
     return found
+
+
+def normalisable(batches: Iterable[Any]) -> Iterator[Any]:
+    """The batches that batch norm can measure: a batch of one example may hold one value of a channel.
+
+    Yields:
+        Batches of two examples or more, such as all but a last one of what is left over.
+
+    Raises:
+        ValueError: If there are none.
+    """
+    found = False
+    for batch in batches:
+        if size(batch) > 1:
+            found = True
+            yield batch
+    if not found:
+        raise ValueError(
+            "batches must hold at least two examples for batch norm to be measured anew. Got batches of one. Use larger "
+            "batches, or leave the statistics as they are (recalibration=False)."
+        )

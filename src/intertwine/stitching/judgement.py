@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from ..taps.batches import size
-from ._batches import labels_of
+from ._batches import labels_of, normalisable
 from .network import Stitched
 from .replay import flat_inputs
 
@@ -62,7 +62,7 @@ def evaluated_losses(
         for _, tail in anew:
             tail.train().reset_norms()
             tail.momentum = None
-        for batch in batches if anew else ():
+        for batch in normalisable(batches) if anew else ():
             crossing = trunk(*flat_inputs(batch, device))
             for mapped, tail in anew:
                 tail(*mapped(crossing))

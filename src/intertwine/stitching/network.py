@@ -313,6 +313,9 @@ class Pair:
         for name, model in (("a", a), ("b", b)):
             if not isinstance(model, nn.Module):
                 raise TypeError(f"{name} must be a torch.nn.Module. Got {type(model).__name__}.")
+            bad = next((key for key, p in model.named_parameters() if not bool(p.isfinite().all())), None)
+            if bad is not None:
+                raise ValueError(f"{name} must have finite weights. Got NaN or infinity in {bad!r}.")
         if device_of(a) != device_of(b):
             raise ValueError(f"both models must be on one device. Got {device_of(a)} and {device_of(b)}.")
         self.a, self.b = record(a, batch, "a"), record(b, batch, "b")
@@ -323,6 +326,18 @@ class Pair:
     def device(self) -> torch.device | None:
         """Where both models are."""
         return device_of(self.models[0])
+
+    @property
+    def classes(self) -> int:
+        """Number of classes that B tells apart.
+
+        Raises:
+            ValueError: If its output is not one number for each example and class.
+        """
+        shape = self.b.program.values[self.b.program.outputs[0].id].shape
+        if len(shape) != 2:
+            raise ValueError(f"B's (first) output must have shape (N, classes). Got {('N', *shape[1:])}.")
+        return int(shape[1])
 
     @property
     def same_architecture(self) -> bool:
@@ -352,6 +367,9 @@ class Pair:
 
     def cut(self, at: At, skip: Skip = "a") -> Cut:
         """Cut both models.
+
+        Values are cut, not modules: one that hands its input on unchanged (``nn.Identity`` as a shortcut) has the same
+        value as what it was given, and a cut behind it replaces that value wherever it is read.
 
         Args:
             at: A layer that both have, or ``(layer of A, layer of B)``. Modules that run several times need ``#k``.

@@ -9,7 +9,7 @@ import torch
 
 from .._progress import track
 from ..taps.batches import length
-from ._batches import check_loader
+from ._batches import check_loader, normalisable
 from .network import Stitched
 from .replay import flat_inputs
 
@@ -32,14 +32,14 @@ def recalibrate(
 
     Args:
         networks: Stitched networks; those that share a trunk run it once per batch.
-        loader: Training data; labels are not read.
+        loader: Training data; labels are not read, and batches of one example are left out.
         momentum: ``None`` takes the plain average over all batches, which does not depend on their order; a number
             goes on from the present statistics with that momentum, as the paper's pass with PyTorch's 0.1 did.
         progress: Whether to show progress.
 
     Raises:
-        ValueError: If ``momentum`` is not between 0 and 1.
-    """
+        ValueError: If ``momentum`` is not between 0 and 1, or all batches hold one example.
+    """  # noqa: DOC502 - the second is raised by the batches
     nets = [networks] if isinstance(networks, Stitched) else list(networks)
     if momentum is not None and not 0 < momentum <= 1:
         raise ValueError(f"momentum must be None, or above 0 and at most 1. Got {momentum}.")
@@ -67,7 +67,7 @@ def _recalibrate(nets: list[Stitched], loader: Iterable[Any], momentum: float | 
         if momentum is None:
             net.tail.reset_norms()
     try:
-        for batch in track(loader, "Recalibrating batch norm", length(loader), progress):
+        for batch in normalisable(track(loader, "Recalibrating batch norm", length(loader), progress)):
             crossing = nets[0].trunk(*flat_inputs(batch, device))
             for net, mapped in zip(nets, maps):
                 net.tail(*mapped(crossing))

@@ -116,8 +116,8 @@ def stitch(
     check_loader(loader if eval_loader is None else eval_loader, "eval_loader")
     plan, given = _Plan.of(at, family, method, seeds, recipe, start), dict(options or {})
     batch = first_batch(loader)
-    labels_of(batch)
     pair = Pair(a, b, batch)
+    _check_labels(labels_of(batch), pair.classes)
     cuts = [pair.cut(one, skip) for one in plan.at]
     runs = _prepare(plan, cuts, tail_norm, bias, given)
     moments = stream_moments(pair, cuts, loader, progress=progress)
@@ -143,6 +143,13 @@ def stitch(
         for i, run in enumerate(runs)
     ]
     return results[0] if plan.single else StitchingStudy(tuple(results), {**settings, "skip": skip})
+
+
+def _check_labels(labels: Tensor, classes: int) -> None:
+    """Raises a ValueError if there are none that the outputs could be."""
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        raise ValueError(f"labels must be from 0 to {classes - 1}, B's {classes} outputs. Got {low} to {high}.")
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ def _figure(setting: Setting) -> Reproduction:
     network = fit_to(chosen, data.shape, len(data.classes))
     # Layers before every ReLU but the last: behind that one there is only the classifier.
     *layers, _ = (name for name, m in build(network).named_modules() if isinstance(m, nn.Conv2d))
-    runs, examples = setting.by_scale(2, 3, 5), setting.by_scale(None, 10_000, None)
+    runs, examples = setting.by_scale(2, 3, 5), setting.by_scale(400, 10_000, None)
     shared: Mapping[str, Any] = {
         "data": setting.data_spec, "examples": examples, "epochs": setting.by_scale(12, 10, None), "seed": setting.seed,
         "device": setting.device,
