@@ -244,6 +244,9 @@ def _ghost(a: Tensor, s: Tensor, b: Tensor, t: Tensor, kind: str) -> Tensor:
     """``sum over p, q of <a_p, b_q> <s_p, t_q>``: no gradient of a weight is ever made."""
     n, outputs, channels, p = s.shape
     m, q = len(b), b.shape[2]
+    if p == q == 1:  # a linear layer: one product for all pairs of outputs
+        shape = (n, m) if kind == "trace" else (n, m, 1) if kind == "per_output" else (n, m, 1, 1)
+        return gram(s[..., 0], t[..., 0], kind).mul_((a[..., 0] @ b[..., 0].T).view(shape))
     inputs = (a.transpose(1, 2).reshape(n * p, -1) @ b.transpose(0, 1).reshape(b.shape[1], m * q)).view(n, p, m, q)
     left = s.permute(1, 0, 3, 2).reshape(outputs, n * p, channels)
     right = t.permute(1, 2, 0, 3).reshape(outputs, channels, m * q)
@@ -255,7 +258,4 @@ def _ghost(a: Tensor, s: Tensor, b: Tensor, t: Tensor, kind: str) -> Tensor:
 
 
 def _meet(inputs: Tensor, signals: Tensor) -> Tensor:
-    n, p, m, q = inputs.shape
-    if p == q == 1:
-        return inputs.view(n, m) * signals
-    return torch.einsum("npmq,npmq->nm", inputs, signals.view(n, p, m, q))
+    return torch.einsum("npmq,npmq->nm", inputs, signals.view(inputs.shape))

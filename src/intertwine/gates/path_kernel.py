@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from .._progress import track
-from ._capture import MAX_POOLS, ReluProgram, capture_relu, check_input
+from ._capture import MAX_POOLS, ReluProgram, capture_relu, check_input, gate_calls
 from ._kernel_rules import CHOICES, Propagation, fully_connected, needs_pairs
+from ._memory import check_fits
 from ._signals import Layout
 from .patterns import observe, structure
 from .product_kernel import product_kernel
@@ -84,6 +85,7 @@ def neural_path_kernel(
         if y.shape[1:] != x.shape[1:]:
             raise ValueError(f"y must have examples of x's shape {tuple(x.shape[1:])}. Got {tuple(y.shape[1:])}.")
     _check_cost(_operations(program, len(x), len(x if y is None else y)), max_operations)
+    check_fits((len(x), len(x if y is None else y)), 17 if log else 16, x.device, _gate_bytes(program, x, y))
     biases = fully_connected(program)
     tile = 0 if biases is not None else _tile_size(program, memory)
     sides = [_side(source, program, z, input, batch_size) for z in ([x] if y is None else [x, y])]
@@ -91,11 +93,12 @@ def neural_path_kernel(
         return _checked(_product(sides, biases, log, progress))
     kernel, scale = _tiles(program, sides, tile, output, progress)
     if log:
-        return kernel.abs().log() + scale, kernel.sign().to(torch.int8)
-    largest = float(kernel.abs().max())
+        sign = kernel.sign().to(torch.int8)
+        return kernel.abs_().log_().add_(scale), sign
+    largest = max(float(kernel.max()), -float(kernel.min()))
     if scale + math.log(max(largest, 1e-300)) > _LARGEST_LOG:
         raise ValueError(f"the kernel must fit in float64. Got entries near exp({scale:.0f}). Use log=True.")
-    return kernel * math.exp(scale / 2) * math.exp(scale / 2)
+    return kernel.mul_(math.exp(scale / 2)).mul_(math.exp(scale / 2))  # in place: it may be most of the memory
 
 
 def _product(
@@ -162,6 +165,13 @@ def _check_cost(operations: float, most: float) -> None:
             f"the kernel must need at most max_operations = {most:.1e} multiply-adds. Got {operations:.1e}. Take fewer "
             "examples or smaller images, or raise max_operations."
         )
+
+
+def _gate_bytes(program: ReluProgram, x: Tensor, y: Tensor | None) -> int:
+    """Bytes of all gates: one for each unit, eight for each position that a max pooling takes."""
+    calls = gate_calls(program)
+    sizes = ((8 if c.op in MAX_POOLS else 1) * math.prod(program.program.values[c.inputs[0].id].shape) for c in calls)
+    return sum(sizes) * (len(x) + (0 if y is None else len(y)))
 
 
 def _check_output(program: ReluProgram, output: int) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from .._progress import track
+from ._memory import check_fits
 from .gate_gram import exact_products, gram, tile_size
 
 __all__ = ["base_kernels", "product_kernel", "sum_kernel"]
@@ -38,7 +39,7 @@ def product_kernel(
         The kernel ``(N, M)`` in float64. Products of hard gates are exact integers below 2^53.
 
     Raises:
-        ValueError: If shapes do not match or an option is unknown.
+        ValueError: If shapes do not match, an option is unknown or the kernel fits in no memory.
 
     Examples:
         >>> x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -54,6 +55,7 @@ def product_kernel(
     if len(biases) != len(gates) + 1:
         raise ValueError(f"biases must have one entry for each of {len(gates) + 1} layers. Got {len(biases)}.")
     z = x if y is None else y
+    check_fits((len(x), len(z)), 9 if log else 8, x.device)
     kernel = torch.empty(len(x), len(z), dtype=torch.float64, device=x.device)
     sign = torch.empty(len(x), len(z), dtype=torch.int8, device=x.device) if log else None
     for i, j in track(list(_tiles(len(x), len(z), y is None, tile_size(gates))), "path kernel", enabled=progress):

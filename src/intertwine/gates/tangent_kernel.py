@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, jacrev, jvp, vjp, vmap
 
 from ._layer_signals import Layer, LayerRun, gram, record_layers
+from ._memory import check_fits
 from .patterns import evaluating
 
 __all__ = ["neural_tangent_kernel"]
@@ -48,7 +49,7 @@ def neural_tangent_kernel(
         The kernel, in the dtype of the model's output.
 
     Raises:
-        ValueError: If an option is unknown or the model's output is not ``(N, outputs)``.
+        ValueError: If an option is unknown, the model's output is not ``(N, outputs)`` or the kernel fits in no memory.
         TypeError: If ``model`` is not a module.
 
     Examples:
@@ -69,6 +70,8 @@ def neural_tangent_kernel(
             out = model(x[:1])
         if not isinstance(out, Tensor) or out.dim() != 2:
             raise ValueError(f"model must return (N, outputs). Got {tuple(getattr(out, 'shape', ()))} for one example.")
+        pairs = {"full": out.shape[1] ** 2, "per_output": out.shape[1], "trace": 1}[kind]
+        check_fits((len(x), len(x if y is None else y), pairs), 2 * out.element_size(), out.device)  # parts are added
         if method == "products":
             return _reduce(_by_products(model, x, x if y is None else y, chosen), kind)
         if method == "jacobian":
