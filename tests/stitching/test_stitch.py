@@ -1,5 +1,6 @@
 """`stitch` from models to results: families, methods, seeds, skips; what it refuses; results that survive a file."""
 
+import copy
 import math
 
 import pytest
@@ -185,6 +186,36 @@ def test_bad_input_is_refused_before_any_work(pair, change, message):
     arguments = {"at": "2", "family": "g_relu", "loader": data(), "recipe": RECIPES["v2"], **change}
     with pytest.raises(ValueError, match=message):
         stitch(*pair, **arguments)
+
+
+def test_labels_that_no_output_stands_for(pair):
+    with pytest.raises(ValueError, match=r"labels must be from 0 to 2, B's 3 outputs. Got 0 to 7"):
+        stitch(*pair, "2", loader=[(data()[0][0][:2], torch.tensor([0, 7]))])
+
+
+def test_weights_that_are_not_finite(pair):
+    bad = copy.deepcopy(pair[1])
+    with torch.no_grad():
+        bad[3].weight[0, 0] = torch.nan
+    with pytest.raises(ValueError, match=r"b must have finite weights. Got NaN or infinity in '3.weight'"):
+        stitch(pair[0], bad, "2", loader=data())
+
+
+@pytest.mark.parametrize("tail_norm", ["eval", "train"])
+def test_batches_of_one_example_are_left_out_where_batch_norm_is_measured(tail_norm):
+    """A last batch of one holds one value of each channel of a vector."""
+    make_one = lambda: torch.nn.Sequential(
+        torch.nn.Linear(4, 6), torch.nn.ReLU(), torch.nn.Linear(6, 6), torch.nn.BatchNorm1d(6), torch.nn.Linear(6, 3)
+    ).eval()
+    torch.manual_seed(0)
+    a, b, x, y = make_one(), make_one(), torch.randn(33, 4), torch.arange(33) % 3
+    whole = list(zip(x.split(16), y.split(16)))
+    found = stitch(a, b, "1", "full", loader=whole, recipe=SHORT, tail_norm=tail_norm)
+    assert found.examples == 33
+    with pytest.raises(ValueError, match="batches must hold at least two examples"):
+        stitch(a, b, "1", "full", loader=list(zip(x.split(1), y.split(1))), recipe=SHORT)
+    alone = stitch(a, b, "1", "full", loader=list(zip(x.split(1), y.split(1))), recipe=SHORT, recalibration=False)
+    assert alone.examples == 33
 
 
 def test_loaders_must_be_readable_again(pair):

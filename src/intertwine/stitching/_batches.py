@@ -67,6 +67,6 @@ def normalisable(batches: Iterable[Any]) -> Iterator[Any]:
             yield batch
     if not found:
         raise ValueError(
-            "batches must hold at least two examples for batch norm to be measured anew. Got batches of one. Use larger "
-            "batches, or leave the statistics as they are (recalibration=False)."
+            "batches must hold at least two examples for batch norm to be measured anew. Got batches of one. Use "
+            "larger batches, or leave the statistics as they are (recalibration=False)."
         )

@@ -39,7 +39,7 @@ def recalibrate(
 
     Raises:
         ValueError: If ``momentum`` is not between 0 and 1, or all batches hold one example.
-    """  # noqa: DOC502 - the second is raised by the batches
+    """
     nets = [networks] if isinstance(networks, Stitched) else list(networks)
     if momentum is not None and not 0 < momentum <= 1:
         raise ValueError(f"momentum must be None, or above 0 and at most 1. Got {momentum}.")
