@@ -454,6 +454,30 @@ def test_a_copy_of_an_activation_is_read():
     assert sym.path_only and not sym.spaces
 
 
+def sorted_pairs(renamed: Callable[[Tensor], Tensor]) -> nn.Module:
+    """Pairs of units, halves through two functions, the places in a pair renamed, beside the pairs as before."""
+
+    def forward(self, x):
+        h = self.a(x)
+        halves = torch.cat([F.relu(h[:, :4]), torch.tanh(h[:, 4:])], 1)
+        return self.out(renamed(halves.unflatten(1, (4, 2))).flatten(1) * h)
+
+    return Snippet(forward, a=Linear(6, 8), out=Linear(8, 3))
+
+
+RENAMED = {
+    "sorted": lambda h: h.sort(2).values, "largest": lambda h: h.topk(2, 2).values, "picked": lambda h: h[:, :, [1, 0]],
+    "turned": lambda h: h.flip(2), "gathered": lambda h: h.gather(2, torch.tensor([1, 0]).expand_as(h)),
+}  # fmt: skip
+CASES.update({f"pairs_{n}": lambda f=f: (sorted_pairs(f), (6,)) for n, f in RENAMED.items()})
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_places_that_are_renamed_have_no_elements_of_their_own(name):
+    spaces = found(f"pairs_{name}").spaces
+    assert sorted((s.size, s.scales, s.parents) for s in spaces) == [(2, 0, ()), (2, 1, ())]
+
+
 # ---- parameters that are no real numbers
 
 

@@ -59,6 +59,7 @@ class Engine:
         self.index = -1
         self.calls = _live(program)
         self._edits = edits
+        self._fixed: list[Axis] = []  # axes that the call at work fixed
         self._kept: dict[Any, Any] = {}  # axes of parameters, constants and fresh leaves: the same in every pass
 
     # ---- values
@@ -67,7 +68,9 @@ class Engine:
         """What is known of a tensor; a stack of unlike parts is tied together."""
         found = self.values.get(ref.id)
         if found is None:
+            before, self._fixed = self._fixed, []  # what a source fixes, the call at work does not
             found = self.values[ref.id] = self._source(ref)
+            self._fixed = before
         if not isinstance(found, Value):
             found = found.tied(self)
         return replace(found, axes=tuple(self.pool.resolve(a) for a in found.axes))
@@ -124,6 +127,7 @@ class Engine:
     def fix(self, axis: Axis, why: str) -> Axis:
         """Nothing passes; the axis is returned without exponents."""
         self.hold(self.rigid(axis, why), why)
+        self._fixed.append(axis)
         return map_slots(axis, lambda s: Slot(s.space, s.size))
 
     def mix(self, tensor: Sequence[Axis], axis: Axis) -> None:
@@ -256,15 +260,23 @@ class Engine:
         for name in self.program.states:
             self.state(name)
         for index, call in enumerate(self.calls):
-            self.index, self.call = index, call
+            self.index, self.call, self._fixed = index, call, []
             for ref, value in zip(call.outputs, run(self, call)):
                 if ref is not None:
                     self.values[ref.id] = value
+            self._mix_fixed(call)
         self.index, self.call = len(self.calls), Call("output", {}, ())
         for ref in self.program.outputs:
             value = self.value(ref)
             for axis in value.axes:
                 self.fix(axis, "output")
+
+    def _mix_fixed(self, call: Call) -> None:
+        """Positions that an operation fixes it also mixes or renames: no unit beside them has one element for each."""
+        fixed = tuple(slot for axis in self._fixed for slot in slots(axis))
+        if fixed:
+            for ref in call.inputs:
+                self.mix(self.value(ref).axes, fixed)
 
     def _equal(self, x: Any, y: Any) -> Factor:
         if isinstance(x, Slot) and isinstance(y, Slot):
