@@ -313,11 +313,12 @@ class Pair:
         for name, model in (("a", a), ("b", b)):
             if not isinstance(model, nn.Module):
                 raise TypeError(f"{name} must be a torch.nn.Module. Got {type(model).__name__}.")
+        if device_of(a) != device_of(b):
+            raise ValueError(f"both models must be on one device. Got {device_of(a)} and {device_of(b)}.")
+        for name, model in (("a", a), ("b", b)):
             bad = next((key for key, p in model.named_parameters() if not bool(p.isfinite().all())), None)
             if bad is not None:
                 raise ValueError(f"{name} must have finite weights. Got NaN or infinity in {bad!r}.")
-        if device_of(a) != device_of(b):
-            raise ValueError(f"both models must be on one device. Got {device_of(a)} and {device_of(b)}.")
         self.a, self.b = record(a, batch, "a"), record(b, batch, "b")
         self.models = a, b
         self._points = tuple(points_of(model, batch) for model in (a, b))
