@@ -122,7 +122,7 @@ def test_any_built_in_network_has_gated_counterparts(base, shape):
 
 
 def test_wrong_bases_and_permutations_are_named():
-    with pytest.raises(ValueError, match="base must be one of .* Got 'dgn'"):
+    with pytest.raises(ValueError, match=r"base must be one of .* Got 'dgn'"):
         networks.build("dlgn:base=dgn")
     with pytest.raises(ValueError, match="argument of mlp must be one of"):
         networks.build("dlgn:base=mlp/depth=3")
