@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST_ARGS ?= -n 2
 
-.PHONY: help demo test lint types docs bench clean
+.PHONY: help demo test lint types docs bench smoke clean
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -54,6 +54,10 @@ docs: $(VENV)/.docs
 bench: $(VENV)/.dev
 	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
+#   make smoke   every table and figure of the papers at its smallest scale, on one page
+smoke: $(VENV)/.runtime
+	@$(BIN)/intertwine reproduce --all --scale smoke --workers 2
+
 #   make clean   remove the virtual environment and everything built
 clean:
-	rm -rf $(VENV) site demo build dist
+	rm -rf $(VENV) site demo reproduction build dist
