@@ -55,7 +55,6 @@ def test_against_a_slow_loop(cut, family, momentum):
     slow.train()
     velocity = [torch.zeros_like(p) for p in slow.trainable()]
     for epoch in range(recipe.epochs):
-        slow.layer.begin_epoch(epoch / (recipe.epochs - 1))
         for x, y in loader:
             loss = F.cross_entropy(slow(x), y) + slow.layer.regulariser()
             gradients = torch.autograd.grad(loss, slow.trainable(), materialize_grads=True)

@@ -79,9 +79,6 @@ def stitch(
     alpha: Annotated[
         str, typer.Option(help="Weight of the pull to permutations, or cv: chosen on a fifth of the training split.")
     ] = "0.1",
-    anneal: Annotated[
-        float, typer.Option(help="How many times heavier alpha is in the last epoch; 1 keeps it, as the paper does.")
-    ] = 100.0,
     tail_norm: Annotated[
         str, typer.Option(help="Batch norm of B's part in training: eval (its own statistics) or train (the batch's).")
     ] = "eval",
@@ -136,7 +133,7 @@ def stitch(
         chosen = replace(chosen, learning_rate=learning_rate)
     wanted = _families(families)
     pulled = any(takes(family, "alpha") for family in wanted)
-    options = {"alpha": "cv" if alpha == "cv" else _alpha(alpha), "anneal": anneal} if pulled else {}
+    options = {"alpha": "cv" if alpha == "cv" else _alpha(alpha)} if pulled else {}
     common: dict[str, Any] = {
         "method": [word.strip() for word in method.split(",")],
         "skip": skip,

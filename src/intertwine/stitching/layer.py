@@ -88,13 +88,6 @@ class StitchingLayer(nn.Module, ABC):
             lr: Rate of the step, which a proximal step scales with.
         """
 
-    def begin_epoch(self, progress: float) -> None:
-        """Told before each epoch how far training is, for what is annealed. Nothing here.
-
-        Args:
-            progress: 0 in the first epoch, 1 in the last.
-        """
-
     def head_start(self, active: bool) -> None:
         """Hold back a part of the parameters in the first epochs (G_ReLU: the scales), or let it go. Nothing here."""
 

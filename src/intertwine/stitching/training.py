@@ -171,13 +171,12 @@ class _Run:
     def live(self) -> bool:
         return self.optimizer is not None and self.stopped_at is None
 
-    def begin_epoch(self, head_start: bool, progress: float) -> None:
+    def begin_epoch(self, head_start: bool) -> None:
         self.loss_sum, self.right, self.examples = 0.0, 0, 0
         self.matrix, self.pairs = self.network.layer.matrix().detach().clone(), _pairs(self.network.layer)
         self.network.train()
         for layer in self.layers:
             layer.head_start(head_start)
-            layer.begin_epoch(progress)
 
     def update(self, crossing: Sequence[Tensor], labels: Tensor, rate: float) -> bool:
         """One step; False where the loss or its gradient is not finite, and the layer is as when it last was."""
@@ -304,7 +303,7 @@ def train_layers(
                 break
             if place.first:
                 for run in live:
-                    run.begin_epoch(place.epoch < chosen.head_start, place.epoch / max(chosen.epochs - 1, 1))
+                    run.begin_epoch(place.epoch < chosen.head_start)
             step += 1
             _update(live, trunk, batch, step, chosen.learning_rate, seed, device)
             if place.last:

@@ -20,9 +20,7 @@ class Birkhoff(RelaxedPermutation):
 
     Differs from the paper in how the norm is written, see :func:`frobenius_on_polytope`: as printed it does nothing
     but divide the learning rate by ``1 + lr alpha / |P|_F``, since Sinkhorn undoes every step along ``P``. So
-    ``alpha=0`` gives what the paper's own update gives. And in that the pull grows, from ``alpha`` in the first epoch
-    to ``anneal alpha`` in the last, geometrically: ``P`` is to be a permutation at the end, where rounding would
-    otherwise lose what ``P`` gained. ``anneal=1`` is the paper's constant weight.
+    ``alpha=0`` gives what the paper's own update gives.
 
     The random start is uniform in the polytope's interior with ``D = 1``; the paper does not state its own.
 
@@ -30,7 +28,6 @@ class Birkhoff(RelaxedPermutation):
         c_in: Channels of network A.
         c_out: Channels of network B.
         alpha: Weight of ``-|P|_F``. The paper takes 0.1.
-        anneal: How many times heavier it is in the last epoch.
         sinkhorn_steps: ``T``. The paper takes 16.
         bias: Whether to add a bias. The paper does not.
         channel_dim: The channel axis.
@@ -41,7 +38,7 @@ class Birkhoff(RelaxedPermutation):
         scale: The diagonal of ``D``, ``(n,)``, or ``None`` where scales are not free.
 
     Raises:
-        ValueError: If ``alpha`` is negative, ``anneal`` is not positive, or there are no Sinkhorn steps.
+        ValueError: If ``alpha`` is negative, or there are no Sinkhorn steps.
     """
 
     scale: Tensor | None
@@ -52,7 +49,6 @@ class Birkhoff(RelaxedPermutation):
         c_out: int,
         *,
         alpha: float = 0.1,
-        anneal: float = 100.0,
         sinkhorn_steps: int = 16,
         bias: bool = False,
         channel_dim: int = 1,
@@ -61,12 +57,9 @@ class Birkhoff(RelaxedPermutation):
         super().__init__(c_in, c_out, bias=bias, channel_dim=channel_dim)
         if not alpha >= 0:
             raise ValueError(f"alpha must be at least 0. Got {alpha}.")
-        if not anneal > 0:
-            raise ValueError(f"anneal must be positive. Got {anneal}.")
         if sinkhorn_steps < 1:
             raise ValueError(f"sinkhorn_steps must be at least 1. Got {sinkhorn_steps}.")
-        self.alpha, self.anneal, self.sinkhorn_steps = alpha, anneal, sinkhorn_steps
-        self._progress = 0.0
+        self.alpha, self.sinkhorn_steps = alpha, sinkhorn_steps
         p = sinkhorn(torch.rand(self.n, self.n, generator=generator), sinkhorn_steps)
         if self.signed:
             p = p * torch.where(torch.rand(self.n, self.n, generator=generator) < 0.5, -1.0, 1.0)
@@ -82,13 +75,8 @@ class Birkhoff(RelaxedPermutation):
         return self.permutation.new_ones(self.n) if self.scale is None else self.scale
 
     def regulariser(self) -> Tensor:
-        """``-alpha |P|_F``, with ``alpha`` as annealed."""
-        alpha = self.alpha * self.anneal**self._progress
-        return -alpha * frobenius_on_polytope(self.permutation.abs() if self.signed else self.permutation)
-
-    def begin_epoch(self, progress: float) -> None:
-        """Anneal the pull towards permutations."""
-        self._progress = progress
+        """``-alpha |P|_F``."""
+        return -self.alpha * frobenius_on_polytope(self.permutation.abs() if self.signed else self.permutation)
 
     @torch.no_grad()
     def after_step(self, lr: float) -> None:

@@ -59,11 +59,6 @@ class _OfBlocks(StitchingLayer):
         for part in self.parts:
             part.after_step(lr)
 
-    def begin_epoch(self, progress: float) -> None:
-        """Every block is told."""
-        for part in self.parts:
-            part.begin_epoch(progress)
-
     def head_start(self, active: bool) -> None:
         """Every block holds what it holds, or lets it go."""
         for part in self.parts:
