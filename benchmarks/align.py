@@ -156,17 +156,17 @@ def _rebasin(a: nn.Module, b: nn.Module, x: torch.Tensor) -> float:
 
 
 def main() -> None:
-    """Run one of the two benchmarks."""
+    """Run one of the two benchmarks, or both."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["recovery", "speed"])
+    parser.add_argument("what", nargs="?", choices=["recovery", "speed"], help="both by default")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--networks", nargs="+", default=["vgg16", "resnet18", "resnet20"])
     parser.add_argument("--no-rebasin", action="store_true", help="leave the peer out")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    if chosen.what == "recovery":
+    if chosen.what != "speed":
         recovery(chosen.seeds)
-    else:
+    if chosen.what != "recovery":
         speed(chosen.networks, not chosen.no_rebasin)
 
 
