@@ -24,7 +24,7 @@ def assign(gain: Tensor, fast: bool = False) -> Tensor:
     Args:
         gain: ``(..., n, n)``, on any device; the assignment itself runs on the CPU.
         fast: Solve by Jonker and Volgenant's algorithm of the extra ``[fast]`` instead of SciPy's; the same optimum,
-            up to ties, and about four times faster from 2,000 units on.
+            up to ties, and faster from some 2,000 units on.
 
     Returns:
         ``p``, int64 ``(..., n)`` on the CPU.

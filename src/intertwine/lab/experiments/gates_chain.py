@@ -188,7 +188,7 @@ def _below(mean: dict[str, float], lower: str, upper: str) -> Claim:
 def _notes(setting: Setting, examples: int | None) -> list[str]:
     soft = "Gates are hard; the paper's figure 2 has soft ones of (1 + 0.1) sigmoid(4 q) for decoupled learning."
     if setting.scale == "smoke":
-        few = "So few examples teach kernels more than narrow networks: statements between the two speak of the size."
+        few = "Few examples and narrow networks: statements between kernels and networks may speak of the size alone."
         return [f"Made smaller: {examples} digits of 4x4 pixels, 150 to test kernels. Accuracies in %.", few, soft]
     cost = "Kernels need N^2 P^2 operations and are computed at smoke scale only. Accuracies in %."
     return [cost, soft] if examples is None else [f"{examples} training images.", cost, soft]
