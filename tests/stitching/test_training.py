@@ -54,7 +54,7 @@ def test_against_a_slow_loop(cut, family, momentum):
     train_layers([fast], loader, recipe)
     slow.train()
     velocity = [torch.zeros_like(p) for p in slow.trainable()]
-    for epoch in range(recipe.epochs):
+    for _ in range(recipe.epochs):
         for x, y in loader:
             loss = F.cross_entropy(slow(x), y) + slow.layer.regulariser()
             gradients = torch.autograd.grad(loss, slow.trainable(), materialize_grads=True)
