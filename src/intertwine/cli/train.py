@@ -41,6 +41,10 @@ def train(
     epochs: Annotated[int | None, typer.Option(help="Passes over the training data.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Examples of each step.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Initial learning rate.")] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(help="float32, or bfloat16 for mixed precision, which is fast where the hardware has it."),
+    ] = None,
     resume: Annotated[
         bool,
         typer.Option(
@@ -65,7 +69,9 @@ def train(
 
     where = training.choose_device(device)
     splits = lab_data.load(data)
-    settings = recipe_of(recipe, splits.shape, epochs, batch_size, learning_rate)
+    settings = recipe_of(
+        recipe, splits.shape, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, precision=precision
+    )
     network = _fresh(model, seed)
     name = None if isinstance(network, str) else model
     run = training.train(network, splits, settings, seed=seed, name=name, out=out, resume=resume, device=where)
@@ -77,10 +83,8 @@ def train(
     print(f"wrote {out} and {training.card_path(out)}")
 
 
-def recipe_of(
-    name: str | None, shape: tuple[int, ...], epochs: int | None, batch_size: int | None, learning_rate: float | None
-) -> Recipe:
-    """The recipe of a name, or of the size of the inputs, with some settings changed.
+def recipe_of(name: str | None, shape: tuple[int, ...], **changes: Any) -> Recipe:
+    """The recipe of a name, or of the size of the inputs, with those settings changed that are not ``None``.
 
     Raises:
         ValueError: If there is no such name.
@@ -89,7 +93,6 @@ def recipe_of(
 
     if name is not None and name not in RECIPES:
         raise ValueError(f"recipe must be one of {', '.join(RECIPES)}. Got {name!r}.")
-    changes = {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}
     start = recipe_for(shape) if name is None else RECIPES[name]
     return start.but(**{key: value for key, value in changes.items() if value is not None})
 

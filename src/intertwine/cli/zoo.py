@@ -75,7 +75,7 @@ def zoo(
     made = train_many(
         model,
         splits,
-        recipe_of(recipe, splits.shape, epochs, batch_size, learning_rate),
+        recipe_of(recipe, splits.shape, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate),
         seeds=range(seed, seed + count),
         out=out,
         engine=engine,

@@ -107,14 +107,11 @@ def _measure(
 ) -> tuple[tuple[str, ...], list[Any], list[Any], list[str]]:
     """Layers, pairs, what was found for each, and what a reader must know."""
     from ..networks import build
-    from ..training import RECIPES
-    from .zoos import zoo_for
+    from .zoos import recipe_at, zoo_for
 
     spec = setting.by_scale(smoke, small, paper)
-    members, pairs = setting.by_scale(4, 4, 100), setting.by_scale(8, 12, 32)
-    recipe = setting.by_scale(
-        RECIPES["digits"].but(epochs=2, batch_size=64), RECIPES["paper"].but(epochs=8), RECIPES["paper"]
-    )
+    members, pairs = setting.by_scale(4, 4, 100), setting.by_scale(8, 8, 32)
+    recipe = recipe_at(setting)
     zoo = zoo_for(setting, spec, members, recipe)
     layers = tuple(name for name, _ in build(spec).named_modules() if name.rpartition(".")[2].startswith("relu"))
     if setting.scale == "smoke" and len(layers) > _FEW:
@@ -124,7 +121,7 @@ def _measure(
         pairs=tuple((str(a.path.resolve()), str(b.path.resolve())) for a, b in drawn),
         layers=layers,
         data=setting.data_spec,
-        examples=setting.by_scale(128, 2000, 10_000),
+        examples=setting.by_scale(128, 1000, 10_000),
         device=setting.device,
     )
     names = [(a.name, b.name) for a, b in drawn]
@@ -208,8 +205,13 @@ def _experiment(
 
 
 def _narrow(model: str) -> str:
-    """The architecture of the scale ``small``: a Myrtle CNN costs six times a ResNet20, and is made narrower."""
-    return {"myrtle_cnn": "myrtle_cnn:base=16", "myrtle_cnn:width=512": "myrtle_cnn:width=64"}.get(model, model)
+    """The architecture of the scale ``small``: all but the ResNet20 are made narrower."""
+    narrow = {
+        "myrtle_cnn": "myrtle_cnn:base=16",
+        "myrtle_cnn:width=512": "myrtle_cnn:width=32",
+        "resnet18": "resnet18:width=8",
+    }
+    return narrow.get(model, model)
 
 
 EXPERIMENTS = (

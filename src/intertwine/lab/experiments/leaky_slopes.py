@@ -12,13 +12,11 @@ TABLE_3 = {1e-4: 89.3, 1e-3: 89.4, 1e-2: 89.2, 0.1: 89.4, 0.5: 86.6, 0.9: 73.0, 
 
 
 def _slopes(setting: Setting) -> Reproduction:
-    from ..training import RECIPES
-    from .zoos import zoo_for
+    from .zoos import recipe_at, zoo_for
 
     count = setting.by_scale(2, 2, 2)
-    digits, paper = RECIPES["digits"].but(epochs=3, batch_size=64), RECIPES["paper"]
-    recipe = setting.by_scale(digits, paper.but(epochs=4), paper)
-    base = setting.by_scale("digits_cnn:width=4", "resnet20", "resnet20")
+    recipe = recipe_at(setting, epochs=3)
+    base = setting.by_scale("digits_cnn:width=4", "resnet20:width=8", "resnet20")
     rows, mean = [], {}
     for slope, printed in TABLE_3.items():
         spec = f"{base}{',' if ':' in base else ':'}leaky_slope={slope:g}"

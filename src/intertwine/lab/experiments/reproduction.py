@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import platform
+import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
@@ -99,15 +102,28 @@ class Claim:
 
 
 def provenance() -> dict[str, Any]:
-    """Versions, machine and day, for a table that is kept."""
+    """Commit (of a checkout), versions, machine and day, for a table that is kept."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     return {
+        **_commit(),
         "intertwine": version("intertwine"),
         "torch": str(torch.__version__),
         "python": platform.python_version(),
         "machine": f"{platform.machine()}, {torch.get_num_threads()} threads, GPU: {gpu}",
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
     }
+
+
+@cache
+def _commit() -> dict[str, str]:
+    """The checkout's commit, with a ``+`` if its code was changed since; nothing where there is no checkout."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+        changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", "."], capture_output=True).returncode
+    except (OSError, subprocess.CalledProcessError):
+        return {}
+    return {"commit": head.stdout.strip() + "+" * (changed == 1)}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ The figure is an image: what is checked are its claims in words.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +13,6 @@ from ..runs import Job, Plan
 from .experiment import Experiment, Setting
 from .gates import subset
 from .reproduction import Claim, Reproduction, Row, provenance
-from .stitching import Members
 
 __all__ = ["EXPERIMENTS", "FineTuned", "RotationRuns", "claims_of"]
 
@@ -32,7 +31,7 @@ class FineTuned(Job):
         kind: ``"orthogonal"`` or ``"g_relu"``.
         data: As ``lab.data.load`` takes it.
         examples: Training examples; all of them if ``None``.
-        epochs: Of the recipe for this data; its own number if ``None``.
+        recipe: Of fine-tuning.
         seed: Of the element and of fine-tuning.
         device: Where.
     """
@@ -44,22 +43,20 @@ class FineTuned(Job):
     kind: str
     data: str
     examples: int | None
-    epochs: int | None
+    recipe: dict[str, Any]
     seed: int
     device: str = "auto"
 
     def run(self, files: Path) -> dict[str, float]:
         """Accuracies before, right after the transformation, and after fine-tuning."""
         from ..data import load
-        from ..training import load_checkpoint, recipe_for
+        from ..training import Recipe, load_checkpoint
         from .rotation_penalty import rotation_penalty
 
         data = subset(load(self.data), self.examples)
-        recipe = recipe_for(data.shape)
-        recipe = recipe if self.epochs is None else recipe.but(epochs=self.epochs)
-        model = load_checkpoint(self.checkpoint)
         found = rotation_penalty(
-            model, self.layer, self.kind, data, recipe, seed=self.seed, device=self.device  # type: ignore[arg-type]
+            load_checkpoint(self.checkpoint), self.layer, self.kind, data, Recipe(**self.recipe),  # type: ignore[arg-type]
+            seed=self.seed, device=self.device,
         )  # fmt: skip
         return {"before": found.before, "transformed": found.transformed, "after": found.after}
 
@@ -73,7 +70,7 @@ class RotationRuns(Plan):
     layers: tuple[str, ...]
     data: str
     examples: int | None
-    epochs: int | None
+    recipe: dict[str, Any]
     seed: int
     device: str = "auto"
 
@@ -116,20 +113,22 @@ def _figure(setting: Setting) -> Reproduction:
 
     from ..data import load
     from ..networks import build, fit_to
+    from .zoos import recipe_at, zoo_for
 
     data = load(setting.data_spec)
     chosen = setting.by_scale("digits_cnn:bn=false,width=8", "myrtle_cnn:bn=false,base=16", "myrtle_cnn:bn=false")
     network = fit_to(chosen, data.shape, len(data.classes))
     # Layers before every ReLU but the last: behind that one there is only the classifier.
     *layers, _ = (name for name, m in build(network).named_modules() if isinstance(m, nn.Conv2d))
-    runs, examples = setting.by_scale(2, 3, 5), setting.by_scale(400, 10_000, None)
-    shared: Mapping[str, Any] = {
-        "data": setting.data_spec, "examples": examples, "epochs": setting.by_scale(12, 10, None), "seed": setting.seed,
-        "device": setting.device,
-    }  # fmt: skip
-    folder = str((setting.folder / "networks").resolve())
-    paths = setting.run(Members(network=network, models=runs, folder=folder, **shared))
-    values = iter(setting.run(RotationRuns(checkpoints=tuple(paths), layers=tuple(layers), **shared)))
+    runs = setting.by_scale(2, 3, 5)
+    recipe = recipe_at(setting)
+    paths = tuple(str(member.path.resolve()) for member in zoo_for(setting, network, runs, recipe).members)
+    plan = RotationRuns(
+        checkpoints=paths, layers=tuple(layers), data=setting.data_spec, examples=setting.by_scale(400, 10_000, None),
+        recipe=recipe.but(epochs=setting.by_scale(12, 10, recipe.epochs)).to_dict(), seed=setting.seed,
+        device=setting.device,
+    )  # fmt: skip
+    values = iter(setting.run(plan))
     rows, penalties = [], dict[str, dict[str, list[float]]]()
     before: list[float] = []
     for layer in layers:

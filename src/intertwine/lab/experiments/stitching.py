@@ -16,75 +16,13 @@ from .experiment import Experiment, Setting
 from .gates import subset
 from .reproduction import Claim, Reproduction, Row, provenance
 
-__all__ = ["EXPERIMENTS", "Member", "Members", "StitchedPair", "StitchedPairs", "claims_of", "collect"]
+__all__ = ["EXPERIMENTS", "StitchedPair", "StitchedPairs", "claims_of", "collect"]
 
 FAMILIES = ("g_relu", "full", "rank-4", "rank-2", "rank-1")
 RANDOM = "g_relu, random start"
 
 # layer -> family -> penalties, in the order of the pairs
 Penalties = dict[str, dict[str, list[float]]]
-
-
-class Member(Job):
-    """One trained network, kept as a checkpoint.
-
-    Attributes:
-        network: Built-in network, fitted to the data.
-        data: As ``lab.data.load`` takes it.
-        examples: Training examples; all of them if ``None``.
-        epochs: Of the recipe for this data; its own number if ``None``.
-        seed: Of weights and order.
-        folder: Where the checkpoint lies.
-        device: Where to train.
-    """
-
-    gpus: ClassVar[float] = 0.5
-
-    network: str
-    data: str
-    examples: int | None
-    epochs: int | None
-    seed: int
-    folder: str
-    device: str = "auto"
-
-    def run(self, files: Path) -> str:
-        """Train it, or go on training it.
-
-        Returns:
-            The path of the checkpoint.
-        """
-        from ..data import load
-        from ..training import recipe_for, train
-
-        data = subset(load(self.data), self.examples)
-        recipe = recipe_for(data.shape)
-        recipe = recipe if self.epochs is None else replace(recipe, epochs=self.epochs)
-        size = "all" if self.examples is None else str(self.examples)
-        name = f"{self.network.replace(':', '-')}-{data.name.partition('[')[0]}-{size}-{recipe.epochs}-seed{self.seed}"
-        path = Path(self.folder) / f"{name}.safetensors"
-        train(self.network, data, recipe, seed=self.seed, out=path, device=self.device, progress=False)
-        return str(path)
-
-
-class Members(Plan):
-    """All networks of one kind."""
-
-    name: ClassVar[str] = "stitching-networks"
-
-    network: str
-    data: str
-    examples: int | None
-    epochs: int | None
-    models: int
-    seed: int
-    folder: str
-    device: str = "auto"
-
-    def jobs(self) -> Sequence[Job]:
-        """Seed by seed."""
-        own = self.model_dump(exclude={"models", "seed"})
-        return [Member(**own, seed=self.seed + i) for i in range(self.models)]
 
 
 class StitchedPair(Job):
@@ -268,25 +206,20 @@ class _Figure:
         """Train the networks, stitch the pairs, judge the claims."""
         from ..data import load
         from ..networks import fit_to
-        from ..zoo import draw_pairs
+        from .zoos import zoo_for
 
         data = load(setting.data_spec)
         network = fit_to(setting.by_scale(*self.networks), data.shape, len(data.classes))
-        examples, models = setting.by_scale(400, 10_000, None), setting.by_scale(3, 5, 100)
-        paths = setting.run(
-            Members(
-                network=network, data=setting.data_spec, examples=examples, epochs=setting.by_scale(8, 15, None),
-                models=models, seed=setting.seed, folder=str((setting.folder / "networks").resolve()),
-                device=setting.device,
-            )
-        )  # fmt: skip
-        drawn = draw_pairs(models, setting.by_scale(3, 5, self.pairs), setting.seed)
+        zoo = zoo_for(setting, network, setting.by_scale(3, 4, 100))
+        pairs = zoo.pairs(setting.by_scale(3, 4, self.pairs), seed=setting.seed)
+        drawn = [(a.name, b.name) for a, b in pairs]
         values = setting.run(
             StitchedPairs(
-                pairs=tuple((paths[i], paths[j]) for i, j in drawn), data=setting.data_spec, examples=examples,
-                tested=setting.by_scale(None, 2_000, None), layers=setting.by_scale(*self.layers),
-                epochs=setting.by_scale(2, 8, 20), translate=setting.by_scale(0, 2, 2),
-                flip=setting.by_scale(False, True, True), seed=setting.seed, device=setting.device,
+                pairs=tuple((str(a.path.resolve()), str(b.path.resolve())) for a, b in pairs), data=setting.data_spec,
+                examples=setting.by_scale(400, 5_000, None), tested=setting.by_scale(None, 2_000, None),
+                layers=setting.by_scale(*self.layers), epochs=setting.by_scale(2, 4, 20),
+                translate=setting.by_scale(0, 2, 2), flip=setting.by_scale(False, True, True), seed=setting.seed,
+                device=setting.device,
             )
         )  # fmt: skip
         penalties = collect(values)
@@ -300,14 +233,14 @@ class _Figure:
             "Batch norm is measured anew behind every family, the last epoch counts, nothing is chosen by test data.",
         ]
         if setting.scale != "paper":
-            notes.append(f"Smaller than the paper: {network}, {models} networks, {len(drawn)} pairs.")
+            notes.append(f"Smaller than the paper: {network}, {len(zoo)} networks, {len(drawn)} pairs.")
         accuracy = round(sum(accuracies) / len(accuracies), 4)
-        facts = {**provenance(), "network": network, "models": models, "pairs": len(drawn), "accuracy": accuracy}
+        facts = {**provenance(), "network": network, "models": len(zoo), "pairs": len(drawn), "accuracy": accuracy}
         claims = claims_of(penalties, self.residual)
         return Reproduction(self.name, self.title, self.papers, setting.scale, rows, claims, notes=notes, facts=facts)
 
 
-def _row(layer: str, family: str, drawn: Sequence[tuple[int, int]], found: Sequence[float]) -> Row:
+def _row(layer: str, family: str, drawn: Sequence[tuple[str, str]], found: Sequence[float]) -> Row:
     what = f"{layer}, {family}, penalty"
     if len({i for pair in drawn for i in pair}) < 3:
         return Row(what, sum(found) / len(found), group=layer)

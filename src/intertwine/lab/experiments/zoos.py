@@ -12,7 +12,25 @@ if TYPE_CHECKING:
     from ..training import Recipe
     from ..zoo import Zoo
 
-__all__ = ["zoo_for"]
+__all__ = ["recipe_at", "zoo_for"]
+
+
+def recipe_at(setting: Setting, epochs: int = 6) -> Recipe:
+    """How experiments train their networks, unless they are about training.
+
+    Args:
+        setting: Scale and device.
+        epochs: At the scale ``small``.
+
+    Returns:
+        A few epochs on digits; ``epochs`` in large batches, mixed precision where that is fast; the first paper's own.
+    """
+    from ..training import RECIPES, fast_precision
+
+    small = RECIPES["paper"].but(
+        epochs=epochs, batch_size=128, learning_rate=3e-3, precision=fast_precision(setting.device)
+    )
+    return setting.by_scale(RECIPES["digits"].but(epochs=10, batch_size=64), small, RECIPES["paper"])
 
 
 def zoo_for(setting: Setting, model: str, count: int, recipe: Recipe | None = None) -> Zoo:
@@ -24,7 +42,7 @@ def zoo_for(setting: Setting, model: str, count: int, recipe: Recipe | None = No
         setting: Where, and on which data.
         model: Text for ``networks.build``.
         count: Number of networks.
-        recipe: Settings; by the shape of the data if ``None``.
+        recipe: Settings; ``recipe_at(setting)`` if ``None``.
 
     Returns:
         The zoo, with exactly ``count`` members.
@@ -35,11 +53,11 @@ def zoo_for(setting: Setting, model: str, count: int, recipe: Recipe | None = No
     from dataclasses import replace
 
     from ..data import load
-    from ..training import recipe_for, train_many
+    from ..training import train_many
     from ..zoo import read_zoo
 
     data = load(setting.data_spec)
-    recipe = recipe or recipe_for(data.shape)
+    recipe = recipe or recipe_at(setting)
     settings = hashlib.blake2b(json.dumps(recipe.to_dict(), sort_keys=True).encode(), digest_size=4).hexdigest()
     name = "-".join([model.replace(":", "-").replace(",", "-").replace("=", ""), data.name, settings])
     seeds = range(setting.seed, setting.seed + count)

@@ -5,6 +5,7 @@ from .augment import augment
 from .checkpoint import Card, card_path, load_checkpoint, load_weights, read_card, save_checkpoint
 from .many import ManyTraining, member_path, train_many
 from .mix import mix
+from .precision import fast_precision
 from .recipe import RECIPES, Recipe, recipe_for
 from .train import Training, train
 
@@ -19,6 +20,7 @@ __all__ = [
     "mix",
     "accuracy",
     "choose_device",
+    "fast_precision",
     # many seeds at once
     "train_many",
     "ManyTraining",

@@ -58,6 +58,9 @@ class Run:
         self.model, self.data, self.recipe, self.seed, self.device = model, data, recipe, seed, device
         self.settings, self.save_every, self.progress = settings, save_every, progress
         self.state_path = state_path(path) if path else None
+        self.mixed = recipe.precision == "bfloat16"
+        if self.mixed:  # the layout in which bfloat16 convolutions are fast
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = recipe.make_optimizer(model)
         self.batches = Batches(data.train.to(device), data.mean, data.std, recipe.batch_size)
         self.validation = Batches(data.validation.to(device), data.mean, data.std)
@@ -97,7 +100,7 @@ class Run:
                 elif time.monotonic() - self.saved >= self.save_every:
                     self._save(state)
         self.model.load_state_dict(state.best)
-        self.model.eval()
+        self.model.to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]
 
     def _update(self, step: int, index: Tensor) -> float:
         # One optimizer step; returns the loss before it.
@@ -109,7 +112,11 @@ class Run:
             inputs, targets = mix(inputs, labels, len(self.data.classes), self.recipe.mixup, self.recipe.cutmix)
         for group in self.optimizer.param_groups:
             group["lr"] = self.recipe.rate(step, self.steps_per_epoch)
-        logits = self.model(inputs)
+        if self.mixed and inputs.ndim == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed):
+            logits = self.model(inputs)
+        logits = logits.float() if self.mixed else logits
         loss = F.cross_entropy(logits, targets, label_smoothing=self.recipe.label_smoothing)
         value = loss.item()
         if not math.isfinite(value):

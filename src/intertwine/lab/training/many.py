@@ -95,7 +95,8 @@ def train_many(
 
     With ``engine="auto"`` a few real steps of every engine are timed: one network after the other, in threads, stacked
     through ``torch.func``, or side by side with grouped convolutions; the plain loop stays unless another is at least
-    5 % faster. Networks with dropout and recipes with mixup or CutMix go through ``train``, one by one.
+    5 % faster. Networks with dropout, and recipes with mixup, CutMix, a number of iterations or mixed precision, go
+    through ``train``, one by one.
 
     Args:
         model: Text for ``networks.build``; classes and channels are fitted to the data.
@@ -170,11 +171,11 @@ class _Maker:
             ValueError: If the engine cannot train these networks.
         """
         _, network = prepare(self.model, self.data, seeds[0], None)
-        alone = bool(self.recipe.mixup or self.recipe.cutmix or draws_random_numbers(network))
+        alone = _goes_alone(self.recipe) or draws_random_numbers(network)
         if alone and self.engine not in ("auto", InTurn.name):
             raise ValueError(
-                f"engine must be auto or {InTurn.name} for networks with dropout and recipes with mixup or CutMix. "
-                f"Got {self.engine!r}."
+                f"engine must be auto or {InTurn.name} for networks with dropout, and recipes with mixup, CutMix, a "
+                f"number of iterations or mixed precision. Got {self.engine!r}."
             )
         missing = [seed for seed in seeds if not (resume and self._there(seed))]
         engines: dict[str, int] = {}
@@ -342,6 +343,10 @@ class _Maker:
     def _say(self, line: str) -> None:
         if self.progress:
             print(line, file=sys.stderr)
+
+
+def _goes_alone(recipe: Recipe) -> bool:
+    return bool(recipe.mixup or recipe.cutmix or recipe.iterations) or recipe.precision != "float32"
 
 
 def _save(path: Path, state: _State) -> None:

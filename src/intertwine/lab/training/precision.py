@@ -1,0 +1,38 @@
+"""Whether this machine multiplies in bfloat16."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from .accuracy import choose_device
+
+__all__ = ["fast_precision"]
+
+
+def fast_precision(device: str | torch.device = "auto") -> Literal["float32", "bfloat16"]:
+    """The precision in which training is fastest here: bfloat16 where the hardware has matrix units for it.
+
+    Elsewhere bfloat16 is emulated, and slower than float32.
+
+    Args:
+        device: ``"auto"`` is CUDA where there is one.
+
+    Returns:
+        A value for ``Recipe.precision``.
+
+    Raises:
+        ValueError: If this machine has no such device.
+
+    Examples:
+        >>> fast_precision("cpu") in ("float32", "bfloat16")
+        True
+    """  # noqa: DOC502 - raised by choose_device()
+    kind = choose_device(device).type
+    if kind == "cuda":
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        has_tiles = getattr(torch.cpu, "_is_amx_tile_supported", None)  # absent in some builds
+        native = kind == "cpu" and has_tiles is not None and bool(has_tiles())
+    return "bfloat16" if native else "float32"
