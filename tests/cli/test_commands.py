@@ -177,3 +177,9 @@ def test_demo(run, tmp_path, monkeypatch):
     assert written == {"report.html", "results.json", "results.parquet"} | {
         f"seed{seed}.{suffix}" for seed in (0, 1) for suffix in ("safetensors", "json")
     }
+
+
+def test_the_package_runs_as_a_module():
+    found = subprocess.run([sys.executable, "-m", "intertwine", "--version"], capture_output=True, text=True)
+    assert found.returncode == 0
+    assert found.stdout.startswith("intertwine ")

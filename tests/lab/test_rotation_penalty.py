@@ -7,7 +7,7 @@ from intertwine.groups import Orthogonal, PositiveMonomial
 from intertwine.lab.experiments import Setting, experiment
 from intertwine.lab.experiments.rotation_figure import RotationRuns, claims_of
 from intertwine.lab.experiments.rotation_penalty import freeze_up_to, rotation_penalty, transform_layer
-from intertwine.lab.experiments.stitching import Members
+from intertwine.lab.experiments.zoos import recipe_at, zoo_for
 from intertwine.lab.networks import build, mlp
 from intertwine.lab.training import RECIPES, train
 
@@ -70,9 +70,10 @@ def test_the_figure_is_an_experiment_whose_claims_can_fail(tmp_path):
     assert [c.held for c in claims_of({"conv1": high, "conv2": high})] == [False, False]
     assert experiment("fig4-rotation-penalty").scales == ("smoke", "small", "paper")
     setting = Setting(folder=tmp_path)
-    tiny = {"data": "digits", "examples": 64, "epochs": 1, "seed": 0}
-    paths = setting.run(Members(network="digits_cnn:bn=false,width=4", models=1, folder=str(tmp_path), **tiny))
-    values = setting.run(RotationRuns(checkpoints=tuple(paths), layers=("conv1",), **tiny))
+    recipe = recipe_at(setting).but(epochs=1)
+    (member,) = zoo_for(setting, "digits_cnn:bn=false,width=4", 1, recipe).members
+    plan = {"checkpoints": (str(member.path),), "layers": ("conv1",), "data": "digits", "examples": 64, "seed": 0}
+    values = setting.run(RotationRuns(**plan, recipe=recipe.to_dict()))
     assert len(values) == 2  # a rotation and an element of G_ReLU
     assert values[0]["before"] == values[1]["before"]
     assert all(0 <= v[key] <= 1 for v in values for key in ("before", "transformed", "after"))

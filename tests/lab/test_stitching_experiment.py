@@ -1,7 +1,8 @@
 """Stitching penalties beside the paper's claims: networks, pairs, claims that can hold and fail."""
 
 from intertwine.lab.experiments import Setting, stitching
-from intertwine.lab.experiments.stitching import Members, StitchedPair, claims_of, collect
+from intertwine.lab.experiments.stitching import StitchedPair, claims_of, collect
+from intertwine.lab.experiments.zoos import recipe_at, zoo_for
 
 
 def held(claims):
@@ -34,9 +35,8 @@ def test_claims_of_residual_networks():
 def test_networks_and_pairs(tmp_path):
     """The paper's claims need trained networks; here only that all runs, is kept, and says what it is."""
     setting = Setting(folder=tmp_path)
-    plan = Members(network="digits_cnn:width=4", data="digits", examples=100, epochs=2, models=2, seed=0,
-                   folder=str(tmp_path))  # fmt: skip
-    a, b = setting.run(plan)
+    zoo = zoo_for(setting, "digits_cnn:width=4", 2, recipe_at(setting).but(epochs=2))
+    a, b = (str(member.path) for member in zoo.members)
     assert a != b
     small = {"examples": 64, "tested": 50, "epochs": 1, "translate": 1, "flip": False}
     job = StitchedPair(a=a, b=b, data="digits", layers=("relu2", "relu3"), seed=0, **small)

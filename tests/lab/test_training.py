@@ -17,7 +17,17 @@ from torch import nn
 from intertwine.errors import CheckpointError
 from intertwine.lab import data, networks, training
 from intertwine.lab.data import DataSplits, Split, make_splits
-from intertwine.lab.training import RECIPES, Card, Recipe, accuracy, augment, load_checkpoint, save_checkpoint, train
+from intertwine.lab.training import (
+    RECIPES,
+    Card,
+    Recipe,
+    accuracy,
+    augment,
+    load_checkpoint,
+    save_checkpoint,
+    train,
+    train_many,
+)
 from intertwine.lab.training.checkpoint import card_path
 from intertwine.lab.training.mix import mix
 from intertwine.lab.training.recipe import with_defaults
@@ -553,3 +563,25 @@ def test_without_a_card_the_model_must_be_named(checkpoint):
         load_checkpoint(path)
     with pytest.raises(ValueError, match=r"must end in \.safetensors\. Got 'a\.bin'"):
         save_checkpoint("a.bin", nn.Linear(1, 1), Card(architecture="x"))
+
+
+@pytest.mark.parametrize("spec", ["mlp:widths=32", "digits_cnn:width=8"])
+def test_mixed_precision_learns_the_same_and_ends_in_float32(spec, tmp_path):
+    recipe = RECIPES["digits"].but(epochs=4)
+    full = train(spec, "digits", recipe, progress=False)
+    mixed = train(spec, "digits", recipe.but(precision="bfloat16"), out=tmp_path / "a.safetensors", progress=False)
+    assert all(p.dtype == torch.float32 and p.is_contiguous() for p in mixed.model.parameters())
+    differences = [
+        (a - b).abs().max().item() for a, b in zip(full.model.parameters(), mixed.model.parameters(), strict=True)
+    ]
+    assert max(differences) > 0  # it was not ignored
+    assert abs(full.card.metrics["test_accuracy"] - mixed.card.metrics["test_accuracy"]) < 0.05
+    assert mixed.card.recipe["precision"] == "bfloat16"
+
+
+def test_a_zoo_in_mixed_precision_is_trained_one_by_one(tmp_path):
+    recipe = RECIPES["digits"].but(epochs=1, precision="bfloat16")
+    made = train_many("mlp:widths=16", "digits", recipe, seeds=range(2), out=tmp_path, progress=False)
+    assert made.engines == {"in turn": 2}
+    with pytest.raises(ValueError, match="engine must be auto or in turn"):
+        train_many("mlp:widths=16", "digits", recipe, seeds=range(2), out=tmp_path / "b", engine="stacked")

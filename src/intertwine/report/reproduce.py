@@ -98,7 +98,7 @@ def _blocks(r: Reproduction) -> list[Block]:
         rows = [[c.text, c.verdict, c.detail, c.required] for c in r.claims]
         blocks.append(Table(["Statement", "Here", "Judged by", "Must hold at this scale"], rows))
     groups = list(dict.fromkeys(row.group for row in r.rows))
-    figures = [figure for group in groups if (figure := _curve(r, group)) is not None]
+    figures = _curves(r)
     if figures:
         blocks.append(Grid(figures))
     tables = [_table(r, group) for group in groups]
@@ -110,17 +110,31 @@ def _blocks(r: Reproduction) -> list[Block]:
     return [*blocks, Details("How this was made", [Facts({k: str(v) for k, v in r.facts.items()})])]
 
 
-def _curve(r: Reproduction, group: str) -> Figure | None:
-    """Numbers with intervals as a curve, the paper's beside them; ``None`` for what is no series of measurements."""
-    rows = [row for row in r.rows if row.group == group]
-    if len(rows) < _POINTS or any(row.low is None or row.ours is None for row in rows):
-        return None
-    series = [Series("ours", [row.ours for row in rows], [row.low for row in rows], [row.high for row in rows])]
-    if any(row.paper is not None for row in rows):
-        series.append(Series("paper", [row.paper for row in rows], dash="dash"))
-    values = [v for row in rows for v in (row.ours, row.low, row.high, row.paper) if v is not None]
+def _curves(r: Reproduction) -> list[Figure]:
+    """Series of measurements: groups over the same points are lines of one figure.
+
+    What stands behind a comma in a group's name, such as ``"linear_cka, chance taken out"``, makes a figure of its own.
+    """
+    drawn: dict[tuple[tuple[str, ...], str], list[str]] = {}
+    for group in dict.fromkeys(row.group for row in r.rows):
+        rows = [row for row in r.rows if row.group == group]
+        if len(rows) >= _POINTS and all(row.low is not None and row.ours is not None for row in rows):
+            drawn.setdefault((tuple(row.what for row in rows), group.partition(", ")[2]), []).append(group)
+    return [_figure(r, points, kind, groups) for (points, kind), groups in drawn.items()]
+
+
+def _figure(r: Reproduction, points: Sequence[str], kind: str, groups: Sequence[str]) -> Figure:
+    series, values = list[Series](), list[float]()
+    for group in groups:
+        rows = [row for row in r.rows if row.group == group]
+        name = group.partition(", ")[0] if len(groups) > 1 else "ours"
+        series.append(Series(name, [x.ours for x in rows], [x.low for x in rows], [x.high for x in rows]))
+        if any(row.paper is not None for row in rows):
+            paper = "paper" if len(groups) == 1 else f"{name}, paper"
+            series.append(Series(paper, [row.paper for row in rows], dash="dash"))
+        values += [v for row in rows for v in (row.ours, row.low, row.high, row.paper) if v is not None]
     limits = (0.0, 1.0) if min(values) >= 0 and max(values) <= 1 else None
-    return lines([row.what for row in rows], series, title=group, limits=limits)
+    return lines(points, series, title=kind or (groups[0] if len(groups) == 1 else r.title), limits=limits)
 
 
 def _table(r: Reproduction, group: str) -> Table:

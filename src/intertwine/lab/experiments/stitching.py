@@ -19,7 +19,7 @@ from .reproduction import Claim, Reproduction, Row, provenance
 __all__ = ["EXPERIMENTS", "StitchedPair", "StitchedPairs", "claims_of", "collect"]
 
 FAMILIES = ("g_relu", "full", "rank-4", "rank-2", "rank-1")
-RANDOM = "g_relu, random start"
+RANDOM = "g_relu from a random start"
 
 # layer -> family -> penalties, in the order of the pairs
 Penalties = dict[str, dict[str, list[float]]]
@@ -223,11 +223,13 @@ class _Figure:
             )
         )  # fmt: skip
         penalties = collect(values)
-        rows = [_row(layer, family, drawn, found) for layer, by in penalties.items() for family, found in by.items()]
+        families = dict.fromkeys(family for by in penalties.values() for family in by)
+        rows = [_row(layer, f, drawn, by[f]) for f in families for layer, by in penalties.items() if f in by]
         recovered = [v["recovered"][layer][RANDOM] for v in values for layer in v["recovered"]]
         known = [share for share in recovered if share is not None]
         accuracies = [x for v in values for x in v["accuracies"]]
         notes = [
+            "Stitching penalties: accuracy lost, 0.01 is a point; one line for each family.",
             "Maps start at their closed-form solutions; the paper's random start is shown for G_ReLU, where it matches "
             f"{100 * sum(known) / max(len(known), 1):.0f} % of live channels as activations do.",
             "Batch norm is measured anew behind every family, the last epoch counts, nothing is chosen by test data.",
@@ -241,13 +243,12 @@ class _Figure:
 
 
 def _row(layer: str, family: str, drawn: Sequence[tuple[str, str]], found: Sequence[float]) -> Row:
-    what = f"{layer}, {family}, penalty"
-    if len({i for pair in drawn for i in pair}) < 3:
-        return Row(what, sum(found) / len(found), group=layer)
+    if len({name for pair in drawn for name in pair}) < 3:
+        return Row(layer, sum(found) / len(found), group=family)
     try:
-        return Row.of(what, pair_interval(drawn, found), group=layer)
+        return Row.of(layer, pair_interval(drawn, found), group=family)
     except ValueError:  # every pair shares one model
-        return Row(what, sum(found) / len(found), group=layer)
+        return Row(layer, sum(found) / len(found), group=family)
 
 
 _FIGURES = (
