@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from torch import Tensor, nn
 from zoo import build
 
 import intertwine as iw
@@ -60,3 +61,44 @@ def test_signs_of_heads_and_planes_are_solved_together():
     twin = sym.act(sym.random(seed=3), model)
     one, two = iw.canonical(model, x, sym), iw.canonical(twin, x, sym)
     assert max((p - q).abs().max().item() for p, q in zip(one.parameters(), two.parameters())) < 1e-6
+
+
+class Relative(nn.Module):
+    """Scores of places from a table with fewer entries than dimensions, as relative positions have."""
+
+    def __init__(self, places: int = 3, width: int = 6, heads: int = 2) -> None:
+        super().__init__()
+        self.heads = heads
+        self.places = nn.Parameter(torch.randn(places, width))
+        self.query, self.key = nn.Linear(5, 4 * heads, bias=False), nn.Linear(5, 4 * heads, bias=False)
+        self.place_key, self.place_query = (nn.Linear(width, 4 * heads, bias=False) for _ in range(2))
+        self.value, self.out = nn.Linear(5, 2 * heads), nn.Linear(2 * heads, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, pk, pq, v = (
+            y.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
+            for y in (
+                self.query(x),
+                self.key(x),
+                self.place_key(self.places),
+                self.place_query(self.places),
+                self.value(x),
+            )
+        )
+        scores = q @ k.mT + q @ pk.mT + (k @ pq.mT).mT
+        return self.out((scores.softmax(-1) @ v).transpose(-3, -2).flatten(2))
+
+
+@pytest.mark.parametrize("most_bits", [4096, 0])
+def test_directions_that_nothing_writes_take_their_signs_from_what_reads_them(most_bits, monkeypatch):
+    monkeypatch.setattr("intertwine.symmetry.signing._MOST_BITS", most_bits)  # 0: nothing is solved together
+    torch.manual_seed(0)
+    model, x = Relative().double(), torch.randn(2, 3, 5).double()
+    sym = iw.symmetries(model, x)
+    assert sum(s.linear == "general" and s.size == 6 for s in sym.spaces) == 1  # written with rank 3
+    form = iw.canonical(model, x, sym)
+    for kind in ("permutation", "scale", "sign", "linear"):
+        for seed in range(3):
+            twin = sym.act(sym.random(seed, {kind}), model)
+            other = iw.canonical(twin, x, sym)
+            assert max((p - q).abs().max().item() for p, q in zip(form.parameters(), other.parameters())) < 1e-8

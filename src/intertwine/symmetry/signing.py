@@ -1,14 +1,13 @@
 """Signs in canonical form: odd statistics become positive, space by space along the network.
 
-A statistic says something of a unit only if no sign that is still open touches it. Where spaces wait for one another
-(heads times rotary planes, a grid of two signed spaces) their bits are solved together, by elimination over two
-elements: the largest entries become positive, as many as are independent.
+A statistic says something of a unit only if no sign that is still open touches it, and if the unit's slice is not zero.
+Where spaces wait for one another (a grid of two signed spaces, residual streams that meet in one product) their bits
+are solved together, by elimination over two elements: the largest entries become positive, as many as are independent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Collection, Mapping
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -16,10 +15,20 @@ import torch
 from torch import Tensor
 
 from .action import moved
-from .blocks import Block, blocks
+from .blocks import blocks
 from .element import parent_dims
 from .spaces import Space
 from .transformation import Transformation, identity, with_parts
+from .witnesses import (
+    Witness,
+    independent,
+    odd_statistic,
+    parities,
+    rank_of_rows,
+    signed_spaces,
+    unit_shape,
+    witnesses,
+)
 
 if TYPE_CHECKING:
     from .symmetry import Symmetry
@@ -42,16 +51,22 @@ def signing(sym: Symmetry, state: Mapping[str, Tensor], power: int = 3) -> Trans
         An element of signs; a linear space gets them as a diagonal matrix.
     """
     g = identity(sym)
-    waiting = [s if s.linear == "none" else replace(s, signs=1) for s in sym.spaces if s.signs or s.linear != "none"]
+    found = witnesses(sym, state)
+    waiting = {s.name: s for s in signed_spaces(sym)}
     while waiting:
-        current = {**state, **moved(sym, g, state)}
-        names = {s.name for s in waiting}
-        ready = next((s for s in waiting if _rank(sym, current, s, names) == _rank(sym, current, s, set())), None)
-        if ready is None and sum(_bits(sym, s) for s in waiting) <= _MOST_BITS:
-            return _flipping(sym, _together(sym, current, waiting, power)) @ g
-        space = ready or waiting[0]
-        waiting.remove(space)
-        g = _flipping(sym, {space.name: _alone(sym, current, space, names, power)}) @ g
+        ready = next((s for s in waiting.values() if _ready(found[s.name], waiting)), None)
+        group = [ready] if ready else _connected(found, waiting)
+        if not ready and sum(s.signs * prod(unit_shape(sym, s)) for s in group) > _MOST_BITS:
+            group = group[:1]
+        names = {w.name for s in group for w in found[s.name]}
+        current = {**state, **moved(sym, g, state, names)}
+        if len(group) > 1:
+            flips = _together(sym, current, group, power)
+        else:
+            space = group[0]
+            flips = {space.name: _alone(sym, current, space, found[space.name], waiting, power)}
+        g = _flipping(sym, flips) @ g
+        waiting = {n: s for n, s in waiting.items() if s not in group}
     return g
 
 
@@ -65,53 +80,67 @@ def _flipping(sym: Symmetry, signs: Mapping[str, Tensor]) -> Transformation:
     return g
 
 
-def _rows(
-    sym: Symmetry, state: Mapping[str, Tensor], space: Space, waiting: set[str]
-) -> list[tuple[str, Block, int, tuple[int, ...]]]:
-    """Blocks whose odd statistics tell signs of one space; zeros, and blocks of other waiting spaces, are left out."""
-    found = []
-    for name, layout in sym.layouts.items():
-        for block in blocks(layout) if name in state and bool(state[name].any()) else ():
-            if block.spaces.count(space.name) == 1 and not (waiting - {space.name}) & set(block.spaces):
-                dim = block.spaces.index(space.name)
-                row = _parities(block.leaves[dim], sym.space(space.name))
-                if any(row):
-                    found.append((name, block, dim, row))
-    return found
+def _ready(found: list[Witness], waiting: Collection[str]) -> bool:
+    """Whether witnesses that no waiting sign touches tell as much of every unit as all of them would."""
+    patterns, _ = _patterns(found)
+    untouched = [not w.others & set(waiting) for w in found]
+    for pattern in patterns:
+        every = [w.row for w, tells in zip(found, pattern) if tells]
+        known = [w.row for w, tells, free in zip(found, pattern, untouched) if tells and free]
+        if rank_of_rows(known) < rank_of_rows(every):
+            return False
+    return True
 
 
-def _parities(leaf: object, space: Space) -> tuple[int, ...]:
-    return (1,) if space.linear != "none" else tuple(e % 2 for e in leaf.sign)  # type: ignore[attr-defined]
+def _patterns(found: list[Witness]) -> tuple[list[list[bool]], Tensor]:
+    """The different lists of witnesses that tell of a unit, and for every unit (flat) which it is."""
+    if not found:
+        return [], torch.zeros(0, dtype=torch.long)
+    table, unit = torch.stack([w.tells.flatten() for w in found], 1).unique(dim=0, return_inverse=True)
+    return table.tolist(), unit
 
 
-def _rank(sym: Symmetry, state: Mapping[str, Tensor], space: Space, waiting: set[str]) -> int:
-    rows: list[tuple[int, ...]] = []
-    for *_, row in _rows(sym, state, space, waiting):
-        if independent([*rows, row]):
-            rows.append(row)
-    return len(rows)
+def _connected(found: Mapping[str, list[Witness]], waiting: Mapping[str, Space]) -> list[Space]:
+    """The first waiting space and all that wait for it, or that it waits for, directly or not."""
+    group = [next(iter(waiting))]
+    for name in group:  # grows while it is read
+        beside = {o for w in found[name] for o in w.others if o in waiting}
+        beside |= {n for n in waiting for w in found[n] if name in w.others}
+        group += [n for n in waiting if n in beside and n not in group]
+    return [waiting[n] for n in group]
 
 
-def _alone(sym: Symmetry, state: Mapping[str, Tensor], space: Space, waiting: set[str], power: int) -> Tensor:
-    """Signs ``(k, p..., n)``: independent rows of exponents are taken in order and their statistics made positive."""
-    rows: list[tuple[int, ...]] = []
-    bits: list[Tensor] = []
-    for known in (waiting, set()):  # statistics that no waiting sign touches come first
-        for name, block, dim, row in _rows(sym, state, space, known):
-            if independent([*rows, row]):
-                rows.append(row)
-                bits.append(_odd_statistic(block.read(state[name]), parent_dims(space, dim, block.spaces), power) < 0)
-    return solve_signs(rows, bits, space.signs, _shape(sym, space))
-
-
-def _odd_statistic(x: Tensor, dims: list[int], power: int) -> Tensor:
-    y = x.permute([*dims, *(d for d in range(x.ndim) if d not in dims)])
-    return y.reshape(*y.shape[: len(dims)], -1).pow(power).sum(-1)
+def _alone(
+    sym: Symmetry,
+    state: Mapping[str, Tensor],
+    space: Space,
+    found: list[Witness],
+    waiting: Collection[str],
+    power: int,
+) -> Tensor:
+    """Signs ``(k, p..., n)``: for every unit independent rows are taken in order and their statistics made positive."""
+    shape = unit_shape(sym, space)
+    found = sorted(found, key=lambda w: bool(w.others & (set(waiting) - {space.name})))  # untouched ones first
+    patterns, unit = _patterns(found)
+    signs = torch.ones(space.signs, shape.numel(), dtype=torch.float64)
+    negative: dict[int, Tensor] = {}
+    for p, pattern in enumerate(patterns):
+        chosen: list[int] = []
+        for i, tells in enumerate(pattern):
+            if tells and independent([*(found[c].row for c in chosen), found[i].row]):
+                chosen.append(i)
+        for i in chosen:
+            if i not in negative:
+                negative[i] = found[i].bits(state, space, power).flatten()
+        here = unit == p
+        bits = [negative[i][here] for i in chosen]
+        signs[:, here] = solve_signs([found[i].row for i in chosen], bits, space.signs, torch.Size([int(here.sum())]))
+    return signs.reshape(space.signs, *shape)
 
 
 def _together(sym: Symmetry, state: Mapping[str, Tensor], waiting: list[Space], power: int) -> dict[str, Tensor]:
     """Signs of several spaces at once."""
-    shapes = {s.name: (s.signs, *_shape(sym, s)) for s in waiting}
+    shapes = {s.name: (s.signs, *unit_shape(sym, s)) for s in waiting}
     starts, total = {}, 0
     for name, shape in shapes.items():
         starts[name], total = total, total + prod(shape)
@@ -151,16 +180,16 @@ def _equations(
             kept = sorted({d for need in dims.values() for d in need})
             if not places:
                 continue
-            t = _odd_statistic(block.read(state[name]), kept, power)
+            t = odd_statistic(block.read(state[name]), kept, power)
             grid = torch.meshgrid(*(torch.arange(n) for n in t.shape), indexing="ij")
             bits = []
             for d, need in dims.items():
                 space = waiting[block.spaces[d]]  # type: ignore[index]
-                shape = _shape(sym, space)
+                shape = unit_shape(sym, space)
                 unit = torch.zeros_like(grid[0])
                 for n, at in zip(shape, need):
                     unit = unit * n + grid[kept.index(at)]
-                row = _parities(block.leaves[d], sym.space(space.name))
+                row = parities(block.leaves[d], sym.space(space.name))
                 bits += [(starts[space.name] + k * prod(shape) + unit).flatten() for k, e in enumerate(row) if e]
             if bits:
                 sizes.append((t.abs() / t.abs().max().clamp_min(1e-300)).flatten())
@@ -186,25 +215,3 @@ def solve_signs(rows: list[tuple[int, ...]], bits: list[Tensor], k: int, shape: 
     for column, r in pivots.items():
         signs[column] = 1.0 - 2.0 * table[r][1].to(torch.float64)
     return signs
-
-
-def independent(rows: list[tuple[int, ...]]) -> bool:
-    """Whether 0-1 rows are independent over two elements."""
-    masks = [sum(bit << i for i, bit in enumerate(row)) for row in rows]
-    basis: list[int] = []
-    for mask in masks:
-        for b in basis:
-            mask = min(mask, mask ^ b)
-        if not mask:
-            return False
-        basis.append(mask)
-    return True
-
-
-def _bits(sym: Symmetry, space: Space) -> int:
-    return space.signs * prod(_shape(sym, space))
-
-
-def _shape(sym: Symmetry, space: Space) -> torch.Size:
-    sizes = {s.name: s.size for s in sym.spaces}
-    return torch.Size([*(sizes[p] for p in space.parents), space.size])
