@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from zoo import build
 
@@ -102,3 +103,29 @@ def test_directions_that_nothing_writes_take_their_signs_from_what_reads_them(mo
             twin = sym.act(sym.random(seed, {kind}), model)
             other = iw.canonical(twin, x, sym)
             assert max((p - q).abs().max().item() for p, q in zip(form.parameters(), other.parameters())) < 1e-8
+
+
+class Windows(nn.Module):
+    """Channels times taps, read as taps times channels: one space of two comes three times on one axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.out = nn.Conv1d(3, 8, 1), nn.Conv1d(8, 3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        return self.out(F.unfold(h[:, :, None], (1, 2)).unflatten(1, (2, 8)).mean(1) * h[:, :, 1:])
+
+
+def test_signs_of_an_axis_that_holds_one_space_several_times():
+    torch.manual_seed(0)
+    model, x = Windows().double(), torch.randn(2, 3, 7).double()
+    sym = iw.symmetries(model, x)
+    (space,) = sym.spaces
+    assert (space.size, space.permutable) == (2, False) and space.signs
+    form = iw.canonical(model, x, sym)
+    for seed in range(4):
+        twin = sym.act(sym.random(seed), model)
+        assert same(model, twin, x, sym).verdict == SAME
+        other = iw.canonical(twin, x, sym)
+        assert max((p - q).abs().max().item() for p, q in zip(form.parameters(), other.parameters())) < 1e-8

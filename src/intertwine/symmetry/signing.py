@@ -56,15 +56,14 @@ def signing(sym: Symmetry, state: Mapping[str, Tensor], power: int = 3) -> Trans
     while waiting:
         ready = next((s for s in waiting.values() if _ready(found[s.name], waiting)), None)
         group = [ready] if ready else _connected(found, waiting)
-        if not ready and sum(s.signs * prod(unit_shape(sym, s)) for s in group) > _MOST_BITS:
-            group = group[:1]
-        names = {w.name for s in group for w in found[s.name]}
-        current = {**state, **moved(sym, g, state, names)}
-        if len(group) > 1:
-            flips = _together(sym, current, group, power)
-        else:
+        apart = bool(ready) or sum(s.signs * prod(unit_shape(sym, s)) for s in group) > _MOST_BITS
+        group = group[:1] if apart else group
+        current = {**state, **moved(sym, g, state, {w.name for s in group for w in found[s.name]})}
+        if apart:
             space = group[0]
             flips = {space.name: _alone(sym, current, space, found[space.name], waiting, power)}
+        else:
+            flips = _together(sym, current, group, power)
         g = _flipping(sym, flips) @ g
         waiting = {n: s for n, s in waiting.items() if s not in group}
     return g
@@ -120,7 +119,8 @@ def _alone(
 ) -> Tensor:
     """Signs ``(k, p..., n)``: for every unit independent rows are taken in order and their statistics made positive."""
     shape = unit_shape(sym, space)
-    found = sorted(found, key=lambda w: bool(w.others & (set(waiting) - {space.name})))  # untouched ones first
+    found = [w for w in found if space.name not in w.others]
+    found.sort(key=lambda w: bool(w.others & set(waiting)))  # those first that no waiting sign touches
     patterns, unit = _patterns(found)
     signs = torch.ones(space.signs, shape.numel(), dtype=torch.float64)
     negative: dict[int, Tensor] = {}

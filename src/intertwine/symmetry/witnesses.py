@@ -32,7 +32,7 @@ _SEEN = 1e-7  # smallest norm of a unit's slice, relative to the largest, that i
 
 @dataclass(frozen=True)
 class Witness:
-    """One block that carries a space once.
+    """One dimension of a block that carries a space.
 
     Attributes:
         name: Name of the tensor.
@@ -40,7 +40,7 @@ class Witness:
         dim: The block's dimension that carries the space.
         row: For each sign of the space whether it flips the block's statistic.
         tells: Units whose slice is not zero, ``(p..., n)``; the statistic of the others would be rounding.
-        others: Other spaces of the block.
+        others: Other spaces of the block whose signs flip the statistic too; the space itself where it comes twice.
     """
 
     name: str
@@ -73,12 +73,12 @@ def witnesses(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, list[Witn
     for name, layout in sym.layouts.items():
         for block in blocks(layout) if name in state else ():
             for dim, s in enumerate(block.spaces):
-                if s in signed and block.spaces.count(s) == 1:
+                if s in signed:
                     row = tuple(a * b for a, b in zip(parities(block.leaves[dim], signed[s]), needed[s]))
                     if any(row):
                         norms = odd_statistic(block.read(state[name]), parent_dims(signed[s], dim, block.spaces), 2)
                         tells = norms > _SEEN**2 * norms.max()
-                        others = frozenset(o for o in block.spaces if o in signed and o != s)
+                        others = frozenset(o for d, o in enumerate(block.spaces) if o in signed and d != dim)
                         found[s].append(Witness(name, block, dim, row, tells, others))
     return found
 
