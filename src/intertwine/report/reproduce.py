@@ -11,12 +11,11 @@ from .figures import Series, lines
 from .page import Page, render
 
 if TYPE_CHECKING:
-    from ..lab.experiments import Reproduction
+    from ..lab.experiments import Panel, Reproduction
 
-__all__ = ["all_page", "reproduction_page", "write_all_page"]
+__all__ = ["all_page", "panel_title", "reproduction_page", "write_all_page"]
 
 _TABLES = 4  # in front; more are folded away
-_POINTS = 3  # of a curve
 _SCALES = {
     "smoke": "in seconds, on digits: it shows that everything runs, and checks what must hold at any size",
     "small": "on CIFAR-10 with networks and epochs that a CPU can afford",
@@ -97,11 +96,10 @@ def _blocks(r: Reproduction) -> list[Block]:
     if r.claims:
         rows = [[c.text, c.verdict, c.detail, c.required] for c in r.claims]
         blocks.append(Table(["Statement", "Here", "Judged by", "Must hold at this scale"], rows))
-    groups = list(dict.fromkeys(row.group for row in r.rows))
-    figures = _curves(r)
+    figures = [_figure(r, panel) for panel in r.panels if panel.measured]
     if figures:
         blocks.append(Grid(figures))
-    tables = [_table(r, group) for group in groups]
+    tables = [_table(r, panel) for panel in r.panels]
     if figures:
         blocks.append(Details("All numbers", tables))
     else:
@@ -110,35 +108,50 @@ def _blocks(r: Reproduction) -> list[Block]:
     return [*blocks, Details("How this was made", [Facts({k: str(v) for k, v in r.facts.items()})])]
 
 
-def _curves(r: Reproduction) -> list[Figure]:
-    """Series of measurements: groups over the same points are lines of one figure.
-
-    What stands behind a comma in a group's name, such as ``"linear_cka, chance taken out"``, makes a figure of its own.
-    """
-    drawn: dict[tuple[tuple[str, ...], str], list[str]] = {}
-    for group in dict.fromkeys(row.group for row in r.rows):
-        rows = [row for row in r.rows if row.group == group]
-        if len(rows) >= _POINTS and all(row.low is not None and row.ours is not None for row in rows):
-            drawn.setdefault((tuple(row.what for row in rows), group.partition(", ")[2]), []).append(group)
-    return [_figure(r, points, kind, groups) for (points, kind), groups in drawn.items()]
-
-
-def _figure(r: Reproduction, points: Sequence[str], kind: str, groups: Sequence[str]) -> Figure:
+def _figure(r: Reproduction, panel: Panel) -> Figure:
+    """One line for each group, the paper's dashed beside it."""
     series, values = list[Series](), list[float]()
-    for group in groups:
-        rows = [row for row in r.rows if row.group == group]
-        name = group.partition(", ")[0] if len(groups) > 1 else "ours"
-        series.append(Series(name, [x.ours for x in rows], [x.low for x in rows], [x.high for x in rows]))
+    alone = len(panel.groups) == 1
+    for name, rows in panel.groups.items():
+        banded = all(row.low is not None and row.high is not None for row in rows)
+        low, high = ([row.low for row in rows], [row.high for row in rows]) if banded else (None, None)
+        series.append(Series("ours" if alone else name, [row.ours for row in rows], low, high))
         if any(row.paper is not None for row in rows):
-            paper = "paper" if len(groups) == 1 else f"{name}, paper"
-            series.append(Series(paper, [row.paper for row in rows], dash="dash"))
+            paper = [row.paper for row in rows]
+            series.append(Series("paper" if alone else f"{name}, paper", paper, dash="dash"))
         values += [v for row in rows for v in (row.ours, row.low, row.high, row.paper) if v is not None]
     limits = (0.0, 1.0) if min(values) >= 0 and max(values) <= 1 else None
-    return lines(points, series, title=kind or (groups[0] if len(groups) == 1 else r.title), limits=limits)
+    return lines(panel.points, series, title=panel_title(r, panel), limits=limits)
 
 
-def _table(r: Reproduction, group: str) -> Table:
-    rows = [row for row in r.rows if row.group == group]
+def panel_title(r: Reproduction, panel: Panel) -> str:
+    """What a figure or table is called: what its groups share, the only group's name, or what the experiment is about.
+
+    Args:
+        r: The experiment.
+        panel: One of its panels.
+
+    Returns:
+        The title.
+    """
+    alone = next(iter(panel.groups)) if len(panel.groups) == 1 else ""
+    return ", ".join(filter(None, [alone, panel.title])) or r.title
+
+
+def _table(r: Reproduction, panel: Panel) -> Table:
+    """One group with all that is known of it; several groups with a column for each."""
+    if len(panel.groups) == 1:
+        return _long_table(r, panel)
+    shown: dict[str, list[object]] = {"": list(panel.points)}
+    for name, rows in panel.groups.items():
+        if any(row.paper is not None for row in rows):
+            shown[f"{name}, paper"] = [row.paper for row in rows]
+        shown[name] = [row.shown for row in rows]
+    return Table(list(shown), list(zip(*shown.values())), panel_title(r, panel))
+
+
+def _long_table(r: Reproduction, panel: Panel) -> Table:
+    (rows,) = panel.groups.values()
     shown: dict[str, list[object]] = {"": [row.what for row in rows]}
     if any(row.paper is not None for row in rows):
         shown["Paper"] = [row.paper for row in rows]
@@ -149,7 +162,7 @@ def _table(r: Reproduction, group: str) -> Table:
         shown["Difference"] = [row.difference for row in rows]
         if r.comparable or any(row.tolerance is not None for row in rows):
             shown["Verdict"] = [row.verdict for row in rows]
-    return Table(list(shown), list(zip(*shown.values())), group)
+    return Table(list(shown), list(zip(*shown.values())), panel_title(r, panel) if panel.groups.keys() != {""} else "")
 
 
 def _compared(r: Reproduction, row: object) -> bool | None:
@@ -161,4 +174,7 @@ def _compared(r: Reproduction, row: object) -> bool | None:
 
 
 def _outcome(r: Reproduction) -> str:
-    return "as it must" if r.passed else "NOT as it must"
+    if not r.passed:
+        return "NOT as it must"
+    bound = any(c.required for c in r.claims) or any(row.tolerance is not None for row in r.rows)
+    return "as it must" if bound else "nothing must hold"

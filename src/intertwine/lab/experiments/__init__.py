@@ -19,10 +19,10 @@ Importing such a file must be cheap: whatever is heavy is imported inside the fu
 
 from .experiment import SCALES, Experiment, Setting
 from .registry import experiment, experiments, reproduce
-from .reproduction import Claim, Reproduction, Row, Scale, provenance
+from .reproduction import Claim, Panel, Reproduction, Row, Scale, provenance
 
 __all__ = [
     "experiments", "experiment", "reproduce",
     "Experiment", "Setting", "SCALES",
-    "Reproduction", "Row", "Claim", "Scale", "provenance",
+    "Reproduction", "Row", "Panel", "Claim", "Scale", "provenance",
 ]  # fmt: skip

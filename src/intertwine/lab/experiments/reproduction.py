@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ..._zoo_intervals import PairInterval
 
-__all__ = ["Claim", "Reproduction", "Row", "Scale", "provenance"]
+__all__ = ["Claim", "Panel", "Reproduction", "Row", "Scale", "provenance"]
 
 Scale = Literal["smoke", "small", "paper"]
 
@@ -66,6 +66,19 @@ class Row:
         return None if self.ours is None or self.paper is None else self.ours - self.paper
 
     @property
+    def shown(self) -> str:
+        """Our number and its interval, three digits each.
+
+        Examples:
+            >>> Row("relu1", 0.61234, low=0.6, high=0.7).shown
+            '0.612 [0.600, 0.700]'
+        """
+        if self.ours is None:
+            return "not run"
+        ends = "" if self.low is None or self.high is None else f" [{self.low:#.3g}, {self.high:#.3g}]"
+        return f"{self.ours:#.3g}{ends}"
+
+    @property
     def verdict(self) -> str:
         """The comparison in words; empty where there is nothing to compare with."""
         if self.ours is None:
@@ -77,6 +90,26 @@ class Row:
         if self.low is not None and self.high is not None and self.low <= self.paper <= self.high:
             return "paper inside our interval"
         return "ours is higher" if self.difference > 0 else "ours is lower" if self.difference < 0 else "equal"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Groups of rows over the same points: one figure or one table.
+
+    Args:
+        title: What its groups have in common; empty if nothing is said.
+        points: What is along the axis, such as layers.
+        groups: Rows of each group, one for each point.
+    """
+
+    title: str
+    points: tuple[str, ...]
+    groups: dict[str, list[Row]]
+
+    @property
+    def measured(self) -> bool:
+        """Whether it is a series of at least three numbers, all of which were run."""
+        return len(self.points) > 2 and all(row.ours is not None for rows in self.groups.values() for row in rows)
 
 
 @dataclass(frozen=True)
@@ -175,6 +208,20 @@ class Reproduction(Result):
         elif any(row.paper is not None for row in self.rows):
             parts.append("the numbers are of other networks or data than the paper's, and are shown beside them")
         return "; ".join(parts) or "nothing to compare: see the table"
+
+    @property
+    def panels(self) -> list[Panel]:
+        """Groups over the same points together.
+
+        What stands behind a comma in a group's name, such as ``"linear_cka, chance taken out"``, makes a panel of its
+        own, of which it is the title.
+        """
+        found: dict[tuple[tuple[str, ...], str], dict[str, list[Row]]] = {}
+        for group in dict.fromkeys(row.group for row in self.rows):
+            rows = [row for row in self.rows if row.group == group]
+            name, _, title = group.partition(", ")
+            found.setdefault((tuple(row.what for row in rows), title), {})[name] = rows
+        return [Panel(title, points, groups) for (points, title), groups in found.items()]
 
     def __str__(self) -> str:
         lines = [f"{self.title} ({self.papers}), {self.scale}: {self.verdict}."]
