@@ -184,6 +184,6 @@ def _weight_decay(setting: Setting) -> tuple[list[Row], Claim]:
 EXPERIMENTS = (
     Experiment(
         "demonstrations", "Consequences of the symmetries", "v2 Cor. E.28, E.11, Lemma E.12, Remark E.6, App. C, D.8",
-        _shown, ("smoke",),
+        _shown, ("smoke",), False,
     ),
 )  # fmt: skip

@@ -84,6 +84,7 @@ class Experiment:
         papers: Where it is, by version.
         run: Does it. It must be repeatable, work inside ``setting.folder`` only, and keep finished work there.
         scales: Scales that it knows; mathematics needs only ``smoke``.
+        data: Whether it looks at data.
     """
 
     name: str
@@ -91,3 +92,4 @@ class Experiment:
     papers: str
     run: Callable[[Setting], Reproduction]
     scales: Sequence[Scale] = SCALES
+    data: bool = True

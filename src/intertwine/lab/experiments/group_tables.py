@@ -105,7 +105,9 @@ def _gelu(setting: Setting) -> Reproduction:
 
 
 EXPERIMENTS = (
-    Experiment("table1-groups", "Intertwiner groups of activations", "v2 Table 1 (v1 Fig. 4)", _table_1, ("smoke",)),
-    Experiment("e7-counts", "How many maps a family of stitching layers holds", "v2 E.7", _counts, ("smoke",)),
-    Experiment("fig17-gelu", "How far GELU is from homogeneous", "v2 E.2.1, Fig. 17", _gelu, ("smoke",)),
+    Experiment(
+        "table1-groups", "Intertwiner groups of activations", "v2 Table 1 (v1 Fig. 4)", _table_1, ("smoke",), False
+    ),
+    Experiment("e7-counts", "How many maps a family of stitching layers holds", "v2 E.7", _counts, ("smoke",), False),
+    Experiment("fig17-gelu", "How far GELU is from homogeneous", "v2 E.2.1, Fig. 17", _gelu, ("smoke",), False),
 )

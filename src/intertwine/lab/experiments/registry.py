@@ -25,6 +25,8 @@ _MODULES: tuple[str, ...] = (
     "gates",
     "gates_chain",
     "width_sweep",
+    # what the papers left open
+    "open_sensitivity",
 )
 
 
@@ -70,5 +72,6 @@ def reproduce(name: str, setting: Setting | None = None) -> Reproduction:
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they were
         found = chosen.run(replace(setting, name=name))
     seconds = round(time.monotonic() - start, 1)
-    facts = {"data": setting.data_spec.partition(":")[0], "seed": setting.seed, **found.facts, "seconds": seconds}
+    data = {"data": setting.data_spec.partition(":")[0]} if chosen.data else {}
+    facts = {**data, "seed": setting.seed, **found.facts, "seconds": seconds}
     return replace(found, facts=facts)

@@ -1,0 +1,117 @@
+"""Draw and tabulate the results that are kept here: ``python results/build.py``.
+
+Reads every ``SCALE/NAME.json`` that ``intertwine reproduce`` wrote (``results.json`` there), and writes
+``SCALE/NAME.svg`` and the page ``README.md``, which is also the documentation's page of results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from intertwine._io import write_atomically
+from intertwine.lab.experiments import SCALES, Panel, Reproduction, experiments
+
+HERE = Path(__file__).parent
+_INTRODUCTION = """# Results
+
+Every table and figure of both papers that was run here, with the paper's numbers where its text has them, its
+statements checked, and how each was made. The scales `small` and `smoke` are other networks, fewer of them and less
+training than the papers': there only the statements speak, not the numbers. CIFAR-10 is a **JPEG copy** (quality 75) of
+the original images, which costs a few points of accuracy throughout.
+
+The files in `results/` are what `intertwine reproduce` wrote; this page and the pictures are made from them by
+`python results/build.py`. Numbers are means with 95 % intervals over models unless a note says otherwise.
+"""
+
+
+def main() -> None:
+    """Write all pictures and the page."""
+    found = kept()
+    for scale, r in found:
+        draw(r, HERE / scale / f"{r.name}.svg")
+    text = page(found)
+    write_atomically(HERE / "README.md", lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def kept() -> list[tuple[str, Reproduction]]:
+    """What is kept, the largest scale first, in the order of ``intertwine reproduce``."""
+    found = []
+    for scale in reversed(SCALES):
+        for name in experiments():
+            path = HERE / scale / f"{name}.json"
+            if path.is_file():
+                found.append((scale, Reproduction.load(path)))
+    return found
+
+
+def page(found: Sequence[tuple[str, Reproduction]]) -> str:
+    """The page as Markdown."""
+    rows = [[f"[{r.title}](#{r.name})", r.papers, scale, r.verdict] for scale, r in found]
+    return "\n".join([_INTRODUCTION, table(["what", "papers", "scale", "verdict"], rows), *map(section, found), ""])
+
+
+def section(item: tuple[str, Reproduction]) -> str:
+    """One experiment."""
+    scale, r = item
+    parts = [f'\n## {r.title} ({r.papers}) <a id="{r.name}"></a>', f"**{r.verdict[:1].upper()}{r.verdict[1:]}.**"]
+    if r.claims:
+        rows = [[c.text, c.verdict, c.detail] for c in r.claims]
+        parts.append(table(["statement", "here", "judged by"], rows))
+    if any(panel.measured for panel in r.panels):
+        parts.append(f"![{r.title}]({scale}/{r.name}.svg)")
+    parts += [panel_table(panel) for panel in r.panels]
+    parts.append("\n".join(f"- {note}" for note in r.notes))
+    facts = ", ".join(f"{key} {value}" for key, value in r.facts.items() if key != "command")
+    return "\n\n".join([*filter(None, parts), f"Made with: {facts}."])
+
+
+def panel_table(panel: Panel) -> str:
+    """Points down, groups across, the paper's numbers beside ours."""
+    columns: dict[str, list[str]] = {panel.title: list(panel.points)}
+    for name, rows in panel.groups.items():
+        if any(row.paper is not None for row in rows):
+            columns[f"{name} paper".strip()] = ["" if row.paper is None else f"{row.paper:#.4g}" for row in rows]
+        columns[f"{name} ours".strip()] = [row.shown for row in rows]
+    return table(list(columns), list(zip(*columns.values())))
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    safe = lambda cells: "| " + " | ".join(str(c).replace("|", "&#124;") for c in cells) + " |"
+    return "\n".join([safe(head), "|" + "---|" * len(head), *map(safe, rows)])
+
+
+def draw(r: Reproduction, path: Path) -> None:
+    """All panels that are series, side by side; the paper's numbers dashed."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    # The same picture from the same numbers, with letters as letters.
+    matplotlib.rcParams.update({"svg.hashsalt": r.name, "svg.fonttype": "none"})
+    from matplotlib import pyplot
+
+    panels = [panel for panel in r.panels if panel.measured]
+    if not panels:
+        return
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(5.5 * len(panels), 3.6), squeeze=False)
+    for panel, ax in zip(panels, axes[0]):
+        at = range(len(panel.points))
+        for name, rows in panel.groups.items():
+            (line,) = ax.plot(at, [row.ours for row in rows], marker="o", markersize=3, label=name or "ours")
+            if all(row.low is not None for row in rows):
+                ax.fill_between(at, [row.low for row in rows], [row.high for row in rows], alpha=0.15, lw=0)
+            known = [(k, row.paper) for k, row in enumerate(rows) if row.paper is not None]
+            if known:
+                ax.plot(*zip(*known), "--", color=line.get_color(), lw=1, label=f"{name}, paper".lstrip(", "))
+        ax.set_xticks(at, panel.points, rotation=60, ha="right", fontsize=7)
+        ax.set_title(panel.title or (next(iter(panel.groups)) if len(panel.groups) == 1 else r.title), fontsize=9)
+        ax.grid(alpha=0.3)
+        ax.legend(fontsize=7)
+    figure.tight_layout()
+    write_atomically(path, lambda temporary: figure.savefig(temporary, format="svg", metadata={"Date": None}))
+    pyplot.close(figure)
+
+
+if __name__ == "__main__":
+    main()
