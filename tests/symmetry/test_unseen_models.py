@@ -505,3 +505,35 @@ def test_complex_numbers_stay_where_they_are():
     x = torch.randn(3, 6, dtype=torch.complex128)
     sym = symmetries(model, x)
     assert not sym.spaces and function_error(model, sym.act(sym.random(0), model), (x,)) == 0.0
+
+
+# ---- masks that pick entries
+
+
+PICKED = torch.tensor([True, False, True, True])
+MASKED: dict[str, tuple[Callable[[], nn.Module], bool]] = {
+    "constant": (lambda: masked(lambda s, h: h[:, PICKED]), False),
+    "buffer": (lambda: masked(lambda s, h: h[:, s.mask], mask=PICKED), False),
+    "two_axes": (lambda: masked(lambda s, h: h.unflatten(1, (2, 2))[:, PICKED.view(2, 2)]), False),
+    "data": (lambda: masked(lambda s, h: h[:, : int((h.mean((0, 2)) > -1e9).sum()) - 1]), True),
+    "activation": (lambda: masked(lambda s, h: h[:, h.mean((0, 2)) > -1e9][:, :3]), True),
+    "parameter": (lambda: masked(lambda s, h: h[:, s.scores.exp() > 0][:, :3], scores=(4,)), True),
+}
+
+
+def masked(pick: Callable[[nn.Module, Tensor], Tensor], **parts) -> nn.Module:
+    """Four units, three of which are picked, and six features each."""
+    return Snippet(
+        lambda s, x: s.out(F.relu(s.b(F.relu(pick(s, s.a(x))))).flatten(1)), a=Linear(5, 6), b=Linear(6, 7),
+        out=Linear(21, 3), **parts,
+    )  # fmt: skip
+
+
+CASES.update({f"masked_{name}": lambda make=make: (make(), (4, 5)) for name, (make, _) in MASKED.items()})
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_masks_fix_what_they_pick_from_and_only_data_decides_a_path(name):
+    sym = found(f"masked_{name}")
+    assert sym.path_only == MASKED[name][1]
+    assert sorted(s.size for s in sym.spaces if s.permutable) == [6, 7]

@@ -10,7 +10,7 @@ import torch
 from torch import fx, nn
 
 from ..errors import CaptureError
-from .capture import declare_states, finish
+from .capture import declare_states, finish, record_run
 from .program import Program, Ref
 from .record import Recorder, WatchReads, tensors
 
@@ -21,7 +21,7 @@ def record_export(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prog
     """Export ``model`` and record its graph, so that both front-ends speak of the same operations.
 
     Raises:
-        CaptureError: If ``torch.export`` refuses the model.
+        CaptureError: If ``torch.export`` refuses the model, or the model fails on the example.
     """
     logging.disable(logging.ERROR)  # a refusal is our one message, not pages of torch's log
     try:
@@ -29,6 +29,8 @@ def record_export(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prog
             warnings.simplefilter("ignore")
             exported = torch.export.export(model, args, kwargs or None, strict=False)
     except Exception as error:
+        if not _depends_on_data(error):
+            record_run(model, args, kwargs)  # where nothing runs at all, this says so
         raise CaptureError(_refusal(error)) from error
     finally:
         logging.disable(logging.NOTSET)
@@ -94,7 +96,16 @@ def _refusal(error: Exception) -> str:
     line = _line(text)
     first = next((part.strip() for part in text.splitlines() if part.strip()), type(error).__name__)
     place = f" at {line}" if line else ""
-    return (
-        f"model must be exportable for front='export'. Got {type(error).__name__}{place}: {first[:200]} If its control "
-        "flow depends on the data, use front='record': it certifies the path that the example takes."
+    cure = (
+        "Its control flow depends on the data: front='record' certifies the path that the example takes."
+        if _depends_on_data(error)
+        else "front='record' follows a real run instead."
     )
+    return (
+        f"model must be exportable for front='export'. Got {type(error).__name__}{place}: {first[:200].rstrip('. ')}. "
+        f"{cure}"
+    )
+
+
+def _depends_on_data(error: Exception) -> bool:
+    return "data-dependent" in str(error) or "DataDependent" in type(error).__name__

@@ -27,6 +27,9 @@ _READERS = {
 }
 
 
+_MASKED = {"aten::index": "indices", "aten::masked_select": "mask"}  # whose result is as long as a mask says
+
+
 class Recorder(TorchDispatchMode):
     """Records every operation on tensors that depend on a parameter or a user input.
 
@@ -123,11 +126,11 @@ class Recorder(TorchDispatchMode):
             if any(ref is not None for ref in before.values()):
                 self._follow_constants(func, arguments, result)
             return result
-        if _depends_on_data(func, arguments):
-            for tensor in tensors(arguments):
-                self.read(tensor)
-            if not any(True for _ in tensors(result)):
-                return result
+        deciding = self._deciding(func, arguments)
+        for tensor in deciding:
+            self.read(tensor)
+        if deciding and not any(True for _ in tensors(result)):
+            return result
         self._record(func, name, arguments, {**before, **constants}, result)
         return result
 
@@ -184,6 +187,22 @@ class Recorder(TorchDispatchMode):
     def _varies(self, ref: Ref) -> bool:
         return self.values[ref.id].kind != "constant"
 
+    def _deciding(self, func: Any, arguments: Mapping[str, Any]) -> list[Tensor]:
+        """Tensors on whose contents a number, or a shape, that an operation gives depends.
+
+        What a boolean buffer picks out does not: no symmetry moves it, and what it picks from is fixed.
+        """
+        if func._schema.name in _MASKED:
+            masks = [t for t in tensors(arguments[_MASKED[func._schema.name]]) if t.dtype in (torch.bool, torch.uint8)]
+            kept = {id(t) for t in masks if (ref := self.ref(t)) is None or self._is_flag(ref)}
+            return [t for t in masks if id(t) not in kept]
+        tags = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+        return list(tensors(arguments)) if any(tag in func.tags for tag in tags) else []
+
+    def _is_flag(self, ref: Ref) -> bool:
+        value = self.values[ref.id]
+        return value.kind == "buffer" and value.dtype == torch.bool
+
     def _new(self, tensor: Tensor, value: Value) -> Ref:
         self.values.append(value)
         ref = Ref(len(self.values) - 1)
@@ -221,15 +240,6 @@ def tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, list | tuple):
         for v in value:
             yield from tensors(v)
-
-
-def _depends_on_data(func: Any, arguments: Mapping[str, Any]) -> bool:
-    """Whether an operation gives a number, or a shape, that depends on what tensors hold."""
-    if torch.Tag.data_dependent_output in func.tags:
-        return True
-    if func._schema.name == "aten::index":
-        return any(t.dtype in (torch.bool, torch.uint8) for t in tensors(arguments["indices"]))
-    return torch.Tag.dynamic_output_shape in func.tags
 
 
 def _by_name(func: Any, args: tuple, kwargs: dict) -> Iterator[tuple[str, Any]]:

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ...graph import Call, Ref
 from ..terms import Flat, Value, forget_zeros
 from .registry import register_rule
@@ -31,14 +33,12 @@ def index(engine: "Engine", call: Call) -> Value:
         picks: list[Any] = [call.args["index"] if i == dim else None for i in range(dim + 1)]
     else:
         picks = list(call.args["indices"])
-    picks += [None] * (len(x.axes) - len(picks))
     why = f"rows looked up at {call.where}"
-    indexed = [i for i, p in enumerate(picks) if isinstance(p, Ref)]
-    masks = any(not engine.dtype(picks[i]).is_signed and "bool" in str(engine.dtype(picks[i])) for i in indexed)
-    for i in indexed:
-        for axis in engine.value(picks[i]).axes:
+    for pick in picks:
+        for axis in engine.value(pick).axes if isinstance(pick, Ref) else ():
             engine.fix(axis, why)
-    if masks or not indexed:
+    indexed = _indexed(engine, picks)
+    if not indexed:  # a mask without axes
         for axis in x.axes:
             engine.fix(axis, why)
         return Value(tuple(engine.fresh(n, why, i) for i, n in enumerate(shape)))
@@ -50,6 +50,22 @@ def index(engine: "Engine", call: Call) -> Value:
     count = len(shape) - len(kept)
     new = [engine.fresh(n, why, i) for i, n in enumerate(shape[first : first + count])]
     return Value((*kept[:first], *new, *kept[first:]), x.zero)
+
+
+def _indexed(engine: "Engine", picks: list[Any]) -> list[int]:
+    """Axes that indices replace: one for each list of places, as many as it has itself for a mask."""
+    indexed: list[int] = []
+    at = 0
+    for pick in picks:
+        taken = 1
+        if isinstance(pick, Ref):
+            mask = engine.dtype(pick) in (torch.bool, torch.uint8)
+            taken = len(engine.value(pick).axes) if mask else 1
+            if not taken:
+                return []
+            indexed += range(at, at + taken)
+        at += taken
+    return indexed
 
 
 @register_rule("aten::gather")
