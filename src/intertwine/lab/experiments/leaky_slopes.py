@@ -2,25 +2,48 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from .experiment import Experiment, Setting
 from .reproduction import Claim, Reproduction, Row
 
-__all__ = ["EXPERIMENTS", "TABLE_3"]
+if TYPE_CHECKING:
+    from ..zoo import Zoo
+
+__all__ = ["EXPERIMENTS", "TABLE_3", "zoo_of_slope"]
 
 # Accuracy in percent; printed in v1 Table 1, and the same experiment in v2 Table 3.
 TABLE_3 = {1e-4: 89.3, 1e-3: 89.4, 1e-2: 89.2, 0.1: 89.4, 0.5: 86.6, 0.9: 73.0, 1.0: 41.8}
+_COUNT = 2  # networks for each slope
+
+
+def zoo_of_slope(setting: Setting, slope: float) -> Zoo:
+    """The networks of one slope, trained unless they are there.
+
+    Args:
+        setting: Scale and folder.
+        slope: Negative slope of all rectifiers.
+
+    Returns:
+        Two networks.
+    """
+    from .zoos import recipe_at, zoo_for
+
+    base = _base(setting)
+    spec = f"{base}{',' if ':' in base else ':'}leaky_slope={slope:g}"
+    return zoo_for(setting, spec, _COUNT, recipe_at(setting, epochs=3))
+
+
+def _base(setting: Setting) -> str:
+    return setting.by_scale("digits_cnn:width=4", "resnet20:width=8", "resnet20")
 
 
 def _slopes(setting: Setting) -> Reproduction:
-    from .zoos import recipe_at, zoo_for
+    from .zoos import recipe_at
 
-    count = setting.by_scale(2, 2, 2)
-    recipe = recipe_at(setting, epochs=3)
-    base = setting.by_scale("digits_cnn:width=4", "resnet20:width=8", "resnet20")
     rows, mean = [], {}
     for slope, printed in TABLE_3.items():
-        spec = f"{base}{',' if ':' in base else ':'}leaky_slope={slope:g}"
-        found = [100 * a for a in zoo_for(setting, spec, count, recipe).accuracies]
+        found = [100 * a for a in zoo_of_slope(setting, slope).accuracies]
         mean[slope] = sum(found) / len(found)
         rows.append(
             Row(f"slope {slope:g}", mean[slope], printed, min(found), max(found), group="test accuracy, percent")
@@ -48,8 +71,8 @@ def _slopes(setting: Setting) -> Reproduction:
         claims,
         setting.scale == "paper",
         [
-            f"{count} networks {base} for each slope, {recipe.epochs} epochs; from the lowest to the highest of them "
-            "in place of an interval.",
+            f"{_COUNT} networks {_base(setting)} for each slope, {recipe_at(setting, epochs=3).epochs} epochs; from "
+            "the lowest to the highest of them in place of an interval.",
             *(
                 ["A linear network does well on digits: what slope 1 costs shows on CIFAR-10."]
                 * (setting.scale == "smoke")

@@ -21,10 +21,15 @@ _MODULES: tuple[str, ...] = (
     "rotation_figure",
     "stitching",
     "leaky_slopes",
+    "leaky_stitching",
+    "cct_stitching",
+    "alpha_choice",
+    "lasso_stitching",
     "demonstrations",
     "gates",
     "gates_chain",
     "width_sweep",
+    "block_removal",
     # what the papers left open
     "open_sensitivity",
 )

@@ -33,7 +33,7 @@ def recipe_at(setting: Setting, epochs: int = 6) -> Recipe:
     return setting.by_scale(RECIPES["digits"].but(epochs=10, batch_size=64), small, RECIPES["paper"])
 
 
-def zoo_for(setting: Setting, model: str, count: int, recipe: Recipe | None = None) -> Zoo:
+def zoo_for(setting: Setting, model: str, count: int, recipe: Recipe | None = None, examples: int | None = None) -> Zoo:
     """Networks of one architecture from the seeds ``setting.seed, ...``, trained unless they are there already.
 
     Experiments at the same setting share a zoo: its folder is named by architecture, data and recipe.
@@ -43,6 +43,7 @@ def zoo_for(setting: Setting, model: str, count: int, recipe: Recipe | None = No
         model: Text for ``networks.build``.
         count: Number of networks.
         recipe: Settings; ``recipe_at(setting)`` if ``None``.
+        examples: Train on the first so many only; on all if ``None``.
 
     Returns:
         The zoo, with exactly ``count`` members.
@@ -55,8 +56,9 @@ def zoo_for(setting: Setting, model: str, count: int, recipe: Recipe | None = No
     from ..data import load
     from ..training import train_many
     from ..zoo import read_zoo
+    from .gates import subset
 
-    data = load(setting.data_spec)
+    data = subset(load(setting.data_spec), examples)
     recipe = recipe or recipe_at(setting)
     settings = hashlib.blake2b(json.dumps(recipe.to_dict(), sort_keys=True).encode(), digest_size=4).hexdigest()
     name = "-".join([model.replace(":", "-").replace(",", "-").replace("=", ""), data.name, settings])

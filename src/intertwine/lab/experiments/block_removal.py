@@ -1,0 +1,230 @@
+"""Single blocks removed from a ResNet against single layers removed from a VGG (paper 2, section 3.1.3).
+
+Theorem 3.3 reads a residual network as an ensemble of the ``2^b`` networks that keep or ignore each of its blocks. The
+paper cites what Veit et al. (arXiv:1605.06431) saw: without one block a trained ResNet goes on working, without one
+layer a VGG does not. The paper prints no numbers of its own.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..runs import Job, Plan
+from .experiment import Experiment, Setting
+from .gates import subset
+from .reproduction import Claim, Reproduction, Row, provenance
+from .stitched_layers import mean
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["EXPERIMENTS", "Removals", "RemovalsOfAll", "claims_of", "removable", "without"]
+
+_CHEAP = 0.05  # 5 points
+
+# network -> what was removed -> accuracy lost, for each trained network
+Lost = Mapping[str, Mapping[str, Sequence[float]]]
+
+
+def removable(model: nn.Module) -> dict[str, bool]:
+    """What can be taken out of a network, and whether the network's shapes change there.
+
+    Args:
+        model: A ResNet or a flat network ``conv1, bn1, relu1, ...`` such as ``vgg16``.
+
+    Returns:
+        Residual blocks, whose shortcut stays; or convolutions with as many outputs as inputs, which go with their batch
+        norm and ReLU. The value says whether a block's shortcut changes the shape; no layer's does.
+
+    Raises:
+        TypeError: If the network is neither.
+
+    Examples:
+        >>> from intertwine.lab.networks import build
+        >>> [name for name, changes in removable(build("resnet20")).items() if changes]
+        ['layer2.0', 'layer3.0']
+        >>> list(removable(build("vgg16")))
+        ['conv2', 'conv4', 'conv6', 'conv7', 'conv9', 'conv10', 'conv11', 'conv12', 'conv13']
+    """
+    from torch import nn
+
+    from ..networks.resnet import BasicBlock, ResNet
+
+    if isinstance(model, ResNet):
+        blocks = {name: m for name, m in model.named_modules() if isinstance(m, BasicBlock)}
+        return {name: not isinstance(block.shortcut, nn.Identity) for name, block in blocks.items()}
+    if isinstance(model, nn.Sequential):
+        layers = {name: m for name, m in model.named_children() if isinstance(m, nn.Conv2d)}
+        return {name: False for name, m in layers.items() if m.in_channels == m.out_channels and m.stride == (1, 1)}
+    raise TypeError(f"model must be a ResNet or a flat network of this package. Got {type(model).__name__}.")
+
+
+def without(model: nn.Module, part: str) -> nn.Module:
+    """A copy of a network without one block or layer.
+
+    Args:
+        model: As for ``removable``; not changed.
+        part: One of its names: ``x -> relu(shortcut(x))`` is left of a block, the identity of a layer.
+
+    Returns:
+        The copy.
+
+    Raises:
+        ValueError: If the part cannot be removed.
+    """
+    from torch import nn
+
+    if part not in removable(model):
+        raise ValueError(f"part must be one of {', '.join(removable(model))}. Got {part!r}.")
+    twin: Any = copy.deepcopy(model)
+    if isinstance(twin, nn.Sequential):
+        number = part.removeprefix("conv")
+        for kind in ("conv", "bn", "relu"):
+            setattr(twin, f"{kind}{number}", nn.Identity())
+        return twin
+    parent, _, last = part.rpartition(".")
+    block: Any = twin.get_submodule(part)
+    setattr(twin.get_submodule(parent), last, nn.Sequential(block.shortcut, block.relu2))
+    return twin
+
+
+class Removals(Job):
+    """One trained network, every removable part taken out in turn.
+
+    Attributes:
+        checkpoint: The network.
+        data: As ``lab.data.load`` takes it.
+        measured: Training examples that batch norm is measured anew on.
+        tested: Test examples; all of them if ``None``.
+        device: Where.
+    """
+
+    gpus: ClassVar[float] = 0.25
+
+    checkpoint: str
+    data: str
+    measured: int
+    tested: int | None
+    device: str = "auto"
+
+    def run(self, files: Path) -> dict[str, Any]:
+        """Remove and test.
+
+        Returns:
+            The ``whole`` network's accuracy, and for each part its accuracy ``without`` it, and ``measured`` anew.
+        """
+        from ...align.recalibrate import recalibrate_
+        from ..data import load
+        from ..training import accuracy, choose_device, load_checkpoint
+
+        data, device = subset(load(self.data), self.measured), choose_device(self.device)
+        model = load_checkpoint(self.checkpoint).to(device)
+        train, test = data.loader("train"), data.loader("test", examples=self.tested)
+        found: dict[str, Any] = {"whole": accuracy(model, test), "without": {}, "measured": {}}
+        for part in removable(model):
+            twin = without(model, part)
+            found["without"][part] = accuracy(twin, test)
+            found["measured"][part] = accuracy(recalibrate_(twin, train), test)
+        return found
+
+
+class RemovalsOfAll(Plan):
+    """Any number of networks."""
+
+    name: ClassVar[str] = "removals"
+
+    networks: tuple[Removals, ...]
+
+    def jobs(self) -> Sequence[Job]:
+        """One for each network."""
+        return self.networks
+
+
+def claims_of(plain: Lost, measured: Lost) -> list[Claim]:
+    """What is said of removal, judged by means over networks.
+
+    Args:
+        plain: Accuracy lost by removal; the ResNet first, then the VGG.
+        measured: The same with batch norm measured anew.
+
+    Returns:
+        The claims.
+    """
+    lost, again = (
+        {net: [mean(v) for v in parts.values()] for net, parts in found.items()} for found in (plain, measured)
+    )
+    (resnet, vgg), points = lost, lambda v: f"{100 * v:.1f}"
+    cheap = [cost < _CHEAP for cost in lost[resnet]]
+    means = {net: mean(values) for net, values in lost.items()}
+    anew = {net: mean(values) for net, values in again.items()}
+    return [
+        Claim("removing a block of a ResNet costs less than removing a layer of a VGG", means[resnet] < means[vgg],
+              f"{points(means[resnet])} points against {points(means[vgg])}, mean over parts"),
+        Claim("even the worst block costs less than the mildest layer", max(lost[resnet]) < min(lost[vgg]),
+              f"{points(max(lost[resnet]))} against {points(min(lost[vgg]))}"),
+        Claim("most blocks of a ResNet can go for less than 5 points each", 2 * sum(cheap) > len(cheap),
+              ", ".join(f"{part}: {100 * mean(v):.1f}" for part, v in plain[resnet].items())),
+        Claim("with batch norm measured anew the order is the same", anew[resnet] < anew[vgg],
+              f"{points(anew[resnet])} points against {points(anew[vgg])}"),
+    ]  # fmt: skip
+
+
+def _figure(setting: Setting) -> Reproduction:
+    from ..training import RECIPES
+    from .zoos import recipe_at, zoo_for
+
+    specs = setting.by_scale(("resnet20:width=4", "vgg16:width=4"), ("resnet20", "vgg16:width=16"),
+                             ("resnet110", "vgg16"))  # fmt: skip
+    recipe = RECIPES["vgg_resnet"] if setting.scale == "paper" else recipe_at(setting)
+    count = setting.by_scale(2, 2, 5)
+    zoos = {spec.partition(":")[0]: zoo_for(setting, spec, count, recipe) for spec in specs}
+    jobs = [
+        Removals(checkpoint=str(member.path.resolve()), data=setting.data_spec,
+                 measured=setting.by_scale(500, 2000, 10_000), tested=setting.by_scale(None, 2000, None),
+                 device=setting.device)
+        for zoo in zoos.values()
+        for member in zoo.members
+    ]  # fmt: skip
+    values = iter(setting.run(RemovalsOfAll(networks=tuple(jobs))))
+    found = {net: [next(values) for _ in zoo.members] for net, zoo in zoos.items()}
+    lost = {
+        how: {
+            net: {part: [v["whole"] - v[how][part] for v in many] for part in many[0][how]}
+            for net, many in found.items()
+        }
+        for how in ("without", "measured")
+    }
+    rows = [
+        Row(
+            part, mean(v), None, min(v), max(v), group=net + (", batch norm measured anew" if how == "measured" else "")
+        )
+        for how, networks in lost.items()
+        for net, parts in networks.items()
+        for part, v in parts.items()
+    ]
+    reached = {net: round(mean([v["whole"] for v in many]), 4) for net, many in found.items()}
+    notes = [
+        "Accuracy lost by removal at test time, 0.01 is a point, without any training afterwards; "
+        f"{count} networks of each kind, from the lowest to the highest in place of an interval. Paper 2 cites the "
+        "observation (Veit et al. 2016) and prints no numbers.",
+        "Of a block its shortcut and last ReLU stay; of a VGG convolutions with as many outputs as inputs are removed, "
+        "with batch norm and ReLU.",
+    ]
+    if setting.scale != "paper":
+        notes.append(
+            f"Smaller than in Veit et al.: {' and '.join(specs)}, {recipe.epochs} epochs. They remove one of 54 "
+            "blocks; one of 9 is more of the network."
+        )
+    facts = {"networks": ", ".join(zoo.architecture for zoo in zoos.values()), "accuracies": reached}
+    return Reproduction(
+        "p2-block-removal", "Blocks removed from a ResNet, layers from a VGG", "paper 2, Theorem 3.3", setting.scale,
+        rows, claims_of(lost["without"], lost["measured"]), notes=notes, facts={**provenance(), **facts},
+    )  # fmt: skip
+
+
+EXPERIMENTS = (
+    Experiment("p2-block-removal", "Blocks removed from a ResNet, layers from a VGG", "paper 2, Theorem 3.3", _figure),
+)
