@@ -167,8 +167,8 @@ def _long_table(r: Reproduction, panel: Panel) -> Table:
 
 def _compared(r: Reproduction, row: object) -> bool | None:
     """Whether a number agrees with the paper's; ``None`` where it is not to be compared."""
-    paper, tolerance, verdict = (getattr(row, name) for name in ("paper", "tolerance", "verdict"))
-    if paper is None or not (r.comparable or tolerance is not None):
+    difference, tolerance, verdict = (getattr(row, name) for name in ("difference", "tolerance", "verdict"))
+    if difference is None or not (r.comparable or tolerance is not None):
         return None
     return verdict in ("equal", "paper inside our interval")
 

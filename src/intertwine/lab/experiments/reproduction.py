@@ -200,12 +200,14 @@ class Reproduction(Result):
             held, told = sum(c.held is True for c in self.claims), sum(c.held is not None for c in self.claims)
             parts.append(f"{held} of {told} claims hold" if told else "no claim could be told")
         verdicts = [
-            row.verdict for row in self.rows if row.paper is not None and (self.comparable or row.tolerance is not None)
+            row.verdict
+            for row in self.rows
+            if row.difference is not None and (self.comparable or row.tolerance is not None)
         ]
         if verdicts:
             agree = sum(v in ("equal", "paper inside our interval") for v in verdicts)
             parts.append(f"{agree} of {len(verdicts)} numbers agree with the paper's")
-        elif any(row.paper is not None for row in self.rows):
+        elif any(row.difference is not None for row in self.rows):
             parts.append("the numbers are of other networks or data than the paper's, and are shown beside them")
         return "; ".join(parts) or "nothing to compare: see the table"
 
