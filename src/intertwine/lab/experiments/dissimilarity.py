@@ -110,7 +110,7 @@ def _measure(
     from .zoos import recipe_at, zoo_for
 
     spec = setting.by_scale(smoke, small, paper)
-    members, pairs = setting.by_scale(4, 4, 100), setting.by_scale(8, 8, 32)
+    members, pairs = setting.by_scale(4, 4, 100), setting.by_scale(8, 6, 32)
     recipe = recipe_at(setting)
     zoo = zoo_for(setting, spec, members, recipe)
     layers = tuple(name for name, _ in build(spec).named_modules() if name.rpartition(".")[2].startswith("relu"))

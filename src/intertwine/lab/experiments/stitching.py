@@ -211,13 +211,13 @@ class _Figure:
         data = load(setting.data_spec)
         network = fit_to(setting.by_scale(*self.networks), data.shape, len(data.classes))
         zoo = zoo_for(setting, network, setting.by_scale(3, 4, 100))
-        pairs = zoo.pairs(setting.by_scale(3, 4, self.pairs), seed=setting.seed)
+        pairs = zoo.pairs(setting.by_scale(3, 3, self.pairs), seed=setting.seed)
         drawn = [(a.name, b.name) for a, b in pairs]
         values = setting.run(
             StitchedPairs(
                 pairs=tuple((str(a.path.resolve()), str(b.path.resolve())) for a, b in pairs), data=setting.data_spec,
                 examples=setting.by_scale(400, 5_000, None), tested=setting.by_scale(None, 2_000, None),
-                layers=setting.by_scale(*self.layers), epochs=setting.by_scale(2, 4, 20),
+                layers=setting.by_scale(*self.layers), epochs=setting.by_scale(2, 2, 20),
                 translate=setting.by_scale(0, 2, 2), flip=setting.by_scale(False, True, True), seed=setting.seed,
                 device=setting.device,
             )
