@@ -1,0 +1,69 @@
+"""The networks, layers and measures of the experiments on what the papers left open."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from .experiment import Setting
+
+if TYPE_CHECKING:
+    from ..zoo import Member, Zoo
+
+__all__ = ["MEASURES", "all_pairs", "checkpoints", "networks_note", "open_zoo", "relu_layers"]
+
+MEASURES = (
+    "orthogonal_procrustes", "orthogonal_procrustes_centered", "g_relu_procrustes", "g_relu_procrustes_centered",
+    "monomial_procrustes", "permutation_procrustes", "trivial_procrustes",
+    "linear_cka", "g_relu_cka", "laplace_cka", "rbf_cka", "gates_cka", "channel_normalized_cka",
+    "svcca", "pwcca", "mutual_knn", "rsa", "rsa_euclidean",
+)  # fmt: skip
+"""All measures that answer different questions: without biased estimators and further centred twins."""
+
+
+def open_zoo(setting: Setting) -> Zoo:
+    """Four Myrtle CNNs that other experiments share; ten at the paper's size, four CNNs on digits at smoke scale."""
+    from .zoos import zoo_for
+
+    spec = setting.by_scale("digits_cnn:width=8", "myrtle_cnn:base=16", "myrtle_cnn")
+    return zoo_for(setting, spec, setting.by_scale(4, 4, 10))
+
+
+def relu_layers(zoo: Zoo) -> tuple[str, ...]:
+    """Names of a zoo's ReLUs, in order."""
+    from ..networks import build
+
+    return tuple(
+        name
+        for name, _ in build(zoo.architecture).named_modules()
+        if name.rpartition(".")[2].startswith("relu")
+    )  # fmt: skip
+
+
+def all_pairs(zoo: Zoo, ordered: bool, most: int, seed: int) -> list[tuple[Member, Member]]:
+    """Every pair of distinct members, or ``most`` that are drawn from them where there are more.
+
+    Args:
+        zoo: The networks.
+        ordered: Whether a pair counts both ways.
+        most: Largest number of pairs.
+        seed: Of the draw.
+
+    Returns:
+        The pairs.
+    """
+    choose = itertools.permutations if ordered else itertools.combinations
+    every = list(choose(zoo.members, 2))
+    return every if len(every) <= most else zoo.pairs(most, seed)
+
+
+def checkpoints(pairs: list[tuple[Member, Member]]) -> tuple[tuple[str, str], ...]:
+    """Absolute paths, for jobs."""
+    return tuple((str(a.path.resolve()), str(b.path.resolve())) for a, b in pairs)
+
+
+def networks_note(zoo: Zoo, rest: str) -> str:
+    """What was compared, and that intervals leave out models."""
+    accuracy = sum(zoo.accuracies) / len(zoo)
+    networks = f"{len(zoo)} networks {zoo.architecture} (mean test accuracy {accuracy:.1%})"
+    return f"{networks}, {rest}; intervals leave out models."
