@@ -1,3 +1,5 @@
+import importlib
+
 import gate_models
 import pytest
 import torch
@@ -71,7 +73,7 @@ def test_kinds_on_a_network_with_everything(kind, method):
 @pytest.mark.parametrize("ghost", [True, False])
 def test_both_ways_to_do_a_convolution(ghost, monkeypatch):
     monkeypatch.setattr(
-        "intertwine.gates._layer_signals.Layer._pairs_are_cheaper", lambda s, *_: ghost and s.groups == 1
+        "intertwine.gates._layer_kernel.Layer._pairs_are_cheaper", lambda s, *_: ghost and s.groups == 1
     )
     model, x = odd()
     for kind in ("full", "trace", "per_output"):
@@ -81,36 +83,72 @@ def test_both_ways_to_do_a_convolution(ghost, monkeypatch):
         )
 
 
-@pytest.mark.parametrize("kind", ["full", "trace"])
-def test_what_is_kept_and_what_is_run_again_give_the_same(kind, monkeypatch):
-    """A few examples at a time: once with Jacobians or signals kept, once tile by tile, for one side and for two."""
-    module = "intertwine.gates.tangent_kernel"
+@pytest.mark.parametrize("kind", ["full", "per_output", "trace"])
+@pytest.mark.parametrize("memory", [1.0, 3e3, 2e4, 2**30])
+def test_memory_and_batches_change_nothing(memory, kind, monkeypatch):
+    """From tile by tile through some channels at a time to everything at once, for one side and for two."""
+    monkeypatch.setattr("intertwine.gates._layerwise._FEW", 2)
+    monkeypatch.setattr("intertwine.gates._layer_kernel._MANY", 2)
     model, x = odd()
-    expected = [iw.gates.neural_tangent_kernel(model, x, *y, kind=kind, method="products") for y in ((), (x[:3],))]
-    for few, forbidden in ((2, "_by_tiles"), (16, "_keep")):
-        with monkeypatch.context() as patch:
-            patch.setattr(f"{module}._FEW", few)
-            patch.setattr(f"{module}.{forbidden}", None)
-            memory = 2**30 if few == 2 else 1.0
-            for y, right in zip(((), (x[:3],)), expected):
-                equal(iw.gates.neural_tangent_kernel(model, x, *y, kind=kind, memory=memory), right)
+    full = oracle(model, x, x)
+    diagonal = full.diagonal(dim1=2, dim2=3)
+    expected = {"full": full, "per_output": diagonal, "trace": diagonal.sum(-1)}[kind]
+    for y in ((), (x[:3],)):
+        right = expected[:, :3] if y else expected
+        equal(iw.gates.neural_tangent_kernel(model, x, *y, kind=kind, memory=memory), right)
 
 
-def test_memory_changes_nothing():
+def test_jacobians_of_few_examples_at_a_time():
     model, x = odd()
-    expected = oracle(model, x, x)
-    equal(iw.gates.neural_tangent_kernel(model, x, memory=1.0), expected)
-    equal(iw.gates.neural_tangent_kernel(model, x, memory=1.0, method="jacobian"), expected)
+    equal(iw.gates.neural_tangent_kernel(model, x, memory=1.0, method="jacobian"), oracle(model, x, x))
 
 
-def test_blocks_of_channels_never_skip_one(monkeypatch):
-    """Groups of three channels, done two at a time."""
-    monkeypatch.setattr("intertwine.gates.tangent_kernel._examples_at_once", lambda *_: 100)
+def test_less_memory_takes_more_runs_and_only_a_channel_that_does_not_fit_makes_tiles(monkeypatch):
+    model, x = odd()
+    module = "intertwine.gates._layerwise"
+    runs = []
+    keep = importlib.import_module(module)._keep
+    monkeypatch.setattr(f"{module}._keep", lambda *a: runs.append(a[3]) or keep(*a))
+    tiles = importlib.import_module(module)._add_tiles
+    monkeypatch.setattr(f"{module}._add_tiles", lambda *a: runs.append("tiles") or tiles(*a))
+
+    def parts_for(memory):
+        runs.clear()
+        iw.gates.neural_tangent_kernel(model, x, memory=memory)
+        return list(runs)
+
+    everything, blocks, nothing = parts_for(2**30), parts_for(8e3), parts_for(1.0)
+    assert len(everything) == 1
+    assert len(blocks) > 1
+    assert "tiles" not in blocks
+    assert any(part.start > 0 for group in blocks for part in group)
+    assert set(nothing) == {"tiles"}
+
+
+def test_blocks_of_channels_never_skip_one_where_they_end_within_a_group():
+    """Groups of three channels, done four at a time."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(2, 6, 3, groups=2), nn.ReLU(), nn.Flatten(), nn.Linear(24, 2)).double()
     x = torch.randn(4, 2, 4, 4, dtype=torch.float64)
-    row = 2 * (4 + 4) * 9 * 8
-    equal(iw.gates.neural_tangent_kernel(model, x, memory=2 * 2 * row), oracle(model, x, x))
+    channel = 4 * 2 * (9 + 1) * 8
+    equal(iw.gates.neural_tangent_kernel(model, x, memory=2 * 4 * channel), oracle(model, x, x))
+
+
+def test_activations_in_place_are_followed():
+    """Writing over a layer's output, a view of it too, must not hide its gradient."""
+
+    class InPlace(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.norm, self.second = nn.Linear(3, 4), nn.BatchNorm1d(5), nn.Linear(4, 2)
+
+        def forward(self, x):
+            x = self.norm(self.first(x).relu_()).relu_()
+            return self.second(x).mul_(2).relu_().flatten(1)
+
+    torch.manual_seed(0)
+    model, x = InPlace().double().eval(), torch.randn(4, 5, 3, dtype=torch.float64)
+    equal(iw.gates.neural_tangent_kernel(model, x, method="layers"), oracle(model, x, x))
 
 
 def test_some_of_the_parameters():

@@ -1,13 +1,13 @@
 """Empirical neural tangent kernel of any PyTorch model, by the structure of its layers or by Jacobians."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, jacrev, jvp, vjp, vmap
 
-from ._layer_signals import Layer, LayerRun, gram, record_layers
+from ._layerwise import covered_names, layerwise_kernel
 from ._memory import check_fits
 from .patterns import evaluating
 
@@ -76,7 +76,7 @@ def neural_tangent_kernel(
             return _reduce(_by_products(model, x, x if y is None else y, chosen), kind)
         if method == "jacobian":
             return _by_jacobians(model, x, y, chosen, kind, memory)
-        return _by_layers(model, x, y, chosen, kind, memory, out.shape[1], rest=method == "auto")
+        return _by_layers(model, x, y, chosen, kind, memory, rest=method == "auto")
 
 
 def _chosen(model: nn.Module, names: Collection[str] | None) -> dict[str, Tensor]:
@@ -145,124 +145,21 @@ def _by_products(model: nn.Module, x: Tensor, y: Tensor, chosen: dict[str, Tenso
 
 
 def _by_layers(
-    model: nn.Module, x: Tensor, y: Tensor | None, chosen: dict[str, Tensor], kind: Kind, memory: float, outputs: int,
-    rest: bool,
-) -> Tensor:  # fmt: skip
-    """Sum over layers of what their recorded inputs and output gradients give.
+    model: nn.Module, x: Tensor, y: Tensor | None, chosen: dict[str, Tensor], kind: Kind, memory: float, rest: bool
+) -> Tensor:
+    """What layers of a known kind add, and Jacobians of the parameters that no such layer holds.
 
     Raises:
         ValueError: If parameters are left over and ``rest`` is false.
     """
-    probe = record_layers(model, x[:1], outputs, chosen)
-    left_over = set(chosen) - probe.covered
+    covered = covered_names(model, x, chosen)
+    left_over = {name: chosen[name] for name in sorted(set(chosen) - covered)}
     if left_over and not rest:
         raise ValueError(
             'method "layers" must find every parameter in a linear, convolutional or batch norm layer. Got '
-            f"{sorted(left_over)[:5]}. Use method='auto'."
+            f"{list(left_over)[:5]}. Use method='auto'."
         )
-    step = _examples_at_once(model, x, outputs, memory)
-    n, m = len(x), len(x if y is None else y)
-    sizes = [layer.bytes_kept(n, m, kind) * (n + (0 if y is None else m)) for layer in probe.layers]
-    parts = []
-    for group in _groups(sizes, memory / 2):
-        names = {name: chosen[name] for k in group for name in probe.names[k]}
-        if sum(sizes[k] for k in group) > memory / 2:  # one layer that cannot be kept
-            parts.append(_by_tiles(model, x, y, names, kind, memory, outputs, step))
-            continue
-        layers = [probe.layers[k] for k in group]
-        few = min(step, _FEW)  # no slower, and what autograd holds for them stays small
-        sides = [_keep(model, side, layers, outputs, names, kind, few, m) for side in ([x] if y is None else [x, y])]
-        parts.append(_of_kept(sides[0], sides[-1], kind, memory))
-    if left_over or not parts:
-        parts.append(_by_jacobians(model, x, y, {name: chosen[name] for name in sorted(left_over)}, kind, memory))
-    return sum(parts[1:], parts[0])
-
-
-def _groups(sizes: Sequence[float], room: float) -> list[list[int]]:
-    """Layers in their order, as many together as fit; one that does not fit is alone."""
-    groups: list[list[int]] = []
-    free = 0.0
-    for k, size in enumerate(sizes):
-        if not groups or size > free:
-            groups.append([])
-            free = room
-        groups[-1].append(k)
-        free -= size
-    return groups
-
-
-def _by_tiles(
-    model: nn.Module, x: Tensor, y: Tensor | None, chosen: dict[str, Tensor], kind: Kind, memory: float, outputs: int,
-    step: int,
-) -> Tensor:  # fmt: skip
-    """Tile by tile, running the examples again for each, where nothing of them can be kept."""
-    z = x if y is None else y
-    kernel: Tensor | None = None
-    for i in range(0, len(x), step):
-        left = record_layers(model, x[i : i + step], outputs, chosen)
-        for j in range(i if y is None else 0, len(z), step):
-            right = left if y is None and j == i else record_layers(model, z[j : j + step], outputs, chosen)
-            part = _tile(left, right, kind, memory)
-            if kernel is None:
-                kernel = part.new_zeros(len(x), len(z), *part.shape[2:])
-            kernel[i : i + step, j : j + step] = part
-            if y is None and j > i:
-                flipped = part.transpose(0, 1)
-                kernel[j : j + step, i : i + step] = flipped.transpose(2, 3) if kind == "full" else flipped
-    return x.new_zeros(0) if kernel is None else kernel
-
-
-_FEW = 16
-_Kept = Tensor | list[Layer]  # the Jacobian of all examples, or a layer's inputs and signals, some examples at a time
-
-
-def _keep(
-    model: nn.Module, x: Tensor, layers: Sequence[Layer], outputs: int, chosen: dict[str, Tensor], kind: Kind,
-    step: int, m: int,
-) -> list[_Kept]:  # fmt: skip
-    """Run all examples once and keep of each layer what is smaller to work with."""
-    kept: list[_Kept] = []
-    for i in range(0, len(x), step):
-        run = record_layers(model, x[i : i + step], outputs, chosen)
-        for k, (layer, first) in enumerate(zip(run.layers, layers)):
-            found: _Kept = [layer] if first.is_better_kept_whole(len(x), m, kind) else layer.jacobian()
-            if i == 0:
-                kept.append(found.new_empty(len(x), *found.shape[1:]) if isinstance(found, Tensor) else [])
-            place = kept[k]
-            if isinstance(place, Tensor) and isinstance(found, Tensor):
-                place[i : i + step] = found
-            elif isinstance(place, list) and isinstance(found, list):
-                place += found
-    return kept
-
-
-def _of_kept(left: list[_Kept], right: list[_Kept], kind: Kind, memory: float) -> Tensor:
-    parts = []
-    for a, b in zip(left, right):
-        if isinstance(a, Tensor) and isinstance(b, Tensor):
-            parts.append(gram(a, b, kind))
-        elif isinstance(a, list) and isinstance(b, list):
-            parts.append(torch.cat([torch.cat([p.kernel(q, kind, memory) for q in b], 1) for p in a]))
-    return sum(parts[1:], parts[0])
-
-
-def _tile(left: LayerRun, right: LayerRun, kind: Kind, memory: float) -> Tensor:
-    parts = [a.kernel(b, kind, memory) for a, b in zip(left.layers, right.layers)]
-    return sum(parts[1:], parts[0]) if parts else left.zeros(right, kind)
-
-
-def _examples_at_once(model: nn.Module, x: Tensor, outputs: int, memory: float) -> int:
-    """How many examples' layer inputs and output gradients fit."""
-    sizes: list[int] = []
-    hooks = [
-        m.register_forward_hook(lambda _m, a, r: sizes.append(a[0].nbytes + r.nbytes * (1 + outputs)))
-        for m in model.modules()
-        if isinstance(m, nn.Linear | nn.modules.conv._ConvNd | nn.modules.batchnorm._BatchNorm)
-    ]
-    try:
-        with torch.no_grad():
-            model(x[:1])
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return max(1, min(len(x), int(memory / (4 * max(1, sum(sizes))))))
+    kernel = layerwise_kernel(model, x, y, covered, kind, memory)
+    if left_over:
+        kernel.add_part(_by_jacobians(model, x, y, left_over, kind, memory), 0, 0)
+    return kernel.result()
