@@ -11,7 +11,6 @@ accuracy is gone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from math import nan
 from pathlib import Path
@@ -237,7 +236,7 @@ class _Found:
     dissimilarities: dict[str, list[list[float | None]]]
 
     def agreement(
-        self, m: str, kind: Kind | Literal["layers"], correlate: Callable[..., float], kept: AbstractSet[int]
+        self, m: str, kind: Kind | Literal["layers"], correlate: Callable[..., float], kept: frozenset[int]
     ) -> float:
         """Mean over references of the rank correlation of dissimilarity and loss, over the other networks' parts."""
         found = []
@@ -253,7 +252,7 @@ class _Found:
             found.append(correlate([self.dissimilarities[m][i][k] for i in others], losses))
         return sum(found) / len(found)
 
-    def unseen(self, m: str, kind: Kind, kept: AbstractSet[int]) -> float:
+    def unseen(self, m: str, kind: Kind, kept: frozenset[int]) -> float:
         """Mean over references of the accuracy that is lost before a deletion shows more than a change of seed."""
         found = []
         for k in kept:
@@ -290,8 +289,8 @@ def _rows(found: Sequence[_Found], models: Sequence[int]) -> dict[tuple[str, str
                 row = row_over_models(m, f"{name}, {words}", models, mean)
                 rows.setdefault((name, kind), []).append(row)
         for kind in ("components", "channels"):
-            mean = lambda kept, k=kind, m=m: _mean([f.unseen(m, k, kept) for f in found])  # type: ignore[misc]
-            row = row_over_models(m, f"accuracy lost unseen, {_AFTER[kind]}", models, mean)
+            lost = lambda kept, k=kind, m=m: _mean([f.unseen(m, k, kept) for f in found])
+            row = row_over_models(m, f"accuracy lost unseen, {_AFTER[kind]}", models, lost)
             rows.setdefault(("unseen", kind), []).append(row)
     return rows
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from collections.abc import Set as AbstractSet
 from math import isfinite, nan, sqrt
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +54,7 @@ def _cosine(a: NDArray[Any], b: NDArray[Any]) -> float:
 
 
 def over_models(
-    models: Sequence[Hashable], statistic: Callable[[AbstractSet[Hashable]], float], level: float = 0.95
+    models: Sequence[Hashable], statistic: Callable[[frozenset[Hashable]], float], level: float = 0.95
 ) -> tuple[float, float | None, float | None]:
     """A statistic of a zoo and its confidence interval, by a delete-one jackknife over models.
 
@@ -100,7 +99,7 @@ def row_over_models(
     what: str,
     group: str,
     models: Sequence[Hashable],
-    statistic: Callable[[AbstractSet[Hashable]], float],
+    statistic: Callable[[frozenset[Hashable]], float],
     limits: tuple[float, float] = (-1.0, 1.0),
 ) -> Row:
     """A row of a statistic and its interval, which ends where the statistic's range does."""

@@ -1,0 +1,234 @@
+"""What centring does to the measures. Paper 1 writes centred features in the text, and its figures use uncentred ones.
+
+Behind a ReLU every channel has a positive mean, and uncentred features of unrelated networks point the same way: the
+chance level is high before anything agrees. Centring takes that away, and with it what the means tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from ..._zoo_intervals import pair_interval
+from ..runs import Job, Plan
+from .experiment import Experiment, Setting
+from .open_zoo import all_pairs, checkpoints, networks_note, open_zoo, relu_layers
+from .reproduction import Claim, Reproduction, Row
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ...similarity import Comparison
+
+__all__ = ["EXPERIMENTS", "Centred", "CentredPairs", "alignment"]
+
+KINDS = ("orthogonal", "g_relu", "permutation")
+TWINS = {
+    **{f"{kind}_procrustes": f"{kind}_procrustes_centered" for kind in KINDS},
+    "linear_alignment": "linear_cka",
+    "g_relu_alignment": "g_relu_cka",
+}
+"""Uncentred measures and their centred twins; an *alignment* is a CKA without its C."""
+
+
+def alignment(x: Tensor, y: Tensor, kernel: str = "linear") -> float:
+    """Cosine of two Gram matrices of uncentred features: a CKA in which nothing is centred.
+
+    Args:
+        x: Features ``(N, C, *S)``.
+        y: Features ``(N, C', *S')`` of the same examples.
+        kernel: ``"linear"``, or ``"max"`` of channels divided by their norm.
+
+    Returns:
+        The cosine.
+
+    Examples:
+        >>> import torch
+        >>> x = torch.rand(50, 8, generator=torch.Generator().manual_seed(0))
+        >>> y = torch.rand(50, 8, generator=torch.Generator().manual_seed(1))
+        >>> alignment(x, y) > 0.9  # unrelated, but positive
+        True
+    """
+    return float((_unit_gram(x, kernel) * _unit_gram(y, kernel)).sum())
+
+
+def _unit_gram(x: Tensor, kernel: str) -> Tensor:
+    """Gram matrix ``(N, N)`` at Frobenius norm 1."""
+    from ...similarity.maximum import max_gram
+
+    if kernel == "linear":
+        gram = x.flatten(1) @ x.flatten(1).T
+    else:
+        norm = x.double().square().sum([d for d in range(x.ndim) if d != 1]).sqrt()
+        gram = max_gram(x[:, norm > 0], scale=1 / norm[norm > 0])
+    gram = gram.double()
+    return gram / gram.norm()
+
+
+class Centred(Job):
+    """One pair of networks, by measures with and without centring.
+
+    Attributes:
+        a: Checkpoint.
+        b: Checkpoint.
+        layers: Names of layers.
+        data: As ``lab.data.load`` takes it.
+        examples: Test images.
+        shuffles: Of the examples, for the chance level.
+        seed: Of the shuffles.
+        device: Where the networks run.
+    """
+
+    gpus: ClassVar[float] = 0.25
+
+    a: str
+    b: str
+    layers: tuple[str, ...]
+    data: str
+    examples: int
+    shuffles: int
+    seed: int
+    device: str = "auto"
+
+    @property
+    def label(self) -> str:
+        """The two networks."""
+        return f"{Path(self.a).stem} and {Path(self.b).stem}"
+
+    def run(self, files: Path) -> dict[str, dict[str, list[float]]]:
+        """Score equal layers.
+
+        Returns:
+            By measure, ``score``, ``chance`` and ``calibrated`` score of each layer.
+        """
+        from ...similarity import compare
+        from ...taps import collect
+        from ..data import load
+        from ..training import choose_device, load_checkpoint
+
+        a, b = (load_checkpoint(path).to(choose_device(self.device)) for path in (self.a, self.b))
+        loader = load(self.data).loader("test", examples=self.examples)
+        names = [m for m in (*TWINS, *TWINS.values()) if not m.endswith("_alignment")]
+        found: dict[str, dict[str, list[float]]] = {}
+        for layer in self.layers:
+            compared = compare(a, b, loader, [layer], names, null=self.shuffles, bootstrap=0, seed=self.seed)
+            for m in names:
+                for what, matrices in _parts(compared).items():
+                    found.setdefault(m, {}).setdefault(what, []).append(float(matrices[m]))
+            x, y = (collect(model, loader, [layer])[layer] for model in (a, b))
+            for m, kernel in (("linear_alignment", "linear"), ("g_relu_alignment", "max")):
+                for what, value in self._aligned(x, y, kernel).items():
+                    found.setdefault(m, {}).setdefault(what, []).append(value)
+        return found
+
+    def _aligned(self, x: Tensor, y: Tensor, kernel: str) -> dict[str, float]:
+        import torch
+
+        from ...similarity.inference import calibrate
+
+        one, two = _unit_gram(x, kernel), _unit_gram(y, kernel)
+        generator = torch.Generator().manual_seed(self.seed)
+        orders = [torch.randperm(len(two), generator=generator) for _ in range(self.shuffles)]
+        null = torch.stack([(one * two[order][:, order]).sum() for order in orders])
+        score = float((one * two).sum())
+        return {"score": score, "chance": float(null.mean()), "calibrated": calibrate(score, null)}
+
+
+def _parts(compared: Comparison) -> dict[str, Mapping[str, Any]]:
+    return {"score": compared.scores, "chance": compared.chance, "calibrated": compared.calibrated}
+
+
+class CentredPairs(Plan):
+    """All pairs."""
+
+    name: ClassVar[str] = "centred-pairs"
+
+    pairs: tuple[tuple[str, str], ...]
+    layers: tuple[str, ...]
+    data: str
+    examples: int
+    shuffles: int
+    seed: int
+    device: str = "auto"
+
+    def jobs(self) -> Sequence[Job]:
+        """Pair by pair."""
+        own = self.model_dump(exclude={"pairs"})
+        return [Centred(a=a, b=b, **own) for a, b in self.pairs]
+
+
+# By measure, score, chance level and calibrated score of each layer.
+_Found = Mapping[str, Mapping[str, Sequence[float]]]
+
+_WORDS = {"score": "score", "chance": "chance level", "calibrated": "chance taken out"}
+
+
+def _rows(
+    layers: Sequence[str],
+    names: Sequence[tuple[str, str]],
+    values: Sequence[Mapping[str, Mapping[str, Sequence[float]]]],
+) -> list[Row]:
+    return [
+        Row.of(layer, pair_interval(names, [v[m][what][k] for v in values]), group=f"{m}, {words}")
+        for what, words in _WORDS.items()
+        for m in (*TWINS, *TWINS.values())
+        for k, layer in enumerate(layers)
+    ]
+
+
+def _claims(rows: Sequence[Row]) -> list[Claim]:
+    of: dict[str, list[float]] = {}
+    for row in rows:
+        of.setdefault(row.group, []).append(row.ours or 0.0)
+    claims = []
+    for plain, centred in TWINS.items():
+        before, after = of[f"{plain}, {_WORDS['chance']}"], of[f"{centred}, {_WORDS['chance']}"]
+        claims.append(
+            Claim(
+                f"centring lowers the chance level of {plain} in every layer",
+                all(a < b for a, b in zip(after, before)),
+                ", ".join(f"{b:.2f} to {a:.2f}" for a, b in zip(after, before)),
+            )
+        )
+    gap = lambda what: sum(
+        abs(a - b)
+        for plain, centred in TWINS.items()
+        for a, b in zip(of[f"{plain}, {_WORDS[what]}"], of[f"{centred}, {_WORDS[what]}"])
+    )
+    raw, calibrated = (
+        gap(what) / sum(len(of[f"{m}, {_WORDS[what]}"]) for m in TWINS) for what in ("score", "calibrated")
+    )
+    claims.append(
+        Claim("with chance taken out, centring matters less than in raw scores", calibrated < raw,
+              f"twins differ by {calibrated:.2f} on average, raw scores by {raw:.2f}")
+    )  # fmt: skip
+    floors = [x for m in ("linear_cka", "g_relu_cka") for x in of[f"{m}, {_WORDS['chance']}"]]
+    claims.append(
+        Claim("unbiased CKA needs no calibration: its chance level is within 0.05 of 0", max(map(abs, floors)) < 0.05,
+              f"at most {max(map(abs, floors)):.3f}")
+    )  # fmt: skip
+    return claims
+
+
+def _run(setting: Setting) -> Reproduction:
+    zoo = open_zoo(setting)
+    layers = relu_layers(zoo)
+    pairs = all_pairs(zoo, ordered=False, most=setting.by_scale(6, 6, 32), seed=setting.seed)
+    plan = CentredPairs(
+        pairs=checkpoints(pairs), layers=layers, data=setting.data_spec, examples=setting.by_scale(128, 500, 2000),
+        shuffles=setting.by_scale(5, 5, 20), seed=setting.seed, device=setting.device,
+    )  # fmt: skip
+    values = setting.run(plan)
+    rows = _rows(layers, [(a.name, b.name) for a, b in pairs], values)
+    notes = [
+        networks_note(zoo, f"{len(pairs)} pairs, {plan.examples} test images"),
+        "An alignment is the cosine of two uncentred Gram matrices: a CKA without its C, of features that are not "
+        f"centred either. Chance: mean of {plan.shuffles} shuffles of the examples of one side.",
+    ]
+    return Reproduction(_NAME, _TITLE, _PAPERS, setting.scale, rows, _claims(rows), notes=notes)
+
+
+_NAME, _TITLE, _PAPERS = "open-centring", "What centring does to the measures", "left open by v2 section 5 and D.7"
+
+EXPERIMENTS = (Experiment(_NAME, _TITLE, _PAPERS, _run),)

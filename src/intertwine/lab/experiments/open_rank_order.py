@@ -1,0 +1,203 @@
+"""Do the measures rank networks and layers as stitching penalties do? Paper 1 has both, and does not compare them.
+
+A stitching penalty says by what it costs how different two layers are; a dissimilarity measure says it for far less
+work. Where the two rank pairs of layers alike, the measure may stand in for the stitching. The rank correlations are
+over all pairs of networks and all layers, which the trend with depth dominates, and within each layer, where only the
+networks differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ..runs import Job, Plan
+from .experiment import Experiment, Setting
+from .gates import subset
+from .open_zoo import MEASURES, all_pairs, checkpoints, networks_note, open_zoo, relu_layers
+from .over_models import kendall, row_over_models, spearman
+from .reproduction import Claim, Reproduction, Row
+
+__all__ = ["EXPERIMENTS", "Ranked", "RankedPairs"]
+
+FAMILIES = ("g_relu", "full", "rank-1")
+
+
+class Ranked(Job):
+    """One ordered pair of networks: stitched at all layers, and measured there.
+
+    Attributes:
+        a: Checkpoint of network A.
+        b: Checkpoint of network B.
+        layers: Where.
+        data: As ``lab.data.load`` takes it.
+        examples: Training images of the stitches.
+        tested: Test images of the penalties.
+        measured: Test images of the measures.
+        epochs: Of training maps; half of them are the head start.
+        seed: Of the training order.
+        device: Where.
+    """
+
+    gpus: ClassVar[float] = 0.5
+
+    a: str
+    b: str
+    layers: tuple[str, ...]
+    data: str
+    examples: int | None
+    tested: int | None
+    measured: int
+    epochs: int
+    seed: int
+    device: str = "auto"
+
+    @property
+    def label(self) -> str:
+        """The two networks."""
+        return f"{Path(self.a).stem} into {Path(self.b).stem}"
+
+    def run(self, files: Path) -> dict[str, Any]:
+        """Stitch and measure.
+
+        Returns:
+            ``penalties`` by family and ``dissimilarities`` by measure, one number for each layer.
+        """
+        from ...similarity import compare
+        from ...stitching import RECIPES, stitch
+        from ..data import load
+        from ..training import choose_device, load_checkpoint
+
+        data = subset(load(self.data), self.examples)
+        a, b = (load_checkpoint(path).to(choose_device(self.device)) for path in (self.a, self.b))
+        recipe = replace(RECIPES["v1"], epochs=self.epochs, head_start=self.epochs // 2, batch_size=64)
+        study: Any = stitch(
+            a, b, list(self.layers), list(FAMILIES), loader=data.loader("train", recipe.batch_size, shuffle=True),
+            eval_loader=data.loader("test", examples=self.tested), recipe=recipe, seeds=self.seed,
+            state=files / "training.pt",
+        )  # fmt: skip
+        lost = {(found.layer_name.rstrip("*"), found.family): found.penalty for found in study.stitchings}
+        loader, scores = data.loader("test", examples=self.measured), dict[str, list[float]]()
+        for layer in self.layers:
+            found = compare(a, b, loader, [layer], list(MEASURES), null=0, bootstrap=0)
+            for m in MEASURES:
+                scores.setdefault(m, []).append(1 - float(found.scores[m]))
+        return {
+            "penalties": {f: [lost[layer, f] for layer in self.layers] for f in FAMILIES},
+            "dissimilarities": scores,
+        }
+
+
+class RankedPairs(Plan):
+    """All pairs."""
+
+    name: ClassVar[str] = "ranked-pairs"
+
+    pairs: tuple[tuple[str, str], ...]
+    layers: tuple[str, ...]
+    data: str
+    examples: int | None
+    tested: int | None
+    measured: int
+    epochs: int
+    seed: int
+    device: str = "auto"
+
+    def jobs(self) -> Sequence[Job]:
+        """Pair by pair."""
+        own = self.model_dump(exclude={"pairs"})
+        return [Ranked(a=a, b=b, **own) for a, b in self.pairs]
+
+
+def _statistic(
+    names: Sequence[tuple[str, str]], values: Sequence[dict[str, Any]], m: str, family: str, how: str
+) -> Any:
+    """Rank correlation of dissimilarities and penalties among the models that are kept."""
+    correlate = kendall if how == "Kendall" else spearman
+
+    def of(kept: frozenset[Any]) -> float:
+        chosen = [v for pair, v in zip(names, values) if kept.issuperset(pair)]
+        if not chosen:
+            return float("nan")
+        one, two = ([v[kind][key] for v in chosen] for kind, key in (("dissimilarities", m), ("penalties", family)))
+        if how != "within":
+            return correlate([x for layer in one for x in layer], [x for layer in two for x in layer])
+        found = [correlate(x, y) for x, y in zip(zip(*one), zip(*two))]
+        known = [r for r in found if r == r]  # a layer without any penalty ranks nothing
+        return sum(known) / len(known) if known else float("nan")
+
+    return of
+
+
+def _claims(rows: Sequence[Row]) -> list[Claim]:
+    of = {(row.group, row.what): row for row in rows}
+    claims = []
+    for family in ("g_relu", "full"):
+        group = _group(family, "Spearman")
+        unsure = [m for m in MEASURES if (low := of[group, m].low) is None or low <= 0]
+        detail = f"not surely: {', '.join(unsure)}" if unsure else f"all {len(MEASURES)}"
+        claims.append(Claim(f"every measure ranks {family} penalties better than chance", not unsure, detail))
+    for ours, theirs in (("g_relu_procrustes", "orthogonal_procrustes"), ("g_relu_cka", "linear_cka")):
+        a, b = (of[_group("g_relu", "Spearman"), m].ours for m in (ours, theirs))
+        held = None if a is None or b is None else a > b
+        detail = "" if a is None or b is None else f"{a:.2f} against {b:.2f}"
+        claims.append(Claim(f"{ours} ranks G_ReLU penalties better than {theirs}", held, detail))
+    best = max(MEASURES, key=lambda m: of[_group("g_relu", "within"), m].ours or -1.0)
+    row = of[_group("g_relu", "within"), best]
+    held = None if row.low is None else row.low > 0
+    detail = f"best is {best}, {row.ours or 0:.2f}, from {row.low or 0:.2f}"
+    claims.append(Claim("some measure ranks G_ReLU penalties of networks at one and the same layer", held, detail))
+    return claims
+
+
+def _group(family: str, how: str) -> str:
+    return f"{family}, {'Spearman within layers' if how == 'within' else f'{how} over pairs and layers'}"
+
+
+def _run(setting: Setting) -> Reproduction:
+    zoo = open_zoo(setting)
+    layers = relu_layers(zoo)
+    pairs = all_pairs(zoo, ordered=True, most=setting.by_scale(12, 12, 32), seed=setting.seed)
+    pairs = pairs[:: setting.by_scale(2, 1, 1)]
+    plan = RankedPairs(
+        pairs=checkpoints(pairs), layers=layers, data=setting.data_spec, examples=setting.by_scale(400, 2000, None),
+        tested=setting.by_scale(None, 2000, None), measured=setting.by_scale(128, 500, 2000),
+        epochs=setting.by_scale(1, 1, 20), seed=setting.seed, device=setting.device,
+    )  # fmt: skip
+    values = setting.run(plan)
+    names = [(a.name, b.name) for a, b in pairs]
+    models = list(dict.fromkeys(name for pair in names for name in pair))
+    rows = [
+        row_over_models(m, _group(family, how), models, _statistic(names, values, m, family, how))
+        for how in ("Spearman", "Kendall", "within")
+        for family in FAMILIES
+        for m in MEASURES
+    ]
+    rows += _penalty_rows(layers, names, values)
+    what = f"{len(pairs)} ordered pairs, {len(layers)} layers, {plan.measured} test images for the measures"
+    notes = [
+        networks_note(zoo, what),
+        f"Stitches start at their closed-form solutions and are trained {plan.epochs} epochs on "
+        f"{plan.examples or 'all'} images. Many measures cannot tell A into B from B into A, penalties can.",
+    ]
+    return Reproduction(_NAME, _TITLE, _PAPERS, setting.scale, rows, _claims(rows), notes=notes)
+
+
+def _penalty_rows(
+    layers: Sequence[str], names: Sequence[tuple[str, str]], values: Sequence[dict[str, Any]]
+) -> list[Row]:
+    from ..._zoo_intervals import pair_interval
+
+    return [
+        Row.of(layer, pair_interval(names, [v["penalties"][family][k] for v in values]), group=f"{family}, penalty")
+        for family in FAMILIES
+        for k, layer in enumerate(layers)
+    ]
+
+
+_NAME, _TITLE = "open-rank-order", "Do the measures rank as stitching penalties do?"
+_PAPERS = "left open by v2 sections 4 and 5"
+
+EXPERIMENTS = (Experiment(_NAME, _TITLE, _PAPERS, _run),)
