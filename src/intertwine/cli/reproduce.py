@@ -35,6 +35,9 @@ def reproduce(
     data: Annotated[
         str, typer.Option("--data", metavar="DATA", help="CIFAR-10 for small and paper, such as cifar10:PATH.")
     ] = "cifar10",
+    concepts: Annotated[
+        str, typer.Option("--concepts", metavar="SET", help="Labelled images for dissection, such as parquet:FILE.")
+    ] = "generated",
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
     workers: Annotated[int, typer.Option(min=0, help="Processes for jobs; 0 runs them in this one.")] = 0,
     device: Device = "auto",
@@ -66,7 +69,7 @@ def reproduce(
             print_table(columns, listed)
         return
     chosen = [experiment(name).name for name in names or experiments()]
-    setting = Setting(scale.value, out, data, seed, device, workers, progress=True)
+    setting = Setting(scale.value, out, data, seed, device, workers, progress=True, concepts=concepts)
     done, failed = _all(chosen, setting, context.obj)
     paths = _write(done, failed, out, scale.value)
     if as_json:

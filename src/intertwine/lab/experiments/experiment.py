@@ -29,6 +29,7 @@ class Setting:
         device: ``auto``, ``cpu``, ``cuda`` ...
         workers: Processes; one for each core if ``None``, and at 0 jobs run in this process.
         progress: Whether to show progress.
+        concepts: Images with labelled pixels, as ``lab.data.load_concepts`` takes them; not used at smoke scale.
         name: Of the experiment, whose jobs lie in a folder of their own; ``reproduce`` sets it.
     """
 
@@ -39,6 +40,7 @@ class Setting:
     device: str = "auto"
     workers: int | None = 0
     progress: bool = False
+    concepts: str = "generated"
     name: str = ""
 
     @property

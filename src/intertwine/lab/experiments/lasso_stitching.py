@@ -53,7 +53,7 @@ def _figure(setting: Setting) -> Reproduction:
 
     network = setting.by_scale("digits_cnn:width=8", "myrtle_cnn:base=16", "myrtle_cnn")
     zoo = zoo_for(setting, network, setting.by_scale(3, 4, 100), recipe_at(setting))
-    pairs = zoo.pairs(setting.by_scale(3, 4, 32), seed=setting.seed)
+    pairs = zoo.pairs(setting.by_scale(2, 4, 32), seed=setting.seed)
     drawn = [(a.name, b.name) for a, b in pairs]
     # Few steps need a larger rate: soft thresholds move entries by rate x strength x steps at most.
     recipe = setting.by_scale(
@@ -63,7 +63,7 @@ def _figure(setting: Setting) -> Reproduction:
     )
     jobs = [
         StitchedLayers(
-            **paths_of(pair), data=setting.data_spec, examples=setting.by_scale(400, 3000, None),
+            **paths_of(pair), data=setting.data_spec, examples=setting.by_scale(150, 3000, None),
             tested=setting.by_scale(None, 2000, None), layers=(),
             families=("g_relu", *(f"lasso-{strength:g}" for strength in STRENGTHS)), recipe=recipe,
             translate=setting.by_scale(0, 2, 2), flip=setting.by_scale(False, True, True), seed=setting.seed + i,
