@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 __all__ = ["EXPERIMENTS", "KernelPair", "KernelPairs", "channel_gram", "negative_mass", "without_negative_part"]
 
-CUT = "max, negative part cut off"
+CUT = "max without its negative part"
 SUMS = ("cubes", "gaussians", "arc_cosine")  # over channels
 KERNELS = ("max", CUT, "laplace", *SUMS, "channel_normalized", "rbf", "linear")
 SYMMETRIC = ("laplace", *SUMS, "channel_normalized")  # positive semi-definite, with the max kernel's symmetry
-_NEGATIVE = "negative share of the spectrum"
+_NEGATIVE = "max, negative share of the spectrum"
 _RANKED = "Spearman with the max kernel, all pairs of layers"
 _APART = "difference from the max kernel's CKA"
 _ROUNDING = 1e-6  # share of the spectrum that may be negative by rounding
@@ -212,12 +212,9 @@ def _rows(layers: Sequence[str], names: Sequence[tuple[str, str]], values: Seque
         for k, layer in enumerate(layers):
             score = pair_interval(names, [v["scores"][name][k][k] for v in values])
             rows.append(Row.of(layer, score, group=f"{name}, CKA"))
-    for name in KERNELS:
-        for k, layer in enumerate(layers):
-            mass = pair_interval(names, [sum(side[k] for side in v["negative"][name]) / 2 for v in values])
-            rows.append(
-                replace(Row.of(layer, mass, group=f"{name}, negative share of the spectrum"), low=max(mass.low, 0.0))
-            )
+    for k, layer in enumerate(layers):
+        row = Row.of(layer, pair_interval(names, [_mass(v, "max", k) for v in values]), group=_NEGATIVE)
+        rows.append(replace(row, low=max(row.low or 0.0, 0.0)))
     for name in KERNELS[1:]:
         statistic = lambda kept, n=name: _agreement(n, names, values, kept)
         rows.append(row_over_models(name, _RANKED, models, statistic))
@@ -238,11 +235,17 @@ def _agreement(
     return spearman([x for v in chosen for x in _cells(v, name)], [x for v in chosen for x in _cells(v, "max")])
 
 
+def _mass(value: Mapping[str, Any], name: str, layer: int) -> float:
+    """Mean of the two networks."""
+    first, second = value["negative"][name]
+    return float(first[layer] + second[layer]) / 2
+
+
 def _cells(value: Mapping[str, Any], name: str) -> list[float]:
     return [score for row in value["scores"][name] for score in row]
 
 
-def _claims(rows: Sequence[Row]) -> list[Claim]:
+def _claims(rows: Sequence[Row], values: Sequence[Mapping[str, Any]]) -> list[Claim]:
     of = {(row.group, row.what): row.ours or 0.0 for row in rows}
     masses = {
         n: [v for (group, _), v in of.items() if group == f"{n}, negative share of the spectrum"] for n in KERNELS
@@ -282,7 +285,7 @@ def _run(setting: Setting) -> Reproduction:
         f"{', '.join(SYMMETRIC)}: the max kernel's symmetry, and positive semi-definite. {', '.join(SUMS)}: sums over "
         "channels of kernels of one channel. rbf and linear: rotations, for comparison.",
     ]
-    return Reproduction(_NAME, _TITLE, _PAPERS, setting.scale, rows, _claims(rows), notes=notes)
+    return Reproduction(_NAME, _TITLE, _PAPERS, setting.scale, rows, _claims(rows, values), notes=notes)
 
 
 _NAME, _TITLE = "open-psd", "Positive semi-definite kernels beside the max kernel"

@@ -25,6 +25,7 @@ _MODULES: tuple[str, ...] = (
     "cct_stitching",
     "alpha_choice",
     "lasso_stitching",
+    "dissection_figure",
     "demonstrations",
     "gates",
     "gates_chain",
@@ -32,6 +33,12 @@ _MODULES: tuple[str, ...] = (
     "block_removal",
     # what the papers left open
     "open_sensitivity",
+    "open_rank_order",
+    "open_centring",
+    "open_momentum",
+    "open_psd",
+    "open_chance",
+    "open_gates",
 )
 
 
