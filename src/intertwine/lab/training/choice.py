@@ -55,6 +55,7 @@ def candidates(networks: Sequence[nn.Module], inputs: Tensor) -> list[str]:
     if inputs.device.type == "cpu" and torch.get_num_threads() > 1:
         names.append(Threads.name)
     joint = [name for name in ENGINES if name not in (InTurn.name, Threads.name)]
+    joint = [name for name in joint if (getattr(ENGINES[name], "most", None) or 0) < len(networks)]  # no parts of one
     return names + [name for name in joint if agrees(ENGINES[name], networks, inputs)]
 
 

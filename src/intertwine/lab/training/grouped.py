@@ -95,7 +95,8 @@ def group_networks(networks: Sequence[nn.Module]) -> nn.Module:
 
 def ungrouped(state: dict[str, Tensor], k: int, member: int) -> dict[str, Tensor]:
     """The state dict of one network out of that of ``group_networks``."""
-    return {name: (t if t.ndim == 0 else t.chunk(k)[member]).detach().clone() for name, t in state.items()}
+    own = {name: t if t.ndim == 0 else t.chunk(k)[member] for name, t in state.items()}
+    return {name: t.detach().clone(memory_format=torch.contiguous_format) for name, t in own.items()}
 
 
 def _group(layers: Sequence[nn.Module]) -> nn.Module | None:

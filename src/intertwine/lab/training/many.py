@@ -94,8 +94,8 @@ def train_many(
     seconds and after every epoch, and the same call after a kill goes on from there.
 
     With ``engine="auto"`` a few real steps of every engine are timed: one network after the other, in threads, stacked
-    through ``torch.func``, or side by side with grouped convolutions; the plain loop stays unless another is at least
-    5 % faster. Networks with dropout, and recipes with mixup, CutMix, a number of iterations or mixed precision, go
+    through ``torch.func``, or side by side with grouped convolutions (all, four or two at a time); the plain loop stays
+    unless another is at least 5 % faster. Networks with dropout, and recipes with mixup, CutMix, a number of iterations or mixed precision, go
     through ``train``, one by one.
 
     Args:
@@ -104,7 +104,7 @@ def train_many(
         recipe: Settings, or a name among ``RECIPES``; by the shape of the inputs if ``None``.
         seeds: One for each network.
         out: Folder for checkpoints ``seed-0000.safetensors`` and their cards.
-        engine: ``auto``, ``in turn``, ``threads``, ``stacked`` or ``grouped``.
+        engine: ``auto``, ``in turn``, ``threads``, ``stacked``, ``grouped``, ``grouped by 4`` or ``grouped by 2``.
         together: Networks that are trained at once.
         resume: Whether to keep what is there.
         save_every: Seconds between saved states.
