@@ -40,7 +40,9 @@ def zoo(
     batch_size: Annotated[int | None, typer.Option(help="Examples of each step.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Initial learning rate.")] = None,
     together: Annotated[int, typer.Option(min=1, help="Networks that are trained at once.")] = 16,
-    engine: Annotated[str, typer.Option(help="auto, 'in turn', threads, stacked, grouped, 'grouped by 4' or 'grouped by 2'.")] = "auto",
+    engine: Annotated[
+        str, typer.Option(help="auto, 'in turn', threads, stacked, grouped, 'grouped by 4' or 'grouped by 2'.")
+    ] = "auto",
     resume: Annotated[
         bool, typer.Option("--resume/--restart", help="Keep what is there, or train it anew and replace it.")
     ] = True,

@@ -95,8 +95,8 @@ def train_many(
 
     With ``engine="auto"`` a few real steps of every engine are timed: one network after the other, in threads, stacked
     through ``torch.func``, or side by side with grouped convolutions (all, four or two at a time); the plain loop stays
-    unless another is at least 5 % faster. Networks with dropout, and recipes with mixup, CutMix, a number of iterations or mixed precision, go
-    through ``train``, one by one.
+    unless another is at least 5 % faster. Networks with dropout, and recipes with mixup, CutMix, a number of iterations
+    or mixed precision, go through ``train``, one by one.
 
     Args:
         model: Text for ``networks.build``; classes and channels are fitted to the data.
