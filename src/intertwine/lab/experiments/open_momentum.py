@@ -172,12 +172,12 @@ def _mean(values: Sequence[float]) -> float:
 def _run(setting: Setting) -> Reproduction:
     zoo = open_zoo(setting)
     layers = relu_layers(zoo)
-    layers = setting.by_scale(layers[-2:], layers[1:3], layers)
+    layers = setting.by_scale(layers[1:2], layers[1:3], layers)
     pairs = all_pairs(zoo, ordered=False, most=setting.by_scale(6, 6, 16), seed=setting.seed)
     pairs = pairs[:3] if setting.scale == "smoke" else pairs
     plan = DescendedPairs(
         pairs=checkpoints(pairs), layers=layers, data=setting.data_spec, examples=setting.by_scale(400, 2000, None),
-        tested=setting.by_scale(None, 1000, None), epochs=setting.by_scale(4, 4, 20), seed=setting.seed,
+        tested=setting.by_scale(None, 1000, None), epochs=setting.by_scale(2, 4, 20), seed=setting.seed,
         device=setting.device,
     )  # fmt: skip
     values = setting.run(plan)

@@ -39,13 +39,12 @@ _ROUNDING = 1e-6  # share of the spectrum that may be negative by rounding
 
 
 def channel_gram(x: Tensor, kind: str) -> Tensor:
-    """Gram matrix of a kernel of single channels, summed over channels; each is centred and divided by its norm.
+    """Gram matrix of a kernel of single channels, summed over channels; each is centred, and its mean square is 1.
 
     Args:
         x: Features ``(N, C, *S)``, no constant channel among them.
-        kind: ``"cubes"`` for ``<x_c, y_c>^3``, ``"gaussians"`` for ``exp(-|x_c - y_c|^2 / (2 s_c))`` with ``s_c``
-            the mean over examples of that square, ``"arc_cosine"`` for the arc-cosine kernel of first order (Cho and
-            Saul 2009).
+        kind: ``"cubes"`` for ``<x_c, y_c>^3``, ``"gaussians"`` for ``exp(-|x_c - y_c|^2 / 4)``, ``"arc_cosine"`` for
+            the arc-cosine kernel of first order (Cho and Saul 2009).
 
     Returns:
         ``(N, N)`` in float64, positive semi-definite.
@@ -69,12 +68,12 @@ def channel_gram(x: Tensor, kind: str) -> Tensor:
         z = z - z.mean()
         products = (z @ z.T) / z.square().sum().clamp(min=1e-300) * len(z)  # 1 on average over the diagonal
         total += _SUMMANDS[kind](products)
-    return total / len(x)
+    return total
 
 
 def _gaussian(products: Tensor) -> Tensor:
     square = products.diagonal()
-    return (-(square[:, None] + square - 2 * products).clamp(min=0) / 4).exp()  # the mean square distance is 2
+    return (-(square[:, None] + square - 2 * products).clamp(min=0) / 4).exp()
 
 
 def _arc_cosine(products: Tensor) -> Tensor:

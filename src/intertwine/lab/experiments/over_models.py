@@ -25,7 +25,7 @@ def spearman(first: Sequence[float | None], second: Sequence[float | None]) -> f
     """
     from scipy.stats import rankdata
 
-    return _cosine(*(ranks - ranks.mean() for ranks in map(rankdata, _known(first, second))))
+    return _cosine(*(ranks - (len(ranks) + 1) / 2 for ranks in map(rankdata, _known(first, second))))
 
 
 def kendall(first: Sequence[float | None], second: Sequence[float | None]) -> float:

@@ -1,0 +1,263 @@
+"""What the papers left open: the statistics behind the answers, and the experiments at smoke scale."""
+
+import math
+
+import pytest
+import torch
+from scipy.stats import kendalltau, spearmanr
+
+from intertwine._zoo_intervals import pair_interval
+from intertwine.groups import Monomial
+from intertwine.lab.experiments import Setting, reproduce
+from intertwine.lab.experiments.open_centring import TWINS, alignment
+from intertwine.lab.experiments.open_chance import claims_of
+from intertwine.lab.experiments.open_gates import label_energy
+from intertwine.lab.experiments.open_momentum import ARMS, FAST, MOMENTUM
+from intertwine.lab.experiments.open_psd import SUMS, channel_gram, negative_mass, without_negative_part
+from intertwine.lab.experiments.open_sensitivity import MEASURES as POOLED
+from intertwine.lab.experiments.open_sensitivity import _Found, delete, probe
+from intertwine.lab.experiments.open_zoo import MEASURES
+from intertwine.lab.experiments.over_models import kendall, over_models, row_over_models, spearman
+from intertwine.similarity import cka, measures
+
+FAST_ONES = ("open-psd", "open-centring", "open-spectral")
+SLOW_ONES = (
+    "open-sensitivity", "open-rank-order", "open-momentum", "open-chance", "open-dgn-dlgn-gap", "open-gating-depth",
+)  # fmt: skip
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("open")
+
+
+@pytest.mark.parametrize("name", [*FAST_ONES, *(pytest.param(n, marks=pytest.mark.slow) for n in SLOW_ONES)])
+def test_they_run_at_smoke_scale_and_go_on_from_what_is_there(name, folder):
+    found = reproduce(name, Setting(folder=folder))
+    assert found.passed
+    assert found.papers.startswith("left open by")
+    assert found.rows
+    assert found.claims
+    assert all(row.paper is None for row in found.rows)
+    assert all(row.low <= row.ours <= row.high for row in found.rows if None not in (row.low, row.ours, row.high))
+    again = reproduce(name, Setting(folder=folder))
+    assert [row.ours for row in again.rows] == [row.ours for row in found.rows]
+
+
+def test_the_measures_are_all_that_answer_different_questions():
+    left_out = {m for m in measures() if not m.endswith(("_biased", "_centered"))} - set(MEASURES)
+    assert left_out == {"signed_permutation_procrustes"}
+    assert set(MEASURES) <= set(measures())
+    assert set(TWINS.values()) <= set(measures())
+    assert set(MEASURES) - set(POOLED) == {"gates_cka"}
+
+
+# --- rank correlations and their intervals ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("ties", [False, True], ids=["distinct", "tied"])
+def test_rank_correlations_are_those_of_scipy(ties):
+    x, y = torch.randn(2, 30, generator=generator()).double()
+    y = x + y
+    if ties:
+        x, y = x.round(), y.round()
+    x, y = x.tolist(), y.tolist()
+    assert spearman(x, y) == pytest.approx(spearmanr(x, y).statistic)
+    assert kendall(x, y) == pytest.approx(kendalltau(x, y).statistic)
+
+
+def test_rank_correlations_leave_out_what_is_unknown_and_do_not_rank_what_is_constant():
+    assert spearman([1.0, None, 2.0, 3.0], [3.0, 9.0, 2.0, None]) == -1
+    for correlate in (spearman, kendall):
+        assert math.isnan(correlate([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]))
+        assert math.isnan(correlate([], []))
+        with pytest.raises(ValueError, match="argument 2 is shorter"):
+            correlate([1.0, 2.0], [1.0])
+
+
+def test_for_means_over_pairs_it_is_the_interval_of_pairs():
+    pairs = [(0, 1), (1, 2), (2, 3), (3, 0), (0, 2)]
+    values = [0.1, 0.5, 0.2, 0.4, 0.9]
+
+    def mean(kept):
+        found = [v for pair, v in zip(pairs, values) if kept.issuperset(pair)]
+        return sum(found) / len(found)
+
+    wanted = pair_interval(pairs, values)
+    assert over_models(range(4), mean) == pytest.approx((wanted.mean, wanted.low, wanted.high))
+
+
+def test_an_interval_is_not_given_where_models_do_not_tell():
+    assert over_models([0, 1], lambda kept: 0.5) == (0.5, None, None)
+    found = over_models([0, 1, 2], lambda kept: 0.5 if len(kept) == 3 else math.nan)
+    assert found == (0.5, None, None)
+    row = row_over_models("x", "g", [0, 1, 2], lambda kept: math.nan)
+    assert row.ours is None
+    assert row.verdict == "not run"
+
+
+def test_an_interval_ends_where_the_range_does():
+    row = row_over_models("x", "g", [0, 1, 2], lambda kept: 0.9 - 0.8 * (0 in kept))
+    assert (row.low, row.high) == (-1, 1)
+
+
+# --- sensitivity and specificity -------------------------------------------------------------------
+
+
+def test_components_go_from_the_lowest_variance_upwards():
+    scales = torch.tensor([5.0, 1.0, 3.0, 0.1], dtype=torch.float64)
+    train = torch.randn(400, 4, generator=generator(), dtype=torch.float64) * scales + 7
+    left, other = delete(train, train[:10], "components", 0.5)
+    kept = left.var(0) / train.var(0)
+    assert kept[0] > 0.9
+    assert kept[2] > 0.9
+    assert kept[1] < 0.1
+    assert torch.linalg.matrix_rank(left - left.mean(0)) == 2
+    assert torch.allclose(other, left[:10])
+    assert torch.allclose(left.mean(0), train.mean(0))
+
+
+def test_channels_go_in_one_order_whatever_is_left():
+    x = torch.rand(5, 10, generator=generator(), dtype=torch.float64) + 1
+    alive = [set(delete(x, x, "channels", share, 3)[1][0].nonzero().flatten().tolist()) for share in (0.8, 0.5, 0.01)]
+    assert [len(a) for a in alive] == [8, 5, 1]
+    assert alive[0] > alive[1] > alive[2]
+    assert alive[1] != set(delete(x, x, "channels", 0.5, 4)[1][0].nonzero().flatten().tolist())
+
+
+def test_a_linear_classifier_finds_what_is_linear_and_nothing_else():
+    x = torch.randn(600, 5, generator=generator(), dtype=torch.float64)
+    labels = (x[:, 0] > 0.3).long()
+    assert probe(x[:400], labels[:400], x[400:], labels[400:]) > 0.93
+    ring = (x[:, :2].norm(dim=1) > 1.18).long()  # half of all, in no direction
+    assert probe(x[:400], ring[:400], x[400:], ring[400:]) < 0.65
+    flat = torch.ones_like(x)
+    assert probe(flat[:400], labels[:400], flat[400:], labels[400:]) == float((labels[400:] == 0).double().mean())
+
+
+def made(dissimilarity):
+    """Two networks, whole and with three deletions each; ``dissimilarity`` of their loss, and whether they are one."""
+    kinds = (("", 1.0), *(("channels", share) for share in (0.8, 0.5, 0.2)))
+    parts = [[k, "relu", kind, share] for k in (0, 1) for kind, share in kinds]
+    accuracies = [0.9, 0.85, 0.7, 0.3] * 2
+    table = [[dissimilarity(0.9 - a, part[0] == k) for k in (0, 1)] for part, a in zip(parts, accuracies)]
+    return _Found("relu", parts, accuracies, {"m": table})
+
+
+@pytest.mark.parametrize(("sign", "wanted"), [(1, 1.0), (-1, -1.0)], ids=["sees", "inverted"])
+def test_a_measure_that_grows_with_the_loss_orders_by_it(sign, wanted):
+    found = made(lambda loss, own: 0.3 + sign * 0.1 * loss)
+    assert found.agreement("m", "channels", spearman, frozenset({0, 1})) == wanted
+    assert found.agreement("m", "channels", kendall, frozenset({0, 1})) == wanted
+
+
+def test_what_is_lost_unseen_is_what_is_gone_before_a_deletion_shows_more_than_a_seed():
+    both = frozenset({0, 1})
+    seen_late = made(lambda loss, own: loss if own else 0.15 + loss)  # the seed alone is 0.15
+    assert seen_late.unseen("m", "channels", both) == pytest.approx(0.2)
+    at_once = made(lambda loss, own: 1.0 if own else 0.15)
+    assert at_once.unseen("m", "channels", both) == pytest.approx(0.05)
+    deaf = made(lambda loss, own: 0.0 if own else 0.15)
+    assert deaf.unseen("m", "channels", both) == pytest.approx(0.6)
+    refused = made(lambda loss, own: None)
+    assert math.isnan(refused.unseen("m", "channels", both))
+
+
+# --- centring --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernel", ["linear", "max"])
+def test_an_alignment_is_one_for_equal_sides_and_high_for_unrelated_positive_ones(kernel):
+    x, y = torch.rand(2, 60, 8, 3, 3, generator=generator())
+    assert alignment(x, x, kernel) == pytest.approx(1, abs=1e-5)
+    assert alignment(x, y, kernel) > 0.5 + abs(cka(x, y, kernel))
+
+
+def test_an_alignment_of_centred_features_is_the_biased_cka():
+    x, y = torch.randn(2, 60, 8, generator=generator(), dtype=torch.float64)
+    wanted = cka(x, y, estimator="biased")
+    assert alignment(x - x.mean(0), y - y.mean(0)) == pytest.approx(wanted)
+    assert abs(alignment(x + 1, y + 1) - wanted) > 0.1
+
+
+# --- positive semi-definite kernels ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", SUMS)
+def test_sums_over_channels_are_positive_semi_definite(kind):
+    x = torch.randn(40, 6, 2, 2, generator=generator(), dtype=torch.float64).relu()
+    assert negative_mass(channel_gram(x, kind)) < 1e-10
+
+
+@pytest.mark.parametrize("kind", SUMS)
+def test_they_have_the_max_kernels_symmetry_and_no_larger_one(kind):
+    x = torch.randn(40, 6, generator=generator(), dtype=torch.float64)
+    gram = channel_gram(x, kind)
+    monomial = Monomial(6).random(1).matrix()
+    rotation = torch.linalg.qr(torch.randn(6, 6, generator=generator(2), dtype=torch.float64)).Q
+    assert torch.allclose(channel_gram(x @ monomial + 3, kind), gram, atol=1e-9)
+    assert not torch.allclose(channel_gram(x @ rotation, kind), gram, atol=1e-2)
+
+
+def test_sums_over_channels_are_what_their_formulas_say():
+    x = torch.randn(7, 3, 2, generator=generator(), dtype=torch.float64)
+    for kind in SUMS:
+        wanted = torch.zeros(7, 7, dtype=torch.float64)
+        for c in range(3):
+            z = x[:, c] - x[:, c].mean()
+            z = z / z.square().sum(1).mean().sqrt()
+            for m in range(7):
+                for n in range(7):
+                    p, size = float(z[m] @ z[n]), float(z[m].norm() * z[n].norm())
+                    angle = math.acos(max(-1, min(1, p / size)))
+                    wanted[m, n] += {
+                        "cubes": p**3,
+                        "gaussians": math.exp(-float((z[m] - z[n]).square().sum()) / 4),
+                        "arc_cosine": size / math.pi * (math.sin(angle) + (math.pi - angle) * math.cos(angle)),
+                    }[kind]
+        assert torch.allclose(channel_gram(x, kind), wanted)
+
+
+def test_an_unknown_kernel_is_refused():
+    with pytest.raises(ValueError, match=r"kind must be one of cubes.*Got 'max'"):
+        channel_gram(torch.randn(5, 2), "max")
+
+
+def test_the_papers_counterexample_has_a_negative_part_that_can_be_cut_off():
+    gram = torch.tensor([[1.0, 0, 1], [0, 1, 1], [1, 1, 1]], dtype=torch.float64)  # v2, example E.44
+    assert negative_mass(gram) == pytest.approx((math.sqrt(2) - 1) / (2 * math.sqrt(2) + 1))
+    cut = without_negative_part(gram)
+    assert negative_mass(cut) < 1e-12
+    assert float((cut - gram).norm()) == pytest.approx(math.sqrt(2) - 1)  # the nearest one
+    proper = gram + torch.eye(3, dtype=torch.float64)
+    assert torch.allclose(without_negative_part(proper), proper)
+
+
+# --- gates, chance, momentum -----------------------------------------------------------------------
+
+
+def test_labels_lie_in_the_kernel_that_they_make_and_not_in_another():
+    labels = torch.arange(60) % 3
+    same = torch.nn.functional.one_hot(labels).double()
+    assert label_energy(same @ same.T, labels, 2) == pytest.approx(1)
+    noise = torch.randn(60, 60, generator=generator(), dtype=torch.float64)
+    assert label_energy(noise @ noise.T, labels, 2) < 0.3
+    assert label_energy(noise @ noise.T, labels, 60) == pytest.approx(1)
+
+
+def test_chance_can_turn_a_tables_statements_over():
+    scores = {"g_relu_procrustes": [0.62, 0.51, 0.44, 0.49], "orthogonal_procrustes": [0.77, 0.57, 0.51, 0.58]}
+    cka_scores = {"g_relu_cka": [0.9, 0.8, 0.5, 0.5], "linear_cka": [0.9, 0.9, 0.9, 0.9]}
+    same = claims_of("Table 2", scores | cka_scores, scores | cka_scores)
+    assert [claim.held for claim in same] == [True] * 4
+    flat = {"g_relu_procrustes": [0.2, 0.3, 0.4, 0.5], "orthogonal_procrustes": [0.1, 0.2, 0.3, 0.4]}
+    other = {"g_relu_cka": [0.5, 0.5, 0.5, 0.5], "linear_cka": [0.9, 0.8, 0.5, 0.5]}
+    assert [claim.held for claim in claims_of("Table 2", scores | cka_scores, flat | other)] == [False] * 4
+
+
+def test_the_third_arm_takes_the_steps_of_momentum():
+    assert ARMS[FAST][0] == pytest.approx(1 / (1 - ARMS[MOMENTUM][1]))
