@@ -143,7 +143,7 @@ class GateSpectra(Plan):
 def _spectral(setting: Setting) -> Reproduction:
     from ..networks import gated_spec
 
-    width, examples, seeds = setting.by_scale((32, None, 3), (64, 5000, 3), (512, None, 5))
+    width, examples, seeds = setting.by_scale((32, None, 2), (64, 5000, 3), (512, None, 5))
     base = f"mlp:widths={width}-{width}-{width}"
     networks = {
         "network": base,
@@ -154,7 +154,7 @@ def _spectral(setting: Setting) -> Reproduction:
     recipe = setting.by_scale({"epochs": 10, "batch_size": 64}, {"epochs": 8, "batch_size": 128}, {})
     spectra = [
         GateSpectrum(
-            network=network, data=setting.data_spec, examples=examples, fitted=setting.by_scale(300, 1000, 5000),
+            network=network, data=setting.data_spec, examples=examples, fitted=setting.by_scale(200, 1000, 5000),
             tested=setting.by_scale(200, 1000, 5000), recipe=recipe, seed=setting.seed + k, device=setting.device,
         )
         for network in networks.values()

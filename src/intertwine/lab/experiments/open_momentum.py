@@ -17,7 +17,7 @@ from ..._zoo_intervals import pair_interval
 from ..runs import Job, Plan
 from .experiment import Experiment, Setting
 from .gates import subset
-from .open_zoo import all_pairs, checkpoints, networks_note, open_zoo, relu_layers
+from .open_zoo import all_pairs, checkpoints, networks_note, open_zoo, relu_layers, ring
 from .reproduction import Claim, Reproduction, Row
 
 __all__ = ["ARMS", "EXPERIMENTS", "Descended", "DescendedPairs"]
@@ -173,8 +173,8 @@ def _run(setting: Setting) -> Reproduction:
     zoo = open_zoo(setting)
     layers = relu_layers(zoo)
     layers = setting.by_scale(layers[1:2], layers[1:3], layers)
-    pairs = all_pairs(zoo, ordered=False, most=setting.by_scale(6, 6, 16), seed=setting.seed)
-    pairs = pairs[:3] if setting.scale == "smoke" else pairs
+    smoke = setting.scale == "smoke"
+    pairs = ring(zoo) if smoke else all_pairs(zoo, False, setting.by_scale(6, 6, 16), setting.seed)
     plan = DescendedPairs(
         pairs=checkpoints(pairs), layers=layers, data=setting.data_spec, examples=setting.by_scale(400, 2000, None),
         tested=setting.by_scale(None, 1000, None), epochs=setting.by_scale(2, 4, 20), seed=setting.seed,

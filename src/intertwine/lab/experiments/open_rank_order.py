@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from ..runs import Job, Plan
 from .experiment import Experiment, Setting
 from .gates import subset
-from .open_zoo import MEASURES, all_pairs, checkpoints, networks_note, open_zoo, relu_layers
+from .open_zoo import MEASURES, all_pairs, checkpoints, networks_note, open_zoo, relu_layers, ring
 from .over_models import kendall, row_over_models, spearman
 from .reproduction import Claim, Reproduction, Row
 
@@ -159,8 +159,8 @@ def _group(family: str, how: str) -> str:
 def _run(setting: Setting) -> Reproduction:
     zoo = open_zoo(setting)
     layers = relu_layers(zoo)
-    pairs = all_pairs(zoo, ordered=True, most=setting.by_scale(12, 12, 32), seed=setting.seed)
-    pairs = pairs[:: setting.by_scale(2, 1, 1)]
+    smoke = setting.scale == "smoke"
+    pairs = ring(zoo) if smoke else all_pairs(zoo, True, setting.by_scale(12, 12, 32), setting.seed)
     plan = RankedPairs(
         pairs=checkpoints(pairs), layers=layers, data=setting.data_spec, examples=setting.by_scale(400, 2000, None),
         tested=setting.by_scale(None, 2000, None), measured=setting.by_scale(128, 500, 2000),

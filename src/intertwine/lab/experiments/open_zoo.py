@@ -10,7 +10,7 @@ from .experiment import Setting
 if TYPE_CHECKING:
     from ..zoo import Member, Zoo
 
-__all__ = ["MEASURES", "all_pairs", "checkpoints", "networks_note", "open_zoo", "relu_layers"]
+__all__ = ["MEASURES", "all_pairs", "checkpoints", "networks_note", "open_zoo", "relu_layers", "ring"]
 
 MEASURES = (
     "orthogonal_procrustes", "orthogonal_procrustes_centered", "g_relu_procrustes", "g_relu_procrustes_centered",
@@ -55,6 +55,11 @@ def all_pairs(zoo: Zoo, ordered: bool, most: int, seed: int) -> list[tuple[Membe
     choose = itertools.permutations if ordered else itertools.combinations
     every = list(choose(zoo.members, 2))
     return every if len(every) <= most else zoo.pairs(most, seed)
+
+
+def ring(zoo: Zoo) -> list[tuple[Member, Member]]:
+    """Each member with the next one, the last with the first: the fewest pairs that hold all members equally often."""
+    return list(zip(zoo.members, [*zoo.members[1:], zoo.members[0]], strict=True))
 
 
 def checkpoints(pairs: list[tuple[Member, Member]]) -> tuple[tuple[str, str], ...]:
