@@ -113,7 +113,7 @@ def test_top_paths_far_beyond_enumeration():
     model, x = nn.Sequential(*layers, nn.Linear(24, 3)).double(), torch.randn(1, 24, dtype=torch.float64)
     found = top_paths(model, x, 20)
     assert found.active > 1e6 and found.output == int(model(x).argmax())
-    assert found.value == pytest.approx(float(model(x).max()))
+    assert found.value == pytest.approx(float(model(x).detach().max()))
     with pytest.raises(ValueError, match="at most max_paths"):
         iw.gates.paths(model, x)
     sources = found.by_source()
@@ -147,8 +147,69 @@ def test_top_paths_of_bad_input():
         top_paths(model, x[:1], 0)
     with pytest.raises(ValueError, match="output must be one of the model's outputs"):
         top_paths(model, x[:1], output=2)
-    with pytest.raises(ValueError, match=r"table of edges must fit in memory.*4 by 3 nodes"):
-        top_paths(model, x[:1], memory=100)
+    up = nn.Sequential(nn.ConvTranspose2d(1, 1, 2), nn.ReLU(), nn.Flatten(), nn.Linear(9, 1))
+    with pytest.raises(ValueError, match=r"table of edges must fit in memory.*4 by 9 nodes"):
+        top_paths(up, torch.rand(1, 1, 2, 2), memory=100)
+    x = torch.rand(1, 1, 2, 2)
+    assert top_paths(up, x).value == pytest.approx(float(up(x).detach()), rel=1e-5)
+
+
+def test_top_paths_of_whole_images_need_no_table_of_edges():
+    """32x32, strides, a residual sum and both poolings; a table would hold 8,192 by 8,192 nodes."""
+
+    class Small(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+            self.b, self.c = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 4, 3, stride=2, dilation=2, groups=2)
+            self.head = nn.Linear(4, 5)
+
+        def forward(self, x):
+            h = torch.relu(self.norm(self.a(x)))
+            h = torch.relu(h + self.b(h))
+            h = torch.relu(self.c(nn.functional.max_pool2d(h, 2)))
+            return self.head(h.mean((2, 3)))
+
+    torch.manual_seed(0)
+    model, x = Small().double().eval(), torch.randn(1, 3, 32, 32, dtype=torch.float64)
+    nn.init.uniform_(model.norm.running_var, 0.5, 2)
+    found = top_paths(model, x, 5, output=2, memory=1.0, biases=False)
+    assert found.value == pytest.approx(float(model(x)[0, 2].detach()), rel=1e-10)
+    assert found.active > 1e5
+    assert found.share < 0.01
+    gates = iw.gates.gate_patterns(model, x)
+    places = set()
+    for path in found.paths:
+        assert all(gates[name][0][unit] for name, unit in path.units if gates[name].dtype == torch.bool)
+        places.add((path.source, path.units))
+    assert len(places) == 5
+    assert abs(found.paths[0].contribution) == pytest.approx(largest_by_hand(model, x, gates, 2), rel=1e-10)
+
+
+def largest_by_hand(model, x, gates, output):
+    """The largest product, layer by layer: the obvious algorithm, for the network of the test above."""
+
+    def windows(layer, t):
+        w = layer.weight.detach().abs()
+        per = w.shape[1]
+        columns = nn.functional.unfold(t, layer.kernel_size, layer.dilation, layer.padding, layer.stride)[0]
+        out = []
+        for c in range(len(w)):
+            g = c // (len(w) // layer.groups)
+            rows = columns[g * per * 9 : (g + 1) * per * 9]
+            out.append((rows * w[c].reshape(-1, 1)).amax(0))
+        side = int(len(out[0]) ** 0.5)
+        return torch.stack(out).view(1, len(w), side, side)
+
+    on = [g.double() if g.dtype == torch.bool else g for g in gates.values()]
+    gain = (model.norm.weight / (model.norm.running_var + model.norm.eps).sqrt()).detach().abs()
+    h = windows(model.a, x.abs()) * gain[:, None, None] * on[0]
+    h = torch.maximum(h, windows(model.b, h)) * on[1]
+    taken = on[2]
+    h = h.flatten(2).gather(2, taken.flatten(2)).view(taken.shape)
+    h = windows(model.c, h) * on[3]
+    head = model.head.weight.detach()[output].abs()
+    return float((h.flatten(2).amax(2)[0] * head).max()) / h[0, 0].numel()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..graph import Call, Ref
 from ._capture import BATCH_NORMS, MAX_POOLS, POOLS, ReluProgram, is_gate
 
-__all__ = ["Edges", "Linearised", "linearise"]
+__all__ = ["Edges", "Linearised", "linearise", "runner", "states", "tensors"]
 
 
 @dataclass(frozen=True)
@@ -63,13 +63,13 @@ class _Slots:
 
 def linearise(model: nn.Module, program: ReluProgram, x: Tensor) -> Linearised:
     """Find the edges of every call of ``program``, which was captured on the one example ``x``."""
-    values = _states(model, program) | {program.program.inputs[0].id: x.detach()}
+    values = states(model, program) | {program.program.inputs[0].id: x.detach()}
     edges: dict[int, list[Edges]] = {}
     slots = _Slots()
     with torch.no_grad():
         for i, call in enumerate(program.program.calls):
-            run = _runner(call, values, program)
-            results = _tensors(run({}))
+            run = runner(call, values, program)
+            results = tensors(run({}))
             if any(r.id in program.activations for r in call.inputs):
                 edges[i] = _edges_of(call, run, results[0], values, program, slots)
                 _check(call, edges[i], results[0], values, slots)
@@ -78,7 +78,8 @@ def linearise(model: nn.Module, program: ReluProgram, x: Tensor) -> Linearised:
     return Linearised(edges, tuple(slots.names), tuple(slots.values), nodes)
 
 
-def _states(model: nn.Module, program: ReluProgram) -> dict[int, Tensor]:
+def states(model: nn.Module, program: ReluProgram) -> dict[int, Tensor]:
+    """Parameters, buffers and constants of a program, by value."""
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     values = {ref.id: tensors[name].detach() for name, ref in program.program.states.items()}
     kept = enumerate(program.program.values)
@@ -89,7 +90,9 @@ def _device(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
 
 
-def _runner(call: Call, values: dict[int, Tensor], program: ReluProgram) -> Callable[[dict[int, Tensor]], Any]:
+def runner(call: Call, values: dict[int, Tensor], program: ReluProgram) -> Callable[[dict[int, Tensor]], Any]:
+    """A function that runs a call."""
+
     def run(replaced: dict[int, Tensor]) -> Any:
         """Run the call with some of its tensors replaced; nothing is overwritten."""
         fill = lambda r: (replaced[r.id] if r.id in replaced else values[r.id]).clone()
@@ -104,7 +107,8 @@ def _fill(argument: Any, fill: Callable[[Ref], Tensor]) -> Any:
     return [_fill(a, fill) for a in argument] if isinstance(argument, list | tuple) else argument
 
 
-def _tensors(result: Any) -> list[Tensor]:
+def tensors(result: Any) -> list[Tensor]:
+    """The tensors that a call returned."""
     return [result] if isinstance(result, Tensor) else [t for t in result if isinstance(t, Tensor)]
 
 
@@ -121,7 +125,7 @@ def _edges_of(
     zeros = {i: torch.zeros_like(values[i]) for i in [*inputs, *weights]}
 
     def apply(replaced: dict[int, Tensor]) -> Tensor:
-        return _tensors(run({**zeros, **replaced}))[0].flatten().double()
+        return tensors(run({**zeros, **replaced}))[0].flatten().double()
 
     def along(i: int, fixed: dict[int, Tensor]) -> Tensor:
         return _jacobian(lambda t: apply({**fixed, i: t}), values[i])
@@ -194,7 +198,7 @@ def _window(call: Call, x: Tensor, result: Tensor) -> Edges:
 
 def _batch_norm(call: Call, run: Callable, ref: int, x: Tensor, slots: _Slots) -> list[Edges]:
     """In evaluation mode ``y_c = s_c x_c + t_c``: the gain is a weight and the shift a bias."""
-    apply = lambda t: _tensors(run({ref: t}))[0].double()
+    apply = lambda t: tensors(run({ref: t}))[0].double()
     shift = apply(torch.zeros_like(x))
     gain = apply(torch.ones_like(x)) - shift
     nodes = torch.arange(x.numel(), device=x.device)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from .._progress import track
 from .._result import Result
+from .._words import counted
 from .active_subnetwork import ActiveSubnetwork, active_subnetwork
 from .alignment import kernel_alignment
 from .effective_map import EffectiveMaps
@@ -150,7 +151,7 @@ class GateStudy(Result):
     def __str__(self) -> str:
         lines = [f"{l.name}: {l.on:.0%} of {l.units} units on, {l.never} never, {l.always} always" for l in self.layers]
         kernels = f"path kernel ~ tangent kernel: {self.alignments['path kernel']['tangent kernel']:.3f}"
-        return "\n".join([f"Gates of {self.model} over {self.examples:,} examples", *lines, kernels])
+        return "\n".join([f"Gates of {self.model} over {counted(self.examples, 'example')}", *lines, kernels])
 
 
 def examine(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -10,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from .._result import Result
-from ._active_edges import ActiveEdges, Step, active_edges
+from ._active_edges import ActiveEdges, active_edges
+from ._steps import Step
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -120,8 +120,9 @@ def top_paths(
     """Find the ``k`` paths with the largest ``|phi(x, p) v(p)|`` for one input, exactly.
 
     Dynamic programming over the graph of scalar nodes: the best ``k`` partial paths to a node are among the best ``k``
-    to each of its predecessors, so that ``edges x k`` candidates are looked at instead of all paths, whose number
-    grows exponentially with depth. What counts as a path is what :func:`paths` enumerates: biases start at a constant
+    to each of its predecessors, so that every edge is looked at once, and ``k`` of those to each node ``k`` times,
+    instead of all paths, whose number grows exponentially with depth. Edges of convolutions are never listed: images
+    of 32x32 take seconds. What counts as a path is what :func:`paths` enumerates: biases start at a constant
     1, gains of batch norms and sizes of poolings multiply.
 
     Read them with care: single paths cancel, and in a wide network the largest carry a small ``share``. The
@@ -133,7 +134,7 @@ def top_paths(
         k: How many paths.
         output: Which output; the largest without.
         biases: Whether paths that start at a bias (or a shift, or a constant) may be among them.
-        memory: Bytes that the edges of the largest layer may take: input nodes times output nodes times 16.
+        memory: Bytes that the edges of a layer of an unknown kind may take: input nodes times output nodes times 16.
 
     Returns:
         The paths with what all paths together add up to.
@@ -179,8 +180,8 @@ class _Table:
 
     value: Tensor  # (nodes, k), 0 where there are fewer
     step: Tensor  # which step of the call; -1 at the input
-    edge: Tensor  # which edge of that step
-    rank: Tensor  # which of the partial paths to the edge's source
+    source: Tensor  # the node before
+    rank: Tensor  # which of the partial paths to it
 
 
 def _best(edges: ActiveEdges, k: int) -> dict[int, _Table]:
@@ -191,48 +192,47 @@ def _best(edges: ActiveEdges, k: int) -> dict[int, _Table]:
     for call, steps in edges.steps.items():
         out = edges.program.program.calls[call].outputs[0]
         if out is not None:
-            nodes = math.prod(edges.program.program.values[out.id].shape)
-            tables[out.id] = _merge(steps, tables, nodes, k)
+            tables[out.id] = _merge(steps, tables, edges.nodes(call), k)
     return tables
 
 
 def _merge(steps: tuple[Step, ...], tables: dict[int, _Table], nodes: int, k: int) -> _Table:
     """The best of all candidates that end in each node, some nodes at a time."""
-    incoming = [_incoming(step, nodes) for step in steps]
-    widths = [edges.shape[1] for edges in incoming]
-    starts = torch.tensor(widths, device=steps[0].dst.device).cumsum(0) * k  # where each step's candidates end
-    parts = []
-    for rows in torch.arange(nodes, device=starts.device).split(max(1, _CANDIDATES // max(1, sum(widths) * k))):
-        lists = [edges[rows] for edges in incoming]
-        none = torch.zeros(len(rows), k, dtype=torch.float64, device=starts.device)  # so that there are always k
-        value = torch.cat([*(_candidates(s, e, tables, k) for s, e in zip(steps, lists)), none], 1)
-        best = value.abs().topk(k, dim=1).indices
-        step = torch.searchsorted(starts, best, right=True)
-        edge = torch.cat([*lists, none[:, :1].long()], 1).gather(1, (best // k).clamp(max=sum(widths)))
-        parts.append((value.gather(1, best), step, edge, best % k))
-    return _Table(*(torch.cat(p) for p in zip(*parts)))
-
-
-def _incoming(step: Step, nodes: int) -> Tensor:
-    """For each node the numbers of the edges that end there ``(nodes, most)``, -1 beyond the last."""
-    order = step.dst.argsort(stable=True)
-    node = step.dst[order]
-    place = torch.arange(len(order), device=order.device) - torch.searchsorted(node, node)
-    most = int(place.max()) + 1 if len(place) else 0
-    table = order.new_full((nodes, most), -1)
-    table[node, place] = order
+    value = torch.zeros(nodes, k, dtype=torch.float64, device=next(iter(tables.values())).value.device)
+    none = torch.full(value.shape, -1, dtype=torch.long, device=value.device)
+    table = _Table(value, none.clone(), none.clone(), none)
+    width = sum(step.most for step in steps)
+    for rows in torch.arange(nodes if width else 0, device=value.device).split(max(1, _CANDIDATES // (width + k * k))):
+        best = _candidates(steps, tables, rows, k)
+        order = best.value.abs().topk(min(k, best.value.shape[1]), dim=1).indices
+        for name in ("value", "step", "source", "rank"):
+            getattr(table, name)[rows, : order.shape[1]] = getattr(best, name).gather(1, order)
     return table
 
 
-def _candidates(step: Step, edges: Tensor, tables: dict[int, _Table], k: int) -> Tensor:
-    """Partial paths lengthened by each edge ``(rows, most * k)``; 0 where there is none."""
-    if not edges.numel():
-        return step.weight.new_zeros(len(edges), edges.shape[1] * k)
-    edge = edges.clamp(min=0)
-    weight = torch.where(edges >= 0, step.weight[edge], 0.0)
-    if step.ref is None:
-        return torch.nn.functional.pad(weight[..., None], (0, k - 1)).flatten(1)
-    return (tables[step.ref].value[step.src[edge]] * weight[..., None]).flatten(1)
+def _candidates(steps: tuple[Step, ...], tables: dict[int, _Table], rows: Tensor, k: int) -> _Table:
+    """Partial paths that end in ``rows``, over the ``k`` edges whose best partial path is best.
+
+    No other edge can carry one of the ``k`` best: these ``k`` edges bring as many that are no worse.
+    """
+    lists = [step.incoming(rows) for step in steps]
+    firsts = [w if s.ref is None else tables[s.ref].value[:, 0][src] * w for s, (src, w) in zip(steps, lists)]
+    edge = torch.cat(firsts, 1).abs()
+    edge = edge.topk(min(k, edge.shape[1]), dim=1).indices
+    ends = torch.tensor([step.most for step in steps], device=rows.device).cumsum(0)
+    which = torch.searchsorted(ends, edge, right=True)
+    source = torch.cat([src for src, _ in lists], 1).gather(1, edge)
+    weight = torch.cat([w for _, w in lists], 1).gather(1, edge)
+    values = torch.zeros(*edge.shape, k, dtype=torch.float64, device=rows.device)
+    for number, step in enumerate(steps):
+        here = which == number
+        if step.ref is None:
+            values[..., 0][here] = weight[here]
+        else:
+            values[here] = tables[step.ref].value[source[here]] * weight[here][:, None]
+    spread = lambda t: t[..., None].expand_as(values).flatten(1)
+    ranks = torch.arange(k, device=rows.device).expand_as(values).flatten(1)
+    return _Table(values.flatten(1), spread(which), spread(source), ranks)
 
 
 def _trace(edges: ActiveEdges, tables: dict[int, _Table], node: int, rank: int, shape: tuple[int, ...]) -> TopPath:
@@ -251,8 +251,8 @@ def _trace(edges: ActiveEdges, tables: dict[int, _Table], node: int, rank: int, 
         if call in program.gates:
             name = program.names[program.gates.index(call)]
             units.append((name, _unravel(node, tuple(program.program.values[ref].shape[1:]))))
-        edge, before = int(table.edge[node, rank]), int(table.rank[node, rank])
-        node, rank, ref, start = int(step.src[edge]), before, step.ref, step.start
+        before = int(table.source[node, rank]), int(table.rank[node, rank])
+        (node, rank), ref, start = before, step.ref, step.start
     source = None if ref is None else _unravel(node, shape)
     return TopPath(contribution, source, start, tuple(reversed(units)))
 
