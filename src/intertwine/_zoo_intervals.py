@@ -6,6 +6,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from math import isfinite, sqrt
 
+from ._words import counted
+
 __all__ = ["PairInterval", "pair_interval"]
 
 _FEWEST = 3  # models: leaving one of two out leaves no pair
@@ -33,7 +35,7 @@ class PairInterval:
 
     def __str__(self) -> str:
         found = f"{self.mean:.4g} [{self.low:.4g}, {self.high:.4g}]"
-        return f"{found} ({self.level:.0%}, {self.pairs} pairs of {self.models} models)"
+        return f"{found} ({self.level:.0%}, {counted(self.pairs, 'pair')} of {counted(self.models, 'model')})"
 
 
 def pair_interval(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from .._words import counted
 from ..symmetry.action import tensors_of
 from ..symmetry.canonical import check_weights
 from ..symmetry.find import symmetries
@@ -134,5 +135,7 @@ def _dead(quality: Mapping[str, Tensor]) -> list[str]:
     """A note for each space with units whose weights are all zero in one of the networks."""
     counts = {name: int(cosines.isnan().sum()) for name, cosines in quality.items()}
     return [
-        f"{n} units of {name} have no weights in one network: any match is as good" for name, n in counts.items() if n
+        f"{counted(n, 'unit')} of {name} without weights in one network: any match is as good"
+        for name, n in counts.items()
+        if n
     ]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from .._progress import track
 from .._result import Result
+from .._words import counted
 from .._zoo_intervals import PairInterval, pair_interval
 from ..symmetry.action import tensors_of
 from ..taps.batches import head, peek
@@ -185,8 +186,8 @@ class Barrier(Result):
         return cls(**{**data, **fixed, "pairs": tuple((a, b) for a, b in data["pairs"])})
 
     def __repr__(self) -> str:
-        count = f"{len(self.pairs)} pair{'s' if len(self.pairs) > 1 else ''}"
-        head = f"Barrier over {len(self.ratios)} points, {count}, {self.examples:,} examples"
+        sizes = (len(self.ratios), "point"), (len(self.pairs), "pair"), (self.examples, "example")
+        head = f"Barrier over {', '.join(counted(n, noun) for n, noun in sizes)}"
         rows: list[tuple[str, ...]] = [("path", "batch norms", "loss barrier", "accuracy barrier")]
         for path, recalibrated in self.variants:
             said = "recalibrated" if recalibrated else "interpolated"

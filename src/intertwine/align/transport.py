@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from .._words import counted
 from ..symmetry.action import tensors_of
 from ..symmetry.blocks import Block, blocks
 from ..symmetry.explain import leaves
@@ -84,9 +85,9 @@ class Transport:
         return {*self.symmetry.layouts, *self.symmetry.aliases}
 
     def __repr__(self) -> str:
-        lines = [f"Transport of {len(self.couplings)} spaces"]
+        lines = [f"Transport of {counted(len(self.couplings), 'space')}"]
         for name, (ours, theirs) in self.sizes.items():
-            lines.append(f"{name}: {theirs} units of b onto {ours} of a, cost {self.costs[name]:.4g}")
+            lines.append(f"{name}: {counted(theirs, 'unit')} of b onto {ours} of a, cost {self.costs[name]:.4g}")
         return "\n".join(lines)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .._words import counted
 from ._command import FAILED
 from ._options import Json
 
@@ -67,7 +68,7 @@ def runs(
         if as_json:
             print_json({"removed": count})
         else:
-            print(f"removed {count} results" + ("" if everything else " of earlier plans and earlier code"))
+            print(f"removed {counted(count, 'result')}" + ("" if everything else " of earlier plans and earlier code"))
         return
     lab.overview(home)
     report = lab.run(lab.load_plan(home), folder, executor=_executor(workers, threads, ray), retries=retries)

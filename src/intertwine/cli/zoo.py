@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .._words import counted
 from ._command import FAILED
 from ._options import Device, Json
 
@@ -103,7 +104,7 @@ def _present(zoo: Zoo, as_json: bool) -> None:
         [m.name, m.card.seed, m.card.best_epoch, m.card.metrics.get("validation_accuracy"), accuracy]
         for m, accuracy in zip(zoo.members, zoo.accuracies)
     ]
-    title = f"{len(zoo)} networks {zoo.architecture} on {zoo[0].card.data}"
+    title = f"{counted(len(zoo), 'network')} {zoo.architecture} on {zoo[0].card.data}"
     print_table(["network", "seed", "best epoch", "validation accuracy", "test accuracy"], rows, title)
     mean = sum(zoo.accuracies) / len(zoo)
     print(f"test accuracy {mean:.3f} on average, from {min(zoo.accuracies):.3f} to {max(zoo.accuracies):.3f}")

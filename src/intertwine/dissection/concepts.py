@@ -15,6 +15,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from .._words import counted
 from ..errors import DataError
 
 __all__ = ["Concept", "ConceptBatch", "ConceptSet", "Sample", "Subset", "TensorConcepts"]
@@ -167,7 +168,7 @@ class ConceptSet(ABC):
     def __repr__(self) -> str:
         counts = {c: sum(k.category == c for k in self.concepts) for c in self.categories}
         kinds = ", ".join(f"{n} {c}" for c, n in counts.items())
-        return f"{type(self).__name__}({self.name!r}, {len(self)} images, {kinds})"
+        return f"{type(self).__name__}({self.name!r}, {counted(len(self), 'image')}, {kinds})"
 
 
 class Subset(ConceptSet):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .._progress import track
+from .._words import counted
 from ..errors import DataError
 from .arms import Arm, plan_arms
 from .concepts import ConceptSet
@@ -236,11 +237,12 @@ def _notes(
 ) -> tuple[str, ...]:
     notes = []
     if missing := [c.name for c, share in zip(data.concepts, coverage) if not share]:
-        notes.append(f"{len(missing)} concepts have no pixel and were left out: {_listed(missing)}.")
+        notes.append(f"Left out, for want of pixels: {counted(len(missing), 'concept')} ({_listed(missing)}).")
     if wide := [c.name for c, share in zip(data.concepts, coverage) if share * iou > quantile]:
         notes.append(
-            f"{len(wide)} concepts cover more than {quantile / iou:.3g} of the pixels, so that a mask of the top "
-            f"{quantile:.2%} cannot reach an IoU of {iou:g}: {_listed(wide)}. A larger quantile could find them."
+            f"Too wide to be found: {counted(len(wide), 'concept')} ({_listed(wide)}). A mask of the top "
+            f"{quantile:.2%} cannot reach an IoU of {iou:g} with more than {quantile / iou:.3g} of the pixels. "
+            "A larger quantile could find them."
         )
     if constant:
         notes.append(

@@ -9,6 +9,7 @@ from math import sqrt
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from .._result import Result
+from .._words import counted
 from .arms import Arm
 from .concepts import Concept
 
@@ -266,8 +267,9 @@ class Dissection(Result):
 
     def __str__(self) -> str:
         lines = [
-            f"Dissection of {self.layer} in {self.model}: {self.units} units, {self.images} images of {self.data}, "
-            f"{len(self.concepts)} concepts, IoU > {self.iou_threshold:g}",
+            f"Dissection of {self.layer} in {self.model}: {counted(self.units, 'unit')}, "
+            f"{counted(self.images, 'image')} of {self.data}, {counted(len(self.concepts), 'concept')}, "
+            f"IoU > {self.iou_threshold:g}",
             "basis             detectors (95 %)       share  unique",
         ]
         for total, unique in zip(self.counts(), self.counts(unique=True)):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from .._words import counted
 from .blocks import Block, Details, Facts, Figure, Grid, Heading, Listing, Paragraph, Table
 from .figures import Series, bars, label, lines
 from .page import Page
@@ -62,7 +63,8 @@ def alignment_page(alignment: Alignment) -> Page:
         ),
     ]  # fmt: skip
     units = sum(e.permutation.numel() for e in alignment.transformation.elements.values())
-    return Page("Two networks in one basis", blocks, f"{len(names)} spaces, {units:,} units, by {alignment.method}")
+    sizes = f"{counted(len(names), 'space')}, {counted(units, 'unit')}"
+    return Page("Two networks in one basis", blocks, f"{sizes}, by {alignment.method}")
 
 
 def _verdict(alignment: Alignment) -> str:
@@ -133,7 +135,7 @@ def _permutation(name: str, alignment: Alignment) -> Figure:
 
 def _left_out(names: list[str]) -> list[Block]:
     rest = len(names) - _PICTURES
-    return [Paragraph(f"{rest} more spaces are in the table only.", "note")] if rest > 0 else []
+    return [Paragraph(f"{counted(rest, 'more space')} in the table only.", "note")] if rest > 0 else []
 
 
 def _mean(values: Any) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from .._words import counted
 from .blocks import Block, Facts, Figure, Grid, Heading, Listing, Paragraph, Table
 from .figures import Series, lines
 from .page import Page
@@ -46,7 +47,7 @@ def barrier_page(barrier: Barrier) -> Page:
     return Page(
         f"The barrier between {title}",
         blocks,
-        f"{len(barrier.ratios)} points on each path, {barrier.examples:,} examples",
+        f"{counted(len(barrier.ratios), 'point')} on each path, {counted(barrier.examples, 'example')}",
     )
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .._words import counted
 from .blocks import Block, Details, Facts, Figure, Grid, Heading, Listing, Paragraph, Table, Tabs
 from .figures import Series, bars, heatmap, lines
 from .page import Page
@@ -58,8 +59,8 @@ def comparison_page(comparison: Comparison) -> Page:
     return Page(
         f"{a} and {b}, layer by layer",
         blocks,
-        f"{len(comparison.layers_a)} layers of A with {len(comparison.layers_b)} of B "
-        f"on {comparison.examples:,} examples",
+        f"{counted(len(comparison.layers_a), 'layer')} of A with {len(comparison.layers_b)} of B "
+        f"on {counted(comparison.examples, 'example')}",
     )
 
 

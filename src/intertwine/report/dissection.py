@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .._words import counted
 from .blocks import Block, Details, Facts, Figure, Grid, Heading, Listing, Paragraph, Shot, Table, Tabs, Wall
 from .figures import Series, bars, lines
 from .page import Page
@@ -49,8 +50,8 @@ def dissection_page(dissection: Dissection) -> Page:
     return Page(
         f"Dissection of {where} in {dissection.model}",
         blocks,
-        f"{dissection.units} units, {dissection.images:,} images of {dissection.data}, "
-        f"{len(dissection.concepts)} concepts",
+        f"{counted(dissection.units, 'unit')}, {counted(dissection.images, 'image')} of {dissection.data}, "
+        f"{counted(len(dissection.concepts), 'concept')}",
     )
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from .._words import counted
 from .blocks import Block, Details, Facts, Figure, Grid, Heading, Listing, Paragraph, Shot, Table, Tabs, Wall
 from .figures import bars, heatmap
 from .page import Page
@@ -61,7 +62,8 @@ def gates_page(study: GateStudy) -> Page:
     return Page(
         f"Gates and paths of {study.model}",
         blocks,
-        f"{len(study.layers)} layers of gates, {units:,} units, {study.examples:,} examples",
+        f"{counted(len(study.layers), 'layer')} of gates, {counted(units, 'unit')}, "
+        f"{counted(study.examples, 'example')}",
     )
 
 

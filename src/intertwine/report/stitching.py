@@ -7,6 +7,7 @@ from math import log10
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from .._words import counted
 from .blocks import Block, Details, Facts, Figure, Grid, Heading, Listing, Paragraph, Table, Tabs
 from .figures import Series, bars, label, lines
 from .page import Page
@@ -62,8 +63,8 @@ def stitching_page(result: StitchingStudy | Stitching) -> Page:
     return Page(
         f"Stitching {pairs}",
         blocks,
-        f"{len(study.stitchings)} stitched networks at {len(study.layers)} layers, by {len(study.families)} families "
-        f"of maps, on {study.stitchings[0].examples:,} examples",
+        f"{counted(len(study.stitchings), 'stitched network')} at {counted(len(study.layers), 'layer')}, by "
+        f"{counted(len(study.families), 'family')} of maps, on {counted(study.stitchings[0].examples, 'example')}",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .._words import counted
 from .blocks import Block, Details, Facts, Figure, Heading, Paragraph, Table
 from .figures import label
 from .page import Page
@@ -36,8 +37,8 @@ def symmetry_page(sym: Symmetry) -> Page:
     table = [[row[c] for c in columns] for row in rows(sym)]
     blocks: list[Block] = [
         Paragraph(
-            f"{len(sym.spaces)} hidden spaces can move without changing the function: {sym.dim:,} continuous "
-            f"dimensions and {_power_of_ten(sym.log_size)} discrete elements.",
+            f"{counted(len(sym.spaces), 'hidden space')} can move without changing the function: "
+            f"{counted(sym.dim, 'continuous dimension')} and {_power_of_ten(sym.log_size)} discrete elements.",
             "verdict",
         ),
         *(Paragraph(f"Note: {note}", "note") for note in sym.notes),
@@ -60,7 +61,11 @@ def symmetry_page(sym: Symmetry) -> Page:
             "How this was found",
         ),
     ]  # fmt: skip
-    return Page("Symmetries of an architecture", blocks, f"{len(sym.layouts)} tensors, {len(sym.spaces)} spaces")
+    return Page(
+        "Symmetries of an architecture",
+        blocks,
+        f"{counted(len(sym.layouts), 'tensor')}, {counted(len(sym.spaces), 'space')}",
+    )
 
 
 def _power_of_ten(log_size: float) -> str:

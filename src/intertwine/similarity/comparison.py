@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .._result import Result
+from .._words import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -139,7 +140,8 @@ class Comparison(Result):
 
     def __repr__(self) -> str:
         head = (
-            f"Comparison of {len(self.layers_a)} with {len(self.layers_b)} layers on {self.examples} examples, "
+            f"Comparison of {len(self.layers_a)} with {counted(len(self.layers_b), 'layer')} on "
+            f"{counted(self.examples, 'example')}, "
             f"seed {self.seed}"
         )
         tables = [_table(self, measure) for measure in self.measures]

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from .. import taps
 from .._progress import track
+from .._words import counted
 from ..taps import batches as batching
 from ._features import double, working_dtype
 from ._symmetric import mirror, row_tiles
@@ -155,7 +156,7 @@ def _result(
     name = "linear_cka"
     scores = _cka(*(sum(parts) for parts in zip(*products)))
     width = _jackknife(products, confidence)
-    notes = [f"Minibatch estimate over {len(products)} groups of examples; not the exact value."]
+    notes = [f"Minibatch estimate over {counted(len(products), 'group')} of examples; not the exact value."]
     if width is None:
         notes.append(f"No intervals: they need at least {_FEWEST_GROUPS} groups.")
     missing: dict[str, Tensor | None] = {name: None}

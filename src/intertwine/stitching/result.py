@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from .._io import read_tensors, write_tensors
 from .._result import Result
+from .._words import counted
 from ..groups.capacity import log_points
 from .drift import Drift
 from .layer import Fixed
@@ -252,13 +253,14 @@ class Stitching(Result):
         where = f"{self.names[0]} -> {self.names[1]} at {self.layer_name}"
         lines = [
             f"Stitching {where}, {self.family} ({self.method.replace('_', ' ')}): penalty {_points(self.penalty)} "
-            f"[{_points(low)}, {_points(high)}] over {self.examples} examples",
+            f"[{_points(low)}, {_points(high)}] over {counted(self.examples, 'example')}",
             f"  accuracy {self.accuracy:.2%}; A {self.accuracy_a:.2%}, B {self.accuracy_b:.2%}; "
-            f"{self.c_in} -> {self.c_out} channels, {self.parameters} parameters, dimension {self.dim}",
+            f"{self.c_in} -> {counted(self.c_out, 'channel')}, {counted(self.parameters, 'parameter')}, "
+            f"dimension {self.dim}",
         ]
         if self.kept is not None:
             kept = f"epoch {self.kept}" if self.kept else "the start, which no epoch improved on"
-            lines.append(f"  kept: {kept} (least training loss as evaluated, of {len(self.history)} epochs)")
+            lines.append(f"  kept: {kept} (least training loss as evaluated, of {counted(len(self.history), 'epoch')})")
         if self.agreement is not None:
             lines.append(f"  {self.agreement:.0%} of live channels matched as in closed form")
         if self.drift is not None:
@@ -421,7 +423,7 @@ class StitchingStudy(Result):
             rows.append((row.layer, row.family, method, _points(row.penalty), interval, row.over, agreement))
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows]
-        head = f"{len(self.stitchings)} stitched networks; penalties in points of accuracy (eq. 4.3)"
+        head = f"{counted(len(self.stitchings), 'stitched network')}; penalties in points of accuracy (eq. 4.3)"
         starred = any(s.inside_block for s in self.stitchings)
         foot = ["* inside a residual block: a skip connection crosses the cut too"] if starred else []
         return "\n".join([head, "", *lines, *foot])

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from .._words import counted
 from .spaces import Axis, Fixed, Leaf, Product, Space, axis_size
 
 if TYPE_CHECKING:
@@ -81,8 +82,8 @@ def summary(sym: Symmetry) -> str:
     if not sym.spaces:
         lines = ["No hidden space may move; explain(parameter, axis) says why for each axis."]
     lines.append(
-        f"{len(sym.spaces)} spaces, dimension {sym.dim}, log of discrete size {sym.log_size:.1f}, "
-        f"{len(sym.fixed)} fixed axes, captured by {sym.front}, lowest precision {precision}"
+        f"{counted(len(sym.spaces), 'space')}, dimension {sym.dim}, log of discrete size {sym.log_size:.1f}, "
+        f"{counted(len(sym.fixed), 'fixed axis')}, captured by {sym.front}, lowest precision {precision}"
     )
     if sym.unknown_ops:
         lines.append(f"operations without a rule (what they touch is fixed): {', '.join(sym.unknown_ops)}")

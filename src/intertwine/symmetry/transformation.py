@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .._io import write_tensors
+from .._words import counted
 from ..errors import CheckpointError
 from . import element as elements_of
 from .element import Element
@@ -120,14 +121,14 @@ class Transformation:
 
     def __repr__(self) -> str:
         moved = sum(int(elements_of.displaced(e)) for e in self.elements.values())
-        said = [f"{moved} units moved"]
+        said = [f"{counted(moved, 'unit')} moved"]
         logs = [e.scales.abs().max().item() for e in self.elements.values() if e.scales.numel()]
         if logs and max(logs) > 0:
             said.append(f"scales exp(±{max(logs):.2f})")
         flipped = sum(int((e.signs < 0).sum()) for e in self.elements.values())
-        said += [f"{flipped} signs flipped"] if flipped else []
+        said += [f"{counted(flipped, 'sign')} flipped"] if flipped else []
         matrices = sum(prod(e.linear.shape[:-2]) for e in self.elements.values() if e.linear is not None)
-        said += [f"{matrices} matrices"] if matrices else []
+        said += [counted(matrices, "matrix")] if matrices else []
         count = len(self.elements)
         return f"Transformation({count} space{'s' if count != 1 else ''}: {', '.join(said)})"
 

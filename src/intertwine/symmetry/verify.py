@@ -11,6 +11,7 @@ from torch import nn
 
 from .._progress import track
 from .._result import Result
+from .._words import counted
 from ..errors import VerificationError
 from .action import kept_variances, moved
 from .admissible import admissible
@@ -291,7 +292,8 @@ def _members(sym: Symmetry) -> dict[str, list[str]]:
 def _notes(sym: Symmetry, probe: Probe) -> tuple[str, ...]:
     kept = kept_variances(sym, random(sym, 0, {"scale"}), probe.tensors)
     said = [
-        f"{k.variance}: gain took the scale in {len(k.channels)} channels (variance would be negative)" for k in kept
+        f"{k.variance}: gain took the scale in {counted(len(k.channels), 'channel')} (variance would be negative)"
+        for k in kept
     ]
     if sym.path_only:
         said.append("only the path that was run is verified: a number was taken out of an activation")

@@ -15,6 +15,7 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import IO
 
+from ..._words import counted
 from .executor import Executor, Outcome, RunError, Task
 from .worker import READY, task_line
 
@@ -67,8 +68,8 @@ class Local(Executor):
     @property
     def words(self) -> str:
         """How many processes, threads and GPUs."""
-        gpus = f", {_counted(self.gpus, 'GPU')}" if self.gpus else ""
-        return f"{_counted(len(self._workers), 'process')} of {_counted(self.threads, 'thread')}{gpus}"
+        gpus = f", {counted(self.gpus, 'GPU')}" if self.gpus else ""
+        return f"{counted(len(self._workers), 'process')} of {counted(self.threads, 'thread')}{gpus}"
 
     @property
     def pids(self) -> list[int]:
@@ -190,11 +191,6 @@ def _close(stream: IO[str] | None) -> None:
     if stream is not None:
         with suppress(OSError):  # what was left in the buffer has no reader any more
             stream.close()
-
-
-def _counted(number: int, noun: str) -> str:
-    ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
-    return f"{number} {noun}{ending}"
 
 
 def _count_gpus() -> int:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..._io import check_writable, write_atomically
 from ..._progress import track
+from ..._words import counted
 from ...errors import CheckpointError
 from ..data import Batches, DataSplits, load
 from .accuracy import accuracy, choose_device
@@ -258,7 +259,7 @@ class _Maker:
             return self.engine
         name, seconds = choose_engine(networks, self.recipe, inputs, targets)
         timed = ", ".join(f"{key} {1000 * value:.3g} ms" for key, value in seconds.items())
-        self._say(f"training {len(seeds)} networks at once: {name} (a step of all: {timed})")
+        self._say(f"training {counted(len(seeds), 'network')} at once: {name} (a step of all: {timed})")
         return name
 
     def _finish(self, engine: Engine, state: _State, path: Path) -> None:

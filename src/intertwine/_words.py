@@ -1,0 +1,30 @@
+"""Words of messages and summaries that several rooms need."""
+
+__all__ = ["counted"]
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun, in the singular for one.
+
+    Args:
+        number: How many.
+        noun: In the singular; its last word is made plural.
+
+    Returns:
+        Such as ``"1 space"`` and ``"2,000 fixed axes"``.
+
+    Examples:
+        >>> counted(1, "space"), counted(2000, "fixed axis"), counted(0, "class"), counted(3, "matrix")
+        ('1 space', '2,000 fixed axes', '0 classes', '3 matrices')
+    """
+    if number == 1:
+        return f"1 {noun}"
+    if noun.endswith("axis"):
+        plural = f"{noun[:-2]}es"
+    elif noun.endswith("ix"):
+        plural = f"{noun[:-2]}ices"
+    elif noun.endswith(("family", "entry", "copy")):
+        plural = f"{noun[:-1]}ies"
+    else:
+        plural = f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
+    return f"{number:,} {plural}"
