@@ -139,8 +139,8 @@ def _plain(task: Task) -> tuple[float, float]:
         before = costs.objective()
         for index in torch.randperm(len(stated.sym.spaces), generator=generator).tolist():
             space = stated.sym.spaces[index]
-            costs.forget()
-            order, _ = monomial_step(costs.of(space.name), space.signs, space.permutable)
+            here = costs.restricted(stated.members[space.name])
+            order, _ = monomial_step(here, space.signs, space.permutable)
             step = with_parts(identity(stated.sym), space.name, permutation=order)
             if (gain := costs.gain(step)) > 1e-6 * abs(before):
                 costs.move(step, gain)

@@ -36,7 +36,7 @@ def planted(name: str, seed: int = 3, kinds=None):
 @pytest.mark.parametrize("name", EXACT)
 def test_a_planted_copy_is_recovered_with_scales_signs_and_bases(name):
     model, args, sym, g, twin = planted(name)
-    found = align(model, twin, args, sym=sym, restarts=2)
+    found = align(model, twin, args, sym=sym)
     assert largest_difference(model, found.apply(twin)) < 1e-10
     total = found.transformation @ g
     for space in sym.spaces:

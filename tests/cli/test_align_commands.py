@@ -2,13 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 import intertwine as iw
 from intertwine.align import Alignment, Barrier
-from intertwine.lab import networks, training
+from intertwine.lab import data, networks, training
 
 
 @pytest.fixture
@@ -117,13 +118,59 @@ def test_transformers_that_see(run, vits, tmp_path):
     assert ran.code == 0, ran.err
 
 
-def test_transformers_that_write(run, tmp_path):
+@pytest.fixture
+def gpts(tmp_path):
     transformers = pytest.importorskip("transformers")
     for name in "ab":
         config = transformers.GPT2Config(
             n_embd=8, n_layer=1, n_head=2, vocab_size=20, n_positions=8, bos_token_id=0, eos_token_id=0
         )
         transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / f"gpt_{name}")
+    return transformers
+
+
+def test_language_models_are_judged_by_the_next_token(run, gpts, tmp_path):
+    texts = np.random.default_rng(0).integers(0, 20, (60, 9))
+    np.savez(tmp_path / "texts.npz", x=texts)
+    few = ["--data", "npz:texts.npz", "--examples", "40"]
+    ran = run("barrier", "gpt_a", "gpt_b", *few, "--points", "3")
+    assert ran.code == 0, ran.err
+    found = json.loads((tmp_path / "barrier/results.json").read_text())
+    split = data.load("npz:texts.npz").test
+    logits = gpts.GPT2LMHeadModel.from_pretrained(tmp_path / "gpt_a").eval()(split.inputs).logits
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), split.labels.flatten())
+    right = (logits.argmax(-1) == split.labels).double().mean()
+    assert found["curves"][0]["loss"][0] == pytest.approx(loss.item(), rel=1e-5)
+    assert found["curves"][0]["accuracy"][0] == pytest.approx(float(right), rel=1e-5)
+    ran = run("align", "gpt_a", "gpt_b", *few, "--method", "activations", "--out", "found")
+    assert ran.code == 0, ran.err
+    ran = run("merge", "gpt_a", "gpt_b", *few, "--repair", "repair", "--out", "merged")
+    assert ran.code == 0 and "test loss" in ran.out, ran.err
+    ran = run("align", "gpt_a", "gpt_b", *few, "--method", "straight-through", "--out", "found")
+    assert ran.code == 0, ran.err
+
+
+def test_texts_with_classes(run, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    for name in "ab":
+        config = transformers.BertConfig(**sizes, vocab_size=20, max_position_embeddings=9, num_labels=3)
+        transformers.BertForSequenceClassification(config).save_pretrained(tmp_path / f"bert_{name}")
+    generator = np.random.default_rng(0)
+    np.savez(tmp_path / "texts.npz", x=generator.integers(0, 20, (60, 9)), y=np.arange(60) % 3)
+    ran = run("barrier", "bert_a", "bert_b", "--data", "npz:texts.npz", "--points", "3", "--method", "mixed")
+    assert ran.code == 0, ran.err
+
+
+def test_tokens_are_refused_by_networks_of_images(run, pair, tmp_path):
+    np.savez(tmp_path / "texts.npz", x=np.random.default_rng(0).integers(0, 20, (60, 9)))
+    ran = run("barrier", *pair, "--data", "npz:texts.npz")
+    assert ran.code == 2, ran.err
+    assert "must be" in ran.error
+
+
+def test_transformers_that_write(run, gpts, tmp_path):
+    transformers = gpts
     shape = ["--input-shape", "2,8", "--tokens", "20"]
     ran = run("align", "gpt_a", "gpt_b", *shape, "--out", "found", "--kinds", "permutation")
     assert ran.code == 0, ran.err

@@ -384,7 +384,10 @@ def test_npz_shapes(tmp_path, shape, expected):
     [
         ({"a": np.zeros(3)}, "must hold x_train and y_train, or x and y. Got a in"),
         ({"x": np.zeros((9, 4), np.float32), "y": np.zeros(9)}, "y must hold whole numbers. Got float64"),
-        ({"x": np.zeros((9, 4), np.int32), "y": np.zeros(9, np.int64)}, "x must be uint8 or floating point. Got int32"),
+        ({"x": np.zeros((9, 4, 4), np.int32), "y": np.zeros(9, np.int64)}, r"or whole numbers \(N, T\) for tokens"),
+        ({"x": np.full((9, 4), -1), "y": np.zeros(9, np.int64)}, "x must hold tokens of 0 or more. Got -1"),
+        ({"x": np.zeros((9, 4), np.int64), "y": np.zeros((9, 3), np.int64)}, r"y must be of shape \(N,\) or \(N, T\)"),
+        ({"x": np.zeros((9, 1), np.int64)}, "at least two tokens in a row"),
         ({"x": np.full((9, 4), np.nan), "y": np.zeros(9, np.int64)}, "x must be finite"),
         ({"x": np.array([{}] * 9, dtype=object), "y": np.zeros(9, np.int64)}, "plain arrays"),
     ],
@@ -393,6 +396,25 @@ def test_bad_npz(tmp_path, arrays, message):
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(DataError, match=message):
         data.load(f"npz:{tmp_path / 'a.npz'}")
+
+
+def test_tokens_without_labels_predict_the_next(tmp_path):
+    x = np.arange(200).reshape(40, 5) % 7
+    np.savez(tmp_path / "a.npz", x=x.astype(np.int32))
+    splits = data.load(f"npz:{tmp_path / 'a.npz'}")
+    assert splits.shape == (4,) and splits.mean == () and len(splits.classes) == 7
+    assert [len(splits.split(name)) for name in ("train", "validation", "test")] == [29, 3, 8]
+    inputs, labels = splits.loader("train").batch(slice(0, 6))
+    assert inputs.dtype == torch.int64 and torch.equal((inputs + 1) % 7, labels)
+
+
+@pytest.mark.parametrize("shape", [(40,), (40, 1), (40, 5)])
+def test_tokens_with_labels(tmp_path, shape):
+    x, y = np.arange(200).reshape(40, 5), np.arange(int(np.prod(shape))).reshape(shape) % 3
+    np.savez(tmp_path / "a.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+    test = data.load(f"npz:{tmp_path / 'a.npz'}").test
+    assert torch.equal(test.inputs, torch.from_numpy(x))
+    assert torch.equal(test.labels, torch.from_numpy(y.reshape(40) if shape != (40, 5) else y))
 
 
 def test_missing_and_damaged_npz(tmp_path):

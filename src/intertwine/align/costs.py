@@ -1,7 +1,7 @@
 """Cost matrices of all spaces, brought up to date when they are asked for.
 
-The inner products of a space's slices depend on where the units of its neighbours are. Where a tensor joins two spaces,
-its products remember the order of the neighbour for which they were made. Asked again, they change by
+The inner products of a space's slices depend on where the units of its neighbours are. Where tensors join two spaces,
+their products remember the order of the neighbour for which they were made. Asked again, they change by
 ``A[ch]ᵀ (B[new] - B[old])`` along the units that moved since: a matrix of low rank, gathered from weights that stay
 where they are. Spaces whose neighbours did not move since they were last solved are clean and are not solved again.
 """
@@ -17,11 +17,12 @@ from ..symmetry.action import transform, transform_block
 from ..symmetry.element import Element, compose, reindex
 from ..symmetry.spaces import Space
 from ..symmetry.transformation import Transformation, identity
+from .parts import Joint, Row
 from .problem import Member, Problem, inner
 
 __all__ = ["Costs"]
 
-Row = tuple[int, ...]
+_AGREE = {torch.float32: 1e-5, torch.float64: 1e-12}  # tracked and fresh costs, relative to the largest
 
 
 class Costs:
@@ -37,6 +38,7 @@ class Costs:
         g: How ``b`` was moved so far.
         value: The objective: computed at the start and by ``refresh``, and raised by the gain of every move between.
         dirty: Spaces whose costs changed since ``clean`` was called for them.
+        fresh: Whether nothing moved since everything was computed from scratch.
     """
 
     def __init__(self, problem: Problem, g: Transformation) -> None:
@@ -44,16 +46,18 @@ class Costs:
         self.still = identity(problem.sym)
         self.dirty = {s.name for s in problem.sym.spaces}
         self._near = {s.name: _neighbours(s, problem.members[s.name]) for s in problem.sym.spaces}
-        self._parts: dict[Member, _Joint | _Product] = {}
-        self._totals: dict[tuple[str, Row], Tensor] = {}  # of all joints of a space, units of b where they were
+        self._products = {m: _Product(m, problem) for some in problem.parts.members.values() for m in some}
+        self._constant = _constant(problem)  # of units that no neighbour moves, units of b where they were
+        self._totals: dict[str, dict[Row, Tensor]] = {}  # with all joints of a space
+        self._seen: dict[tuple[Joint, int], Element] = {}  # the neighbour for which a joint was multiplied
         self._now: dict[str, dict[Row, Tensor]] = {}
         self._present: dict[str, Tensor] = {}
-        self.value = self.objective()
+        self.value, self.fresh = self._from_scratch(), True
 
     def of(self, space: str) -> dict[Row, Tensor]:
         """By parities of signs, the sum of inner products ``(p..., n, n)``: unit of ``a`` first, present one second."""
         if space not in self._now:
-            self._now[space] = self._summed(space, self.problem.members[space])
+            self._now[space] = self._summed(space)
         return self._now[space]
 
     def restricted(self, members: Iterable[Member]) -> dict[Row, Tensor]:
@@ -75,18 +79,10 @@ class Costs:
         self.dirty.discard(space)
 
     def refresh(self) -> None:
-        """Compute everything from scratch when it is next asked for, and mark every space as dirty."""
-        self.forget()
-        self.value = self.objective()
-        self.dirty = {s.name for s in self.problem.sym.spaces}
-
-    def forget(self) -> None:
-        """Forget all inner products, so that they are computed from scratch."""
-        for part in self._parts.values():
-            part.forget()
-        for total in self._totals.values():
-            total.zero_()
-        self._now.clear()
+        """Compute everything from scratch; spaces whose costs were not what they were taken for become dirty."""
+        before = {name: self.of(name) for name in self._near}
+        self.value, self.fresh = self._from_scratch(), True
+        self.dirty |= {name for name, costs in before.items() if not _agree(costs, self.of(name))}
 
     def objective(self) -> float:
         """``Σ <a, g b>``, summed in float64."""
@@ -113,6 +109,7 @@ class Costs:
     def move(self, step: Transformation, gain: float) -> None:
         """Move the units of ``b`` by ``step``, after ``g``; ``gain`` is what that adds to the objective."""
         self.value += gain
+        self.fresh = False
         active = set(self.moving(step))
         active |= {s.name for s in self.problem.sym.spaces if active & set(s.parents)}
         new = {name: compose(step[name], reindex(self.g[name], step.elements)) for name in active}
@@ -122,103 +119,49 @@ class Costs:
                 self.dirty.add(space)
             if space in active or near & active:
                 self._now.pop(space, None)
-        for name in {m.tensor for space in active for m in self.problem.members[space]}:
+        for name in {m.tensor for space in active for m in self.problem.members[space]} if self._present else ():
             self._present.pop(name, None)
 
     def _linear_gain(self, space: str, e: Element) -> float:
-        total = 0.0
-        for row, cost in self.of(space).items():
-            now = cost.diagonal(dim1=-2, dim2=-1)
-            if e.linear is not None:
-                total += float((e.linear.to(cost) * cost).sum(dtype=torch.float64) - now.sum(dtype=torch.float64))
-                continue
-            then = cost.gather(-1, e.permutation.to(cost.device)[..., None])[..., 0]
-            for parity, sign in zip(row, e.signs):
-                then = then * sign.to(then) if parity else then
-            total += float((then.double() - now.double()).sum())
-        return total
+        costs = self.of(space).items()
+        return sum(_moved_trace(cost, e, row) - _moved_trace(cost, self.still[space], row) for row, cost in costs)
 
-    def _summed(self, space: str, members: Iterable[Member]) -> dict[Row, Tensor]:
-        found: dict[Row, Tensor] = {}
-        rows = set()
-        for m in members:
-            part = self._part(m)
-            if isinstance(part, _Joint):
-                n = m.block.shape[m.dim]
-                total = self._totals.setdefault((space, m.row), part.b.new_zeros(n, n))
-                part.bring(total, self.g)
-                rows.add(m.row)
-            else:
-                _add(found, m.row, part.product(self.g))
-        for row in sorted(rows):
-            _add(found, row, _placed(self._totals[space, row], self.g[space], row))
+    def _summed(self, space: str) -> dict[Row, Tensor]:
+        """Costs as they are now, from what changed."""
+        for joint, side in self.problem.parts.at[space]:
+            known, here = self._seen[joint, side], self.g[joint.spaces[1 - side]]
+            if known is not here:
+                _update(self._totals[space][joint.rows[side]], joint, side, known, here)
+                self._seen[joint, side] = here
+        found = {row: _placed(x, self.g[space], row) for row, x in self._totals[space].items()}
+        for m in self.problem.parts.members[space]:
+            _add(found, m.row, self._products[m].product(self.g))
         return found
 
-    def _part(self, m: Member) -> _Joint | _Product:
-        if m not in self._parts:
-            kind = _Joint if _joins(m, self.problem) else _Product
-            self._parts[m] = kind(m, self.problem)
-        return self._parts[m]
-
-
-class _Joint:
-    """Slices of a tensor that joins a space with one neighbour (or none), and the order for which they were multiplied.
-
-    Attributes:
-        a: ``(t, k, n)``: units of the neighbour, everything that is fixed, units of the space.
-        b: The same of the network that moves, before it does.
-    """
-
-    def __init__(self, member: Member, problem: Problem) -> None:
-        others = [d for d, s in enumerate(member.block.spaces) if s is not None and d != member.dim]
-        fixed = [d for d, s in enumerate(member.block.spaces) if s is None]
-        self.neighbour = member.block.spaces[others[0]] if others else None
-        leaf = member.block.leaves[others[0]] if others else None
-        self._parities = tuple(e % 2 for e in getattr(leaf, "sign", ()))
-        first = member.block.shape[others[0]] if others else 1
-        last = member.block.shape[member.dim]
-        self.a, self.b = (
-            member.block.read(state[member.tensor])
-            .permute([*others, *fixed, member.dim])
-            .reshape(first, -1, last)
-            .contiguous()
-            for state in (problem.a, problem.b)
-        )
-        self._known: tuple[Tensor, Tensor] | None = None
-
-    def bring(self, total: Tensor, g: Transformation) -> None:
-        """Add to ``total`` what is new in the products since they were last brought up to date."""
-        if self._known is not None and self.neighbour is None:
-            return
-        order, sign = self._order(g)
-        if self._known is None:
-            total.addmm_(_flat(self.a).mT, _flat(self._gathered(order, sign)))
-        else:
-            old, flipped = self._known
-            changed = ((order != old) | (sign != flipped)).nonzero().flatten()
-            if not len(changed):
-                return
-            change = self._gathered(order[changed], sign[changed]) - self._gathered(old[changed], flipped[changed])
-            total.addmm_(_flat(self.a.index_select(0, changed.to(self.a.device))).mT, _flat(change))
-        self._known = order, sign
-
-    def forget(self) -> None:
-        """Start from nothing."""
-        self._known = None
-
-    def _order(self, g: Transformation) -> tuple[Tensor, Tensor]:
-        """Which unit of the neighbour is where, and its sign on this tensor."""
-        if self.neighbour is None:
-            return torch.zeros(1, dtype=torch.int64), torch.ones(1)
-        e = g[self.neighbour]
-        sign = torch.ones(len(e.permutation), dtype=torch.float64)
-        for parity, s in zip(self._parities, e.signs):
-            sign = sign * s if parity else sign
-        return e.permutation, sign
-
-    def _gathered(self, order: Tensor, sign: Tensor) -> Tensor:
-        x = self.b.index_select(0, order.to(self.b.device))
-        return x * sign.to(x)[:, None, None] if bool((sign < 0).any()) else x
+    def _from_scratch(self) -> float:
+        """Compute all products anew; the objective, which is a sum of their traces."""
+        parts = self.problem.parts
+        self._now.clear()
+        for product in self._products.values():
+            product.forget()
+        self._totals = {s.name: {} for s in self.problem.sym.spaces}
+        value = 0.0
+        for (space, row), x in self._constant.items():
+            self._totals[space][row] = x.clone()
+            value += _moved_trace(x, self.g[space], row)
+        for joint in parts.joints:
+            used = [side for side in (0, 1) if joint.sides[side]]
+            for side in used:
+                space, row, neighbour = joint.spaces[side], joint.rows[side], self.g[joint.spaces[1 - side]]
+                x = _product(joint.a, _gathered(joint, side, neighbour), side)
+                value += _moved_trace(x, self.g[space], row) if side == used[0] else 0.0
+                totals = self._totals[space]
+                totals[row] = totals[row].add_(x) if row in totals else x
+                self._seen[joint, side] = neighbour
+        for piece in parts.pieces:
+            x, y = (piece.block.read(state[piece.tensor]) for state in (self.problem.a, self.problem.b))
+            value += float((x * transform_block(y, piece.block, self.g)).sum(dtype=torch.float64))
+        return value
 
 
 class _Product:
@@ -250,13 +193,64 @@ class _Product:
         self._value = None
 
 
-def _joins(m: Member, problem: Problem) -> bool:
-    """Whether a member has at most one neighbour, once, and neither depends on other spaces or mixes the neighbour."""
-    spaces = [s for s in m.block.spaces if s is not None]
-    kinds = {s.name: s for s in problem.sym.spaces}
-    if len(spaces) > 2 or len(set(spaces)) < len(spaces) or any(kinds[s].parents for s in spaces):
-        return False
-    return all(s == m.space or kinds[s].linear == "none" for s in spaces)
+def _constant(problem: Problem) -> dict[tuple[str, Row], Tensor]:
+    """Inner products in all tensors that no other space moves: they are computed once."""
+    found: dict[tuple[str, Row], Tensor] = {}
+    for part in problem.parts.alone:
+        x = part.a @ part.b.mT
+        key = part.space, part.row
+        found[key] = found[key].add_(x) if key in found else x
+    return found
+
+
+def _update(total: Tensor, joint: Joint, side: int, old: Element, new: Element) -> None:
+    """Add what changes in the products of one side when the units of the other one move."""
+    before, after = _sign(joint, side, old), _sign(joint, side, new)
+    moved = old.permutation != new.permutation
+    if before is not None or after is not None:
+        one = torch.ones(())
+        moved = moved | ((one if before is None else before) != (one if after is None else after))
+    changed = moved.nonzero().flatten()
+    if not len(changed):
+        return
+    if 2 * len(changed) > len(moved):  # gathering both networks costs more than multiplying by zeros
+        total.add_(_product(joint.a, _gathered(joint, side, new) - _gathered(joint, side, old), side))
+        return
+    change = _gathered(joint, side, new, changed) - _gathered(joint, side, old, changed)
+    total.add_(_product(_units(joint.a, 1 - side, changed), change, side))
+
+
+def _gathered(joint: Joint, side: int, neighbour: Element, chosen: Tensor | None = None) -> Tensor:
+    """The block of ``b`` with the neighbour's units in their places, or some of these."""
+    index, sign = neighbour.permutation, _sign(joint, side, neighbour)
+    if chosen is not None:
+        index, sign = index[chosen], None if sign is None else sign[chosen]
+    x = _units(joint.b, 1 - side, index)
+    return x if sign is None else x * (sign.to(x)[:, None, None] if side else sign.to(x))
+
+
+def _units(x: Tensor, side: int, index: Tensor) -> Tensor:
+    """Some units of a block, in that order."""
+    index = index.to(x.device)
+    if side == 0:
+        return x.index_select(0, index)
+    return x.gather(2, index.expand(*x.shape[:2], -1))  # many times faster than index_select on the last dimension
+
+
+def _sign(joint: Joint, side: int, neighbour: Element) -> Tensor | None:
+    """The signs of the neighbour's units on this block, ``None`` where all are positive."""
+    sign = None
+    for parity, s in zip(joint.rows[1 - side], neighbour.signs):
+        if parity:
+            sign = s if sign is None else sign * s
+    return sign
+
+
+def _product(a: Tensor, b: Tensor, side: int) -> Tensor:
+    """Inner products of the units of one side of two blocks, ``(n, n)``."""
+    if side == 0:
+        return a.reshape(len(a), -1) @ b.reshape(len(b), -1).mT
+    return a.reshape(-1, a.shape[2]).mT @ b.reshape(-1, b.shape[2])
 
 
 def _neighbours(space: Space, members: Iterable[Member]) -> set[str]:
@@ -270,22 +264,36 @@ def _placed(product: Tensor, e: Element, row: Row) -> Tensor:
     if e.linear is not None:
         return product @ e.linear.to(product).mT
     index = e.permutation.to(product.device)
-    if index.ndim == 1:
-        product = product.index_select(-1, index)
-    else:
-        product = product.gather(-1, index[..., None, :].expand_as(product))
+    product = product.gather(-1, index[..., None, :].expand_as(product))
     for parity, sign in zip(row, e.signs):
         if parity:
             product = product * sign.to(product)[..., None, :]
     return product
 
 
+def _moved_trace(product: Tensor, e: Element, row: Row) -> float:
+    """The trace of ``_placed``, from the entries that land on the diagonal."""
+    if e.linear is not None:
+        return float((product * e.linear.to(product)).sum(dtype=torch.float64))
+    entries = product.gather(-1, e.permutation.to(product.device)[..., None])[..., 0]
+    for parity, sign in zip(row, e.signs):
+        entries = entries * sign.to(entries) if parity else entries
+    return float(entries.sum(dtype=torch.float64))
+
+
+def _agree(known: dict[Row, Tensor], fresh: dict[Row, Tensor]) -> bool:
+    """Whether tracked costs are the fresh ones up to rounding."""
+    for row, x in fresh.items():
+        if row not in known:
+            return False
+        largest = float(x.abs().max()) if x.numel() else 0.0
+        if x.numel() and not float((x - known[row]).abs().max()) <= _AGREE[x.dtype] * largest:
+            return False
+    return True
+
+
 def _add(found: dict[Row, Tensor], row: Row, product: Tensor) -> None:
     found[row] = found[row] + product if row in found else product
-
-
-def _flat(x: Tensor) -> Tensor:
-    return x.reshape(-1, x.shape[-1])
 
 
 def _moves(e: Element) -> bool:

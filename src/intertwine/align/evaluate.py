@@ -14,7 +14,7 @@ from ..taps._hooks import evaluating
 from ..taps._outputs import select
 from ..taps.batches import call, device_of, size
 
-__all__ = ["Loss", "Score", "check_repeatable", "evaluate"]
+__all__ = ["Loss", "Score", "check_repeatable", "evaluate", "logits_of"]
 
 Loss = Callable[[Any, Any], Tensor]  # (output of the model, batch) -> mean loss of the batch
 _LABELS = ("labels", "label")
@@ -97,7 +97,7 @@ def _scored(model: nn.Module, batch: Any, device: torch.device | None, loss: Los
     labels = _labels(batch)
     if loss is not None:
         output = call(model, batch, device)
-        right, count = (0, 0) if labels is None else _correct(_logits(output), labels)
+        right, count = (0, 0) if labels is None else _correct(logits_of(output), labels, shifts=True)
         return float(loss(output, batch)), right, count
     if labels is None:
         raise ValueError(
@@ -108,10 +108,10 @@ def _scored(model: nn.Module, batch: Any, device: torch.device | None, loss: Los
         output = model(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in batch.items()})
         own = getattr(output, "loss", None)
         if own is not None:
-            return float(own), *_correct(_logits(output), labels)
+            return float(own), *_correct(logits_of(output), labels, shifts=True)
     else:
         output = call(model, batch, device)
-    logits = _logits(output)
+    logits = logits_of(output)
     if logits is None or not _fit(logits, labels):
         shapes = f"{None if logits is None else tuple(logits.shape)} for labels {tuple(labels.shape)}"
         raise ValueError(
@@ -135,7 +135,8 @@ def _takes_labels(model: nn.Module) -> bool:
     return "labels" in inspect.signature(model.forward).parameters
 
 
-def _logits(output: Any) -> Tensor | None:
+def logits_of(output: Any) -> Tensor | None:
+    """The logits in what a model returned: a tensor, or something that has ``logits``."""
     own = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
     return own if isinstance(own, Tensor) else select(output)
 
@@ -144,8 +145,8 @@ def _fit(logits: Tensor, labels: Tensor) -> bool:
     return logits.shape[:-1] == labels.shape and not labels.is_floating_point()
 
 
-def _correct(logits: Tensor | None, labels: Tensor) -> tuple[int, int]:
-    # next-token models shift labels themselves: position t predicts label t + 1, which only they know
-    if logits is None or not _fit(logits, labels) or labels.ndim != 1:
+def _correct(logits: Tensor | None, labels: Tensor, shifts: bool = False) -> tuple[int, int]:
+    # models that compute a loss may shift labels themselves: position t predicts label t + 1, which only they know
+    if logits is None or not _fit(logits, labels) or (shifts and labels.ndim != 1):
         return 0, 0
     return int((logits.argmax(-1) == labels.to(logits.device)).sum()), labels.numel()

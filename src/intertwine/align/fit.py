@@ -1,26 +1,34 @@
-"""How well an aligned network fits: distances and cosines of matched units, in balanced coordinates."""
+"""How well an aligned network fits: distances and cosines of matched units, in the coordinates that were compared."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ..symmetry.action import moved
+from ..symmetry.action import moved, transform_block
 from ..symmetry.blocks import blocks
 from ..symmetry.element import parent_dims
 
 if TYPE_CHECKING:
     from ..symmetry import Symmetry, Transformation
+    from ..symmetry.element import Element
+    from .parts import Row
+    from .problem import Problem
     from .task import Task
 
 __all__ = ["fit"]
 
+Carried = tuple[str, list[int]]  # a space, and the dimensions of its parents and its own
+
 
 def fit(task: Task, g: Transformation) -> tuple[dict[str, Tensor], float, float]:
     """Compare ``a`` with the moved ``b`` in the coordinates in which ``a`` is balanced.
+
+    Where scales and bases are not searched, weights are compared as they are.
 
     Args:
         task: The networks.
@@ -30,39 +38,90 @@ def fit(task: Task, g: Transformation) -> tuple[dict[str, Tensor], float, float]
         By space the cosine of every unit with its partner, ``(p..., n)``, NaN where one has no weights; and the
         distances ``|a - b| / |a|`` before and after.
     """
+    sums = _Sums(task.sym)
+    compared = _balanced(task, g) if {"scale", "linear"} & set(task.kinds) else _stored(task.stated, g)
+    for x, before, after, carried in compared:
+        sums.add(x, before, after, carried)
+    return sums.cosines(), sums.distance(sums.before), sums.distance(sums.after)
+
+
+@dataclass
+class _Sums:
+    """Sums over all tensors: of products for every unit, of squares of all differences."""
+
+    sym: Symmetry
+    size: float = 0.0
+    before: float = 0.0
+    after: float = 0.0
+    units: dict[str, list[Tensor]] = field(default_factory=dict)  # <a, b>, <a, a>, <b, b>
+
+    def add(self, x: Tensor, before: Tensor, after: Tensor, carried: Sequence[Carried]) -> None:
+        """Add one block as it is in ``a``, in ``b``, and in the moved ``b``."""
+        self.size += _square(x)
+        self.before += _square(x - before)
+        self.after += _square(x - after) if after is not before else _square(x - before)
+        products = (x * after, x * x, after * after) if carried else ()
+        for space, dims in carried:
+            sums = [_summed(p, dims) for p in products]
+            known = self.units.get(space)
+            self.units[space] = sums if known is None else [old + new for old, new in zip(known, sums)]
+
+    def cosines(self) -> dict[str, Tensor]:
+        """The cosine of every unit with its partner."""
+        nothing = [torch.zeros(())] * 3
+        found = {s.name: self.units.get(s.name, nothing) for s in self.sym.spaces}
+        return {name: inner / (ours * theirs).sqrt() for name, (inner, ours, theirs) in found.items()}
+
+    def distance(self, gap: float) -> float:
+        """A sum of squared differences as a distance relative to ``|a|``."""
+        return (gap / self.size) ** 0.5 if self.size else 0.0
+
+
+def _balanced(task: Task, g: Transformation) -> Iterator[tuple[Tensor, Tensor, Tensor, Sequence[Carried]]]:
+    """Blocks in balanced coordinates, batch norms folded."""
     left, right = task.balanced
-    back = left.to @ ~right.to
     before, after = (
         right.state if h.is_identity(0.0) else {**right.state, **moved(left.sym, h, right.state)}
-        for h in (back, left.to @ g @ ~right.to)
+        for h in (left.to @ ~right.to, left.to @ g @ ~right.to)
     )
-    inner, ours, theirs = ({space.name: torch.zeros(()) for space in task.sym.spaces} for _ in range(3))
-    for name in left.sym.layouts:
-        x, y = left.state[name], after[name]
-        for found, product in ((inner, x * y), (ours, x * x), (theirs, y * y)):
-            _add_sums(found, left.sym, name, product)
-    cosines = {s.name: inner[s.name] / (ours[s.name] * theirs[s.name]).sqrt() for s in task.sym.spaces}
-    return cosines, _distance(left.state, before), _distance(left.state, after)
+    spaces = {s.name: s for s in left.sym.spaces}
+    for name, layout in left.sym.layouts.items():
+        for block in blocks(layout):
+            carried = [(s, parent_dims(spaces[s], d, block.spaces)) for d, s in enumerate(block.spaces) if s]
+            x, y, z = (block.read(state[name]) for state in (left.state, before, after))
+            yield x, y, z, carried
 
 
-def _add_sums(found: dict[str, Tensor], sym: Symmetry, name: str, x: Tensor) -> None:
-    """Add to each space the sums ``(p..., n)`` of the entries along its units in one tensor."""
-    spaces = {s.name: s for s in sym.spaces}
-    for block in blocks(sym.layouts[name]):
-        piece, names = block.read(x), block.spaces
-        for dim, space in enumerate(names):
-            if space is None:
-                continue
-            dims = parent_dims(spaces[space], dim, names)
-            rest = [d for d in range(piece.ndim) if d not in dims]
-            kept = sorted(dims)
-            total = (piece.sum(rest) if rest else piece).permute([kept.index(d) for d in dims])
-            found[space] = found[space] + total
+def _stored(stated: Problem, g: Transformation) -> Iterator[tuple[Tensor, Tensor, Tensor, Sequence[Carried]]]:
+    """Blocks as they are stored, moved by permutations and signs."""
+    for alone in stated.parts.alone:
+        yield alone.a, alone.b, _placed(alone.b, 0, g[alone.space], alone.row), [(alone.space, [0])]
+    for joint in stated.parts.joints:
+        (s, t), (r, q) = joint.spaces, joint.rows
+        yield joint.a, joint.b, _placed(_placed(joint.b, 0, g[s], r), 2, g[t], q), [(s, [0]), (t, [2])]
+    spaces = {s.name: s for s in stated.sym.spaces}
+    for piece in stated.parts.pieces:
+        block = piece.block
+        carried = [(s, parent_dims(spaces[s], d, block.spaces)) for d, s in enumerate(block.spaces) if s]
+        x, y = (block.read(state[piece.tensor]) for state in (stated.a, stated.b))
+        yield x, y, transform_block(y, block, g) if carried else y, carried
 
 
-def _distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
-    size, gap = (
-        sum(float(torch.linalg.vector_norm(x)) ** 2 for x in some)
-        for some in (a.values(), (x - b[name] for name, x in a.items()))
-    )
-    return (gap / size) ** 0.5 if size else 0.0
+def _placed(x: Tensor, dim: int, e: Element, row: Row) -> Tensor:
+    """A block with the units along one dimension in their places, with their signs."""
+    index = e.permutation.to(x.device)
+    x = x.gather(dim, index.expand(*x.shape[:-1], -1)) if dim else x.index_select(dim, index)
+    for parity, sign in zip(row, e.signs):
+        if parity and bool((sign < 0).any()):
+            x = x * sign.to(x).reshape(-1, *[1] * (x.ndim - 1 - dim))
+    return x
+
+
+def _summed(x: Tensor, dims: list[int]) -> Tensor:
+    rest = [d for d in range(x.ndim) if d not in dims]
+    kept = sorted(dims)
+    return (x.sum(rest) if rest else x).permute([kept.index(d) for d in dims])
+
+
+def _square(x: Tensor) -> float:
+    return float(torch.linalg.vector_norm(x)) ** 2

@@ -19,6 +19,7 @@ from ..symmetry.blocks import Block, blocks, map_leaves
 from ..symmetry.element import parent_dims
 from ..symmetry.spaces import Fixed, Leaf, Space
 from ..symmetry.transformation import Transformation, identity, with_parts
+from .parts import Parts, cut
 
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
@@ -78,6 +79,11 @@ class Problem:
     def members(self) -> dict[str, tuple[Member, ...]]:
         """For every space the blocks that carry it."""
         return members(self.sym)
+
+    @cached_property
+    def parts(self) -> Parts:
+        """All blocks, sorted by the spaces that they join."""
+        return cut(self.sym, self.a, self.b, self.members)
 
     def objective(self, g: Transformation) -> float:
         """``Σ <a, g b>``, summed in float64."""

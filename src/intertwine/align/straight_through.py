@@ -23,7 +23,7 @@ from ..symmetry.action import tensors_of, transform
 from ..symmetry.transformation import Transformation
 from ..taps.batches import call, device_of
 from .coordinate_descent import descend
-from .evaluate import Loss, check_repeatable
+from .evaluate import Loss, check_repeatable, logits_of
 from .problem import Problem, problem
 from .soft import Soft, gradient, moved_softly, of_element, vertex
 from .starts import profiles
@@ -153,8 +153,9 @@ def _cross_entropy(output: Any, batch: Any) -> Tensor:
         ValueError: If the batch is not ``(inputs, labels)`` or the output no tensor of logits.
     """
     labels = batch[1] if isinstance(batch, tuple | list) and len(batch) == 2 else None
-    if not isinstance(labels, Tensor) or not isinstance(output, Tensor):
+    logits = logits_of(output)
+    if not isinstance(labels, Tensor) or logits is None:
         raise ValueError(
             "loader must yield (inputs, labels) for a model of logits. Got something else: pass loss=f(output, batch)."
         )
-    return nn.functional.cross_entropy(output.flatten(0, -2), labels.to(output.device).flatten())
+    return nn.functional.cross_entropy(logits.flatten(0, -2), labels.to(logits.device).flatten())

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ..symmetry import Symmetry, Transformation
+    from .problem import Problem
 
 __all__ = ["Found", "Task", "refuse_unknown"]
 
@@ -50,6 +51,13 @@ class Task:
         """Both networks in the coordinates in which the searched kinds are compared, batch norms folded."""
         scales, linear = "scale" in self.kinds, "linear" in self.kinds
         return balance(self.a, self.sym, scales, linear), balance(self.b, self.sym_b, scales, linear)
+
+    @cached_property
+    def stated(self) -> Problem:
+        """Aligning by weights, in the precision of the weights."""
+        from .problem import problem
+
+        return problem(self)
 
 
 @dataclass(frozen=True, eq=False)

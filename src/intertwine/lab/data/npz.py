@@ -1,4 +1,4 @@
-"""Arrays in a NumPy archive."""
+"""Arrays in a NumPy archive: images, vectors, or tokens."""
 
 import zipfile
 from pathlib import Path
@@ -25,6 +25,10 @@ def load_npz(path: str | Path) -> DataSplits:
     ``(N, C)``; ``uint8`` counts 0 to 255 as 0 to 1. ``x_train`` may also be ``train_images`` or ``images``, and so on.
     What is missing is held out from the training examples. Pickled arrays are refused.
 
+    Inputs ``(N, T)`` of wider whole numbers are tokens, which are left as they are. Their labels are classes ``(N,)``,
+    or one for each token ``(N, T)``. Without labels, the label of each token is the next one: inputs are all tokens but
+    the last, labels all but the first.
+
     Args:
         path: The file.
 
@@ -48,7 +52,7 @@ def load_npz(path: str | Path) -> DataSplits:
     train = splits["train"]
     if train is None:
         raise DataError(
-            "npz file must hold x_train and y_train, or x and y. "
+            "npz file must hold x_train and y_train, or x and y; or whole numbers x_train or x (N, T), tokens. "
             f"Got {', '.join(arrays) or 'nothing'} in {str(path)!r}."
         )
     return make_splits(f"npz:{path.name}", train, splits["validation"], splits["test"])
@@ -56,17 +60,47 @@ def load_npz(path: str | Path) -> DataSplits:
 
 def _split(arrays: dict[str, np.ndarray], pairs: tuple[tuple[str, str], ...], path: Path) -> Split | None:
     for x, y in pairs:
-        if x in arrays and y in arrays:
-            labels = arrays[y].reshape(-1)
-            if not np.issubdtype(labels.dtype, np.integer):
+        if x in arrays and (y in arrays or _are_tokens(arrays[x])):
+            labels = arrays.get(y)
+            if labels is not None and not np.issubdtype(labels.dtype, np.integer):
                 raise DataError(f"{y} must hold whole numbers. Got {labels.dtype} in {str(path)!r}.")
-            return Split(_channels_first(arrays[x], x), torch.from_numpy(labels.astype(np.int64)))
+            if _are_tokens(arrays[x]):
+                return _tokens(arrays[x], labels, x, y)
+            assert labels is not None
+            return Split(_channels_first(arrays[x], x), torch.from_numpy(labels.reshape(-1).astype(np.int64)))
     return None
+
+
+def _are_tokens(array: np.ndarray) -> bool:
+    return array.ndim == 2 and np.issubdtype(array.dtype, np.integer) and array.dtype != np.uint8
+
+
+def _tokens(array: np.ndarray, labels: np.ndarray | None, x: str, y: str) -> Split:
+    """Tokens with their labels; the next tokens where there are none.
+
+    Raises:
+        DataError: If tokens are negative or too few, or labels are of another shape.
+    """
+    tokens = torch.from_numpy(np.ascontiguousarray(array.astype(np.int64)))
+    if tokens.numel() and int(tokens.min()) < 0:
+        raise DataError(f"{x} must hold tokens of 0 or more. Got {int(tokens.min())}.")
+    if labels is None:
+        if tokens.shape[1] < 2:
+            raise DataError(f"{x} must hold at least two tokens in a row to predict the next. Got {array.shape}.")
+        return Split(tokens[:, :-1], tokens[:, 1:])
+    if labels.size == len(array):
+        labels = labels.reshape(-1)
+    elif labels.shape != array.shape:
+        raise DataError(f"{y} must be of shape (N,) or (N, T) for tokens {array.shape}. Got {labels.shape}.")
+    return Split(tokens, torch.from_numpy(np.ascontiguousarray(labels.astype(np.int64))))
 
 
 def _channels_first(array: np.ndarray, key: str) -> torch.Tensor:
     if array.dtype != np.uint8 and not np.issubdtype(array.dtype, np.floating):
-        raise DataError(f"{key} must be uint8 or floating point. Got {array.dtype}.")
+        raise DataError(
+            f"{key} must be uint8 or floating point, or whole numbers (N, T) for tokens. "
+            f"Got {array.dtype} of shape {array.shape}."
+        )
     inputs = torch.from_numpy(np.ascontiguousarray(array if array.dtype == np.uint8 else array.astype(np.float32)))
     if not torch.isfinite(inputs).all():
         raise DataError(f"{key} must be finite. Got NaN or infinite values.")

@@ -21,8 +21,9 @@ class Split:
     """Examples and their labels.
 
     Args:
-        inputs: ``(N, C, *S)``; ``uint8`` images count 0 to 255 as 0 to 1, floats are taken as they are.
-        labels: ``(N,)``, ``int64``.
+        inputs: ``(N, C, *S)``; ``uint8`` images count 0 to 255 as 0 to 1, floats are taken as they are. Tokens are
+            ``(N, T)``, ``int64``.
+        labels: ``(N,)``, ``int64``; for tokens also ``(N, T)``, one for each.
     """
 
     inputs: Tensor
@@ -38,7 +39,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Batches:
-    """Repeatable iterable of ``(inputs, labels)`` with inputs as float32, channels centred and scaled.
+    """Repeatable iterable of ``(inputs, labels)`` with inputs as float32, channels centred and scaled; or as tokens.
 
     Args:
         split: What to go through.
@@ -73,7 +74,9 @@ class Batches:
         return self.normalise(self.split.inputs[index]), self.split.labels[index]
 
     def normalise(self, inputs: Tensor) -> Tensor:
-        """Scale ``uint8`` to 0 to 1, subtract each channel's mean and divide by its standard deviation."""
+        """Scale ``uint8`` to 0 to 1, subtract each channel's mean, divide by its deviation; tokens stay as they are."""
+        if inputs.dtype == torch.int64:
+            return inputs
         x = inputs.to(torch.float32)
         if inputs.dtype == torch.uint8:
             x /= 255
@@ -92,7 +95,7 @@ class DataSplits:
         validation: Held out from the training set, for choosing weights.
         test: For final numbers only.
         classes: Class names, in label order.
-        mean: Mean of each channel over the training split.
+        mean: Mean of each channel over the training split; empty for tokens.
         std: Standard deviation of each channel over the training split; 1 where a channel is constant.
     """
 
@@ -106,7 +109,7 @@ class DataSplits:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of one input, ``(C, *S)``."""
+        """Shape of one input, ``(C, *S)``; ``(T,)`` for tokens."""
         return tuple(self.train.inputs.shape[1:])
 
     def split(self, name: SplitName) -> Split:
@@ -232,7 +235,9 @@ def _hold_out(name: str, split: Split, fraction: float, generator: torch.Generat
     order = torch.randperm(len(split), generator=generator)
     labels = split.labels[order]
     chosen = torch.zeros(len(split), dtype=torch.bool)
-    for label in labels.unique():
+    if labels.ndim > 1:  # one for each token: examples have no class
+        chosen[: round(fraction * len(labels))] = True
+    for label in labels.unique() if labels.ndim == 1 else ():
         places = (labels == label).nonzero().squeeze(1)
         chosen[places[: round(fraction * len(places))]] = True
     if not chosen.any():
@@ -245,7 +250,9 @@ def _hold_out(name: str, split: Split, fraction: float, generator: torch.Generat
 
 
 def _channel_moments(inputs: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel in float64, by two passes over chunks."""
+    """Mean and standard deviation of each channel in float64, by two passes over chunks; none of tokens."""
+    if inputs.dtype == torch.int64:
+        return (), ()
     scale = 255.0 if inputs.dtype == torch.uint8 else 1.0
     count = inputs.numel() / inputs.shape[1]
     chunks = [chunk.transpose(0, 1).flatten(1) for chunk in inputs.split(2048)]

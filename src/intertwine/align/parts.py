@@ -1,0 +1,184 @@
+"""The tensors of a problem as a search multiplies them: sorted by the spaces that they join, small ones side by side.
+
+A batch norm, a bias and a first layer all say something of one space alone; every convolution between two spaces says
+something of how they fit together. A network of hundreds of small tensors becomes a few products for each space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..symmetry.blocks import Block, blocks
+
+if TYPE_CHECKING:
+    from ..symmetry import Symmetry
+    from ..symmetry.spaces import Space
+    from .problem import Member
+
+__all__ = ["Alone", "Joint", "Parts", "Piece", "Row", "cut"]
+
+Row = tuple[int, ...]  # parity of each sign generator of a space
+Both = tuple[Tensor, Tensor]  # of the network that stays, and of the one that moves
+_SMALL = 1 << 16  # entries below which blocks are copied to lie side by side
+
+
+@dataclass(frozen=True, eq=False)
+class Alone:
+    """Everything that one space shares with no other: ``(n, K)``."""
+
+    space: str
+    row: Row
+    a: Tensor
+    b: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Joint:
+    """Blocks between the units of two spaces: ``(n, K, m)``.
+
+    Attributes:
+        spaces: The two spaces.
+        rows: Parities of their signs.
+        sides: Whether each space uses these products: one whose neighbour rotates does not.
+        a: Blocks of the network that stays.
+        b: Those of the network that moves, before it does.
+    """
+
+    spaces: tuple[str, str]
+    rows: tuple[Row, Row]
+    sides: tuple[bool, bool]
+    a: Tensor
+    b: Tensor
+
+    @cached_property
+    def squares(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Sums of squares over the neighbour's units, for each side and network, ``(n, K)`` and ``(m, K)``."""
+        ours, theirs = (x * x for x in (self.a, self.b))
+        return (ours.sum(2), theirs.sum(2)), (ours.sum(0).mT, theirs.sum(0).mT)
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """One block that is read where it lies.
+
+    It carries no space at all, more than two, one twice, or one inside another.
+    """
+
+    tensor: str
+    block: Block
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """All blocks of a problem, each once.
+
+    Attributes:
+        alone: Those of one space.
+        joints: Those of two.
+        pieces: All others.
+        members: For every space the members that are in neither of the first two, or may not be used from there.
+    """
+
+    alone: tuple[Alone, ...]
+    joints: tuple[Joint, ...]
+    pieces: tuple[Piece, ...]
+    members: Mapping[str, tuple[Member, ...]]
+
+    @cached_property
+    def at(self) -> dict[str, tuple[tuple[Joint, int], ...]]:
+        """For every space its joints, each with the side on which the space is."""
+        found: dict[str, list[tuple[Joint, int]]] = {name: [] for name in self.members}
+        for joint in self.joints:
+            for side, space in enumerate(joint.spaces):
+                if joint.sides[side]:
+                    found[space].append((joint, side))
+        return {name: tuple(some) for name, some in found.items()}
+
+
+def cut(
+    sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], members: Mapping[str, Iterable[Member]]
+) -> Parts:
+    """Sort the blocks of two networks by the spaces that they carry.
+
+    Args:
+        sym: What acts on the tensors.
+        a: Tensors that stay.
+        b: Tensors that move.
+        members: For every space the dimensions of blocks that carry it.
+
+    Returns:
+        The parts. Large blocks are views where their dimensions allow it, so that linear layers are not copied.
+    """
+    spaces = {s.name: s for s in sym.spaces}
+    carried: dict[tuple[str, int], list[Member]] = {}
+    for m in (m for some in members.values() for m in some):
+        carried.setdefault((m.tensor, id(m.block)), []).append(m)
+    pieces = [Piece(name, x) for name in sym.layouts if name in a for x in blocks(sym.layouts[name]) if not x.moved]
+    singles: dict[tuple[str, Row], list[Both]] = {}
+    pairs: dict[tuple[str, str, Row, Row], list[Both]] = {}
+    rest: dict[str, list[Member]] = {name: [] for name in members}
+    for some in carried.values():
+        found = sorted(some, key=lambda m: m.dim)
+        one, *more = found
+        both = one.block.read(a[one.tensor]), one.block.read(b[one.tensor])
+        free = not any(spaces[m.space].parents for m in found)
+        if free and not more:
+            singles.setdefault((one.space, one.row), []).append(_single(both, one.dim))
+            continue
+        other = more[0] if free and len(more) == 1 and more[0].space != one.space else None
+        sides = (False, False) if other is None else _sides(spaces[one.space], spaces[other.space])
+        if other is not None and any(sides):
+            first, second = one, other
+            if both[0].numel() < _SMALL:  # copied anyway: one order of the two spaces, whichever tensor reads the other
+                first, second = sorted((one, other), key=lambda m: m.space)
+            key = (first.space, second.space, first.row, second.row)
+            pairs.setdefault(key, []).append(_pair(both, first.dim, second.dim))
+        else:
+            pieces.append(Piece(one.tensor, one.block))
+        for m, use in zip(found, sides if other is not None else (False,) * len(found)):
+            if not use:
+                rest[m.space].append(m)
+    return Parts(
+        tuple(Alone(*key, *_side_by_side(both)) for key, some in singles.items() for both in _grouped(some)),
+        tuple(
+            Joint((s, t), (r, q), _sides(spaces[s], spaces[t]), *map(Tensor.contiguous, _side_by_side(both)))
+            for (s, t, r, q), some in pairs.items()
+            for both in _grouped(some)
+        ),
+        tuple(pieces),
+        {name: tuple(some) for name, some in rest.items()},
+    )
+
+
+def _sides(first: Space, second: Space) -> tuple[bool, bool]:
+    """Each of two spaces can use their joint if the other's units only change places and signs."""
+    return second.linear == "none", first.linear == "none"
+
+
+def _single(both: Both, dim: int) -> Both:
+    one, other = (x.movedim(dim, 0).reshape(x.shape[dim], -1) for x in both)
+    return one, other
+
+
+def _pair(both: Both, first: int, second: int) -> Both:
+    order = [first, *(d for d in range(both[0].ndim) if d not in (first, second)), second]
+    one, other = (x.permute(order).reshape(x.shape[first], -1, x.shape[second]) for x in both)
+    return one, other
+
+
+def _grouped(some: list[Both]) -> list[list[Both]]:
+    """Large blocks one by one, all small ones together."""
+    small = [both for both in some if both[0].numel() < _SMALL]
+    return [*([both] for both in some if both[0].numel() >= _SMALL), *([small] if small else [])]
+
+
+def _side_by_side(some: list[Both]) -> Both:
+    if len(some) == 1:
+        return some[0]
+    return torch.cat([one for one, _ in some], 1), torch.cat([other for _, other in some], 1)
