@@ -199,16 +199,12 @@ _SPECTRUM = {
 
 
 def _gap(setting: Setting) -> Reproduction:
-    widths = setting.by_scale((4, 8, 16), (4, 8, 16), (32, 128, 512))
+    widths = setting.by_scale((4, 8), (4, 8, 16), (32, 128, 512))
     arms = {
         "DNN": "c4gap:width={}",
         **{f"{k}(x, 1)": f"{k.lower()}:base=c4gap,width={{}},input=ones" for k in ("DGN", "DLGN")},
     }
-    found = _accuracies(
-        setting, {(arm, w): text.format(w) for arm, text in arms.items() for w in widths},
-        base_recipe="c4gap", recipe=setting.by_scale({"epochs": 10, "learning_rate": 3e-3},
-                                                     {"epochs": 8, "learning_rate": 3e-3, "batch_size": 64}, {}),
-    )  # fmt: skip
+    found = _accuracies(setting, {(arm, w): text.format(w) for arm, text in arms.items() for w in widths})
     rows = [_row(f"width {w}", found[arm, w], f"{arm}, accuracy") for arm in arms for w in widths]
     gaps = {w: [a - b for a, b in zip(found["DGN(x, 1)", w], found["DLGN(x, 1)", w])] for w in widths}
     rows += [_row(f"width {w}", gap, "DGN - DLGN, points") for w, gap in gaps.items()]
@@ -233,9 +229,7 @@ def _depth(setting: Setting) -> Reproduction:
     found = _accuracies(
         setting,
         {(words, name): f"{kind}:{base},input=ones" for words, kind in kinds.items() for name, base in deep.items()},
-        base_recipe="c4gap", recipe=setting.by_scale({"epochs": 10, "learning_rate": 3e-3},
-                                                     {"epochs": 8, "learning_rate": 1e-3, "batch_size": 64}, {}),
-    )  # fmt: skip
+    )
     rows = [_row(name, found[words, name], f"{words}, accuracy") for words in kinds for name in deep]
     claims = []
     for name in deep:
@@ -251,16 +245,19 @@ def _depth(setting: Setting) -> Reproduction:
     )  # fmt: skip
 
 
-def _accuracies(setting: Setting, networks: Mapping[Any, str], **how: Any) -> dict[Any, list[float]]:
-    """Accuracies of every network in percent, the same seeds for all."""
-    seeds, examples = setting.by_scale((2, None), (2, 4000), (5, None))
+def _accuracies(setting: Setting, networks: Mapping[Any, str]) -> dict[Any, list[float]]:
+    """Accuracies of every network in percent, trained alike from the same seeds."""
+    seeds, examples = setting.by_scale((2, None), (2, 2500), (5, None))
+    epochs = setting.by_scale(6, 6, None)
+    shorter = {"epochs": epochs, "learning_rate": 3e-3, "batch_size": 64} if epochs else {}
     jobs = [
         Accuracy(
-            network=text, data=setting.data_spec, examples=examples, seed=setting.seed + k, device=setting.device, **how
+            network=text, data=setting.data_spec, examples=examples, base_recipe="c4gap", recipe=shorter,
+            seed=setting.seed + k, device=setting.device,
         )
         for text in networks.values()
         for k in range(seeds)
-    ]
+    ]  # fmt: skip
     values = setting.run(Accuracies(trained=tuple(jobs)))
     return {key: values[i * seeds : (i + 1) * seeds] for i, key in enumerate(networks)}
 
@@ -275,7 +272,7 @@ def _above(text: str, later: float, earlier: float) -> Claim:
 
 
 def _notes(setting: Setting, what: str) -> list[str]:
-    made = {"smoke": "digits", "small": "4,000 training images of CIFAR-10, 8 epochs", "paper": "CIFAR-10"}
+    made = {"smoke": "digits", "small": "2,500 training images of CIFAR-10, 6 epochs", "paper": "CIFAR-10"}
     return [f"{what}; {made[setting.scale]}; the same seeds for all, intervals over seeds. Accuracies in %."]
 
 

@@ -172,9 +172,8 @@ def _mean(values: Sequence[float]) -> float:
 def _run(setting: Setting) -> Reproduction:
     zoo = open_zoo(setting)
     layers = relu_layers(zoo)
-    layers = setting.by_scale(layers[1:2], layers[1:3], layers)
-    smoke = setting.scale == "smoke"
-    pairs = ring(zoo) if smoke else all_pairs(zoo, False, setting.by_scale(6, 6, 16), setting.seed)
+    layers = setting.by_scale(layers[1:2], layers[2:3], layers)
+    pairs = all_pairs(zoo, False, 16, setting.seed) if setting.scale == "paper" else ring(zoo)
     plan = DescendedPairs(
         pairs=checkpoints(pairs), layers=layers, data=setting.data_spec, examples=setting.by_scale(400, 2000, None),
         tested=setting.by_scale(None, 1000, None), epochs=setting.by_scale(2, 4, 20), seed=setting.seed,

@@ -22,7 +22,7 @@ from .reproduction import Claim, Reproduction, Row
 
 __all__ = ["EXPERIMENTS", "Ranked", "RankedPairs"]
 
-FAMILIES = ("g_relu", "full", "rank-1")
+FAMILIES = ("g_relu", "full")
 
 
 class Ranked(Job):
@@ -72,7 +72,7 @@ class Ranked(Job):
 
         data = subset(load(self.data), self.examples)
         a, b = (load_checkpoint(path).to(choose_device(self.device)) for path in (self.a, self.b))
-        recipe = replace(RECIPES["v1"], epochs=self.epochs, head_start=self.epochs // 2, batch_size=64)
+        recipe = replace(RECIPES["v1"], epochs=self.epochs, head_start=self.epochs // 2, keep="last")
         study: Any = stitch(
             a, b, list(self.layers), list(FAMILIES), loader=data.loader("train", recipe.batch_size, shuffle=True),
             eval_loader=data.loader("test", examples=self.tested), recipe=recipe, seeds=self.seed,
@@ -162,8 +162,8 @@ def _run(setting: Setting) -> Reproduction:
     smoke = setting.scale == "smoke"
     pairs = ring(zoo) if smoke else all_pairs(zoo, True, setting.by_scale(12, 12, 32), setting.seed)
     plan = RankedPairs(
-        pairs=checkpoints(pairs), layers=layers, data=setting.data_spec, examples=setting.by_scale(400, 2000, None),
-        tested=setting.by_scale(None, 2000, None), measured=setting.by_scale(128, 500, 2000),
+        pairs=checkpoints(pairs), layers=layers, data=setting.data_spec, examples=setting.by_scale(400, 1000, None),
+        tested=setting.by_scale(None, 1000, None), measured=setting.by_scale(128, 400, 2000),
         epochs=setting.by_scale(1, 1, 20), seed=setting.seed, device=setting.device,
     )  # fmt: skip
     values = setting.run(plan)
