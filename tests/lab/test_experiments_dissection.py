@@ -1,0 +1,114 @@
+"""Detectors against rotations: concept sets, claims that can hold and fail, what is listed as not run."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from intertwine.dissection import Dissection
+from intertwine.lab.data import GeneratedConcepts
+from intertwine.lab.experiments import Setting, dissection_figure, reproduce
+from intertwine.lab.experiments.dissection_figure import DissectedNetwork, claims_of, concept_sets
+from intertwine.report import page_of
+from intertwine.report.reproduce import render
+
+
+def row(situation, place="output", change=(0.0, -0.01, 0.01), share=(0.3, 0.2, 0.4), **more):
+    low, high = change[1:]
+    verdict = "falls" if high < 0 else "rises" if low > 0 else "undecided"
+    intervals = dict(zip(("share", "low", "high", "change", "change_low", "change_high"), (*share, *change)))
+    return {
+        "situation": situation, "place": place, "alpha": 1, "networks": 3, "verdict": verdict,
+        "g_relu_unchanged": True, **intervals, **more,
+    }  # fmt: skip
+
+
+def summary(after_relu, elsewhere, without, **more):
+    return [
+        row("cnn", change=after_relu),
+        row("relu", change=after_relu),
+        row("no relu", change=without, share=(0.1, 0.05, 0.15)),
+        row("convnext", change=elsewhere),
+        row("relu", "inside", change=elsewhere),
+        row("no relu", "inside", change=elsewhere, **more),
+    ]
+
+
+def test_claims():
+    fall, rise, none = (-0.2, -0.3, -0.1), (0.2, 0.1, 0.3), (0.0, -0.01, 0.01)
+    assert all(claim.held for claim in claims_of(summary(fall, rise, none)))
+    *told, fewer, exact = claims_of(summary(rise, fall, rise))
+    assert not any(claim.held for claim in told)
+    assert fewer.held
+    assert exact.required
+    wide = (0.0, -0.3, 0.3)
+    assert {claim.held for claim in claims_of(summary(wide, wide, wide))[:6]} == {None}
+
+
+def test_a_finding_that_g_relu_changes_is_a_failure():
+    rise = (0.2, 0.1, 0.3)
+    exact = claims_of(summary(rise, rise, rise, g_relu_unchanged=False))[-1]
+    assert exact.required
+    assert exact.held is False
+
+
+def test_sets_are_split_without_overlap(tmp_path):
+    train, test = concept_sets("generated", (5, 3), 16)
+    assert (len(train), len(test)) == (5, 3)
+    assert not (train[0].image == test[0].image).all()
+    for name in ("images", "masks"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "labels.txt").write_text("sky\nroad\n")
+    for i in range(8):
+        Image.fromarray(np.full((9, 12, 3), 20 * i, np.uint8)).save(tmp_path / "images" / f"{i}.png")
+        Image.fromarray(np.full((9, 12), i % 2, np.uint8)).save(tmp_path / "masks" / f"{i}.png")
+    train, test = concept_sets(f"masks:{tmp_path}", (100, 100), 16)
+    shades = [{int(part[i].image.max()) for i in range(len(part))} for part in (train, test)]
+    assert shades[1] == {0, 80}
+    assert not shades[0] & shades[1]
+    assert len(shades[0]) == 6
+    assert train[0].image.shape == (3, 90, 120)
+
+
+def test_splits_of_a_set_are_used(monkeypatch):
+    asked = []
+
+    def load_concepts(spec, split, **options):
+        asked.append(split)
+        return GeneratedConcepts(4, size=16)
+
+    monkeypatch.setattr("intertwine.lab.data.load_concepts", load_concepts)
+    train, test = concept_sets("parquet:x+colours", (3, 9), 16)
+    assert (len(train), len(test)) == (3, 4)
+    concept_sets("broden:x", (3, 9), 16)
+    assert asked == ["train", "test", "train", "val"]
+
+
+def test_one_network(tmp_path):
+    job = DissectedNetwork(
+        situation="relu", concepts="generated", images=(8, 6), side=16, epochs=1, rotations=(0, 1), rotation_seeds=1,
+        seed=0,
+    )  # fmt: skip
+    found = {place: Dissection.from_dict(data) for place, data in job.run(tmp_path).items()}
+    assert list(found) == ["output", "inside"]
+    assert found["output"].layer == "layer2.1"
+    assert found["output"].unchanged
+
+
+def test_papers_size_is_listed_as_not_run_with_what_it_needs(tmp_path):
+    found = reproduce("fig3-dissection", Setting("paper", tmp_path))
+    assert {r.verdict for r in found.rows} == {"not run"}
+    text = " ".join(found.notes)
+    assert "Broden" in text
+    assert "88 epochs" in text
+    assert "not run" in render(page_of(found)).lower()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_the_experiment_at_smoke_scale(tmp_path):
+    found = reproduce("fig3-dissection", Setting(folder=tmp_path, concepts="not used"))
+    assert found.passed
+    lines = {r.group for r in found.rows if r.what == "power 0"}
+    assert len(lines) == 5 + 3  # three situations have a block to look into
+    assert {r.what for r in found.rows if "by category" in r.group} == {"texture", "colour", "shape", "object"}
+    assert set(dissection_figure._TITLES.values()) <= {r.group.partition(",")[0] for r in found.rows}
