@@ -78,7 +78,7 @@ def _counts(setting: Setting) -> Reproduction:
 def _gelu(setting: Setting) -> Reproduction:
     import torch
 
-    from ...groups import gelu_error
+    from ...groups import gelu_error, table
     from ...groups.gelu import ASYMPTOTIC_SLOPE
 
     scales = torch.tensor(list(GELU), dtype=torch.float64)
@@ -92,7 +92,14 @@ def _gelu(setting: Setting) -> Reproduction:
     worst = max(abs(s - row.ours) for s, row in zip(sampled, rows) if row.ours is not None)
     far = float(gelu_error(1e6)) / 1e6
     off = max(abs(float(e) - wanted) for e, wanted in zip(gelu_error(scales), GELU.values()))
+    line = torch.linspace(-12, 12, 4801, dtype=torch.float64)
+    gap = (f(line) - line.relu()).abs()
+    near, beyond = (float(gap[where].max()) for where in (line.abs() < 5, line.abs() >= 5))
+    (row,) = table(("gelu",))
     claims = [
+        Claim("GELU and ReLU differ near 0 only (Fig. 17a)", beyond < 1e-5 < 0.1 < near,
+              f"by up to {near:.2f} within 5 standard deviations, {beyond:.0e} beyond", required=True),
+        Claim("GELU's group holds permutations only", row.group == "permutation matrices", row.group, required=True),
         Claim("the closed form is the integral", off < 5e-5, f"largest difference {off:.1e}", required=True),
         Claim("sampling, as the paper does, gives the closed form", worst < 0.01, f"{worst:.1e}", required=True),
         Claim("the error vanishes at a = 1, not beside it", float(gelu_error(1.0)) < 1e-7 < float(gelu_error(0.9)),
