@@ -77,6 +77,28 @@ def test_gated_checkpoints_name_themselves_and_open_in_other_commands(run, check
     assert torch.equal(fixed.gates(x)[0].bool(), iw.gates.gate_patterns(own, x)["relu1"])
 
 
+@pytest.mark.parametrize(("name", "linear"), [("dlgn-ones", True), ("dgn-fl", False)])
+def test_gated_checkpoints_are_taken_apart_too(run, checkpoint, tmp_path, name, linear):
+    assert run("gates", checkpoint, "--gated", name, "--epochs", 0, "--out", "converted", *SMALL).code == 0
+    path = tmp_path / "converted" / f"{name}.safetensors"
+    ran = run("gates", path, *SMALL)
+    assert ran.code == 0, ran.err
+    found = GateStudy.load(tmp_path / "gates" / "results.json")
+    network = training.load_checkpoint(path)
+    assert [layer.name for layer in found.layers] == ["relu1", "relu2"]
+    assert (found.features is not None) == linear
+    assert "tangent kernel is that of its value network" in found.notes[-1]
+    assert ("soft gates count as on above 1/2" in found.notes[-1]) == (network.gate == "soft")
+    page = (tmp_path / "gates" / "report.html").read_text()
+    assert ("What the gates look for" in page) == linear
+    ran = run("gates", path, "--gated", "dlgn", *SMALL)
+    assert ran.code == 2
+    assert "--gated must be none where A is a gated network. Got dlgn" in ran.error
+    ran = run("gates", checkpoint, path, *SMALL)
+    assert ran.code == 2
+    assert "B must be given with two ReLU networks only" in ran.error
+
+
 def test_gated_versions_of_a_users_network_say_that_they_need_it(run, tmp_path):
     (tmp_path / "mine.py").write_text(
         "from torch import nn\n"

@@ -329,11 +329,28 @@ def test_a_network_is_taken_apart_in_one_call():
     assert study.paths == top_paths(model, x[2:3], 4, biases=False) and torch.equal(study.example, x[2])
 
 
+@pytest.mark.parametrize("gate", ["soft", "hard"])
+def test_a_gated_network_is_taken_apart_by_the_gates_that_it_uses(gate):
+    torch.manual_seed(0)
+    network = dlgn(gate_models.make("mlp, biases"), gate=gate, input="ones").double().eval()
+    x, labels = gate_models.inputs("mlp, biases", 24), torch.arange(24) % 2
+    study = iw.gates.examine(network, x, labels, kernel_examples=10)
+    gates = [q > 0 for q in network.pre_activations(x)]
+    assert [layer.on for layer in study.layers] == pytest.approx([float(g.double().mean()) for g in gates])
+    assert torch.allclose(study.shared.rates[0][0], gates[0][labels == 0].double().mean(0))
+    values = [n for n, _ in network.named_parameters() if n.startswith("value.")]
+    chosen = [i for c in range(2) for i in range(10) if labels[i] == c]
+    kernel = iw.gates.neural_tangent_kernel(network, x[chosen], kind="trace", parameters=values, method="products")
+    size = kernel.diagonal().sqrt()
+    torch.testing.assert_close(study.ntk, kernel / size[:, None] / size)
+    assert study.paths.value == pytest.approx(float(network(x[:1]).detach().max()))
+    assert network.gate == gate
+    assert ("above 1/2" in study.notes[0]) == (gate == "soft")
+
+
 def test_what_cannot_be_taken_apart_is_refused():
     model, x = gate_models.make("mlp"), gate_models.inputs("mlp", 12)
     labels = torch.arange(12) % 2
-    with pytest.raises(ValueError, match="Got a gated network"):
-        iw.gates.examine(dgn(model), x, labels)
     with pytest.raises(ValueError, match="example must be from 0 to 11"):
         iw.gates.examine(model, x, labels, example=12)
     with pytest.raises(ValueError, match="kernel_examples must be at least 4"):

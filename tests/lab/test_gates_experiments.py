@@ -8,7 +8,7 @@ import torch
 import intertwine as iw
 from intertwine.lab import networks
 from intertwine.lab.data import load
-from intertwine.lab.experiments import Setting, experiments, gates, gates_chain, width_sweep
+from intertwine.lab.experiments import Setting, experiments, gates, gates_chain, reproduce, width_sweep
 from intertwine.lab.training import RECIPES, read_card, train
 
 ONE = {"epochs": 1, "learning_rate": 3e-3}
@@ -46,6 +46,29 @@ def test_a_job_trains_tests_and_does_not_train_twice(tmp_path, monkeypatch):
     assert found == 100 * card.metrics["test_accuracy"] and card.data == "digits[:64]"
     monkeypatch.setattr("intertwine.lab.training.loop.Run._update", None)
     assert job.run(tmp_path) == found
+
+
+def test_a_table_that_was_killed_goes_on_from_its_finished_jobs(tmp_path, monkeypatch):
+    """Run, kill in the third job, run again, and once more: no job is done twice."""
+    ran = []
+
+    def job(self, files):
+        if len(ran) == 2 and not (tmp_path / "killed").exists():
+            (tmp_path / "killed").touch()
+            raise KeyboardInterrupt
+        ran.append((self.network, self.seed))
+        return 50.0 + self.seed
+
+    monkeypatch.setattr(gates.Accuracy, "run", job)
+    setting = Setting(folder=tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce("p2-table2", setting)
+    assert len(ran) == 2
+    first = reproduce("p2-table2", setting)
+    assert len(ran) == len(set(ran)) > 2
+    again = reproduce("p2-table2", setting)
+    assert len(ran) == len(set(ran))
+    assert [row.ours for row in again.rows] == [row.ours for row in first.rows]
 
 
 def test_an_ensemble_is_of_members_trained_one_by_one(tmp_path):

@@ -70,7 +70,8 @@ def gates(
     Says how units switch, which gates classes share, what the path and tangent kernels are, and which paths make one
     input's output. Gated versions (DGN: gates from a second network; DLGN: from a linear one, whose features can be
     looked at) are built from the network, trained with the same recipe and written as checkpoints. Without A a small
-    network is trained on digits first; that and its three default versions take about half a minute.
+    network is trained on digits first; that and its three default versions take about half a minute. A gated version's
+    checkpoint is looked at by itself.
 
     Beside results.json, results.parquet and report.html, kernels.safetensors holds all kernels.
 
@@ -79,18 +80,19 @@ def gates(
       intertwine gates a.safetensors --data digits --gated dgn-fr,dgn-fl,dlgn-ones --epochs 20
       intertwine gates a.safetensors b.safetensors --gated none
       intertwine gates a.safetensors --gated dlgn --epochs 0 --out converted
+      intertwine gates converted/dlgn.safetensors
     """
     import torch
 
     from ..lab.training import choose_device
 
-    versions = _versions(gated)
+    _versions(gated)  # unknown names are refused first
     where = choose_device(device)
     threads = torch.get_num_threads()
     if where.type == "cpu":
         torch.set_num_threads(1)  # thousands of small operations only wait for other threads
     try:
-        _run(context, a, b, model, data, split, examples, kernel_examples, versions, epochs, example, top, seed, where,
+        _run(context, a, b, model, data, split, examples, kernel_examples, gated, epochs, example, top, seed, where,
              out, as_json)  # fmt: skip
     finally:
         torch.set_num_threads(threads)
@@ -98,7 +100,7 @@ def gates(
 
 def _run(
     context: typer.Context, a: Path | None, b: Path | None, model: str | None, data: str | None, split: str,
-    examples: int, kernel_examples: int | None, versions: list[str], epochs: int, example: int, top: int, seed: int,
+    examples: int, kernel_examples: int | None, gated: list[str] | None, epochs: int, example: int, top: int, seed: int,
     where: Any, out: Path, as_json: bool,
 ) -> None:  # fmt: skip
     from .. import gates as library
@@ -117,12 +119,11 @@ def _run(
     networks = [open_network(side, model, splits) for side in sides] or [
         _fresh(model, splits, recipe, seed, where, out)
     ]
+    versions = _buildable(networks, gated)
     loader, notes = batches(splits, split, examples, 250, networks)
     for network in networks:
         check_run(network, loader, splits)
     x, labels = _stacked(loader)
-    if isinstance(networks[0].model, library.GatedNetwork):
-        raise ValueError("A must be a ReLU network. Got a gated network. Give the network that it was built from.")
     library.gate_patterns(networks[0].model, x[:1])  # what is no ReLU network is refused before anything is trained
     if example >= len(x):
         raise ValueError(f"--example must be below {len(x)}, the number of examples. Got {example}.")
@@ -141,12 +142,15 @@ def _run(
         **study.settings, "seed": seed, "accuracies": accuracies, "network": networks[0].facts,
         "data": data_facts(spec, split, splits), "command": context.obj,
     }  # fmt: skip
-    linear = next((name for name in built if name.startswith("dlgn")), None)
+    linear = {_VERSIONS[name][0]: net for name, net in built.items() if name.startswith("dlgn")}
+    own = networks[0].model
+    if isinstance(own, library.GatedNetwork) and own.is_linear:
+        linear = {networks[0].name: own}
     features = None
-    if linear is not None:
+    for title, net in list(linear.items())[:1]:
         names = _spread([layer.name for layer in study.layers])
-        features = library.effective_maps(built[linear].cpu(), x[:1], names, positions="centre")
-        settings["feature network"] = _VERSIONS[linear][0]
+        features = library.effective_maps(net.cpu(), x[:1], names, positions="centre")
+        settings["feature network"] = title
     if len(networks) > 1:
         settings["other"] = _beside(networks[0], networks[1], x, study)
     study = replace(study, features=features, settings=settings, notes=(*notes, *said, *study.notes))
@@ -168,6 +172,32 @@ def _affordable(model: nn.Module, x: Tensor, wanted: int | None) -> tuple[int, l
         "Say --kernel-examples for more."
     )
     return count, [note]
+
+
+def _buildable(networks: list[Opened], gated: list[str] | None) -> list[str]:
+    """The gated versions to build: none of what is a gated network itself.
+
+    Raises:
+        ValueError: If some were asked for, or a gated network should be put beside another.
+    """
+    from ..gates import GatedNetwork
+
+    versions = _versions(gated)
+    if not any(isinstance(network.model, GatedNetwork) for network in networks):
+        return versions
+    if len(networks) > 1:
+        raise ValueError(
+            "B must be given with two ReLU networks only. Got a gated network. Look at each by itself, or align the "
+            "networks that they were built from."
+        )
+    if gated is not None and versions:
+        raise ValueError(
+            "--gated must be none where A is a gated network. Got "
+            + ", ".join(versions)
+            + ". Give the network that it "
+            "was built from."
+        )
+    return []
 
 
 def _spread(names: list[str]) -> list[str]:

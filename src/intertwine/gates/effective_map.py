@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from .._result import Result
 from ._capture import MAX_POOLS, capture_relu, gate_calls
-from .gated import Features, GatedNetwork, ShallowFeatures
+from .gated import GatedNetwork
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -211,8 +211,7 @@ def _check(network: GatedNetwork, positions: str) -> None:
     """
     if not isinstance(network, GatedNetwork):
         raise TypeError(f"network must be a gated network, as dlgn makes it. Got {type(network).__name__}.")
-    linear = isinstance(network.gating, Features) and network.gating.linear
-    if not linear and not isinstance(network.gating, ShallowFeatures):
+    if not network.is_linear:
         raise ValueError(
             "the gating network must be linear, as dlgn and dlgn_sf make it. Got one with ReLUs, whose maps change "
             "with the input. For one input, active_subnetwork gives the map of the outputs."

@@ -171,7 +171,8 @@ def examine(
     """Take a ReLU network apart: gate statistics, shared gates, base, path and tangent kernels, and one input's paths.
 
     Args:
-        model: A ReLU network that returns ``(N, outputs)``, in evaluation mode.
+        model: A ReLU network that returns ``(N, outputs)``, in evaluation mode, or a gated network: then its tangent
+            kernel is that of the value network, and a soft gate counts as on above 1/2.
         x: Inputs ``(N, C, *S)``.
         labels: Class of each ``(N,)``, from 0; at least two examples of each.
         classes: Names of the classes; their numbers without.
@@ -196,36 +197,34 @@ def examine(
         >>> study.npk.shape, [layer.name for layer in study.layers]
         (torch.Size([12, 12]), ['1'])
     """
-    if isinstance(model, GatedNetwork):
-        raise ValueError(
-            "model must be a ReLU network, whose gates are its own. Got a gated network. Give what it was built from, "
-            "or its .value or .gating.network."
-        )
     if not 0 <= example < len(x):
         raise ValueError(f"example must be from 0 to {len(x) - 1}. Got {example}.")
     if kernel_examples < 4:
         raise ValueError(f"kernel_examples must be at least 4. Got {kernel_examples}.")
     steps = iter(track(range(5), "taking the network apart", enabled=progress))
-    shared = shared_gates(model, x, labels, classes)
+    switches = _switches(model)
+    shared = shared_gates(switches, x, labels, classes)
     next(steps)
     chosen = _spread(labels, kernel_examples)
     z = x[chosen]
-    patterns = {n: g for n, g in gate_patterns(model, x).items() if g.dtype != torch.long}
+    patterns = {n: g for n, g in gate_patterns(switches, x).items() if g.dtype != torch.long}
     layers = tuple(_layer(n, g) for n, g in patterns.items())
     base = {n: _normalised(_gram(g[chosen])) for n, g in patterns.items()}
     next(steps)
     log, sign = neural_path_kernel(model, z, log=True, max_operations=max_operations)
     npk = _normalised((sign * (log - log.max()).exp()).cpu())
     next(steps)
-    ntk = _normalised(neural_tangent_kernel(model, z, kind="trace").cpu().double())
+    names = [n for n, _ in model.named_parameters() if n.startswith("value.")]
+    learnt = names if isinstance(model, GatedNetwork) else None
+    ntk = _normalised(neural_tangent_kernel(model, z, kind="trace", parameters=learnt).cpu().double())
     next(steps)
     one = x[example : example + 1]
     active = active_subnetwork(model, one)
-    notes: tuple[str, ...] = ()
+    notes = _notes(model)
     try:
         paths = top_paths(model, one, top, biases=False)
     except ValueError as error:  # everything else was accepted, so that only its size can be the matter
-        paths, notes = None, (f"Top paths were left out: {error}",)
+        paths, notes = None, (*notes, f"Top paths were left out: {error}")
     next(steps)
     for _ in steps:
         pass
@@ -237,6 +236,22 @@ def examine(
         name or type(model).__name__, layers, len(x), labels[chosen].cpu(), shared, base, npk, ntk, alignments,
         one[0].detach().cpu().double(), active, paths, features, settings, notes,
     )  # fmt: skip
+
+
+def _switches(model: nn.Module) -> nn.Module:
+    """The network whose gates are counted: hard ones in the place of soft ones."""
+    if not isinstance(model, GatedNetwork):
+        return model
+    return GatedNetwork(model.gating, model.value, gate="hard", input=model.input, permutation=model.permutation)
+
+
+def _notes(model: nn.Module) -> tuple[str, ...]:
+    if not isinstance(model, GatedNetwork):
+        return ()
+    text = "The network is a gated one: the tangent kernel is that of its value network"
+    if model.gate == "soft":
+        text += ", and soft gates count as on above 1/2 in statistics, shared gates and base kernels"
+    return (f"{text}.",)
 
 
 def _spread(labels: Tensor, count: int) -> Tensor:

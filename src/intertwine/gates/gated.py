@@ -78,6 +78,11 @@ class GatedNetwork(nn.Module):
             self.gating.eval()
         return self
 
+    @property
+    def is_linear(self) -> bool:
+        """Whether the gating network is affine in the input (in evaluation mode), as in a DLGN."""
+        return isinstance(self.gating, ShallowFeatures) or (isinstance(self.gating, Features) and self.gating.linear)
+
     def pre_activations(self, x: Tensor) -> list[Tensor]:
         """Pre-activations of the gating network, layer by layer (and positions that its max poolings took)."""
         return self.gating(x)
@@ -131,9 +136,7 @@ class GatedNetwork(nn.Module):
         Raises:
             ValueError: If the gating network is not linear.
         """
-        if not isinstance(self.gating, ShallowFeatures) and not (
-            isinstance(self.gating, Features) and self.gating.linear
-        ):
+        if not self.is_linear:
             raise ValueError("the gating network must be linear, as dlgn and dlgn_sf make it. Got one with ReLUs.")
         modes = {m: m.training for m in self.gating.modules()}
         self.gating.eval()

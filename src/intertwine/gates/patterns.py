@@ -20,7 +20,7 @@ def gate_patterns(
     """Gates of every ReLU and max pooling: ``G(q) = 1{q > 0}`` (P2 section 2.2.1).
 
     Args:
-        model: A ReLU network, in evaluation mode.
+        model: A ReLU network, in evaluation mode, or a gated network: the gates that its value network is given.
         x: Inputs ``(N, C, *S)``.
         batch_size: Examples that run at once.
         others: What to do about GELU, SiLU, tanh and the like. ``"ratio"`` gives ``act(q) / q``, with which paths still
@@ -28,9 +28,9 @@ def gate_patterns(
             ``1{q > 0}``, which is kept, but says only where the unit would be on if it were a ReLU.
 
     Returns:
-        Module name (with ``#k`` where a module gates more than once) to gates ``(N, C, *S)``: bool for ReLUs; 1 or the
-        other slope for leaky and parametric ReLUs and absolute values (-1); for max pooling the flat position within
-        the channel that each output took.
+        Module name (with ``#k`` where a module gates more than once) to gates ``(N, C, *S)``: bool for ReLUs; numbers
+        from 0 to 1 for soft gates; 1 or the other slope for leaky and parametric ReLUs and absolute values (-1); for
+        max pooling the flat position within the channel that each output took.
 
     Raises:
         ValueError: If ``others`` is none of the three.
@@ -44,7 +44,7 @@ def gate_patterns(
     """
     if others not in ("refuse", "sign", "ratio"):
         raise ValueError(f'others must be "refuse", "sign" or "ratio". Got {others!r}.')
-    program = capture_relu(model, x, others=others != "refuse")
+    program = capture_relu(structure(model, "x")[0], x, others=others != "refuse")
     return dict(zip(program.names, observe(model, program, x, batch_size, ratio=others == "ratio")))
 
 
