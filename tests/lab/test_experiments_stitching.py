@@ -3,8 +3,9 @@
 import pytest
 
 from intertwine.lab.experiments import Setting, alpha_choice, cct_stitching, lasso_stitching, leaky_stitching, reproduce
-from intertwine.lab.experiments.stitched_layers import StitchedLayers, by_family, line
+from intertwine.lab.experiments.stitched_layers import StitchedLayers, by_family, line, pairs_at
 from intertwine.lab.experiments.zoos import recipe_at, zoo_for
+from intertwine.lab.zoo import Zoo
 from intertwine.stitching.alpha import ALPHAS
 
 
@@ -98,6 +99,12 @@ def test_lines_have_intervals_over_models_where_there_are_three():
     assert three.low < 0.1 < 0.3 < three.high
     (star,) = line("full", {"relu1": [0.1, 0.3]}, [("a", "b"), ("a", "c")])  # without a nothing is left
     assert (star.low, star.high) == (0.1, 0.3)
+
+
+def test_few_pairs_are_a_ring_so_that_no_network_is_in_all(tmp_path):
+    zoo = Zoo(tmp_path, [0, 1, 2, 3])
+    assert pairs_at(Setting("small"), zoo, 5, 32) == [(0, 1), (1, 2), (2, 3), (3, 0), (0, 1)]
+    assert pairs_at(Setting("paper"), zoo, 5, 32) == zoo.pairs(32)
 
 
 # --- the figures at smoke scale ------------------------------------------------------------------

@@ -15,7 +15,7 @@ from ..runs import Job, Plan
 from .experiment import Experiment, Setting
 from .gates import subset
 from .reproduction import Claim, Reproduction, Row, provenance
-from .stitched_layers import line, mean, paths_of
+from .stitched_layers import line, mean, pairs_at, paths_of
 
 __all__ = ["EXPERIMENTS", "ChosenAlphas", "ChosenAlphasOfPairs", "claims_of"]
 
@@ -163,9 +163,9 @@ def _figure(setting: Setting) -> Reproduction:
 
     network = setting.by_scale("digits_cnn:width=8", "myrtle_cnn:base=16", "myrtle_cnn")
     zoo = zoo_for(setting, network, setting.by_scale(3, 4, 100), recipe_at(setting))
-    pairs = zoo.pairs(setting.by_scale(3, 4, 32), seed=setting.seed)
+    pairs = pairs_at(setting, zoo, setting.by_scale(2, 3, 0), 32)
     drawn = [(a.name, b.name) for a, b in pairs]
-    examples, epochs = setting.by_scale(100, 2500, None), setting.by_scale(1, 3, 5)
+    examples, epochs = setting.by_scale(100, 1500, None), setting.by_scale(1, 3, 5)
     jobs = [
         ChosenAlphas(
             **paths_of(pair), data=setting.data_spec, examples=examples, tested=setting.by_scale(None, 2000, None),

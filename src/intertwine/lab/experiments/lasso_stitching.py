@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from .experiment import Experiment, Setting
 from .reproduction import Claim, Reproduction, provenance
-from .stitched_layers import StitchedLayers, StitchedLayersOfPairs, by_family, line, mean, paths_of
+from .stitched_layers import StitchedLayers, StitchedLayersOfPairs, by_family, line, mean, pairs_at, paths_of
 
 __all__ = ["EXPERIMENTS", "STRENGTHS", "claims_of"]
 
@@ -53,7 +53,7 @@ def _figure(setting: Setting) -> Reproduction:
 
     network = setting.by_scale("digits_cnn:width=8", "myrtle_cnn:base=16", "myrtle_cnn")
     zoo = zoo_for(setting, network, setting.by_scale(3, 4, 100), recipe_at(setting))
-    pairs = zoo.pairs(setting.by_scale(2, 4, 32), seed=setting.seed)
+    pairs = pairs_at(setting, zoo, setting.by_scale(2, 3, 0), 32)
     drawn = [(a.name, b.name) for a, b in pairs]
     # Few steps need a larger rate: soft thresholds move entries by rate x strength x steps at most.
     recipe = setting.by_scale(

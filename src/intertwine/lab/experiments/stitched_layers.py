@@ -13,9 +13,10 @@ from .gates import subset
 from .reproduction import Row
 
 if TYPE_CHECKING:
-    from ..zoo import Member
+    from ..zoo import Member, Zoo
+    from .experiment import Setting
 
-__all__ = ["StitchedLayers", "StitchedLayersOfPairs", "by_family", "line", "mean", "paths_of"]
+__all__ = ["StitchedLayers", "StitchedLayersOfPairs", "by_family", "line", "mean", "pairs_at", "paths_of"]
 
 _FEWEST = 3  # models for an interval over models
 
@@ -103,6 +104,24 @@ class StitchedLayersOfPairs(Plan):
     def jobs(self) -> Sequence[Job]:
         """One for each pair."""
         return self.pairs
+
+
+def pairs_at(setting: Setting, zoo: Zoo, few: int, many: int) -> list[tuple[Member, Member]]:
+    """Ordered pairs of a zoo.
+
+    Args:
+        setting: Scale and seed.
+        zoo: The networks.
+        few: Pairs below the scale ``paper``: each network into the next one, because in so few drawn pairs one network
+            is often part of all, which leaves no interval over networks.
+        many: Pairs at the scale ``paper``, drawn as the paper does.
+
+    Returns:
+        The pairs.
+    """
+    if setting.scale == "paper":
+        return zoo.pairs(many, seed=setting.seed)
+    return [(zoo[i % len(zoo)], zoo[(i + 1) % len(zoo)]) for i in range(few)]
 
 
 def paths_of(pair: tuple[Member, Member]) -> dict[str, str]:
