@@ -17,7 +17,8 @@ _INTRODUCTION = """# Results
 
 Every table and figure of both papers that was run here, with the paper's numbers where its text has them, its
 statements checked, and how each was made. The scales `small` and `smoke` are other networks, fewer of them and less
-training than the papers': there only the statements speak, not the numbers. CIFAR-10 is a **JPEG copy** (quality 75) of
+training than the papers': there only the statements speak, not the numbers (mathematics is
+exact at any scale). CIFAR-10 is a **JPEG copy** (quality 75) of
 the original images, which costs a few points of accuracy throughout.
 
 The files in `results/` are what `intertwine reproduce` wrote; this page and the pictures are made from them by
@@ -54,16 +55,21 @@ def page(found: Sequence[tuple[str, Reproduction]]) -> str:
 def section(item: tuple[str, Reproduction]) -> str:
     """One experiment."""
     scale, r = item
-    parts = [f'\n## {r.title} ({r.papers}) <a id="{r.name}"></a>', f"**{r.verdict[:1].upper()}{r.verdict[1:]}.**"]
+    parts = [f'\n## {r.title} <a id="{r.name}"></a>', f"**{r.papers}.** **{r.verdict[:1].upper()}{r.verdict[1:]}.**"]
     if r.claims:
         rows = [[c.text, c.verdict, c.detail] for c in r.claims]
         parts.append(table(["statement", "here", "judged by"], rows))
     if any(panel.measured for panel in r.panels):
         parts.append(f"![{r.title}]({scale}/{r.name}.svg)")
-    parts += [panel_table(panel) for panel in r.panels]
+    parts += [folded(panel_table(panel)) if panel.measured else panel_table(panel) for panel in r.panels]
     parts.append("\n".join(f"- {note}" for note in r.notes))
     facts = ", ".join(f"{key} {value}" for key, value in r.facts.items() if key != "command")
     return "\n\n".join([*filter(None, parts), f"Made with: {facts}."])
+
+
+def folded(text: str) -> str:
+    """Numbers that a picture shows already."""
+    return f'<details markdown="1"><summary>Numbers</summary>\n\n{text}\n\n</details>'
 
 
 def panel_table(panel: Panel) -> str:
@@ -94,8 +100,12 @@ def draw(r: Reproduction, path: Path) -> None:
     panels = [panel for panel in r.panels if panel.measured]
     if not panels:
         return
-    figure, axes = pyplot.subplots(1, len(panels), figsize=(5.5 * len(panels), 3.6), squeeze=False)
-    for panel, ax in zip(panels, axes[0]):
+    columns = min(len(panels), 2)
+    lines = -(-len(panels) // columns)
+    figure, axes = pyplot.subplots(lines, columns, figsize=(6 * columns, 4 * lines), squeeze=False)
+    for ax in axes.flat[len(panels) :]:
+        ax.axis("off")
+    for panel, ax in zip(panels, axes.flat):
         at = range(len(panel.points))
         for name, rows in panel.groups.items():
             (line,) = ax.plot(at, [row.ours for row in rows], marker="o", markersize=3, label=name or "ours")
