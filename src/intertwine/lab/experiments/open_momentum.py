@@ -130,8 +130,14 @@ def _rows(layers: Sequence[str], names: Sequence[tuple[str, str]], found: _Found
                 for k, layer in enumerate(layers):
                     known = [(pair, x) for pair, v in zip(names, values) if (x := v[arm][part][k]) is not None]
                     group = f"{arm}, {words} ({_STARTS[start]})"
-                    rows.append(_row(layer, group, known))
+                    row = _row(layer, group, known)
+                    rows.append(_share(row) if part == "agreement" else row)
     return rows
+
+
+def _share(row: Row) -> Row:
+    """No share is below 0 or above 1, whatever an interval of a mean says."""
+    return row if row.low is None or row.high is None else replace(row, low=max(row.low, 0.0), high=min(row.high, 1.0))
 
 
 def _row(what: str, group: str, known: Sequence[tuple[tuple[str, str], float]]) -> Row:

@@ -147,7 +147,7 @@ def _claims(rows: Sequence[Row]) -> list[Claim]:
     best = max(MEASURES, key=lambda m: of[_group("g_relu", "within"), m].ours or -1.0)
     row = of[_group("g_relu", "within"), best]
     held = None if row.low is None else row.low > 0
-    detail = f"best is {best}, {row.ours or 0:.2f}, from {row.low or 0:.2f}"
+    detail = f"best of {len(MEASURES)} is {best}, {row.ours or 0:.2f}, from {row.low or 0:.2f}"
     claims.append(Claim("some measure ranks G_ReLU penalties of networks at one and the same layer", held, detail))
     return claims
 

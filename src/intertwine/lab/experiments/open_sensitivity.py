@@ -342,7 +342,7 @@ def _run(setting: Setting) -> Reproduction:
     plan = DamagedLayers(
         layers=layers, networks=tuple(str(m.path.resolve()) for m in zoo.members),
         kept=setting.by_scale((0.5, 0.25, 0.1), (0.8, 0.6, 0.4, 0.2, 0.1, 0.05), (0.9, 0.7, 0.5, 0.2, 0.1, 0.05)),
-        data=setting.data_spec, examples=setting.by_scale(128, 500, 2000), probed=setting.by_scale(600, 2000, 10_000),
+        data=setting.data_spec, examples=setting.by_scale(128, 500, 1000), probed=setting.by_scale(600, 2000, 10_000),
         seed=setting.seed, device=setting.device,
     )  # fmt: skip
     found = [_Found(layer, **value) for layer, value in zip(layers, setting.run(plan))]
