@@ -20,7 +20,7 @@ CASES = (  # network, shape of an input, batch, budget on a CPU and on a GPU
     ("mlp", (1, 8, 8), 32, 2.0, 3.0),
     ("mlp", (1, 8, 8), 128, 2.0, 3.0),
     ("digits_cnn", (1, 8, 8), 32, 1.4, 3.0),
-    ("digits_cnn", (1, 8, 8), 128, 0.95, 3.0),
+    ("digits_cnn", (1, 8, 8), 128, 1.4, 3.0),
     ("myrtle_cnn:base=16", (3, 32, 32), 32, 0.95, 0.95),
     ("resnet20", (3, 32, 32), 32, 0.95, 0.95),
 )

@@ -15,7 +15,9 @@ from .recipe import Recipe
 __all__ = ["agrees", "candidates", "choose_engine", "draws_random_numbers", "step_seconds"]
 
 _GAIN = 1.05  # an engine replaces the plain loop only if it is clearly faster
-_TIMED = 3  # steps, after one to warm up
+_TIMED = 3  # steps at least, after one to warm up
+_MOST = 20  # steps, where they are short
+_LONG = 0.5  # seconds after which no more are taken
 _TOLERANCE = 1e-8  # of logits in float64
 
 
@@ -76,9 +78,9 @@ def agrees(engine: type[Engine], networks: Sequence[nn.Module], inputs: Tensor) 
 
 
 def step_seconds(engine: Engine, inputs: Tensor, targets: Tensor) -> float:
-    """Shortest of a few steps, after one to warm up; the engine is closed then."""
-    times = []
-    for _ in range(1 + _TIMED):
+    """Shortest of a few steps, of more where they are short, after one to warm up; the engine is closed then."""
+    times: list[float] = []
+    while len(times) <= _TIMED or (len(times) <= _MOST and sum(times) < _LONG):
         start = time.perf_counter()
         engine.step(inputs, targets, 1e-6)
         if inputs.device.type == "cuda":
