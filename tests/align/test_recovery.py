@@ -17,7 +17,7 @@ from zoo import build
 
 EXACT = [
     "mlp", "mlp_bn", "vgg_bn", "resnet20_a", "resnet20_b", "cct", "vit_module", "gpt_tied", "llama", "gpt_rms_plain",
-    "mobilenet_grouped", "weight_norm",
+    "mobilenet_grouped", "weight_norm", "mlp_identity", "linear_conv",
 ]  # fmt: skip
 
 

@@ -150,6 +150,21 @@ def test_language_models_are_judged_by_the_next_token(run, gpts, tmp_path):
     assert ran.code == 0, ran.err
 
 
+def test_shards_are_aligned_tensor_by_tensor(run, gpts, tmp_path):
+    for name in "ab":
+        model = gpts.GPT2LMHeadModel.from_pretrained(tmp_path / f"gpt_{name}")
+        model.save_pretrained(tmp_path / f"shards_{name}", max_shard_size="2KB")
+    assert len(list((tmp_path / "shards_a").glob("*.safetensors"))) > 1
+    ran = run("align", "shards_a", "shards_b", "--sharded", "--out", "found")
+    assert ran.code == 0 and "Alignment by weights" in ran.out, ran.err
+    ids = torch.randint(0, 20, (2, 8))
+    left, right = (gpts.GPT2LMHeadModel.from_pretrained(tmp_path / p)(ids).logits for p in ("gpt_b", "found/moved"))
+    assert (left - right).abs().max() < 1e-4 * left.abs().max()
+    assert Alignment.load(tmp_path / "found/alignment.safetensors").after < 1.5
+    ran = run("align", "shards_a", "shards_b", "--sharded", "--method", "sinkhorn", "--out", "found")
+    assert ran.code == 2 and "--method must be weights for --sharded" in ran.error
+
+
 def test_texts_with_classes(run, tmp_path):
     transformers = pytest.importorskip("transformers")
     sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}

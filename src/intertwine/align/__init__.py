@@ -14,12 +14,15 @@ from .norm_gains import fold_norm_gains
 from .places import Place, places
 from .recalibrate import recalibrate_
 from .repair import repair_
+from .sharded import align_sharded
 from .task import Found, Task
 from .transport import Transport, transport
 
 __all__ = [
     # align
     "METHODS", "Alignment", "Found", "Task", "align",
+    # checkpoints that do not fit in memory
+    "align_sharded",
     # where spaces can be seen in a run
     "Place", "places",
     # residual streams that rotate

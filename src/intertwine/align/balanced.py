@@ -114,21 +114,23 @@ def _basis(sym: Symmetry, state: Mapping[str, Tensor], space: Space) -> Tensor |
     """The symmetric ``M`` for which ``|M X|² + |M^-T Y|²`` is smallest, ``(p..., n, n)``; ``None`` if undetermined.
 
     ``X`` are the slices of variance +1 and ``Y`` those of variance -1. ``P = M²`` solves ``P C_X P = C_Y`` for the
-    Gram matrices ``C``: their geometric mean.
+    Gram matrices ``C``: their geometric mean. Where one of them has too low a rank there is no smallest sum, as in a
+    chain of linear layers that grow narrower; then ``M`` makes the other one the identity.
     """
     grams: dict[int, Tensor] = {}
     for _, x, leaf in slices(sym, state, space):
         gram = x @ x.mT
         grams[leaf.variance] = grams[leaf.variance] + gram if leaf.variance in grams else gram
-    if 1 not in grams or -1 not in grams:
+    bases = {side: torch.linalg.eigh(gram) for side, gram in grams.items() if side}
+    full = {side for side, (values, _) in bases.items() if bool((values[..., 0] > _RANK * values[..., -1]).all())}
+    if not full:
         return None
-    values, vectors = torch.linalg.eigh(grams[1])
-    if bool((values[..., 0] <= _RANK * values[..., -1]).any()):
-        return None
+    if len(full) == 1:
+        (side,) = full
+        return _power(*bases[side], -0.5 * side)
+    values, vectors = bases[1]
     root, back = (_power(values, vectors, p) for p in (0.5, -0.5))
     middle, turned = torch.linalg.eigh(root @ grams[-1] @ root)
-    if bool((middle[..., 0] <= _RANK**2 * middle[..., -1]).any()):
-        return None
     square = back @ _power(middle, turned, 0.5) @ back
     values, vectors = torch.linalg.eigh((square + square.mT) / 2)
     return _power(values, vectors, 0.5)

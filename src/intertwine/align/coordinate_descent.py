@@ -8,6 +8,7 @@ besides random orders of layers there are several starts.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,7 +26,7 @@ from .task import Found, Task, refuse_unknown
 if TYPE_CHECKING:
     from ..symmetry.spaces import Space
 
-__all__ = ["Descent", "descend", "solve", "step_of"]
+__all__ = ["Descent", "descend", "search", "solve", "step_of"]
 
 _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-12}  # relative fall of the objective that rounding explains
 _COPY = 1e-6  # relative distance from the largest objective, |a| |b|, at which nothing is left to find
@@ -65,19 +66,46 @@ def solve(task: Task) -> Found:
     if options["restarts"] < 1:
         raise ValueError(f"restarts must be positive. Got {options['restarts']}.")
     stated = task.stated if options["dtype"] is None else problem(task, options["dtype"])
-    generator = torch.Generator().manual_seed(task.seed)
-    best: Descent | None = None
-    reached = []
-    for number in range(options["restarts"]):
-        start = _start(stated, number, task.seed)
-        found = descend(stated, start, generator, options["sweeps"], options["tolerance"], options["fast"])
-        reached.append(found.history[-1])
-        if best is None or found.history[-1] > best.history[-1]:
-            best = found
-        if best.history[-1] >= (1 - _COPY) * _size(stated):
+    best, reached = search(stated, task.seed, **{k: v for k, v in options.items() if k != "dtype"})
+    return Found(stated.lift(best.g), best.history[-1], best.history, reached)
+
+
+def search(
+    stated: Problem,
+    seed: int,
+    restarts: int,
+    sweeps: int,
+    tolerance: float,
+    fast: bool,
+    costs: type[Costs] = Costs,
+    similar: Callable[[Problem, bool], Transformation] = profiles,
+) -> tuple[Descent, tuple[float, ...]]:
+    """Descend from several starts.
+
+    Args:
+        stated: The problem.
+        seed: Of random orders and starts.
+        restarts: Largest number of starts.
+        sweeps: Largest number of sweeps of each.
+        tolerance: Relative gain of a sweep below which it ends.
+        fast: As in ``assign``.
+        costs: How inner products are kept.
+        similar: How similar weight profiles are matched.
+
+    Returns:
+        The best end, and the objectives that all starts reached.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    found: list[Descent] = []
+    for number in range(restarts):
+        if number == 0:
+            start = similar(stated, fast)
+        else:
+            start = identity(stated.sym) if number == 1 else random(stated.sym, seed + number)
+        found.append(descend(stated, start, generator, sweeps, tolerance, fast, costs))
+        if found[-1].history[-1] >= (1 - _COPY) * stated.size:
             break
-    assert best is not None
-    return Found(stated.lift(best.g), best.history[-1], best.history, tuple(reached))
+    return max(found, key=lambda d: d.history[-1]), tuple(d.history[-1] for d in found)
 
 
 def descend(
@@ -87,6 +115,7 @@ def descend(
     sweeps: int = 200,
     tolerance: float = 0.0,
     fast: bool = False,
+    costs: type[Costs] = Costs,
 ) -> Descent:
     """Solve one space after another, in random order, until no space can be improved.
 
@@ -99,6 +128,7 @@ def descend(
         sweeps: Largest number of sweeps.
         tolerance: Relative gain of a sweep below which the search ends.
         fast: As in ``assign``.
+        costs: How inner products are kept.
 
     Returns:
         The element and the objective along the way.
@@ -106,34 +136,34 @@ def descend(
     Raises:
         RuntimeError: If the objective falls by more than rounding explains.
     """
-    costs = Costs(stated, start)
-    history = [costs.value]
+    kept = costs(stated, start)
+    history = [kept.value]
     dtype = next((t.dtype for t in stated.a.values()), torch.float64)
-    slack = _ROUNDING[dtype] * _size(stated)
+    slack = _ROUNDING[dtype] * stated.size
     again = False
     for _ in range(sweeps):
         turned = False
         for index in torch.randperm(len(stated.sym.spaces), generator=generator).tolist():
             space = stated.sym.spaces[index]
-            if space.name in costs.dirty:
-                costs.clean(space.name)
-                turned |= _improve(costs, space, slack, _STILL[dtype], fast)
-        gained = costs.value - history[-1]
-        settled = not costs.dirty or (not turned and gained <= tolerance * abs(costs.value))
-        history.append(costs.value)
-        if settled and (again or costs.fresh):
+            if space.name in kept.dirty:
+                kept.clean(space.name)
+                turned |= _improve(kept, space, slack, _STILL[dtype], fast)
+        gained = kept.value - history[-1]
+        settled = not kept.dirty or (not turned and gained <= tolerance * abs(kept.value))
+        history.append(kept.value)
+        if settled and (again or kept.fresh):
             break
         again = settled
         if settled:
-            costs.refresh()  # what was tracked must hold from scratch before this counts as converged
-            if costs.value < history[0] - slack or costs.value < history[-1] - slack:
+            kept.refresh()  # what was tracked must hold from scratch before this counts as converged
+            if kept.value < history[0] - slack or kept.value < history[-1] - slack:
                 raise RuntimeError(
-                    f"objective must not fall. Got {costs.value:.12g} after {history[-1]:.12g}: report this network."
+                    f"objective must not fall. Got {kept.value:.12g} after {history[-1]:.12g}: report this network."
                 )
-            history[-1] = costs.value
-            if not costs.dirty:
+            history[-1] = kept.value
+            if not kept.dirty:
                 break
-    return Descent(costs.g, tuple(history))
+    return Descent(kept.g, tuple(history))
 
 
 def step_of(costs: Costs, space: Space, fast: bool = False) -> Transformation:
@@ -155,9 +185,8 @@ def _improve(costs: Costs, space: Space, slack: float, still: float, fast: bool)
         steps.append(nested_step(costs, space, fast))
     gains = [0.0 if _stays(costs, step, still) else costs.gain(step) for step in steps]
     best = max(range(len(steps)), key=lambda k: gains[k])
-    turns = space.linear != "none" and not _stays(
-        costs, steps[best], still
-    )  # what a small turn gains is below rounding
+    turns = space.linear != "none" and not _stays(costs, steps[best], still)
+    # what a small turn gains is below rounding
     if gains[best] > (-slack if turns else 1e-3 * slack):
         costs.move(steps[best], gains[best])
     return turns
@@ -165,15 +194,3 @@ def _improve(costs: Costs, space: Space, slack: float, still: float, fast: bool)
 
 def _stays(costs: Costs, step: Transformation, still: float) -> bool:
     return all(is_identity(step[name], still) for name in costs.moving(step))
-
-
-def _start(stated: Problem, number: int, seed: int) -> Transformation:
-    if number == 0:
-        return profiles(stated)
-    return identity(stated.sym) if number == 1 else random(stated.sym, seed + number)
-
-
-def _size(stated: Problem) -> float:
-    """``|a| |b|``, the largest objective there can be."""
-    norms = [sum(float(t.square().sum(dtype=torch.float64)) for t in x.values()) ** 0.5 for x in (stated.a, stated.b)]
-    return norms[0] * norms[1]

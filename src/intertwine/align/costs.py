@@ -18,7 +18,7 @@ from ..symmetry.element import Element, compose, reindex
 from ..symmetry.spaces import Space
 from ..symmetry.transformation import Transformation, identity
 from .parts import Joint, Row
-from .problem import Member, Problem, inner
+from .problem import Member, Problem
 
 __all__ = ["Costs"]
 
@@ -46,13 +46,18 @@ class Costs:
         self.still = identity(problem.sym)
         self.dirty = {s.name for s in problem.sym.spaces}
         self._near = {s.name: _neighbours(s, problem.members[s.name]) for s in problem.sym.spaces}
+        self._now: dict[str, dict[Row, Tensor]] = {}
+        self._present: dict[str, Tensor] = {}
+        self._prepare()
+        self.value, self.fresh = self._from_scratch(), True
+
+    def _prepare(self) -> None:
+        """What is computed once."""
+        problem = self.problem
         self._products = {m: _Product(m, problem) for some in problem.parts.members.values() for m in some}
         self._constant = _constant(problem)  # of units that no neighbour moves, units of b where they were
         self._totals: dict[str, dict[Row, Tensor]] = {}  # with all joints of a space
         self._seen: dict[tuple[Joint, int], Element] = {}  # the neighbour for which a joint was multiplied
-        self._now: dict[str, dict[Row, Tensor]] = {}
-        self._present: dict[str, Tensor] = {}
-        self.value, self.fresh = self._from_scratch(), True
 
     def of(self, space: str) -> dict[Row, Tensor]:
         """By parities of signs, the sum of inner products ``(p..., n, n)``: unit of ``a`` first, present one second."""
@@ -100,11 +105,12 @@ class Costs:
         active = self.moving(step)
         if len(active) == 1 and active[0] not in self._near[active[0]]:
             return self._linear_gain(active[0], step[active[0]])
-        names = sorted({m.tensor for name in active for m in self.problem.members[name]})
-        left = {name: self.problem.a[name] for name in names}
-        here = {name: self.present(name) for name in names}
-        near = {name: transform(x, self.problem.sym.layouts[name], step) for name, x in here.items()}
-        return inner(left, near) - inner(left, here)
+        total = 0.0
+        for name in sorted({m.tensor for space in active for m in self.problem.members[space]}):
+            left, here = self.problem.a[name], self.present(name)
+            near = transform(here, self.problem.sym.layouts[name], step)
+            total += float((left * near).sum(dtype=torch.float64)) - float((left * here).sum(dtype=torch.float64))
+        return total
 
     def move(self, step: Transformation, gain: float) -> None:
         """Move the units of ``b`` by ``step``, after ``g``; ``gain`` is what that adds to the objective."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,14 +15,16 @@ from ..symmetry.element import parent_dims
 
 if TYPE_CHECKING:
     from ..symmetry import Symmetry, Transformation
+    from ..symmetry.blocks import Block
     from ..symmetry.element import Element
     from .parts import Row
     from .problem import Problem
     from .task import Task
 
-__all__ = ["fit"]
+__all__ = ["fit", "streamed_fit"]
 
-Carried = tuple[str, list[int]]  # a space, and the dimensions of its parents and its own
+Carried = list[tuple[str, list[int]]]  # spaces, and the dimensions of their parents and their own
+Compared = tuple[Tensor, Tensor, Tensor, Carried]  # a block of ``a``, of ``b``, and of the moved ``b``
 
 
 def fit(task: Task, g: Transformation) -> tuple[dict[str, Tensor], float, float]:
@@ -39,10 +41,17 @@ def fit(task: Task, g: Transformation) -> tuple[dict[str, Tensor], float, float]
         distances ``|a - b| / |a|`` before and after.
     """
     sums = _Sums(task.sym)
-    compared = _balanced(task, g) if {"scale", "linear"} & set(task.kinds) else _stored(task.stated, g)
-    for x, before, after, carried in compared:
-        sums.add(x, before, after, carried)
-    return sums.cosines(), sums.distance(sums.before), sums.distance(sums.after)
+    for compared in _balanced(task, g) if {"scale", "linear"} & set(task.kinds) else _stored(task.stated, g):
+        sums.add(*compared)
+    return sums.cosines(), *sums.distances()
+
+
+def streamed_fit(stated: Problem, g: Transformation) -> tuple[dict[str, Tensor], float, float]:
+    """The same by permutations and signs, reading one tensor of each network at a time."""
+    sums = _Sums(stated.sym)
+    for name in stated.sym.layouts:
+        _add_tensor(sums, stated, g, name)
+    return sums.cosines(), *sums.distances()
 
 
 @dataclass
@@ -55,7 +64,7 @@ class _Sums:
     after: float = 0.0
     units: dict[str, list[Tensor]] = field(default_factory=dict)  # <a, b>, <a, a>, <b, b>
 
-    def add(self, x: Tensor, before: Tensor, after: Tensor, carried: Sequence[Carried]) -> None:
+    def add(self, x: Tensor, before: Tensor, after: Tensor, carried: Carried) -> None:
         """Add one block as it is in ``a``, in ``b``, and in the moved ``b``."""
         self.size += _square(x)
         self.before += _square(x - before)
@@ -72,39 +81,50 @@ class _Sums:
         found = {s.name: self.units.get(s.name, nothing) for s in self.sym.spaces}
         return {name: inner / (ours * theirs).sqrt() for name, (inner, ours, theirs) in found.items()}
 
-    def distance(self, gap: float) -> float:
-        """A sum of squared differences as a distance relative to ``|a|``."""
-        return (gap / self.size) ** 0.5 if self.size else 0.0
+    def distances(self) -> tuple[float, float]:
+        """The distances before and after, relative to ``|a|``."""
+        before, after = ((gap / self.size) ** 0.5 if self.size else 0.0 for gap in (self.before, self.after))
+        return before, after
 
 
-def _balanced(task: Task, g: Transformation) -> Iterator[tuple[Tensor, Tensor, Tensor, Sequence[Carried]]]:
+def _balanced(task: Task, g: Transformation) -> Iterator[Compared]:
     """Blocks in balanced coordinates, batch norms folded."""
     left, right = task.balanced
     before, after = (
         right.state if h.is_identity(0.0) else {**right.state, **moved(left.sym, h, right.state)}
         for h in (left.to @ ~right.to, left.to @ g @ ~right.to)
     )
-    spaces = {s.name: s for s in left.sym.spaces}
     for name, layout in left.sym.layouts.items():
         for block in blocks(layout):
-            carried = [(s, parent_dims(spaces[s], d, block.spaces)) for d, s in enumerate(block.spaces) if s]
             x, y, z = (block.read(state[name]) for state in (left.state, before, after))
-            yield x, y, z, carried
+            yield x, y, z, _carried(left.sym, block)
 
 
-def _stored(stated: Problem, g: Transformation) -> Iterator[tuple[Tensor, Tensor, Tensor, Sequence[Carried]]]:
+def _stored(stated: Problem, g: Transformation) -> Iterator[Compared]:
     """Blocks as they are stored, moved by permutations and signs."""
     for alone in stated.parts.alone:
         yield alone.a, alone.b, _placed(alone.b, 0, g[alone.space], alone.row), [(alone.space, [0])]
     for joint in stated.parts.joints:
         (s, t), (r, q) = joint.spaces, joint.rows
         yield joint.a, joint.b, _placed(_placed(joint.b, 0, g[s], r), 2, g[t], q), [(s, [0]), (t, [2])]
-    spaces = {s.name: s for s in stated.sym.spaces}
     for piece in stated.parts.pieces:
-        block = piece.block
-        carried = [(s, parent_dims(spaces[s], d, block.spaces)) for d, s in enumerate(block.spaces) if s]
-        x, y = (block.read(state[piece.tensor]) for state in (stated.a, stated.b))
-        yield x, y, transform_block(y, block, g) if carried else y, carried
+        yield _compared(stated, g, piece.block, stated.a[piece.tensor], stated.b[piece.tensor])
+
+
+def _add_tensor(sums: _Sums, stated: Problem, g: Transformation, name: str) -> None:
+    ours, theirs = stated.a[name], stated.b[name]
+    for block in blocks(stated.sym.layouts[name]):
+        sums.add(*_compared(stated, g, block, ours, theirs))
+
+
+def _compared(stated: Problem, g: Transformation, block: Block, ours: Tensor, theirs: Tensor) -> Compared:
+    x, y = block.read(ours), block.read(theirs)
+    return x, y, transform_block(y, block, g) if block.moved else y, _carried(stated.sym, block)
+
+
+def _carried(sym: Symmetry, block: Block) -> Carried:
+    spaces = {s.name: s for s in sym.spaces}
+    return [(s, parent_dims(spaces[s], d, block.spaces)) for d, s in enumerate(block.spaces) if s is not None]
 
 
 def _placed(x: Tensor, dim: int, e: Element, row: Row) -> Tensor:

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from ..symmetry.spaces import Space
     from .problem import Member
 
-__all__ = ["Alone", "Joint", "Parts", "Piece", "Row", "cut"]
+__all__ = ["KERNEL", "Alone", "Both", "Joint", "Parts", "Piece", "Row", "cut"]
+
+KERNEL = 4  # positions beside the units of two spaces from which on a block is a kernel
 
 Row = tuple[int, ...]  # parity of each sign generator of a space
 Both = tuple[Tensor, Tensor]  # of the network that stays, and of the one that moves
@@ -46,6 +48,7 @@ class Joint:
         spaces: The two spaces.
         rows: Parities of their signs.
         sides: Whether each space uses these products: one whose neighbour rotates does not.
+        kernels: Whether the blocks are kernels, with many positions each.
         a: Blocks of the network that stays.
         b: Those of the network that moves, before it does.
     """
@@ -53,6 +56,7 @@ class Joint:
     spaces: tuple[str, str]
     rows: tuple[Row, Row]
     sides: tuple[bool, bool]
+    kernels: bool
     a: Tensor
     b: Tensor
 
@@ -121,7 +125,7 @@ def cut(
         carried.setdefault((m.tensor, id(m.block)), []).append(m)
     pieces = [Piece(name, x) for name in sym.layouts if name in a for x in blocks(sym.layouts[name]) if not x.moved]
     singles: dict[tuple[str, Row], list[Both]] = {}
-    pairs: dict[tuple[str, str, Row, Row], list[Both]] = {}
+    pairs: dict[tuple[str, str, Row, Row, bool], list[Both]] = {}
     rest: dict[str, list[Member]] = {name: [] for name in members}
     for some in carried.values():
         found = sorted(some, key=lambda m: m.dim)
@@ -137,7 +141,8 @@ def cut(
             first, second = one, other
             if both[0].numel() < _SMALL:  # copied anyway: one order of the two spaces, whichever tensor reads the other
                 first, second = sorted((one, other), key=lambda m: m.space)
-            key = (first.space, second.space, first.row, second.row)
+            positions = both[0].numel() // max(both[0].shape[one.dim] * both[0].shape[other.dim], 1)
+            key = (first.space, second.space, first.row, second.row, positions >= KERNEL)
             pairs.setdefault(key, []).append(_pair(both, first.dim, second.dim))
         else:
             pieces.append(Piece(one.tensor, one.block))
@@ -147,8 +152,8 @@ def cut(
     return Parts(
         tuple(Alone(*key, *_side_by_side(both)) for key, some in singles.items() for both in _grouped(some)),
         tuple(
-            Joint((s, t), (r, q), _sides(spaces[s], spaces[t]), *map(Tensor.contiguous, _side_by_side(both)))
-            for (s, t, r, q), some in pairs.items()
+            Joint((s, t), (r, q), _sides(spaces[s], spaces[t]), kernels, *map(Tensor.contiguous, _side_by_side(both)))
+            for (s, t, r, q, kernels), some in pairs.items()
             for both in _grouped(some)
         ),
         tuple(pieces),

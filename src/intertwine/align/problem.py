@@ -85,14 +85,24 @@ class Problem:
         """All blocks, sorted by the spaces that they join."""
         return cut(self.sym, self.a, self.b, self.members)
 
+    @cached_property
+    def size(self) -> float:
+        """``|a| |b|``, the largest objective there can be."""
+        ours, theirs = (sum(float(torch.linalg.vector_norm(x)) ** 2 for x in s.values()) for s in (self.a, self.b))
+        return (ours * theirs) ** 0.5
+
     def objective(self, g: Transformation) -> float:
         """``Σ <a, g b>``, summed in float64."""
-        total = 0.0
-        for name, layout in self.sym.layouts.items():
-            for block in blocks(layout) if name in self.a else ():
-                x, y = block.read(self.a[name]), transform_block(block.read(self.b[name]), block, g)
-                total += float((x * y).sum(dtype=torch.float64))
-        return total
+        return sum(self._inner(name, g) for name in self.sym.layouts if name in self.a)
+
+    def _inner(self, name: str, g: Transformation) -> float:
+        """``<a, g b>`` of one tensor."""
+        ours, theirs = self.a[name], self.b[name]
+        pieces = (
+            (block.read(ours), transform_block(block.read(theirs), block, g))
+            for block in blocks(self.sym.layouts[name])
+        )
+        return sum(float((x * y).sum(dtype=torch.float64)) for x, y in pieces)
 
     def lift(self, g: Transformation) -> Transformation:
         """An element of these coordinates as the element that moves the network ``b`` into the basis of ``a``."""
@@ -173,8 +183,3 @@ def members(sym: Symmetry) -> dict[str, tuple[Member, ...]]:
                 row = tuple(e % 2 for e in leaf.sign)
                 found[leaf.space].append(Member(leaf.space, name, block, dim, dims, row))
     return {name: tuple(some) for name, some in found.items()}
-
-
-def inner(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
-    """``Σ <a, b>`` over the tensors of ``a``: products in their precision, summed in float64."""
-    return sum(float((x * b[name]).sum(dtype=torch.float64)) for name, x in a.items())

@@ -11,6 +11,7 @@ from ._example import InputShape, Tokens
 from ._options import Data, Device, Json, Model, Seed, split_commas
 
 if TYPE_CHECKING:
+    from ..align import Alignment
     from ._pairs import Group
 
 __all__ = ["align"]
@@ -43,6 +44,10 @@ def align(
     batch_size: Annotated[int, typer.Option(min=2, help="Examples that run at once.")] = 250,
     input_shape: InputShape = None,
     tokens: Tokens = None,
+    sharded: Annotated[
+        bool,
+        typer.Option("--sharded", help="Read tensor by tensor what does not fit in memory; permutations and signs."),
+    ] = False,
     seed: Seed = 0,
     device: Device = "auto",
     out: Annotated[
@@ -55,21 +60,27 @@ def align(
     Units are permuted, rescaled, flipped and rotated as far as the architecture allows, so that B lies as close to A as
     the method can bring it. No list of layers is needed, for any model. Writes the moved B, the alignment and a page.
     With --method transport, B is brought to the widths of A, which changes its function.
+    With --sharded, one tensor of each checkpoint is in memory, and the moved B is written in shards.
 
     Example:
       intertwine align a.safetensors b.safetensors --model resnet20
       intertwine align a.safetensors b.safetensors --method activations --data digits
       intertwine align gpt_a gpt_b --input-shape 2,16 --tokens 50257
+      intertwine align llama_a llama_b --sharded
     """  # noqa: DOC501
     from ..align import METHODS, export
     from ._pairs import open_group
     from ._results import prepare_folder
-    from ._show import print_json, tell
 
     if method not in (*METHODS, "transport"):
         raise ValueError(f"--method must be one of {', '.join(METHODS)} or transport. Got {method!r}.")
     chosen = split_commas(kinds, "--kinds")
     prepare_folder(out)
+    if sharded:
+        _say(
+            *_sharded(a, b, model, method, chosen, example_of=(data, input_shape, tokens), seed=seed, out=out), as_json
+        )
+        return
     use = "always" if method in _LOOK_AT_DATA else "if given"
     group = open_group([a, b], [model, model_b or model], data, input_shape, tokens, use, device)  # type: ignore[arg-type]
     loader = group.loader("train", examples, batch_size) if group.data is not None else None
@@ -78,6 +89,12 @@ def align(
     else:
         moved, said, files = _aligned(group, method, loader, seed, chosen, out)
     files["moved"] = export(moved, _place(group, out), _card(group, method, context.obj))
+    _say(said, files, as_json)
+
+
+def _say(said: dict[str, Any], files: dict[str, Path], as_json: bool) -> None:
+    from ._show import print_json, tell
+
     if as_json:
         print_json({**said, "files": files})
         return
@@ -93,6 +110,10 @@ def _aligned(
 
     one, other = group.models
     found = find(one, other, group.example, method=method, loader=loader, seed=seed, kinds=kinds)
+    return found.apply(other), *_written(found, out)
+
+
+def _written(found: Alignment, out: Path) -> tuple[dict[str, Any], dict[str, Path]]:
     files = {
         "alignment": found.save(out / "alignment.safetensors"),
         "results": found.save(out / "results.json"),
@@ -100,7 +121,54 @@ def _aligned(
     }
     keys = ("method", "objective", "before", "after", "seconds", "notes")
     said = {key: getattr(found, key) for key in keys}
-    return found.apply(other), {"text": repr(found), **said, "spaces": found.to_frame().to_dict("records")}, files
+    return {"text": repr(found), **said, "spaces": found.to_frame().to_dict("records")}, files
+
+
+def _sharded(
+    a: Path,
+    b: Path,
+    model: str | None,
+    method: str,
+    kinds: list[str] | None,
+    example_of: tuple[str | None, str | None, int | None],
+    seed: int,
+    out: Path,
+) -> tuple[dict[str, Any], dict[str, Path]]:
+    """Align without ever holding a network; the model is built without weights.
+
+    Raises:
+        ValueError: If another method is asked for, or nothing says which model.
+    """
+    import torch
+
+    from ..align import align_sharded
+    from ..symmetry import symmetries
+    from ._example import example_input
+    from ._models import HF, build_model
+
+    if method != "weights":
+        raise ValueError(f"--method must be weights for --sharded. Got {method!r}.")
+    if model is None and not (a / "config.json").is_file():
+        raise ValueError(f"--model must be given where no config.json says which. Got none for {str(a)!r}.")
+    spec = model or f"{HF}{a}"
+    with torch.device("meta"):
+        network = build_model(spec).eval()
+    sym = symmetries(network, example_input(spec, *example_of, meta=True))
+    found = align_sharded(a, b, sym, out / "moved", kinds or ("permutation", "sign"), seed)
+    said, files = _written(found, out)
+    return said, {**files, "moved": _with_configuration(b, out / "moved")}
+
+
+def _with_configuration(source: Path, target: Path) -> Path:
+    """Put what lies beside the weights of a Hugging Face directory, such as its tokenizer, beside the moved ones."""
+    import shutil
+
+    from .._io import write_atomically
+
+    for file in sorted(source.iterdir()) if source.is_dir() else ():
+        if file.is_file() and file.suffix in (".json", ".txt", ".model") and not file.name.endswith(".index.json"):
+            write_atomically(target / file.name, lambda place, file=file: shutil.copyfile(file, place))
+    return target
 
 
 def _transported(group: Group) -> tuple[Any, dict[str, Any], dict[str, Path]]:

@@ -57,6 +57,9 @@ class ShardedState(Mapping[str, Tensor]):
         with safe_open(self.files[name], framework="pt") as file:
             return file.get_tensor(name)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self.files  # without reading it
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.files)
 
