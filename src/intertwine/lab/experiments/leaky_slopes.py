@@ -31,7 +31,7 @@ def zoo_of_slope(setting: Setting, slope: float) -> Zoo:
 
     base = _base(setting)
     spec = f"{base}{',' if ':' in base else ':'}leaky_slope={slope:g}"
-    return zoo_for(setting, spec, _COUNT, recipe_at(setting, epochs=3))
+    return zoo_for(setting, spec, _COUNT, recipe_at(setting, epochs=2))
 
 
 def _base(setting: Setting) -> str:
@@ -71,7 +71,7 @@ def _slopes(setting: Setting) -> Reproduction:
         claims,
         setting.scale == "paper",
         [
-            f"{_COUNT} networks {_base(setting)} for each slope, {recipe_at(setting, epochs=3).epochs} epochs; from "
+            f"{_COUNT} networks {_base(setting)} for each slope, {recipe_at(setting, epochs=2).epochs} epochs; from "
             "the lowest to the highest of them in place of an interval.",
             *(
                 ["A linear network does well on digits: what slope 1 costs shows on CIFAR-10."]

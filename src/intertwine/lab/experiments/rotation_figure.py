@@ -125,7 +125,7 @@ def _figure(setting: Setting) -> Reproduction:
     paths = tuple(str(member.path.resolve()) for member in zoo_for(setting, network, runs, recipe).members)
     plan = RotationRuns(
         checkpoints=paths, layers=tuple(layers), data=setting.data_spec, examples=setting.by_scale(400, 10_000, None),
-        recipe=recipe.but(epochs=setting.by_scale(12, 10, recipe.epochs)).to_dict(), seed=setting.seed,
+        recipe=recipe.but(epochs=setting.by_scale(12, 5, recipe.epochs)).to_dict(), seed=setting.seed,
         device=setting.device,
     )  # fmt: skip
     values = iter(setting.run(plan))
