@@ -163,6 +163,7 @@ def test_what_depends_on_order_moves_nothing(how):
 def test_constants_that_differ_hold_units_in_place_but_let_scales_pass():
     sym = symmetries(Sandwich(lambda h: F.relu(h) * torch.arange(1.0, 7.0)), torch.randn(5, 4))
     assert [(s.permutable, s.scales) for s in sym.spaces] == [(False, 1)]
+    assert "1 space, dimension 6" in sym.summary()
     assert "a constant that differs" in sym.explain("a.weight", 0)
 
 

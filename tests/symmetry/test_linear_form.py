@@ -114,3 +114,25 @@ def test_what_does_not_pass_has_no_fingerprint():
     other = copy.deepcopy(model)
     other[1].weight.data[0, 0] += 0.7
     assert iw.fingerprint(other, x, sym) not in marks
+
+
+@pytest.mark.parametrize("widths", [(7, 6, 3), (3, 6, 7), (7, 9, 3)])
+def test_directions_that_are_only_written_or_only_read_have_a_normal_form(widths):
+    before, hidden, after = widths
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(4, before),
+        nn.ReLU(),
+        nn.Linear(before, hidden),
+        nn.Linear(hidden, after),
+        nn.ReLU(),
+        nn.Linear(after, 2),
+    ).double()  # no fixed axis touches the linear space
+    x = torch.randn(3, 4).double()
+    sym = iw.symmetries(model, x)
+    assert [s.size for s in sym.spaces if s.linear == "general"] == [hidden]
+    form = iw.canonical(model, x, sym)
+    assert function_error(model, form, x) < 1e-12
+    for seed in range(3):
+        twin = iw.canonical(sym.act(sym.random(seed), model), x, sym)
+        assert max((p - q).abs().max().item() for p, q in zip(form.parameters(), twin.parameters())) < 1e-7

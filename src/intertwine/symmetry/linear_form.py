@@ -38,8 +38,8 @@ def general_bases(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tenso
 
     With roots ``P = A^T A``, ``Q = B^T B`` and ``A B^T = U S V^T`` the basis is ``M = S^(-1/2) V^T B``. Directions that
     are written but never read, or read but never written, follow after those that pass through; they are made
-    orthonormal, and told apart by a second form with other weights along fixed axes. Signs, and bases within equal
-    singular values, remain open.
+    orthonormal, and told apart by a second form: with other weights along fixed axes, and every slice weighted by how
+    much of it passes. Signs, and bases within equal singular values, remain open.
 
     Args:
         sym: The symmetry.
@@ -51,15 +51,19 @@ def general_bases(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tenso
     general = {s.name: s for s in sym.spaces if s.linear == "general"}
     if not general:
         return {}
-    roots, others = (_roots(sym, state, general, power) for power in (1.0, 2.0))
+    roots = _roots(sym, state, general, 1.0)
     found = {}
     for name, space in general.items():
-        sides = [roots.get((name, v)) for v in (1, -1)]
-        if sides[0] is None or sides[1] is None:
+        if (name, 1) not in roots or (name, -1) not in roots:
             continue
-        four = [sides[0], sides[1], others[name, 1], others[name, -1]]
-        heads = [_balanced(*parts) for parts in zip(*(x.reshape(-1, *x.shape[-2:]) for x in four))]
-        found[name] = torch.stack(heads).reshape(*sides[0].shape[:-2], space.size, space.size)
+        written, read = (list(_heads(roots[name, v])) for v in (1, -1))
+        through = [_passing(a, b) for a, b in zip(written, read)]
+        bases = [rows for rows, _ in through]
+        if any(len(rows) < space.size for rows in bases):
+            other = _roots(sym, state, general, 2.0)
+            seconds = [_second(sym, state, space, v, general, other) for v in (1, -1)]
+            bases = [_completed(*parts) for parts in zip(written, read, through, *seconds)]
+        found[name] = torch.stack(bases).reshape(*roots[name, 1].shape[:-2], space.size, space.size)
     return found
 
 
@@ -176,22 +180,65 @@ def _weights(size: int, power: float) -> Tensor:
     return (1 + 0.5 * torch.frac(places * _GOLDEN)) ** power if size > 1 else torch.ones(1, dtype=torch.float64)
 
 
-def _balanced(a: Tensor, b: Tensor, second_a: Tensor, second_b: Tensor) -> Tensor:
-    """The balanced basis of one space from roots ``a (r, n)`` and ``b (r', n)`` of its forms."""
-    n = a.shape[1]
+def _heads(x: Tensor) -> Tensor:
+    """Matrices of all units of the parents in a row, ``(P, ., .)``."""
+    return x.reshape(-1, *x.shape[-2:])
+
+
+def _passing(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The directions that are both written and read, from roots ``a (r, n)`` and ``b (r', n)`` of the two forms.
+
+    Returns:
+        Rows ``(rank, n)`` that read balanced coordinates, and columns ``(n, rank)`` that write them.
+    """
     u, s, vh = torch.linalg.svd(a @ b.mT)
     rank = _rank(s, a.norm() * b.norm())
-    rows = (vh[:rank] @ b) / s[:rank].sqrt()[:, None]
-    if rank == n:
+    return (vh[:rank] @ b) / s[:rank].sqrt()[:, None], (a.mT @ u[:, :rank]) / s[:rank].sqrt()
+
+
+def _second(
+    sym: Symmetry, state: Mapping[str, Tensor], space: Space, variance: int, general: Mapping[str, Space], roots: _Roots
+) -> list[tuple[Tensor, Tensor]]:
+    """Slices ``(n, R)`` of one variance with other weights along fixed axes, and 1 for slices of single units.
+
+    The others, read through another linear space or a rotated one, are mixtures that depend on that space's basis.
+    """
+    rotated = {s.name for s in sym.spaces if s.linear != "none"}
+    found, single = [], []
+    for m in _members(sym, state, space.name):
+        x = _slices(state, m, space, general, roots, 2.0) if m[3].variance == variance else None
+        if x is not None:
+            others = {s for d, s in enumerate(m[1].spaces) if d != m[2]}
+            found.append(x)
+            single.append(torch.full(x.shape[-1:], float(not others & rotated), dtype=torch.float64))
+    return [(x, torch.cat(single)) for x in _heads(torch.cat(found, -1))]
+
+
+def _completed(
+    a: Tensor,
+    b: Tensor,
+    through: tuple[Tensor, Tensor],
+    second_a: tuple[Tensor, Tensor],
+    second_b: tuple[Tensor, Tensor],
+) -> Tensor:
+    """The balanced basis of a space, what passes first, then what is only written, only read, or neither."""
+    rows, columns = through
+    n = a.shape[1]
+    if len(rows) == n:
         return rows
-    columns = (a.mT @ u[:, :rank]) / s[:rank].sqrt()
     aside = torch.eye(n, dtype=torch.float64) - columns @ rows  # projects onto what does not pass
-    written = _orthonormal(aside @ a.mT, aside @ second_a.mT, a.norm())
-    read = _orthonormal(aside.mT @ b.mT, aside.mT @ second_b.mT, b.norm()).mT
+    written = _orthonormal(aside @ a.mT, aside @ _weighted(rows, *second_a), a.norm())
+    read = _orthonormal(aside.mT @ b.mT, aside.mT @ _weighted(columns.mT, *second_b), b.norm()).mT
     back = torch.cat([columns, written, aside @ torch.linalg.pinv(read)], 1)
     taken = torch.cat([rows, written.mT, read])
     idle = torch.linalg.svd(taken)[2][len(taken) :].mT if len(taken) < n else torch.zeros(n, 0, dtype=torch.float64)
     return torch.linalg.inv(torch.cat([back, idle], 1))
+
+
+def _weighted(rows: Tensor, x: Tensor, single: Tensor) -> Tensor:
+    """Slices ``x (n, R)``, single ones weighted by the size of what passes of them, which no basis alters."""
+    size = (rows @ x).square().sum(0) * single
+    return x * (1 + size / size.mean().clamp_min(1e-300))
 
 
 def _orthonormal(x: Tensor, second: Tensor, size: Tensor) -> Tensor:
