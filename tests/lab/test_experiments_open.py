@@ -20,9 +20,9 @@ from intertwine.lab.experiments.open_zoo import MEASURES
 from intertwine.lab.experiments.over_models import kendall, over_models, row_over_models, spearman
 from intertwine.similarity import cka, measures
 
-FAST_ONES = ("open-psd", "open-centring", "open-spectral")
+FAST_ONES = ("open-psd", "open-centring")
 SLOW_ONES = (
-    "open-sensitivity", "open-rank-order", "open-momentum", "open-chance", "open-dgn-dlgn-gap", "open-gating-depth",
+    "open-sensitivity", "open-rank-order", "open-momentum", "open-chance", "open-spectral", "open-dgn-dlgn-gap", "open-gating-depth",
 )  # fmt: skip
 
 

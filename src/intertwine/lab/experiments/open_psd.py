@@ -246,10 +246,8 @@ def _cells(value: Mapping[str, Any], name: str) -> list[float]:
 
 def _claims(rows: Sequence[Row], values: Sequence[Mapping[str, Any]]) -> list[Claim]:
     of = {(row.group, row.what): row.ours or 0.0 for row in rows}
-    masses = {
-        n: [v for (group, _), v in of.items() if group == f"{n}, negative share of the spectrum"] for n in KERNELS
-    }
-    agreement = {n: of["Spearman with the max kernel, all pairs of layers", n] for n in KERNELS[1:]}
+    masses = {n: [x for v in values for side in v["negative"][n] for x in side] for n in KERNELS}
+    agreement = {n: of[_RANKED, n] for n in KERNELS[1:]}
     proper = [n for n in KERNELS if n != "max"]
     worst = max(max(masses[n]) for n in proper)
     cut = of[_APART, CUT]
