@@ -196,3 +196,15 @@ def test_a_kernel_that_overflows_is_refused():
         iw.gates.neural_path_kernel(model, x)
     log, _ = iw.gates.neural_path_kernel(model, x, log=True)
     assert log.diagonal().isfinite().all()
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 5])
+def test_narrow_layers_are_counted(width):
+    """The product of bytes that large Grams use returns whatever lies in memory where layers are one unit wide."""
+    generator = torch.Generator().manual_seed(width)
+    gates = [torch.rand(40, width, generator=generator) > 0.5 for _ in range(3)]
+    x = torch.randn(40, 4, dtype=torch.float64, generator=generator)
+    expected = x @ x.T
+    for g in gates:
+        expected = expected * (g.double() @ g.double().T)
+    torch.testing.assert_close(iw.gates.product_kernel(x, gates), expected)

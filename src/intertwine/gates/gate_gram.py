@@ -18,7 +18,7 @@ def gram(a: Tensor, b: Tensor) -> Tensor:
     float32) and in float32 elsewhere; of all others, sums in float64.
     """
     if a.dtype == b.dtype == torch.bool:
-        if a.device.type == "cpu" and _bytes_are_exact():
+        if a.device.type == "cpu" and a.shape[1] > 1 and _bytes_are_exact():  # of width 1 it leaves memory as it was
             return torch._int_mm(a.contiguous().view(torch.int8), b.contiguous().view(torch.int8).T)
         if a.shape[1] <= _LARGEST[torch.float32]:
             return a.float() @ b.float().T
