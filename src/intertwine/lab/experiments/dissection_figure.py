@@ -265,8 +265,8 @@ def _figure(setting: Setting) -> Reproduction:
     concepts = setting.by_scale("generated", setting.concepts, None)
     networks = [
         DissectedNetwork(
-            situation=situation.name, concepts=concepts, images=setting.by_scale((80, 40), (1000, 200), None),
-            side=setting.by_scale(32, 48, None), epochs=setting.by_scale(1, 8, None),
+            situation=situation.name, concepts=concepts, images=setting.by_scale((80, 40), (1000, 300), None),
+            side=setting.by_scale(32, 48, None), epochs=setting.by_scale(1, 12, None),
             rotations=setting.by_scale((0, 1), (0, 0.5, 1), None), rotation_seeds=setting.by_scale(1, 3, None),
             seed=setting.seed + k,
         )
