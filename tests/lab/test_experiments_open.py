@@ -22,7 +22,8 @@ from intertwine.similarity import cka, measures
 
 FAST_ONES = ("open-psd", "open-centring")
 SLOW_ONES = (
-    "open-sensitivity", "open-rank-order", "open-momentum", "open-chance", "open-spectral", "open-dgn-dlgn-gap", "open-gating-depth",
+    "open-sensitivity", "open-rank-order", "open-momentum", "open-chance", "open-spectral", "open-dgn-dlgn-gap",
+    "open-gating-depth",
 )  # fmt: skip
 
 

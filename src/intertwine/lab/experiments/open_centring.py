@@ -47,7 +47,7 @@ def alignment(x: Tensor, y: Tensor, kernel: str = "linear") -> float:
         >>> import torch
         >>> x = torch.rand(50, 8, generator=torch.Generator().manual_seed(0))
         >>> y = torch.rand(50, 8, generator=torch.Generator().manual_seed(1))
-        >>> alignment(x, y) > 0.9  # unrelated, but positive
+        >>> alignment(x, y) > 0.8  # unrelated, but positive
         True
     """
     return float((_unit_gram(x, kernel) * _unit_gram(y, kernel)).sum())
