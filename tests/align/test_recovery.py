@@ -142,3 +142,10 @@ def test_models_are_left_as_they_are():
     assert torch.equal(random_state, torch.get_rng_state())
     for model, state in zip((a, b), before):
         assert all(torch.equal(state[n], t) for n, t in model.state_dict().items())
+
+
+def test_a_basis_that_no_weights_determine_is_said():
+    model, x = nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 2)).double(), torch.randn(4, 3, dtype=torch.float64)
+    sym = iw.symmetries(model, x)
+    found = align(model, sym.act(sym.random(seed=1), model), x)
+    assert any("neither side of 0.weight[0] determine its basis" in note for note in found.notes)

@@ -5,7 +5,8 @@ from types import ModuleType
 
 from .align import METHODS, align
 from .alignment import Alignment
-from .barrier import Barrier, Curve, barrier, barriers
+from .barrier import barrier, barriers
+from .curves import Barrier, Curve
 from .evaluate import Score, evaluate
 from .export import export
 from .merge import merge

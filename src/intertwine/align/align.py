@@ -92,7 +92,7 @@ def align(
         seconds=time.perf_counter() - started,
         seed=seed,
         starts=found.starts,
-        notes=(*_dead(quality), *found.notes),
+        notes=(*_dead(quality), *_undetermined(task), *found.notes),
     )
 
 
@@ -124,6 +124,15 @@ def _symmetries(
     if not different and (sym.spaces, sym.layouts) != (sym_b.spaces, sym_b.layouts):
         raise ValueError("a and b must be of one architecture. Got equal shapes, but models with other symmetries.")
     return sym, sym_b
+
+
+def _undetermined(task: Task) -> list[str]:
+    """A note where bases are searched that weights do not tell."""
+    if "linear" not in task.kinds:
+        return []
+    names = dict.fromkeys(name for side in task.balanced for name in side.undetermined)
+    said = "the weights on neither side of {} determine its basis: it is compared as it is stored, expect no match"
+    return [said.format(name) for name in names]
 
 
 def _alternatives() -> str:

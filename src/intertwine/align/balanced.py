@@ -54,11 +54,13 @@ class Balanced:
         sym: Acts on ``state``; batch norms are folded.
         state: The tensors, in float64 on the CPU.
         to: The element that brought the network here.
+        undetermined: Linear spaces whose basis the weights on neither side determine.
     """
 
     sym: Symmetry
     state: dict[str, Tensor]
     to: Transformation
+    undetermined: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,9 @@ def balance(model: nn.Module, sym: Symmetry, scales: bool = True, linear: bool =
     if not scales and not linear:
         return Balanced(folded.sym, folded.state, identity(folded.sym))
     to = balanced_coordinates(folded.sym, folded.state, scales, linear)
-    return Balanced(folded.sym, {**folded.state, **moved(folded.sym, to, folded.state)}, to)
+    state = {**folded.state, **moved(folded.sym, to, folded.state)}
+    general = [s for s in folded.sym.spaces if s.linear == "general"] if linear else []
+    return Balanced(folded.sym, state, to, tuple(s.name for s in general if _basis(folded.sym, state, s) is None))
 
 
 def balanced_coordinates(
@@ -127,7 +131,8 @@ def _basis(sym: Symmetry, state: Mapping[str, Tensor], space: Space) -> Tensor |
         return None
     if len(full) == 1:
         (side,) = full
-        return _power(*bases[side], -0.5 * side)
+        values, vectors = bases[side]
+        return _power(values, vectors, -0.5 * side)
     values, vectors = bases[1]
     root, back = (_power(values, vectors, p) for p in (0.5, -0.5))
     middle, turned = torch.linalg.eigh(root @ grams[-1] @ root)

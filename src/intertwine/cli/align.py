@@ -161,14 +161,18 @@ def _sharded(
 
 def _with_configuration(source: Path, target: Path) -> Path:
     """Put what lies beside the weights of a Hugging Face directory, such as its tokenizer, beside the moved ones."""
-    import shutil
+    from functools import partial
 
     from .._io import write_atomically
 
     for file in sorted(source.iterdir()) if source.is_dir() else ():
         if file.is_file() and file.suffix in (".json", ".txt", ".model") and not file.name.endswith(".index.json"):
-            write_atomically(target / file.name, lambda place, file=file: shutil.copyfile(file, place))
+            write_atomically(target / file.name, partial(_copy, file))
     return target
+
+
+def _copy(file: Path, to: Path) -> None:
+    to.write_bytes(file.read_bytes())
 
 
 def _transported(group: Group) -> tuple[Any, dict[str, Any], dict[str, Path]]:

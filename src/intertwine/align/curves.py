@@ -1,0 +1,204 @@
+"""What a barrier measurement found: loss and accuracy along paths between networks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Self
+
+from .._result import Result
+from .._words import counted
+from .._zoo_intervals import PairInterval, pair_interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["PATHS", "Barrier", "Curve"]
+
+PATHS = ("direct", "aligned")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Loss and accuracy along one path.
+
+    Attributes:
+        pair: Which pair of networks, from 0.
+        path: ``"direct"`` from ``a`` to ``b``, or ``"aligned"``, to ``b`` in the basis of ``a``.
+        recalibrated: Whether batch norms were measured anew at every point, the ends included.
+        loss: Mean loss at every ratio.
+        accuracy: Share of correct labels at every ratio, ``None`` where labels are no classes.
+    """
+
+    pair: int
+    path: str
+    recalibrated: bool
+    loss: tuple[float, ...]
+    accuracy: tuple[float, ...] | None = None
+
+    def above_chord(self, ratios: Sequence[float], measure: str = "loss") -> tuple[float, ...]:
+        """How much worse each point is than the straight line between the ends: higher loss, lower accuracy."""
+        values, sign = (self.loss, 1.0) if measure == "loss" else (self.accuracy or (), -1.0)
+        return tuple(sign * (v - (1 - t) * values[0] - t * values[-1]) for t, v in zip(ratios, values))
+
+
+@dataclass(frozen=True, repr=False)
+class Barrier(Result):
+    """Loss and accuracy between pairs of networks, before and after alignment.
+
+    Attributes:
+        ratios: The points of each path, shares of ``b`` from 0 to 1.
+        pairs: Names of ``a`` and ``b`` for each pair.
+        curves: One for each pair, path and variant.
+        alignment: How ``b`` was aligned, in a word, or ``None`` if it was not.
+        interpolation: ``"linear"`` or ``"spherical"``.
+        examples: Number of examples that each point was scored on.
+        settings: What else a reader may want to know.
+        notes: What a reader must know.
+
+    Examples:
+        >>> curve = Curve(0, "direct", False, loss=(0.1, 0.9, 0.3), accuracy=(1.0, 0.5, 0.9))
+        >>> found = Barrier((0.0, 0.5, 1.0), (("a", "b"),), (curve,), None, "linear", 100)
+        >>> found.heights("direct"), found.heights("direct", measure="accuracy")
+        ((0.7,), (0.45,))
+    """
+
+    ratios: tuple[float, ...]
+    pairs: tuple[tuple[str, str], ...]
+    curves: tuple[Curve, ...]
+    alignment: str | None
+    interpolation: str
+    examples: int
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def before(self) -> float:
+        """Loss barrier of the direct path, mean over pairs, statistics interpolated."""
+        return fmean(self.heights("direct"))
+
+    @property
+    def after(self) -> float:
+        """Loss barrier after alignment, mean over pairs, statistics interpolated; NaN without an alignment."""
+        found = self.heights("aligned")
+        return fmean(found) if found else float("nan")
+
+    @property
+    def variants(self) -> tuple[tuple[str, bool], ...]:
+        """The kinds of curves that there are: path, and whether batch norms were recalibrated."""
+        return tuple(dict.fromkeys((c.path, c.recalibrated) for c in self.curves))
+
+    def heights(self, path: str = "aligned", recalibrated: bool = False, measure: str = "loss") -> tuple[float, ...]:
+        """The barrier of every pair: the largest excess over the chord, ``max_t L(t) - ((1 - t) L(0) + t L(1))``.
+
+        Args:
+            path: ``"direct"`` or ``"aligned"``.
+            recalibrated: Which variant.
+            measure: ``"loss"``, or ``"accuracy"`` for the largest drop below its chord.
+
+        Returns:
+            One number for each pair, at least 0; empty where there are no such curves.
+
+        Raises:
+            ValueError: If path or measure is unknown.
+        """
+        if path not in PATHS or measure not in ("loss", "accuracy"):
+            raise ValueError(
+                f"path must be one of {PATHS} and measure 'loss' or 'accuracy'. Got {path!r} and {measure!r}."
+            )
+        curves = [c for c in self.curves if (c.path, c.recalibrated) == (path, recalibrated)]
+        if measure == "accuracy" and any(c.accuracy is None for c in curves):
+            return ()
+        return tuple(_largest(c.above_chord(self.ratios, measure)) for c in curves)
+
+    def interval(
+        self, path: str = "aligned", recalibrated: bool = False, measure: str = "loss", level: float = 0.95
+    ) -> PairInterval | None:
+        """The mean barrier with an interval over networks, which leaves out networks and not pairs.
+
+        Args:
+            path: ``"direct"`` or ``"aligned"``.
+            recalibrated: Which variant.
+            measure: ``"loss"`` or ``"accuracy"``.
+            level: Nominal coverage.
+
+        Returns:
+            The interval, or ``None`` for fewer than three networks, or where one network is part of every pair.
+        """
+        heights = self.heights(path, recalibrated, measure)
+        everywhere = set(self.pairs[0]).intersection(*self.pairs)
+        if everywhere or not heights or any(h != h or h == float("inf") for h in heights):
+            return None
+        return pair_interval(self.pairs, heights, level)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each pair, path, variant and point."""
+        import pandas as pd
+
+        rows = []
+        for c in self.curves:
+            a, b = self.pairs[c.pair]
+            key = {"a": a, "b": b, "path": c.path, "recalibrated": c.recalibrated}
+            above = c.above_chord(self.ratios)
+            for k, t in enumerate(self.ratios):
+                accuracy = None if c.accuracy is None else c.accuracy[k]
+                point = {"ratio": t, "loss": c.loss[k], "accuracy": accuracy, "above_chord": above[k]}
+                rows.append({**key, **point})
+        return pd.DataFrame(rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        return {
+            "ratios": list(self.ratios),
+            "pairs": [list(pair) for pair in self.pairs],
+            "curves": [
+                {**vars(c), "loss": list(c.loss), "accuracy": None if c.accuracy is None else list(c.accuracy)}
+                for c in self.curves
+            ],
+            "alignment": self.alignment,
+            "interpolation": self.interpolation,
+            "examples": self.examples,
+            "settings": dict(self.settings),
+            "notes": list(self.notes),
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Rebuild a barrier from ``to_dict``'s data."""
+        curves = []
+        for c in data["curves"]:
+            accuracy = None if c["accuracy"] is None else _numbers(c["accuracy"])
+            curves.append(Curve(**{**c, "loss": _numbers(c["loss"]), "accuracy": accuracy}))
+        fixed = {"ratios": tuple(data["ratios"]), "curves": tuple(curves), "notes": tuple(data["notes"])}
+        return cls(**{**data, **fixed, "pairs": tuple((a, b) for a, b in data["pairs"])})
+
+    def __repr__(self) -> str:
+        sizes = (len(self.ratios), "point"), (len(self.pairs), "pair"), (self.examples, "example")
+        head = f"Barrier over {', '.join(counted(n, noun) for n, noun in sizes)}"
+        rows: list[tuple[str, ...]] = [("path", "batch norms", "loss barrier", "accuracy barrier")]
+        for path, recalibrated in self.variants:
+            said = "recalibrated" if recalibrated else "interpolated"
+            cells = [self._said(path, recalibrated, measure) for measure in ("loss", "accuracy")]
+            rows.append((path, said, *cells))
+        widths = [max(map(len, column)) for column in zip(*rows)]
+        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows]
+        return "\n".join([head, *lines, *(f"Note: {note}" for note in self.notes)])
+
+    def _said(self, path: str, recalibrated: bool, measure: str) -> str:
+        """A barrier in words, with its interval where there is one."""
+        heights = self.heights(path, recalibrated, measure)
+        if not heights:
+            return "-"
+        found = self.interval(path, recalibrated, measure)
+        mean = f"{fmean(heights):.4f}"
+        most = 1.0 if measure == "accuracy" else float("inf")
+        return mean if found is None else f"{mean} [{max(found.low, 0.0):.4f}, {min(found.high, most):.4f}]"
+
+
+def _largest(values: Sequence[float]) -> float:
+    return float("nan") if any(v != v for v in values) else max(values)
+
+
+def _numbers(values: Sequence[float | None]) -> tuple[float, ...]:
+    return tuple(float("nan") if v is None else v for v in values)
