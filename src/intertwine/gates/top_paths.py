@@ -121,8 +121,8 @@ def top_paths(
 
     Dynamic programming over the graph of scalar nodes: the best ``k`` partial paths to a node are among the best ``k``
     to each of its predecessors, so that every edge is looked at once, and ``k`` of those to each node ``k`` times,
-    instead of all paths, whose number grows exponentially with depth. Edges of convolutions are never listed: images
-    of 32x32 take seconds. What counts as a path is what :func:`paths` enumerates: biases start at a constant
+    instead of all paths, whose number grows exponentially with depth. Edges of convolutions are never listed, so that
+    whole images can be done. What counts as a path is what :func:`paths` enumerates: biases start at a constant
     1, gains of batch norms and sizes of poolings multiply.
 
     Read them with care: single paths cancel, and in a wide network the largest carry a small ``share``. The
