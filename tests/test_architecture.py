@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "lab": LIBRARY | {"testing"},
     "report": LIBRARY,
     "cli": LIBRARY | {"report", "lab", "testing"},
+    "__main__": {"cli"},
 }
 # Result.to_html() writes a page: the one arrow that points up.
 EXCEPTIONS = {("_result", "report")}

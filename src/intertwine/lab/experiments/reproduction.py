@@ -114,7 +114,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of the paper that was checked.
+    """A statement of a paper, or about a question that it leaves open, that was checked.
 
     Args:
         text: The statement in words.
