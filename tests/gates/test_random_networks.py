@@ -14,10 +14,10 @@ SEEDS = range(8)
 class Block(nn.Module):
     """A convolution of any kind, perhaps batch norm, perhaps a skip, a ReLU at the end, perhaps a pooling."""
 
-    def __init__(self, rng: random.Random, channels: int, size: int, least: int):
+    def __init__(self, rng: random.Random, channels: int, size: int):
         super().__init__()
         groups = rng.choice([1, 1, channels])  # depthwise at times
-        out = channels * rng.choice([1, 2]) if groups > 1 else rng.choice(range(least, 4))
+        out = channels * rng.choice([1, 2]) if groups > 1 else rng.choice([1, 2, 3])
         kernel, padding = rng.choice([(1, 0), (2, 1), (3, 1), (3, 0)] if size > 2 else [(1, 0), (3, 1)])
         stride, dilation = rng.choice([1, 1, 2]), rng.choice([1, 1, 2]) if size > 4 and kernel > 1 else 1
         mode = rng.choice(["zeros", "zeros", "circular"])
@@ -35,14 +35,14 @@ class Block(nn.Module):
         return self.pool(y) if y.shape[-1] > 2 else y
 
 
-def network(seed, least=1):
+def network(seed):
     rng = random.Random(seed)
     torch.manual_seed(seed)
     channels, size = rng.choice([1, 2]), rng.choice([3, 4, 5])
     x = torch.randn(4, channels, size, size, dtype=torch.float64)
     blocks, h = [], x
     for _ in range(rng.choice([1, 2])):
-        blocks.append(Block(rng, h.shape[1], h.shape[2], least).double().eval())
+        blocks.append(Block(rng, h.shape[1], h.shape[2]).double().eval())
         h = blocks[-1](h)
     end = [nn.AdaptiveAvgPool2d(1), nn.Flatten()] if rng.random() < 0.5 else [nn.Flatten()]
     width = nn.Sequential(*end)(h).shape[1]
@@ -84,23 +84,6 @@ def test_tangent_kernels_of_all_methods(seed):
     expected = iw.gates.neural_tangent_kernel(model, x, x[:2], method="jacobian")
     for memory in (2**30, 1e3):
         close(iw.gates.neural_tangent_kernel(model, x, x[:2], method="layers", memory=memory), expected)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_bridge(seed):
-    """Kernel and overlap do not see a symmetry of the network; a rotation of all channels is none."""
-    model, x = network(seed, least=2)
-    kernel, overlap = iw.gates.neural_path_kernel(model, x), iw.gates.overlap(model, x)
-    symmetry = iw.symmetries(model, x)
-    twin = symmetry.act(symmetry.random(seed=seed), model)
-    close(twin(x).detach(), model(x).detach(), 1e-8)
-    close(iw.gates.neural_path_kernel(twin, x), kernel)
-    close(iw.gates.overlap(twin, x), overlap)
-    conv = model[0].conv
-    turn = torch.linalg.qr(torch.randn(len(conv.weight), len(conv.weight), dtype=torch.float64))[0]
-    with torch.no_grad():
-        conv.weight.copy_(torch.einsum("ab,bcij->acij", turn, conv.weight))
-    assert not torch.allclose(iw.gates.neural_path_kernel(model, x), kernel, rtol=1e-3) or not overlap.any()
 
 
 @pytest.mark.parametrize("seed", SEEDS)
