@@ -135,8 +135,8 @@ def _plain(task: Task) -> tuple[float, float]:
     stated = problem(task)
     costs, generator = Costs(stated, identity(stated.sym)), torch.Generator().manual_seed(0)
     before = -float("inf")
-    while costs.objective() > before:
-        before = costs.objective()
+    while stated.objective(costs.g) > before:
+        before = stated.objective(costs.g)
         for index in torch.randperm(len(stated.sym.spaces), generator=generator).tolist():
             space = stated.sym.spaces[index]
             here = costs.restricted(stated.members[space.name])
@@ -144,7 +144,7 @@ def _plain(task: Task) -> tuple[float, float]:
             step = with_parts(identity(stated.sym), space.name, permutation=order)
             if (gain := costs.gain(step)) > 1e-6 * abs(before):
                 costs.move(step, gain)
-    return time.process_time() - started, costs.objective()
+    return time.process_time() - started, stated.objective(costs.g)
 
 
 def _rebasin(a: nn.Module, b: nn.Module, x: torch.Tensor) -> float:

@@ -89,10 +89,6 @@ class Costs:
         self.value, self.fresh = self._from_scratch(), True
         self.dirty |= {name for name, costs in before.items() if not _agree(costs, self.of(name))}
 
-    def objective(self) -> float:
-        """``Σ <a, g b>``, summed in float64."""
-        return self.problem.objective(self.g)
-
     def moving(self, step: Transformation) -> list[str]:
         """Spaces that a step moves."""
         return [n for n, e in step.elements.items() if e is not self.still[n] and _moves(e)]
