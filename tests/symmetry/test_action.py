@@ -7,6 +7,7 @@ import torch
 from handmade import MAKERS, make
 from torch import nn
 
+from intertwine import symmetries
 from intertwine.symmetry.action import act, act_, act_on_features, kept_variances, tensors_of
 from intertwine.symmetry.transformation import KINDS, identity, random, with_parts
 from intertwine.testing import function_error
@@ -136,3 +137,16 @@ def test_device_stays(case):
     twin = act(sym, random(sym, 0), model)
     assert all(p.is_cuda for p in twin.parameters())
     assert function_error(model, twin, x) < 1e-12
+
+
+def test_a_batch_norm_of_one_channel_stays():
+    """Its axis cannot be told from a broadcast one: nothing moves there, and acting must not ask for it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(1, 1, 3), nn.BatchNorm2d(1), nn.ReLU(), nn.Flatten(), nn.Linear(36, 5), nn.ReLU(), nn.Linear(5, 2)
+    ).double().eval()  # fmt: skip
+    x = torch.randn(2, 1, 8, 8, dtype=torch.float64)
+    sym = symmetries(model, x)
+    twin = act(sym, random(sym, 0), model)
+    assert function_error(model, twin, x) < 1e-12
+    assert not torch.equal(model[4].weight, twin[4].weight)

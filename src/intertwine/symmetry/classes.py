@@ -79,8 +79,10 @@ def describe(engine: Engine) -> Symmetry:
                 _reasons(engine, space, leaf),
             )
         )
+    # A norm of a single channel, along which nothing moves, has no layout and nothing to keep.
+    norms = tuple(norm for norm in engine.batch_norms if norm.variance in layouts)
     return Symmetry(
-        tuple(described), layouts, tuple(writer.fixed), tuple(engine.batch_norms), dict(program.aliases), program.dtype,
+        tuple(described), layouts, tuple(writer.fixed), norms, dict(program.aliases), program.dtype,
         bool(program.reads), program.notes, tuple(engine.unknown_ops), program.front,
     )  # fmt: skip
 
