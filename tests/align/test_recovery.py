@@ -120,7 +120,7 @@ def test_dead_and_duplicate_units_are_matched_with_any_of_their_equals():
     twin = sym.act(sym.random(seed=2), model)
     found = align(model, twin, args)
     assert largest_difference(model, found.apply(twin)) < 1e-10
-    assert any("no weights" in note for note in found.notes)
+    assert any("without weights" in note for note in found.notes)
 
 
 def test_unrelated_networks_are_not_said_to_fit():
