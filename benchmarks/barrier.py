@@ -4,7 +4,7 @@ Five pairs of ten networks for each architecture, 25 points on each path, scored
 recalibrated on the training split. Intervals are over networks. Networks are trained on the spot and kept in --cache.
 
 Run: OMP_NUM_THREADS=1 python benchmarks/barrier.py [--pairs 5] [--methods weights,activations,mixed] [--data digits]
-     [--models "mlp:widths=128-128;digits_cnn;digits_cnn:bn=false"]
+     [--first-seed 0] [--models "mlp:widths=128-128;digits_cnn;digits_cnn:bn=false"]
 """
 
 import argparse
@@ -23,10 +23,10 @@ from intertwine.lab.networks import build, fit_to
 MODELS = "mlp:widths=128-128;digits_cnn;digits_cnn:bn=false"
 
 
-def networks(spec, splits, count, cache):
-    """Trained networks of seeds 0, 1, ..."""
+def networks(spec, splits, seeds, cache):
+    """A trained network of each seed."""
     found = []
-    for seed in range(count):
+    for seed in seeds:
         path = Path(cache) / f"{spec.replace(':', '_').replace(',', '_')}-{splits.name}-{seed}.safetensors"
         training.train(spec, splits, seed=seed, out=path)
         model = build(fit_to(spec, splits.shape, len(splits.classes)))
@@ -65,6 +65,7 @@ def main():
     parser.add_argument("--models", default=MODELS, help="networks, joined by semicolons")
     parser.add_argument("--methods", default="weights,activations,mixed")
     parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--points", type=int, default=25)
     parser.add_argument("--data", default="digits")
     parser.add_argument("--cache", default=str(Path(tempfile.gettempdir()) / "intertwine-barrier"))
@@ -76,7 +77,8 @@ def main():
     heads += ["accuracy barrier", "processor time"]
     print("| " + " | ".join(heads) + " |\n|" + "---|" * len(heads))
     for spec in options.models.split(";"):
-        models = networks(spec, splits, 2 * options.pairs, options.cache)
+        seeds = range(options.first_seed, options.first_seed + 2 * options.pairs)
+        models = networks(spec, splits, seeds, options.cache)
         for method in options.methods.split(","):
             for kinds in ({"permutation"}, None):
                 print(
