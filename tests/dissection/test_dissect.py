@@ -256,7 +256,7 @@ def test_empty_concepts(network):
     found = dissect(network, "3", data, [0], empty="drop", **FAST)
     assert found.coverage == (1, 0)
     assert 1 not in found.own.concept
-    assert "left out: never" in found.notes[0]
+    assert "Left out, for want of pixels: 1 concept (never)" in found.notes[0]
     assert "cannot reach an IoU of 0.04: all" in found.notes[1]
     nothing = TensorConcepts(images, -torch.ones(4, 8, 8).long(), ["a"])
     with pytest.raises(DataError, match="at least one concept"):
