@@ -382,7 +382,7 @@ def test_npz_shapes(tmp_path, shape, expected):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"a": np.zeros(3)}, "must hold x_train and y_train, or x and y. Got a in"),
+        ({"a": np.zeros(3)}, "must hold x_train and y_train, or x and y; or whole numbers .* tokens. Got a in"),
         ({"x": np.zeros((9, 4), np.float32), "y": np.zeros(9)}, "y must hold whole numbers. Got float64"),
         ({"x": np.zeros((9, 4, 4), np.int32), "y": np.zeros(9, np.int64)}, r"or whole numbers \(N, T\) for tokens"),
         ({"x": np.full((9, 4), -1), "y": np.zeros(9, np.int64)}, "x must hold tokens of 0 or more. Got -1"),
