@@ -98,3 +98,17 @@ def test_bad_input(tmp_path):
         a[0].weight[0, 0] = torch.nan
     with pytest.raises(ValueError, match="weights must be finite"):
         align_sharded(place, shards(tmp_path / "nan", a), sym, tmp_path / "out")
+
+
+def test_units_without_weights_are_said(tmp_path):
+    a, args = build("mlp")
+    b, _ = build("mlp", seed=1)
+    with torch.no_grad():
+        for tensor in (b[0].weight, b[0].bias):
+            tensor[2] = 0
+        b[2].weight[:, 2] = 0
+    sym = iw.symmetries(a, args)
+    places = (shards(tmp_path / which, model) for which, model in (("a", a), ("b", b)))
+    read = align_sharded(*places, sym, tmp_path / "moved")
+    notes = align(a, b, args, sym=sym, kinds=KINDS).notes
+    assert len(read.notes) == 1 and "1 unit of" in read.notes[0] and read.notes[0] in notes

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from .._words import counted
 from ..symmetry.action import tensors_of
 from ..symmetry.canonical import check_weights
 from ..symmetry.find import symmetries
 from ..symmetry.transformation import KINDS, check_kinds
 from .alignment import Alignment
-from .fit import fit
+from .fit import fit, unweighted
 from .task import Found, Task
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from ..symmetry import Symmetry
 
 __all__ = ["METHODS", "align"]
@@ -92,7 +89,7 @@ def align(
         seconds=time.perf_counter() - started,
         seed=seed,
         starts=found.starts,
-        notes=(*_dead(quality), *_undetermined(task), *found.notes),
+        notes=(*unweighted(quality), *_undetermined(task), *found.notes),
     )
 
 
@@ -138,13 +135,3 @@ def _undetermined(task: Task) -> list[str]:
 def _alternatives() -> str:
     capable = f"method {' or '.join(map(repr, sorted(WIDTH_CAPABLE)))}" if WIDTH_CAPABLE else "align.transport"
     return f". For networks that differ in widths only, use {capable}"
-
-
-def _dead(quality: Mapping[str, Tensor]) -> list[str]:
-    """A note for each space with units whose weights are all zero in one of the networks."""
-    counts = {name: int(cosines.isnan().sum()) for name, cosines in quality.items()}
-    return [
-        f"{counted(n, 'unit')} of {name} without weights in one network: any match is as good"
-        for name, n in counts.items()
-        if n
-    ]

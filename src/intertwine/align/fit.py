@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from .._words import counted
 from ..symmetry.action import moved, transform_block
 from ..symmetry.blocks import blocks
 from ..symmetry.element import parent_dims
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from .problem import Problem
     from .task import Task
 
-__all__ = ["fit", "streamed_fit"]
+__all__ = ["fit", "streamed_fit", "unweighted"]
 
 Carried = list[tuple[str, list[int]]]  # spaces, and the dimensions of their parents and their own
 Compared = tuple[Tensor, Tensor, Tensor, Carried]  # a block of ``a``, of ``b``, and of the moved ``b``
@@ -145,3 +146,20 @@ def _summed(x: Tensor, dims: list[int]) -> Tensor:
 
 def _square(x: Tensor) -> float:
     return float(torch.linalg.vector_norm(x)) ** 2
+
+
+def unweighted(quality: Mapping[str, Tensor]) -> list[str]:
+    """A note for each space with units whose weights are all zero in one of the networks.
+
+    Args:
+        quality: Cosines by space, NaN where a unit has no weights.
+
+    Returns:
+        The notes.
+    """
+    counts = {name: int(cosines.isnan().sum()) for name, cosines in quality.items()}
+    return [
+        f"{counted(n, 'unit')} of {name} without weights in one network: any match is as good"
+        for name, n in counts.items()
+        if n
+    ]

@@ -17,7 +17,7 @@ from ..symmetry.transformation import KINDS, check_kinds, identity
 from .alignment import Alignment
 from .coordinate_descent import search
 from .costs import Costs
-from .fit import streamed_fit
+from .fit import streamed_fit, unweighted
 from .parts import Row
 from .problem import Member, Problem, searched
 from .starts import streamed_profiles
@@ -116,6 +116,7 @@ def align_sharded(
         seconds=time.perf_counter() - started,
         seed=seed,
         starts=reached,
+        notes=tuple(unweighted(quality)),
     )
 
 
