@@ -165,8 +165,8 @@ def test_the_page_of_all_counts_and_names_what_failed():
 
 
 def test_jobs_that_fail_are_said_with_what_is_kept(tmp_path):
-    from run_jobs import Moods
+    from run_jobs import Moody
 
     with pytest.raises(RuntimeError, match=r"jobs must all finish\. Got 1 of 2 that failed.*no luck"):
-        Setting(folder=tmp_path, name="x").run(Moods(moods=("fine", "raises")))
-    assert (tmp_path / "runs" / "x" / "moods").is_dir()
+        Setting(folder=tmp_path, name="x").run([Moody(mood="fine"), Moody(mood="raises")])
+    assert (tmp_path / "runs" / "x" / "plan.json").is_file()

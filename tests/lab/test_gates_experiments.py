@@ -75,7 +75,7 @@ def test_an_ensemble_is_of_members_trained_one_by_one(tmp_path):
     job = accuracy_job("c1gap_ensemble:width=4,members=2", seed=3)
     found = job.run(tmp_path)
     assert sorted(p.name for p in tmp_path.glob("*.safetensors")) == ["3000.safetensors", "3001.safetensors"]
-    data, recipe = gates.subset(load("digits"), 64), RECIPES["c4gap"].but(**ONE)
+    data, recipe = load("digits").first(64), RECIPES["c4gap"].but(**ONE)
     models = [train("c1gap:width=4", data, recipe, seed=s, progress=False, device="cpu").model for s in (3000, 3001)]
     x, y = data.loader("test").batch(slice(None))
     with torch.no_grad():
@@ -100,7 +100,7 @@ def test_fixed_gates_are_frozen_and_others_are_not(tmp_path):
     torch.manual_seed(0)
     learning = iw.gates.dgn(networks.build("cnn_gap:width=2,channels=1"))
     before = gates_chain.digest(learning.gating)
-    run = train(learning, gates.subset(load("digits"), 40), RECIPES["cnn_gap"].but(**ONE), progress=False)
+    run = train(learning, load("digits").first(40), RECIPES["cnn_gap"].but(**ONE), progress=False)
     assert gates_chain.digest(run.model.gating) != before
 
 
@@ -109,7 +109,7 @@ def test_batch_norm_of_frozen_gates_does_not_drift():
     model = networks.build("digits_cnn:width=2")
     fixed = iw.gates.dgn(model, regime="fixed_learnt")
     before = gates_chain.digest(fixed.gating), gates_chain.digest(fixed.value)
-    run = train(fixed, gates.subset(load("digits"), 64), RECIPES["digits"].but(epochs=1), progress=False)
+    run = train(fixed, load("digits").first(64), RECIPES["digits"].but(epochs=1), progress=False)
     assert gates_chain.digest(run.model.gating) == before[0] and gates_chain.digest(run.model.value) != before[1]
 
 

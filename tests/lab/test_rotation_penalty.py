@@ -5,7 +5,7 @@ import torch
 
 from intertwine.groups import Orthogonal, PositiveMonomial
 from intertwine.lab.experiments import Setting, experiment
-from intertwine.lab.experiments.rotation_figure import RotationRuns, claims_of
+from intertwine.lab.experiments.rotation_figure import KINDS, FineTuned, claims_of
 from intertwine.lab.experiments.rotation_penalty import freeze_up_to, rotation_penalty, transform_layer
 from intertwine.lab.experiments.zoos import recipe_at, zoo_for
 from intertwine.lab.networks import build, mlp
@@ -72,8 +72,8 @@ def test_the_figure_is_an_experiment_whose_claims_can_fail(tmp_path):
     setting = Setting(folder=tmp_path)
     recipe = recipe_at(setting).but(epochs=1)
     (member,) = zoo_for(setting, "digits_cnn:bn=false,width=4", 1, recipe).members
-    plan = {"checkpoints": (str(member.path),), "layers": ("conv1",), "data": "digits", "examples": 64, "seed": 0}
-    values = setting.run(RotationRuns(**plan, recipe=recipe.to_dict()))
+    how = {"checkpoint": str(member.path), "layer": "conv1", "data": "digits", "examples": 64, "seed": 0}
+    values = setting.run([FineTuned(kind=kind, recipe=recipe.to_dict(), **how) for kind in KINDS])
     assert len(values) == 2  # a rotation and an element of G_ReLU
     assert values[0]["before"] == values[1]["before"]
     assert all(0 <= v[key] <= 1 for v in values for key in ("before", "transformed", "after"))

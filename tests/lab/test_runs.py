@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from run_jobs import Machine, Moods, Square, Squares
+from run_jobs import Machine, Moods, Moody, Square, Squares
 
-from intertwine.lab.runs import InProcess, Local, RunError, clean, job_key, load_plan, overview, overviews, run
+from intertwine.lab.runs import InProcess, Jobs, Local, RunError, clean, job_key, load_plan, overview, overviews, run
 from intertwine.lab.runs.code_version import code_version
 from intertwine.lab.runs.display import Tally
 from intertwine.lab.runs.ledger import Ledger
@@ -357,6 +357,17 @@ def test_runs_are_listed_resumed_and_cleaned(tmp_path):
     assert [o.name for o in overviews(tmp_path)] == ["moods"]
     with pytest.raises(ValueError, match="folder must be of a run"):
         overview(tmp_path / "squares")
+
+
+def test_listed_jobs_of_several_classes_are_saved_with_their_classes(tmp_path):
+    plan = Jobs(name="both", listed=(Square(x=3), Moody(mood="fine", x=2), Square(x=1)))
+    values = here(plan, tmp_path).values
+    assert [v.get("y", v.get("x")) for v in values] == [9, 2, 1]
+    again = load_plan(tmp_path / "both")
+    assert again == plan
+    assert [type(job) for job in again.jobs()] == [Square, Moody, Square]
+    assert here(again, tmp_path).ran == 0
+    assert "3 of them" in overview(tmp_path / "both").plan
 
 
 def test_the_estimate_is_of_this_run_not_of_what_was_found():

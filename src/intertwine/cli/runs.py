@@ -47,9 +47,9 @@ def runs(
 
     Example:
       intertwine runs
-      intertwine runs show similarities --runs reproduction/runs
-      intertwine runs resume similarities --workers 4
-      intertwine runs clean similarities
+      intertwine runs show fig1-stitching-myrtle --runs reproduction/runs
+      intertwine runs resume my-plan --workers 4
+      intertwine runs clean my-plan
     """  # noqa: DOC501
     from ..lab import runs as lab
     from ._show import print_json, tell

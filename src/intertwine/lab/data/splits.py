@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -14,6 +14,8 @@ from ...errors import DataError
 __all__ = ["Batches", "DataSplits", "Split", "SplitName", "make_splits"]
 
 SplitName = Literal["train", "validation", "test"]
+
+_FEWEST = 100  # validation examples that a shortened data set keeps
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,36 @@ class DataSplits:
         if name not in ("train", "validation", "test"):
             raise ValueError(f"split must be train, validation or test. Got {name!r}.")
         return getattr(self, name)
+
+    def first(self, examples: int | None) -> DataSplits:
+        """The same data with fewer training examples, and validation examples in proportion.
+
+        The order of a split is random and fixed, so the first ones are as good as any.
+
+        Args:
+            examples: Training examples that are left; all of them if ``None``.
+
+        Returns:
+            The data, the number in its name; at least 100 validation examples, if there are so many.
+
+        Raises:
+            ValueError: If ``examples`` is below 1.
+
+        Examples:
+            >>> from intertwine.lab.data import load
+            >>> load("digits").first(500)
+            DataSplits('digits[:500]', train=500, validation=100, test=359, shape=(1, 8, 8), classes=10)
+        """
+        if examples is None or examples >= len(self.train):
+            return self
+        if examples < 1:
+            raise ValueError(f"examples must be at least 1. Got {examples}.")
+        held_out = max(examples * len(self.validation) // len(self.train), _FEWEST)
+        return replace(
+            self, name=f"{self.name}[:{examples}]",
+            train=Split(self.train.inputs[:examples], self.train.labels[:examples]),
+            validation=Split(self.validation.inputs[:held_out], self.validation.labels[:held_out]),
+        )  # fmt: skip
 
     def loader(
         self,

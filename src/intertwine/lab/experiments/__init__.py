@@ -1,10 +1,10 @@
-"""Each table and figure of the papers: a plan, a reduction, the paper's numbers beside ours.
+"""Each table and figure of the papers: jobs, a reduction, the paper's numbers beside ours.
 
 An experiment is one file here that ends with a tuple ``EXPERIMENTS`` and is named in ``registry._MODULES``:
 
     def _run(setting: Setting) -> Reproduction:
         pairs = setting.by_scale(4, 16, 32)
-        values = setting.run(MyPlan(pairs=pairs, data=setting.data_spec, seed=setting.seed))
+        values = setting.run([MyJob(seed=setting.seed + k, data=setting.data_spec) for k in range(pairs)])
         found = pair_interval([v["pair"] for v in values], [v["penalty"] for v in values])
         rows = [Row.of("relu1", found, paper=0.02)]
         claims = [Claim("penalties are below 10 points", found.high < 0.1, f"{found}")]
@@ -13,7 +13,7 @@ An experiment is one file here that ends with a tuple ``EXPERIMENTS`` and is nam
     EXPERIMENTS = (Experiment("my-figure", "Stitching penalties", "v2 Fig. 9", _run),)
 
 Importing such a file must be cheap: whatever is heavy is imported inside the function. Long work goes through
-``setting.run(plan)`` (see ``intertwine.lab.runs``), which keeps every finished job; networks come from a zoo
+``setting.run(jobs)`` (see ``intertwine.lab.runs``), which keeps every finished job; networks come from a zoo
 (``intertwine.lab.zoo``), which keeps every trained member.
 """
 

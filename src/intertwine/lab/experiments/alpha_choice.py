@@ -9,15 +9,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-from ..runs import Job, Plan
 from .experiment import Experiment, Setting
-from .gates import subset
+from .pairs import PairJob, checkpoints, names_of, pairs_at
 from .reproduction import Claim, Reproduction, Row, provenance
-from .stitched_layers import line, mean, pairs_at, paths_of
+from .stitched_layers import activations, line, mean
 
-__all__ = ["EXPERIMENTS", "ChosenAlphas", "ChosenAlphasOfPairs", "claims_of"]
+__all__ = ["EXPERIMENTS", "ChosenAlphas", "claims_of"]
 
 Start = Literal["direct", "random"]
 
@@ -26,34 +25,24 @@ _USUAL = 0.1  # alpha in the rest of the paper
 _SIMILAR = 0.03  # 3 points
 
 
-class ChosenAlphas(Job):
+class ChosenAlphas(PairJob):
     """One ordered pair of networks: for every layer alpha by cross-validation, and what that changes.
 
     Attributes:
-        a: Checkpoint of network A.
-        b: Checkpoint of network B.
-        data: As ``lab.data.load`` takes it.
         examples: Training examples; all of them if ``None``.
         tested: Test examples; all of them if ``None``.
         layers: Where to stitch; every ReLU if empty.
         start: Where maps start: ``"direct"`` or, as in the paper, ``"random"``.
         epochs: Of training maps, without a head start.
         seed: Of the split, the starts and the order of examples.
-        device: Where.
     """
 
-    gpus: ClassVar[float] = 0.5
-
-    a: str
-    b: str
-    data: str
     examples: int | None
     tested: int | None
     layers: tuple[str, ...]
     start: Start
     epochs: int
     seed: int
-    device: str = "auto"
 
     def run(self, files: Path) -> dict[str, dict[str, Any]]:
         """Choose and stitch.
@@ -64,18 +53,14 @@ class ChosenAlphas(Job):
         """
         from ...stitching import RECIPES, Pair, evaluate, stitch, stream_moments
         from ...stitching.alpha import choose_alpha
-        from ...taps import layers as points
         from ..data import load
-        from ..training import choose_device, load_checkpoint
 
-        data, device = subset(load(self.data), self.examples), choose_device(self.device)
-        a, b = (load_checkpoint(path).to(device) for path in (self.a, self.b))
+        data, (a, b) = load(self.data).first(self.examples), self.networks()
         recipe = replace(RECIPES["v1"], epochs=self.epochs, head_start=0)
         train = data.loader("train", recipe.batch_size, shuffle=True)
         test = data.loader("test", examples=self.tested)
-        example = data.loader("test", 2).batch(slice(0, 2))[0].to(device)
-        layers = list(self.layers) or [p.name for p in points(a, example) if p.activation]
-        pair = Pair(a, b, example)
+        layers = list(self.layers) or activations(a, data)
+        pair = Pair(a, b, data.loader("test", 2).batch(slice(0, 2))[0].to(next(a.parameters()).device))
         cuts = [pair.cut(layer) for layer in layers]
         moments = stream_moments(pair, cuts, train) if self.start == "direct" else [[None]] * len(cuts)
         choices = [
@@ -96,18 +81,6 @@ class ChosenAlphas(Job):
             }
             for layer, choice, penalty, one in zip(layers, choices, chosen, usual.stitchings)  # type: ignore[union-attr]
         }
-
-
-class ChosenAlphasOfPairs(Plan):
-    """All pairs, from both starts."""
-
-    name: ClassVar[str] = "chosen-alphas"
-
-    pairs: tuple[ChosenAlphas, ...]
-
-    def jobs(self) -> Sequence[Job]:
-        """One for each pair and start."""
-        return self.pairs
 
 
 def claims_of(values: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[Claim]:
@@ -164,17 +137,17 @@ def _figure(setting: Setting) -> Reproduction:
     network = setting.by_scale("digits_cnn:width=8", "myrtle_cnn:base=16", "myrtle_cnn")
     zoo = zoo_for(setting, network, setting.by_scale(3, 4, 100), recipe_at(setting))
     pairs = pairs_at(setting, zoo, setting.by_scale(2, 3, 0), 32)
-    drawn = [(a.name, b.name) for a, b in pairs]
+    drawn = names_of(pairs)
     examples, epochs = setting.by_scale(100, 1500, None), setting.by_scale(1, 3, 5)
     jobs = [
         ChosenAlphas(
-            **paths_of(pair), data=setting.data_spec, examples=examples, tested=setting.by_scale(None, 2000, None),
+            **checkpoints(pair), data=setting.data_spec, examples=examples, tested=setting.by_scale(None, 2000, None),
             layers=(), start=start, epochs=epochs, seed=setting.seed + i, device=setting.device,
         )
         for start in STARTS
         for i, pair in enumerate(pairs)
     ]  # fmt: skip
-    values = setting.run(ChosenAlphasOfPairs(pairs=tuple(jobs)))
+    values = setting.run(jobs)
     found = {start: values[k * len(pairs) : (k + 1) * len(pairs)] for k, start in enumerate(STARTS)}
     claims = [
         replace(claim, text=f"{STARTS[start]}: {claim.text}") for start in STARTS for claim in claims_of(found[start])

@@ -12,16 +12,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..runs import Job, Plan
+from ..runs import Job
 from .experiment import Experiment, Setting
-from .gates import subset
 from .reproduction import Claim, Reproduction, Row, provenance
 from .stitched_layers import mean
 
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["EXPERIMENTS", "Removals", "RemovalsOfAll", "claims_of", "removable", "without"]
+__all__ = ["EXPERIMENTS", "Removals", "claims_of", "removable", "without"]
 
 _CHEAP = 0.05  # 5 points
 
@@ -120,7 +119,7 @@ class Removals(Job):
         from ..data import load
         from ..training import accuracy, choose_device, load_checkpoint
 
-        data, device = subset(load(self.data), self.measured), choose_device(self.device)
+        data, device = load(self.data).first(self.measured), choose_device(self.device)
         model = load_checkpoint(self.checkpoint).to(device)
         train, test = data.loader("train"), data.loader("test", examples=self.tested)
         found: dict[str, Any] = {"whole": accuracy(model, test), "without": {}, "measured": {}}
@@ -129,18 +128,6 @@ class Removals(Job):
             found["without"][part] = accuracy(twin, test)
             found["measured"][part] = accuracy(recalibrate_(twin, train), test)
         return found
-
-
-class RemovalsOfAll(Plan):
-    """Any number of networks."""
-
-    name: ClassVar[str] = "removals"
-
-    networks: tuple[Removals, ...]
-
-    def jobs(self) -> Sequence[Job]:
-        """One for each network."""
-        return self.networks
 
 
 def claims_of(plain: Lost, measured: Lost) -> list[Claim]:
@@ -188,7 +175,7 @@ def _figure(setting: Setting) -> Reproduction:
         for zoo in zoos.values()
         for member in zoo.members
     ]  # fmt: skip
-    values = iter(setting.run(RemovalsOfAll(networks=tuple(jobs))))
+    values = iter(setting.run(jobs))
     found = {net: [next(values) for _ in zoo.members] for net, zoo in zoos.items()}
     lost = {
         how: {

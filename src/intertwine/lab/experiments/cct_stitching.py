@@ -6,8 +6,9 @@ The figure is an image: what is checked are its claims in words.
 from __future__ import annotations
 
 from .experiment import Experiment, Setting
+from .pairs import checkpoints, names_of, pairs_at
 from .reproduction import Claim, Reproduction, provenance
-from .stitched_layers import StitchedLayers, StitchedLayersOfPairs, by_family, line, mean, pairs_at, paths_of
+from .stitched_layers import StitchedLayers, by_family, line, mean
 
 __all__ = ["EXPERIMENTS", "claims_of"]
 
@@ -49,11 +50,11 @@ def _figure(setting: Setting) -> Reproduction:
     zoo = zoo_for(setting, network, setting.by_scale(3, 3, 10), recipe, examples)
     blocks = setting.by_scale(2, 4, 6)
     pairs = pairs_at(setting, zoo, 3, 16)
-    drawn = [(a.name, b.name) for a, b in pairs]
+    drawn = names_of(pairs)
     epochs = setting.by_scale(2, 2, 20)
     jobs = [
         StitchedLayers(
-            **paths_of(pair), data=setting.data_spec, examples=setting.by_scale(200, 1000, None),
+            **checkpoints(pair), data=setting.data_spec, examples=setting.by_scale(200, 1000, None),
             tested=setting.by_scale(None, 1000, None), layers=tuple(f"blocks.{k}" for k in range(blocks)),
             families=_FAMILIES, recipe={"epochs": epochs, "head_start": epochs // 2},
             translate=setting.by_scale(0, 2, 2), flip=setting.by_scale(False, True, True), seed=setting.seed + i,
@@ -61,7 +62,7 @@ def _figure(setting: Setting) -> Reproduction:
         )
         for i, pair in enumerate(pairs)
     ]  # fmt: skip
-    found = by_family(setting.run(StitchedLayersOfPairs(pairs=tuple(jobs))))
+    found = by_family(setting.run(jobs))
     means = {family: {layer: mean(v) for layer, v in by.items()} for family, by in found.items()}
     notes = [
         f"Stitching penalties behind encoder blocks: accuracy lost, 0.01 is a point; {len(zoo)} networks, "

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from ..runs import Job, Plan
+from ..runs import Job
 from .experiment import Experiment, Setting
 from .reproduction import Claim, Reproduction, Row, provenance
 
 if TYPE_CHECKING:
     from ...dissection import ConceptSet, Dissection
 
-__all__ = ["EXPERIMENTS", "DissectedNetwork", "DissectedNetworks", "claims_of", "concept_sets"]
+__all__ = ["EXPERIMENTS", "DissectedNetwork", "claims_of", "concept_sets"]
 
 _TITLES = {
     "cnn": "plain CNN",
@@ -92,18 +92,6 @@ class DissectedNetwork(Job):
             rotation_seeds=self.rotation_seeds, empty="drop", pictures=0,
         )  # fmt: skip
         return {place: result.to_dict() for (_, place), (result,) in found.items()}
-
-
-class DissectedNetworks(Plan):
-    """All situations from several seeds."""
-
-    name: ClassVar[str] = "dissected-networks"
-
-    networks: tuple[DissectedNetwork, ...]
-
-    def jobs(self) -> Sequence[Job]:
-        """One for each network."""
-        return self.networks
 
 
 def concept_sets(spec: str, images: tuple[int, int], side: int) -> tuple[ConceptSet, ConceptSet]:
@@ -274,7 +262,7 @@ def _figure(setting: Setting) -> Reproduction:
         for k in range(setting.by_scale(2, 3, None))
     ]  # fmt: skip
     found: dict[tuple[str, str], list[Dissection]] = {}
-    for network, value in zip(networks, setting.run(DissectedNetworks(networks=tuple(networks)))):
+    for network, value in zip(networks, setting.run(networks)):
         for place, data in value.items():
             found.setdefault((network.situation, place), []).append(Dissection.from_dict(data))
     summary = summarise(found)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from ..runs import Job, Plan
 from .experiment import Experiment, Setting
+from .pairs import PairJob, checkpoints, names_of
 from .reproduction import Claim, Reproduction, Row
 
-__all__ = ["EXPERIMENTS", "LayerSimilarity", "Similarities"]
+__all__ = ["EXPERIMENTS", "LayerSimilarity"]
 
 MEASURES = ("g_relu_procrustes", "orthogonal_procrustes", "g_relu_cka", "linear_cka")
 # Means over pairs; the taps 3, 6, 10, 14 are our relu1 to relu4.
@@ -27,31 +27,16 @@ _SHUFFLES = 20
 _FEW = 6  # layers at smoke scale
 
 
-class LayerSimilarity(Job):
+class LayerSimilarity(PairJob):
     """Two networks of a zoo, layer by layer.
 
     Attributes:
-        first: Checkpoint.
-        second: Checkpoint.
         layers: Names of layers.
-        data: As ``lab.data.load`` takes it.
         examples: Test images.
-        device: Where.
     """
 
-    gpus: ClassVar[float] = 0.5
-
-    first: str
-    second: str
     layers: tuple[str, ...]
-    data: str
     examples: int
-    device: str = "auto"
-
-    @property
-    def label(self) -> str:
-        """The two networks."""
-        return f"{Path(self.first).stem} and {Path(self.second).stem}"
 
     def run(self, files: Path) -> dict[str, Any]:
         """Compare.
@@ -62,44 +47,12 @@ class LayerSimilarity(Job):
         """
         from ...similarity import compare
         from ..data import load
-        from ..training import choose_device, load_checkpoint
 
-        device = choose_device(self.device)
-        a, b = (load_checkpoint(path).to(device) for path in (self.first, self.second))
+        a, b = self.networks()
         loader = load(self.data).loader("test", examples=self.examples)
-        batches = [(x.to(device), y.to(device)) for x, y in loader]
-        found = compare(a, b, batches, list(self.layers), MEASURES, null=_SHUFFLES, bootstrap=0)
+        found = compare(a, b, loader, list(self.layers), MEASURES, null=_SHUFFLES, bootstrap=0)
         calibrated = {m: c.diag().tolist() for m in MEASURES if (c := found.calibrated[m]) is not None}
         return {"scores": {m: found.scores[m].tolist() for m in MEASURES}, "calibrated": calibrated}
-
-
-class Similarities(Plan):
-    """Pairs of one zoo.
-
-    Attributes:
-        pairs: Checkpoints, two by two.
-        layers: Names of layers.
-        data: As ``lab.data.load`` takes it.
-        examples: Test images.
-        device: Where.
-    """
-
-    name: ClassVar[str] = "similarities"
-
-    pairs: tuple[tuple[str, str], ...]
-    layers: tuple[str, ...]
-    data: str
-    examples: int
-    device: str = "auto"
-
-    def jobs(self) -> Sequence[Job]:
-        """One job for each pair."""
-        return [
-            LayerSimilarity(
-                first=a, second=b, layers=self.layers, data=self.data, examples=self.examples, device=self.device
-            )
-            for a, b in self.pairs
-        ]
 
 
 def _measure(
@@ -117,20 +70,19 @@ def _measure(
     if setting.scale == "smoke" and len(layers) > _FEW:
         layers = layers[:: -(-len(layers) // _FEW)]
     drawn = zoo.pairs(pairs, seed=setting.seed)
-    plan = Similarities(
-        pairs=tuple((str(a.path.resolve()), str(b.path.resolve())) for a, b in drawn),
-        layers=layers,
-        data=setting.data_spec,
-        examples=setting.by_scale(128, 1000, 10_000),
-        device=setting.device,
-    )
-    names = [(a.name, b.name) for a, b in drawn]
+    examples = setting.by_scale(128, 1000, 10_000)
+    jobs = [
+        LayerSimilarity(
+            **checkpoints(pair), layers=layers, data=setting.data_spec, examples=examples, device=setting.device
+        )
+        for pair in drawn
+    ]
     accuracy = sum(zoo.accuracies) / len(zoo)
     notes = [
         f"{members} networks {zoo.architecture} trained {recipe.epochs} epochs (mean test accuracy {accuracy:.1%}); "
-        f"{pairs} ordered pairs drawn with replacement, {plan.examples} test images; intervals leave out models."
+        f"{pairs} ordered pairs drawn with replacement, {examples} test images; intervals leave out models."
     ]
-    return layers, names, setting.run(plan), notes
+    return layers, names_of(drawn), setting.run(jobs), notes
 
 
 def _rows(

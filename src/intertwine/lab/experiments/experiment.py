@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .reproduction import Reproduction, Scale
 
 if TYPE_CHECKING:
-    from ..runs import Plan
+    from ..runs import Job
 
 __all__ = ["SCALES", "Experiment", "Setting"]
 
@@ -57,16 +57,19 @@ class Setting:
         """
         return {"smoke": smoke, "small": small, "paper": paper}[self.scale]
 
-    def run(self, plan: Plan) -> list[Any]:
-        """Run all jobs of a plan that are not finished yet, and return their values in the plan's order.
+    def run(self, jobs: Sequence[Job]) -> list[Any]:
+        """Run all jobs that are not finished yet, and return the values of all in their order.
+
+        An experiment calls this once: its jobs are one run, which ``intertwine runs`` knows by the experiment's name.
 
         Raises:
             RuntimeError: If a job failed after its retries; the rest is kept.
         """
-        from ..runs import InProcess, Local, run
+        from ..runs import InProcess, Jobs, Local, run
 
         executor = InProcess() if self.workers == 0 else Local(self.workers)
-        report = run(plan, self.folder / "runs" / self.name, executor=executor, progress=self.progress)
+        plan = Jobs(name=self.name or "jobs", listed=tuple(jobs))
+        report = run(plan, self.folder / "runs", executor=executor, progress=self.progress)
         if report.failed:
             first = next(iter(report.failed.values()))
             raise RuntimeError(

@@ -5,18 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..runs import Job, Plan
+from ..runs import Job
 from .experiment import Experiment, Setting
 from .reproduction import Claim, Reproduction, Row
 
 if TYPE_CHECKING:
     from ..data import DataSplits
 
-__all__ = ["EXPERIMENTS", "Accuracies", "Accuracy", "difference", "interval", "subset"]
+__all__ = ["EXPERIMENTS", "Accuracy", "difference", "interval"]
 
 COLUMNS = ("DNN", "DGN(x, x)", "DGN(x, 1)", "DLGN(x, x)", "DLGN(x, 1)")
 
@@ -75,7 +74,7 @@ class Accuracy(Job):
         from ..data import load
         from ..training import RECIPES, train
 
-        data, recipe = subset(load(self.data), self.examples), RECIPES[self.base_recipe].but(**self.recipe)
+        data, recipe = load(self.data).first(self.examples), RECIPES[self.base_recipe].but(**self.recipe)
         train_one = lambda network, seed: train(
             network, data, recipe, seed=seed, out=files / f"{seed}.safetensors", device=self.device, progress=False
         )
@@ -92,32 +91,6 @@ class Accuracy(Job):
         member = "c1gap:" + ",".join(f"{name}={value}" for name, value in arguments.items())
         models = [train_one(member, 1000 * self.seed + k).model for k in range(members)]
         return 100 * accuracy(Ensemble(models).eval(), data.loader("test"))
-
-
-class Accuracies(Plan):
-    """Any number of networks."""
-
-    name: ClassVar[str] = "gated-accuracies"
-
-    trained: tuple[Accuracy, ...]
-
-    def jobs(self) -> Sequence[Job]:
-        """One for each network."""
-        return self.trained
-
-
-def subset(data: DataSplits, examples: int | None) -> DataSplits:
-    """The same data with only the first so many training examples (their order is random and fixed).
-
-    Examples:
-        >>> from intertwine.lab.data import load
-        >>> subset(load("digits"), 100)
-        DataSplits('digits[:100]', train=100, validation=143, test=359, shape=(1, 8, 8), classes=10)
-    """
-    if examples is None or examples >= len(data.train):
-        return data
-    few = replace(data.train, inputs=data.train.inputs[:examples], labels=data.train.labels[:examples])
-    return replace(data, name=f"{data.name}[:{examples}]", train=few)
 
 
 def interval(values: Sequence[float]) -> tuple[float, float | None, float | None]:
@@ -167,18 +140,19 @@ def _network(base: str, column: str, width: int | None, permutation: tuple[int, 
     return f"{kind.lower().replace('-', '_')}:{','.join(options)}"
 
 
-def _train(
-    setting: Setting, networks: Mapping[Any, str], runs: Mapping[Any, int], **how: Any
-) -> dict[Any, list[float]]:
-    """Accuracies of every network, in percent, over its seeds."""
-    jobs = [
+def _jobs(setting: Setting, networks: Mapping[Any, str], runs: int, **how: Any) -> list[tuple[Any, Accuracy]]:
+    """Every network from several seeds, with the keys of the networks."""
+    return [
         (key, Accuracy(network=text, data=setting.data_spec, seed=setting.seed + k, device=setting.device, **how))
         for key, text in networks.items()
-        for k in range(runs[key])
+        for k in range(runs)
     ]
+
+
+def _train(setting: Setting, jobs: Sequence[tuple[Any, Accuracy]]) -> dict[Any, list[float]]:
+    """Accuracies of every network, in percent, over its seeds."""
     found: dict[Any, list[float]] = {}
-    values = setting.run(Accuracies(trained=tuple(job for _, job in jobs)))
-    for (key, _), value in zip(jobs, values):
+    for (key, _), value in zip(jobs, setting.run([job for _, job in jobs])):
         found.setdefault(key, []).append(value)
     return found
 
@@ -219,10 +193,9 @@ def _table_1(setting: Setting) -> Reproduction:
     orders = _permutations(count)
     plain: dict[Any, str] = {c: _network("c4gap", c, width) for c in COLUMNS}
     permuted = {(c, order): _network("c4gap", c, width, order) for c in COLUMNS[1:] for order in orders}
-    trained = _train(
-        setting, plain | permuted, {**dict.fromkeys(plain, runs), **dict.fromkeys(permuted, 1)},
-        base_recipe="c4gap", recipe=recipe | _fast(setting), examples=setting.by_scale(None, _FEW, None),
-    )  # fmt: skip
+    how: dict[str, Any] = {"base_recipe": "c4gap", "recipe": recipe | _fast(setting)}
+    how["examples"] = setting.by_scale(None, _FEW, None)
+    trained = _train(setting, _jobs(setting, plain, runs, **how) + _jobs(setting, permuted, 1, **how))
     found = {c: trained[c] for c in COLUMNS}
     moved = {c: [v for order in orders for v in trained[c, order]] for c in COLUMNS[1:]}
     claims = [
@@ -248,10 +221,9 @@ def _table_2(setting: Setting) -> Reproduction:
     bases = setting.by_scale(("vgg16", "resnet20"), ("vgg16", "resnet20"), ("vgg16", "resnet110"))
     width = setting.by_scale(4, 8, None)
     networks = {(base, c): _network(base, c, width) for base in bases for c in COLUMNS}
-    trained = _train(
-        setting, networks, dict.fromkeys(networks, runs), base_recipe="vgg_resnet", recipe=recipe,
-        examples=setting.by_scale(None, _FEW, None),
-    )  # fmt: skip
+    examples = setting.by_scale(None, _FEW, None)
+    jobs = _jobs(setting, networks, runs, base_recipe="vgg_resnet", recipe=recipe, examples=examples)
+    trained = _train(setting, jobs)
     rows, claims = [], []
     data, other = _data_of(setting)
     for base, name in zip(bases, TABLE_2[data]):
@@ -274,22 +246,19 @@ def _table_3(setting: Setting) -> Reproduction:
     width, members, runs = setting.by_scale((16, 4, 2), (16, 4, 1), (512, 16, 5))
     shorter = setting.by_scale({"epochs": 10, "learning_rate": 3e-3}, {"epochs": 10, "learning_rate": 3e-3}, {})
     shorter |= _fast(setting)
-    gap: dict[str, Any] = {"base_recipe": "c1gap", "recipe": shorter}
     examples = setting.by_scale(None, _FEW, None)
     small = {
         "C1GAP": f"c1gap:width={width}",
         "C4GAP-DLGN-SF(x, 1)": _network("c4gap", "DLGN-SF(x, 1)", width),
         "C4GAP-DLGN-SF(x, x)": _network("c4gap", "DLGN-SF(x, x)", width),
     }
-    found = _train(setting, small, dict.fromkeys(small, runs), examples=examples, **gap)
+    jobs = _jobs(setting, small, runs, base_recipe="c1gap", recipe=shorter, examples=examples)
     ensemble = {f"C1GAP-{members}-ENS": f"c1gap_ensemble:width={width},members={members}"}
     longer = {**shorter, "epochs": 2 * shorter["epochs"]} if "epochs" in shorter else shorter
-    long = {"base_recipe": "c1gap_long", "recipe": longer}
-    found |= _train(setting, ensemble, dict.fromkeys(ensemble, 1), examples=examples, **long)
+    jobs += _jobs(setting, ensemble, 1, base_recipe="c1gap_long", recipe=longer, examples=examples)
     deep = {"VGG-16-DLGN-SF(x, 1)": _network("vgg16", "DLGN-SF(x, 1)", setting.by_scale(4, 8, None))}
-    found |= _train(
-        setting, deep, dict.fromkeys(deep, runs), examples=examples, base_recipe="vgg_resnet", recipe=_shorter(setting)
-    )
+    jobs += _jobs(setting, deep, runs, base_recipe="vgg_resnet", recipe=_shorter(setting), examples=examples)
+    found = _train(setting, jobs)
     mean = {what: interval(values)[0] for what, values in found.items()}
     c1gap, c4gap, vgg, ens = (
         mean[k] for k in ("C1GAP", "C4GAP-DLGN-SF(x, 1)", "VGG-16-DLGN-SF(x, 1)", f"C1GAP-{members}-ENS")

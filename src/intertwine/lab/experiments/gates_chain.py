@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..runs import Job, Plan
+from ..runs import Job
 from .experiment import Experiment, Setting
-from .gates import interval, subset
+from .gates import interval
 from .reproduction import Claim, Reproduction, Row
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from ..data import DataSplits
 
-__all__ = ["EXPERIMENTS", "Chain", "Chains", "digest"]
+__all__ = ["EXPERIMENTS", "Chain", "digest"]
 
 # CIFAR-10, in percent (figure 2's CNN-GAP, from Lakshminarayanan and Singh 2020).
 PAPER = {"FR gates": 67.09, "CNTK-GAP": 77.43, "FL gates": 79.68, "network": 80.32}
@@ -64,7 +63,7 @@ class Chain(Job):
         from ..networks import build, fit_to
         from ..training import RECIPES, train
 
-        data, recipe = _pooled(subset(load(self.data), self.examples), self.pool), RECIPES["cnn_gap"].but(**self.recipe)
+        data, recipe = _pooled(load(self.data).first(self.examples), self.pool), RECIPES["cnn_gap"].but(**self.recipe)
         how: dict[str, Any] = {"seed": self.seed, "device": self.device, "progress": False}
         learnt = train(self.network, data, recipe, out=files / "network.safetensors", **how)
         found: dict[str, Any] = {"network": 100 * (learnt.card.metrics["test_accuracy"] or 0.0), "frozen": True}
@@ -93,19 +92,6 @@ class Chain(Job):
         new, truth = data.loader("test").batch(slice(0, self.tested))
         fit = kernel_regression(kernel(x, None), labels, seed=self.seed)
         return 100 * fit.accuracy(kernel(new, x), truth)
-
-
-class Chains(Plan):
-    """The chain for several seeds."""
-
-    name: ClassVar[str] = "gates-chain"
-
-    first: Chain
-    seeds: tuple[int, ...]
-
-    def jobs(self) -> Sequence[Job]:
-        """One for each seed."""
-        return [self.first.model_copy(update={"seed": seed}) for seed in self.seeds]
 
 
 def _pooled(data: DataSplits, size: int) -> DataSplits:
@@ -153,13 +139,16 @@ def _convolutional_kernel(x: Tensor, y: Tensor | None) -> Tensor:
 
 def _chain(setting: Setting) -> Reproduction:
     width, examples, seeds = setting.by_scale((8, 200, 2), (16, 2000, 2), (64, None, 5))
-    first = Chain(
-        network=f"cnn_gap:width={width}", data=setting.data_spec, examples=examples,
-        tested=setting.by_scale(150, None, None), pool=setting.by_scale(2, 1, 1),
-        recipe=setting.by_scale({"epochs": 100, "learning_rate": 3e-3}, {"epochs": 20, "learning_rate": 1e-3}, {}),
-        seed=setting.seed, device=setting.device,
-    )  # fmt: skip
-    values = setting.run(Chains(first=first, seeds=tuple(range(setting.seed, setting.seed + seeds))))
+    tested = setting.by_scale(150, None, None)
+    values = setting.run([
+        Chain(
+            network=f"cnn_gap:width={width}", data=setting.data_spec, examples=examples,
+            tested=tested, pool=setting.by_scale(2, 1, 1),
+            recipe=setting.by_scale({"epochs": 100, "learning_rate": 3e-3}, {"epochs": 20, "learning_rate": 1e-3}, {}),
+            seed=setting.seed + k, device=setting.device,
+        )
+        for k in range(seeds)
+    ])  # fmt: skip
     names = [name for name in _ORDER if name in values[0]]
     rows = [
         Row(name, mean, PAPER.get(name), low, high)
@@ -170,8 +159,8 @@ def _chain(setting: Setting) -> Reproduction:
     claims = [
         Claim("gating networks that are fixed do not change", all(v["frozen"] for v in values), required=True),
         _below(mean, "FR gates", "FL gates"),
-        *([_below(mean, "FR gates", "CNTK-GAP"), _below(mean, "CNTK-GAP", "FL gates")] if first.tested else []),
-        *([_below(mean, "FR gates, NPK", "FL gates, NPK")] if first.tested else []),
+        *([_below(mean, "FR gates", "CNTK-GAP"), _below(mean, "CNTK-GAP", "FL gates")] if tested else []),
+        *([_below(mean, "FR gates, NPK", "FL gates, NPK")] if tested else []),
         Claim("FL gates come near the network itself (print: 0.6 points)", abs(mean["FL gates"] - mean["network"]) < 2,
               f"{mean['FL gates'] - mean['network']:+.2f} points"),
     ]  # fmt: skip

@@ -9,8 +9,9 @@ import itertools
 from collections.abc import Mapping
 
 from .experiment import Experiment, Setting
+from .pairs import checkpoints, names_of, pairs_at
 from .reproduction import Claim, Reproduction, provenance
-from .stitched_layers import StitchedLayers, StitchedLayersOfPairs, by_family, line, mean, pairs_at, paths_of
+from .stitched_layers import StitchedLayers, by_family, line, mean
 
 __all__ = ["EXPERIMENTS", "STRENGTHS", "claims_of"]
 
@@ -54,7 +55,7 @@ def _figure(setting: Setting) -> Reproduction:
     network = setting.by_scale("digits_cnn:width=8", "myrtle_cnn:base=16", "myrtle_cnn")
     zoo = zoo_for(setting, network, setting.by_scale(3, 4, 100), recipe_at(setting))
     pairs = pairs_at(setting, zoo, setting.by_scale(2, 3, 0), 32)
-    drawn = [(a.name, b.name) for a, b in pairs]
+    drawn = names_of(pairs)
     # Few steps need a larger rate: soft thresholds move entries by rate x strength x steps at most.
     recipe = setting.by_scale(
         {"epochs": 2, "head_start": 1, "learning_rate": 1e-2},
@@ -63,7 +64,7 @@ def _figure(setting: Setting) -> Reproduction:
     )
     jobs = [
         StitchedLayers(
-            **paths_of(pair), data=setting.data_spec, examples=setting.by_scale(150, 3000, None),
+            **checkpoints(pair), data=setting.data_spec, examples=setting.by_scale(150, 3000, None),
             tested=setting.by_scale(None, 2000, None), layers=(),
             families=("g_relu", *(f"lasso-{strength:g}" for strength in STRENGTHS)), recipe=recipe,
             translate=setting.by_scale(0, 2, 2), flip=setting.by_scale(False, True, True), seed=setting.seed + i,
@@ -71,7 +72,7 @@ def _figure(setting: Setting) -> Reproduction:
         )
         for i, pair in enumerate(pairs)
     ]  # fmt: skip
-    values = setting.run(StitchedLayersOfPairs(pairs=tuple(jobs)))
+    values = setting.run(jobs)
     found = {what: _named(by_family(values, what)) for what in ("penalties", "sparsities")}
     means = {
         what: {family: {layer: mean(v) for layer, v in by.items()} for family, by in families.items()}

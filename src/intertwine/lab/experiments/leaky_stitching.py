@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 
 from .experiment import Experiment, Setting
 from .leaky_slopes import TABLE_3, zoo_of_slope
+from .pairs import checkpoints, names_of, ring
 from .reproduction import Claim, Reproduction, Row, provenance
-from .stitched_layers import StitchedLayers, StitchedLayersOfPairs, by_family, line, mean, paths_of
+from .stitched_layers import StitchedLayers, by_family, line, mean
 
 __all__ = ["EXPERIMENTS", "claims_of"]
 
@@ -64,19 +65,18 @@ def _figure(setting: Setting) -> Reproduction:
     layers = setting.by_scale((), inside, ())
     zoos = {slope: zoo_of_slope(setting, slope) for slope in slopes}
     epochs = setting.by_scale(2, 2, 20)
-    jobs, drawn = list[StitchedLayers](), list[tuple[str, str]]()
-    for k, zoo in enumerate(zoos.values()):
-        for i, pair in enumerate(((zoo[0], zoo[1]), (zoo[1], zoo[0]))):
-            drawn += [(pair[0].name, pair[1].name)] if k == 0 else []
-            jobs.append(
-                StitchedLayers(
-                    **paths_of(pair), data=setting.data_spec, examples=setting.by_scale(200, 3000, None),
-                    tested=setting.by_scale(None, 2000, None), layers=layers, families=("g_relu",),
-                    recipe={"epochs": epochs, "head_start": epochs // 2}, translate=setting.by_scale(0, 2, 2),
-                    flip=setting.by_scale(False, True, True), seed=setting.seed + i, device=setting.device,
-                )
-            )  # fmt: skip
-    values = setting.run(StitchedLayersOfPairs(pairs=tuple(jobs)))
+    drawn = names_of(ring(zoos[slopes[0]]))
+    jobs = [
+        StitchedLayers(
+            **checkpoints(pair), data=setting.data_spec, examples=setting.by_scale(200, 3000, None),
+            tested=setting.by_scale(None, 2000, None), layers=layers, families=("g_relu",),
+            recipe={"epochs": epochs, "head_start": epochs // 2}, translate=setting.by_scale(0, 2, 2),
+            flip=setting.by_scale(False, True, True), seed=setting.seed + i, device=setting.device,
+        )
+        for zoo in zoos.values()
+        for i, pair in enumerate(ring(zoo))  # both ways
+    ]  # fmt: skip
+    values = setting.run(jobs)
     rows: list[Row] = []
     means: dict[float, dict[str, float]] = {}
     for k, slope in enumerate(slopes):

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..._zoo_intervals import pair_interval
-from ..runs import Job, Plan
 from .experiment import Experiment, Setting
-from .open_zoo import all_pairs, checkpoints, networks_note, open_zoo, relu_layers
+from .open_zoo import networks_note, open_zoo, relu_layers
+from .pairs import PairJob, all_pairs, checkpoints, names_of
 from .reproduction import Claim, Reproduction, Row
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ...similarity import Comparison
 
-__all__ = ["EXPERIMENTS", "Centred", "CentredPairs", "alignment"]
+__all__ = ["EXPERIMENTS", "Centred", "alignment"]
 
 KINDS = ("orthogonal", "g_relu", "permutation")
 TWINS = {
@@ -66,35 +66,22 @@ def _unit_gram(x: Tensor, kernel: str) -> Tensor:
     return gram / gram.norm()
 
 
-class Centred(Job):
+class Centred(PairJob):
     """One pair of networks, by measures with and without centring.
 
     Attributes:
-        a: Checkpoint.
-        b: Checkpoint.
         layers: Names of layers.
-        data: As ``lab.data.load`` takes it.
         examples: Test images.
         shuffles: Of the examples, for the chance level.
         seed: Of the shuffles.
-        device: Where the networks run.
     """
 
     gpus: ClassVar[float] = 0.25
 
-    a: str
-    b: str
     layers: tuple[str, ...]
-    data: str
     examples: int
     shuffles: int
     seed: int
-    device: str = "auto"
-
-    @property
-    def label(self) -> str:
-        """The two networks."""
-        return f"{Path(self.a).stem} and {Path(self.b).stem}"
 
     def run(self, files: Path) -> dict[str, dict[str, list[float]]]:
         """Score equal layers.
@@ -105,9 +92,8 @@ class Centred(Job):
         from ...similarity import compare
         from ...taps import collect
         from ..data import load
-        from ..training import choose_device, load_checkpoint
 
-        a, b = (load_checkpoint(path).to(choose_device(self.device)) for path in (self.a, self.b))
+        a, b = self.networks()
         loader = load(self.data).loader("test", examples=self.examples)
         names = [m for m in (*TWINS, *TWINS.values()) if not m.endswith("_alignment")]
         found: dict[str, dict[str, list[float]]] = {}
@@ -137,25 +123,6 @@ class Centred(Job):
 
 def _parts(compared: Comparison) -> dict[str, Mapping[str, Any]]:
     return {"score": compared.scores, "chance": compared.chance, "calibrated": compared.calibrated}
-
-
-class CentredPairs(Plan):
-    """All pairs."""
-
-    name: ClassVar[str] = "centred-pairs"
-
-    pairs: tuple[tuple[str, str], ...]
-    layers: tuple[str, ...]
-    data: str
-    examples: int
-    shuffles: int
-    seed: int
-    device: str = "auto"
-
-    def jobs(self) -> Sequence[Job]:
-        """Pair by pair."""
-        own = self.model_dump(exclude={"pairs"})
-        return [Centred(a=a, b=b, **own) for a, b in self.pairs]
 
 
 # By measure, score, chance level and calibrated score of each layer.
@@ -215,16 +182,19 @@ def _run(setting: Setting) -> Reproduction:
     zoo = open_zoo(setting)
     layers = relu_layers(zoo)
     pairs = all_pairs(zoo, ordered=False, most=setting.by_scale(6, 6, 32), seed=setting.seed)
-    plan = CentredPairs(
-        pairs=checkpoints(pairs), layers=layers, data=setting.data_spec, examples=setting.by_scale(128, 500, 2000),
-        shuffles=setting.by_scale(5, 5, 20), seed=setting.seed, device=setting.device,
-    )  # fmt: skip
-    values = setting.run(plan)
-    rows = _rows(layers, [(a.name, b.name) for a, b in pairs], values)
+    examples, shuffles = setting.by_scale(128, 500, 2000), setting.by_scale(5, 5, 20)
+    values = setting.run([
+        Centred(
+            **checkpoints(pair), layers=layers, data=setting.data_spec, examples=examples, shuffles=shuffles,
+            seed=setting.seed, device=setting.device,
+        )
+        for pair in pairs
+    ])  # fmt: skip
+    rows = _rows(layers, names_of(pairs), values)
     notes = [
-        networks_note(zoo, f"{len(pairs)} pairs, {plan.examples} test images"),
+        networks_note(zoo, f"{len(pairs)} pairs, {examples} test images"),
         "An alignment is the cosine of two uncentred Gram matrices: a CKA without its C, of features that are not "
-        f"centred either. Chance: mean of {plan.shuffles} shuffles of the examples of one side.",
+        f"centred either. Chance: mean of {shuffles} shuffles of the examples of one side.",
     ]
     return Reproduction(_NAME, _TITLE, _PAPERS, setting.scale, rows, _claims(rows), notes=notes)
 

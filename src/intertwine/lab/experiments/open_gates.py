@@ -15,15 +15,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..runs import Job, Plan
+from ..runs import Job
 from .experiment import Experiment, Setting
-from .gates import Accuracies, Accuracy, interval, subset
+from .gates import Accuracy, interval
 from .reproduction import Claim, Reproduction, Row
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["EXPERIMENTS", "GateSpectra", "GateSpectrum", "label_energy"]
+__all__ = ["EXPERIMENTS", "GateSpectrum", "label_energy"]
 
 _LEADING = 10  # eigenvectors: as many as classes
 _POINT = 1.0
@@ -95,7 +95,7 @@ class GateSpectrum(Job):
         from ..networks import build, fit_to
         from ..training import recipe_for, train
 
-        data = subset(load(self.data), self.examples)
+        data = load(self.data).first(self.examples)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             start = build(fit_to(self.network, data.shape, len(data.classes))).eval()
@@ -128,18 +128,6 @@ def _spectrum(model: Any, x: Tensor, labels: Tensor, new: Tensor, truth: Tensor)
     }
 
 
-class GateSpectra(Plan):
-    """All networks and seeds."""
-
-    name: ClassVar[str] = "gate-spectra"
-
-    spectra: tuple[GateSpectrum, ...]
-
-    def jobs(self) -> Sequence[Job]:
-        """One for each."""
-        return self.spectra
-
-
 def _spectral(setting: Setting) -> Reproduction:
     from ..networks import gated_spec
 
@@ -160,7 +148,7 @@ def _spectral(setting: Setting) -> Reproduction:
         for network in networks.values()
         for k in range(seeds)
     ]  # fmt: skip
-    values = setting.run(GateSpectra(spectra=tuple(spectra)))
+    values = setting.run(spectra)
     found = {name: values[k * seeds : (k + 1) * seeds] for k, name in enumerate(networks)}
     rows = [
         _row(name, [v[when][what] for v in every], f"{when} training, {words}")
@@ -259,7 +247,7 @@ def _accuracies(setting: Setting, networks: Mapping[Any, str]) -> dict[Any, list
         for text in networks.values()
         for k in range(seeds)
     ]  # fmt: skip
-    values = setting.run(Accuracies(trained=tuple(jobs)))
+    values = setting.run(jobs)
     return {key: values[i * seeds : (i + 1) * seeds] for i, key in enumerate(networks)}
 
 

@@ -11,16 +11,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from ..._zoo_intervals import pair_interval
-from ..runs import Job, Plan
 from .experiment import Experiment, Setting
-from .gates import subset
-from .open_zoo import all_pairs, checkpoints, networks_note, open_zoo, relu_layers, ring
+from .open_zoo import networks_note, open_zoo, relu_layers
+from .pairs import PairJob, all_pairs, checkpoints, names_of, ring
 from .reproduction import Claim, Reproduction, Row
 
-__all__ = ["ARMS", "EXPERIMENTS", "Descended", "DescendedPairs"]
+__all__ = ["ARMS", "EXPERIMENTS", "Descended"]
 
 PLAIN, MOMENTUM, FAST = "no momentum", "momentum 0.9", "ten times the rate"
 ARMS: dict[str, tuple[float, float]] = {PLAIN: (1.0, 0.0), MOMENTUM: (1.0, 0.9), FAST: (10.0, 0.0)}
@@ -29,39 +28,29 @@ ARMS: dict[str, tuple[float, float]] = {PLAIN: (1.0, 0.0), MOMENTUM: (1.0, 0.9),
 _POINT = 0.01
 
 
-class Descended(Job):
+class Descended(PairJob):
     """One ordered pair of networks, stitched through permutations and scales that each arm trains.
 
     Attributes:
-        a: Checkpoint of network A.
-        b: Checkpoint of network B.
         layers: Where to stitch.
         start: ``"random"``, the paper's, or ``"direct"``.
-        data: As ``lab.data.load`` takes it.
         examples: Training images; all of them if ``None``.
         tested: Test images; all of them if ``None``.
         epochs: Half of them are the head start of permutations.
         seed: Of starts and training order.
-        device: Where.
     """
 
-    gpus: ClassVar[float] = 0.5
-
-    a: str
-    b: str
     layers: tuple[str, ...]
     start: Literal["random", "direct"]
-    data: str
     examples: int | None
     tested: int | None
     epochs: int
     seed: int
-    device: str = "auto"
 
     @property
     def label(self) -> str:
         """The two networks and the start."""
-        return f"{Path(self.a).stem} into {Path(self.b).stem}, {self.start} start"
+        return f"{super().label}, {self.start} start"
 
     def run(self, files: Path) -> dict[str, dict[str, list[float | None]]]:
         """Train every arm from the same start on the same batches.
@@ -72,10 +61,9 @@ class Descended(Job):
         """
         from ...stitching import RECIPES, StitchingStudy, stitch
         from ..data import load
-        from ..training import choose_device, load_checkpoint
 
-        data = subset(load(self.data), self.examples)
-        a, b = (load_checkpoint(path).to(choose_device(self.device)) for path in (self.a, self.b))
+        data = load(self.data).first(self.examples)
+        a, b = self.networks()
         test, found = data.loader("test", examples=self.tested), dict[str, dict[str, list[float | None]]]()
         for k, (arm, (faster, momentum)) in enumerate(ARMS.items()):
             recipe = replace(
@@ -94,26 +82,6 @@ class Descended(Job):
                 "loss": [one.history[-1]["loss"] for one in every],
             }
         return found
-
-
-class DescendedPairs(Plan):
-    """All pairs, from both starts."""
-
-    name: ClassVar[str] = "descended-pairs"
-
-    pairs: tuple[tuple[str, str], ...]
-    layers: tuple[str, ...]
-    data: str
-    examples: int | None
-    tested: int | None
-    epochs: int
-    seed: int
-    device: str = "auto"
-
-    def jobs(self) -> Sequence[Job]:
-        """Start by start, pair by pair."""
-        own = self.model_dump(exclude={"pairs"})
-        return [Descended(a=a, b=b, start=start, **own) for start in _STARTS for a, b in self.pairs]
 
 
 _STARTS: dict[Literal["random", "direct"], str] = {"random": "random start", "direct": "closed-form start"}
@@ -180,18 +148,21 @@ def _run(setting: Setting) -> Reproduction:
     layers = relu_layers(zoo)
     layers = setting.by_scale(layers[1:2], layers[2:3], layers)
     pairs = all_pairs(zoo, False, 16, setting.seed) if setting.scale == "paper" else ring(zoo)
-    plan = DescendedPairs(
-        pairs=checkpoints(pairs), layers=layers, data=setting.data_spec, examples=setting.by_scale(400, 2000, None),
-        tested=setting.by_scale(None, 1000, None), epochs=setting.by_scale(2, 4, 20), seed=setting.seed,
-        device=setting.device,
-    )  # fmt: skip
-    values = setting.run(plan)
+    examples, epochs = setting.by_scale(400, 2000, None), setting.by_scale(2, 4, 20)
+    values = setting.run([
+        Descended(
+            **checkpoints(pair), layers=layers, start=start, data=setting.data_spec, examples=examples,
+            tested=setting.by_scale(None, 1000, None), epochs=epochs, seed=setting.seed, device=setting.device,
+        )
+        for start in _STARTS
+        for pair in pairs
+    ])  # fmt: skip
     found: _Found = {start: values[k * len(pairs) : (k + 1) * len(pairs)] for k, start in enumerate(_STARTS)}
-    names = [(a.name, b.name) for a, b in pairs]
+    names = names_of(pairs)
     notes = [
         networks_note(zoo, f"{len(pairs)} pairs"),
-        f"Permutations and scales (G_ReLU) at {', '.join(layers)}, trained {plan.epochs} epochs on "
-        f"{plan.examples or 'all'} images; the last epoch counts. All arms begin alike and see the same batches.",
+        f"Permutations and scales (G_ReLU) at {', '.join(layers)}, trained {epochs} epochs on "
+        f"{examples or 'all'} images; the last epoch counts. All arms begin alike and see the same batches.",
         "Penalties are accuracy lost, 0.01 is a point.",
     ]
     return Reproduction(

@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..._zoo_intervals import pair_interval
-from ..runs import Job, Plan
 from .experiment import Experiment, Setting
-from .open_zoo import all_pairs, checkpoints, networks_note, open_zoo, relu_layers
+from .open_zoo import networks_note, open_zoo, relu_layers
 from .over_models import row_over_models, spearman
+from .pairs import PairJob, all_pairs, checkpoints, names_of
 from .reproduction import Claim, Reproduction, Row
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["EXPERIMENTS", "KernelPair", "KernelPairs", "channel_gram", "negative_mass", "without_negative_part"]
+__all__ = ["EXPERIMENTS", "KernelPair", "channel_gram", "negative_mass", "without_negative_part"]
 
 CUT = "max without its negative part"
 SUMS = ("cubes", "gaussians", "arc_cosine")  # over channels
@@ -129,31 +129,18 @@ def _grams(x: Tensor) -> dict[str, Tensor]:
     return found | {kind: channel_gram(x, kind) for kind in SUMS}
 
 
-class KernelPair(Job):
+class KernelPair(PairJob):
     """One pair of networks by all kernels.
 
     Attributes:
-        a: Checkpoint.
-        b: Checkpoint.
         layers: Names of layers.
-        data: As ``lab.data.load`` takes it.
         examples: Test images.
-        device: Where the networks run.
     """
 
     gpus: ClassVar[float] = 0.25
 
-    a: str
-    b: str
     layers: tuple[str, ...]
-    data: str
     examples: int
-    device: str = "auto"
-
-    @property
-    def label(self) -> str:
-        """The two networks."""
-        return f"{Path(self.a).stem} and {Path(self.b).stem}"
 
     def run(self, files: Path) -> dict[str, Any]:
         """Score every layer of A against every layer of B.
@@ -164,13 +151,11 @@ class KernelPair(Job):
         from ...similarity import prepare_gram
         from ...taps import collect
         from ..data import load
-        from ..training import choose_device, load_checkpoint
 
         loader = load(self.data).loader("test", examples=self.examples)
         sides: list[dict[str, list[Any]]] = []
         negative: dict[str, list[list[float]]] = {name: [] for name in KERNELS}
-        for path in (self.a, self.b):
-            model = load_checkpoint(path).to(choose_device(self.device))
+        for model in self.networks():
             side, masses = dict[str, list[Any]](), dict[str, list[float]]()
             for layer in self.layers:
                 for name, gram in _grams(collect(model, loader, [layer])[layer]).items():
@@ -185,23 +170,6 @@ class KernelPair(Job):
 
 def _inner(a: Any, b: Any) -> float:
     return float((a.gram.double() * b.gram.double()).sum())
-
-
-class KernelPairs(Plan):
-    """All pairs."""
-
-    name: ClassVar[str] = "kernel-pairs"
-
-    pairs: tuple[tuple[str, str], ...]
-    layers: tuple[str, ...]
-    data: str
-    examples: int
-    device: str = "auto"
-
-    def jobs(self) -> Sequence[Job]:
-        """Pair by pair."""
-        own = self.model_dump(exclude={"pairs"})
-        return [KernelPair(a=a, b=b, **own) for a, b in self.pairs]
 
 
 def _rows(layers: Sequence[str], names: Sequence[tuple[str, str]], values: Sequence[Mapping[str, Any]]) -> list[Row]:
@@ -271,14 +239,15 @@ def _run(setting: Setting) -> Reproduction:
     zoo = open_zoo(setting)
     layers = relu_layers(zoo)
     pairs = all_pairs(zoo, ordered=False, most=setting.by_scale(6, 6, 32), seed=setting.seed)
-    plan = KernelPairs(
-        pairs=checkpoints(pairs), layers=layers, data=setting.data_spec, examples=setting.by_scale(128, 500, 2000),
-        device=setting.device,
-    )  # fmt: skip
-    values = setting.run(plan)
-    rows = _rows(layers, [(a.name, b.name) for a, b in pairs], values)
+    examples = setting.by_scale(128, 500, 2000)
+    jobs = [
+        KernelPair(**checkpoints(pair), layers=layers, data=setting.data_spec, examples=examples, device=setting.device)
+        for pair in pairs
+    ]
+    values = setting.run(jobs)
+    rows = _rows(layers, names_of(pairs), values)
     notes = [
-        networks_note(zoo, f"{len(pairs)} pairs, {plan.examples} test images, unbiased CKA"),
+        networks_note(zoo, f"{len(pairs)} pairs, {examples} test images, unbiased CKA"),
         f"{', '.join(SYMMETRIC)}: the max kernel's symmetry, and positive semi-definite. {', '.join(SUMS)}: sums over "
         "channels of kernels of one channel. rbf and linear: rotations, for comparison.",
     ]

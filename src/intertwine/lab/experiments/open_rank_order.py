@@ -11,48 +11,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from ..runs import Job, Plan
 from .experiment import Experiment, Setting
-from .gates import subset
-from .open_zoo import MEASURES, all_pairs, checkpoints, networks_note, open_zoo, relu_layers, ring
+from .open_zoo import MEASURES, networks_note, open_zoo, relu_layers
 from .over_models import kendall, row_over_models, spearman
+from .pairs import PairJob, all_pairs, checkpoints, names_of, ring
 from .reproduction import Claim, Reproduction, Row
 
-__all__ = ["EXPERIMENTS", "Ranked", "RankedPairs"]
+__all__ = ["EXPERIMENTS", "Ranked"]
 
 FAMILIES = ("g_relu", "full")
 
 
-class Ranked(Job):
+class Ranked(PairJob):
     """One ordered pair of networks: stitched at all layers, and measured there.
 
     Attributes:
-        a: Checkpoint of network A.
-        b: Checkpoint of network B.
         layers: Where.
-        data: As ``lab.data.load`` takes it.
         examples: Training images of the stitches.
         tested: Test images of the penalties.
         measured: Test images of the measures.
         epochs: Of training maps; half of them are the head start.
         seed: Of the training order.
-        device: Where.
     """
 
-    gpus: ClassVar[float] = 0.5
-
-    a: str
-    b: str
     layers: tuple[str, ...]
-    data: str
     examples: int | None
     tested: int | None
     measured: int
     epochs: int
     seed: int
-    device: str = "auto"
 
     @property
     def label(self) -> str:
@@ -68,10 +57,9 @@ class Ranked(Job):
         from ...similarity import compare
         from ...stitching import RECIPES, stitch
         from ..data import load
-        from ..training import choose_device, load_checkpoint
 
-        data = subset(load(self.data), self.examples)
-        a, b = (load_checkpoint(path).to(choose_device(self.device)) for path in (self.a, self.b))
+        data = load(self.data).first(self.examples)
+        a, b = self.networks()
         recipe = replace(RECIPES["v1"], epochs=self.epochs, head_start=self.epochs // 2, keep="last")
         study: Any = stitch(
             a, b, list(self.layers), list(FAMILIES), loader=data.loader("train", recipe.batch_size, shuffle=True),
@@ -88,27 +76,6 @@ class Ranked(Job):
             "penalties": {f: [lost[layer, f] for layer in self.layers] for f in FAMILIES},
             "dissimilarities": scores,
         }
-
-
-class RankedPairs(Plan):
-    """All pairs."""
-
-    name: ClassVar[str] = "ranked-pairs"
-
-    pairs: tuple[tuple[str, str], ...]
-    layers: tuple[str, ...]
-    data: str
-    examples: int | None
-    tested: int | None
-    measured: int
-    epochs: int
-    seed: int
-    device: str = "auto"
-
-    def jobs(self) -> Sequence[Job]:
-        """Pair by pair."""
-        own = self.model_dump(exclude={"pairs"})
-        return [Ranked(a=a, b=b, **own) for a, b in self.pairs]
 
 
 def _statistic(
@@ -161,13 +128,16 @@ def _run(setting: Setting) -> Reproduction:
     layers = relu_layers(zoo)
     smoke = setting.scale == "smoke"
     pairs = ring(zoo) if smoke else all_pairs(zoo, True, setting.by_scale(12, 12, 32), setting.seed)
-    plan = RankedPairs(
-        pairs=checkpoints(pairs), layers=layers, data=setting.data_spec, examples=setting.by_scale(400, 1000, None),
-        tested=setting.by_scale(None, 1000, None), measured=setting.by_scale(128, 400, 2000),
-        epochs=setting.by_scale(1, 1, 20), seed=setting.seed, device=setting.device,
-    )  # fmt: skip
-    values = setting.run(plan)
-    names = [(a.name, b.name) for a, b in pairs]
+    examples, measured = setting.by_scale(400, 1000, None), setting.by_scale(128, 400, 2000)
+    epochs = setting.by_scale(1, 1, 20)
+    values = setting.run([
+        Ranked(
+            **checkpoints(pair), layers=layers, data=setting.data_spec, examples=examples, measured=measured,
+            tested=setting.by_scale(None, 1000, None), epochs=epochs, seed=setting.seed, device=setting.device,
+        )
+        for pair in pairs
+    ])  # fmt: skip
+    names = names_of(pairs)
     models = list(dict.fromkeys(name for pair in names for name in pair))
     rows = [
         row_over_models(m, _group(family, how), models, _statistic(names, values, m, family, how))
@@ -176,11 +146,11 @@ def _run(setting: Setting) -> Reproduction:
         for m in MEASURES
     ]
     rows += _penalty_rows(layers, names, values)
-    what = f"{len(pairs)} ordered pairs, {len(layers)} layers, {plan.measured} test images for the measures"
+    what = f"{len(pairs)} ordered pairs, {len(layers)} layers, {measured} test images for the measures"
     notes = [
         networks_note(zoo, what),
-        f"Stitches start at their closed-form solutions and are trained {plan.epochs} epochs on "
-        f"{plan.examples or 'all'} images. Many measures cannot tell A into B from B into A, penalties can.",
+        f"Stitches start at their closed-form solutions and are trained {epochs} epochs on "
+        f"{examples or 'all'} images. Many measures cannot tell A into B from B into A, penalties can.",
     ]
     return Reproduction(_NAME, _TITLE, _PAPERS, setting.scale, rows, _claims(rows), notes=notes)
 

@@ -16,7 +16,7 @@ from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from ..runs import Job, Plan
+from ..runs import Job
 from .experiment import Experiment, Setting
 from .open_zoo import MEASURES as ALL
 from .open_zoo import networks_note, open_zoo, relu_layers
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ..data import Batches
 
-__all__ = ["EXPERIMENTS", "Damaged", "DamagedLayers", "delete", "probe"]
+__all__ = ["EXPERIMENTS", "Damaged", "delete", "probe"]
 
 Kind = Literal["components", "channels"]
 
@@ -207,25 +207,6 @@ def probe(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor) -> float:
     return float((guess == truth).double().mean())
 
 
-class DamagedLayers(Plan):
-    """All layers of the references."""
-
-    name: ClassVar[str] = "damaged-layers"
-
-    layers: tuple[str, ...]
-    networks: tuple[str, ...]
-    kept: tuple[float, ...]
-    data: str
-    examples: int
-    probed: int
-    seed: int
-    device: str = "auto"
-
-    def jobs(self) -> Sequence[Job]:
-        """Layer by layer."""
-        return [Damaged(layer=layer, **self.model_dump()) for layer in self.layers]
-
-
 @dataclass(frozen=True)
 class _Found:
     """What a ``Damaged`` job found, ready for statistics of some of its networks."""
@@ -339,18 +320,21 @@ def _run(setting: Setting) -> Reproduction:
     zoo = open_zoo(setting)
     layers = relu_layers(zoo)
     layers = layers[1:] if setting.scale == "smoke" else layers
-    plan = DamagedLayers(
-        layers=layers, networks=tuple(str(m.path.resolve()) for m in zoo.members),
-        kept=setting.by_scale((0.5, 0.25, 0.1), (0.8, 0.6, 0.4, 0.2, 0.1, 0.05), (0.9, 0.7, 0.5, 0.2, 0.1, 0.05)),
-        data=setting.data_spec, examples=setting.by_scale(128, 500, 1000), probed=setting.by_scale(600, 2000, 10_000),
-        seed=setting.seed, device=setting.device,
-    )  # fmt: skip
-    found = [_Found(layer, **value) for layer, value in zip(layers, setting.run(plan))]
+    kept = setting.by_scale((0.5, 0.25, 0.1), (0.8, 0.6, 0.4, 0.2, 0.1, 0.05), (0.9, 0.7, 0.5, 0.2, 0.1, 0.05))
+    examples, probed = setting.by_scale(128, 500, 1000), setting.by_scale(600, 2000, 10_000)
+    values = setting.run([
+        Damaged(
+            layer=layer, layers=layers, networks=tuple(str(m.path.resolve()) for m in zoo.members), kept=kept,
+            data=setting.data_spec, examples=examples, probed=probed, seed=setting.seed, device=setting.device,
+        )
+        for layer in layers
+    ])  # fmt: skip
+    found = [_Found(layer, **value) for layer, value in zip(layers, values)]
     rows = _rows(found, range(len(zoo)))
     whole = [f.accuracies[f._whole(k)] for f in found for k in range(len(zoo))]
     notes = [
-        networks_note(zoo, f"{plan.examples} test images, features averaged over space, {len(layers)} layers"),
-        f"Loss: accuracy of a linear classifier, fitted to {plan.probed} training images ({_mean(whole):.1%} on "
+        networks_note(zoo, f"{examples} test images, features averaged over space, {len(layers)} layers"),
+        f"Loss: accuracy of a linear classifier, fitted to {probed} training images ({_mean(whole):.1%} on "
         "average on whole layers). Correlations are between dissimilarity from a reference and loss, over parts "
         "of the *other* networks: a measure that a change of seed overwhelms cannot order them. Means over references "
         "and layers.",

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING
 
 from .experiment import Setting
 
 if TYPE_CHECKING:
-    from ..zoo import Member, Zoo
+    from ..zoo import Zoo
 
-__all__ = ["MEASURES", "all_pairs", "checkpoints", "networks_note", "open_zoo", "relu_layers", "ring"]
+__all__ = ["MEASURES", "networks_note", "open_zoo", "relu_layers"]
 
 MEASURES = (
     "orthogonal_procrustes", "orthogonal_procrustes_centered", "g_relu_procrustes", "g_relu_procrustes_centered",
@@ -38,33 +37,6 @@ def relu_layers(zoo: Zoo) -> tuple[str, ...]:
         for name, _ in build(zoo.architecture).named_modules()
         if name.rpartition(".")[2].startswith("relu")
     )  # fmt: skip
-
-
-def all_pairs(zoo: Zoo, ordered: bool, most: int, seed: int) -> list[tuple[Member, Member]]:
-    """Every pair of distinct members, or ``most`` that are drawn from them where there are more.
-
-    Args:
-        zoo: The networks.
-        ordered: Whether a pair counts both ways.
-        most: Largest number of pairs.
-        seed: Of the draw.
-
-    Returns:
-        The pairs.
-    """
-    choose = itertools.permutations if ordered else itertools.combinations
-    every = list(choose(zoo.members, 2))
-    return every if len(every) <= most else zoo.pairs(most, seed)
-
-
-def ring(zoo: Zoo) -> list[tuple[Member, Member]]:
-    """Each member with the next one, the last with the first: the fewest pairs that hold all members equally often."""
-    return list(zip(zoo.members, [*zoo.members[1:], zoo.members[0]], strict=True))
-
-
-def checkpoints(pairs: list[tuple[Member, Member]]) -> tuple[tuple[str, str], ...]:
-    """Absolute paths, for jobs."""
-    return tuple((str(a.path.resolve()), str(b.path.resolve())) for a, b in pairs)
 
 
 def networks_note(zoo: Zoo, rest: str) -> str:

@@ -5,16 +5,14 @@ The figure is an image: what is checked are its claims in words.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ..runs import Job, Plan
+from ..runs import Job
 from .experiment import Experiment, Setting
-from .gates import subset
 from .reproduction import Claim, Reproduction, Row, provenance
 
-__all__ = ["EXPERIMENTS", "FineTuned", "RotationRuns", "claims_of"]
+__all__ = ["EXPERIMENTS", "FineTuned", "claims_of"]
 
 KINDS = {"orthogonal": "rotation", "g_relu": "G_ReLU"}
 
@@ -53,36 +51,12 @@ class FineTuned(Job):
         from ..training import Recipe, load_checkpoint
         from .rotation_penalty import rotation_penalty
 
-        data = subset(load(self.data), self.examples)
+        data = load(self.data).first(self.examples)
         found = rotation_penalty(
             load_checkpoint(self.checkpoint), self.layer, self.kind, data, Recipe(**self.recipe),  # type: ignore[arg-type]
             seed=self.seed, device=self.device,
         )  # fmt: skip
         return {"before": found.before, "transformed": found.transformed, "after": found.after}
-
-
-class RotationRuns(Plan):
-    """All layers, both kinds, every network."""
-
-    name: ClassVar[str] = "rotation-penalties"
-
-    checkpoints: tuple[str, ...]
-    layers: tuple[str, ...]
-    data: str
-    examples: int | None
-    recipe: dict[str, Any]
-    seed: int
-    device: str = "auto"
-
-    def jobs(self) -> Sequence[Job]:
-        """Layer by layer, kind by kind; every network gets an element of its own."""
-        own = self.model_dump(exclude={"checkpoints", "layers", "seed"})
-        return [
-            FineTuned(checkpoint=path, layer=layer, kind=kind, seed=self.seed + i, **own)
-            for layer in self.layers
-            for kind in KINDS
-            for i, path in enumerate(self.checkpoints)
-        ]
 
 
 def claims_of(penalties: Penalties) -> list[Claim]:
@@ -122,13 +96,18 @@ def _figure(setting: Setting) -> Reproduction:
     *layers, _ = (name for name, m in build(network).named_modules() if isinstance(m, nn.Conv2d))
     runs = setting.by_scale(2, 3, 5)
     recipe = recipe_at(setting)
-    paths = tuple(str(member.path.resolve()) for member in zoo_for(setting, network, runs, recipe).members)
-    plan = RotationRuns(
-        checkpoints=paths, layers=tuple(layers), data=setting.data_spec, examples=setting.by_scale(400, 10_000, None),
-        recipe=recipe.but(epochs=setting.by_scale(12, 5, recipe.epochs)).to_dict(), seed=setting.seed,
-        device=setting.device,
-    )  # fmt: skip
-    values = iter(setting.run(plan))
+    paths = [str(member.path.resolve()) for member in zoo_for(setting, network, runs, recipe).members]
+    jobs = [
+        FineTuned(
+            checkpoint=path, layer=layer, kind=kind, data=setting.data_spec, seed=setting.seed + i,
+            examples=setting.by_scale(400, 10_000, None), device=setting.device,
+            recipe=recipe.but(epochs=setting.by_scale(12, 5, recipe.epochs)).to_dict(),
+        )
+        for layer in layers
+        for kind in KINDS
+        for i, path in enumerate(paths)  # every network gets an element of its own
+    ]  # fmt: skip
+    values = iter(setting.run(jobs))
     rows, penalties = [], dict[str, dict[str, list[float]]]()
     before: list[float] = []
     for layer in layers:

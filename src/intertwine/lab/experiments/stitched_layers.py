@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from ..._zoo_intervals import pair_interval
-from ..runs import Job, Plan
-from .gates import subset
+from .pairs import PairJob
 from .reproduction import Row
 
 if TYPE_CHECKING:
-    from ..zoo import Member, Zoo
-    from .experiment import Setting
+    from torch import nn
 
-__all__ = ["StitchedLayers", "StitchedLayersOfPairs", "by_family", "line", "mean", "pairs_at", "paths_of"]
+    from ..data import DataSplits
+
+__all__ = ["StitchedLayers", "activations", "by_family", "line", "mean"]
 
 _FEWEST = 3  # models for an interval over models
 
@@ -24,13 +24,10 @@ _FEWEST = 3  # models for an interval over models
 Found = dict[str, dict[str, list[float]]]
 
 
-class StitchedLayers(Job):
+class StitchedLayers(PairJob):
     """One ordered pair of networks, stitched from closed-form starts.
 
     Attributes:
-        a: Checkpoint of network A.
-        b: Checkpoint of network B.
-        data: As ``lab.data.load`` takes it.
         examples: Training examples; all of them if ``None``.
         tested: Test examples; all of them if ``None``.
         layers: Where to stitch; every activation if empty.
@@ -39,14 +36,8 @@ class StitchedLayers(Job):
         translate: Pixels by which training images move at most.
         flip: Whether they are mirrored.
         seed: Of the order of examples.
-        device: Where.
     """
 
-    gpus: ClassVar[float] = 0.5
-
-    a: str
-    b: str
-    data: str
     examples: int | None
     tested: int | None
     layers: tuple[str, ...]
@@ -55,12 +46,6 @@ class StitchedLayers(Job):
     translate: int
     flip: bool
     seed: int
-    device: str = "auto"
-
-    @property
-    def label(self) -> str:
-        """The two networks."""
-        return " and ".join(f"{Path(p).parent.name[:24]}/{Path(p).stem}" for p in (self.a, self.b))
 
     def run(self, files: Path) -> dict[str, Any]:
         """Stitch.
@@ -70,18 +55,14 @@ class StitchedLayers(Job):
             both networks.
         """
         from ...stitching import RECIPES, stitch
-        from ...taps import layers as points
         from ..data import load
-        from ..training import choose_device, load_checkpoint
         from ..training.augmented import Augmented
 
-        data, device = subset(load(self.data), self.examples), choose_device(self.device)
-        a, b = (load_checkpoint(path).to(device) for path in (self.a, self.b))
+        data, (a, b) = load(self.data).first(self.examples), self.networks()
         recipe = replace(RECIPES["v1"], **self.recipe)
         train = Augmented(data.loader("train", recipe.batch_size, shuffle=True), self.translate, self.flip)
         test = data.loader("test", examples=self.tested)
-        example = data.loader("test", 2).batch(slice(0, 2))[0].to(device)
-        chosen = list(self.layers) or [p.name for p in points(a, example) if p.activation]
+        chosen = list(self.layers) or activations(a, data)
         study = stitch(
             a, b, chosen, list(self.families), loader=train, eval_loader=test, recipe=recipe, seeds=self.seed,
             state=files / "training.pt",
@@ -94,40 +75,12 @@ class StitchedLayers(Job):
         return found
 
 
-class StitchedLayersOfPairs(Plan):
-    """Any number of pairs."""
+def activations(model: nn.Module, data: DataSplits) -> list[str]:
+    """Names of a network's activations, in order."""
+    from ...taps import layers
 
-    name: ClassVar[str] = "stitched-layers"
-
-    pairs: tuple[StitchedLayers, ...]
-
-    def jobs(self) -> Sequence[Job]:
-        """One for each pair."""
-        return self.pairs
-
-
-def pairs_at(setting: Setting, zoo: Zoo, few: int, many: int) -> list[tuple[Member, Member]]:
-    """Ordered pairs of a zoo.
-
-    Args:
-        setting: Scale and seed.
-        zoo: The networks.
-        few: Pairs below the scale ``paper``: each network into the next one, because in so few drawn pairs one network
-            is often part of all, which leaves no interval over networks.
-        many: Pairs at the scale ``paper``, drawn as the paper does.
-
-    Returns:
-        The pairs.
-    """
-    if setting.scale == "paper":
-        return zoo.pairs(many, seed=setting.seed)
-    return [(zoo[i % len(zoo)], zoo[(i + 1) % len(zoo)]) for i in range(few)]
-
-
-def paths_of(pair: tuple[Member, Member]) -> dict[str, str]:
-    """The two checkpoints of a pair, as jobs name them."""
-    a, b = pair
-    return {"a": str(a.path.resolve()), "b": str(b.path.resolve())}
+    example = data.loader("test", 2).batch(slice(0, 2))[0].to(next(model.parameters()).device)
+    return [point.name for point in layers(model, example) if point.activation]
 
 
 def by_family(values: Sequence[Mapping[str, Any]], what: str = "penalties") -> Found:

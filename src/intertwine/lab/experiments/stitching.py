@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
-from ..._zoo_intervals import pair_interval
-from ..runs import Job, Plan
 from .experiment import Experiment, Setting
-from .gates import subset
-from .reproduction import Claim, Reproduction, Row, provenance
+from .pairs import PairJob, checkpoints, names_of
+from .reproduction import Claim, Reproduction, provenance
+from .stitched_layers import activations, line
 
-__all__ = ["EXPERIMENTS", "StitchedPair", "StitchedPairs", "claims_of", "collect"]
+__all__ = ["EXPERIMENTS", "StitchedPair", "claims_of", "collect"]
 
 FAMILIES = ("g_relu", "full", "rank-4", "rank-2", "rank-1")
 RANDOM = "g_relu from a random start"
@@ -25,13 +24,10 @@ RANDOM = "g_relu from a random start"
 Penalties = dict[str, dict[str, list[float]]]
 
 
-class StitchedPair(Job):
+class StitchedPair(PairJob):
     """One ordered pair of networks, stitched at all layers by all families.
 
     Attributes:
-        a: Checkpoint of network A.
-        b: Checkpoint of network B.
-        data: As ``lab.data.load`` takes it.
         examples: Training examples; all of them if ``None``.
         tested: Test examples; all of them if ``None``.
         layers: Where to stitch; every ReLU if empty.
@@ -39,14 +35,8 @@ class StitchedPair(Job):
         translate: Pixels by which training images move at most.
         flip: Whether they are mirrored.
         seed: Of starts and order.
-        device: Where.
     """
 
-    gpus: ClassVar[float] = 0.5
-
-    a: str
-    b: str
-    data: str
     examples: int | None
     tested: int | None
     layers: tuple[str, ...]
@@ -54,7 +44,6 @@ class StitchedPair(Job):
     translate: int
     flip: bool
     seed: int
-    device: str = "auto"
 
     def run(self, files: Path) -> dict[str, Any]:
         """Stitch, from closed-form starts and, for G_ReLU, from the paper's random one too.
@@ -64,18 +53,14 @@ class StitchedPair(Job):
             and the accuracies of both networks.
         """
         from ...stitching import RECIPES, StitchingStudy, stitch
-        from ...taps import layers as points
         from ..data import load
-        from ..training import choose_device, load_checkpoint
         from ..training.augmented import Augmented
 
-        data = subset(load(self.data), self.examples)
-        a, b = (load_checkpoint(path).to(choose_device(self.device)) for path in (self.a, self.b))
+        data, (a, b) = load(self.data).first(self.examples), self.networks()
         recipe = replace(RECIPES["v1"], epochs=self.epochs, head_start=self.epochs // 2)
         train = Augmented(data.loader("train", recipe.batch_size, shuffle=True), self.translate, self.flip)
         test = data.loader("test", examples=self.tested)
-        example = data.loader("test", 2).batch(slice(0, 2))[0].to(choose_device(self.device))
-        chosen = list(self.layers) or [p.name for p in points(a, example) if p.activation]
+        chosen = list(self.layers) or activations(a, data)
         penalties: dict[str, dict[str, float]] = {}
         recovered: dict[str, dict[str, float | None]] = {}
         accuracies = (0.0, 0.0)
@@ -92,28 +77,6 @@ class StitchedPair(Job):
                 recovered.setdefault(found.layer_name, {})[name] = found.agreement
                 accuracies = found.accuracy_a, found.accuracy_b
         return {"penalties": penalties, "recovered": recovered, "accuracies": list(accuracies)}
-
-
-class StitchedPairs(Plan):
-    """All pairs."""
-
-    name: ClassVar[str] = "stitching-pairs"
-
-    pairs: tuple[tuple[str, str], ...]
-    data: str
-    examples: int | None
-    tested: int | None
-    layers: tuple[str, ...]
-    epochs: int
-    translate: int
-    flip: bool
-    seed: int
-    device: str = "auto"
-
-    def jobs(self) -> Sequence[Job]:
-        """Pair by pair; a pair that is drawn twice gets two seeds."""
-        own = self.model_dump(exclude={"pairs", "seed"})
-        return [StitchedPair(a=a, b=b, seed=self.seed + i, **own) for i, (a, b) in enumerate(self.pairs)]
 
 
 def collect(values: Sequence[dict[str, Any]]) -> Penalties:
@@ -212,19 +175,20 @@ class _Figure:
         network = fit_to(setting.by_scale(*self.networks), data.shape, len(data.classes))
         zoo = zoo_for(setting, network, setting.by_scale(3, 4, 100))
         pairs = zoo.pairs(setting.by_scale(3, 3, self.pairs), seed=setting.seed)
-        drawn = [(a.name, b.name) for a, b in pairs]
-        values = setting.run(
-            StitchedPairs(
-                pairs=tuple((str(a.path.resolve()), str(b.path.resolve())) for a, b in pairs), data=setting.data_spec,
-                examples=setting.by_scale(400, 5_000, None), tested=setting.by_scale(None, 2_000, None),
-                layers=setting.by_scale(*self.layers), epochs=setting.by_scale(2, 2, 20),
-                translate=setting.by_scale(0, 2, 2), flip=setting.by_scale(False, True, True), seed=setting.seed,
-                device=setting.device,
+        drawn = names_of(pairs)
+        values = setting.run([
+            StitchedPair(
+                **checkpoints(pair), data=setting.data_spec, examples=setting.by_scale(400, 5_000, None),
+                tested=setting.by_scale(None, 2_000, None), layers=setting.by_scale(*self.layers),
+                epochs=setting.by_scale(2, 2, 20), translate=setting.by_scale(0, 2, 2),
+                flip=setting.by_scale(False, True, True), seed=setting.seed + i, device=setting.device,
             )
-        )  # fmt: skip
+            for i, pair in enumerate(pairs)  # a pair that is drawn twice gets two seeds
+        ])  # fmt: skip
         penalties = collect(values)
         families = dict.fromkeys(family for by in penalties.values() for family in by)
-        rows = [_row(layer, f, drawn, by[f]) for f in families for layer, by in penalties.items() if f in by]
+        by_layer = lambda f: {layer: by[f] for layer, by in penalties.items() if f in by}
+        rows = [row for f in families for row in line(f, by_layer(f), drawn)]
         recovered = [v["recovered"][layer][RANDOM] for v in values for layer in v["recovered"]]
         known = [share for share in recovered if share is not None]
         accuracies = [x for v in values for x in v["accuracies"]]
@@ -240,15 +204,6 @@ class _Figure:
         facts = {**provenance(), "network": network, "models": len(zoo), "pairs": len(drawn), "accuracy": accuracy}
         claims = claims_of(penalties, self.residual)
         return Reproduction(self.name, self.title, self.papers, setting.scale, rows, claims, notes=notes, facts=facts)
-
-
-def _row(layer: str, family: str, drawn: Sequence[tuple[str, str]], found: Sequence[float]) -> Row:
-    if len({name for pair in drawn for name in pair}) < 3:
-        return Row(layer, sum(found) / len(found), group=family)
-    try:
-        return Row.of(layer, pair_interval(drawn, found), group=family)
-    except ValueError:  # every pair shares one model
-        return Row(layer, sum(found) / len(found), group=family)
 
 
 _FIGURES = (

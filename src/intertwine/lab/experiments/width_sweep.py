@@ -6,9 +6,9 @@ import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
-from ..runs import Job, Plan
+from ..runs import Job
 from .experiment import Experiment, Setting
 from .gates import interval
 from .reproduction import Claim, Reproduction, Row
@@ -16,7 +16,7 @@ from .reproduction import Claim, Reproduction, Row
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["EXPERIMENTS", "Distance", "WidthSweep", "slope"]
+__all__ = ["EXPERIMENTS", "Distance", "slope"]
 
 Family = Literal["fully connected", "convolutions", "residual"]
 
@@ -57,25 +57,6 @@ class Distance(Job):
         tangent = neural_tangent_kernel(network, x, kind="trace", parameters=names)
         limit = _limit(self.family, network, x, sigma)
         return float((tangent - limit).norm() / limit.norm())
-
-
-class WidthSweep(Plan):
-    """All widths and draws of one family."""
-
-    name: ClassVar[str] = "width-sweep"
-
-    family: Family
-    widths: tuple[int, ...]
-    draws: int
-    examples: int
-
-    def jobs(self) -> Sequence[Job]:
-        """Width by width."""
-        return [
-            Distance(family=self.family, width=width, examples=self.examples, seed=seed)
-            for width in self.widths
-            for seed in range(self.draws)
-        ]
 
 
 def slope(widths: Sequence[int], errors: Sequence[Sequence[float]]) -> tuple[float, float, float]:
@@ -161,15 +142,21 @@ def _sweep(setting: Setting) -> Reproduction:
         "residual": doubled(32, setting.by_scale(256, 1024, 2048)),
     }
     rows, slopes, claims = [], [], []
+    jobs = [
+        Distance(family=family, width=width, examples=examples, seed=seed)
+        for family, chosen in widths.items()
+        for width in chosen
+        for seed in range(draws)
+    ]
+    values = iter(setting.run(jobs))
     for family, chosen in widths.items():
-        values = setting.run(WidthSweep(family=family, widths=chosen, draws=draws, examples=examples))
-        errors = [values[k : k + draws] for k in range(0, len(values), draws)]
+        errors = [list(itertools.islice(values, draws)) for _ in chosen]
         for width, found in zip(chosen, errors):
             mean, low, high = interval(found)
             rows.append(Row(f"width {width}", mean, None, low, high, group=family))
         fit, lowest, highest = slope(chosen, errors)
         slopes.append(Row(family, fit, None, lowest, highest, group="slope in width"))
-        detail = f"{fit:.3f} [{lowest:.3f}, {highest:.3f}], {len(values)} draws"
+        detail = f"{fit:.3f} [{lowest:.3f}, {highest:.3f}], {draws * len(chosen)} draws"
         near = lowest <= -0.5 <= highest or abs(fit + 0.5) < 0.1
         claims.append(Claim(f"{family}: the error falls like 1 / sqrt(width)", near, detail, required=True))
     return Reproduction(

@@ -56,9 +56,8 @@ def zoo_for(setting: Setting, model: str, count: int, recipe: Recipe | None = No
     from ..data import load
     from ..training import train_many
     from ..zoo import read_zoo
-    from .gates import subset
 
-    data = subset(load(setting.data_spec), examples)
+    data = load(setting.data_spec).first(examples)
     recipe = recipe or recipe_at(setting)
     settings = hashlib.blake2b(json.dumps(recipe.to_dict(), sort_keys=True).encode(), digest_size=4).hexdigest()
     name = "-".join([model.replace(":", "-").replace(",", "-").replace("=", ""), data.name, settings])

@@ -10,11 +10,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_serializer, field_validator
 
 from .code_version import code_version
 
-__all__ = ["Job", "Plan", "find_class", "job_key", "reference"]
+__all__ = ["Job", "Jobs", "Plan", "find_class", "job_key", "reference"]
 
 _LONGEST = 60  # characters of a label
 
@@ -68,6 +68,31 @@ class Plan(BaseModel, ABC):
     @abstractmethod
     def jobs(self) -> Sequence[Job]:
         """All jobs, in the order in which their values are wanted."""
+
+
+class Jobs(Plan):
+    """Jobs that are listed already, of one class or several; it is saved with the names of their classes.
+
+    Attributes:
+        name: Of the folder that keeps its results.
+        listed: The jobs, in the order in which their values are wanted.
+    """
+
+    name: str  # type: ignore[misc]  # each list has its own
+    listed: tuple[Job, ...]
+
+    def jobs(self) -> Sequence[Job]:
+        """Those that were listed."""
+        return self.listed
+
+    @field_serializer("listed")
+    def _with_classes(self, listed: tuple[Job, ...]) -> list[dict[str, Any]]:
+        return [{"job": reference(type(job)), "settings": job.model_dump(mode="json")} for job in listed]
+
+    @field_validator("listed", mode="before")
+    @classmethod
+    def _from_classes(cls, listed: Sequence[Any]) -> list[Job]:
+        return [x if isinstance(x, Job) else find_class(x["job"]).model_validate(x["settings"]) for x in listed]
 
 
 def job_key(job: Job, code: str | None = None) -> str:

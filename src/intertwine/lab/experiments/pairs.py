@@ -1,0 +1,100 @@
+"""Pairs of networks: jobs on two of them, and how pairs are drawn from a zoo."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from ..runs import Job
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..zoo import Member, Zoo
+    from .experiment import Setting
+
+__all__ = ["PairJob", "Pairs", "all_pairs", "checkpoints", "names_of", "pairs_at", "ring"]
+
+Pairs = list[tuple["Member", "Member"]]
+
+
+class PairJob(Job):
+    """What is done with two networks.
+
+    Attributes:
+        a: Checkpoint of network A.
+        b: Checkpoint of network B.
+        data: As ``lab.data.load`` takes it.
+        device: Where the networks run.
+    """
+
+    gpus: ClassVar[float] = 0.5
+
+    a: str
+    b: str
+    data: str
+    device: str = "auto"
+
+    @property
+    def label(self) -> str:
+        """The two networks."""
+        return " and ".join(f"{Path(path).parent.name[:24]}/{Path(path).stem}" for path in (self.a, self.b))
+
+    def networks(self) -> tuple[nn.Module, nn.Module]:
+        """Both, on their device."""
+        from ..training import choose_device, load_checkpoint
+
+        device = choose_device(self.device)
+        return load_checkpoint(self.a).to(device), load_checkpoint(self.b).to(device)
+
+
+def checkpoints(pair: tuple[Member, Member]) -> dict[str, str]:
+    """The two checkpoints of a pair, as a :class:`PairJob` takes them."""
+    a, b = pair
+    return {"a": str(a.path.resolve()), "b": str(b.path.resolve())}
+
+
+def names_of(pairs: Pairs) -> list[tuple[str, str]]:
+    """The two names of each pair, as intervals over models take them."""
+    return [(a.name, b.name) for a, b in pairs]
+
+
+def ring(zoo: Zoo) -> Pairs:
+    """Each member with the next one, the last with the first: the fewest pairs that hold all members equally often."""
+    return list(zip(zoo.members, [*zoo.members[1:], zoo.members[0]], strict=True))
+
+
+def pairs_at(setting: Setting, zoo: Zoo, few: int, many: int) -> Pairs:
+    """Ordered pairs of a zoo.
+
+    Args:
+        setting: Scale and seed.
+        zoo: The networks.
+        few: Pairs below the scale ``paper``: each network into the next one, because in so few drawn pairs one network
+            is often part of all, which leaves no interval over networks.
+        many: Pairs at the scale ``paper``, drawn as the paper does.
+
+    Returns:
+        The pairs.
+    """
+    if setting.scale == "paper":
+        return zoo.pairs(many, seed=setting.seed)
+    return list(itertools.islice(itertools.cycle(ring(zoo)), few))
+
+
+def all_pairs(zoo: Zoo, ordered: bool, most: int, seed: int) -> Pairs:
+    """Every pair of distinct members, or ``most`` that are drawn from them where there are more.
+
+    Args:
+        zoo: The networks.
+        ordered: Whether a pair counts both ways.
+        most: Largest number of pairs.
+        seed: Of the draw.
+
+    Returns:
+        The pairs.
+    """
+    choose = itertools.permutations if ordered else itertools.combinations
+    every = list(choose(zoo.members, 2))
+    return every if len(every) <= most else zoo.pairs(most, seed)
