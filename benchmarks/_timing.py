@@ -1,7 +1,9 @@
-"""Timing that survives a shared machine: best of several, and rates as ratios to a matrix product of the same run."""
+"""Timing that survives a shared machine: best of several, rates over a matrix product of the same run; memory."""
 
+import resource
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -33,6 +35,17 @@ def sgemm_rate(size: int = 2048, repeats: int = 5, device: torch.device | str = 
     """Multiply-adds times two per second of a square float32 matrix product: this machine's ceiling at this moment."""
     a, b, out = (torch.randn(size, size, device=device) for _ in range(3))
     return 2 * size**3 / best_of(lambda: torch.mm(a, b, out=out), repeats, device)
+
+
+def peak_memory() -> float:
+    """Highest resident memory of this process so far, in MiB.
+
+    From ``/proc`` where there is one, because ``getrusage`` begins with the peak of the process that started this one.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM")) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def describe(device: torch.device | str = "cpu") -> str:

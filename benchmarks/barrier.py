@@ -3,15 +3,19 @@
 Five pairs of ten networks for each architecture, 25 points on each path, scored on the test split; batch norms are
 recalibrated on the training split. Intervals are over networks. Networks are trained on the spot and kept in --cache.
 
+``--methods rebasin`` is the package of that name (permutations, matched by weights), scored in the same way.
+
 Run: OMP_NUM_THREADS=1 python benchmarks/barrier.py [--pairs 5] [--methods weights,activations,mixed] [--data digits]
      [--first-seed 0] [--models "mlp:widths=128-128;digits_cnn;digits_cnn:bn=false"]
 """
 
 import argparse
+import copy
 import tempfile
 import time
 from pathlib import Path
 from statistics import fmean
+from types import SimpleNamespace
 
 import torch
 
@@ -43,14 +47,24 @@ def said(found, path, recalibrated, measure="loss"):
     return f"{fmean(heights):.3f}" + ("" if interval is None else f" [{max(interval.low, 0):.3f}, {interval.high:.3f}]")
 
 
+def by_rebasin(a, b, example):
+    """What the package ``rebasin`` makes of b, as ``barriers`` takes an alignment."""
+    from rebasin import PermutationCoordinateDescent
+
+    moved = copy.deepcopy(b)
+    PermutationCoordinateDescent(copy.deepcopy(a), moved, example, logging_level="ERROR").rebasin()
+    return SimpleNamespace(apply=lambda _: moved, method="rebasin")
+
+
 def row(spec, method, kinds, models, pairs, splits, points):
     """One line of the table."""
     start = time.process_time()
     test, train = splits.loader("test"), splits.loader("train", batch_size=500)
+    example = test.batch(slice(0, 2))[0]
+    peer = [by_rebasin(models[i], models[j], example) for i, j in pairs] if method == "rebasin" else None
     found = barriers(
-        models, test, points, pairs, alignments=method, calibration=train, example_inputs=test.batch(slice(0, 2))[0],
-        kinds=kinds,
-    )  # fmt: skip
+        models, test, points, pairs, alignments=peer or method, calibration=train, example_inputs=example, kinds=kinds
+    )
     best = ("aligned", True) in found.variants
     before, after = (fmean(found.heights(path, best)) for path in ("direct", "aligned"))
     cells = [spec, method, "all" if kinds is None else "permutations"]
@@ -80,7 +94,7 @@ def main():
         seeds = range(options.first_seed, options.first_seed + 2 * options.pairs)
         models = networks(spec, splits, seeds, options.cache)
         for method in options.methods.split(","):
-            for kinds in ({"permutation"}, None):
+            for kinds in ({"permutation"}, None)[: 1 if method == "rebasin" else 2]:
                 print(
                     "| " + " | ".join(row(spec, method, kinds, models, pairs, splits, options.points)) + " |",
                     flush=True,

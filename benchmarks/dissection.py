@@ -8,10 +8,10 @@ Run: python benchmarks/dissection.py [--images 2000] [--size 112]
 """
 
 import argparse
-import resource
 import time
 
 import torch
+from _timing import peak_memory
 
 from intertwine.dissection import Concept, ConceptSet, Sample, TopSketch
 from intertwine.dissection.maps import LabelledMaps, values_of
@@ -60,11 +60,6 @@ def timed(work, *arguments):
     return time.process_time() - start
 
 
-def peak():
-    """Largest memory so far, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
 def main():
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -72,7 +67,7 @@ def main():
     parser.add_argument("--size", type=int, default=112)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    before, gemm = peak(), rate()
+    before, gemm = peak_memory(), rate()
     sketch = TopSketch(UNITS)
     sketching = sum(timed(sketch.update, values_of(b.maps)) for b in batches(options.images, options.size))
     found = sketch.threshold(0.005)
@@ -87,7 +82,7 @@ def main():
         "overlap": f"{counting:.1f} s, of which products: {tally.operations / 1e9:.1f} GFLOP",
         "the full dense product": f"{full / 1e12:.2f} TFLOP, {full / gemm:.1f} s at the sgemm rate",
         "effective rate": f"{full / counting / 1e9:.1f} GFLOP/s of it, {full / counting / gemm:.1f} x sgemm",
-        "memory": f"{peak() - before:.0f} MB at the peak, beside torch",
+        "memory": f"{peak_memory() - before:.0f} MB at the peak, beside torch",
         f"{PLANNED} images": f"{factor * (sketching + counting) / 60:.1f} minutes a basis, beside the network's runs",
     }
     for name, value in lines.items():

@@ -5,14 +5,13 @@ python benchmarks/gates.py [--quick] [--device cuda]
 
 import argparse
 import itertools
-import resource
 import subprocess
 import sys
 import time
 
 import torch
 from _timing import best_of as shortest
-from _timing import describe, verdict
+from _timing import describe, peak_memory, verdict
 from torch import nn
 from torch.func import functional_call, jacrev, vmap
 
@@ -113,10 +112,10 @@ def measure_peak(what):
         ours = lambda z: iw.gates.neural_tangent_kernel(model, z, memory=2**28 if model is resnet else 2**26)
         run = naive_tangent(model) if size.endswith("naive") else ours
     run(x[:1])
-    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    before, start = peak_memory(), time.process_time()
     run(x)
     seconds = time.process_time() - start
-    print(seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20, needed)
+    print(seconds, (peak_memory() - before) / 1024, needed)
 
 
 def small_cnn():

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .._progress import track
 from ._memory import check_fits
-from .gate_gram import exact_products, gram, tile_size
+from .gate_gram import exact_products, gram, ready, tile_size
 
 __all__ = ["base_kernels", "product_kernel", "sum_kernel"]
 
@@ -22,8 +22,9 @@ def product_kernel(
     With constant input 1 the first factor is ``d_in``. The order of the layers does not matter. Print has no biases;
     with them, paths also begin at a constant 1 in each layer: ``K_l = K_(l-1) <G_l(x), G_l(y)> + 1``, and it does.
 
-    Only tiles of 256 by 256 (512 where the processor does not multiply bytes, 2,048 on a GPU) are held beside the gates
-    and the result; with one side, only one triangle is computed.
+    Only tiles of 256 by 256 (2,048 on a GPU) are held beside the gates and the result; where the processor does not
+    multiply bytes, float32 copies of either side too, if they are no larger than the result. With one side, only one
+    triangle is computed.
 
     Args:
         x: Inputs ``(N, d_in)``.
@@ -58,10 +59,13 @@ def product_kernel(
     check_fits((len(x), len(z)), 9 if log else 8, x.device)
     kernel = torch.empty(len(x), len(z), dtype=torch.float64, device=x.device)
     sign = torch.empty(len(x), len(z), dtype=torch.int8, device=x.device) if log else None
+    hard = all(g.dtype == torch.bool for g in (*gates, *right))
+    left = ready(gates, kernel.nbytes)
+    right = left if right is gates else ready(right, kernel.nbytes)
     for i, j in track(list(_tiles(len(x), len(z), y is None, tile_size(gates))), "path kernel", enabled=progress):
         first = _input_kernel(x[i], z[j], input)
-        pairs = [(a[i], b[j]) for a, b in zip(gates, right)]
-        part, signs = _logarithm(first, pairs, biases) if log else (_product(first, pairs, biases), None)
+        pairs = [(a[i], b[j]) for a, b in zip(left, right)]
+        part, signs = _logarithm(first, pairs, biases, hard) if log else (_product(first, pairs, biases, hard), None)
         kernel[i, j] = part
         if sign is not None and signs is not None:
             sign[i, j] = signs
@@ -145,31 +149,33 @@ def _tiles(n: int, m: int, same: bool, size: int) -> Iterator[tuple[slice, slice
             yield slice(i, i + size), slice(j, j + size)
 
 
-def _product(first: Tensor, pairs: Sequence[tuple[Tensor, Tensor]], biases: Sequence[bool]) -> Tensor:
+def _product(first: Tensor, pairs: Sequence[tuple[Tensor, Tensor]], biases: Sequence[bool], hard: bool) -> Tensor:
     kernel = first.add_(1) if biases[0] else first
     if not any(biases[1:]):
-        for g in exact_products(pairs):
+        for g in exact_products(pairs, hard):
             kernel.mul_(g)
         return kernel
     for (a, b), bias in zip(pairs, biases[1:]):
-        kernel.mul_(gram(a, b))
+        kernel.mul_(gram(a, b, hard))
         if bias:
             kernel.add_(1)
     return kernel
 
 
-def _logarithm(first: Tensor, pairs: Sequence[tuple[Tensor, Tensor]], biases: Sequence[bool]) -> tuple[Tensor, Tensor]:
+def _logarithm(
+    first: Tensor, pairs: Sequence[tuple[Tensor, Tensor]], biases: Sequence[bool], hard: bool
+) -> tuple[Tensor, Tensor]:
     """``log |K|`` and the sign of K, by a sum of logarithms or, with biases, by a scale for the whole tile."""
     if not any(biases[1:]):
         first = first.add_(1) if biases[0] else first
         signs = first.sign().to(torch.int8)
-        logs = _log_product(first, exact_products(pairs))
+        logs = _log_product(first, exact_products(pairs, hard))
         return logs, signs.masked_fill_(logs == -math.inf, 0)
     kernel, scale = first, 0.0
     for k, bias in enumerate(biases):
         if k:
             fan = float(pairs[k - 1][0].shape[1])
-            kernel.mul_(gram(*pairs[k - 1])).div_(fan)
+            kernel.mul_(gram(*pairs[k - 1], hard)).div_(fan)
             scale += math.log(fan)
         if bias:
             kernel.add_(math.exp(-scale))
