@@ -50,7 +50,8 @@ def example_input(spec: str, data: str | None, shape: str | None, tokens: int | 
 
         return torch.randn(2, *networks.input_shape(spec), generator=torch.Generator().manual_seed(0)).to(device)
     raise ValueError(
-        "--input-shape or --data must be given for a model of your own. Got neither. Say --input-shape 2,3,32,32."
+        "--input-shape or --data must be given for a model of your own. Got neither. Say --input-shape 2,3,32,32, or "
+        "--input-shape 2,16 --tokens 50257 for text."
     )
 
 

@@ -26,6 +26,7 @@ __all__ = [
     "open_network",
     "read_checkpoint",
     "read_data",
+    "named_by",
     "spec_of",
 ]
 
@@ -264,6 +265,17 @@ def check_finite(model: nn.Module, path: Path) -> None:
                 f"checkpoint must hold finite weights. Got NaN or infinity in {name} of {str(path)!r}. "
                 "Take a checkpoint from before the training diverged."
             )
+
+
+def named_by(checkpoint: Checkpoint, option: str = "--model") -> str:
+    """The model that a checkpoint names itself: a directory its own, weights that of their card.
+
+    Raises:
+        CheckpointError: If weights have no card, or one of a model that is not built in.
+    """  # noqa: DOC502 - spec_of raises it
+    if checkpoint.tensors is None:
+        return f"{HF}{checkpoint.path}"
+    return spec_of(checkpoint.card, checkpoint.path, option)
 
 
 def spec_of(card: Card | None, path: Path, option: str) -> str:

@@ -120,12 +120,9 @@ def card_of(group: Group, recipe: dict[str, Any], metrics: dict[str, float | Non
 
 
 def _without_data(checkpoint: Checkpoint, spec: str | None) -> Opened:
-    from ._models import HF
-    from ._networks import Opened, check_finite, open_alone, spec_of
+    from ._networks import Opened, check_finite, named_by, open_alone
 
-    spec = spec or (
-        f"{HF}{checkpoint.path}" if checkpoint.tensors is None else spec_of(checkpoint.card, checkpoint.path, "--model")
-    )
+    spec = spec or named_by(checkpoint)
     model = open_alone(spec, checkpoint)
     check_finite(model, checkpoint.path)
     facts = {"name": checkpoint.path.name, "file": str(checkpoint.path), "model": spec, "class": type(model).__name__}
@@ -134,8 +131,8 @@ def _without_data(checkpoint: Checkpoint, spec: str | None) -> Opened:
 
 def _example(checkpoint: Checkpoint, spec: str | None, input_shape: str | None, tokens: int | None) -> Any:
     from ._example import example_input
-    from ._networks import spec_of
+    from ._networks import named_by
 
-    if spec is None and checkpoint.tensors is not None and input_shape is None:
-        spec = spec_of(checkpoint.card, checkpoint.path, "--model")
+    if spec is None and input_shape is None:
+        spec = named_by(checkpoint)
     return example_input(spec or "", None, input_shape, tokens)

@@ -65,7 +65,8 @@ def align(
     Example:
       intertwine align a.safetensors b.safetensors --model resnet20
       intertwine align a.safetensors b.safetensors --method activations --data digits
-      intertwine align gpt_a gpt_b --input-shape 2,16 --tokens 50257
+      intertwine align gpt_a gpt_b
+      intertwine align a.safetensors b.safetensors --model my_code.py:network --input-shape 2,16 --tokens 50257
       intertwine align llama_a llama_b --sharded
     """  # noqa: DOC501
     from ..align import METHODS, export

@@ -40,13 +40,13 @@ def same(
     from .. import symmetry
     from .._io import check_writable
     from ._models import HF
-    from ._networks import open_alone, read_checkpoint, spec_of
+    from ._networks import named_by, open_alone, read_checkpoint
     from ._show import print_json, tell
 
     if out is not None and check_writable(out).suffix != ".safetensors":
         raise ValueError(f"--out must end in .safetensors. Got {str(out)!r}.")
     left, right = (read_checkpoint(Path(str(path).removeprefix(HF))) for path in (a, b))
-    spec = model or (f"{HF}{left.path}" if left.tensors is None else spec_of(left.card, left.path, "--model"))
+    spec = model or named_by(left)
     example = example_input(spec, data, input_shape, tokens)
     found = symmetry.same(open_alone(spec, left), open_alone(spec, right), example)
     if out is not None and found.transformation is not None:
