@@ -48,6 +48,13 @@ def test_trains_converts_and_writes_a_page_from_nothing(run, tmp_path):
     torch.testing.assert_close(maps["relu1"].weights, found.features["relu1"].weights)
 
 
+def test_gated_versions_of_fewer_examples_say_so(run, checkpoint, tmp_path):
+    ran = run("gates", checkpoint, "--gated", "dlgn", "--epochs", 1, "--train-examples", 50, *SMALL)
+    assert ran.code == 0, ran.err
+    assert "saw 50 training examples, 1 times" in ran.out
+    assert json.loads((tmp_path / "gates" / "dlgn.json").read_text())["data"] == "digits[:50]"
+
+
 def test_every_version_can_be_converted(run, checkpoint, tmp_path):
     words = ["gates", checkpoint, "--gated", ",".join(_VERSIONS), "--epochs", 0, "--json", *SMALL]
     ran = run(*words)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["gates"]
 
 _FRESH = "digits_cnn"
+_LARGE = 16  # pixels: below, mixed precision gains nothing
 _EXAMPLES = 60  # of the kernels
 _OPERATIONS = 1e10  # of the path kernel: a minute or two on a CPU
 _LAYERS = 6  # whose features are shown
@@ -58,6 +59,9 @@ def gates(
     epochs: Annotated[
         int, typer.Option(min=0, help="Passes over the data for every network trained here; 0 only converts.")
     ] = 6,
+    train_examples: Annotated[
+        int | None, typer.Option("--train-examples", min=1, help="Training examples of them, at most; all by default.")
+    ] = None,
     example: Annotated[int, typer.Option(min=0, help="The input whose paths are shown.")] = 0,
     top: Annotated[int, typer.Option(min=1, help="How many of its paths.")] = 10,
     seed: Seed = 0,
@@ -78,6 +82,7 @@ def gates(
     Example:
       intertwine gates
       intertwine gates a.safetensors --data digits --gated dgn-fr,dgn-fl,dlgn-ones --epochs 20
+      intertwine gates a.safetensors --data cifar10 --train-examples 10000
       intertwine gates a.safetensors b.safetensors --gated none
       intertwine gates a.safetensors --gated dlgn --epochs 0 --out converted
       intertwine gates converted/dlgn.safetensors
@@ -92,19 +97,19 @@ def gates(
     if where.type == "cpu":
         torch.set_num_threads(1)  # thousands of small operations only wait for other threads
     try:
-        _run(context, a, b, model, data, split, examples, kernel_examples, gated, epochs, example, top, seed, where,
-             out, as_json)  # fmt: skip
+        _run(context, a, b, model, data, split, examples, kernel_examples, gated, epochs, train_examples,
+             example, top, seed, where, out, as_json)  # fmt: skip
     finally:
         torch.set_num_threads(threads)
 
 
 def _run(
     context: typer.Context, a: Path | None, b: Path | None, model: str | None, data: str | None, split: str,
-    examples: int, kernel_examples: int | None, gated: list[str] | None, epochs: int, example: int, top: int, seed: int,
-    where: Any, out: Path, as_json: bool,
+    examples: int, kernel_examples: int | None, gated: list[str] | None, epochs: int,
+    train_examples: int | None, example: int, top: int, seed: int, where: Any, out: Path, as_json: bool,
 ) -> None:  # fmt: skip
     from .. import gates as library
-    from ..lab.training import recipe_for
+    from ..lab.training import fast_precision, recipe_for
     from ._networks import batches, check_run, data_facts, open_network, read_checkpoint, read_data
     from ._results import prepare_folder
 
@@ -114,11 +119,11 @@ def _run(
         raise ValueError("--epochs must be at least 1 where no checkpoint is given. Got 0, and nothing to convert.")
     if len(splits.classes) < 2:
         raise ValueError(f"--data must have classes. Got {splits.name}, which has {len(splits.classes)}.")
-    recipe = recipe_for(splits.shape).but(epochs=max(1, epochs))
+    precision = fast_precision(where) if splits.shape[-1] >= _LARGE else "float32"
+    recipe = recipe_for(splits.shape).but(epochs=max(1, epochs), precision=precision)
+    few = splits.first(train_examples)
     prepare_folder(out)
-    networks = [open_network(side, model, splits) for side in sides] or [
-        _fresh(model, splits, recipe, seed, where, out)
-    ]
+    networks = [open_network(side, model, splits) for side in sides] or [_fresh(model, few, recipe, seed, where, out)]
     versions = _buildable(networks, gated)
     loader, notes = batches(splits, split, examples, 250, networks)
     for network in networks:
@@ -131,7 +136,7 @@ def _run(
     built = {name: _built(name, networks[0].model, x[:1], seed) for name in versions}
     accuracies = [_own_row(networks[0], splits, where)]
     accuracies += [
-        _trained(name, net, _spec(name, net, networks[0], splits), splits, recipe, epochs, seed, where, out)
+        _trained(name, net, _spec(name, net, networks[0], splits), few, recipe, epochs, seed, where, out)
         for name, net in built.items()
     ]
     study = library.examine(
@@ -142,6 +147,11 @@ def _run(
         **study.settings, "seed": seed, "accuracies": accuracies, "network": networks[0].facts,
         "data": data_facts(spec, split, splits), "command": context.obj,
     }  # fmt: skip
+    if len(few.train) < len(splits.train) and built and epochs:
+        said.append(
+            f"The gated versions saw {len(few.train):,} training examples, {epochs} times; what they lack beside a "
+            "network that saw more is not due to their gates alone."
+        )
     linear = {_VERSIONS[name][0]: net for name, net in built.items() if name.startswith("dlgn")}
     own = networks[0].model
     if isinstance(own, library.GatedNetwork) and own.is_linear:
