@@ -138,13 +138,13 @@ def _convolutional_kernel(x: Tensor, y: Tensor | None) -> Tensor:
 
 
 def _chain(setting: Setting) -> Reproduction:
-    width, examples, seeds = setting.by_scale((8, 200, 2), (16, 2000, 2), (64, None, 5))
-    tested = setting.by_scale(150, None, None)
+    width, examples, seeds = setting.by_scale((8, 200, 2), (32, 1000, 2), (64, None, 5))
+    tested, pool = setting.by_scale((150, 2), (300, 4), (None, 1))
     values = setting.run([
         Chain(
             network=f"cnn_gap:width={width}", data=setting.data_spec, examples=examples,
-            tested=tested, pool=setting.by_scale(2, 1, 1),
-            recipe=setting.by_scale({"epochs": 100, "learning_rate": 3e-3}, {"epochs": 20, "learning_rate": 1e-3}, {}),
+            tested=tested, pool=pool,
+            recipe=setting.by_scale({"epochs": 100, "learning_rate": 3e-3}, {"epochs": 30, "learning_rate": 3e-3}, {}),
             seed=setting.seed + k, device=setting.device,
         )
         for k in range(seeds)
@@ -176,11 +176,11 @@ def _below(mean: dict[str, float], lower: str, upper: str) -> Claim:
 
 def _notes(setting: Setting, examples: int | None) -> list[str]:
     soft = "Gates are hard; the paper's figure 2 has soft ones of (1 + 0.1) sigmoid(4 q) for decoupled learning."
-    if setting.scale == "smoke":
-        few = "Few examples and narrow networks: statements between kernels and networks may speak of the size alone."
-        return [f"Made smaller: {examples} digits of 4x4 pixels, 150 to test kernels. Accuracies in %.", few, soft]
-    cost = "Kernels need N^2 P^2 operations and are computed at smoke scale only. Accuracies in %."
-    return [cost, soft] if examples is None else [f"{examples} training images.", cost, soft]
+    if examples is None:
+        return ["Kernels need N^2 P^2 operations and are left out at this scale. Accuracies in %.", soft]
+    few = "Few examples and narrow networks: statements between kernels and networks may speak of the size alone."
+    images, tested = setting.by_scale(("digits of 4x4 pixels", 150), ("images of 8x8 pixels", 300), None)
+    return [f"Made smaller: {examples:,} {images}, {tested} to test kernels. Accuracies in %.", few, soft]
 
 
 EXPERIMENTS = (
