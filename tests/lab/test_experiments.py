@@ -160,7 +160,7 @@ def test_the_page_of_all_counts_and_names_what_failed():
     text = render(all_page([made(), made(claims=[Claim("must", False, required=True)])], {"other": "no data <here>"}))
     assert "1 of 3 checked statements hold, 2 of 4 comparable numbers agree with the papers&#39;" in text
     assert "1 experiment failed" in text
-    assert "NOT as it must" in text
+    assert "what must hold does NOT" in text
     assert "no data &lt;here&gt;" in text
 
 

@@ -77,7 +77,7 @@ def reproduce(
     else:
         print_table(
             ["experiment", "verdict", "seconds"],
-            [[r.name, r.verdict + ("" if r.passed else " (NOT as it must)"), r.facts["seconds"]] for r in done]
+            [[r.name, r.verdict + ("" if r.passed else " (what must hold does NOT)"), r.facts["seconds"]] for r in done]
             + [[name, f"failed: {error}", ""] for name, error in failed.items()],
         )
         print(f"wrote {paths['page']}")

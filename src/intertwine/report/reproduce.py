@@ -175,6 +175,6 @@ def _compared(r: Reproduction, row: object) -> bool | None:
 
 def _outcome(r: Reproduction) -> str:
     if not r.passed:
-        return "NOT as it must"
+        return "what must hold does NOT"
     bound = any(c.required for c in r.claims) or any(row.tolerance is not None for row in r.rows)
-    return "as it must" if bound else "nothing must hold"
+    return "what must hold does" if bound else "–"

@@ -99,7 +99,8 @@ def _pooled(data: DataSplits, size: int) -> DataSplits:
         return data
     from torch.nn.functional import avg_pool2d
 
-    small = lambda split: replace(split, inputs=avg_pool2d(split.inputs, size))
+    scale = 1 if data.train.inputs.is_floating_point() else 255
+    small = lambda split: replace(split, inputs=avg_pool2d(split.inputs.float() / scale, size))
     train, validation, test = map(small, (data.train, data.validation, data.test))
     return replace(data, name=f"{data.name}/{size}", train=train, validation=validation, test=test)
 
