@@ -48,6 +48,21 @@ def visible_plots(page):
     return page.locator(".plot:visible")
 
 
+def test_the_toolbar_waits_for_the_pointer_and_shares_nothing(visit, made_comparison):
+    page = visit(made_comparison())
+    buttons = page.locator(".plot:visible").first.locator(".modebar-btn")
+    titles = [buttons.nth(k).get_attribute("data-title") or "" for k in range(buttons.count())]
+    assert any("png" in title.lower() for title in titles)
+    assert not any("share" in title.lower() or "cloud" in title.lower() for title in titles)
+    opacity = lambda: page.evaluate("getComputedStyle(document.querySelector('.plot .modebar-group')).opacity")
+    page.mouse.move(0, 0)
+    page.wait_for_timeout(500)  # it fades
+    assert opacity() == "0"
+    page.locator(".plot:visible").first.hover()
+    page.wait_for_timeout(500)
+    assert opacity() == "1"
+
+
 def test_every_plot_is_drawn_quietly(visit, made_comparison):
     page = visit(made_comparison())
     assert visible_plots(page).count() == 4 + 4 + 1

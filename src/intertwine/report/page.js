@@ -38,7 +38,9 @@
     drawn.set(plot, null);
     const { data, layout } = JSON.parse(await contents(plot.nextElementSibling));
     drawn.set(plot, { data, layout });
-    const options = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
+    // Nothing on this page leaves it: no button that shares a chart with a server.
+    const removed = ["select2d", "lasso2d", "sendChartToCloud", "sendDataToCloud"];
+    const options = { responsive: true, displaylogo: false, displayModeBar: "hover", modeBarButtonsToRemove: removed };
     await Plotly.newPlot(plot, data, themed(layout), options);
     plot.dataset.drawn = "true";
   }
