@@ -8,7 +8,7 @@ import argparse
 from pathlib import Path
 
 from intertwine.lab.data import GeneratedConcepts
-from intertwine.lab.experiments.dissection import PAPER, SITUATIONS, dissect_situations, summarise
+from intertwine.lab.experiments.paper1.dissection import PAPER, SITUATIONS, dissect_situations, summarise
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from intertwine.lab.data import GeneratedConcepts
-from intertwine.lab.experiments.dissection import (
+from intertwine.lab.experiments.paper1.dissection import (
     SITUATIONS,
     PlainCNN,
     dense_targets,

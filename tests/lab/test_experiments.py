@@ -9,8 +9,8 @@ import torch
 
 from intertwine._zoo_intervals import PairInterval
 from intertwine.lab.experiments import Claim, Reproduction, Row, Setting, experiment, experiments, reproduce
-from intertwine.lab.experiments import demonstrations as demonstrations_file
-from intertwine.lab.experiments.dissimilarity import TABLE_2, TABLE_4
+from intertwine.lab.experiments.paper1 import demonstrations as demonstrations_file
+from intertwine.lab.experiments.paper1.dissimilarity import TABLE_2, TABLE_4
 from intertwine.report import page_of
 from intertwine.report.reproduce import all_page, render
 
@@ -45,7 +45,7 @@ def test_measured_statements_run_at_smoke_scale_and_go_on_from_what_is_there(nam
 
 
 def test_a_broken_group_is_noticed(monkeypatch):
-    from intertwine.lab.experiments import group_tables
+    from intertwine.lab.experiments.paper1 import group_tables
 
     monkeypatch.setitem(group_tables.TABLE_1, "relu", ("permutation matrices", "A"))
     assert not reproduce("table1-groups").passed

@@ -6,8 +6,9 @@ from PIL import Image
 
 from intertwine.dissection import Dissection
 from intertwine.lab.data import GeneratedConcepts
-from intertwine.lab.experiments import Setting, dissection_figure, reproduce
-from intertwine.lab.experiments.dissection_figure import DissectedNetwork, claims_of, concept_sets
+from intertwine.lab.experiments import Setting, reproduce
+from intertwine.lab.experiments.paper1 import dissection_figure
+from intertwine.lab.experiments.paper1.dissection_figure import DissectedNetwork, claims_of, concept_sets
 from intertwine.report import page_of
 from intertwine.report.reproduce import render
 

@@ -9,14 +9,14 @@ from scipy.stats import kendalltau, spearmanr
 from intertwine._zoo_intervals import pair_interval
 from intertwine.groups import Monomial
 from intertwine.lab.experiments import Setting, reproduce
-from intertwine.lab.experiments.open_centring import TWINS, alignment
-from intertwine.lab.experiments.open_chance import claims_of
-from intertwine.lab.experiments.open_gates import label_energy
-from intertwine.lab.experiments.open_momentum import ARMS, FAST, MOMENTUM
-from intertwine.lab.experiments.open_psd import SUMS, channel_gram, negative_mass, without_negative_part
-from intertwine.lab.experiments.open_sensitivity import MEASURES as POOLED
-from intertwine.lab.experiments.open_sensitivity import _Found, delete, probe
-from intertwine.lab.experiments.open_zoo import MEASURES
+from intertwine.lab.experiments.beyond.centring import TWINS, alignment
+from intertwine.lab.experiments.beyond.chance import claims_of
+from intertwine.lab.experiments.beyond.gates import label_energy
+from intertwine.lab.experiments.beyond.momentum import ARMS, FAST, MOMENTUM
+from intertwine.lab.experiments.beyond.psd import SUMS, channel_gram, negative_mass, without_negative_part
+from intertwine.lab.experiments.beyond.sensitivity import MEASURES as POOLED
+from intertwine.lab.experiments.beyond.sensitivity import _Found, delete, probe
+from intertwine.lab.experiments.beyond.shared import MEASURES
 from intertwine.lab.experiments.over_models import kendall, over_models, row_over_models, spearman
 from intertwine.similarity import cka, measures
 

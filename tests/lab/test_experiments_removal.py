@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from intertwine.lab.experiments import Setting, reproduce
-from intertwine.lab.experiments.block_removal import Removals, claims_of, removable, without
+from intertwine.lab.experiments.paper2.block_removal import Removals, claims_of, removable, without
 from intertwine.lab.experiments.zoos import recipe_at, zoo_for
 from intertwine.lab.networks import build
 

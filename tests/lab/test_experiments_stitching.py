@@ -2,9 +2,10 @@
 
 import pytest
 
-from intertwine.lab.experiments import Setting, alpha_choice, cct_stitching, lasso_stitching, leaky_stitching, reproduce
+from intertwine.lab.experiments import Setting, reproduce
 from intertwine.lab.experiments.pairs import pairs_at
-from intertwine.lab.experiments.stitched_layers import StitchedLayers, by_family, line
+from intertwine.lab.experiments.paper1 import alpha_choice, cct_stitching, lasso_stitching, leaky_stitching
+from intertwine.lab.experiments.paper1.stitched_layers import StitchedLayers, by_family, line
 from intertwine.lab.experiments.zoos import recipe_at, zoo_for
 from intertwine.lab.zoo import Zoo
 from intertwine.stitching.alpha import ALPHAS

@@ -8,7 +8,8 @@ import torch
 import intertwine as iw
 from intertwine.lab import networks
 from intertwine.lab.data import load
-from intertwine.lab.experiments import Setting, experiments, gates, gates_chain, reproduce, width_sweep
+from intertwine.lab.experiments import Setting, experiments, reproduce
+from intertwine.lab.experiments.paper2 import chain, tables, width_sweep
 from intertwine.lab.training import RECIPES, read_card, train
 
 ONE = {"epochs": 1, "learning_rate": 3e-3}
@@ -16,7 +17,7 @@ ONE = {"epochs": 1, "learning_rate": 3e-3}
 
 def accuracy_job(network, **changes):
     settings = {"data": "digits", "examples": 64, "recipe": ONE, "base_recipe": "c4gap", "seed": 0, "device": "cpu"}
-    return gates.Accuracy(network=network, **(settings | changes))
+    return tables.Accuracy(network=network, **(settings | changes))
 
 
 def test_they_are_registered():
@@ -24,17 +25,17 @@ def test_they_are_registered():
 
 
 def test_every_column_of_table_1_is_a_network_that_can_be_built():
-    for column, order in itertools.product(gates.COLUMNS[1:], [None, (3, 2, 1, 0)]):
-        model = networks.build(gates._network("c4gap", column, 4, order))
+    for column, order in itertools.product(tables.COLUMNS[1:], [None, (3, 2, 1, 0)]):
+        model = networks.build(tables._network("c4gap", column, 4, order))
         assert model.input == ("ones" if column.endswith("1)") else "x") and model.permutation == order
         assert (column[:4] == "DLGN") == model.gating.linear
-    assert gates._network("vgg16", "DNN", None) == "vgg16" and gates._network("vgg16", "DNN", 4) == "vgg16:width=4"
-    assert gates._network("c4gap", "DLGN-SF(x, 1)", 4) == "dlgn_sf:base=c4gap,width=4,input=ones"
+    assert tables._network("vgg16", "DNN", None) == "vgg16" and tables._network("vgg16", "DNN", 4) == "vgg16:width=4"
+    assert tables._network("c4gap", "DLGN-SF(x, 1)", 4) == "dlgn_sf:base=c4gap,width=4,input=ones"
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 23])
 def test_permutations_leave_the_identity_out(count):
-    found = gates._permutations(count)
+    found = tables._permutations(count)
     assert len(set(found)) == count and (0, 1, 2, 3) not in found
     assert found[0] == (3, 2, 1, 0) or count == 23
 
@@ -59,7 +60,7 @@ def test_a_table_that_was_killed_goes_on_from_its_finished_jobs(tmp_path, monkey
         ran.append((self.network, self.seed))
         return 50.0 + self.seed
 
-    monkeypatch.setattr(gates.Accuracy, "run", job)
+    monkeypatch.setattr(tables.Accuracy, "run", job)
     setting = Setting(folder=tmp_path)
     with pytest.raises(KeyboardInterrupt):
         reproduce("p2-table2", setting)
@@ -84,33 +85,33 @@ def test_an_ensemble_is_of_members_trained_one_by_one(tmp_path):
 
 
 def test_claims_can_fail():
-    assert gates.difference("it", [90.0, 90.2], [93.0, 93.1]).held is False
-    assert gates.difference("it", [92.5, 92.6], [93.0, 93.1]).held is True  # less than a point
-    assert gates.difference("it", [80.0, 98.0], [93.0, 93.1]).held is True  # nothing can be told from such a spread
-    assert gates.interval([3.0]) == (3.0, None, None)
+    assert tables.difference("it", [90.0, 90.2], [93.0, 93.1]).held is False
+    assert tables.difference("it", [92.5, 92.6], [93.0, 93.1]).held is True  # less than a point
+    assert tables.difference("it", [80.0, 98.0], [93.0, 93.1]).held is True  # nothing can be told from such a spread
+    assert tables.interval([3.0]) == (3.0, None, None)
 
 
 def test_fixed_gates_are_frozen_and_others_are_not(tmp_path):
-    job = gates_chain.Chain(
+    job = chain.Chain(
         network="cnn_gap:width=2", data="digits", examples=120, tested=5, pool=2, recipe=ONE, seed=0, device="cpu"
     )
     found = job.run(tmp_path)
     assert found["frozen"] is True
-    assert {*gates_chain._ORDER, "frozen"} == set(found)
+    assert {*chain._ORDER, "frozen"} == set(found)
     torch.manual_seed(0)
     learning = iw.gates.dgn(networks.build("cnn_gap:width=2,channels=1"))
-    before = gates_chain.digest(learning.gating)
+    before = chain.digest(learning.gating)
     run = train(learning, load("digits").first(40), RECIPES["cnn_gap"].but(**ONE), progress=False)
-    assert gates_chain.digest(run.model.gating) != before
+    assert chain.digest(run.model.gating) != before
 
 
 def test_batch_norm_of_frozen_gates_does_not_drift():
     """Running statistics are buffers, which an optimizer's list of parameters does not protect."""
     model = networks.build("digits_cnn:width=2")
     fixed = iw.gates.dgn(model, regime="fixed_learnt")
-    before = gates_chain.digest(fixed.gating), gates_chain.digest(fixed.value)
+    before = chain.digest(fixed.gating), chain.digest(fixed.value)
     run = train(fixed, load("digits").first(64), RECIPES["digits"].but(epochs=1), progress=False)
-    assert gates_chain.digest(run.model.gating) == before[0] and gates_chain.digest(run.model.value) != before[1]
+    assert chain.digest(run.model.gating) == before[0] and chain.digest(run.model.value) != before[1]
 
 
 @pytest.mark.parametrize("family", ["fully connected", "convolutions", "residual"])

@@ -5,8 +5,8 @@ import torch
 
 from intertwine.groups import Orthogonal, PositiveMonomial
 from intertwine.lab.experiments import Setting, experiment
-from intertwine.lab.experiments.rotation_figure import KINDS, FineTuned, claims_of
-from intertwine.lab.experiments.rotation_penalty import freeze_up_to, rotation_penalty, transform_layer
+from intertwine.lab.experiments.paper1.rotation_figure import KINDS, FineTuned, claims_of
+from intertwine.lab.experiments.paper1.rotation_penalty import freeze_up_to, rotation_penalty, transform_layer
 from intertwine.lab.experiments.zoos import recipe_at, zoo_for
 from intertwine.lab.networks import build, mlp
 from intertwine.lab.training import RECIPES, train

@@ -1,7 +1,8 @@
 """Stitching penalties beside the paper's claims: networks, pairs, claims that can hold and fail."""
 
-from intertwine.lab.experiments import Setting, stitching
-from intertwine.lab.experiments.stitching import StitchedPair, claims_of, collect
+from intertwine.lab.experiments import Setting
+from intertwine.lab.experiments.paper1 import stitching
+from intertwine.lab.experiments.paper1.stitching import StitchedPair, claims_of, collect
 from intertwine.lab.experiments.zoos import recipe_at, zoo_for
 
 

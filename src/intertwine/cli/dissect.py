@@ -161,7 +161,7 @@ def _for_concepts(spec: str, concepts: int) -> str:
 def _taught(
     network: nn.Module, spec: str, data: ConceptSet, epochs: int, seed: int
 ) -> tuple[nn.Module, dict[str, Any], None]:
-    from ..lab.experiments.dissection import place_accuracy, train_on_concepts
+    from ..lab.experiments.paper1.dissection import place_accuracy, train_on_concepts
 
     if not hasattr(network, "dense"):
         raise ValueError(

@@ -1,6 +1,7 @@
 """Each table and figure of the papers: jobs, a reduction, the paper's numbers beside ours.
 
-An experiment is one file here that ends with a tuple ``EXPERIMENTS`` and is named in ``registry._MODULES``:
+An experiment is one file in ``paper1``, ``paper2`` or ``beyond`` (what the papers left open) that ends with a tuple
+``EXPERIMENTS`` and is named in ``registry._MODULES``:
 
     def _run(setting: Setting) -> Reproduction:
         pairs = setting.by_scale(4, 16, 32)

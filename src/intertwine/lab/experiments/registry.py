@@ -1,4 +1,4 @@
-"""All experiments by name. A new one is a file beside this one and a line in ``_MODULES``."""
+"""All experiments by name. A new one is a file in one of the folders beside this one, and a line in ``_MODULES``."""
 
 from __future__ import annotations
 
@@ -16,29 +16,28 @@ __all__ = ["experiment", "experiments", "reproduce"]
 
 # Files that hold a tuple EXPERIMENTS, in the order in which the page shows them.
 _MODULES: tuple[str, ...] = (
-    "group_tables",
-    "dissimilarity",
-    "rotation_figure",
-    "stitching",
-    "leaky_slopes",
-    "leaky_stitching",
-    "cct_stitching",
-    "alpha_choice",
-    "lasso_stitching",
-    "dissection_figure",
-    "demonstrations",
-    "gates",
-    "gates_chain",
-    "width_sweep",
-    "block_removal",
-    # what the papers left open
-    "open_sensitivity",
-    "open_rank_order",
-    "open_centring",
-    "open_momentum",
-    "open_psd",
-    "open_chance",
-    "open_gates",
+    "paper1.group_tables",
+    "paper1.dissimilarity",
+    "paper1.rotation_figure",
+    "paper1.stitching",
+    "paper1.leaky_slopes",
+    "paper1.leaky_stitching",
+    "paper1.cct_stitching",
+    "paper1.alpha_choice",
+    "paper1.lasso_stitching",
+    "paper1.dissection_figure",
+    "paper1.demonstrations",
+    "paper2.tables",
+    "paper2.chain",
+    "paper2.width_sweep",
+    "paper2.block_removal",
+    "beyond.sensitivity",
+    "beyond.rank_order",
+    "beyond.centring",
+    "beyond.momentum",
+    "beyond.psd",
+    "beyond.chance",
+    "beyond.gates",
 )
 
 

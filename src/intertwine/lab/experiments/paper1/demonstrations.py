@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from .experiment import Experiment, Setting
-from .reproduction import Claim, Reproduction, Row
+from ..experiment import Experiment, Setting
+from ..reproduction import Claim, Reproduction, Row
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -39,8 +39,8 @@ def _loss_is_invariant(seed: int) -> Claim:
     import torch
     import torch.nn.functional as F
 
-    from ...symmetry import symmetries
-    from ..networks import build
+    from ....symmetry import symmetries
+    from ...networks import build
 
     torch.manual_seed(seed)
     model = build("digits_cnn:width=4").double().eval()
@@ -57,7 +57,7 @@ def _permutations_cancel(seed: int) -> Claim:
     """Corollary E.11: sigma(P A x) = P sigma(A x), so a permutation before the activation can be undone after it."""
     import torch
 
-    from ...groups import Permutation
+    from ....groups import Permutation
 
     generator = torch.Generator().manual_seed(seed)
     p = Permutation(6).random(generator).matrix()
@@ -74,8 +74,8 @@ def _chain_rule(seed: int) -> Claim:
     """Lemma E.12, with a rotation as the control that must fail."""
     import torch
 
-    from ...groups import Orthogonal, PositiveMonomial
-    from ...groups.laws import chain_rule_gap
+    from ....groups import Orthogonal, PositiveMonomial
+    from ....groups.laws import chain_rule_gap
 
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(5, generator=generator, dtype=torch.float64)
@@ -91,7 +91,7 @@ def _appendix_c() -> Claim:
     """Both the printed matrix and the one that the computation uses."""
     import torch
 
-    from ...groups.laws import equivariance_gap
+    from ....groups.laws import equivariance_gap
 
     printed, used = (torch.tensor(m, dtype=torch.float64) for m in ([[0, 2], [1, 0]], [[0, 1], [2, 0]]))
     gap = max(equivariance_gap(torch.relu, a, a) for a in (printed, used))
@@ -103,8 +103,8 @@ def _span(seed: int) -> Claim:
     """Remark E.6: the span of the coordinates of ReLU is stable under G_ReLU, and not under a rotation."""
     import torch
 
-    from ...groups import Orthogonal, PositiveMonomial
-    from ...groups.laws import span_representation
+    from ....groups import Orthogonal, PositiveMonomial
+    from ....groups.laws import span_representation
 
     generator = torch.Generator().manual_seed(seed)
     points = torch.randn(200, 3, generator=generator, dtype=torch.float64)
@@ -124,7 +124,7 @@ def _drift(seed: int) -> tuple[list[Row], Claim]:
     """D.8: with as much noise as signal, max-kernel CKA falls as channels grow; Laplace and linear CKA do not."""
     import torch
 
-    from ...similarity import cka
+    from ....similarity import cka
 
     rows, found = [], {}
     for kernel in ("max", "laplace", "linear"):
@@ -152,7 +152,7 @@ def _weight_decay(setting: Setting) -> tuple[list[Row], Claim]:
     import torch
     import torch.nn.functional as F
 
-    from ..data import load
+    from ...data import load
 
     inputs, labels = next(iter(load("digits").loader("train", batch_size=512)))
     found = {}

@@ -10,16 +10,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..._zoo_intervals import pair_interval
-from .experiment import Experiment, Setting
-from .open_zoo import networks_note, open_zoo, relu_layers
-from .pairs import PairJob, all_pairs, checkpoints, names_of
-from .reproduction import Claim, Reproduction, Row
+from ...._zoo_intervals import pair_interval
+from ..experiment import Experiment, Setting
+from ..pairs import PairJob, all_pairs, checkpoints, names_of
+from ..reproduction import Claim, Reproduction, Row
+from .shared import networks_note, open_zoo, relu_layers
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ...similarity import Comparison
+    from ....similarity import Comparison
 
 __all__ = ["EXPERIMENTS", "Centred", "alignment"]
 
@@ -55,7 +55,7 @@ def alignment(x: Tensor, y: Tensor, kernel: str = "linear") -> float:
 
 def _unit_gram(x: Tensor, kernel: str) -> Tensor:
     """Gram matrix ``(N, N)`` at Frobenius norm 1."""
-    from ...similarity.maximum import max_gram
+    from ....similarity.maximum import max_gram
 
     if kernel == "linear":
         gram = x.flatten(1) @ x.flatten(1).T
@@ -89,9 +89,9 @@ class Centred(PairJob):
         Returns:
             By measure, ``score``, ``chance`` and ``calibrated`` score of each layer.
         """
-        from ...similarity import compare
-        from ...taps import collect
-        from ..data import load
+        from ....similarity import compare
+        from ....taps import collect
+        from ...data import load
 
         a, b = self.networks()
         loader = load(self.data).loader("test", examples=self.examples)
@@ -111,7 +111,7 @@ class Centred(PairJob):
     def _aligned(self, x: Tensor, y: Tensor, kernel: str) -> dict[str, float]:
         import torch
 
-        from ...similarity.inference import calibrate
+        from ....similarity.inference import calibrate
 
         one, two = _unit_gram(x, kernel), _unit_gram(y, kernel)
         generator = torch.Generator().manual_seed(self.seed)

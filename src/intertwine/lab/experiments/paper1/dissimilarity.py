@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .experiment import Experiment, Setting
-from .pairs import PairJob, checkpoints, names_of
-from .reproduction import Claim, Reproduction, Row
+from ..experiment import Experiment, Setting
+from ..pairs import PairJob, checkpoints, names_of
+from ..reproduction import Claim, Reproduction, Row
 
 __all__ = ["EXPERIMENTS", "LayerSimilarity"]
 
@@ -45,8 +45,8 @@ class LayerSimilarity(PairJob):
             For each measure, scores of every layer of the first against every layer of the second, and the calibrated
             scores of equal layers.
         """
-        from ...similarity import compare
-        from ..data import load
+        from ....similarity import compare
+        from ...data import load
 
         a, b = self.networks()
         loader = load(self.data).loader("test", examples=self.examples)
@@ -59,8 +59,8 @@ def _measure(
     setting: Setting, smoke: str, small: str, paper: str
 ) -> tuple[tuple[str, ...], list[Any], list[Any], list[str]]:
     """Layers, pairs, what was found for each, and what a reader must know."""
-    from ..networks import build
-    from .zoos import recipe_at, zoo_for
+    from ...networks import build
+    from ..zoos import recipe_at, zoo_for
 
     spec = setting.by_scale(smoke, small, paper)
     members, pairs = setting.by_scale(4, 4, 100), setting.by_scale(8, 6, 32)
@@ -89,7 +89,7 @@ def _rows(
     layers: Sequence[str], names: Sequence[Any], values: Sequence[Any], paper: Mapping[str, Sequence[float]]
 ) -> dict[str, list[Row]]:
     """For each measure, equal layers of the two networks; scores first, calibrated scores in a group of their own."""
-    from ..._zoo_intervals import pair_interval
+    from ...._zoo_intervals import pair_interval
 
     found: dict[str, list[Row]] = {}
     for m in MEASURES:

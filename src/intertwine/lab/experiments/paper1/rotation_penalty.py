@@ -14,11 +14,11 @@ from typing import Literal
 import torch
 from torch import nn
 
-from ...graph import capture
-from ...groups import Orthogonal, PositiveMonomial
-from ..data import Batches, DataSplits, load
-from ..networks import build, fit_to
-from ..training import Recipe, accuracy, train
+from ....graph import capture
+from ....groups import Orthogonal, PositiveMonomial
+from ...data import Batches, DataSplits, load
+from ...networks import build, fit_to
+from ...training import Recipe, accuracy, train
 
 __all__ = ["RotationPenalty", "freeze_up_to", "rotation_penalty", "transform_layer"]
 

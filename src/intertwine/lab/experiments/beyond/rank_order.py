@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .experiment import Experiment, Setting
-from .open_zoo import MEASURES, networks_note, open_zoo, relu_layers
-from .over_models import kendall, row_over_models, spearman
-from .pairs import PairJob, all_pairs, checkpoints, names_of, ring
-from .reproduction import Claim, Reproduction, Row
+from ..experiment import Experiment, Setting
+from ..over_models import kendall, row_over_models, spearman
+from ..pairs import PairJob, all_pairs, checkpoints, names_of, ring
+from ..reproduction import Claim, Reproduction, Row
+from .shared import MEASURES, networks_note, open_zoo, relu_layers
 
 __all__ = ["EXPERIMENTS", "Ranked"]
 
@@ -54,9 +54,9 @@ class Ranked(PairJob):
         Returns:
             ``penalties`` by family and ``dissimilarities`` by measure, one number for each layer.
         """
-        from ...similarity import compare
-        from ...stitching import RECIPES, stitch
-        from ..data import load
+        from ....similarity import compare
+        from ....stitching import RECIPES, stitch
+        from ...data import load
 
         data = load(self.data).first(self.examples)
         a, b = self.networks()
@@ -158,7 +158,7 @@ def _run(setting: Setting) -> Reproduction:
 def _penalty_rows(
     layers: Sequence[str], names: Sequence[tuple[str, str]], values: Sequence[dict[str, Any]]
 ) -> list[Row]:
-    from ..._zoo_intervals import pair_interval
+    from ...._zoo_intervals import pair_interval
 
     return [
         Row.of(layer, pair_interval(names, [v["penalties"][family][k] for v in values]), group=f"{family}, penalty")

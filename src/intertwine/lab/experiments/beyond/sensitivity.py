@@ -16,17 +16,17 @@ from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from ..runs import Job
-from .experiment import Experiment, Setting
-from .open_zoo import MEASURES as ALL
-from .open_zoo import networks_note, open_zoo, relu_layers
-from .over_models import kendall, row_over_models, spearman
-from .reproduction import Claim, Reproduction, Row
+from ...runs import Job
+from ..experiment import Experiment, Setting
+from ..over_models import kendall, row_over_models, spearman
+from ..reproduction import Claim, Reproduction, Row
+from .shared import MEASURES as ALL
+from .shared import networks_note, open_zoo, relu_layers
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from ..data import Batches
+    from ...data import Batches
 
 __all__ = ["EXPERIMENTS", "Damaged", "delete", "probe"]
 
@@ -89,8 +89,8 @@ class Damaged(Job):
 
     def _features(self) -> tuple[list[Tensor], list[dict[str, tuple[Tensor, Tensor]]]]:
         """Labels of training and test images; for each network and layer, the features of both."""
-        from ..data import load
-        from ..training import choose_device, load_checkpoint
+        from ...data import load
+        from ...training import choose_device, load_checkpoint
 
         data = load(self.data)
         loaders = data.loader("train", examples=self.probed), data.loader("test", examples=self.examples)
@@ -116,7 +116,7 @@ def _pooled_features(model: nn.Module, layers: Sequence[str], loader: Batches) -
     """Channels averaged over space, ``(N, C)`` in float64."""
     import torch
 
-    from ...taps import tap
+    from ....taps import tap
 
     parts: dict[str, list[Tensor]] = {layer: [] for layer in layers}
     with tap(model, list(layers)) as tapped:
@@ -128,7 +128,7 @@ def _pooled_features(model: nn.Module, layers: Sequence[str], loader: Batches) -
 
 def _prepared(name: str, x: Tensor) -> Any:
     """A measure's side, or ``None`` where it refuses, such as correlations over the one channel that is left."""
-    from ...similarity import measure
+    from ....similarity import measure
 
     try:
         return measure(name).prepare(x)
@@ -137,7 +137,7 @@ def _prepared(name: str, x: Tensor) -> Any:
 
 
 def _dissimilarities(name: str, references: Sequence[Any], x: Tensor) -> list[float | None]:
-    from ...similarity import measure
+    from ....similarity import measure
 
     side = _prepared(name, x)
     return [None if side is None or r is None else 1 - measure(name).score(r, side) for r in references]

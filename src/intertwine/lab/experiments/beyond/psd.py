@@ -16,12 +16,12 @@ from math import pi
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..._zoo_intervals import pair_interval
-from .experiment import Experiment, Setting
-from .open_zoo import networks_note, open_zoo, relu_layers
-from .over_models import row_over_models, spearman
-from .pairs import PairJob, all_pairs, checkpoints, names_of
-from .reproduction import Claim, Reproduction, Row
+from ...._zoo_intervals import pair_interval
+from ..experiment import Experiment, Setting
+from ..over_models import row_over_models, spearman
+from ..pairs import PairJob, all_pairs, checkpoints, names_of
+from ..reproduction import Claim, Reproduction, Row
+from .shared import networks_note, open_zoo, relu_layers
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -120,8 +120,8 @@ def without_negative_part(gram: Tensor) -> Tensor:
 
 def _grams(x: Tensor) -> dict[str, Tensor]:
     """Gram matrices of all kernels, constant channels left out."""
-    from ...similarity import kernel
-    from ...similarity._sides import living_channels
+    from ....similarity import kernel
+    from ....similarity._sides import living_channels
 
     x, moments, _ = living_channels(x.double(), 1)  # rounding must not look like a negative part
     found = {name: kernel(name).gram(x, moments)[0] for name in KERNELS if name != CUT and name not in SUMS}
@@ -148,9 +148,9 @@ class KernelPair(PairJob):
         Returns:
             By kernel, ``scores`` (unbiased CKA) and the ``negative`` mass of each layer's Gram matrices, A's and B's.
         """
-        from ...similarity import prepare_gram
-        from ...taps import collect
-        from ..data import load
+        from ....similarity import prepare_gram
+        from ....taps import collect
+        from ...data import load
 
         loader = load(self.data).loader("test", examples=self.examples)
         sides: list[dict[str, list[Any]]] = []

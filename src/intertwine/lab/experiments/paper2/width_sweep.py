@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from ..runs import Job
-from .experiment import Experiment, Setting
-from .gates import interval
-from .reproduction import Claim, Reproduction, Row
+from ...runs import Job
+from ..experiment import Experiment, Setting
+from ..reproduction import Claim, Reproduction, Row
+from .tables import interval
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -42,7 +42,7 @@ class Distance(Job):
         """Relative Frobenius error ``|NTK - limit| / |limit|``; norms of matrices, since entries may be near 0."""
         import torch
 
-        from ...gates import bernoulli_, dgn, neural_tangent_kernel
+        from ....gates import bernoulli_, dgn, neural_tangent_kernel
 
         shape = (1, 6) if self.family == "convolutions" else (_INPUTS,)
         x = torch.randn(self.examples, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -121,8 +121,8 @@ _MODELS = {"fully connected": _fully_connected, "convolutions": _convolutions, "
 
 
 def _limit(family: Family, network: nn.Module, x: Tensor, sigma: float) -> Tensor:
-    from ...gates import ensemble_tangent_kernel, neural_path_kernel
-    from ...gates.gated import GatedNetwork
+    from ....gates import ensemble_tangent_kernel, neural_path_kernel
+    from ....gates.gated import GatedNetwork
 
     if family == "residual" and isinstance(network, GatedNetwork):
         *inside, last = network.gates(x)

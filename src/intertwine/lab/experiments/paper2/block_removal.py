@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..runs import Job
-from .experiment import Experiment, Setting
-from .reproduction import Claim, Reproduction, Row, provenance
-from .stitched_layers import mean
+from ...runs import Job
+from ..experiment import Experiment, Setting
+from ..paper1.stitched_layers import mean
+from ..reproduction import Claim, Reproduction, Row, provenance
 
 if TYPE_CHECKING:
     from torch import nn
@@ -50,7 +50,7 @@ def removable(model: nn.Module) -> dict[str, bool]:
     """
     from torch import nn
 
-    from ..networks.resnet import BasicBlock, ResNet
+    from ...networks.resnet import BasicBlock, ResNet
 
     if isinstance(model, ResNet):
         blocks = {name: m for name, m in model.named_modules() if isinstance(m, BasicBlock)}
@@ -115,9 +115,9 @@ class Removals(Job):
         Returns:
             The ``whole`` network's accuracy, and for each part its accuracy ``without`` it, and ``measured`` anew.
         """
-        from ...align.recalibrate import recalibrate_
-        from ..data import load
-        from ..training import accuracy, choose_device, load_checkpoint
+        from ....align.recalibrate import recalibrate_
+        from ...data import load
+        from ...training import accuracy, choose_device, load_checkpoint
 
         data, device = load(self.data).first(self.measured), choose_device(self.device)
         model = load_checkpoint(self.checkpoint).to(device)
@@ -160,8 +160,8 @@ def claims_of(plain: Lost, measured: Lost) -> list[Claim]:
 
 
 def _figure(setting: Setting) -> Reproduction:
-    from ..training import RECIPES
-    from .zoos import recipe_at, zoo_for
+    from ...training import RECIPES
+    from ..zoos import recipe_at, zoo_for
 
     specs = setting.by_scale(("resnet20:width=4", "vgg16:width=4"), ("resnet20", "vgg16:width=16"),
                              ("resnet110", "vgg16"))  # fmt: skip

@@ -7,15 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..runs import Job
-from .experiment import Experiment, Setting
-from .gates import interval
-from .reproduction import Claim, Reproduction, Row
+from ...runs import Job
+from ..experiment import Experiment, Setting
+from ..reproduction import Claim, Reproduction, Row
+from .tables import interval
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from ..data import DataSplits
+    from ...data import DataSplits
 
 __all__ = ["EXPERIMENTS", "Chain", "digest"]
 
@@ -58,10 +58,10 @@ class Chain(Job):
         """
         import torch
 
-        from ...gates import dgn
-        from ..data import load
-        from ..networks import build, fit_to
-        from ..training import RECIPES, train
+        from ....gates import dgn
+        from ...data import load
+        from ...networks import build, fit_to
+        from ...training import RECIPES, train
 
         data, recipe = _pooled(load(self.data).first(self.examples), self.pool), RECIPES["cnn_gap"].but(**self.recipe)
         how: dict[str, Any] = {"seed": self.seed, "device": self.device, "progress": False}
@@ -86,7 +86,7 @@ class Chain(Job):
 
     def _of_kernel(self, data: DataSplits, kernel: Any) -> float:
         """Accuracy of ridge regression, its strength chosen among the training examples."""
-        from ...gates import kernel_regression
+        from ....gates import kernel_regression
 
         x, labels = data.loader("train").batch(slice(None))
         new, truth = data.loader("test").batch(slice(0, self.tested))
@@ -121,19 +121,19 @@ def digest(module: nn.Module) -> str:
 
 
 def _path_kernel(model: nn.Module, x: Tensor, y: Tensor | None) -> Any:
-    from ...gates import neural_path_kernel
+    from ....gates import neural_path_kernel
 
     return neural_path_kernel(model, x, y)
 
 
 def _tangent_kernel(model: nn.Module, x: Tensor, y: Tensor | None) -> Tensor:
-    from ...gates import neural_tangent_kernel
+    from ....gates import neural_tangent_kernel
 
     return neural_tangent_kernel(model, x, y, kind="trace")
 
 
 def _convolutional_kernel(x: Tensor, y: Tensor | None) -> Tensor:
-    from ...gates import convolutional_tangent_kernel
+    from ....gates import convolutional_tangent_kernel
 
     return convolutional_tangent_kernel(x, depth=4, y=y)
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..runs import Job
-from .experiment import Experiment, Setting
-from .reproduction import Claim, Reproduction, Row
+from ...runs import Job
+from ..experiment import Experiment, Setting
+from ..reproduction import Claim, Reproduction, Row
 
 if TYPE_CHECKING:
-    from ..data import DataSplits
+    from ...data import DataSplits
 
 __all__ = ["EXPERIMENTS", "Accuracy", "difference", "interval"]
 
@@ -71,8 +71,8 @@ class Accuracy(Job):
         Returns:
             Test accuracy in percent.
         """
-        from ..data import load
-        from ..training import RECIPES, train
+        from ...data import load
+        from ...training import RECIPES, train
 
         data, recipe = load(self.data).first(self.examples), RECIPES[self.base_recipe].but(**self.recipe)
         train_one = lambda network, seed: train(
@@ -83,8 +83,8 @@ class Accuracy(Job):
         return self._ensemble(data, train_one)
 
     def _ensemble(self, data: DataSplits, train_one: Any) -> float:
-        from ..networks import Ensemble, parse
-        from ..training import accuracy
+        from ...networks import Ensemble, parse
+        from ...training import accuracy
 
         arguments = parse(self.network)[1]
         members = arguments.pop("members", 16)
@@ -291,7 +291,7 @@ def _shorter(setting: Setting) -> dict[str, Any]:
 
 def _fast(setting: Setting) -> dict[str, Any]:
     """What makes training on a CPU faster, at the scale ``small``."""
-    from ..training import fast_precision
+    from ...training import fast_precision
 
     return {"batch_size": 128, "precision": fast_precision(setting.device)} if setting.scale == "small" else {}
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from .experiment import Experiment, Setting
-from .reproduction import Claim, Reproduction, Row
+from ..experiment import Experiment, Setting
+from ..reproduction import Claim, Reproduction, Row
 
 __all__ = ["EXPERIMENTS", "claims_of"]
 
@@ -61,7 +61,7 @@ def claims_of(
 
 
 def _run(setting: Setting) -> Reproduction:
-    from .registry import experiment
+    from ..registry import experiment
 
     rows: list[Row] = []
     claims: list[Claim] = []

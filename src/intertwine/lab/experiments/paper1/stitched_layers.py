@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..._zoo_intervals import pair_interval
-from .pairs import PairJob
-from .reproduction import Row
+from ...._zoo_intervals import pair_interval
+from ..pairs import PairJob
+from ..reproduction import Row
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from ..data import DataSplits
+    from ...data import DataSplits
 
 __all__ = ["StitchedLayers", "activations", "by_family", "line", "mean"]
 
@@ -54,9 +54,9 @@ class StitchedLayers(PairJob):
             ``penalties`` and ``sparsities`` by layer (``*`` inside residual blocks) and family, and the accuracies of
             both networks.
         """
-        from ...stitching import RECIPES, stitch
-        from ..data import load
-        from ..training.augmented import Augmented
+        from ....stitching import RECIPES, stitch
+        from ...data import load
+        from ...training.augmented import Augmented
 
         data, (a, b) = load(self.data).first(self.examples), self.networks()
         recipe = replace(RECIPES["v1"], **self.recipe)
@@ -77,7 +77,7 @@ class StitchedLayers(PairJob):
 
 def activations(model: nn.Module, data: DataSplits) -> list[str]:
     """Names of a network's activations, in order."""
-    from ...taps import layers
+    from ....taps import layers
 
     example = data.loader("test", 2).batch(slice(0, 2))[0].to(next(model.parameters()).device)
     return [point.name for point in layers(model, example) if point.activation]

@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..._progress import track
-from ...dissection import ConceptSet, Dissection, dissect
-from ..networks.convnext import small_convnext
-from ..networks.resnet50 import resnet50
+from ...._progress import track
+from ....dissection import ConceptSet, Dissection, dissect
+from ...networks.convnext import small_convnext
+from ...networks.resnet50 import resnet50
 
 __all__ = [
     "PAPER",

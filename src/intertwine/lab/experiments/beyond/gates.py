@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from ..runs import Job
-from .experiment import Experiment, Setting
-from .gates import Accuracy, interval
-from .reproduction import Claim, Reproduction, Row
+from ...runs import Job
+from ..experiment import Experiment, Setting
+from ..paper2.tables import Accuracy, interval
+from ..reproduction import Claim, Reproduction, Row
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -91,9 +91,9 @@ class GateSpectrum(Job):
         """
         import torch
 
-        from ..data import load
-        from ..networks import build, fit_to
-        from ..training import recipe_for, train
+        from ...data import load
+        from ...networks import build, fit_to
+        from ...training import recipe_for, train
 
         data = load(self.data).first(self.examples)
         with torch.random.fork_rng(devices=[]):
@@ -114,7 +114,7 @@ class GateSpectrum(Job):
 def _spectrum(model: Any, x: Tensor, labels: Tensor, new: Tensor, truth: Tensor) -> dict[str, float]:
     import torch
 
-    from ...gates import GatedNetwork, kernel_alignment, kernel_regression, neural_path_kernel
+    from ....gates import GatedNetwork, kernel_alignment, kernel_regression, neural_path_kernel
 
     if isinstance(model, GatedNetwork):
         model.gate = "hard"  # paths are on or off
@@ -129,7 +129,7 @@ def _spectrum(model: Any, x: Tensor, labels: Tensor, new: Tensor, truth: Tensor)
 
 
 def _spectral(setting: Setting) -> Reproduction:
-    from ..networks import gated_spec
+    from ...networks import gated_spec
 
     width, examples, seeds = setting.by_scale((32, None, 2), (64, 5000, 3), (512, None, 5))
     base = f"mlp:widths={width}-{width}-{width}"

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..runs import Job
-from .experiment import Experiment, Setting
-from .reproduction import Claim, Reproduction, Row, provenance
+from ...runs import Job
+from ..experiment import Experiment, Setting
+from ..reproduction import Claim, Reproduction, Row, provenance
 
 if TYPE_CHECKING:
-    from ...dissection import ConceptSet, Dissection
+    from ....dissection import ConceptSet, Dissection
 
 __all__ = ["EXPERIMENTS", "DissectedNetwork", "claims_of", "concept_sets"]
 
@@ -110,7 +110,7 @@ def concept_sets(spec: str, images: tuple[int, int], side: int) -> tuple[Concept
         >>> [len(part) for part in concept_sets("generated", (6, 3), 16)]
         [6, 3]
     """
-    from ..data import load_concepts
+    from ...data import load_concepts
 
     kind = spec.removesuffix("+colours").partition(":")[0]
     if kind == "generated":
@@ -243,7 +243,7 @@ def _concepts(title: str, results: Sequence[Dissection]) -> list[Row]:
 
 
 def _figure(setting: Setting) -> Reproduction:
-    from ...dissection import Dissection
+    from ....dissection import Dissection
     from .dissection import SITUATIONS, summarise
 
     title, papers = "Detectors of concepts against rotations of the basis", "v2 Figs 3, 18-25"

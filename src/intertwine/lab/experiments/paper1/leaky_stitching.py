@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from .experiment import Experiment, Setting
+from ..experiment import Experiment, Setting
+from ..pairs import checkpoints, names_of, ring
+from ..reproduction import Claim, Reproduction, Row, provenance
 from .leaky_slopes import TABLE_3, zoo_of_slope
-from .pairs import checkpoints, names_of, ring
-from .reproduction import Claim, Reproduction, Row, provenance
 from .stitched_layers import StitchedLayers, by_family, line, mean
 
 __all__ = ["EXPERIMENTS", "claims_of"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .experiment import Experiment, Setting
-from .reproduction import Claim, Reproduction, Row
+from ..experiment import Experiment, Setting
+from ..reproduction import Claim, Reproduction, Row
 
 if TYPE_CHECKING:
-    from ..zoo import Zoo
+    from ...zoo import Zoo
 
 __all__ = ["EXPERIMENTS", "TABLE_3", "zoo_of_slope"]
 
@@ -27,7 +27,7 @@ def zoo_of_slope(setting: Setting, slope: float) -> Zoo:
     Returns:
         Two networks.
     """
-    from .zoos import recipe_at, zoo_for
+    from ..zoos import recipe_at, zoo_for
 
     base = _base(setting)
     spec = f"{base}{',' if ':' in base else ':'}leaky_slope={slope:g}"
@@ -39,7 +39,7 @@ def _base(setting: Setting) -> str:
 
 
 def _slopes(setting: Setting) -> Reproduction:
-    from .zoos import recipe_at
+    from ..zoos import recipe_at
 
     rows, mean = [], {}
     for slope, printed in TABLE_3.items():

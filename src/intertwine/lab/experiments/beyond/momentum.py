@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ..._zoo_intervals import pair_interval
-from .experiment import Experiment, Setting
-from .open_zoo import networks_note, open_zoo, relu_layers
-from .pairs import PairJob, all_pairs, checkpoints, names_of, ring
-from .reproduction import Claim, Reproduction, Row
+from ...._zoo_intervals import pair_interval
+from ..experiment import Experiment, Setting
+from ..pairs import PairJob, all_pairs, checkpoints, names_of, ring
+from ..reproduction import Claim, Reproduction, Row
+from .shared import networks_note, open_zoo, relu_layers
 
 __all__ = ["ARMS", "EXPERIMENTS", "Descended"]
 
@@ -59,8 +59,8 @@ class Descended(PairJob):
             By arm, for each layer: ``penalty``, ``agreement`` with the matching of activations (share of live
             channels) and ``loss`` of the relaxed map in the last epoch.
         """
-        from ...stitching import RECIPES, StitchingStudy, stitch
-        from ..data import load
+        from ....stitching import RECIPES, StitchingStudy, stitch
+        from ...data import load
 
         data = load(self.data).first(self.examples)
         a, b = self.networks()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .experiment import Experiment, Setting
-from .reproduction import Claim, Reproduction, Row
+from ..experiment import Experiment, Setting
+from ..reproduction import Claim, Reproduction, Row
 
 __all__ = ["EXPERIMENTS"]
 
@@ -24,9 +24,9 @@ _WIDTHS = (16, 64, 128, 256, 512)
 def _table_1(setting: Setting) -> Reproduction:
     import torch
 
-    from ...groups import Intertwiner, intertwiner, table
-    from ...groups.activations import named_activation
-    from ...groups.laws import equivariance_gap
+    from ....groups import Intertwiner, intertwiner, table
+    from ....groups.activations import named_activation
+    from ....groups.laws import equivariance_gap
 
     generator = torch.Generator().manual_seed(setting.seed)
 
@@ -51,7 +51,7 @@ def _table_1(setting: Setting) -> Reproduction:
 
 
 def _counts(setting: Setting) -> Reproduction:
-    from ...groups.capacity import g_relu_dim, log_count_g_relu, log_count_rank, rank_dim, rank_outnumbers, threshold
+    from ....groups.capacity import g_relu_dim, log_count_g_relu, log_count_rank, rank_dim, rank_outnumbers, threshold
 
     eps, rows, claims = 2.0**-10, [], []
     for n in _WIDTHS:
@@ -78,8 +78,8 @@ def _counts(setting: Setting) -> Reproduction:
 def _gelu(setting: Setting) -> Reproduction:
     import torch
 
-    from ...groups import gelu_error, table
-    from ...groups.gelu import ASYMPTOTIC_SLOPE
+    from ....groups import gelu_error, table
+    from ....groups.gelu import ASYMPTOTIC_SLOPE
 
     scales = torch.tensor(list(GELU), dtype=torch.float64)
     rows = [

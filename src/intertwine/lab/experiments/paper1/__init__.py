@@ -1,0 +1,1 @@
+"""Tables and figures of paper 1, numbered as in its second version."""
