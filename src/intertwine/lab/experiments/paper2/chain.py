@@ -140,7 +140,7 @@ def _convolutional_kernel(x: Tensor, y: Tensor | None) -> Tensor:
 
 def _chain(setting: Setting) -> Reproduction:
     width, examples, seeds = setting.by_scale((8, 200, 2), (32, 1000, 2), (64, None, 5))
-    tested, pool = setting.by_scale((150, 2), (300, 4), (None, 1))
+    tested, pool = setting.by_scale((150, 2), (500, 8), (None, 1))
     values = setting.run([
         Chain(
             network=f"cnn_gap:width={width}", data=setting.data_spec, examples=examples,
@@ -180,7 +180,7 @@ def _notes(setting: Setting, examples: int | None) -> list[str]:
     if examples is None:
         return ["Kernels need N^2 P^2 operations and are left out at this scale. Accuracies in %.", soft]
     few = "Few examples and narrow networks: statements between kernels and networks may speak of the size alone."
-    images, tested = setting.by_scale(("digits of 4x4 pixels", 150), ("images of 8x8 pixels", 300), None)
+    images, tested = setting.by_scale(("digits of 4x4 pixels", 150), ("images of 4x4 pixels", 500), None)
     return [f"Made smaller: {examples:,} {images}, {tested} to test kernels. Accuracies in %.", few, soft]
 
 
