@@ -87,7 +87,7 @@ def test_splits_of_a_set_are_used(monkeypatch):
 def test_one_network(tmp_path):
     job = DissectedNetwork(
         situation="relu", concepts="generated", images=(8, 6), side=16, epochs=1, rotations=(0, 1), rotation_seeds=1,
-        seed=0,
+        quantile=0.02, seed=0,
     )  # fmt: skip
     found = {place: Dissection.from_dict(data) for place, data in job.run(tmp_path).items()}
     assert list(found) == ["output", "inside"]
