@@ -1,5 +1,6 @@
 """Reading and writing files: atomically, and never unpickling anything unsafely."""
 
+import contextlib
 import json
 import os
 import pickle
@@ -13,7 +14,12 @@ from torch import Tensor
 
 from .errors import CheckpointError
 
-__all__ = ["check_writable", "read_json", "read_tensors", "write_atomically", "write_json", "write_tensors"]
+__all__ = [
+    "check_writable", "read_json", "read_tensors", "remove_empty_folders", "write_atomically", "write_json",
+    "write_tensors",
+]  # fmt: skip
+
+_made: list[Path] = []  # folders that check_writable made, the inner ones first
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], None]) -> Path:
@@ -57,6 +63,7 @@ def check_writable(path: str | Path, name: str = "--out") -> Path:
     if path.is_dir():
         raise ValueError(f"{name} must be a file. Got the folder {str(path)!r}.")
     try:
+        _made.extend(folder for folder in (path.parent, *path.parent.parents) if not folder.exists())
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
             pass
@@ -65,6 +72,13 @@ def check_writable(path: str | Path, name: str = "--out") -> Path:
             f"{name} must be a place where files can be written. Got {str(path)!r} ({error.strerror}). Choose another."
         ) from None
     return path
+
+
+def remove_empty_folders() -> None:
+    """Remove the folders that ``check_writable`` made and nothing was written to, such as after an error."""
+    while _made:
+        with contextlib.suppress(OSError):  # what is not empty stays
+            _made.pop(0).rmdir()
 
 
 def write_json(path: str | Path, value: Any) -> Path:

@@ -1,5 +1,6 @@
 """Costs against slow references, monotonicity, assignments, Sinkhorn's gradient, soft elements, bad input."""
 
+import copy
 import sys
 from itertools import permutations, product
 from pathlib import Path
@@ -224,3 +225,25 @@ def test_a_layer_of_zeros_is_aligned_and_said():
     found = align(a, b, x)
     assert any("8 units of 0.weight[0] without weights" in note for note in found.notes)
     assert all(torch.isfinite(p).all() for p in found.apply(b).parameters())
+
+
+@pytest.mark.parametrize("method", ["weights", "frank-wolfe", "sinkhorn"])
+def test_a_layer_of_zeros_does_not_drive_scales_away(method):
+    torch.manual_seed(0)
+    a = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 4))
+    b = copy.deepcopy(a)
+    with torch.no_grad():
+        b[2].weight.zero_()
+        b[2].bias.zero_()
+    found = iw.align(a, b, torch.randn(2, 6), method=method)
+    assert found.after <= found.before
+    assert any("scales and bases were left as they are" in note for note in found.notes) or found.after < found.before
+
+
+def test_equal_modules_with_another_forward_are_refused():
+    base = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2))
+    x = torch.randn(2, 4)
+    one, other = iw.gates.dlgn(base), iw.gates.dgn(base)
+    assert one.state_dict().keys() == other.state_dict().keys()
+    with pytest.raises(ValueError, match="models with other symmetries"):
+        iw.align(one.eval(), other.eval(), x)

@@ -223,3 +223,35 @@ def test_batch_norms_need_data(run, tmp_path):
     assert ran.code == 2 and "--data must be given to repair a network with batch norms" in ran.error
     assert run("merge", *words, "--repair", "none").code == 0
     assert run("merge", *words, "--data", "digits", "--examples", "100").code == 0
+
+
+def test_what_is_refused_leaves_no_folder(run, pair, tmp_path):
+    assert run("align", pair[0], "nowhere.safetensors", "--out", "deep/found").code == 2
+    assert not (tmp_path / "deep").exists()
+    (tmp_path / "mine").mkdir()
+    assert run("align", pair[0], "nowhere.safetensors", "--out", "mine").code == 2
+    assert (tmp_path / "mine").is_dir()  # it was there before
+
+
+def test_kinds_are_said(run, pair):
+    ran = run("align", *pair, "--kinds", "permutation")
+    assert "(permutation only)" in ran.out
+    ran = run("align", *pair, "--kinds", "linear")
+    assert "Note: nothing moved: no space has or needs linear" in ran.out
+
+
+def test_a_card_names_the_model_of_shards_too(run, pair, tmp_path):
+    ran = run("align", *pair, "--sharded", "--out", "found")
+    assert ran.code == 0, ran.err
+    assert (tmp_path / "found" / "moved").is_dir()
+
+
+def test_directories_of_transformers_need_no_shape(run, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"n_layer": 1, "n_head": 2, "n_embd": 8, "vocab_size": 20, "n_positions": 8}
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        config = transformers.GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)
+        transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / f"gpt{seed}")
+    ran = run("align", "gpt0", "gpt1", "--out", "found")
+    assert ran.code == 0, ran.err

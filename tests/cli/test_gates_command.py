@@ -191,3 +191,21 @@ def test_features_of_deep_networks_are_of_some_layers():
 def test_help_teaches(run):
     ran = run("gates", "--help")
     assert ran.code == 0 and "Example:" in ran.out and "dlgn-sf-ones" in ran.out
+
+
+def test_gated_versions_of_your_own_network_open_again(run, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\n"
+        "def make():\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 10))\n"
+        "def smooth():\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.GELU(), nn.Linear(8, 10))\n"
+    )
+    words = ["--model", "mine.py:make", "--data", "digits"]
+    assert run("gates", *words, "--gated", "dlgn,dgn-ones", "--epochs", 1, *SMALL).code == 0
+    ran = run("gates", "gates/dlgn.safetensors", *words, "--out", "again", *SMALL)
+    assert ran.code == 0, ran.err
+    refused = run("gates", "gates/dlgn.safetensors", "--data", "digits", "--out", "again2", *SMALL)
+    assert refused.code == 2 and "the network that it was built from" in refused.err
+    smooth = run("gates", "--model", "mine.py:smooth", "--data", "digits", "--out", "g3", *SMALL)
+    assert smooth.code == 2 and "model must have ReLUs" in smooth.err and "training" not in smooth.err

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 import intertwine as iw
-from intertwine.lab import networks
+from intertwine.lab import networks, training
 from intertwine.symmetry import transformation
 
 
@@ -57,3 +57,15 @@ def test_bad_input(run, files):
     assert ran.code == 2 and "--out must end in .safetensors" in ran.error
     ran = run("same", "a.safetensors", "b.safetensors", "--model", "myrtle_cnn")
     assert ran.code == 2 and "must be of the architecture myrtle_cnn" in ran.error
+
+
+def test_each_network_is_what_its_own_card_says(run, tmp_path):
+    """The same tensors compute another function where the activation is another one."""
+    torch.manual_seed(0)
+    weights = networks.build("mlp:widths=8-8")
+    for name, spec in (("a", "mlp:widths=8-8"), ("b", "mlp:widths=8-8"), ("leaky", "mlp:leaky_slope=0.5,widths=8-8")):
+        card = training.Card(architecture=spec, data="digits", seed=0)
+        training.save_checkpoint(tmp_path / f"{name}.safetensors", weights, card)
+    assert run("same", "a.safetensors", "b.safetensors").out.startswith("the same network")
+    ran = run("same", "a.safetensors", "leaky.safetensors")
+    assert ran.out.startswith("different: other architectures"), ran.out + ran.err

@@ -31,7 +31,8 @@ METHODS: dict[str, str] = {
     "sinkhorn": "sinkhorn",
     "straight-through": "straight_through",
 }
-WIDTH_CAPABLE: frozenset[str] = frozenset()  # methods that align networks of different widths
+_BY_WEIGHTS = ("weights", "frank-wolfe", "sinkhorn")  # whose aim is a small distance of weights
+_WITHOUT_SCALES = "scales and bases were left as they are: they would have moved b away, as units without weights do"
 
 
 def align(
@@ -74,12 +75,23 @@ def align(
         check_weights(sym if model is a else sym_b, tensors_of(model))
     task = Task(a, b, sym, sym_b, chosen, loader, seed, options, example_inputs)
     found: Found = import_module(f"{__package__}.{METHODS[method]}").solve(task)
-    assert found.transformation is not None
-    quality, before, after = fit(task, found.transformation)
+    g, notes = found.transformation, list(found.notes)
+    assert g is not None
+    quality, before, after = fit(task, g)
+    if method in _BY_WEIGHTS and after > before and "scale" in chosen:
+        plain = g.restrict(kinds=["permutation", "sign"])
+        other = fit(task, plain)
+        if other[2] < after:
+            g, (quality, before, after) = plain, other
+            notes.append(_WITHOUT_SCALES)
+    if method not in _BY_WEIGHTS and after > before:
+        notes.append("units were matched by what they do on data, not by weights, whose distance may grow")
+    if kinds is not None and g.is_identity(0.0):
+        notes.append(f"nothing moved: no space has or needs {' or '.join(sorted(chosen))}")
     return Alignment(
         method=method,
         symmetry=sym,
-        transformation=found.transformation,
+        transformation=g,
         objective=found.objective,
         history=found.history,
         quality=quality,
@@ -89,7 +101,7 @@ def align(
         seconds=time.perf_counter() - started,
         seed=seed,
         starts=found.starts,
-        notes=(*unweighted(quality), *_undetermined(task), *found.notes),
+        notes=(*unweighted(quality), *_undetermined(task), *notes),
     )
 
 
@@ -106,19 +118,17 @@ def _symmetries(
     if missing:
         raise ValueError(f"a and b must be of one architecture. Got {missing[0]!r} in only one of them.")
     different = [n for n in shapes_a if shapes_a[n] != shapes_b[n]]
-    if different and method not in WIDTH_CAPABLE:
+    if different:
         name = different[0]
         raise ValueError(
             f"a and b must have the same widths for method {method!r}. Got {name!r} of shape {shapes_a[name]} and "
-            f"{shapes_b[name]}{_alternatives()}."
+            f"{shapes_b[name]}. For networks that differ in widths only, use align.transport (the command's --method "
+            "transport)."
         )
     if sym is not None:
         return sym, sym
-    sym = symmetries(a, example_inputs)
-    if not different and type(a) is type(b) and repr(a) == repr(b):
-        return sym, sym  # the same modules with the same settings
-    sym_b = symmetries(b, example_inputs)
-    if not different and (sym.spaces, sym.layouts) != (sym_b.spaces, sym_b.layouts):
+    sym, sym_b = symmetries(a, example_inputs), symmetries(b, example_inputs)
+    if (sym.spaces, sym.layouts) != (sym_b.spaces, sym_b.layouts):
         raise ValueError("a and b must be of one architecture. Got equal shapes, but models with other symmetries.")
     return sym, sym_b
 
@@ -130,8 +140,3 @@ def _undetermined(task: Task) -> list[str]:
     names = dict.fromkeys(name for side in task.balanced for name in side.undetermined)
     said = "the weights on neither side of {} determine its basis: it is compared as it is stored, expect no match"
     return [said.format(name) for name in names]
-
-
-def _alternatives() -> str:
-    capable = f"method {' or '.join(map(repr, sorted(WIDTH_CAPABLE)))}" if WIDTH_CAPABLE else "align.transport"
-    return f". For networks that differ in widths only, use {capable}"

@@ -17,7 +17,7 @@ from ..errors import CheckpointError
 from ..symmetry.element import displaced
 from ..symmetry.explain import group_of
 from ..symmetry.symmetry import Symmetry
-from ..symmetry.transformation import Transformation, from_tensors, to_tensors
+from ..symmetry.transformation import KINDS, Transformation, from_tensors, to_tensors
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -199,6 +199,8 @@ class Alignment(Result):
             f"Alignment by {self.method} in {self.seconds:.2g} s: "
             f"relative distance {self.before:.3g} -> {self.after:.3g}"
         )
+        if len(self.kinds) < len(KINDS):
+            head += f" ({', '.join(self.kinds)} only)"
         table = [("space", "units", "group", "moved", "cosine", "worst")]
         for row in self._rows():
             table.append((

@@ -62,9 +62,11 @@ class Command(TyperCommand):
         except (typer.Exit, typer.Abort):
             raise
         except KeyboardInterrupt:
+            _tidy()
             print("stopped", file=sys.stderr)
             raise typer.Exit(STOPPED) from None
         except Exception as error:
+            _tidy()
             if ctx.find_root().params.get("debug"):
                 raise
             expected = isinstance(error, (*_INPUT_ERRORS, RuntimeError))
@@ -72,6 +74,13 @@ class Command(TyperCommand):
             hint = "" if expected else " (unexpected: run it again with --debug for the traceback)"
             print(f"error: {kind}{' '.join(str(error).split())}{hint}", file=sys.stderr)
             raise typer.Exit(WRONG if isinstance(error, _INPUT_ERRORS) else FAILED) from None
+
+
+def _tidy() -> None:
+    """Leave no empty folder behind where nothing was written."""
+    files = sys.modules.get("intertwine._io")  # imported only where something was to be written
+    if files is not None:
+        files.remove_empty_folders()
 
 
 def _with_examples(text: str | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from ..lab.training import Card
 
 __all__ = [
+    "GATED",
     "Checkpoint",
     "Opened",
     "batches",
@@ -29,6 +31,9 @@ __all__ = [
     "named_by",
     "spec_of",
 ]
+
+
+GATED = "gated "  # begins what a card calls the gated version of a network that is not built in
 
 
 @dataclass(frozen=True)
@@ -151,7 +156,7 @@ def open_network(checkpoint: Checkpoint, spec: str | None, data: DataSplits, opt
     else:
         if spec is None:
             spec = spec_of(card, path, option)
-        model = _with_weights(spec, checkpoint.tensors, path, data)
+        model = _with_weights(_gated(card, spec, data) or spec, checkpoint.tensors, path, data)
     check_finite(model, path)
     facts: dict[str, Any] = {"name": path.name, "file": str(path), "model": spec, "class": type(model).__name__}
     facts["parameters"] = f"{sum(p.numel() for p in model.parameters()):,}"
@@ -284,6 +289,11 @@ def spec_of(card: Card | None, path: Path, option: str) -> str:
             f"{option} must be given where no card lies beside the weights. Got none for {str(path)!r}. "
             f"Say {option} resnet20, or {option} package.module:factory."
         )
+    if card.architecture.startswith(GATED):
+        raise CheckpointError(
+            f"{option} must be given for a gated version of a model that is not built in: the network that it was "
+            f"built from. Got none for {str(path)!r}. Say {option} package.module:factory."
+        )
     if not is_builtin(card.architecture):
         said = card.architecture if ":" in card.architecture else "package.module:factory"
         # a card is data: it must not make us import code
@@ -294,11 +304,27 @@ def spec_of(card: Card | None, path: Path, option: str) -> str:
     return card.architecture
 
 
-def _with_weights(spec: str, tensors: dict[str, Tensor], path: Path, data: DataSplits) -> nn.Module:
+def _gated(card: Card | None, spec: str, data: DataSplits) -> Callable[[], nn.Module] | None:
+    """What builds the gated version of a network that is not built in, where a card says that this is one."""
+    if card is None or not card.architecture.startswith(GATED):
+        return None
+    from .gates import gated_version
+
+    x = data.loader("test", 1).batch(slice(0, 1))[0]
+    return lambda: gated_version(card.architecture.removeprefix(GATED), build_model(spec), x, card.seed or 0)
+
+
+def _with_weights(
+    spec: str | Callable[[], nn.Module], tensors: dict[str, Tensor], path: Path, data: DataSplits
+) -> nn.Module:
     """The model with these weights; a built-in one is first fitted to the data, then tried as it was written."""
     from ..lab import networks
     from ..lab.training import load_weights
 
+    if callable(spec):
+        gated = spec()
+        load_weights(gated, tensors, repr(str(path)), "its gated version")
+        return gated
     if spec.startswith(HF):
         return load_pretrained(Path(spec.removeprefix(HF)), tensors, path)
     candidates = [spec]

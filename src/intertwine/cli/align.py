@@ -143,15 +143,17 @@ def _sharded(
     import torch
 
     from ..align import align_sharded
+    from ..lab.training import read_card
     from ..symmetry import symmetries
     from ._example import example_input
     from ._models import HF, build_model
+    from ._networks import spec_of
 
     if method != "weights":
         raise ValueError(f"--method must be weights for --sharded. Got {method!r}.")
-    if model is None and not (a / "config.json").is_file():
+    if model is None and a.is_dir() and not (a / "config.json").is_file():
         raise ValueError(f"--model must be given where no config.json says which. Got none for {str(a)!r}.")
-    spec = model or f"{HF}{a}"
+    spec = model or (f"{HF}{a}" if a.is_dir() else spec_of(read_card(a), a, "--model"))
     with torch.device("meta"):
         network = build_model(spec).eval()
     sym = symmetries(network, example_input(spec, *example_of, meta=True))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..lab.training import Recipe
     from ._networks import Opened
 
-__all__ = ["gates"]
+__all__ = ["gated_version", "gates"]
 
 _FRESH = "digits_cnn"
 _LARGE = 16  # pixels: below, mixed precision gains nothing
@@ -133,7 +133,7 @@ def _run(
     if example >= len(x):
         raise ValueError(f"--example must be below {len(x)}, the number of examples. Got {example}.")
     count, said = _affordable(networks[0].model, x, kernel_examples)
-    built = {name: _built(name, networks[0].model, x[:1], seed) for name in versions}
+    built = {name: gated_version(name, networks[0].model, x[:1], seed) for name in versions}
     accuracies = [_own_row(networks[0], splits, where)]
     accuracies += [
         _trained(name, net, _spec(name, net, networks[0], splits), few, recipe, epochs, seed, where, out)
@@ -234,12 +234,15 @@ def _versions(gated: list[str] | None) -> list[str]:
 
 def _fresh(model: str | None, splits: DataSplits, recipe: Recipe, seed: int, where: Any, out: Path) -> Opened:
     """A network that is trained here."""
-    from ..lab import training
+    from ..gates import gate_patterns
+    from ..lab import networks, training
     from ._models import build_model, is_builtin
     from ._networks import open_network, read_checkpoint
     from ._show import tell
 
     spec = model or _FRESH
+    trial = build_model(networks.fit_to(spec, splits.shape, len(splits.classes)) if is_builtin(spec) else spec)
+    gate_patterns(trial.eval(), splits.loader("test", 1).batch(slice(0, 1))[0])  # refuses what has no gates
     tell(f"No checkpoint was given: training {spec} on {len(splits.train):,} examples of {splits.name}.")
     network = spec if is_builtin(spec) else _seeded(lambda: build_model(spec), seed)
     path = out / "network.safetensors"
@@ -262,8 +265,18 @@ def _stacked(loader: Any) -> tuple[Tensor, Tensor]:
     return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
 
 
-def _built(name: str, model: nn.Module, x: Tensor, seed: int) -> GatedNetwork:
-    """The gated version of that name."""
+def gated_version(name: str, model: nn.Module, x: Tensor, seed: int) -> GatedNetwork:
+    """The gated version of that name.
+
+    Args:
+        name: One of ``--gated``.
+        model: The network that it is built from.
+        x: An example.
+        seed: Of what is new in it.
+
+    Returns:
+        The gated network.
+    """
     from .. import gates as library
     from ..lab.networks import has_batch_norm
 
@@ -286,10 +299,11 @@ def _spec(name: str, network: GatedNetwork, base: Opened, splits: DataSplits) ->
 
     from ..lab import networks
     from ._models import is_builtin
+    from ._networks import GATED
 
     spec = str(base.facts["model"])
     if not is_builtin(spec):
-        return f"gated {name}"
+        return f"{GATED}{name}"
     arguments = {"input": "ones"} if name.endswith("-ones") else {}
     if name in _REGIMES:
         arguments["regime"] = _REGIMES[name]
@@ -298,7 +312,7 @@ def _spec(name: str, network: GatedNetwork, base: Opened, splits: DataSplits) ->
     with torch.device("meta"):
         built = networks.build(text)
     shapes = [{k: v.shape for k, v in m.state_dict().items()} for m in (built, network)]
-    return text if shapes[0] == shapes[1] else f"gated {name}"
+    return text if shapes[0] == shapes[1] else f"{GATED}{name}"
 
 
 def _trained(

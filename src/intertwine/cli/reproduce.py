@@ -86,19 +86,24 @@ def reproduce(
 
 
 def _all(names: list[str], setting: Setting, command: str) -> tuple[list[Reproduction], dict[str, str]]:
-    """Run them one after the other; one that fails does not stop the others."""
+    """Run them one after the other; one of several that fails does not stop the others."""  # noqa: DOC501
     from dataclasses import replace
 
+    from ..lab.experiments import experiment
     from ..lab.experiments import reproduce as run
     from ._show import tell
 
     done: list[Reproduction] = []
     failed: dict[str, str] = {}
     for k, name in enumerate(names, 1):
-        tell(f"{name} ({k} of {len(names)})")
+        scales = experiment(name).scales
+        only = "" if setting.scale in scales else f", which has only the scale {' and '.join(scales)}"
+        tell(f"{name} ({k} of {len(names)}){only}")
         try:
             found = run(name, setting)
         except (RuntimeError, ValueError, OSError, ImportError) as error:
+            if len(names) == 1:
+                raise
             failed[name] = " ".join(str(error).split())
             tell(f"{name} failed: {failed[name]}")
             continue

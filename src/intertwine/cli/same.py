@@ -46,9 +46,9 @@ def same(
     if out is not None and check_writable(out).suffix != ".safetensors":
         raise ValueError(f"--out must end in .safetensors. Got {str(out)!r}.")
     left, right = (read_checkpoint(Path(str(path).removeprefix(HF))) for path in (a, b))
-    spec = model or named_by(left)
-    example = example_input(spec, data, input_shape, tokens)
-    found = symmetry.same(open_alone(spec, left), open_alone(spec, right), example)
+    specs = [model or named_by(side) for side in (left, right)]
+    example = example_input(specs[0], data, input_shape, tokens)
+    found = symmetry.same(open_alone(specs[0], left), open_alone(specs[1], right), example)
     if out is not None and found.transformation is not None:
         tell(f"wrote {found.transformation.save(out)}")
     if as_json:

@@ -95,7 +95,10 @@ def check_input(model: nn.Module, x: Tensor) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module. Got {type(model).__name__}.")
     if not isinstance(x, Tensor) or not x.is_floating_point():
-        raise TypeError(f"x must be a floating-point tensor. Got {getattr(x, 'dtype', type(x).__name__)}.")
+        raise TypeError(
+            f"x must be a floating-point tensor. Got {getattr(x, 'dtype', type(x).__name__)}. Paths begin at numbers: "
+            "networks of tokens have none, and attention and layer norms no gates."
+        )
     if x.dim() < 2 or x.shape[0] == 0:
         raise ValueError(f"x must have shape (N, C, *S) with at least one example. Got shape {tuple(x.shape)}.")
     if not torch.isfinite(x).all():

@@ -234,6 +234,7 @@ class _Maker:
         engine = ENGINES[state.engine](networks, self.recipe)
         if state.snapshot:
             engine.restore(state.snapshot)
+            self._say(f"going on with {counted(len(seeds), 'network')} at step {state.step} of {self.steps}")
         try:
             self._finish(engine, state, path)
         finally:
