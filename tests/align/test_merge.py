@@ -158,6 +158,8 @@ def test_bad_input(trained, aligned, digits):
         merge(*norm, aligned["cnn"])
     with pytest.raises(ValueError, match="repair must be 'repair' or 'rescale'"):
         merge(a, b, None, repair="recalibrate", loader=[X])
+    with pytest.raises(ValueError, match=r"repair must be True or 'recalibrate' for a network with batch norms"):
+        merge(*norm, aligned["cnn"], repair="repair", loader=[X])
     with pytest.raises(ValueError, match=r"repair must be True, False or one of .*Got 'magic'"):
         merge(a, b, None, repair="magic")
     with pytest.raises(ValueError, match=r"ratio must lie between 0 and 1\. Got 1\.5"):

@@ -129,7 +129,7 @@ def made(**changes):
 
 
 def test_a_reproduction_judges_itself():
-    assert made().verdict == "1 of 2 claims hold; 1 of 2 numbers agree with the paper's"
+    assert made().verdict == "1 of 2 claims hold, 1 cannot be told; 1 of 2 numbers agree with the paper's"
     assert "other networks or data" in made(comparable=False).verdict
     assert made().passed
     assert not made(claims=[Claim("must", False, required=True)]).passed

@@ -119,7 +119,8 @@ def check_repair(model: nn.Module, repair: Repair, loader: Iterable[Any] | None)
         One of the repairs, or ``None`` for none.
 
     Raises:
-        ValueError: If the name is unknown, data is missing, or the network has no batch norms to recalibrate.
+        ValueError: If the name is unknown, data is missing, or the repair does not fit networks with (or without) batch
+            norms.
     """
     norms = bool(batch_norms(model))
     if repair is False:
@@ -139,6 +140,11 @@ def check_repair(model: nn.Module, repair: Repair, loader: Iterable[Any] | None)
         raise ValueError(
             "repair must be 'repair' or 'rescale' for a network without batch norms. Got 'recalibrate', which has "
             "nothing to measure here."
+        )
+    if repair != "recalibrate" and norms:
+        raise ValueError(
+            f"repair must be True or 'recalibrate' for a network with batch norms. Got {repair!r}: they would undo it, "
+            "since their statistics are of the network before."
         )
     return repair
 

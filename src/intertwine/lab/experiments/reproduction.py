@@ -199,6 +199,8 @@ class Reproduction(Result):
         if self.claims:
             held, told = sum(c.held is True for c in self.claims), sum(c.held is not None for c in self.claims)
             parts.append(f"{held} of {told} claims hold" if told else "no claim could be told")
+            if 0 < told < len(self.claims):
+                parts[-1] += f", {len(self.claims) - told} cannot be told"
         verdicts = [
             row.verdict
             for row in self.rows
