@@ -1,6 +1,7 @@
 import gate_models
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 import intertwine as iw
@@ -107,3 +108,51 @@ def test_a_kernel_that_memory_cannot_hold_is_refused_before_anything_runs():
             run(model, many)
     with pytest.raises(ValueError, match="kernel must fit in memory"):
         iw.gates.product_kernel(many, [many > 0])
+
+
+class _Joined(nn.Module):
+    """Two convolutions with something done to the features between them."""
+
+    def __init__(self, between, channels=2):
+        super().__init__()
+        self.first, self.last = nn.Conv2d(1, 2, 3, padding=1), nn.Conv2d(channels, 2, 1)
+        self.linear, self.between = nn.Linear(2, 1), between
+        self.register_buffer("blur", torch.rand(2, 1, 1, 2))
+
+    def forward(self, x):
+        z = self.between(self, torch.relu(self.first(x)))
+        return self.linear(torch.relu(self.last(z)).mean((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("between", "reason"),
+    [
+        (lambda m, z: z + F.max_pool2d(z, 3, 1, 1), "read in two ways"),
+        (lambda m, z: z[..., ::2] + z[..., 1::2], "read in two ways"),
+        (lambda m, z: z[..., 1:] - z[..., :-1], "read in two ways"),
+        (lambda m, z: F.pad(z, (1, 0))[..., :-1] + z, "read in two ways"),
+        (lambda m, z: (lambda p: p + F.relu(p - 0.2))(F.avg_pool2d(z, 3, 1, 1)), "read in two ways"),
+        (lambda m, z: F.conv2d(z, m.blur, groups=2), "a constant of the model, not a parameter"),
+        (lambda m, z: F.instance_norm(z), "statistics of its own input|no rule"),
+    ],
+)
+def test_what_the_kernel_cannot_know_is_refused(between, reason):
+    torch.manual_seed(0)
+    model, x = _Joined(between).double().eval(), torch.randn(2, 1, 2, 4, dtype=torch.float64)
+    with pytest.raises(ValueError, match=reason):
+        iw.gates.neural_path_kernel(model, x)
+
+
+@pytest.mark.parametrize(
+    ("between", "channels"),
+    [
+        (lambda m, z: torch.cat([z, F.max_pool2d(z, 3, 1, 1)], 1), 4),
+        (lambda m, z: z + z, 2),
+        (lambda m, z: z + F.avg_pool2d(z, 3, 1, 1), 2),
+        (lambda m, z: F.max_pool2d(z, 2), 2),
+    ],
+)
+def test_what_looks_like_it_is_exact(between, channels):
+    torch.manual_seed(0)
+    model, x = _Joined(between, channels).double().eval(), torch.randn(2, 1, 2, 4, dtype=torch.float64)
+    equal(iw.gates.neural_path_kernel(model, x), iw.gates.paths(model, x).kernel())

@@ -1,4 +1,5 @@
 import importlib
+import warnings
 
 import gate_models
 import pytest
@@ -117,6 +118,9 @@ def test_less_memory_takes_more_runs_and_only_a_channel_that_does_not_fit_makes_
         iw.gates.neural_tangent_kernel(model, x, memory=memory)
         return list(runs)
 
+    # layers are checked against a gradient first, which is a matter of its own
+    monkeypatch.setattr(importlib.import_module("intertwine.gates.tangent_kernel"), "_certified", lambda *a: True)
+
     everything, blocks, nothing = parts_for(2**30), parts_for(8e3), parts_for(1.0)
     assert len(everything) == 1
     assert len(blocks) > 1
@@ -186,3 +190,26 @@ def test_bad_arguments():
         iw.gates.neural_tangent_kernel(model, x, method="layers")
     with pytest.raises(ValueError, match=r"model must return \(N, outputs\)"):
         iw.gates.neural_tangent_kernel(nn.Conv2d(2, 1, 1).double(), x)
+
+
+class _Tied(nn.Module):
+    """A weight that its layer shares with a product outside it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 4)
+
+    def forward(self, x):
+        return torch.nn.functional.linear(torch.relu(self.layer(x)), self.layer.weight.T)
+
+
+def test_weights_that_a_layer_does_not_account_for_are_seen():
+    torch.manual_seed(0)
+    x = torch.randn(4, 3, dtype=torch.float64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the old form of weight norm, which hooks compute
+        hooked = nn.Sequential(nn.utils.weight_norm(nn.Linear(3, 4)), nn.ReLU(), nn.Linear(4, 2)).double()
+    for model in (hooked, _Tied().double()):
+        equal(iw.gates.neural_tangent_kernel(model, x), oracle(model, x, x))
+    with pytest.raises(ValueError, match="every weight used by its own layer alone"):
+        iw.gates.neural_tangent_kernel(_Tied().double(), x, method="layers")

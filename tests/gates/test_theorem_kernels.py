@@ -208,3 +208,11 @@ def test_narrow_layers_are_counted(width):
     for g in gates:
         expected = expected * (g.double() @ g.double().T)
     torch.testing.assert_close(iw.gates.product_kernel(x, gates), expected)
+
+
+def test_log_domain_keeps_signs_of_negative_gates():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(6, 3, generator=generator, dtype=torch.float64)
+    gates = [torch.where(torch.rand(6, 9, generator=generator) > 0.5, 1.0, -1.0) for _ in range(3)]
+    log, sign = iw.gates.product_kernel(x, gates, log=True)
+    equal(sign * log.exp(), iw.gates.product_kernel(x, gates))

@@ -96,7 +96,10 @@ class Propagation:
         return self._constants.setdefault(positions, Source(self.layout.ones(positions), constant=True))
 
     def _step(self, call: Call) -> None:
-        signal = self.signals[next(r.id for r in call.inputs if r.id in self.program.activations)]
+        read = next(r.id for r in call.inputs if r.id in self.program.activations)
+        if read not in self.signals:
+            self._refuse(call, "a result of an operation that no rule of the path kernel covers")
+        signal = self.signals[read]
         if call.op in MAX_POOLS:
             found = self._max_pool(call, signal)
         elif is_gate(call):
@@ -104,6 +107,8 @@ class Propagation:
         elif call.op in _LINEAR:
             found = self._weights(call, signal)
         elif call.op in BATCH_NORMS:
+            if call.args.get("training") or call.args.get("use_input_stats"):
+                self._refuse(call, "a norm by the statistics of its own input, which is not linear")
             found = self._gain(signal, shift=True)
         elif call.op in POOLS:
             found = self._average(call, signal)
@@ -128,6 +133,9 @@ class Propagation:
         """A layer of weights: sum over channels and window; biases are paths from a constant 1."""
         out_shape = self._shape(call.outputs[0])
         is_conv = call.op == "aten::convolution"
+        fixed = [r for r in call.inputs if r.id not in self.program.activations and len(self._shape(r)) > 1]
+        if any(r.id not in self.program.weights for r in fixed):
+            self._refuse(call, "a layer whose weights are a constant of the model, not a parameter")
         if is_conv and (call.args["transposed"] or len(out_shape) > 4):
             self._refuse(call, "a transposed or three-dimensional convolution")
         if not is_conv and signal.positions > 1 and not signal.flat:
@@ -221,7 +229,8 @@ class Propagation:
         moved: dict[int, Source] = {}
         for t in signal.terms:
             if id(t.source) not in moved:
-                new = replace(t.source, kernel=self.layout.move(t.source.kernel, matrix))
+                kernel = self.layout.move(t.source.kernel, matrix)
+                new = replace(t.source, kernel=kernel, root=t.source.origin)
                 moved[id(t.source)] = self._one(math.prod(space)) if t.source.constant else new
         apply = lambda m: None if m is None else (m.double() @ matrix.T).to(m.dtype)
         terms = (Term(moved[id(t.source)], apply(t.left), apply(t.right)) for t in signal.terms)
@@ -251,7 +260,7 @@ class Propagation:
                 left, right = _widen(t.left, self.layout.n, s, before), _widen(t.right, self.layout.m, s, before)
                 terms.append(Term(_widen_source(t.source, before), left, right))
             part = Signal(tuple(terms), total, s.space)
-            joined = part if joined is None else add(joined, part, self.layout)
+            joined = part if joined is None else add(joined, part, self.layout, apart=True)
             at += s.channels
         return joined or signals[0]
 
@@ -330,7 +339,7 @@ class Propagation:
             ]  # fmt: skip
             masks = [None if m is None else m.expand(len(g), *m.shape[1:]).gather(2, g) for m, g in
                      ((t.left, left), (t.right, right))]  # fmt: skip
-            terms.append(Term(Source(chosen, t.source.log_scale, per_channel=True), *masks))
+            terms.append(Term(Source(chosen, t.source.log_scale, per_channel=True, root=t.source.origin), *masks))
         return Signal(tuple(terms), signal.channels, self._shape(call.outputs[0])[2:])
 
     def _reshape(self, call: Call, signal: Signal) -> Signal:

@@ -130,12 +130,19 @@ class Source:
     Attributes:
         kernel: In the layout of its tile; with channels first if ``per_channel``.
         constant: Not random at all: the 1 that the input and constants of the model are multiples of.
+        root: The field that this one is read from through a map of positions, so that the two are not independent.
     """
 
     kernel: Tensor
     log_scale: float = 0.0
     per_channel: bool = False
     constant: bool = False
+    root: "Source | None" = None
+
+    @property
+    def origin(self) -> "Source":
+        """The field that it comes from; sums of terms of one origin are correlated."""
+        return self if self.root is None else self.root
 
 
 @dataclass(frozen=True)
@@ -192,13 +199,28 @@ def gate(signal: Signal, left: Tensor, right: Tensor, layout: Layout) -> Signal:
     return multiply(signal, left.reshape(shape), right.reshape(shape), layout)
 
 
-def add(a: Signal, b: Signal, layout: Layout) -> Signal:
-    """Sum of two signals: terms with one source add their masks, others are independent."""
+def add(a: Signal, b: Signal, layout: Layout, apart: bool = False) -> Signal:
+    """Sum of two signals: terms with one source add their masks, others are independent.
+
+    Args:
+        a: One.
+        b: The other.
+        layout: Of their kernels.
+        apart: Whether they live in different channels, where nothing they have in common meets.
+
+    Raises:
+        ValueError: If terms are one field that was read in two ways, which have more in common than masks tell.
+    """
     terms = list(a.terms)
     plus: Callable[[Tensor | None, Tensor | None, int], Tensor] = lambda x, y, n: _double(x, n, a) + _double(y, n, a)
     for term in b.terms:
         same = next((i for i, t in enumerate(terms) if t.source is term.source and t.post is term.post), None)
         if same is None:
+            if not apart and any(t.source.origin is term.source.origin for t in terms):
+                raise ValueError(
+                    "model must not add up one activation read in two ways, such as z + max_pool(z) or two slices of "
+                    "it: the path kernel does not know what they have in common. Use paths or neural_tangent_kernel."
+                )
             terms.append(term)
             continue
         old = terms[same]
@@ -229,7 +251,7 @@ def channel_slice(signal: Signal, start: int, stop: int, step: int = 1) -> Signa
     def cut(term: Term) -> Term:
         source, masks = term.source, (term.left, term.right)
         if source.per_channel:
-            source = replace(source, kernel=source.kernel[start:stop:step])
+            source = replace(source, kernel=source.kernel[start:stop:step], root=source.origin)
         left, right = (None if m is None else m[:, start:stop:step] for m in masks)
         return replace(term, source=source, left=left, right=right)
 
@@ -241,7 +263,7 @@ def _settled(term: Term, channels: int, layout: Layout) -> Term:
         return term
     source = term.source
     kernel = layout.move(_each_channel(term, channels, layout), term.post)
-    return Term(Source(kernel, source.log_scale, per_channel=True))
+    return Term(Source(kernel, source.log_scale, per_channel=True, root=source.origin))
 
 
 def _each_channel(term: Term, channels: int, layout: Layout) -> Tensor:

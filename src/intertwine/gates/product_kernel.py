@@ -168,8 +168,7 @@ def _logarithm(
     """``log |K|`` and the sign of K, by a sum of logarithms or, with biases, by a scale for the whole tile."""
     if not any(biases[1:]):
         first = first.add_(1) if biases[0] else first
-        signs = first.sign().to(torch.int8)
-        logs = _log_product(first, exact_products(pairs, hard))
+        logs, signs = _log_product(first, exact_products(pairs, hard))
         return logs, signs.masked_fill_(logs == -math.inf, 0)
     kernel, scale = first, 0.0
     for k, bias in enumerate(biases):
@@ -182,15 +181,18 @@ def _logarithm(
     return kernel.abs().log_().add_(scale), kernel.sign().to(torch.int8)
 
 
-def _log_product(first: Tensor, grams: Iterator[Tensor]) -> Tensor:
-    """Sum of logarithms; counts are multiplied while they surely fit, so that few logarithms are taken."""
+def _log_product(first: Tensor, grams: Iterator[Tensor]) -> tuple[Tensor, Tensor]:
+    """Sum of logarithms, and sign; counts are multiplied while they surely fit, so that few logarithms are taken."""
+    sign = first.sign().to(torch.int8)
     total = first.abs().log_()
     product, room = torch.ones_like(total), 690.0  # e^690 < 1.8e308
     for g in grams:
         size = math.log(max(float(g.abs().max()), 1e-300))
         if size > room or g.dtype == torch.float64:  # soft gates may be small as well as large
-            total += product.log_()
+            total += product.abs().log_()
             product, room = torch.ones_like(total), 690.0
         product *= g
         room -= max(size, 0.0)
-    return total.add_(product.log_())
+        if g.is_floating_point():  # counts are never negative
+            sign *= g.sign().to(torch.int8)
+    return total.add_(product.abs_().log_()), sign

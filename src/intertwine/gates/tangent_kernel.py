@@ -108,6 +108,21 @@ def _pairs(a: Tensor, b: Tensor, kind: Kind) -> Tensor:
     return torch.einsum("nop,mop->nmo" if kind == "per_output" else "nop,mop->nm", a, b)
 
 
+def _certified(model: nn.Module, x: Tensor, covered: dict[str, Tensor], memory: float) -> bool:
+    """Whether layers add up to the gradient of one random number made of the outputs of two examples.
+
+    A weight that a hook computes, or that is used outside its layer too, has a gradient that no single layer sees.
+    """
+    out = model(x).detach()
+    u = torch.randn(out.shape, generator=torch.Generator().manual_seed(0)).to(out)
+    kernel = layerwise_kernel(model, x, None, set(covered), "full", memory).result()
+    ours = float(torch.einsum("no,nmop,mp->", u, kernel, u))
+    others = {n: t.detach() for n, t in [*model.named_parameters(), *model.named_buffers()] if n not in covered}
+    pull = vjp(lambda p: (functional_call(model, {**others, **p}, (x,)) * u).sum(), covered)[1]
+    true = sum(float(g.square().sum()) for g in pull(torch.ones((), dtype=out.dtype, device=out.device))[0].values())
+    return abs(ours - true) <= 10 * torch.finfo(out.dtype).eps ** 0.5 * max(abs(ours), true)
+
+
 def _by_jacobians(
     model: nn.Module, x: Tensor, y: Tensor | None, chosen: dict[str, Tensor], kind: Kind, memory: float
 ) -> Tensor:
@@ -150,9 +165,16 @@ def _by_layers(
     """What layers of a known kind add, and Jacobians of the parameters that no such layer holds.
 
     Raises:
-        ValueError: If parameters are left over and ``rest`` is false.
+        ValueError: If layers do not account for all parameters and ``rest`` is false.
     """
     covered = covered_names(model, x, chosen)
+    if covered and not _certified(model, x[:2], {name: chosen[name] for name in sorted(covered)}, memory):
+        if not rest:
+            raise ValueError(
+                'method "layers" must find every weight used by its own layer alone. Got a model that computes weights '
+                "by a hook, or uses them elsewhere too. Use method='auto'."
+            )
+        return _by_jacobians(model, x, y, chosen, kind, memory)
     left_over = {name: chosen[name] for name in sorted(set(chosen) - covered)}
     if left_over and not rest:
         raise ValueError(
