@@ -8,7 +8,9 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import intertwine as iw
-from intertwine.cli.gates import _VERSIONS, _affordable, _spread
+from intertwine.cli._gated_versions import VERSIONS
+from intertwine.cli._path_kernels import affordable
+from intertwine.cli.gates import _spread
 from intertwine.gates import GateStudy
 from intertwine.lab import data, networks, training
 
@@ -56,21 +58,21 @@ def test_gated_versions_of_fewer_examples_say_so(run, checkpoint, tmp_path):
 
 
 def test_every_version_can_be_converted(run, checkpoint, tmp_path):
-    words = ["gates", checkpoint, "--gated", ",".join(_VERSIONS), "--epochs", 0, "--json", *SMALL]
+    words = ["gates", checkpoint, "--gated", ",".join(VERSIONS), "--epochs", 0, "--json", *SMALL]
     ran = run(*words)
     assert ran.code == 0, ran.err
     said = json.loads(ran.out)
     assert said["kind"] == "GateStudy" and "trained" not in ran.err
-    assert [a["test accuracy"] is None for a in said["accuracies"]] == [False] + [True] * len(_VERSIONS)
-    assert {f"{name}.safetensors" for name in _VERSIONS} <= {f.name for f in (tmp_path / "gates").iterdir()}
+    assert [a["test accuracy"] is None for a in said["accuracies"]] == [False] + [True] * len(VERSIONS)
+    assert {f"{name}.safetensors" for name in VERSIONS} <= {f.name for f in (tmp_path / "gates").iterdir()}
     learnt = load_file(tmp_path / "gates" / "dgn-fl.safetensors")
     own = load_file(checkpoint)
     assert all(torch.equal(learnt[f"gating.network.{name}"], t) for name, t in own.items())
 
 
 def test_gated_checkpoints_name_themselves_and_open_in_other_commands(run, checkpoint, tmp_path):
-    assert run("gates", checkpoint, "--gated", ",".join(_VERSIONS), "--epochs", 0, *SMALL).code == 0
-    for name in _VERSIONS:
+    assert run("gates", checkpoint, "--gated", ",".join(VERSIONS), "--epochs", 0, *SMALL).code == 0
+    for name in VERSIONS:
         path = tmp_path / "gates" / f"{name}.safetensors"
         opened = training.load_checkpoint(path)
         assert opened.frozen == (name in ("dgn-fr", "dgn-fl")) and opened.gate == ("hard" if opened.frozen else "soft")
@@ -177,8 +179,8 @@ def test_a_network_that_is_no_relu_network_is_refused_before_training(run, tmp_p
 
 def test_kernels_take_what_can_be_paid_for():
     model, x = networks.build("digits_cnn").eval(), torch.zeros(100, 1, 8, 8)
-    assert _affordable(model, x, None) == (60, []) and _affordable(model, x, 90) == (90, [])
-    count, (note,) = _affordable(networks.build("resnet20").eval(), torch.zeros(60, 3, 32, 32), None)
+    assert affordable(model, x, None) == (60, []) and affordable(model, x, 90) == (90, [])
+    count, (note,) = affordable(networks.build("resnet20").eval(), torch.zeros(60, 3, 32, 32), None)
     assert 8 <= count < 60 and "Say --kernel-examples for more" in note
 
 

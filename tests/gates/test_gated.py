@@ -174,3 +174,93 @@ def test_fresh_weights_follow_the_seed_and_leave_the_global_state():
     a, b, c = (iw.gates.dgn(model, seed=s) for s in (0, 0, 5))
     assert torch.equal(torch.rand(1), expected)
     assert torch.equal(a.value[0].weight, b.value[0].weight) and not torch.equal(a.value[0].weight, c.value[0].weight)
+
+
+class Fn(nn.Module):
+    def __init__(self, f):
+        super().__init__()
+        self.f = f
+
+    def forward(self, x):
+        return self.f(x)
+
+
+NONLINEAR = {
+    "where": lambda q: torch.where(q > 0, q, torch.zeros_like(q)),
+    "max": lambda q: torch.max(q, torch.zeros_like(q)),
+    "amax": lambda q: q - q.amax(1, keepdim=True),
+    "mask": lambda q: q * (q > 0),
+    "square": lambda q: q * q,
+    "sine": torch.sin,
+    "exponential": torch.exp,
+    "order": lambda q: q.sort(1)[0],
+    "length": lambda q: q / q.norm(dim=1, keepdim=True),
+}
+
+
+@pytest.mark.parametrize("place", ["before", "behind"])
+@pytest.mark.parametrize("build", [iw.gates.dgn, iw.gates.dlgn])
+@pytest.mark.parametrize("name", NONLINEAR)
+def test_nonlinearities_in_any_form_are_refused(name, build, place):
+    """Before the ReLU they would make gates nonlinear, and behind it outputs that no paths add up to."""
+    layers = [nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)]
+    layers.insert(1 if place == "before" else 3, Fn(NONLINEAR[name]))
+    model, x = nn.Sequential(*layers), torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ValueError, match=r"must be affine|nonlinearities"):
+        build(model)(x)
+    with pytest.raises(ValueError, match=r"must be affine|nonlinearities"):
+        build(model, x)
+
+
+def test_the_check_leaves_no_traces():
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.5), nn.Linear(6, 3))
+    network = iw.gates.dlgn(model)
+    before = copy.deepcopy(network.state_dict())
+    state = torch.get_rng_state()
+    network.check(torch.randn(5, 4, generator=torch.Generator().manual_seed(0)))
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(m.training for m in network.modules())
+    for name, tensor in network.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+
+
+def test_gated_networks_can_be_mapped_and_shaped_without_numbers():
+    """The check of the first call must not look at numbers that are not there."""
+    network = iw.gates.dlgn(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)))
+    x = torch.randn(5, 4)
+    mapped = torch.func.vmap(lambda one: network(one[None])[0])(x)
+    torch.testing.assert_close(mapped, network(x))
+    assert copy.deepcopy(network).to("meta")(x.to("meta")).shape == (5, 3)
+
+
+@pytest.mark.parametrize("build", ["dgn", "dlgn", "dlgn_sf"])
+def test_volumes_with_max_pooling(build):
+    x = torch.randn(2, 1, 4, 4, 4)
+    layers = [nn.Conv3d(1, 2, 3, padding=1), nn.ReLU(), nn.MaxPool3d(2), nn.Conv3d(2, 2, 1), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.AdaptiveMaxPool3d(1), nn.Flatten(), nn.Linear(2, 2))
+    network = getattr(iw.gates, build)(model, x)
+    assert network(x).shape == (2, 2)
+    kinds = {type(m).__name__ for m in network.value.modules()}
+    assert ("MaxPool3d" in kinds) == (build == "dgn") and ("AdaptiveAvgPool3d" in kinds) == (build != "dgn")
+    long = [g.shape for g in network.gates(x) if g.dtype == torch.long]
+    assert long == ([(2, 2, 2, 2, 2), (2, 2, 1, 1, 1)] if build == "dgn" else [])
+
+
+def test_one_pooling_in_two_places():
+    pool = nn.MaxPool2d(2)
+    layers = [nn.Conv2d(1, 2, 3, padding=1), nn.ReLU(), pool, nn.Conv2d(2, 2, 1), nn.ReLU(), pool, nn.Flatten()]
+    x = torch.randn(2, 1, 4, 4)
+    network = iw.gates.dlgn(nn.Sequential(*layers, nn.Linear(2, 2)), x)
+    assert [type(network.value[k]) for k in (2, 5)] == [nn.AvgPool2d, nn.AvgPool2d]
+
+
+def test_an_example_lets_mistakes_be_told_when_they_are_made():
+    x = torch.randn(3, 4)
+    with pytest.raises(ValueError, match="must have ReLUs"):
+        iw.gates.dgn(nn.Linear(4, 2), x)
+    model = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 2))
+    with pytest.raises(ValueError, match="layers of equal shape"):
+        iw.gates.dlgn(model, x, permutation=(1, 0))
+    norm = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5, track_running_stats=False), nn.ReLU(), nn.Linear(5, 2))
+    with pytest.raises(ValueError, match="running statistics"):
+        iw.gates.dlgn(norm, x)

@@ -213,3 +213,62 @@ def test_weights_that_a_layer_does_not_account_for_are_seen():
         equal(iw.gates.neural_tangent_kernel(model, x), oracle(model, x, x))
     with pytest.raises(ValueError, match="every weight used by its own layer alone"):
         iw.gates.neural_tangent_kernel(_Tied().double(), x, method="layers")
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.last = nn.GRU(2, 3, batch_first=True), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.last(self.cell(x.view(len(x), 2, 2))[0][:, -1])
+
+
+class TwoNames(nn.Module):
+    """One module under two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.second = self.first
+
+    def forward(self, x):
+        return self.second(torch.relu(self.first(x)))
+
+
+def gradients(model, x):
+    """The definition, one output of one example at a time."""
+    rows = []
+    for example in x:
+        out = model(example[None])[0]
+        grads = [torch.autograd.grad(o, list(model.parameters()), retain_graph=True) for o in out]
+        rows.append(torch.stack([torch.cat([g.flatten() for g in parts]) for parts in grads]))
+    j = torch.stack(rows)
+    return torch.einsum("nop,mkp->nmok", j, j)
+
+
+@pytest.mark.parametrize("method", ["auto", "jacobian", "products"])
+@pytest.mark.parametrize(
+    "make", [lambda: nn.Sequential(nn.Linear(4, 3), nn.PReLU(3), nn.Linear(3, 2)), Recurrent, TwoNames]
+)
+@pytest.mark.parametrize("n", [2, 3])
+def test_what_cannot_be_mapped_over_examples(make, method, n):
+    torch.manual_seed(0)
+    model, x = make().double(), torch.randn(n, 4, dtype=torch.float64)
+    equal(iw.gates.neural_tangent_kernel(model, x, method=method), gradients(model, x))
+
+
+@pytest.mark.parametrize("method", ["auto", "jacobian", "products"])
+def test_parameters_stay_where_they_are(method):
+    model = TwoNames()
+    before = list(model.parameters())
+    iw.gates.neural_tangent_kernel(model, torch.randn(3, 4), method=method)
+    assert all(p is q for p, q in zip(model.parameters(), before)) and model.second is model.first
+
+
+def test_inputs_that_are_not_finite():
+    x = torch.tensor([[0.0, 1.0], [float("nan"), 0.0]])
+    with pytest.raises(ValueError, match="x must be finite"):
+        iw.gates.neural_tangent_kernel(nn.Linear(2, 1), x)
+    with pytest.raises(ValueError, match="y must be finite"):
+        iw.gates.neural_tangent_kernel(nn.Linear(2, 1), x[:1], x)

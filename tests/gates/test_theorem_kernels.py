@@ -1,6 +1,7 @@
 import itertools
 import math
 import sys
+from decimal import Decimal, localcontext
 
 import gate_models
 import pytest
@@ -97,11 +98,74 @@ def test_rotations_refuse_what_they_are_wrong_for():
     with pytest.raises(ValueError, match="a bias"):
         iw.gates.rotation_kernel(biased, x)
     with pytest.raises(ValueError, match="a layer that is none of these"):
-        iw.gates.rotation_kernel(
-            gate_models.make("average pooling"), gate_models.inputs("average pooling")
-        ) if False else (iw.gates.rotation_kernel(gate_models.make("mlp"), gate_models.inputs("mlp")))
+        iw.gates.rotation_kernel(gate_models.make("mlp"), gate_models.inputs("mlp"))
     with pytest.raises(ValueError, match="input must be"):
         iw.gates.rotation_kernel(gate_models.make("conv 2d GAP"), x, "y")
+
+
+def circular(channels):
+    return nn.Conv1d(channels, 2, 3, padding=1, padding_mode="circular", bias=False)
+
+
+def matrix(a, b):
+    return nn.Linear(a, b, bias=False)
+
+
+POOL = (nn.AdaptiveAvgPool1d(1), nn.Flatten())
+CHAINS = {
+    "two matrices in a row": lambda: [circular(1), nn.ReLU(), *POOL, matrix(2, 3), matrix(3, 1)],
+    "two convolutions in a row": lambda: [circular(1), circular(2), nn.ReLU(), *POOL, matrix(2, 1)],
+    "two ReLUs in a row": lambda: [circular(1), nn.ReLU(), nn.ReLU(), *POOL, matrix(2, 1)],
+    "a ReLU first": lambda: [nn.ReLU(), circular(1), nn.ReLU(), *POOL, matrix(2, 1)],
+    "a ReLU behind the pool": lambda: [circular(1), nn.ReLU(), *POOL, nn.ReLU(), matrix(2, 1)],
+    "the pool before the ReLU": lambda: [circular(1), *POOL, nn.ReLU(), matrix(2, 1)],
+    "a ReLU last": lambda: [circular(1), nn.ReLU(), *POOL, matrix(2, 1), nn.ReLU()],
+    "no matrix": lambda: [circular(1), nn.ReLU(), *POOL],
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_rotations_refuse_other_orders_of_layers(name):
+    with pytest.raises(ValueError, match="must be"):
+        iw.gates.rotation_kernel(nn.Sequential(*CHAINS[name]()), torch.randn(3, 1, 5))
+
+
+def test_rotations_with_hidden_layers_behind_the_pool():
+    torch.manual_seed(2)
+    layers = [circular(1), nn.ReLU(), circular(2), nn.ReLU(), *POOL, matrix(2, 6), nn.ReLU(), matrix(6, 2)]
+    model, x = nn.Sequential(*layers).double(), torch.randn(3, 1, 5, dtype=torch.float64)
+    kernel = iw.gates.rotation_kernel(model, x)
+    assert kernel.abs().max() > 0
+    equal(kernel, iw.gates.paths(model, x).kernel())
+
+
+def test_positions_in_another_order_are_no_padding():
+    class Moved(nn.Module):
+        def forward(self, x):
+            return x.index_select(2, torch.tensor([1, 0, 2, 3, 4]))
+
+    model = nn.Sequential(Moved(), circular(1), nn.ReLU(), *POOL, matrix(2, 1))
+    with pytest.raises(ValueError, match="another order"):
+        iw.gates.rotation_kernel(model, torch.randn(3, 1, 5))
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_deep_products_with_biases_keep_every_entry(soft):
+    """Where a pair shares no unit of the last layer its kernel is 1, beside entries of e^900."""
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(4, 3, generator=g, dtype=torch.float64)
+    gates = [torch.rand(4, 512, generator=g) < 0.5 for _ in range(150)]
+    gates[-1][0] = False
+    if soft:
+        gates = [t.double() * (1e-4 if k % 2 else 1.0) for k, t in enumerate(gates)]
+    log, sign = iw.gates.product_kernel(x, gates, log=True, biases=(True,) * 151)
+    with localcontext(prec=60, Emax=10**9, Emin=-(10**9)):
+        for i, j in itertools.product(range(4), range(4)):
+            expected = Decimal(float(x[i] @ x[j])) + 1
+            for t in gates:
+                expected = expected * Decimal(float(t[i].double() @ t[j].double())) + 1
+            assert float(log[i, j]) == pytest.approx(float(abs(expected).ln()), rel=1e-10, abs=1e-10)
+            assert (sign[i, j] > 0) == (expected > 0)
 
 
 @pytest.mark.parametrize("input", ["x", "ones"])

@@ -423,3 +423,13 @@ def test_half_precision_features_are_compared_in_float32():
     a = net().bfloat16()
     result = run(a=a, b=a, loader=[images().bfloat16()], layers=["1"])
     assert float(result.scores["linear_cka"]) == pytest.approx(1, abs=1e-5)
+
+
+def test_gates_of_another_network_are_not_read_off_signs():
+    net = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 6))
+    examples = torch.randn(40, 5)
+    gated, x = iw.gates.dgn(net, examples), examples.split(20)
+    with pytest.raises(ValueError, match="gates_cka must be given networks that make their own gates"):
+        iw.similarity.compare(net, gated, x, measures="gates_cka", null=0, bootstrap=0)
+    found = iw.similarity.compare(net, gated.gating.network, x, measures="gates_cka", null=0, bootstrap=0)
+    assert torch.isfinite(found.scores["gates_cka"]).all()

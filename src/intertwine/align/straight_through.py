@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
+from .._functional import run_with
 from ..symmetry.action import tensors_of, transform
 from ..symmetry.transformation import Transformation
 from ..taps.batches import call, device_of
@@ -138,7 +138,7 @@ class _WithState(nn.Module):
         self.net, self.state = net, state
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return functional_call(self.net, self.state, args, kwargs)
+        return run_with(self.net, self.state, *args, **kwargs)
 
 
 def _scaled(sym: Symmetry, g: Transformation, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -308,7 +308,7 @@ def _gated(card: Card | None, spec: str, data: DataSplits) -> Callable[[], nn.Mo
     """What builds the gated version of a network that is not built in, where a card says that this is one."""
     if card is None or not card.architecture.startswith(GATED):
         return None
-    from .gates import gated_version
+    from ._gated_versions import gated_version
 
     x = data.loader("test", 1).batch(slice(0, 1))[0]
     return lambda: gated_version(card.architecture.removeprefix(GATED), build_model(spec), x, card.seed or 0)

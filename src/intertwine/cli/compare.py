@@ -1,5 +1,6 @@
 """``intertwine compare``: two checkpoints in, one report out."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -35,6 +36,10 @@ def compare(
         list[str] | None,
         typer.Option(metavar="NAMES", help="Measures, joined by commas; the first paper's four otherwise."),
     ] = None,
+    path_kernels: Annotated[
+        bool,
+        typer.Option("--path-kernels", help="Also compare the whole networks by what they switch on; ReLU networks."),
+    ] = False,
     null: Annotated[int, typer.Option(min=0, help="Shuffles for chance levels; 0 for none.")] = 20,
     bootstrap: Annotated[int, typer.Option(min=0, help="Random halves for confidence intervals; 0 for none.")] = 20,
     batch_size: Annotated[int, typer.Option(min=1, help="Examples that run through the networks at once.")] = 250,
@@ -55,10 +60,12 @@ def compare(
       intertwine compare a.safetensors b.safetensors --model resnet20 --data cifar10:PATH
       intertwine compare a.pt b.pt --model mypackage.models:make_net --data images:photos --out comparison
       intertwine compare small.safetensors large.safetensors --measures g_relu_cka,linear_cka
+      intertwine compare a.safetensors b.safetensors --path-kernels --measures gates_cka,g_relu_cka
     """
     from .. import similarity
     from ..lab.training import choose_device
     from ._networks import batches, check_layers, check_run, data_facts, open_network, read_checkpoint, read_data
+    from ._path_kernels import alignment
     from ._results import annotate, prepare_folder, present
 
     names = split_commas(measures, "--measures") or list(similarity.DEFAULT)
@@ -76,6 +83,9 @@ def compare(
     for network, names_of_layers in zip(networks, wanted):
         check_run(network, loader, splits, where)
         check_layers(network, loader, names_of_layers)
+    whole = None
+    if path_kernels:
+        whole = alignment(networks[0].model, networks[1].model, loader.batch(slice(0, examples))[0], seed)
     prepare_folder(out)
     comparison = similarity.compare(
         networks[0].model,
@@ -90,5 +100,8 @@ def compare(
         memory=memory,
         progress=True,
     )
+    if whole is not None:
+        comparison = replace(comparison, settings={**comparison.settings, "path kernels": whole[0]})
+        notes = [whole[1], *notes]
     described = annotate(comparison, networks, data_facts(data_spec, split, splits), context.obj, notes)
     present(described, out, as_json)

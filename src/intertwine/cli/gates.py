@@ -5,40 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ._options import Data, Device, Json, Model, OutFolder, Seed, split_commas
+from ._gated_versions import GATED_HELP, VERSIONS, card_name, gated_version, own_row, trained, versions_of
+from ._options import Data, Device, Json, Model, OutFolder, Seed
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from ..gates import GatedNetwork, GateStudy
+    from ..gates import GateStudy
     from ..lab.data import DataSplits
     from ..lab.training import Recipe
     from ._networks import Opened
 
-__all__ = ["gated_version", "gates"]
+__all__ = ["gates"]
 
 _FRESH = "digits_cnn"
 _LARGE = 16  # pixels: below, mixed precision gains nothing
-_EXAMPLES = 60  # of the kernels
-_OPERATIONS = 1e10  # of the path kernel: a minute or two on a CPU
 _LAYERS = 6  # whose features are shown
-# Name -> what it is in the paper's words, where its gates come from, what its value network is given.
-_VERSIONS = {
-    "dgn": ("DGN(x, x)", "learnt beside the weights", "x"),
-    "dgn-ones": ("DGN(x, 1)", "learnt beside the weights", "1"),
-    "dgn-fr": ("DGN-FR", "of a random network, fixed", "x"),
-    "dgn-fl": ("DGN-FL", "of the trained network, fixed", "x"),
-    "dlgn": ("DLGN(x, x)", "of a linear network", "x"),
-    "dlgn-ones": ("DLGN(x, 1)", "of a linear network", "1"),
-    "dlgn-sf": ("DLGN-SF(x, x)", "of one linear map each", "x"),
-    "dlgn-sf-ones": ("DLGN-SF(x, 1)", "of one linear map each", "1"),
-}
-_REGIMES: dict[str, Literal["fixed_random", "fixed_learnt"]] = {"dgn-fr": "fixed_random", "dgn-fl": "fixed_learnt"}
-_GATED_HELP = f"Gated versions to build and train, joined by commas: {', '.join(_VERSIONS)}; or none."
 
 
 def gates(
@@ -55,7 +41,7 @@ def gates(
         int | None,
         typer.Option(min=4, help="Examples of the kernels, evenly over classes; 60, or as many as take minutes."),
     ] = None,
-    gated: Annotated[list[str] | None, typer.Option(metavar="NAMES", help=_GATED_HELP)] = None,
+    gated: Annotated[list[str] | None, typer.Option(metavar="NAMES", help=GATED_HELP)] = None,
     epochs: Annotated[
         int, typer.Option(min=0, help="Passes over the data for every network trained here; 0 only converts.")
     ] = 6,
@@ -91,7 +77,7 @@ def gates(
 
     from ..lab.training import choose_device
 
-    _versions(gated)  # unknown names are refused first
+    versions_of(gated)  # unknown names are refused first
     where = choose_device(device)
     threads = torch.get_num_threads()
     if where.type == "cpu":
@@ -111,6 +97,7 @@ def _run(
     from .. import gates as library
     from ..lab.training import fast_precision, recipe_for
     from ._networks import batches, check_run, data_facts, open_network, read_checkpoint, read_data
+    from ._path_kernels import affordable
     from ._results import prepare_folder
 
     sides = [read_checkpoint(path) for path in (a, b) if path is not None]
@@ -132,11 +119,11 @@ def _run(
     library.gate_patterns(networks[0].model, x[:1])  # what is no ReLU network is refused before anything is trained
     if example >= len(x):
         raise ValueError(f"--example must be below {len(x)}, the number of examples. Got {example}.")
-    count, said = _affordable(networks[0].model, x, kernel_examples)
+    count, said = affordable(networks[0].model, x, kernel_examples)
     built = {name: gated_version(name, networks[0].model, x[:1], seed) for name in versions}
-    accuracies = [_own_row(networks[0], splits, where)]
+    accuracies = [own_row(networks[0], splits, where)]
     accuracies += [
-        _trained(name, net, _spec(name, net, networks[0], splits), few, recipe, epochs, seed, where, out)
+        trained(name, net, card_name(name, net, networks[0], splits), few, recipe, epochs, seed, where, out)
         for name, net in built.items()
     ]
     study = library.examine(
@@ -152,7 +139,7 @@ def _run(
             f"The gated versions saw {len(few.train):,} training examples, {epochs} times; what they lack beside a "
             "network that saw more is not due to their gates alone."
         )
-    linear = {_VERSIONS[name][0]: net for name, net in built.items() if name.startswith("dlgn")}
+    linear = {VERSIONS[name][0]: net for name, net in built.items() if name.startswith("dlgn")}
     own = networks[0].model
     if isinstance(own, library.GatedNetwork) and own.is_linear:
         linear = {networks[0].name: own}
@@ -167,23 +154,6 @@ def _run(
     _present(study, out, as_json)
 
 
-def _affordable(model: nn.Module, x: Tensor, wanted: int | None) -> tuple[int, list[str]]:
-    """How many examples the kernels take, and what to say where that is fewer than usual."""
-    from .. import gates as library
-
-    if wanted is not None:
-        return wanted, []
-    cost = library.neural_path_kernel_cost(model, x[:_EXAMPLES])
-    if cost <= _OPERATIONS:
-        return _EXAMPLES, []
-    count = max(8, int(_EXAMPLES * (_OPERATIONS / cost) ** 0.5))
-    note = (
-        f"The kernels take {count} examples, since {_EXAMPLES} would need {cost:.0e} operations in this network. "
-        "Say --kernel-examples for more."
-    )
-    return count, [note]
-
-
 def _buildable(networks: list[Opened], gated: list[str] | None) -> list[str]:
     """The gated versions to build: none of what is a gated network itself.
 
@@ -192,7 +162,7 @@ def _buildable(networks: list[Opened], gated: list[str] | None) -> list[str]:
     """
     from ..gates import GatedNetwork
 
-    versions = _versions(gated)
+    versions = versions_of(gated)
     if not any(isinstance(network.model, GatedNetwork) for network in networks):
         return versions
     if len(networks) > 1:
@@ -215,21 +185,6 @@ def _spread(names: list[str]) -> list[str]:
     if len(names) <= _LAYERS:
         return names
     return [names[round(k * (len(names) - 1) / (_LAYERS - 1))] for k in range(_LAYERS)]
-
-
-def _versions(gated: list[str] | None) -> list[str]:
-    """Names of the gated versions.
-
-    Raises:
-        ValueError: If one is unknown.
-    """
-    names = split_commas(gated, "--gated") or ["dgn", "dlgn", "dlgn-ones"]
-    if names == ["none"]:
-        return []
-    unknown = [name for name in names if name not in _VERSIONS]
-    if unknown:
-        raise ValueError(f"--gated must be among {', '.join(_VERSIONS)}, or none. Got {', '.join(unknown)}.")
-    return list(dict.fromkeys(names))
 
 
 def _fresh(model: str | None, splits: DataSplits, recipe: Recipe, seed: int, where: Any, out: Path) -> Opened:
@@ -263,95 +218,6 @@ def _stacked(loader: Any) -> tuple[Tensor, Tensor]:
 
     pairs = list(loader)
     return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
-
-
-def gated_version(name: str, model: nn.Module, x: Tensor, seed: int) -> GatedNetwork:
-    """The gated version of that name.
-
-    Args:
-        name: One of ``--gated``.
-        model: The network that it is built from.
-        x: An example.
-        seed: Of what is new in it.
-
-    Returns:
-        The gated network.
-    """
-    from .. import gates as library
-    from ..lab.networks import has_batch_norm
-
-    input = "ones" if name.endswith("-ones") else "x"
-    if name.startswith("dlgn-sf"):
-        return library.dlgn_sf(model, x, input=input, batch_norm=has_batch_norm(model), seed=seed)
-    if name.startswith("dlgn"):
-        return library.dlgn(model, input=input, seed=seed)
-    if name in _REGIMES:
-        return library.dgn(model, regime=_REGIMES[name], seed=seed)
-    return library.dgn(model, input=input, seed=seed)
-
-
-def _spec(name: str, network: GatedNetwork, base: Opened, splits: DataSplits) -> str:
-    """What the card of a gated version calls it: text that builds it again, where its base is built in.
-
-    Only what is checked to have the same tensors is named so, since a checkpoint must open under its name.
-    """
-    import torch
-
-    from ..lab import networks
-    from ._models import is_builtin
-    from ._networks import GATED
-
-    spec = str(base.facts["model"])
-    if not is_builtin(spec):
-        return f"{GATED}{name}"
-    arguments = {"input": "ones"} if name.endswith("-ones") else {}
-    if name in _REGIMES:
-        arguments["regime"] = _REGIMES[name]
-    kind = name.removesuffix("-ones").removesuffix("-fr").removesuffix("-fl").replace("-", "_")
-    text = networks.fit_to(networks.gated_spec(kind, spec, **arguments), splits.shape, len(splits.classes))
-    with torch.device("meta"):
-        built = networks.build(text)
-    shapes = [{k: v.shape for k, v in m.state_dict().items()} for m in (built, network)]
-    return text if shapes[0] == shapes[1] else f"{GATED}{name}"
-
-
-def _trained(
-    name: str, network: GatedNetwork, spec: str, splits: DataSplits, recipe: Recipe, epochs: int, seed: int, where: Any,
-    out: Path,
-) -> dict[str, Any]:  # fmt: skip
-    """Train a gated version in place, or only write it; return its row of the table."""
-    from ..lab import training
-    from ._show import tell
-
-    title, source, given = _VERSIONS[name]
-    path = out / f"{name}.safetensors"
-    row: dict[str, Any] = {"network": title, "gates": source, "value network is given": given}
-    row["parameters"] = sum(p.numel() for p in network.parameters())
-    if not epochs:
-        facts = {"mean": splits.mean, "std": splits.std, "classes": splits.classes, "shape": splits.shape}
-        card = training.Card(architecture=spec, data=splits.name, seed=seed, **facts)  # type: ignore[arg-type]
-        training.save_checkpoint(path, network, card)
-        return {**row, "test accuracy": None, "epochs": 0}
-    tell(f"Training {title}: gates {source}, the value network is given {given}.")
-    # never resumed: an older run in this folder may have been of another network
-    run = training.train(network, splits, recipe, seed=seed, name=spec, out=path, resume=False, device=where)
-    network.load_state_dict(run.model.state_dict())
-    return {**row, "test accuracy": run.card.metrics["test_accuracy"], "epochs": epochs}
-
-
-def _own_row(network: Opened, splits: DataSplits, where: Any) -> dict[str, Any]:
-    return {
-        "network": network.name, "gates": "its own", "value network is given": "x",
-        "test accuracy": _accuracy(network.model, splits, where), "epochs": network.facts.get("epoch"),
-        "parameters": sum(p.numel() for p in network.model.parameters()),
-    }  # fmt: skip
-
-
-def _accuracy(model: nn.Module, splits: DataSplits, where: Any) -> float:
-    from ..lab.data import Batches
-    from ..lab.training import accuracy
-
-    return accuracy(model.to(where), Batches(splits.test.to(where), splits.mean, splits.std))
 
 
 def _beside(a: Opened, b: Opened, x: Tensor, study: GateStudy) -> dict[str, Any]:

@@ -6,12 +6,15 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from ..graph import Call, Program, Ref, capture
+from ._simplified import simplified
 from .rectified import RATIOS, other_activation
 
 __all__ = [
-    "BATCH_NORMS", "MAX_POOLS", "OTHERS", "POOLS", "RELUS", "ReluProgram", "capture_relu", "check_input", "gate_calls",
+    "BATCH_NORMS", "MAX_POOLS", "OTHERS", "POOLS", "RELUS", "ReluProgram", "capture_relu", "check_batch_norms",
+    "check_input", "gate_calls",
     "is_gate", "slope_of",
 ]  # fmt: skip
 
@@ -19,7 +22,11 @@ RELUS = {
     "aten::relu", "aten::leaky_relu", "aten::_prelu_kernel", "aten::abs", "aten::threshold", "aten::clamp",
     "aten::clamp_min",
 }  # fmt: skip
-MAX_POOLS = {"aten::max_pool2d_with_indices"}
+MAX_POOLS = {
+    "aten::max_pool2d_with_indices", "aten::max_pool3d_with_indices", "aten::adaptive_max_pool2d",
+    "aten::adaptive_max_pool3d",
+}  # fmt: skip
+"""They return where they took each number from, counted within its channel."""
 POOLS = {"aten::avg_pool2d", "aten::avg_pool3d", "aten::avg_pool1d", "aten::_adaptive_avg_pool2d", "aten::mean"}
 BATCH_NORMS = {
     "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm",
@@ -32,6 +39,9 @@ _OTHER_ACTIVATIONS = {
                  "rrelu", "rrelu_with_noise")
 }  # fmt: skip
 OTHERS = {f"aten::{name}" for name in RATIOS}
+_OWN_STATISTICS = {
+    "aten::native_layer_norm", "aten::native_group_norm", "aten::rms_norm", "aten::_fused_rms_norm",
+}  # fmt: skip
 _ATTENTION = {"aten::_softmax", "aten::_scaled_dot_product_flash_attention_for_cpu", "aten::softmax"}
 
 
@@ -68,11 +78,12 @@ def capture_relu(model: nn.Module, x: Tensor, others: bool = False) -> ReluProgr
         ValueError: If the model has no ReLU, another activation, attention, or one parameter in two places.
     """
     check_input(model, x)
-    program = capture(model, (x[:1],))
-    activations, weights = _sort(program)
-    _check_operations(program, activations, others)
-    _check_reuse(program, activations, weights)
     gate = lambda call: is_gate(call) or (others and call.op in OTHERS)
+    whole = capture(model, (x[:1],))
+    _check_operations(whole, _sort(whole)[0], others)
+    program = simplified(whole, kept=gate)
+    activations, weights = _sort(program)
+    _check_reuse(program, activations, weights)
     gates = tuple(i for i, call in enumerate(program.calls) if gate(call) and call.inputs[0].id in activations)
     if not gates:
         raise ValueError(
@@ -110,6 +121,41 @@ def check_input(model: nn.Module, x: Tensor) -> None:
                 f"model must be in evaluation mode, so that gates are a function of the input. Got "
                 f"{type(module).__name__} {name!r} in training mode. Call model.eval() first."
             )
+    check_batch_norms(model)
+    if any(module.training for module in model.modules()):
+        with torch.no_grad(), _NothingRandom():
+            model(x[:1])
+
+
+def check_batch_norms(model: nn.Module) -> None:
+    """Check that batch norms are linear in evaluation mode.
+
+    Raises:
+        ValueError: If one has no running statistics.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
+            raise ValueError(
+                f"batch norms must have running statistics, which make them linear in evaluation mode. Got "
+                f"{type(module).__name__} {name!r} with track_running_stats=False."
+            )
+
+
+class _NothingRandom(TorchFunctionMode):
+    """Refuses dropout that a model calls as a function while it trains."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if "dropout" in name:
+            p = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
+            training = kwargs.get("training", kwargs.get("train", args[2] if len(args) > 2 else True))
+            if training and p > 0:
+                raise ValueError(
+                    f"model must be in evaluation mode, so that gates are a function of the input. Got a call of "
+                    f"{name} that is at work. Call model.eval() first."
+                )
+        return func(*args, **kwargs)
 
 
 def is_gate(call: Call) -> bool:
@@ -160,10 +206,16 @@ def _check_operations(program: Program, activations: frozenset[int], others: boo
                 "on the input, so there are no on/off paths. Take logits, or a part of the model without attention."
             )
         refused = _OTHER_ACTIVATIONS - OTHERS if others else _OTHER_ACTIVATIONS
-        if call.op in refused or (call.op in RELUS and not is_gate(call)):
+        op = call.op.split(" ")[0]  # what it writes to may follow
+        if op in refused or (op in RELUS and not is_gate(call)):
             raise ValueError(
                 f"model must have ReLUs, leaky ReLUs or max poolings as its only nonlinearities. Got {call.where}. "
-                + other_activation(call.op.removeprefix("aten::"))
+                + other_activation(op.removeprefix("aten::"))
+            )
+        if op in _OWN_STATISTICS or (op in BATCH_NORMS and _uses_own_statistics(call)):
+            raise ValueError(
+                f"model must be linear between its gates. Got {call.where}, a norm by the statistics of its own input. "
+                "Take batch norms, which use running statistics in evaluation mode."
             )
         if call.op.startswith("intertwine::"):
             raise ValueError(f"model must not write into activations in place or read them. Got this at {call.line}.")
@@ -173,6 +225,10 @@ def _check_operations(program: Program, activations: frozenset[int], others: boo
                 f"model must be linear between its gates. Got a product of two activations ({call.where}), as "
                 "attention and multiplicative gates make: it has no on/off paths. Take a part of the model without it."
             )
+
+
+def _uses_own_statistics(call: Call) -> bool:
+    return bool(call.args.get("training") or call.args.get("use_input_stats")) or call.args.get("running_mean") is None
 
 
 def _check_reuse(program: Program, activations: frozenset[int], weights: dict[int, tuple[str, ...]]) -> None:

@@ -16,14 +16,25 @@ __all__ = ["CHOICES", "Propagation", "fully_connected", "needs_pairs"]
 
 _SAME = {"aten::clone", "aten::detach", "aten::alias", "aten::contiguous", "aten::_to_copy", "aten::dropout"}
 _SHAPES = {"aten::view", "aten::_unsafe_view", "aten::reshape", "aten::squeeze", "aten::unsqueeze", "aten::flatten"}
-CHOICES = {"aten::slice", "aten::index_select", "aten::constant_pad_nd"}
+_UPSAMPLED = {f"aten::{kind}{k}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for k in (1, 2, 3)}
+_PADDED = {f"aten::{kind}_pad{k}d" for kind in ("reflection", "replication") for k in (1, 2, 3)}
+CHOICES = {
+    "aten::slice", "aten::select", "aten::index_select", "aten::constant_pad_nd", "aten::flip", "aten::roll",
+    "aten::transpose", *_UPSAMPLED, *_PADDED,
+}  # fmt: skip
+"""Each position takes the value of one other, or 0."""
+_MIXES = {
+    "aten::sum", "aten::upsample_linear1d", "aten::upsample_bilinear2d", "aten::upsample_trilinear3d",
+    "aten::upsample_bicubic2d",
+}  # fmt: skip
+"""Fixed sums over positions: their coefficients are no values but stay on the paths."""
 _LINEAR = {"aten::addmm", "aten::mm", "aten::convolution"}
 
 
 def needs_pairs(program: ReluProgram) -> bool:
     """Whether something averages or chooses among positions, so that pairs of positions are needed."""
     for call in program.program.calls:
-        if call.op in POOLS | MAX_POOLS and call.inputs[0].id in program.activations:
+        if call.op in POOLS | MAX_POOLS | _MIXES and call.inputs[0].id in program.activations:
             shape = program.program.values[call.inputs[0].id].shape
             if math.prod(shape[2:]) > 1:
                 return True
@@ -112,14 +123,18 @@ class Propagation:
             found = self._gain(signal, shift=True)
         elif call.op in POOLS:
             found = self._average(call, signal)
+        elif call.op in _MIXES:
+            found = self._mix(call, signal)
         elif call.op in _SAME:
             found = signal
         elif call.op in _SHAPES:
             found = self._reshape(call, signal)
         elif call.op in CHOICES:
             found = self._choose(call, signal)
-        elif call.op in ("aten::add", "aten::sub"):
+        elif call.op in ("aten::add", "aten::sub", "aten::rsub"):
             found = self._add(call, signal)
+        elif call.op == "aten::neg":
+            found = self._by(signal, -1.0)
         elif call.op in ("aten::mul", "aten::div"):
             found = self._scale(call, signal)
         elif call.op == "aten::cat":
@@ -136,14 +151,14 @@ class Propagation:
         fixed = [r for r in call.inputs if r.id not in self.program.activations and len(self._shape(r)) > 1]
         if any(r.id not in self.program.weights for r in fixed):
             self._refuse(call, "a layer whose weights are a constant of the model, not a parameter")
-        if is_conv and (call.args["transposed"] or len(out_shape) > 4):
-            self._refuse(call, "a transposed or three-dimensional convolution")
         if not is_conv and signal.positions > 1 and not signal.flat:
             self._refuse(call, "a linear layer over another axis than the channels of (N, C, *S)")
+        grid = self._grid(call, len(signal.space)) if is_conv else None
+        if grid is not None and call.args["transposed"]:
+            signal, grid = self._spread(signal, grid, out_shape[2:])
         groups = call.args["groups"] if is_conv else 1
         size = signal.channels // groups
         per_group = [channel_slice(signal, g * size, (g + 1) * size) for g in range(groups)]
-        grid = self._grid(call, len(signal.space)) if is_conv else None
         kernels, scale, fan = [], 0.0, size * (math.prod(grid.size) if grid is not None else signal.positions)
         for part in per_group:
             kernel, scale = contract(part, self.layout)
@@ -166,6 +181,22 @@ class Propagation:
         stride, padding, dilation = (spread(call.args[name]) for name in ("stride", "padding", "dilation"))
         return Grid(tuple(self._shape(call.args["weight"])[2:]), stride, padding, dilation)
 
+    def _spread(self, signal: Signal, grid: Grid, out: tuple[int, ...]) -> tuple[Signal, Grid]:
+        """What a transposed convolution slides over: its input, zeros between the positions and around them."""
+        reach = [d * (k - 1) for d, k in zip(grid.dilation, grid.size)]
+        space = tuple(o + r for o, r in zip(out, reach))
+        numbers = torch.arange(1, signal.positions + 1, device=self.layout.device).view(signal.space)
+        for axis, (size, begin, step) in enumerate(
+            zip(space, (r - p for r, p in zip(reach, grid.padding)), grid.stride)
+        ):
+            at = begin + step * torch.arange(numbers.shape[axis], device=numbers.device)
+            inside = (at >= 0) & (at < size)
+            wider = numbers.new_zeros(*numbers.shape[:axis], size, *numbers.shape[axis + 1 :])
+            numbers = wider.index_copy(axis, at[inside], numbers.index_select(axis, inside.nonzero()[:, 0]))
+        terms = tuple(replace(t, post=numbers.flatten()) for t in settle(signal, self.layout).terms)
+        ones, zeros = (1,) * len(out), (0,) * len(out)
+        return Signal(terms, signal.channels, space), Grid(grid.size, ones, zeros, grid.dilation)
+
     def _gain(self, signal: Signal, shift: bool) -> Signal:
         """Multiply each channel by a weight of its own: masks stay, sources become new ones; a shift is a bias."""
         terms = list(_renewed(signal).terms)
@@ -179,16 +210,21 @@ class Propagation:
 
     def _average(self, call: Call, signal: Signal) -> Signal:
         """An average over positions; its 1/size is a value, so paths are counted without it."""
-        if call.op == "aten::mean" and {d % len(self._shape(call.args["self"])) for d in call.args["dim"]} & {0, 1}:
-            self._refuse(call, "a mean over channels or examples")
-        signal = settle(signal, self.layout)
         matrix = self._positions(call, signal)
-        matrix = matrix / matrix.abs().max()
-        terms = tuple(replace(t, post=matrix) for t in _renewed(signal).terms)
+        return self._summed(call, _renewed(settle(signal, self.layout)), matrix / matrix.abs().max())
+
+    def _mix(self, call: Call, signal: Signal) -> Signal:
+        """A fixed sum over positions."""
+        return self._summed(call, settle(signal, self.layout), self._positions(call, signal))
+
+    def _summed(self, call: Call, signal: Signal, matrix: Tensor) -> Signal:
+        terms = tuple(replace(t, post=matrix) for t in signal.terms)
         return Signal(terms, signal.channels, self._shape(call.outputs[0])[2:])
 
     def _positions(self, call: Call, signal: Signal) -> Tensor:
         """The matrix ``(P', P)`` of a map of positions, by applying it to every position."""
+        if signal.flat or self._shape(call.outputs[0])[:2] != self._shape(call.args["self"])[:2]:
+            self._refuse(call, "an operation on other axes than positions")
         eye = torch.eye(signal.positions, dtype=torch.float64, device=self.layout.device)
         arguments = {k: v for k, v in call.args.items() if k not in ("self", "dtype")}
         if isinstance(arguments.get("index"), Ref):
@@ -207,15 +243,22 @@ class Propagation:
             spatial = {**call.args, "pad": before[: 2 * (len(shape) - 2)]}
             moved = self._map(replace(call, args=spatial), signal) if any(spatial["pad"]) else signal
             return self._pad_channels(moved, low, high)
-        dim = call.args["dim"] % len(shape)
-        if dim >= 2:
+        axes = self._axes(call, len(shape))
+        if min(axes) >= 2:
             return self._map(call, signal)
-        if call.op == "aten::slice" and dim == 1:
+        if call.op == "aten::slice" and axes == {1}:
             start, end = call.args["start"] or 0, call.args["end"]
             return channel_slice(signal, start, signal.channels if end is None else end, call.args["step"])
-        if self._shape(call.outputs[0]) != shape:
+        if call.op != "aten::slice" or self._shape(call.outputs[0]) != shape:
             self._refuse(call, "a choice of examples or channels")
         return signal
+
+    def _axes(self, call: Call, count: int) -> set[int]:
+        """The axes that a choice is made along."""
+        if call.op in _UPSAMPLED | _PADDED:
+            return set(range(2, count)) or {1}
+        named = [call.args[n] for n in ("dim", "dim0", "dim1") if n in call.args] or call.args["dims"] or range(count)
+        return {d % count for d in named}
 
     def _map(self, call: Call, signal: Signal) -> Signal:
         """A map that gives each position the value of one other, or 0."""
@@ -266,7 +309,8 @@ class Propagation:
 
     def _add(self, call: Call, signal: Signal) -> Signal:
         sign = float(call.args["alpha"] * (1 if call.op == "aten::add" else -1))
-        operands = [(call.args["self"], 1.0), (call.args["other"], sign)]
+        first, second = ("other", "self") if call.op == "aten::rsub" else ("self", "other")
+        operands = [(call.args[first], 1.0), (call.args[second], sign)]
         is_activation = lambda v: isinstance(v, Ref) and v.id in self.program.activations
         parts = [self._by(self.signals[v.id], f) for v, f in operands if is_activation(v)]
         total = parts[0]

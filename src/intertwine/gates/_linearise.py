@@ -4,6 +4,7 @@ Slow and obvious on purpose: it knows no operation but batch norm, pooling and t
 what the network computed. Fast kernels have their own rules, so that one can be tested against the other.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -187,10 +188,9 @@ def _identity(ref: int, x: Tensor) -> Edges:
 
 
 def _window(call: Call, x: Tensor, result: Tensor) -> Edges:
-    """All positions that each output of a max pooling may take."""
-    options = {k: v for k, v in call.args.items() if k not in ("self", "dilation")}
-    mean = lambda t: torch.ops.aten.avg_pool2d(t, **options).flatten()
-    edges = _dense(0, _jacobian(mean, x))
+    """All positions that each output of a max pooling may take: where a single 1 among zeros is the maximum."""
+    options = {k: v for k, v in call.args.items() if k != "self"}
+    edges = _dense(0, _jacobian(lambda t: call.func(t, **options)[0].flatten(), x))
     per_channel = result[0, 0].numel()
     offset = torch.arange(result.numel(), device=x.device) // per_channel * x[0, 0].numel()
     return Edges(call.inputs[0].id, edges.src, edges.dst, torch.ones_like(edges.coefficient).double(), offset=offset)
@@ -214,6 +214,10 @@ def _batch_norm(call: Call, run: Callable, ref: int, x: Tensor, slots: _Slots) -
     ]
 
 
+def _are_numbers(weight: Tensor, values: Tensor) -> bool:
+    return int(weight.min()) >= 0 and int(weight.max()) < len(values)
+
+
 def _check(call: Call, edges: list[Edges], result: Tensor, values: dict[int, Tensor], slots: _Slots) -> None:
     """Check that the edges give what the network computed.
 
@@ -224,6 +228,9 @@ def _check(call: Call, edges: list[Edges], result: Tensor, values: dict[int, Ten
         return
     total = torch.zeros(result.numel(), dtype=torch.float64, device=result.device)
     for e in edges:
+        if e.slot is not None and e.weight is not None and not _are_numbers(e.weight, slots.values[e.slot]):
+            total.fill_(math.nan)  # what stands on the edges is no weight
+            break
         start = values[e.ref].flatten()[e.src].double() if e.ref is not None else 1.0
         weight = slots.values[e.slot][e.weight] if e.slot is not None else 1.0
         total.index_add_(0, e.dst, start * weight * e.coefficient)

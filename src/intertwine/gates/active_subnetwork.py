@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from .._result import Result
+from ..taps._hooks import evaluating
 from ._capture import capture_relu
 from .gated import Applied, GatedNetwork
 from .path_kernel import neural_path_kernel
-from .patterns import evaluating, observe, structure
+from .patterns import observe, structure
 
 if TYPE_CHECKING:
     import pandas as pd

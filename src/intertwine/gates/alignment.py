@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from .gated import GatedNetwork
 from .path_kernel import neural_path_kernel
 
-__all__ = ["kernel_alignment", "npk_alignment"]
+__all__ = ["kernel_alignment", "npk_alignment", "path_kernel_of"]
 
 
 def npk_alignment(a: nn.Module, b: nn.Module, x: Tensor, *, input: str = "x", output: int = 0) -> float:
@@ -35,18 +35,23 @@ def npk_alignment(a: nn.Module, b: nn.Module, x: Tensor, *, input: str = "x", ou
         >>> a, b, x = make(), make(), torch.randn(30, 3)
         >>> round(npk_alignment(a, a, x), 6), 0.5 < npk_alignment(a, b, x) < 1
         (1.0, True)
+    """  # noqa: DOC502 - raised where kernels are made
+    return kernel_alignment(*(path_kernel_of(model, x, name, input, output) for name, model in (("a", a), ("b", b))))
+
+
+def path_kernel_of(model: nn.Module, x: Tensor, name: str, input: str = "x", output: int = 0) -> Tensor:
+    """The path kernel up to a factor, so that it is finite at any depth; ``name`` is what messages call the network.
+
+    Raises:
+        ValueError: If its gates are soft.
     """
-    for name, model in (("a", a), ("b", b)):
-        if isinstance(model, GatedNetwork) and model.gate != "hard":
-            raise ValueError(
-                f"gates of {name} must be hard: soft gates change when units are rescaled, so that no alignment by "
-                "them is a property of the network. Got soft gates. Build it with gate='hard'."
-            )
-    kernels = []
-    for model in (a, b):
-        log, sign = neural_path_kernel(model, x, input=input, log=True, output=output)
-        kernels.append(sign * (log - log.max()).exp())  # of any depth: the alignment does not see the scale
-    return kernel_alignment(*kernels)
+    if isinstance(model, GatedNetwork) and model.gate != "hard":
+        raise ValueError(
+            f"gates of {name} must be hard: soft gates change when units are rescaled, so that no alignment by "
+            "them is a property of the network. Got soft gates. Build it with gate='hard'."
+        )
+    log, sign = neural_path_kernel(model, x, input=input, log=True, output=output)
+    return sign * (log - log.max()).exp()
 
 
 def kernel_alignment(k: Tensor, l: Tensor) -> float:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .gated import Features, GatedNetwork
 
@@ -15,8 +15,9 @@ Regime = Literal["standalone", "fixed_random", "fixed_learnt"]
 
 
 def dgn(
-    model: nn.Module, *, regime: Regime = "standalone", input: str = "x", beta: float = 10.0,
-    permutation: Sequence[int] | None = None, initialise: Callable[[nn.Module], object] | None = None, seed: int = 0,
+    model: nn.Module, example: Tensor | None = None, *, regime: Regime = "standalone", input: str = "x",
+    beta: float = 10.0, permutation: Sequence[int] | None = None,
+    initialise: Callable[[nn.Module], object] | None = None, seed: int = 0,
 ) -> GatedNetwork:  # fmt: skip
     """Build the deep gated network of a ReLU network (P2 section 2.2.2, figure 2).
 
@@ -30,6 +31,8 @@ def dgn(
 
     Args:
         model: A ReLU network; it is copied.
+        example: Inputs ``(N, C, *S)``: with them, what is wrong with the model is said here rather than at the first
+            call.
         regime: One of the three.
         input: What the value network is given: ``"x"`` or ``"ones"``.
         beta: Steepness of soft gates.
@@ -41,7 +44,8 @@ def dgn(
         A network with ``gating`` and ``value``, called as ``model`` is.
 
     Raises:
-        ValueError: If ``regime`` is none of the three.
+        ValueError: If ``regime`` is none of the three, or the model has other nonlinearities than ReLUs and max
+            poolings.
 
     Examples:
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -55,10 +59,13 @@ def dgn(
     gating = copy.deepcopy(model) if kept else fresh_copy(model, initialise, seed)
     value = fresh_copy(model, initialise, seed + 1)
     fixed = regime != "standalone"
-    return GatedNetwork(
+    network = GatedNetwork(
         Features(gating), value, gate="hard" if fixed else "soft", beta=beta, input=input, permutation=permutation,
         frozen=fixed,
     )  # fmt: skip
+    if example is not None:
+        network.check(example)
+    return network
 
 
 def fresh_copy(model: nn.Module, initialise: Callable[[nn.Module], object] | None, seed: int) -> nn.Module:

@@ -10,19 +10,27 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from ..taps._hooks import evaluating
+from ._affine import departures, is_plain, tolerance
+from ._capture import check_batch_norms
 from .rectified import other_activation
 
 __all__ = ["Applied", "Features", "GatedNetwork", "ShallowFeatures", "gate_permutations"]
 
+_TRIALS = 4
 _RELUS = {"relu", "relu_"}
 _LEAKY = {"leaky_relu", "leaky_relu_"}
 _ABSOLUTE = {"abs", "abs_", "absolute", "absolute_", "__abs__"}
 _CLAMPS = {"clamp", "clamp_", "clamp_min", "clamp_min_", "clip", "clip_"}
-_MAX_POOLS = {"max_pool1d": F.max_pool1d_with_indices, "max_pool2d": F.max_pool2d_with_indices}
+_MAX_POOLS = {
+    f"{kind}max_pool{k}d": getattr(F, f"{kind}max_pool{k}d_with_indices")
+    for kind in ("", "adaptive_")
+    for k in (1, 2, 3)
+}
 _REFUSED = {
     "gelu", "silu", "elu", "selu", "celu", "prelu", "rrelu", "tanh", "sigmoid", "softplus", "mish", "hardtanh",
     "hardswish", "hardsigmoid", "relu6", "log_sigmoid", "softsign", "tanhshrink", "softshrink", "hardshrink", "glu",
-    "threshold", "_threshold", "clamp_max", "maximum", "minimum", "adaptive_max_pool2d",
+    "threshold", "_threshold", "clamp_max", "maximum", "minimum",
 }  # fmt: skip
 _NORMS = {"layer_norm", "group_norm", "instance_norm", "rms_norm", "normalize", "local_response_norm"}
 _ATTENTION = {
@@ -35,7 +43,8 @@ class GatedNetwork(nn.Module):
     """A deep gated network: ``y = <phi(x), v>`` with gates from one network and weights in another (P2 section 2.2.2).
 
     The value network is affine in its input once the gates are fixed. With batch norm in training mode it is not, and
-    ``y = <phi, v>`` holds in evaluation mode only; the paper trains it with batch norm all the same.
+    ``y = <phi, v>`` holds in evaluation mode only; the paper trains it with batch norm all the same. :meth:`check`
+    makes sure of it on an example: nonlinearities that are no ReLUs, in whatever form, are refused at the first call.
 
     Args:
         gating: Maps inputs to a list, in the order in which the value network's ReLUs and max poolings run:
@@ -67,6 +76,7 @@ class GatedNetwork(nn.Module):
         self.gating, self.value = gating, value
         self.gate, self.beta, self.input, self.frozen = gate, beta, input, frozen
         self.permutation = None if permutation is None else tuple(permutation)
+        self._checked = False
         if frozen:
             gating.requires_grad_(False)
             gating.eval()
@@ -85,6 +95,8 @@ class GatedNetwork(nn.Module):
 
     def pre_activations(self, x: Tensor) -> list[Tensor]:
         """Pre-activations of the gating network, layer by layer (and positions that its max poolings took)."""
+        if not self._checked and is_plain(x):
+            self.check(x[:1])
         return self.gating(x)
 
     def gates(self, x: Tensor) -> list[Tensor]:
@@ -105,13 +117,44 @@ class GatedNetwork(nn.Module):
         return moved
 
     def forward(self, x: Tensor) -> Tensor:
-        """The value network's output, gated.
+        """The value network's output, gated."""
+        return self._gated(self.gates(x), torch.ones_like(x) if self.input == "ones" else x)
+
+    def check(self, example: Tensor) -> None:
+        """Check on an example that the network is what its name says; the first call does it too.
+
+        The value network must be affine in its input once the gates are fixed, and the gating network of a DLGN in the
+        image, both in evaluation mode.
+
+        Args:
+            example: Inputs ``(N, C, *S)``, of which the first is tried.
 
         Raises:
-            ValueError: If there are not as many gates as the value network has ReLUs.
+            ValueError: If one of them is not affine, or gates are not of the shape of what they gate.
+        """  # noqa: DOC502 - raised where it is found
+        check_batch_norms(self)
+        self._checked = True  # first, because what follows asks for gates
+        try:
+            example = example[:1].expand(_TRIALS, *example.shape[1:])
+            with evaluating(self), torch.no_grad(), torch.autocast(example.device.type, enabled=False):
+                gates = self.gates(example)
+                parts = {"the value network, with its gates fixed,": lambda z: [self._gated(gates, z)]}
+                if self.is_linear:
+                    parts["the gating network"] = self.gating
+                for name, part in parts.items():
+                    _check_affine(name, departures(part, example), tolerance(example))
+        except BaseException:
+            self._checked = False
+            raise
+
+    def _gated(self, gates: list[Tensor], x: Tensor) -> Tensor:
+        """The value network's output with given gates.
+
+        Raises:
+            ValueError: If there are not as many gates as it has ReLUs.
         """
-        with Applied(self.gates(x)) as running:
-            out = self.value(torch.ones_like(x) if self.input == "ones" else x)
+        with Applied(gates) as running:
+            out = self.value(x)
         if not running.next:
             raise ValueError(
                 "model must have ReLUs, whose places the gates take. Got a model without any: it is linear, and its "
@@ -138,17 +181,13 @@ class GatedNetwork(nn.Module):
         """
         if not self.is_linear:
             raise ValueError("the gating network must be linear, as dlgn and dlgn_sf make it. Got one with ReLUs.")
-        modes = {m: m.training for m in self.gating.modules()}
-        self.gating.eval()
-        try:
-            f = lambda z: self.pre_activations(z[None])[layer][0]
+        self.pre_activations(x[:1])  # checks that they are affine
+        with evaluating(self.gating):
+            f = lambda z: self.gating(z[None])[layer][0]
             zero = torch.zeros_like(x[0])
             with torch.no_grad():
                 offset = f(zero)
             return torch.autograd.functional.jacobian(f, zero), offset
-        finally:
-            for m, mode in modes.items():
-                m.training = mode
 
     def extra_repr(self) -> str:
         """The options."""
@@ -196,14 +235,14 @@ class ShallowFeatures(nn.Module):
     ) -> None:
         super().__init__()
         self.shapes = [tuple(s) for s in shapes]
-        make = {2: nn.Conv1d, 3: nn.Conv2d}
+        make = {2: nn.Conv1d, 3: nn.Conv2d, 4: nn.Conv3d}
         self.maps = nn.ModuleList(
             nn.Linear(math.prod(example.shape[1:]), s[0])
             if len(s) == 1
             else make[len(s)](example.shape[1], s[0], kernel_size, padding=kernel_size // 2)
             for s in self.shapes
         )
-        norms = {1: nn.BatchNorm1d, 2: nn.BatchNorm1d, 3: nn.BatchNorm2d}
+        norms = {1: nn.BatchNorm1d, 2: nn.BatchNorm1d, 3: nn.BatchNorm2d, 4: nn.BatchNorm3d}
         self.norms = nn.ModuleList(norms[len(s)](s[0]) if batch_norm else nn.Identity() for s in self.shapes)
 
     def forward(self, x: Tensor) -> list[Tensor]:
@@ -217,7 +256,8 @@ class ShallowFeatures(nn.Module):
         q = layer(x)
         if q.shape[2:] == shape[1:]:
             return q
-        return F.adaptive_avg_pool1d(q, shape[1]) if len(shape) == 2 else F.adaptive_avg_pool2d(q, shape[1:])  # type: ignore[arg-type]
+        average = {2: F.adaptive_avg_pool1d, 3: F.adaptive_avg_pool2d, 4: F.adaptive_avg_pool3d}
+        return average[len(shape)](q, shape[1:])  # type: ignore[arg-type]
 
 
 def gate_permutations(shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
@@ -322,6 +362,22 @@ class Applied(_Mode):
         if self.next > len(self.gates):
             raise ValueError(f"gating and value networks must have the same gates. Got {len(self.gates)} and more.")
         return self.gates[self.next - 1]
+
+
+def _check_affine(name: str, found: list[float], most: float) -> None:
+    """Say which layer of a network is not affine.
+
+    Raises:
+        ValueError: If one is not.
+    """
+    wrong = [k for k, error in enumerate(found) if error > most]
+    if wrong:
+        at = f" at layer {wrong[0]}" if len(found) > 1 else ""
+        raise ValueError(
+            f"{name} must be affine in evaluation mode. Got another function{at} (off by {found[wrong[0]]:.2g} of its "
+            "size): the model computes something nonlinear besides ReLUs and max poolings, such as torch.where, amax "
+            "or a product of activations. Write it with ReLUs, or leave it out."
+        )
 
 
 def _two_slopes(q: Tensor, slope: float) -> Tensor:

@@ -1,17 +1,16 @@
 """Gates of a ReLU network: the on/off state of every ReLU, and the choice of every max pooling, for each input."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..taps._hooks import evaluating
 from ._capture import MAX_POOLS, OTHERS, ReluProgram, capture_relu, gate_calls, slope_of
 from .gated import GatedNetwork
 
-__all__ = ["evaluating", "gate_patterns", "is_zero_clamp", "observe", "structure"]
+__all__ = ["gate_patterns", "is_zero_clamp", "observe", "structure"]
 
 
 def gate_patterns(
@@ -141,15 +140,3 @@ def is_zero_clamp(op: str, args: Any, kwargs: Any) -> bool:
     lower = args[1] if len(args) > 1 else kwargs.get("min")
     upper = args[2] if len(args) > 2 else kwargs.get("max")
     return lower == 0 and upper is None
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode for a run, restored afterwards."""
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training

@@ -12,6 +12,9 @@ from .gate_gram import exact_products, gram, ready, tile_size
 
 __all__ = ["base_kernels", "product_kernel", "sum_kernel"]
 
+_ROOM = 690.0
+"""e^690 < 1.8e308: logarithm of the largest number that a product may reach."""
+
 
 def product_kernel(
     x: Tensor, gates: Sequence[Tensor], y: Tensor | None = None, gates_y: Sequence[Tensor] | None = None, *,
@@ -165,32 +168,38 @@ def _product(first: Tensor, pairs: Sequence[tuple[Tensor, Tensor]], biases: Sequ
 def _logarithm(
     first: Tensor, pairs: Sequence[tuple[Tensor, Tensor]], biases: Sequence[bool], hard: bool
 ) -> tuple[Tensor, Tensor]:
-    """``log |K|`` and the sign of K, by a sum of logarithms or, with biases, by a scale for the whole tile."""
+    """``log |K|`` and the sign of K, by a sum of logarithms or, with biases, by an exponent for each entry."""
     if not any(biases[1:]):
         first = first.add_(1) if biases[0] else first
         logs, signs = _log_product(first, exact_products(pairs, hard))
         return logs, signs.masked_fill_(logs == -math.inf, 0)
-    kernel, scale = first, 0.0
+    kernel, exponent = first, torch.zeros_like(first)  # K = kernel 2^exponent
+    room, scaled = _ROOM - math.log(max(float(first.abs().max()), 1.0) + 1), False
     for k, bias in enumerate(biases):
         if k:
-            fan = float(pairs[k - 1][0].shape[1])
-            kernel.mul_(gram(*pairs[k - 1], hard)).div_(fan)
-            scale += math.log(fan)
+            grams = gram(*pairs[k - 1], hard)
+            size = math.log(float(grams.abs().max()) + 1)
+            if size > room or grams.dtype == torch.float64:  # soft gates may be small as well as large
+                kernel, more = torch.frexp(kernel)
+                exponent.add_(more)
+                room, scaled = _ROOM, True
+            kernel.mul_(grams)
+            room -= size
         if bias:
-            kernel.add_(math.exp(-scale))
-    return kernel.abs().log_().add_(scale), kernel.sign().to(torch.int8)
+            kernel.add_(exponent.masked_fill_(kernel == 0, 0).neg().exp2_() if scaled else 1)
+    return kernel.abs().log_().add_(exponent, alpha=math.log(2)), kernel.sign().to(torch.int8)
 
 
 def _log_product(first: Tensor, grams: Iterator[Tensor]) -> tuple[Tensor, Tensor]:
     """Sum of logarithms, and sign; counts are multiplied while they surely fit, so that few logarithms are taken."""
     sign = first.sign().to(torch.int8)
     total = first.abs().log_()
-    product, room = torch.ones_like(total), 690.0  # e^690 < 1.8e308
+    product, room = torch.ones_like(total), _ROOM
     for g in grams:
         size = math.log(max(float(g.abs().max()), 1e-300))
         if size > room or g.dtype == torch.float64:  # soft gates may be small as well as large
             total += product.abs().log_()
-            product, room = torch.ones_like(total), 690.0
+            product, room = torch.ones_like(total), _ROOM
         product *= g
         room -= max(size, 0.0)
         if g.is_floating_point():  # counts are never negative

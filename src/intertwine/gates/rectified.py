@@ -42,6 +42,8 @@ def other_activation(name: str) -> str:
             "neither on/off nor invariant under scalings, so an overlap would count nothing "
             '(iw.gates.gate_patterns(..., others="ratio") gives it).'
         )
+    elif name.startswith("rrelu"):
+        gate = "Its slope is drawn anew for every unit in training: use nn.LeakyReLU with the mean of its bounds."
     elif name == "prelu":
         gate = "Its slope is a weight, which a gate of another network cannot hold: use nn.LeakyReLU."
     else:

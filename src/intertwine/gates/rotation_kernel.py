@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..graph import Call
-from ._capture import POOLS, ReluProgram, capture_relu, is_gate
+from ._capture import POOLS, ReluProgram, capture_relu
 from .gate_gram import gram
 from .patterns import observe
 
@@ -86,28 +86,45 @@ def _read(program: ReluProgram) -> _Stages:
         ValueError: If it is not.
     """
     windows: list[tuple[int, ...]] = []
-    pooled, pending = False, False
+    pooled, pending, linear = False, False, 0  # pending: weights that no ReLU has followed yet
     values = program.program.values
     space = values[program.program.inputs[0].id].shape[2:]
     for call in program.program.calls:
-        if not any(r.id in program.activations for r in call.inputs) or call.op in _PASSED:
+        if not any(r.id in program.activations for r in call.inputs):
+            continue
+        if call.op in _PASSED:
+            if call.op == "aten::index_select" and not _is_circular(program, call):
+                _refuse(call, "positions in another order")
             continue
         if call.op == "aten::convolution" and not pooled and not pending:
             _check_convolution(call, space, values[call.outputs[0].id].shape[2:] if call.outputs[0] else ())
             windows.append(tuple(values[call.args["weight"].id].shape[2:]))
             pending = True
-        elif call.op == "aten::relu" and is_gate(call):
+        elif call.op == "aten::relu" and pending:
             pending = False
         elif call.op in POOLS and math.prod(values[call.outputs[0].id].shape[2:] if call.outputs[0] else ()) == 1:
+            if pooled or pending or not windows:
+                _refuse(call, "an average that does not follow the ReLU of the last convolution")
             pooled = True
-        elif call.op != "aten::mm" or not pooled:
-            _refuse(call, "a layer that is none of these")
-    if not pooled or pending or not windows:
-        raise ValueError("model must end its convolutions with a ReLU and a global average. Got none.")
+        elif call.op == "aten::mm" and pooled and not pending:
+            pending, linear = True, linear + 1
+        else:
+            _refuse(call, "a layer that is none of these, or stands elsewhere")
+    if not linear or not pending:
+        raise ValueError(
+            "model must be convolutions, each followed by a ReLU, a global average, and linear layers with ReLUs "
+            "between them. Got another end."
+        )
     return _Stages(tuple(windows))
 
 
 _PASSED = {"aten::index_select", "aten::view", "aten::squeeze", "aten::unsqueeze", "aten::_unsafe_view"}
+
+
+def _is_circular(program: ReluProgram, call: Call) -> bool:
+    index = program.program.values[call.args["index"].id].data
+    size = program.program.values[call.args["self"].id].shape[call.args["dim"]]
+    return index is not None and bool((index.diff() % size == 1 % size).all())
 
 
 def _check_convolution(call: Call, space: tuple[int, ...], out: tuple[int, ...]) -> None:

@@ -5,11 +5,13 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, jacrev, jvp, vjp, vmap
+from torch.func import jvp, vjp
 
+from .._functional import run_with
+from ..taps._hooks import evaluating
+from ._jacobians import gradient, jacobian_of
 from ._layerwise import covered_names, layerwise_kernel
 from ._memory import check_fits
-from .patterns import evaluating
 
 __all__ = ["neural_tangent_kernel"]
 
@@ -31,7 +33,8 @@ def neural_tangent_kernel(
     ``"layers"`` never makes a whole Jacobian. A linear layer's part is the Gram of its inputs times the Gram of the
     gradients at its outputs. For a convolution the same two Grams over pairs of positions are multiplied and summed, or
     per-example gradients of blocks of output channels are compared: whichever needs fewer operations. ``"jacobian"``
-    contracts Jacobians by ``vmap(jacrev)`` (Novak et al. 2022 call it Jacobian contraction), ``"products"`` applies the
+    contracts Jacobians by ``vmap(jacrev)`` (Novak et al. 2022 call it Jacobian contraction), example by example where a
+    model cannot be mapped (parametric ReLUs, recurrent cells); ``"products"`` applies the
     kernel to one output at a time by ``vjp`` and ``jvp``. Batch norm is in evaluation mode throughout. ``"auto"`` takes
     ``"layers"`` for the parameters of linear, convolutional and batch norm layers, and Jacobians for all others.
 
@@ -64,6 +67,9 @@ def neural_tangent_kernel(
         raise ValueError(f'kind must be "full", "per_output" or "trace". Got {kind!r}.')
     if method not in ("auto", "layers", "jacobian", "products"):
         raise ValueError(f'method must be "auto", "layers", "jacobian" or "products". Got {method!r}.')
+    for name, given in (("x", x), ("y", y)):
+        if given is not None and given.is_floating_point() and not given.isfinite().all():
+            raise ValueError(f"{name} must be finite. Got NaN or infinite entries.")
     with evaluating(model):
         chosen = _chosen(model, parameters)
         with torch.no_grad():
@@ -117,9 +123,7 @@ def _certified(model: nn.Module, x: Tensor, covered: dict[str, Tensor], memory: 
     u = torch.randn(out.shape, generator=torch.Generator().manual_seed(0)).to(out)
     kernel = layerwise_kernel(model, x, None, set(covered), "full", memory).result()
     ours = float(torch.einsum("no,nmop,mp->", u, kernel, u))
-    others = {n: t.detach() for n, t in [*model.named_parameters(), *model.named_buffers()] if n not in covered}
-    pull = vjp(lambda p: (functional_call(model, {**others, **p}, (x,)) * u).sum(), covered)[1]
-    true = sum(float(g.square().sum()) for g in pull(torch.ones((), dtype=out.dtype, device=out.device))[0].values())
+    true = float(gradient(model, covered, x, u).square().sum())
     return abs(ours - true) <= 10 * torch.finfo(out.dtype).eps ** 0.5 * max(abs(ours), true)
 
 
@@ -127,17 +131,12 @@ def _by_jacobians(
     model: nn.Module, x: Tensor, y: Tensor | None, chosen: dict[str, Tensor], kind: Kind, memory: float
 ) -> Tensor:
     """Per-example Jacobians of some examples at a time, contracted block by block."""
-    others = {n: t.detach() for n, t in [*model.named_parameters(), *model.named_buffers()] if n not in chosen}
-    one = lambda p, example: functional_call(model, {**others, **p}, (example[None],))[0]
     with torch.no_grad():
         outputs = model(x[:1]).shape[1]
     size = sum(t.numel() * t.element_size() for t in chosen.values()) * outputs
     step = max(1, int(memory / (2 * size)))
 
-    def jacobian(batch: Tensor) -> Tensor:
-        parts = vmap(jacrev(one), (None, 0), chunk_size=8)(chosen, batch)
-        return torch.cat([p.flatten(2) for p in parts.values()], 2).detach()
-
+    jacobian = jacobian_of(model, chosen, x[:2])
     z = x if y is None else y
     rows = []
     for i in range(0, len(x), step):
@@ -150,7 +149,7 @@ def _by_jacobians(
 def _by_products(model: nn.Module, x: Tensor, y: Tensor, chosen: dict[str, Tensor]) -> Tensor:
     """Column by column: the kernel applied to one output of one example, ``J_x (J_y^T e)``."""
     others = {n: t.detach() for n, t in [*model.named_parameters(), *model.named_buffers()] if n not in chosen}
-    f = lambda p, batch: functional_call(model, {**others, **p}, (batch,))
+    f = lambda p, batch: run_with(model, {**others, **p}, batch)
     columns = []
     for example in y:
         out, pull = vjp(lambda p, e=example: f(p, e[None])[0], chosen)[:2]

@@ -22,6 +22,7 @@ from .compare_layers import Layer
 from .compare_memory import check_memory
 from .compare_pairs import compare_pairs
 from .comparison import Comparison
+from .gates import GatesKernel
 from .inference import calibrate, interval, p_value
 from .procrustes import Procrustes
 from .registry import DEFAULT
@@ -105,6 +106,7 @@ def compare(
         [1.0, 1.0]
     """
     chosen = _measures(measures)
+    _check_gates(chosen, a, b)
     _check_options(null, bootstrap, confidence, max_examples)
     budget = parse_memory(memory)
     first, stream = batching.peek(loader)
@@ -146,6 +148,23 @@ def _measures(measures: str | Measure[Any] | Sequence[str | Measure[Any]]) -> li
     if not found:
         raise ValueError("measures must name at least one measure. Got an empty list.")
     return list(found.values())
+
+
+def _check_gates(chosen: Sequence[Measure[Any]], *models: nn.Module) -> None:
+    """Check that features tell gates where gates are compared.
+
+    Raises:
+        ValueError: If a network's units are switched by another network.
+    """
+    from ..gates import GatedNetwork
+
+    names = [m.name for m in chosen if isinstance(m, CKA) and isinstance(m.kernel, GatesKernel)]
+    if names and any(isinstance(part, GatedNetwork) for model in models for part in model.modules()):
+        raise ValueError(
+            f"{names[0]} must be given networks that make their own gates, which the signs of their features tell. Got "
+            "a gated network. Give its gating network (model.gating.network), or compare whole networks with hard "
+            "gates by iw.gates.npk_alignment."
+        )
 
 
 def _check_options(null: int, bootstrap: int, confidence: float, max_examples: int | None) -> None:

@@ -1,0 +1,49 @@
+"""Whether a function is affine: a linear gating network is, and so is a value network once its gates are fixed."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+__all__ = ["departures", "is_plain", "tolerance"]
+
+
+def departures(f: Callable[[Tensor], list[Tensor]], x: Tensor) -> list[float]:
+    """How far ``f`` is from affine between 0, ``x`` and random points: ``f(x + z) - f(x) - f(z) + f(0)``.
+
+    Args:
+        f: Gives several tensors, example by example.
+        x: Inputs ``(N, C, *S)``; each is tried with a larger ``z`` than the one before, since a kink shows far from 0
+            and a wave near it.
+
+    Returns:
+        For each tensor, the largest departure as a share of the largest value of its example.
+    """
+    scale = float(x.square().mean().sqrt()) or 1.0
+    scales = torch.tensor([scale * 10.0**k for k in range(len(x))]).to(x).view(-1, *[1] * (x.dim() - 1))
+    z = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x) * scales
+    found = []
+    for four in zip(f(x + z), f(x), f(z), f(torch.zeros_like(x))):
+        both, one, other, none = (t.flatten(1) for t in four)
+        size = torch.stack([t.abs().amax(1) for t in (both, one, other, none)]).amax(0)
+        off = (both - one - other + none).abs().amax(1) / size.clamp(min=torch.finfo(size.dtype).tiny)
+        found.append(float(off.nan_to_num(0.0).max()))
+    return found
+
+
+def tolerance(x: Tensor) -> float:
+    """What rounding may add up to: accelerators round products to ten or eight bits."""
+    exact = x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
+    return 1e-3 if exact else 5e-2
+
+
+def is_plain(x: Tensor) -> bool:
+    """Whether numbers can be looked at: nothing is compiled, transformed, captured or without content."""
+    return (
+        type(x) is Tensor
+        and not x.is_meta
+        and not torch.compiler.is_compiling()
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and _get_current_dispatch_mode() is None
+    )
