@@ -32,7 +32,10 @@ METHODS: dict[str, str] = {
     "straight-through": "straight_through",
 }
 _BY_WEIGHTS = ("weights", "frank-wolfe", "sinkhorn")  # whose aim is a small distance of weights
-_WITHOUT_SCALES = "scales and bases were left as they are: they would have moved b away, as units without weights do"
+_FEWER = {
+    ("permutation", "sign", "linear"): "scales",
+    ("permutation", "sign"): "scales and bases",
+}  # what is left of an element, and what is then left as it is
 
 
 def align(
@@ -79,11 +82,11 @@ def align(
     assert g is not None
     quality, before, after = fit(task, g)
     if method in _BY_WEIGHTS and after > before and "scale" in chosen:
-        plain = g.restrict(kinds=["permutation", "sign"])
-        other = fit(task, plain)
+        found_without = [(plain := g.restrict(kinds=kept), fit(task, plain), left) for kept, left in _FEWER.items()]
+        plain, other, left = min(found_without, key=lambda one: one[1][2])
         if other[2] < after:
             g, (quality, before, after) = plain, other
-            notes.append(_WITHOUT_SCALES)
+            notes.append(f"{left} were left as they are: they would have moved b away, as units without weights do")
     if method not in _BY_WEIGHTS and after > before:
         notes.append("units were matched by what they do on data, not by weights, whose distance may grow")
     if kinds is not None and g.is_identity(0.0):
