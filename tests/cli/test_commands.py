@@ -183,3 +183,10 @@ def test_the_package_runs_as_a_module():
     found = subprocess.run([sys.executable, "-m", "intertwine", "--version"], capture_output=True, text=True)
     assert found.returncode == 0
     assert found.stdout.startswith("intertwine ")
+
+
+def test_a_reader_that_leaves_is_no_error(tmp_path):
+    """`intertwine models | head -1`"""
+    command = f"{sys.executable} -m intertwine models | head -1"
+    ran = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=tmp_path)
+    assert ran.stdout.startswith("model") and ran.stderr == ""

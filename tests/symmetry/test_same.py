@@ -7,6 +7,7 @@ import torch
 from handmade import MAKERS, make
 from torch import nn
 
+import intertwine as iw
 from intertwine.symmetry.action import act
 from intertwine.symmetry.same import DIFFERENT, RELATED, SAME, Match, same
 from intertwine.symmetry.transformation import random
@@ -136,3 +137,12 @@ def test_saved_results(tmp_path):
         loaded = Match.load(found.save(tmp_path / "m.json"))
         assert loaded.to_dict() == found.to_dict()
         assert len(found.to_frame()) == 1
+
+
+def test_copies_that_did_not_move_are_said_to_stand_as_they_were():
+    torch.manual_seed(0)
+    a, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), torch.randn(2, 4)
+    sym = iw.symmetries(a, x)
+    moved = sym.act(sym.random(seed=1), a)
+    assert "nothing permuted or rescaled" in iw.same(a, a, x).reason
+    assert iw.same(a, moved, x) and "nothing permuted" not in iw.same(a, moved, x).reason

@@ -1,5 +1,6 @@
 """What all commands have in common: examples in the help, errors as one line, exit codes."""
 
+import os
 import shlex
 import sys
 from typing import Any
@@ -65,6 +66,9 @@ class Command(TyperCommand):
             _tidy()
             print("stopped", file=sys.stderr)
             raise typer.Exit(STOPPED) from None
+        except BrokenPipeError:  # whoever reads our output has read enough, as `| head` has
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush goes nowhere
+            raise typer.Exit(FAILED) from None
         except Exception as error:
             _tidy()
             if ctx.find_root().params.get("debug"):

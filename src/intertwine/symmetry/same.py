@@ -156,6 +156,8 @@ def same(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None =
         reason = f"the weights agree, but the models compute other functions with them (relative error {error:.1e})"
         return Match(DIFFERENT, residual, deviation, precision, reason, g)
     reason = f"99.9 % of weights agree to {deviation:.2g}, as after {precision}"
+    if _deviation(left, right, identity(sym)) <= _PRECISIONS[precision]:
+        reason += "; here they do so as they stand, with nothing permuted or rescaled"
     return Match(SAME, residual, deviation, precision, reason, g)
 
 
