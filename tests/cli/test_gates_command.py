@@ -211,3 +211,17 @@ def test_gated_versions_of_your_own_network_open_again(run, tmp_path):
     assert refused.code == 2 and "the network that it was built from" in refused.err
     smooth = run("gates", "--model", "mine.py:smooth", "--data", "digits", "--out", "g3", *SMALL)
     assert smooth.code == 2 and "model must have ReLUs" in smooth.err and "training" not in smooth.err
+
+
+def test_gated_versions_are_found_again_but_never_those_of_another_network(run, checkpoint, tmp_path):
+    words = ["--gated", "dgn-fl", "--epochs", 1, *SMALL]
+    read = lambda: (load_file(tmp_path / "gates" / "dgn-fl.safetensors"), training.read_card(written))
+    written = tmp_path / "gates" / "dgn-fl.safetensors"
+    assert run("gates", checkpoint, *words).code == 0
+    time, (weights, card) = written.stat().st_mtime_ns, read()
+    assert run("gates", checkpoint, *words).code == 0
+    assert written.stat().st_mtime_ns == time  # the same run: not trained again
+    assert run("gates", save(tmp_path / "b.safetensors", seed=1), *words).code == 0
+    other, other_card = read()
+    assert card.start and other_card.start != card.start
+    assert any(not torch.equal(weights[name], other[name]) for name in weights)

@@ -11,6 +11,7 @@ from intertwine.lab.data import load
 from intertwine.lab.experiments import Setting, experiments, reproduce
 from intertwine.lab.experiments.paper2 import chain, tables, width_sweep
 from intertwine.lab.training import RECIPES, read_card, train
+from intertwine.lab.training.digest import digest
 
 ONE = {"epochs": 1, "learning_rate": 3e-3}
 
@@ -100,18 +101,18 @@ def test_fixed_gates_are_frozen_and_others_are_not(tmp_path):
     assert {*chain._ORDER, "frozen"} == set(found)
     torch.manual_seed(0)
     learning = iw.gates.dgn(networks.build("cnn_gap:width=2,channels=1"))
-    before = chain.digest(learning.gating)
+    before = digest(learning.gating)
     run = train(learning, load("digits").first(40), RECIPES["cnn_gap"].but(**ONE), progress=False)
-    assert chain.digest(run.model.gating) != before
+    assert digest(run.model.gating) != before
 
 
 def test_batch_norm_of_frozen_gates_does_not_drift():
     """Running statistics are buffers, which an optimizer's list of parameters does not protect."""
     model = networks.build("digits_cnn:width=2")
     fixed = iw.gates.dgn(model, regime="fixed_learnt")
-    before = chain.digest(fixed.gating), chain.digest(fixed.value)
+    before = digest(fixed.gating), digest(fixed.value)
     run = train(fixed, load("digits").first(64), RECIPES["digits"].but(epochs=1), progress=False)
-    assert chain.digest(run.model.gating) == before[0] and chain.digest(run.model.value) != before[1]
+    assert digest(run.model.gating) == before[0] and digest(run.model.value) != before[1]
 
 
 @pytest.mark.parametrize("family", ["fully connected", "convolutions", "residual"])

@@ -441,12 +441,23 @@ def test_state_of_other_settings_is_refused(digits, tmp_path):
     out = tmp_path / "a.safetensors"
     with pytest.raises(RuntimeError, match="must stay finite"):
         train(_Fails(5), digits, QUICK, out=out, save_every=0, progress=False)
-    with pytest.raises(CheckpointError, match=r"of the same run. Got .*\(seed: 0, now 1\). Remove it"):
+    with pytest.raises(CheckpointError, match=r"of the same run. Got .*seed: 0, now 1\). Remove it"):
         train(_Fails(5), digits, QUICK, seed=1, out=out, progress=False)
     state_path(out).write_bytes(state_path(out).read_bytes()[:500])
     with pytest.raises(CheckpointError, match="training state must be a file that train"):
         train(_Fails(5), digits, QUICK, out=out, progress=False)
     train(_Fails(99), digits, QUICK, out=out, resume=False, progress=False)
+
+
+def test_a_module_may_have_to_have_the_weights_it_began_with(digits, tmp_path):
+    out = tmp_path / "a.safetensors"
+    one, other = networks.build("mlp"), networks.build("mlp")
+    first = train(one, digits, QUICK, out=out, progress=False)
+    assert train(one, digits, QUICK, out=out, progress=False).history == []
+    assert train(other, digits, QUICK, out=out, progress=False).history == []  # a fresh module of the same script
+    again = train(other, digits, QUICK, out=out, resume="same", progress=False)
+    assert train(other, digits, QUICK, out=out, resume="same", progress=False).history == []
+    assert again.history and again.card.start != first.card.start
 
 
 def test_cards_and_states_from_before_a_setting_existed_are_still_of_the_same_run(digits, tmp_path):
@@ -462,8 +473,8 @@ def test_cards_and_states_from_before_a_setting_existed_are_still_of_the_same_ru
     with pytest.raises(ValueError, match="out must be a new path"):
         train("mlp", digits, QUICK, out=out, progress=False)
     settings = {"architecture": "mlp", "recipe": {"epochs": 3}}
-    assert with_defaults(settings) == {"architecture": "mlp", "recipe": Recipe(epochs=3).to_dict()}
-    assert with_defaults({"recipe": {}}) == {"recipe": {}}
+    assert with_defaults(settings) == {"architecture": "mlp", "recipe": Recipe(epochs=3).to_dict(), "start": ""}
+    assert with_defaults({"recipe": {}}) == {"recipe": {}, "start": ""}
 
 
 def test_a_finished_run_is_returned_and_not_repeated_or_replaced(digits, tmp_path):

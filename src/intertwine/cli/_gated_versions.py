@@ -115,8 +115,7 @@ def trained(
         training.save_checkpoint(path, network, card)
         return {**row, "test accuracy": None, "epochs": 0}
     tell(f"Training {title}: gates {source}, the value network is given {given}.")
-    # never resumed: an older run in this folder may have been of another network
-    run = training.train(network, splits, recipe, seed=seed, name=spec, out=path, resume=False, device=where)
+    run = training.train(network, splits, recipe, seed=seed, name=spec, out=path, resume="same", device=where)
     network.load_state_dict(run.model.state_dict())
     return {**row, "test accuracy": run.card.metrics["test_accuracy"], "epochs": epochs}
 

@@ -33,6 +33,7 @@ class Card(BaseModel):
         data: Name of the data set.
         seed: Of the initial weights, the order of examples and the augmentation.
         recipe: Settings of the training run.
+        start: Digest of the initial weights, where a module was given whose weights do not follow from the seed.
         metrics: Accuracies, losses and times by name.
         best_epoch: Epoch, from 1, whose weights these are.
         mean: Channel means that inputs were centred by.
@@ -48,6 +49,7 @@ class Card(BaseModel):
     data: str = ""
     seed: int | None = None
     recipe: dict[str, Any] = Field(default_factory=dict)
+    start: str = ""
     metrics: dict[str, float | None] = Field(default_factory=dict)
     best_epoch: int | None = None
     mean: tuple[float, ...] = ()

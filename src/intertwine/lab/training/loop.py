@@ -9,13 +9,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..._progress import track
+from ...errors import CheckpointError
 from ..data import Batches, DataSplits
 from .accuracy import accuracy
 from .augment import augment
@@ -71,9 +72,19 @@ class Run:
         self.epochs = -(-self.steps // self.steps_per_epoch)
         self.saved = self.printed = time.monotonic()
 
-    def start(self, resume: bool) -> TrainingState:
-        """The state to go on from: the one on disk, or a fresh one."""
-        state = read_state(self.state_path, self.settings) if self.state_path and resume else None
+    def start(self, resume: bool | Literal["same"]) -> TrainingState:
+        """The state to go on from: the one on disk, or a fresh one; ``"same"`` replaces one of another run.
+
+        Raises:
+            CheckpointError: If the one on disk is of another run, or does not read.
+        """
+        state = None
+        if self.state_path and resume:
+            try:
+                state = read_state(self.state_path, self.settings, start=resume == "same")
+            except CheckpointError:
+                if resume != "same":
+                    raise
         if state is None:
             return TrainingState(self.settings)
         self.model.load_state_dict(state.model)

@@ -152,12 +152,12 @@ class Recipe:
 
 
 def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A run's settings as they were written, its recipe completed by settings that recipes have got since.
+    """A run's settings as they were written, completed by settings that runs and recipes have got since.
 
     A new setting's default is what runs did before there was one, so that such a run is still the same run.
     """
     recipe = settings.get("recipe")
-    return {**settings, "recipe": {**Recipe().to_dict(), **recipe}} if recipe else dict(settings)
+    return {"start": "", **settings} | ({"recipe": {**Recipe().to_dict(), **recipe}} if recipe else {})
 
 
 _LOWEST = {"epochs": 1, "batch_size": 2, "drops": 0, "translate": 0, "warmup": 0, "iterations": 0}

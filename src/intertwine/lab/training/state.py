@@ -13,7 +13,7 @@ from ..._io import write_atomically
 from ...errors import CheckpointError
 from .recipe import with_defaults
 
-__all__ = ["TrainingState", "discard_state", "read_state", "state_path", "write_state"]
+__all__ = ["TrainingState", "discard_state", "read_state", "same_run", "state_path", "write_state"]
 
 
 @dataclass
@@ -64,12 +64,19 @@ def discard_state(path: str | Path) -> None:
         file.unlink(missing_ok=True)
 
 
-def read_state(path: str | Path, settings: dict[str, Any]) -> TrainingState | None:
+def same_run(written: dict[str, Any], settings: dict[str, Any], start: bool) -> bool:
+    """Whether settings are of one run; with ``start`` only if it began with the same weights too."""
+    differing = {key for key in {**written, **settings} if written.get(key) != settings.get(key)}
+    return not differing or (not start and differing == {"start"})
+
+
+def read_state(path: str | Path, settings: dict[str, Any], start: bool = False) -> TrainingState | None:
     """Read the state of an interrupted run with the same settings.
 
     Args:
         path: Of the state.
         settings: What the caller is about to train.
+        start: Whether the initial weights must be the same, beside the settings.
 
     Returns:
         The state, or ``None`` where there is no file.
@@ -89,7 +96,7 @@ def read_state(path: str | Path, settings: dict[str, Any]) -> TrainingState | No
             "Remove it to start over."
         ) from None
     state.settings = with_defaults(state.settings)
-    if state.settings != settings:
+    if not same_run(state.settings, settings, start):
         changed = [
             f"{key}: {state.settings.get(key)!r}, now {settings.get(key)!r}"
             for key in {**state.settings, **settings}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,10 @@ from ..data import Batches, DataSplits, load
 from ..networks import build, fit_to
 from .accuracy import accuracy, choose_device
 from .checkpoint import Card, card_path, load_weights, read_card, save_checkpoint
+from .digest import digest
 from .loop import Run, mixed_seed
 from .recipe import RECIPES, Recipe, recipe_for, with_defaults
-from .state import TrainingState, discard_state, state_path
+from .state import TrainingState, discard_state, same_run, state_path
 
 __all__ = ["Training", "train"]
 
@@ -48,7 +49,7 @@ def train(
     seed: int = 0,
     name: str | None = None,
     out: str | Path | None = None,
-    resume: bool = True,
+    resume: bool | Literal["same"] = True,
     save_every: float = 60.0,
     device: str | torch.device = "auto",
     progress: bool = True,
@@ -69,7 +70,9 @@ def train(
         seed: Of the initial weights, the order of the examples, the augmentation and dropout.
         name: What the card calls a module, such as ``package.module:factory``; its class if ``None``.
         out: Where to write the checkpoint; must end in ``.safetensors``. Nothing is written if ``None``.
-        resume: Whether to go on from the state of an interrupted run, or return a finished one, with these settings.
+        resume: Whether to go on from the state of an interrupted run, or return a finished one, with these settings;
+            what is there of other settings is refused. ``"same"`` asks for the same initial weights too, and starts
+            over where what is there is of another run.
         save_every: Seconds between saved states.
         device: ``"auto"`` is CUDA where there is one.
         progress: Whether to show a progress bar and a line for each epoch on standard error.
@@ -89,8 +92,8 @@ def train(
     architecture, network = prepare(model, splits, seed, name)
     _check_fit(network, architecture, splits)
     check_recipe(recipe, splits)
-    settings = settings_of(architecture, splits, recipe, seed)
-    if path and resume and (found := finished(path, network, settings)):
+    settings = settings_of(architecture, splits, recipe, seed, digest(network) if isinstance(model, nn.Module) else "")
+    if path and resume and (found := finished(path, network, settings, replace=resume == "same")):
         return found
     run = Run(network.to(chosen), splits, recipe, seed, chosen, settings, path, save_every, progress)
     state = run.start(resume)
@@ -167,8 +170,9 @@ def _check_fit(model: nn.Module, name: str, data: DataSplits) -> None:
         raise ValueError(f"model {name} must map inputs to logits (N, {len(data.classes)}) at least. Got {got}.")
 
 
-def settings_of(name: str, data: DataSplits, recipe: Recipe, seed: int) -> dict[str, Any]:
+def settings_of(name: str, data: DataSplits, recipe: Recipe, seed: int, start: str = "") -> dict[str, Any]:
     return {
+        "start": start,
         "architecture": name,
         "data": data.name,
         "seed": seed,
@@ -180,13 +184,15 @@ def settings_of(name: str, data: DataSplits, recipe: Recipe, seed: int) -> dict[
     }
 
 
-def finished(path: Path, model: nn.Module, settings: dict[str, Any]) -> Training | None:
+def finished(path: Path, model: nn.Module, settings: dict[str, Any], replace: bool = False) -> Training | None:
     # A checkpoint that the same call already wrote, and whose state is gone.
     if not path.is_file() or state_path(path).is_file():
         return None
     card = read_card(path)
     written = with_defaults({key: getattr(card, key) for key in settings}) if card else None
-    if card is None or written != settings:
+    if card is None or written is None or not same_run(written, settings, start=replace):
+        if replace:
+            return None
         held = f"{card.architecture} of seed {card.seed}" if card else f"weights without {card_path(path).name}"
         raise ValueError(
             f"out must be a new path, or of a run with the same settings. Got {str(path)!r}, which holds {held}. "

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ...runs import Job
+from ...training.digest import digest
 from ..experiment import Experiment, Setting
 from ..reproduction import Claim, Reproduction, Row
 from .tables import interval
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ...data import DataSplits
 
-__all__ = ["EXPERIMENTS", "Chain", "digest"]
+__all__ = ["EXPERIMENTS", "Chain"]
 
 # CIFAR-10, in percent (figure 2's CNN-GAP, from Lakshminarayanan and Singh 2020).
 PAPER = {"FR gates": 67.09, "CNTK-GAP": 77.43, "FL gates": 79.68, "network": 80.32}
@@ -103,21 +103,6 @@ def _pooled(data: DataSplits, size: int) -> DataSplits:
     small = lambda split: replace(split, inputs=avg_pool2d(split.inputs.float() / scale, size))
     train, validation, test = map(small, (data.train, data.validation, data.test))
     return replace(data, name=f"{data.name}/{size}", train=train, validation=validation, test=test)
-
-
-def digest(module: nn.Module) -> str:
-    """Hash of a module's parameters and buffers: equal before and after training where it was really frozen.
-
-    Examples:
-        >>> from torch import nn
-        >>> digest(nn.Linear(2, 2)) == digest(nn.Linear(2, 2))
-        False
-    """
-    text = hashlib.blake2b(digest_size=16)
-    for name, tensor in module.state_dict().items():
-        text.update(name.encode())
-        text.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return text.hexdigest()
 
 
 def _path_kernel(model: nn.Module, x: Tensor, y: Tensor | None) -> Any:
