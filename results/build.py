@@ -61,15 +61,16 @@ def section(item: tuple[str, Reproduction]) -> str:
         parts.append(table(["statement", "here", "judged by"], rows))
     if any(panel.measured for panel in r.panels):
         parts.append(f"![{r.title}]({scale}/{r.name}.svg)")
-    parts += [folded(panel_table(panel)) if panel.measured else panel_table(panel) for panel in r.panels]
+    parts += [folded(panel) if panel.measured else panel_table(panel) for panel in r.panels]
     parts.append("\n".join(f"- {note}" for note in r.notes))
     facts = ", ".join(f"{key} {value}" for key, value in r.facts.items() if key != "command")
     return "\n\n".join([*filter(None, parts), f"Made with: {facts}."])
 
 
-def folded(text: str) -> str:
+def folded(panel: Panel) -> str:
     """Numbers that a picture shows already."""
-    return f'<details markdown="1"><summary>Numbers</summary>\n\n{text}\n\n</details>'
+    title = f"Numbers: {panel.title}" if panel.title else "Numbers"
+    return f'<details markdown="1"><summary>{title}</summary>\n\n{panel_table(panel)}\n\n</details>'
 
 
 def panel_table(panel: Panel) -> str:
