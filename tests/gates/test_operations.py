@@ -108,24 +108,122 @@ def test_sequences_with_max_pooling():
 
 
 @pytest.mark.parametrize("name", ["sum over channels", "flip of channels", "roll of everything"])
-def test_what_mixes_channels_is_refused(name):
+def test_what_mixes_channels_is_followed_node_by_node(name):
     f = {
         "sum over channels": lambda q: q.sum(1, keepdim=True),
         "flip of channels": lambda q: q.flip(1),
         "roll of everything": lambda q: q.roll(1),
     }[name]
     model = network(IMAGES, Fn(f))
-    found = iw.gates.paths(model, IMAGES)
-    equal(found.outputs, model(IMAGES)[:, 0])
+    agree(model, IMAGES)
     with pytest.raises(ValueError, match=r"axes than positions|a choice of examples or channels"):
-        iw.gates.neural_path_kernel(model, IMAGES)
+        iw.gates.neural_path_kernel(model, IMAGES, memory=2e4)
 
 
-def test_two_readings_of_one_activation_are_refused():
-    model = network(IMAGES, Fn(lambda q: q + q.flip(2)))
-    equal(iw.gates.paths(model, IMAGES).outputs, model(IMAGES)[:, 0])
-    with pytest.raises(ValueError, match="read in two ways"):
-        iw.gates.neural_path_kernel(model, IMAGES)
+class Branches(nn.Module):
+    """A layer of four channels, something made of it, and an output layer."""
+
+    def __init__(self, f, x):
+        super().__init__()
+        self.f = f
+        torch.manual_seed(3)
+        self.first = nn.Linear(3, 4) if x.dim() == 2 else nn.Conv1d(1, 4, 3)
+        self.last = nn.LazyLinear(2)
+        self.double().eval()(x)
+
+    def forward(self, x):
+        return self.last(self.f(self.first(x)).flatten(1))
+
+
+FLAT = torch.randn(4, 3, generator=torch.Generator().manual_seed(1)).double()
+LONG = torch.randn(3, 1, 6, generator=torch.Generator().manual_seed(1)).double()
+SUMS = {
+    "two slices": lambda h: F.relu(h[:, :2]) + h[:, 2:],
+    "two slices behind gates": lambda h: F.relu(h)[:, :2] + F.relu(h)[:, 2:],
+    "two chunks": lambda h: (lambda a, b: F.relu(a) - b)(*h.chunk(2, 1)),
+    "slices that overlap": lambda h: F.relu(h[:, :3]) + h[:, 1:],
+    "one slice twice": lambda h: F.relu(h[:, :2]) + h[:, :2],
+    "one chunk twice": lambda h: (lambda a: F.relu(a) + a)(h.chunk(2, 1)[0]),
+    "exchanged": lambda h: F.relu(h) + torch.cat([h[:, 2:], h[:, :2]], 1),
+    "taken apart and joined": lambda h: F.relu(h) + torch.cat([h[:, :2], h[:, 2:]], 1),
+    "there and back": lambda h: F.relu(h[:, :2] - h[:, 2:]) + h[:, 2:],
+}
+
+
+@pytest.mark.parametrize("x", [FLAT, LONG], ids=["flat", "long"])
+@pytest.mark.parametrize("name", SUMS)
+def test_sums_of_channels_of_one_layer(name, x):
+    """Different channels are independent, the same ones are not."""
+    agree(Branches(SUMS[name], x), x)
+    if x.dim() == 3:
+        agree(Branches(lambda h: SUMS[name](h).mean(2), x), x)
+
+
+CONSTANTS = {
+    "behind a maximum": lambda x: F.max_pool1d(F.relu(x), 2) + 1,
+    "normalised behind a maximum": lambda x: (F.max_pool1d(F.relu(x), 2) - 0.3) / 0.5,
+    "behind an upsampling": lambda x: F.relu(F.interpolate(x, size=7, mode="linear") + 1),
+    "behind an average": lambda x: F.relu(F.avg_pool1d(x, 2) + 1),
+}
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_constants_added_before_any_weight(name):
+    model = nn.Sequential(Fn(CONSTANTS[name]), nn.Flatten(), nn.LazyLinear(2)).double().eval()
+    model(LONG)
+    agree(model, LONG)
+
+
+@pytest.mark.parametrize(
+    ("pool", "length"),
+    [
+        (nn.AvgPool1d(2, ceil_mode=True), 3),
+        (nn.AdaptiveAvgPool1d(2), 3),
+        (nn.AdaptiveAvgPool1d(2), 5),
+        (nn.AvgPool1d(3, 2, 1, count_include_pad=False), 5),
+    ],
+)
+def test_averages_of_different_sizes(pool, length):
+    """Each 1/size is a value, which no path counts: with constant 1 the kernel counts pairs of paths of a bundle."""
+    x = torch.ones(1, 1, length, dtype=torch.float64)
+    model = nn.Sequential(nn.ReLU(), pool, nn.Flatten(), nn.LazyLinear(1, bias=False)).double().eval()
+    model(x)
+    agree(model, x)
+    counted = float(iw.gates.neural_path_kernel(model, x))
+    assert counted == pytest.approx(round(counted), abs=1e-9)
+
+
+def test_a_short_last_window_is_a_path_like_any_other():
+    pool = nn.AvgPool1d(2, ceil_mode=True)
+    model = nn.Sequential(nn.ReLU(), pool, nn.Flatten(), nn.Linear(2, 1, bias=False))
+    assert float(iw.gates.neural_path_kernel(model, torch.ones(1, 1, 3))) == pytest.approx(2**2 + 1)
+
+
+def test_all_nodes_agree_with_the_rules_and_with_signs_drawn_at_random(monkeypatch):
+    """The slow kernel of networks that the rules know, in tiles and with another side."""
+    from intertwine.gates import path_kernel
+    from intertwine.gates._signals import Uncovered
+
+    def refuse(*_):
+        raise Uncovered("rules are switched off")
+
+    x = LONG.repeat(2, 1, 1) + torch.arange(6.0).view(6, 1, 1).double() / 7
+    layers = [nn.Conv1d(1, 3, 2, padding=1), nn.BatchNorm1d(3), nn.LeakyReLU(0.2), nn.MaxPool1d(2), nn.Conv1d(3, 3, 2)]
+    torch.manual_seed(0)
+    model = nn.Sequential(*layers, nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(3, 2)).double().eval()
+    expected = iw.gates.neural_path_kernel(model, x)
+    found = iw.gates.paths(model, x)
+    monkeypatch.setattr(path_kernel, "_tiles", refuse)
+    equal(iw.gates.neural_path_kernel(model, x), expected)
+    equal(iw.gates.neural_path_kernel(model, x, memory=3e5), expected)
+    equal(iw.gates.neural_path_kernel(model, x, x[:4]), expected[:, :4])
+    log, sign = iw.gates.neural_path_kernel(model, x, log=True)
+    equal(log.exp() * sign, expected)
+    with pytest.raises(ValueError, match="max_operations"):
+        iw.gates.neural_path_kernel(model, x, max_operations=1e5)
+    signs = torch.randint(0, 2, (20000, found.bundles), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
+    outputs = found.features @ signs.T.double()
+    assert (outputs @ outputs.T / len(signs) - expected).norm() < 0.05 * expected.norm()
 
 
 X = torch.randn(3, 4)

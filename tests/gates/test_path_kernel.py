@@ -97,7 +97,7 @@ def test_bad_arguments():
         iw.gates.neural_path_kernel(model, x, output=7)
     tokens = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6, 1)).double()
     with pytest.raises(ValueError, match=r"a linear layer over another axis|mixes examples"):
-        iw.gates.neural_path_kernel(tokens, torch.randn(2, 2, 4).double())
+        iw.gates.neural_path_kernel(tokens, torch.randn(2, 2, 4).double(), memory=2e3)
 
 
 def test_a_kernel_that_memory_cannot_hold_is_refused_before_anything_runs():
@@ -136,11 +136,16 @@ class _Joined(nn.Module):
         (lambda m, z: F.instance_norm(z), "statistics of its own input|no rule"),
     ],
 )
-def test_what_the_kernel_cannot_know_is_refused(between, reason):
+def test_what_the_rules_cannot_know_is_followed_node_by_node_or_refused(between, reason):
     torch.manual_seed(0)
     model, x = _Joined(between).double().eval(), torch.randn(2, 1, 2, 4, dtype=torch.float64)
-    with pytest.raises(ValueError, match=reason):
-        iw.gates.neural_path_kernel(model, x)
+    if reason.startswith("statistics"):  # not linear, and no budget helps
+        with pytest.raises(ValueError, match=reason):
+            iw.gates.neural_path_kernel(model, x)
+        return
+    with pytest.raises(ValueError, match=rf"{reason}.*Following every node instead is too much"):
+        iw.gates.neural_path_kernel(model, x, memory=2e4)
+    equal(iw.gates.neural_path_kernel(model, x), iw.gates.paths(model, x).kernel())
 
 
 @pytest.mark.parametrize(

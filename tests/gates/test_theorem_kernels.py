@@ -237,8 +237,10 @@ def test_fully_connected_networks_go_to_the_product_kernel(name, log, monkeypatc
 
 def test_a_linear_layer_over_the_last_of_two_axes_is_not_fully_connected():
     model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Flatten(), nn.Linear(8, 2)).double()
+    x = torch.randn(3, 2, 3, dtype=torch.float64)
     with pytest.raises(ValueError, match="mixes examples"):
-        iw.gates.neural_path_kernel(model, torch.randn(3, 2, 3, dtype=torch.float64))
+        iw.gates.neural_path_kernel(model, x, memory=2e3)
+    equal(iw.gates.neural_path_kernel(model, x), iw.gates.paths(model, x).kernel())
 
 
 def test_log_domain_with_biases_at_depth_64_and_width_512():

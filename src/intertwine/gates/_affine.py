@@ -1,12 +1,15 @@
 """Whether a function is affine: a linear gating network is, and so is a value network once its gates are fixed."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-__all__ = ["departures", "is_plain", "tolerance"]
+from ..taps._hooks import evaluating
+
+__all__ = ["departures", "is_plain", "leaving_no_trace", "tolerance"]
 
 
 def departures(f: Callable[[Tensor], list[Tensor]], x: Tensor) -> list[float]:
@@ -38,12 +41,27 @@ def tolerance(x: Tensor) -> float:
     return 1e-3 if exact else 5e-2
 
 
+@contextmanager
+def leaving_no_trace(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients, buffers and random numbers as they were afterwards; hooks do run."""
+    buffers = [(b, b.clone()) for b in model.buffers()]
+    here = next((b.device for b in [*model.parameters(), *model.buffers()]), torch.device("cpu"))
+    devices = [here] if here.type == "cuda" else []
+    with evaluating(model), torch.no_grad(), torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            for buffer, before in buffers:
+                buffer.copy_(before)
+
+
 def is_plain(x: Tensor) -> bool:
     """Whether numbers can be looked at: nothing is compiled, transformed, captured or without content."""
     return (
-        type(x) is Tensor
+        type(x) in (Tensor, nn.Parameter)
         and not x.is_meta
         and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
         and torch._C._functorch.peek_interpreter_stack() is None
         and _get_current_dispatch_mode() is None
     )

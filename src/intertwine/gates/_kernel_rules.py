@@ -10,7 +10,20 @@ from torch import Tensor
 
 from ..graph import Call, Ref
 from ._capture import BATCH_NORMS, MAX_POOLS, POOLS, ReluProgram, gate_calls, is_gate
-from ._signals import Grid, Layout, Signal, Source, Term, add, channel_slice, contract, gate, multiply, settle
+from ._signals import (
+    Grid,
+    Layout,
+    Signal,
+    Source,
+    Term,
+    Uncovered,
+    add,
+    channel_slice,
+    contract,
+    gate,
+    multiply,
+    settle,
+)
 
 __all__ = ["CHOICES", "Propagation", "fully_connected", "needs_pairs"]
 
@@ -35,8 +48,8 @@ def needs_pairs(program: ReluProgram) -> bool:
     """Whether something averages or chooses among positions, so that pairs of positions are needed."""
     for call in program.program.calls:
         if call.op in POOLS | MAX_POOLS | _MIXES and call.inputs[0].id in program.activations:
-            shape = program.program.values[call.inputs[0].id].shape
-            if math.prod(shape[2:]) > 1:
+            shapes = [program.program.values[r.id].shape for r in (call.inputs[0], call.outputs[0]) if r is not None]
+            if any(math.prod(shape[2:]) > 1 for shape in shapes):
                 return True
     return False
 
@@ -209,13 +222,26 @@ class Propagation:
         return replace(signal, terms=tuple(terms))
 
     def _average(self, call: Call, signal: Signal) -> Signal:
-        """An average over positions; its 1/size is a value, so paths are counted without it."""
-        matrix = self._positions(call, signal)
-        return self._summed(call, _renewed(settle(signal, self.layout)), matrix / matrix.abs().max())
+        """An average over positions; its 1/size is a value, so paths are counted without it.
+
+        Sizes may differ, at borders or where they do not divide the map: each is a value of its own.
+        """
+        matrix, signal = self._positions(call, signal), settle(signal, self.layout)
+        sizes = matrix.abs().amax(1)
+        parts = [
+            self._summed(call, _renewed(signal), ((sizes == size)[:, None] & (matrix != 0)).double())
+            for size in sizes.unique()
+        ]
+        return replace(parts[0], terms=tuple(t for part in parts for t in part.terms))
 
     def _mix(self, call: Call, signal: Signal) -> Signal:
-        """A fixed sum over positions."""
-        return self._summed(call, settle(signal, self.layout), self._positions(call, signal))
+        """A fixed sum over positions; what is not random is summed at once, and stays what it is."""
+        signal, matrix = settle(signal, self.layout), self._positions(call, signal)
+        mixed = self._summed(call, signal, matrix)
+        apply = lambda m: None if m is None else m.double() @ matrix.T
+        one = self._one(mixed.positions)
+        terms = (Term(one, apply(t.left), apply(t.right)) if t.source.constant else t for t in mixed.terms)
+        return replace(mixed, terms=tuple(terms))
 
     def _summed(self, call: Call, signal: Signal, matrix: Tensor) -> Signal:
         terms = tuple(replace(t, post=matrix) for t in signal.terms)
@@ -273,7 +299,7 @@ class Propagation:
         for t in signal.terms:
             if id(t.source) not in moved:
                 kernel = self.layout.move(t.source.kernel, matrix)
-                new = replace(t.source, kernel=kernel, root=t.source.origin)
+                new = replace(t.source, kernel=kernel, root=t.source.origin)  # of the same channels
                 moved[id(t.source)] = self._one(math.prod(space)) if t.source.constant else new
         apply = lambda m: None if m is None else (m.double() @ matrix.T).to(m.dtype)
         terms = (Term(moved[id(t.source)], apply(t.left), apply(t.right)) for t in signal.terms)
@@ -301,7 +327,7 @@ class Propagation:
             terms = []
             for t in s.terms:
                 left, right = _widen(t.left, self.layout.n, s, before), _widen(t.right, self.layout.m, s, before)
-                terms.append(Term(_widen_source(t.source, before), left, right))
+                terms.append(Term(_widen_source(t.source, s.channels, before), left, right))
             part = Signal(tuple(terms), total, s.space)
             joined = part if joined is None else add(joined, part, self.layout, apart=True)
             at += s.channels
@@ -373,18 +399,27 @@ class Propagation:
         """Each example takes its own position: the kernel between the positions taken, for each channel."""
         left, right = (g.flatten(2) for g in self.gates[id(call)])
         signal = settle(signal, self.layout)
+        space = self._shape(call.outputs[0])[2:]
+        if signal.positions == math.prod(space) == 1:
+            return replace(signal, space=space)
         terms = []
         for t in signal.terms:
+            masks = [
+                None if m is None else m.expand(len(g), *m.shape[1:]).gather(2, g)
+                for m, g in ((t.left, left), (t.right, right))
+            ]
+            if t.source.constant:
+                terms.append(Term(self._one(math.prod(space)), *masks))
+                continue
             kernel = t.source.kernel if t.source.per_channel else t.source.kernel[None]
             c, n, m = (torch.arange(k, device=left.device) for k in (len(kernel), self.layout.n, self.layout.m))
             i, j = left.transpose(0, 1)[..., None, None], right.transpose(0, 1)[:, None, None]  # (C, n, P', m, P')
             chosen = kernel[
                 c[:, None, None, None, None], n[:, None, None, None], i, m[:, None], j
             ]  # fmt: skip
-            masks = [None if m is None else m.expand(len(g), *m.shape[1:]).gather(2, g) for m, g in
-                     ((t.left, left), (t.right, right))]  # fmt: skip
-            terms.append(Term(Source(chosen, t.source.log_scale, per_channel=True, root=t.source.origin), *masks))
-        return Signal(tuple(terms), signal.channels, self._shape(call.outputs[0])[2:])
+            new = Source(chosen, t.source.log_scale, per_channel=True, root=t.source.origin, taken=t.source.taken)
+            terms.append(Term(new, *masks))
+        return Signal(tuple(terms), signal.channels, space)
 
     def _reshape(self, call: Call, signal: Signal) -> Signal:
         shape = self._shape(call.outputs[0])
@@ -408,9 +443,9 @@ class Propagation:
         """Say what no rule covers.
 
         Raises:
-            ValueError: Always.
+            Uncovered: Always.
         """
-        raise ValueError(
+        raise Uncovered(
             "model must be made of linear and convolutional layers, batch norms, poolings, sums, concatenations of "
             f"channels and ReLUs on (N, C, *S). Got {what}: {call.where} at {call.line}."
         )
@@ -419,8 +454,10 @@ class Propagation:
 def _renewed(signal: Signal) -> Signal:
     """The signal times new independent values: terms that shared a source still do."""
     new: dict[int, Source] = {}
+    for t in signal.terms:  # fields of one origin still have one
+        new.setdefault(id(t.source.origin), replace(t.source.origin, constant=False))
     for t in signal.terms:
-        new.setdefault(id(t.source), replace(t.source, constant=False))
+        new.setdefault(id(t.source), replace(t.source, constant=False, root=new[id(t.source.origin)]))
     return replace(signal, terms=tuple(replace(t, source=new[id(t.source)]) for t in signal.terms))
 
 
@@ -432,8 +469,10 @@ def _widen(mask: Tensor | None, n: int, signal: Signal, before: tuple[int, int])
     return F.pad(mask, (0, 0, *before))
 
 
-def _widen_source(source: Source, before: tuple[int, int]) -> Source:
-    if not source.per_channel:
+def _widen_source(source: Source, channels: int, before: tuple[int, int]) -> Source:
+    if source.constant or not any(before):
         return source
-    outside = [0, 0] * (source.kernel.dim() - 1)
-    return replace(source, kernel=F.pad(source.kernel, (*outside, *before)))
+    kernel = source.kernel
+    if source.per_channel:
+        kernel = F.pad(kernel, (*[0, 0] * (kernel.dim() - 1), *before))
+    return source.of_channels((*[-1] * before[0], *range(channels), *[-1] * before[1]), kernel)

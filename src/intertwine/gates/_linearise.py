@@ -175,11 +175,11 @@ def _numbered(ref: int | None, jacobian: Tensor, slot: int) -> Edges:
 
 
 def _pooled(call: Call, ref: int, jacobian: Tensor, slots: _Slots) -> Edges:
-    """An average: its common 1/size is a weight, what differs from it stays on the edge."""
-    common = jacobian.abs().max()
-    slot = slots.new(call.where, common)
+    """An average: its 1/size is a weight; sizes may differ, at borders or where they do not divide the map."""
     src, dst = jacobian.nonzero(as_tuple=True)
-    return Edges(ref, src, dst, jacobian[src, dst] / common, slot, torch.zeros_like(src))
+    sizes, which = jacobian[src, dst].unique(return_inverse=True)
+    slot = slots.new(call.where, sizes)
+    return Edges(ref, src, dst, torch.ones_like(jacobian[src, dst]), slot, which)
 
 
 def _identity(ref: int, x: Tensor) -> Edges:

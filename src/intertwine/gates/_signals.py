@@ -21,6 +21,7 @@ __all__ = [
     "Signal",
     "Source",
     "Term",
+    "Uncovered",
     "add",
     "channel_slice",
     "contract",
@@ -30,6 +31,10 @@ __all__ = [
 ]
 
 _EXACT_IN_FLOAT32 = 1 << 24  # counts below this are exact in float32
+
+
+class Uncovered(ValueError):
+    """A network that the rules do not cover."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +135,9 @@ class Source:
     Attributes:
         kernel: In the layout of its tile; with channels first if ``per_channel``.
         constant: Not random at all: the 1 that the input and constants of the model are multiples of.
-        root: The field that this one is read from through a map of positions, so that the two are not independent.
+        root: The field that this one is read from, through a map of positions or a choice of channels, so that the two
+            are not independent.
+        taken: Which channel of its root each channel is, -1 for none; all in order if ``None``.
     """
 
     kernel: Tensor
@@ -138,11 +145,24 @@ class Source:
     per_channel: bool = False
     constant: bool = False
     root: "Source | None" = None
+    taken: tuple[int, ...] | None = None
 
     @property
     def origin(self) -> "Source":
-        """The field that it comes from; sums of terms of one origin are correlated."""
+        """The field that it comes from."""
         return self if self.root is None else self.root
+
+    def meets(self, other: "Source", channels: int) -> bool:
+        """Whether some channel of both is one and the same channel of one field: sums are then correlated."""
+        if self.origin is not other.origin:
+            return False
+        mine, theirs = (s.taken or tuple(range(channels)) for s in (self, other))
+        return any(c == d != -1 for c, d in zip(mine, theirs))
+
+    def of_channels(self, taken: tuple[int, ...], kernel: Tensor) -> "Source":
+        """The same field read in other channels; -1 is none."""
+        mine = tuple(c if self.taken is None or c < 0 else self.taken[c] for c in taken)
+        return replace(self, kernel=kernel, root=self.origin, taken=mine)
 
 
 @dataclass(frozen=True)
@@ -209,16 +229,16 @@ def add(a: Signal, b: Signal, layout: Layout, apart: bool = False) -> Signal:
         apart: Whether they live in different channels, where nothing they have in common meets.
 
     Raises:
-        ValueError: If terms are one field that was read in two ways, which have more in common than masks tell.
+        Uncovered: If terms are one field that was read in two ways, which have more in common than masks tell.
     """
     terms = list(a.terms)
     plus: Callable[[Tensor | None, Tensor | None, int], Tensor] = lambda x, y, n: _double(x, n, a) + _double(y, n, a)
     for term in b.terms:
         same = next((i for i, t in enumerate(terms) if t.source is term.source and t.post is term.post), None)
         if same is None:
-            if not apart and any(t.source.origin is term.source.origin for t in terms):
-                raise ValueError(
-                    "model must not add up one activation read in two ways, such as z + max_pool(z) or two slices of "
+            if not apart and any(t.source.meets(term.source, a.channels) for t in terms):
+                raise Uncovered(
+                    "model must not add up one activation read in two ways, such as z + max_pool(z) or two crops of "
                     "it: the path kernel does not know what they have in common. Use paths or neural_tangent_kernel."
                 )
             terms.append(term)
@@ -247,11 +267,14 @@ def contract(signal: Signal, layout: Layout) -> tuple[Tensor, float]:
 def channel_slice(signal: Signal, start: int, stop: int, step: int = 1) -> Signal:
     """Some of the channels."""
     chosen = range(signal.channels)[start:stop:step]
+    if len(chosen) == signal.channels:
+        return signal
 
     def cut(term: Term) -> Term:
         source, masks = term.source, (term.left, term.right)
-        if source.per_channel:
-            source = replace(source, kernel=source.kernel[start:stop:step], root=source.origin)
+        if not source.constant:
+            kernel = source.kernel[start:stop:step] if source.per_channel else source.kernel
+            source = source.of_channels(tuple(chosen), kernel)
         left, right = (None if m is None else m[:, start:stop:step] for m in masks)
         return replace(term, source=source, left=left, right=right)
 
@@ -261,9 +284,11 @@ def channel_slice(signal: Signal, start: int, stop: int, step: int = 1) -> Signa
 def _settled(term: Term, channels: int, layout: Layout) -> Term:
     if term.post is None:
         return term
-    source = term.source
-    kernel = layout.move(_each_channel(term, channels, layout), term.post)
-    return Term(Source(kernel, source.log_scale, per_channel=True, root=source.origin))
+    source, matrix = term.source, term.post
+    if matrix.dim() == 1:  # each position takes one other, from 1; 0 is padding
+        matrix = torch.eye(1 + source.kernel.shape[-1 if layout.pairs else -3]).to(source.kernel)[matrix, 1:]
+    kernel = layout.move(_each_channel(term, channels, layout), matrix)
+    return Term(Source(kernel, source.log_scale, per_channel=True, root=source.origin, taken=source.taken))
 
 
 def _each_channel(term: Term, channels: int, layout: Layout) -> Tensor:

@@ -1,5 +1,6 @@
 """A gated network: one network makes the gates, another has its ReLUs replaced by units that multiply by them."""
 
+import copy
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ..taps._hooks import evaluating
-from ._affine import departures, is_plain, tolerance
+from ._affine import departures, is_plain, leaving_no_trace, tolerance
 from ._capture import check_batch_norms
 from .rectified import other_activation
 
@@ -95,7 +96,7 @@ class GatedNetwork(nn.Module):
 
     def pre_activations(self, x: Tensor) -> list[Tensor]:
         """Pre-activations of the gating network, layer by layer (and positions that its max poolings took)."""
-        if not self._checked and is_plain(x):
+        if not self._checked and is_plain(x) and len(x) and bool(x[:1].isfinite().all()):
             self.check(x[:1])
         return self.gating(x)
 
@@ -135,17 +136,22 @@ class GatedNetwork(nn.Module):
         check_batch_norms(self)
         self._checked = True  # first, because what follows asks for gates
         try:
-            example = example[:1].expand(_TRIALS, *example.shape[1:])
-            with evaluating(self), torch.no_grad(), torch.autocast(example.device.type, enabled=False):
-                gates = self.gates(example)
-                parts = {"the value network, with its gates fixed,": lambda z: [self._gated(gates, z)]}
-                if self.is_linear:
-                    parts["the gating network"] = self.gating
-                for name, part in parts.items():
-                    _check_affine(name, departures(part, example), tolerance(example))
+            with leaving_no_trace(self), torch.autocast(example.device.type, enabled=False):
+                low = example.dtype in (torch.bfloat16, torch.float16)
+                network = copy.deepcopy(self).float() if low else self
+                network._check(example.float() if low else example)
         except BaseException:
             self._checked = False
             raise
+
+    def _check(self, example: Tensor) -> None:
+        example = example[:1].expand(_TRIALS, *example.shape[1:])
+        gates = self.gates(example)
+        parts = {"the value network, with its gates fixed,": lambda z: [self._gated(gates, z)]}
+        if self.is_linear:
+            parts["the gating network"] = self.gating
+        for name, part in parts.items():
+            _check_affine(name, departures(part, example), tolerance(example))
 
     def _gated(self, gates: list[Tensor], x: Tensor) -> Tensor:
         """The value network's output with given gates.
@@ -284,19 +290,25 @@ class _Mode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
+        written = bool(kwargs.get("inplace")) or (name.endswith("_") and not name.startswith("__"))
         q = args[0] if args else kwargs.get("input", kwargs.get("self"))
         clamp = name in _CLAMPS
         if name in _RELUS or (clamp and _from_zero(args, kwargs)):
-            return self.relu(q, 0.0)
+            return self._relu(q, 0.0, written)
         if name in _LEAKY:
-            return self.relu(q, float(args[1] if len(args) > 1 else kwargs.get("negative_slope", 0.01)))
+            slope = args[1] if len(args) > 1 else kwargs.get("negative_slope", 0.01)
+            return self._relu(q, float(slope), written)
         if name in _ABSOLUTE:
-            return self.relu(q, -1.0)
+            return self._relu(q, -1.0, written)
         if clamp or name in _REFUSED | _NORMS | _ATTENTION:
             _refuse(name)
         if name in _MAX_POOLS:
             return self.max_pool(q, lambda t: _MAX_POOLS[name](t, *args[1:], **_without_input(kwargs)))
         return func(*args, **kwargs)
+
+    def _relu(self, q: Tensor, slope: float, written: bool) -> Tensor:
+        """What a call gives; one that overwrites its input does so here too, since others may read that."""
+        return q.copy_(self.relu(q.clone(), slope)) if written else self.relu(q, slope)
 
     def relu(self, q: Tensor, slope: float) -> Tensor:
         """What stands in the place of a ReLU, or of two slopes: 1 above 0 and another below."""
@@ -317,7 +329,7 @@ class _Read(_Mode):
 
     def relu(self, q: Tensor, slope: float) -> Tensor:
         self.found.append(q)
-        return q if self.linear else _two_slopes(q, slope)
+        return q.clone() if self.linear else _two_slopes(q, slope)  # what follows may overwrite it
 
     def max_pool(self, x: Tensor, pool: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
         if self.linear:

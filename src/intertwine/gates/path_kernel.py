@@ -7,9 +7,10 @@ from torch import Tensor, nn
 
 from .._progress import track
 from ._capture import MAX_POOLS, ReluProgram, capture_relu, check_input, gate_calls
+from ._joint_moments import joint_kernel
 from ._kernel_rules import CHOICES, Propagation, fully_connected, needs_pairs
 from ._memory import check_fits
-from ._signals import Layout
+from ._signals import Layout, Uncovered
 from .patterns import observe, structure
 from .product_kernel import product_kernel
 
@@ -43,7 +44,8 @@ def neural_path_kernel(
     (theorem 3.1), and :func:`product_kernel` does it; on circular convolutions with global average pooling it is the
     sum over rotations (theorem 3.2), on residual networks the ensemble over 2^b sub-networks in O(b) (theorem 3.3);
     padding, strides, poolings, biases, batch norms and a ReLU after an addition (O(b^2) Grams of products of masks)
-    need nothing special.
+    need nothing special. Where activations are added up that have more in common than these rules know (two crops of
+    one map), or an operation has no rule, moments between all nodes are followed instead: exact, for small networks.
 
     Cost, for each layer: ``N M C`` times the number of positions, or its square where something averages or chooses
     among positions; :func:`neural_path_kernel_cost` counts it. Gates are bool, pairs of examples are done in tiles.
@@ -91,7 +93,13 @@ def neural_path_kernel(
     sides = [_side(source, program, z, input, batch_size) for z in ([x] if y is None else [x, y])]
     if biases is not None:
         return _checked(_product(sides, biases, log, progress))
-    kernel, scale = _tiles(program, sides, tile, output, progress)
+    try:
+        kernel, scale = _tiles(program, sides, tile, output, progress)
+    except Uncovered as refusal:
+        try:
+            kernel, scale = joint_kernel(model, program, sides, output, memory, max_operations, progress)
+        except ValueError as error:
+            raise ValueError(f"{refusal} Following every node instead is too much: {error}.") from None
     if log:
         sign = kernel.sign().to(torch.int8)
         return kernel.abs_().log_().add_(scale), sign

@@ -48,8 +48,10 @@ def gate_patterns(
 
 
 def structure(model: nn.Module, input: str) -> tuple[nn.Module, str]:
-    """The network whose weights make the paths, and what it is given."""
-    return (model.value, model.input) if isinstance(model, GatedNetwork) else (model, input)
+    """The network whose weights make the paths, and what it is given: ones where that is asked for or its own way."""
+    if not isinstance(model, GatedNetwork):
+        return model, input
+    return model.value, "ones" if input == "ones" else model.input
 
 
 def observe(
