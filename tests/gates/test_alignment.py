@@ -114,3 +114,26 @@ def test_what_cannot_be_aligned_is_refused():
         kernel_alignment(torch.ones(5, 5), torch.ones(5, 5))
     with pytest.raises(ValueError, match=r"the same examples. Got 5 and 6"):
         kernel_alignment(torch.eye(5), torch.eye(6))
+
+
+def test_weights_tell_units_that_no_gate_tells_apart():
+    """Dead units of one space must not spoil the scales of another, nor their own."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3)).double()
+    with torch.no_grad():
+        model[2].bias[:2] = -50
+    x = torch.randn(300, 4, dtype=torch.float64)
+    sym = iw.symmetries(model, x[:2])
+    twin = sym.act(sym.random(3), model)
+    match = iw.gates.match_gates(model, twin, x, sym=sym)
+    assert match.agreement == 1 and match.spaces[0].ambiguous == 0 < match.spaces[1].ambiguous
+    back = sym.act(match.transformation, model)
+    for found, expected in zip(back.parameters(), twin.parameters()):
+        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("scale", [1e200, 1e-200])
+def test_alignment_sees_no_scale(scale):
+    kernel = torch.randn(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    kernel = kernel @ kernel.T
+    assert iw.gates.kernel_alignment(scale * kernel, kernel) == pytest.approx(1)

@@ -71,3 +71,16 @@ def test_overlap_of_a_leaky_network_is_of_its_gate_values():
     model, x = gate_models.make("mlp, leaky"), gate_models.inputs("mlp, leaky")
     assert isinstance(model[1], nn.LeakyReLU)
     torch.testing.assert_close(iw.gates.overlap(model, x), iw.gates.paths(model, x).overlap().sum(-1))
+
+
+def test_overlap_of_a_gated_network_counts_paths_whatever_its_input():
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1, bias=False))
+    with torch.no_grad():
+        model[0].weight.copy_(torch.eye(2))
+    x = torch.tensor([[1.0, 1.0], [1.0, -3.0]])
+    expected = torch.tensor([[4.0, 2.0], [2.0, 2.0]], dtype=torch.float64)
+    for given in ("x", "ones"):
+        gated = iw.gates.dgn(model, regime="fixed_learnt", input=given)
+        for scale in (1.0, 10.0):
+            torch.testing.assert_close(iw.gates.overlap(gated, scale * x), expected)
+        torch.testing.assert_close(iw.gates.paths(gated, x, input="ones").kernel(), expected)

@@ -264,3 +264,113 @@ def test_an_example_lets_mistakes_be_told_when_they_are_made():
     norm = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5, track_running_stats=False), nn.ReLU(), nn.Linear(5, 2))
     with pytest.raises(ValueError, match="running statistics"):
         iw.gates.dlgn(norm, x)
+
+
+class InPlace(nn.Module):
+    """ReLUs that overwrite what others read."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 2)
+        self.kind, self.relu = kind, nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        h = self.first(x)
+        if self.kind == "result unused":
+            self.relu(h)
+        elif self.kind == "method":
+            h.relu_()
+        elif self.kind == "function":
+            torch.relu_(h)
+        elif self.kind == "clamp":
+            h.clamp_(min=0)
+        elif self.kind == "before the skip":
+            h = h + self.second(self.relu(h))
+        elif self.kind == "two slopes":
+            nn.functional.leaky_relu_(h, 0.1)
+        elif self.kind == "added to":
+            h = self.relu(h)
+            h += x.sum(1, keepdim=True)
+        return self.last(h)
+
+
+KINDS = ["result unused", "method", "function", "clamp", "before the skip", "two slopes", "added to"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_relus_that_overwrite_their_input_are_gates_too(kind):
+    torch.manual_seed(0)
+    model, x = InPlace(kind).double(), torch.randn(5, 4, dtype=torch.float64)
+    learnt = iw.gates.dgn(model, regime="fixed_learnt")
+    learnt.value.load_state_dict(model.state_dict())
+    equal(learnt(x), model(x))  # gates of its own weights
+    for network in (learnt, iw.gates.dgn(model), iw.gates.dlgn(model)):
+        equal(iw.gates.paths(network.eval(), x).outputs, network(x)[:, 0])
+        network(x).sum().backward()  # nothing that the backward pass needs was overwritten
+
+
+def test_features_are_not_overwritten_by_what_follows():
+    model = InPlace("added to")
+    network, x = iw.gates.dlgn(model), torch.randn(5, 4)
+    equal(network.pre_activations(x)[0], network.gating.network.first(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e3])
+@pytest.mark.parametrize(("width", "bias"), [(1, False), (8, False), (8, True)])
+def test_deep_linear_gating_networks_are_not_refused_for_their_rounding(dtype, scale, width, bias):
+    for seed in range(3):
+        torch.manual_seed(seed)
+        hidden = [m for _ in range(40) for m in (nn.Linear(width, width, bias=bias), nn.ReLU())]
+        model = nn.Sequential(nn.Linear(5, width, bias=bias), nn.ReLU(), *hidden, nn.Linear(width, 3))
+        network = iw.gates.dlgn(model).to(dtype)
+        assert network((scale * torch.randn(4, 5)).to(dtype)).shape == (4, 3)
+
+
+class Counting(nn.Module):
+    """Counts its runs, and draws numbers that it does not use."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.last = nn.Linear(4, 6), nn.Linear(6, 2)
+        self.register_buffer("runs", torch.tensor(0))
+
+    def forward(self, x):
+        self.runs += 1
+        torch.randn(1)
+        return self.last(torch.relu(self.layer(x)))
+
+
+def test_the_first_call_is_counted_once():
+    network = iw.gates.dgn(Counting(), regime="fixed_learnt")
+    torch.manual_seed(0)
+    expected = torch.randn(3)[2]
+    torch.manual_seed(0)
+    network(torch.randn(0, 4))  # nothing to check on
+    torch.manual_seed(0)
+    network.value.runs.zero_()
+    network(torch.ones(2, 4))
+    assert int(network.value.runs) == 1 and torch.equal(torch.randn(1)[0], expected)
+
+
+def test_numbers_that_are_none_do_not_count_as_a_check():
+    model = nn.Sequential(nn.Linear(4, 6), Fn(NONLINEAR["where"]), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2))
+    network = iw.gates.dgn(model)
+    network(torch.full((2, 4), torch.nan))
+    with pytest.raises(ValueError, match="must be affine"):
+        network(torch.ones(2, 4))
+    with pytest.raises(ValueError, match="must be affine"):
+        iw.gates.dgn(model)(nn.Parameter(torch.ones(2, 4)))
+
+
+def test_shallow_features_say_which_gates_they_cannot_give():
+    tokens = nn.Sequential(nn.Flatten(2), nn.Linear(16, 4), nn.ReLU(), nn.Flatten(), nn.Linear(4, 2))
+    with pytest.raises(ValueError, match="as many axes as the input"):
+        iw.gates.dlgn_sf(tokens, torch.randn(2, 1, 4, 4))
+
+
+def test_networks_that_cannot_be_copied_are_refused_in_words():
+    layer = nn.Linear(4, 3)
+    layer.made = layer.weight * 2  # as the old weight norm leaves it
+    with pytest.raises(ValueError, match=r"copy.deepcopy can copy"):
+        iw.gates.dgn(nn.Sequential(layer, nn.ReLU(), nn.Linear(3, 2)))

@@ -1,3 +1,6 @@
+import json
+import math
+
 """Effective maps, top paths, active sub-networks, shared gates: against Jacobians, enumeration and loops."""
 
 import gate_models
@@ -367,3 +370,32 @@ def test_results_have_pages(tmp_path):
     )  # fmt: skip
     for k, result in enumerate(results):
         assert "<table" in result.to_html(tmp_path / f"{k}.html").read_text(encoding="utf-8")
+
+
+def test_a_dead_network_is_taken_apart_in_words(tmp_path):
+    model = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 3, bias=False))
+    with torch.no_grad():
+        model[0].bias.fill_(-100)
+    study = iw.gates.examine(model, torch.randn(12, 3), torch.arange(12) % 2)
+    assert any("No path from an input" in note for note in study.notes) and not study.npk.any()
+    assert "No path is on" in str(study.active)
+    json.dumps({k: v for k, v in study.to_dict().items() if k != "settings"}, allow_nan=False)
+    back = iw.gates.GateStudy.load(study.save(tmp_path / "study.json"))
+    assert back.notes == study.notes and back.active.log_overlap == -math.inf
+
+
+def test_top_paths_of_means_over_other_axes():
+    class Tokens(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.each, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.last(torch.relu(self.each(x)).mean(1))
+
+    torch.manual_seed(0)
+    model, x = Tokens().double(), torch.randn(1, 5, 3, dtype=torch.float64)
+    found = iw.gates.paths(model, x)
+    best = iw.gates.top_paths(model, x, k=3, output=0)
+    expected = found.contributions[0].abs().sort(descending=True).values[:3]
+    torch.testing.assert_close(torch.tensor([abs(p.contribution) for p in best.paths]).double(), expected)

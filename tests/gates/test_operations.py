@@ -260,3 +260,51 @@ def test_dropout_that_is_off_is_no_reason():
     model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     quiet = nn.Sequential(model[0], Fn(lambda q: F.dropout(q, 0.5, False)), *model[1:])
     equal(iw.gates.neural_path_kernel(quiet, X), iw.gates.neural_path_kernel(model, X))
+
+
+TOO = {
+    "conditions": lambda q: torch.where(q > 0, q, torch.zeros_like(q)),
+    "masks": lambda q: q.masked_fill(q < 0, 0.0),
+}
+
+
+@pytest.mark.parametrize("function", ["paths", "neural_path_kernel", "gate_patterns"])
+@pytest.mark.parametrize("name", TOO)
+def test_conditions_on_activations_are_refused_in_words(name, function):
+    model = nn.Sequential(nn.Linear(4, 3), Fn(TOO[name]), nn.ReLU(), nn.Linear(3, 2))
+    with pytest.raises(ValueError, match="conditions or whole numbers of activations"):
+        getattr(iw.gates, function)(model, X)
+
+
+def test_autocast_and_empty_inputs_are_refused_in_words():
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(ValueError, match=r"torch\.autocast"):
+        iw.gates.neural_path_kernel(model, X)
+    with pytest.raises(ValueError, match="at least one example"):
+        iw.gates.paths(model, torch.zeros(2, 0))
+
+
+def test_nothing_joined_to_something():
+    class Padded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 3), nn.Linear(7, 2)
+
+        def forward(self, x):
+            return self.last(torch.cat([torch.relu(self.first(x)), torch.zeros_like(x)], 1))
+
+    agree(Padded().double(), X.double())
+
+
+def test_a_mean_over_channels_as_many_as_positions():
+    """Shapes alone do not tell which axis went."""
+
+    class Mean(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Conv1d(1, 3, 2), nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.last(torch.relu(self.first(x)).mean(1))
+
+    agree(Mean().double(), LONG[..., :4])

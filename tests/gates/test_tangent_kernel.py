@@ -272,3 +272,57 @@ def test_inputs_that_are_not_finite():
         iw.gates.neural_tangent_kernel(nn.Linear(2, 1), x)
     with pytest.raises(ValueError, match="y must be finite"):
         iw.gates.neural_tangent_kernel(nn.Linear(2, 1), x[:1], x)
+
+
+class Folded(nn.Module):
+    """A layer that sees the examples' parts as examples."""
+
+    def __init__(self):
+        super().__init__()
+        self.part, self.last = nn.Linear(2, 3), nn.Linear(6, 2)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.part(x.reshape(-1, 2)).reshape(len(x), -1)))
+
+
+class Siamese(nn.Module):
+    """Two views of each example in one batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.view, self.last = nn.Linear(4, 3), nn.Linear(3, 2)
+
+    def forward(self, x):
+        one, other = self.view(torch.cat([x, 2 * x.flip(1)])).chunk(2)
+        return self.last(torch.relu(one - other))
+
+
+@pytest.mark.parametrize("make", [Folded, Siamese])
+@pytest.mark.parametrize("n", [2, 5])
+def test_layers_that_see_other_batches(make, n):
+    torch.manual_seed(0)
+    model, x = make().double(), torch.randn(n, 4, dtype=torch.float64)
+    equal(iw.gates.neural_tangent_kernel(model, x), gradients(model, x))
+
+
+@pytest.mark.parametrize("method", ["auto", "layers", "jacobian", "products"])
+def test_gradients_are_taken_where_they_are_switched_off(method):
+    model, x = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)).double(), torch.randn(3, 4).double()
+    expected = gradients(model, x)
+    with torch.no_grad():
+        found = iw.gates.neural_tangent_kernel(model, x, method=method)
+    equal(found, expected)
+    assert not found.requires_grad
+
+
+def test_what_has_no_gradients_or_examples_is_refused():
+    model, x = nn.Linear(4, 2), torch.randn(3, 4)
+    with pytest.raises(ValueError, match="Got 0 examples"):
+        iw.gates.neural_tangent_kernel(model, x[:0])
+    with torch.inference_mode(), pytest.raises(ValueError, match="inference_mode"):
+        iw.gates.neural_tangent_kernel(model, x)
+    with pytest.raises(ValueError, match="y must have examples of x's shape"):
+        iw.gates.neural_tangent_kernel(model, x, x[:, :3])
+    normed = nn.utils.parametrizations.weight_norm(nn.Linear(4, 2))
+    with pytest.raises(ValueError, match="forward derivatives"):
+        iw.gates.neural_tangent_kernel(normed, x, method="products")

@@ -282,3 +282,15 @@ def test_log_domain_keeps_signs_of_negative_gates():
     gates = [torch.where(torch.rand(6, 9, generator=generator) > 0.5, 1.0, -1.0) for _ in range(3)]
     log, sign = iw.gates.product_kernel(x, gates, log=True)
     equal(sign * log.exp(), iw.gates.product_kernel(x, gates))
+
+
+def test_kernels_of_gates_that_do_not_match_are_refused():
+    on = torch.ones(2, 3, dtype=torch.bool)
+    for function in (iw.gates.base_kernels, iw.gates.sum_kernel):
+        for sides in (([],), ([on], [on[:, :2]]), ([on[0]],)):
+            with pytest.raises(ValueError, match="gates must be layers"):
+                function(*sides)
+    with pytest.raises(ValueError, match="must fit in float64"):
+        iw.gates.product_kernel(torch.ones(2, 2), [torch.ones(2, 512, dtype=torch.bool)] * 150)
+    with pytest.raises(ValueError, match="must be finite"):
+        iw.gates.product_kernel(torch.full((2, 2), torch.nan), [on])

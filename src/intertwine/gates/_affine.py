@@ -28,7 +28,7 @@ def departures(f: Callable[[Tensor], list[Tensor]], x: Tensor) -> list[float]:
     z = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x) * scales
     found = []
     for four in zip(f(x + z), f(x), f(z), f(torch.zeros_like(x))):
-        both, one, other, none = (t.flatten(1) for t in four)
+        both, one, other, none = (t.reshape(len(t), -1) for t in four)
         size = torch.stack([t.abs().amax(1) for t in (both, one, other, none)]).amax(0)
         off = (both - one - other + none).abs().amax(1) / size.clamp(min=torch.finfo(size.dtype).tiny)
         found.append(float(off.nan_to_num(0.0).max()))

@@ -80,9 +80,13 @@ def capture_relu(model: nn.Module, x: Tensor, others: bool = False) -> ReluProgr
     check_input(model, x)
     gate = lambda call: is_gate(call) or (others and call.op in OTHERS)
     whole = capture(model, (x[:1],))
+    if any(module.training for module in model.modules()):
+        with torch.no_grad(), _NothingRandom():
+            model(x[:1])
     _check_operations(whole, _sort(whole)[0], others)
     program = simplified(whole, kept=gate)
     activations, weights = _sort(program)
+    _check_numbers(program, activations, gate)
     _check_reuse(program, activations, weights)
     gates = tuple(i for i, call in enumerate(program.calls) if gate(call) and call.inputs[0].id in activations)
     if not gates:
@@ -110,8 +114,12 @@ def check_input(model: nn.Module, x: Tensor) -> None:
             f"x must be a floating-point tensor. Got {getattr(x, 'dtype', type(x).__name__)}. Paths begin at numbers: "
             "networks of tokens have none, and attention and layer norms no gates."
         )
-    if x.dim() < 2 or x.shape[0] == 0:
+    if x.dim() < 2 or x.numel() == 0:
         raise ValueError(f"x must have shape (N, C, *S) with at least one example. Got shape {tuple(x.shape)}.")
+    if torch.is_autocast_enabled(x.device.type):
+        raise ValueError(
+            "gates must be looked at in the precision of the weights. Got a call inside torch.autocast. Leave it."
+        )
     if not torch.isfinite(x).all():
         raise ValueError("x must be finite. Got NaN or infinite entries.")
     for name, module in model.named_modules():
@@ -122,9 +130,6 @@ def check_input(model: nn.Module, x: Tensor) -> None:
                 f"{type(module).__name__} {name!r} in training mode. Call model.eval() first."
             )
     check_batch_norms(model)
-    if any(module.training for module in model.modules()):
-        with torch.no_grad(), _NothingRandom():
-            model(x[:1])
 
 
 def check_batch_norms(model: nn.Module) -> None:
@@ -225,6 +230,18 @@ def _check_operations(program: Program, activations: frozenset[int], others: boo
                 f"model must be linear between its gates. Got a product of two activations ({call.where}), as "
                 "attention and multiplicative gates make: it has no on/off paths. Take a part of the model without it."
             )
+
+
+def _check_numbers(program: Program, activations: frozenset[int], is_gate: Callable[[Call], bool]) -> None:
+    for call in program.calls:
+        if is_gate(call) and len(program.values[call.inputs[0].id].shape) < 2:
+            raise ValueError(f"ReLUs must act on (N, C, *S). Got {call.where} at {call.line} on single numbers.")
+        for out in () if is_gate(call) else call.outputs:
+            if out is not None and out.id in activations and not program.values[out.id].dtype.is_floating_point:
+                raise ValueError(
+                    f"model must be linear between its gates. Got {call.where} at {call.line}, which makes "
+                    "conditions or whole numbers of activations. Write what follows from them with ReLUs."
+                )
 
 
 def _uses_own_statistics(call: Call) -> bool:

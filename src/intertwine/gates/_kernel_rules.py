@@ -249,7 +249,9 @@ class Propagation:
 
     def _positions(self, call: Call, signal: Signal) -> Tensor:
         """The matrix ``(P', P)`` of a map of positions, by applying it to every position."""
-        if signal.flat or self._shape(call.outputs[0])[:2] != self._shape(call.args["self"])[:2]:
+        given = self._shape(call.args["self"])
+        axes = {d % len(given) for d in call.args["dim"] or (0,)} if call.op in ("aten::sum", "aten::mean") else set()
+        if signal.flat or self._shape(call.outputs[0])[:2] != given[:2] or axes & {0, 1}:
             self._refuse(call, "an operation on other axes than positions")
         eye = torch.eye(signal.positions, dtype=torch.float64, device=self.layout.device)
         arguments = {k: v for k, v in call.args.items() if k not in ("self", "dtype")}

@@ -87,7 +87,8 @@ def record_layers(model: nn.Module, x: Tensor, chosen: Collection[str]) -> Layer
     finally:
         for handle in handles:
             handle.remove()
-    seen = [_seen(n, layers[n], made, chosen) for n, made in calls.items() if made and all(c.edge for c in made)]
+    alone = lambda call: call.edge is not None and len(call.given) == call.shape[0] == len(x)  # example by example
+    seen = [_seen(n, layers[n], made, chosen) for n, made in calls.items() if made and all(map(alone, made))]
     return LayerRun(out, tuple(seen))
 
 

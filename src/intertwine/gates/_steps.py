@@ -198,7 +198,7 @@ def _along(linear: _Linear, i: int, size: int, room: float) -> Step:
     window = _convolution(call, linear.values, given) if call.op == "aten::convolution" else _matrix(call, linear, i)
     if window is not None:
         return WindowStep(i, "", *window)
-    if call.op in POOLS:
+    if call.op in POOLS and _over_space(call, linear.zeros[i]):
         return _pooling(linear, i, size)
     zero = linear.apply({})
     return _choice(linear, i, zero) or _tried(linear, i, zero, room)
@@ -231,6 +231,11 @@ def _matrix(call: Call, linear: _Linear, i: int) -> tuple[Tensor, Tensor] | None
         matrix = matrix * float(call.args.get("alpha", 1))
     windows = torch.arange(matrix.shape[1], device=matrix.device)[None, :, None]
     return windows, matrix.contiguous()
+
+
+def _over_space(call: Call, given: Tensor) -> bool:
+    """Whether a pooling leaves examples and channels as they are."""
+    return call.op != "aten::mean" or not {d % given.dim() for d in call.args["dim"] or (0,)} & {0, 1}
 
 
 def _pooling(linear: _Linear, i: int, size: int) -> Step:

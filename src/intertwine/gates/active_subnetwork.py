@@ -51,7 +51,8 @@ class ActiveSubnetwork(Result):
     def __str__(self) -> str:
         frame = self.to_frame()
         lines = [f"{r.layer}: {r.on:g} of {r.units} units on ({r.share:.0%})" for r in frame.itertuples()]
-        return "\n".join([f"10^{self.log_overlap / math.log(10):.1f} paths are on for this input:", *lines])
+        count = f"10^{self.log_overlap / math.log(10):.1f} paths are" if self.log_overlap > -math.inf else "No path is"
+        return "\n".join([f"{count} on for this input:", *lines])
 
     def to_frame(self) -> pd.DataFrame:
         """One row per ReLU layer: how many of its units are on; a leaky or soft gate counts by its value."""
@@ -70,7 +71,8 @@ class ActiveSubnetwork(Result):
         tensors = {name: getattr(self, name).tolist() for name in ("weights", "offsets", "outputs")}
         gates = [g.int().tolist() if g.dtype == torch.bool else g.tolist() for g in self.gates]
         return {
-            "layers": list(self.layers), "gates": gates, "kinds": kinds, **tensors, "log_overlap": self.log_overlap
+            "layers": list(self.layers), "gates": gates, "kinds": kinds, **tensors,
+            "log_overlap": self.log_overlap if self.log_overlap > -math.inf else None,
         }  # fmt: skip
 
     @classmethod

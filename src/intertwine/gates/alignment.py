@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from .gated import GatedNetwork
 from .path_kernel import neural_path_kernel
 
-__all__ = ["kernel_alignment", "npk_alignment", "path_kernel_of"]
+__all__ = ["kernel_alignment", "npk_alignment", "path_kernel_of", "unscaled"]
 
 
 def npk_alignment(a: nn.Module, b: nn.Module, x: Tensor, *, input: str = "x", output: int = 0) -> float:
@@ -50,8 +50,13 @@ def path_kernel_of(model: nn.Module, x: Tensor, name: str, input: str = "x", out
             f"gates of {name} must be hard: soft gates change when units are rescaled, so that no alignment by "
             "them is a property of the network. Got soft gates. Build it with gate='hard'."
         )
-    log, sign = neural_path_kernel(model, x, input=input, log=True, output=output)
-    return sign * (log - log.max()).exp()
+    return unscaled(*neural_path_kernel(model, x, input=input, log=True, output=output))
+
+
+def unscaled(log: Tensor, sign: Tensor) -> Tensor:
+    """A kernel of any depth divided by its largest entry; 0 where no path is on."""
+    top = log.max()
+    return sign * (log - top).exp() if top.isfinite() else torch.zeros_like(log)
 
 
 def kernel_alignment(k: Tensor, l: Tensor) -> float:
@@ -91,6 +96,7 @@ def kernel_alignment(k: Tensor, l: Tensor) -> float:
 def _centred(kernel: Tensor) -> Tensor:
     """U-centred in float64: rows without their diagonal sum to 0; all 0 where only rounding is left."""
     n = len(kernel)
+    kernel = kernel / kernel.abs().max().clamp_min(torch.finfo(kernel.dtype).tiny)  # its square is finite
     k = kernel.double().clone().fill_diagonal_(0)
     rows = k.sum(1) / (n - 2)
     centred = (k - rows[:, None] - rows[None] + k.sum() / ((n - 1) * (n - 2))).fill_diagonal_(0)

@@ -73,11 +73,18 @@ def fresh_copy(model: nn.Module, initialise: Callable[[nn.Module], object] | Non
 
     Raises:
         TypeError: If ``model`` is not a module.
-        ValueError: If a parameter belongs to a module that cannot reset itself, or to attention.
+        ValueError: If a parameter belongs to a module that cannot reset itself, or to attention; or if the model cannot
+            be copied.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module. Got {type(model).__name__}.")
-    new = copy.deepcopy(model).requires_grad_(True)
+    try:
+        new = copy.deepcopy(model).requires_grad_(True)
+    except RuntimeError as error:  # tensors that hooks computed, as those of the old weight norm
+        raise ValueError(
+            f"model must be one that copy.deepcopy can copy. Got {str(error).splitlines()[0]} Use "
+            "torch.nn.utils.parametrizations, or run the model under torch.no_grad() first."
+        ) from None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if initialise is not None:

@@ -13,7 +13,7 @@ from .._progress import track
 from .._result import Result
 from .._words import counted
 from .active_subnetwork import ActiveSubnetwork, active_subnetwork
-from .alignment import kernel_alignment
+from .alignment import kernel_alignment, unscaled
 from .effective_map import EffectiveMaps
 from .gated import GatedNetwork
 from .path_kernel import neural_path_kernel
@@ -119,6 +119,7 @@ class GateStudy(Result):
             **tensors,
             "layers": [vars(l) for l in self.layers],
             "base": {name: kernel.tolist() for name, kernel in self.base.items()},
+            "alignments": {a: {b: None if v != v else v for b, v in row.items()} for a, row in self.alignments.items()},
             "shared": self.shared.to_dict(),
             "active": self.active.to_dict(),
             "paths": self.paths and self.paths.to_dict(),
@@ -212,7 +213,7 @@ def examine(
     base = {n: _normalised(_gram(g[chosen])) for n, g in patterns.items()}
     next(steps)
     log, sign = neural_path_kernel(model, z, log=True, max_operations=max_operations)
-    npk = _normalised((sign * (log - log.max()).exp()).cpu())
+    npk = _normalised(unscaled(log, sign).cpu())
     next(steps)
     names = [n for n, _ in model.named_parameters() if n.startswith("value.")]
     learnt = names if isinstance(model, GatedNetwork) else None
@@ -221,6 +222,9 @@ def examine(
     one = x[example : example + 1]
     active = active_subnetwork(model, one)
     notes = _notes(model)
+    if not npk.any():
+        notes = (*notes, "No path from an input to the output is on for any two of the kernels' examples: their path "
+                 "kernel is 0 and aligned to nothing.")  # fmt: skip
     try:
         paths = top_paths(model, one, top, biases=False)
     except ValueError as error:  # everything else was accepted, so that only its size can be the matter

@@ -234,6 +234,9 @@ class ShallowFeatures(nn.Module):
         shapes: Shape of each layer of gates, without the batch.
         kernel_size: Window of the convolutions (odd).
         batch_norm: Normalise each layer's pre-activations, which stay affine in evaluation mode.
+
+    Raises:
+        ValueError: If gates have other axes than the input.
     """
 
     def __init__(
@@ -241,6 +244,12 @@ class ShallowFeatures(nn.Module):
     ) -> None:
         super().__init__()
         self.shapes = [tuple(s) for s in shapes]
+        unfit = [s for s in self.shapes if not s or (len(s) > 1 and len(s) != example.dim() - 1)]
+        if unfit or example.dim() > 5:
+            raise ValueError(
+                f"gates must be flat, or have as many axes as the input {tuple(example.shape[1:])}. Got gates of shape "
+                f"{(unfit or self.shapes)[0]}, which no single convolution of the input gives."
+            )
         make = {2: nn.Conv1d, 3: nn.Conv2d, 4: nn.Conv3d}
         self.maps = nn.ModuleList(
             nn.Linear(math.prod(example.shape[1:]), s[0])

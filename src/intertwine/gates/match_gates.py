@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,6 +17,7 @@ from ..symmetry import Space, Symmetry, Transformation, symmetries
 from ..symmetry.action import act, moved, tensors_of
 from ..symmetry.canonical import balanced, signing
 from ..symmetry.folding import Folded, fold
+from ..symmetry.matching import match, monomial
 from ..symmetry.refit import refit
 from ..symmetry.transformation import identity, with_parts
 from ._capture import MAX_POOLS, RELUS, ReluProgram, capture_relu, gate_calls
@@ -99,8 +101,9 @@ def match_gates(
     each space of ``iw.symmetries`` the pairing with the largest number of agreeing gates is found (one assignment,
     exactly); a space that several ReLUs switch, such as that of a residual stream, is matched by all of them together.
     Then scales (and signs in front of batch norms, which no gate shows)
-    are fitted to the weights. A copy that was permuted and rescaled is recovered exactly
-    where every unit's gates differ from those of every other unit of its space.
+    are fitted to the weights, which also choose among units that no gate tells apart. A copy that was permuted and
+    rescaled is recovered exactly where gates or weights tell all units apart. Two slopes of opposite sign (``abs``) are
+    on or off as their units' signs are: such units are matched by weights (``iw.same``), not here.
 
     Args:
         a: A ReLU network, in evaluation mode.
@@ -137,20 +140,43 @@ def match_gates(
     gates_a, gates_b = observe(a, program, x, batch_size), observe(b, capture_relu(b, x), x, batch_size)
     carriers = _carriers(a, sym, program, x)
     g = identity(sym)
-    found: list[SpaceMatch] = []
+    found: dict[str, SpaceMatch] = {}
+    agree: dict[str, Tensor] = {}
     for space in sym.spaces:
         if carriers.get(space.name):
-            order, match = _match(space, carriers[space.name], gates_a, gates_b, program.names)
+            order, agree[space.name], one = _match(space, carriers[space.name], gates_a, gates_b, program.names)
             g = with_parts(g, space.name, permutation=order)
-            found.append(match)
+            found[space.name] = one
     if not found:
         raise ValueError("a must have hidden units that ReLUs switch and a symmetry may permute. Got none.")
     left, right = fold(sym, tensors_of(a)), fold(sym, tensors_of(b))
+    open_spaces = {name for name, one in found.items() if one.ambiguous}
+    if open_spaces:
+        g = _by_weights(left, right, g, {name: agree[name] for name in open_spaces})
     fitted = ~_normal(right, identity(right.sym)) @ _normal(left, g)  # scales by norms, then by every weight
     for _ in range(2):  # the scales of one space depend on those of the next
         fitted = refit(left.sym, left.state, right.state, fitted, right.spread)
     unmatched = tuple(s.name for s in sym.spaces if not carriers.get(s.name))
-    return GateMatch(tuple(found), unmatched, fitted)
+    return GateMatch(tuple(found.values()), unmatched, fitted)
+
+
+def _by_weights(a: Folded, b: Folded, g: Transformation, agree: Mapping[str, Tensor]) -> Transformation:
+    """``g`` with units that no gate tells apart in the order that weights tell, where as many gates agree."""
+    signed = monomial(a.sym)
+    normal_a, normal_b = (
+        {**side.state, **moved(side.sym, _normal(side, identity(side.sym)), side.state)} for side in (a, b)
+    )
+    start = identity(signed)
+    for space in a.sym.spaces:
+        start = with_parts(start, space.name, permutation=g[space.name].permutation)
+    known = frozenset(s.name for s in a.sym.spaces) - agree.keys()
+    better = match(signed, normal_a, normal_b, start=start, known=known)
+    for name, counts in agree.items():
+        order = better[name].permutation
+        of = lambda which, counts=counts: float(counts.gather(1, which[:, None]).sum())
+        if of(order) >= of(g[name].permutation):
+            g = with_parts(g, name, permutation=order)
+    return g
 
 
 def _normal(folded: Folded, g: Transformation) -> Transformation:
@@ -238,8 +264,8 @@ def _differs(a: Tensor, b: Tensor) -> Tensor:
 
 def _match(
     space: Space, carriers: list[tuple[int, Tensor]], a: list[Tensor], b: list[Tensor], names: tuple[str, ...]
-) -> tuple[Tensor, SpaceMatch]:
-    """For each new place the old unit, by the assignment that makes most gates agree."""
+) -> tuple[Tensor, Tensor, SpaceMatch]:
+    """For each new place the old unit, by the assignment that makes most gates agree; and how many agree for each."""
     n = space.size
     agree, twins_a, twins_b = (torch.zeros(n, n, dtype=torch.float64) for _ in range(3))
     total = 0
@@ -254,7 +280,7 @@ def _match(
     matched = float(agree.gather(1, order[:, None]).sum()) / (n * total)
     layers = tuple(dict.fromkeys(names[gate] for gate, _ in carriers))
     before = float(agree.diagonal().sum()) / (n * total)
-    return order, SpaceMatch(space.name, layers, matched, before, max(alike(twins_a), alike(twins_b)))
+    return order, agree, SpaceMatch(space.name, layers, matched, before, max(alike(twins_a), alike(twins_b)))
 
 
 def _on(gates: Tensor) -> Tensor:

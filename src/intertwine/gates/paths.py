@@ -195,7 +195,9 @@ def _enumerate(program: ReluProgram, linear: Linearised, max_paths: int) -> _Tab
             )
             parts.append(_step(before, edges, slot, max_paths, call.where))
         out = call.outputs[0]
-        if out is not None:
+        if out is not None and not parts:  # all of it is 0
+            tables[out.id] = _start(nodes[:0], nodes[:0], *shape)
+        elif out is not None:
             tables[out.id] = _Table(*(torch.cat(columns) for columns in zip(*(vars(p).values() for p in parts))))
     return tables[program.output.id]
 

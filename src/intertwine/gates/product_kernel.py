@@ -43,7 +43,8 @@ def product_kernel(
         The kernel ``(N, M)`` in float64. Products of hard gates are exact integers below 2^53.
 
     Raises:
-        ValueError: If shapes do not match, an option is unknown or the kernel fits in no memory.
+        ValueError: If shapes do not match, x is not finite, an option is unknown, the kernel overflows or fits in no
+            memory.
 
     Examples:
         >>> x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
@@ -55,6 +56,8 @@ def product_kernel(
     if input not in ("x", "ones"):
         raise ValueError(f'input must be "x" or "ones". Got {input!r}.')
     right = check_sides(x, gates, y, gates_y)
+    if not all(z.isfinite().all() for z in (x, y) if z is not None):
+        raise ValueError("x and y must be finite. Got NaN or infinite entries.")
     biases = (False,) * (len(gates) + 1) if biases is None else tuple(biases)
     if len(biases) != len(gates) + 1:
         raise ValueError(f"biases must have one entry for each of {len(gates) + 1} layers. Got {len(biases)}.")
@@ -76,6 +79,8 @@ def product_kernel(
             kernel[j, i] = part.T
             if sign is not None and signs is not None:
                 sign[j, i] = signs.T
+    if sign is None and not kernel.sum().isfinite() and not kernel.isfinite().all():  # one fast pass
+        raise ValueError("the kernel must fit in float64. Got infinite entries. Use log=True.")
     return kernel if sign is None else (kernel, sign)
 
 
@@ -100,7 +105,7 @@ def base_kernels(gates: Sequence[Tensor], gates_y: Sequence[Tensor] | None = Non
         tensor([[[1.0000, 0.5000],
                  [0.5000, 0.5000]]], dtype=torch.float64)
     """
-    other = gates if gates_y is None else gates_y
+    other = _other(gates, gates_y)
     return torch.stack([gram(a, b).double() / a.shape[1] for a, b in zip(gates, other)])
 
 
@@ -119,11 +124,19 @@ def sum_kernel(gates: Sequence[Tensor], gates_y: Sequence[Tensor] | None = None)
         tensor([[4., 3.],
                 [3., 4.]], dtype=torch.float64)
     """
-    other = gates if gates_y is None else gates_y
+    other = _other(gates, gates_y)
     total = gram(gates[0], other[0]).double()
     for a, b in zip(gates[1:], other[1:]):
         total += gram(a, b)
     return total
+
+
+def _other(gates: Sequence[Tensor], gates_y: Sequence[Tensor] | None) -> Sequence[Tensor]:
+    other = gates if gates_y is None else gates_y
+    shapes = [[tuple(g.shape) for g in side] for side in (gates, other)]
+    if not gates or [s[1:] for s in shapes[0]] != [s[1:] for s in shapes[1]] or any(len(s) != 2 for s in shapes[0]):
+        raise ValueError(f"gates must be layers (N, w_l), and gates_y (M, w_l) of the same widths. Got {shapes}.")
+    return other
 
 
 def check_sides(

@@ -70,7 +70,12 @@ def neural_tangent_kernel(
     for name, given in (("x", x), ("y", y)):
         if given is not None and given.is_floating_point() and not given.isfinite().all():
             raise ValueError(f"{name} must be finite. Got NaN or infinite entries.")
-    with evaluating(model):
+    if y is not None and y.shape[1:] != x.shape[1:]:
+        raise ValueError(f"y must have examples of x's shape {tuple(x.shape[1:])}. Got {tuple(y.shape[1:])}.")
+    if not len(x) or torch.is_inference_mode_enabled() or torch.is_autocast_enabled(x.device.type):
+        where = "" if not len(x) else " inside torch.inference_mode or torch.autocast; leave it"
+        raise ValueError(f"x must hold examples, and gradients be possible. Got {len(x)} examples{where}.")
+    with evaluating(model), torch.enable_grad():
         chosen = _chosen(model, parameters)
         with torch.no_grad():
             out = model(x[:1])
@@ -147,13 +152,23 @@ def _by_jacobians(
 
 
 def _by_products(model: nn.Module, x: Tensor, y: Tensor, chosen: dict[str, Tensor]) -> Tensor:
-    """Column by column: the kernel applied to one output of one example, ``J_x (J_y^T e)``."""
+    """Column by column: the kernel applied to one output of one example, ``J_x (J_y^T e)``.
+
+    Raises:
+        ValueError: If an operation of the model has no forward derivative.
+    """
     others = {n: t.detach() for n, t in [*model.named_parameters(), *model.named_buffers()] if n not in chosen}
     f = lambda p, batch: run_with(model, {**others, **p}, batch)
     columns = []
     for example in y:
         out, pull = vjp(lambda p, e=example: f(p, e[None])[0], chosen)[:2]
-        per_output = [jvp(lambda p: f(p, x), (chosen,), pull(e))[1] for e in torch.eye(len(out)).to(out)]
+        try:
+            per_output = [jvp(lambda p: f(p, x), (chosen,), pull(e))[1] for e in torch.eye(len(out)).to(out)]
+        except NotImplementedError as error:
+            reason = str(error).splitlines()[0]
+            raise ValueError(
+                f"method \"products\" needs forward derivatives. Got: {reason} Use method='auto'."
+            ) from None
         columns.append(torch.stack(per_output, -1))
     return torch.stack(columns, 1).detach()
 

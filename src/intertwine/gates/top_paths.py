@@ -77,7 +77,7 @@ class TopPaths(Result):
     def __str__(self) -> str:
         head = (
             f"Output {self.output} = {self.value:.4g}, from {self.active:.3g} paths; these {len(self.paths)} carry "
-            f"{100 * self.share:.2g} % of all that is added and taken away:"
+            f"{100 * self.share:.3g} % of all that is added and taken away:"
         )
         return "\n".join([head, *(f"{p.contribution:+.4g}  {p}" for p in self.paths)])
 
