@@ -1,7 +1,7 @@
+"""Effective maps, top paths, active sub-networks, shared gates: against Jacobians, enumeration and loops."""
+
 import json
 import math
-
-"""Effective maps, top paths, active sub-networks, shared gates: against Jacobians, enumeration and loops."""
 
 import gate_models
 import pytest
