@@ -308,3 +308,13 @@ def test_a_mean_over_channels_as_many_as_positions():
             return self.last(torch.relu(self.first(x)).mean(1))
 
     agree(Mean().double(), LONG[..., :4])
+
+
+def test_a_network_without_a_path():
+    """All that is left of the first layer is cut away."""
+    model = nn.Sequential(
+        nn.Linear(4, 3), nn.ReLU(), Fn(lambda q: F.pad(q[:, :0], (0, 3))), nn.Linear(3, 2, bias=False)
+    )
+    found = iw.gates.paths(model.double(), X.double())
+    assert found.count == found.bundles == 0 and not found.kernel().any() and not found.overlap().any()
+    assert not iw.gates.neural_path_kernel(model, X.double()).any()

@@ -154,7 +154,7 @@ def _jacobian(f: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
         basis.view(-1)[i] = 1
         rows.append(f(basis))
         basis.view(-1)[i] = 0
-    return torch.stack(rows)
+    return torch.stack(rows) if rows else f(basis)[None][:0]
 
 
 def _dense(ref: int, jacobian: Tensor) -> Edges:
@@ -224,7 +224,7 @@ def _check(call: Call, edges: list[Edges], result: Tensor, values: dict[int, Ten
     Raises:
         ValueError: If they do not: the call is neither linear nor a gate.
     """
-    if is_gate(call):
+    if is_gate(call) or not result.numel():
         return
     total = torch.zeros(result.numel(), dtype=torch.float64, device=result.device)
     for e in edges:

@@ -42,7 +42,7 @@ class Paths:
     @property
     def bundles(self) -> int:
         """Number of bundles."""
-        return int(self.bundle.max()) + 1
+        return int(self.bundle.max()) + 1 if self.count else 0
 
     @property
     def features(self) -> Tensor:
@@ -74,7 +74,7 @@ class Paths:
 
         Sources are the input nodes in order, with the constant-1 node last.
         """
-        sources = int(self.source.max()) + 2
+        sources = int(self.source.max()) + 2 if self.count else 1
         index = torch.where(self.source < 0, sources - 1, self.source)
         both = self.activity[:, None] * self.activity[None]
         return torch.zeros(*both.shape[:2], sources, dtype=both.dtype, device=both.device).index_add_(2, index, both)
