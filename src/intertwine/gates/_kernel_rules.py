@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..graph import Call, Ref
 from ._capture import BATCH_NORMS, MAX_POOLS, POOLS, ReluProgram, gate_calls, is_gate
+from ._operations import CHOICES, LINEAR, MIXES, PADDED, SAME, SHAPES, UPSAMPLED
 from ._signals import (
     Grid,
     Layout,
@@ -25,61 +26,7 @@ from ._signals import (
     settle,
 )
 
-__all__ = ["CHOICES", "Propagation", "fully_connected", "needs_pairs"]
-
-_SAME = {"aten::clone", "aten::detach", "aten::alias", "aten::contiguous", "aten::_to_copy", "aten::dropout"}
-_SHAPES = {"aten::view", "aten::_unsafe_view", "aten::reshape", "aten::squeeze", "aten::unsqueeze", "aten::flatten"}
-_UPSAMPLED = {f"aten::{kind}{k}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for k in (1, 2, 3)}
-_PADDED = {f"aten::{kind}_pad{k}d" for kind in ("reflection", "replication") for k in (1, 2, 3)}
-CHOICES = {
-    "aten::slice", "aten::select", "aten::index_select", "aten::constant_pad_nd", "aten::flip", "aten::roll",
-    "aten::transpose", *_UPSAMPLED, *_PADDED,
-}  # fmt: skip
-"""Each position takes the value of one other, or 0."""
-_MIXES = {
-    "aten::sum", "aten::upsample_linear1d", "aten::upsample_bilinear2d", "aten::upsample_trilinear3d",
-    "aten::upsample_bicubic2d",
-}  # fmt: skip
-"""Fixed sums over positions: their coefficients are no values but stay on the paths."""
-_LINEAR = {"aten::addmm", "aten::mm", "aten::convolution"}
-
-
-def needs_pairs(program: ReluProgram) -> bool:
-    """Whether something averages or chooses among positions, so that pairs of positions are needed."""
-    for call in program.program.calls:
-        if call.op in POOLS | MAX_POOLS | _MIXES and call.inputs[0].id in program.activations:
-            shapes = [program.program.values[r.id].shape for r in (call.inputs[0], call.outputs[0]) if r is not None]
-            if any(math.prod(shape[2:]) > 1 for shape in shapes):
-                return True
-    return False
-
-
-def fully_connected(program: ReluProgram) -> tuple[bool, ...] | None:
-    """Whether each layer of weights has biases, where such layers and ReLUs in turns are all there is; else ``None``.
-
-    The input may be flattened first. The last layer must be one of weights, after which all outputs are equal.
-    """
-    biases: list[bool] = []
-    gated = True  # the input stands where gated units do
-    for call in program.program.calls:
-        if not any(r.id in program.activations for r in call.inputs):
-            continue
-        if is_gate(call) and call.op not in MAX_POOLS and not gated:
-            gated = True
-        elif call.op in ("aten::mm", "aten::addmm") and gated:
-            bias = call.args.get("self") if call.op == "aten::addmm" else None
-            learnt = [r.id for r in call.inputs if r.id not in program.activations]
-            if any(r not in program.weights for r in learnt):
-                return None
-            biases.append(bias is not None)
-            gated = False
-        elif call.op not in _SAME and not (call.op in _SHAPES and not biases and _keeps_examples(program, call)):
-            return None
-    return None if gated else tuple(biases)
-
-
-def _keeps_examples(program: ReluProgram, call: Call) -> bool:
-    return call.outputs[0] is not None and program.program.values[call.outputs[0].id].shape[0] == 1
+__all__ = ["Propagation"]
 
 
 class Propagation:
@@ -128,7 +75,7 @@ class Propagation:
             found = self._max_pool(call, signal)
         elif is_gate(call):
             found = gate(signal, *self.gates[id(call)], self.layout)
-        elif call.op in _LINEAR:
+        elif call.op in LINEAR:
             found = self._weights(call, signal)
         elif call.op in BATCH_NORMS:
             if call.args.get("training") or call.args.get("use_input_stats"):
@@ -136,11 +83,11 @@ class Propagation:
             found = self._gain(signal, shift=True)
         elif call.op in POOLS:
             found = self._average(call, signal)
-        elif call.op in _MIXES:
+        elif call.op in MIXES:
             found = self._mix(call, signal)
-        elif call.op in _SAME:
+        elif call.op in SAME:
             found = signal
-        elif call.op in _SHAPES:
+        elif call.op in SHAPES:
             found = self._reshape(call, signal)
         elif call.op in CHOICES:
             found = self._choose(call, signal)
@@ -283,7 +230,7 @@ class Propagation:
 
     def _axes(self, call: Call, count: int) -> set[int]:
         """The axes that a choice is made along."""
-        if call.op in _UPSAMPLED | _PADDED:
+        if call.op in UPSAMPLED | PADDED:
             return set(range(2, count)) or {1}
         named = [call.args[n] for n in ("dim", "dim0", "dim1") if n in call.args] or call.args["dims"] or range(count)
         return {d % count for d in named}

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from .._result import Result
 from ..taps._hooks import evaluating
 from ._capture import capture_relu
-from .gated import Applied, GatedNetwork
+from ._gate_modes import Applied
+from .gated import GatedNetwork
 from .path_kernel import neural_path_kernel
 from .patterns import observe, structure
 

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 from .._progress import track
 from ._capture import MAX_POOLS, ReluProgram, capture_relu, check_input, gate_calls
 from ._joint_moments import joint_kernel
-from ._kernel_rules import CHOICES, Propagation, fully_connected, needs_pairs
+from ._kernel_rules import Propagation
 from ._memory import check_fits
+from ._operations import CHOICES, fully_connected, needs_pairs
 from ._signals import Layout, Uncovered
 from .patterns import observe, structure
 from .product_kernel import product_kernel
