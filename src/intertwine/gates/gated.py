@@ -40,6 +40,8 @@ class GatedNetwork(nn.Module):
         ValueError: If an option is unknown.
     """
 
+    makes_own_gates = False  # the signs of the value network's features do not tell them
+
     def __init__(
         self, gating: nn.Module, value: nn.Module, *, gate: str = "soft", beta: float = 10.0, input: str = "x",
         permutation: Sequence[int] | None = None, frozen: bool = False,

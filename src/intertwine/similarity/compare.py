@@ -156,10 +156,9 @@ def _check_gates(chosen: Sequence[Measure[Any]], *models: nn.Module) -> None:
     Raises:
         ValueError: If a network's units are switched by another network.
     """
-    from ..gates import GatedNetwork
-
     names = [m.name for m in chosen if isinstance(m, CKA) and isinstance(m.kernel, GatesKernel)]
-    if names and any(isinstance(part, GatedNetwork) for model in models for part in model.modules()):
+    own = (getattr(part, "makes_own_gates", True) for model in models for part in model.modules())  # iw.gates says so
+    if names and not all(own):
         raise ValueError(
             f"{names[0]} must be given networks that make their own gates, which the signs of their features tell. Got "
             "a gated network. Give its gating network (model.gating.network), or compare whole networks with hard "
