@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from intertwine._io import write_atomically
-from intertwine.lab.experiments import SCALES, Panel, Reproduction, experiments
+from intertwine.lab.experiments import SCALES, Panel, Reproduction, Row, experiments
 
 HERE = Path(__file__).parent
 _INTRODUCTION = """# Results
@@ -108,20 +109,35 @@ def draw(r: Reproduction, path: Path) -> None:
         ax.axis("off")
     for panel, ax in zip(panels, axes.flat):
         at = range(len(panel.points))
-        for name, rows in panel.groups.items():
-            (line,) = ax.plot(at, [row.ours for row in rows], marker="o", markersize=3, label=name or "ours")
-            if all(row.low is not None for row in rows):
-                ax.fill_between(at, [row.low for row in rows], [row.high for row in rows], alpha=0.15, lw=0)
-            known = [(k, row.paper) for k, row in enumerate(rows) if row.paper is not None]
-            if known:
-                ax.plot(*zip(*known), "--", color=line.get_color(), lw=1, label=f"{name}, paper".lstrip(", "))
+        for k, (name, rows) in enumerate(panel.groups.items()):
+            shift = 0.0 if panel.ordered else (k - (len(panel.groups) - 1) / 2) * min(0.12, 0.7 / len(panel.groups))
+            _series(ax, rows, name, shift, panel.ordered)
         ax.set_xticks(at, panel.points, rotation=60, ha="right", fontsize=7)
         ax.set_title(panel.title or (next(iter(panel.groups)) if len(panel.groups) == 1 else r.title), fontsize=9)
         ax.grid(alpha=0.3)
-        ax.legend(fontsize=7)
+        if len(ax.get_legend_handles_labels()[0]) > 1:
+            ax.legend(fontsize=7, framealpha=0.5)
     figure.tight_layout()
     write_atomically(path, lambda temporary: figure.savefig(temporary, format="svg", metadata={"Date": None}))
     pyplot.close(figure)
+
+
+def _series(ax: Any, rows: Sequence[Row], name: str, shift: float, ordered: bool) -> None:
+    """One group: a line with a band where points have an order, else points with bars; the paper's numbers beside."""
+    at = [k + shift for k in range(len(rows))]
+    ours = [row.ours for row in rows]
+    style = "-o" if ordered else "o"
+    (line,) = ax.plot(at, ours, style, markersize=3 if ordered else 5, label=name or "ours")
+    if all(row.low is not None for row in rows):
+        low, high = [row.low for row in rows], [row.high for row in rows]
+        if ordered:
+            ax.fill_between(at, low, high, alpha=0.15, lw=0)
+        else:
+            ax.vlines(at, low, high, color=line.get_color(), lw=1)
+    known = [(x, row.paper) for x, row in zip(at, rows) if row.paper is not None]
+    if known:
+        ax.plot(*zip(*known), "--" if ordered else "_", color=line.get_color(), lw=1, markersize=12,
+                label=f"{name}, paper".lstrip(", "))  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from intertwine.lab.experiments import Claim, Reproduction, Row, Setting, experi
 from intertwine.lab.experiments.paper1 import demonstrations as demonstrations_file
 from intertwine.lab.experiments.paper1.dissimilarity import TABLE_2, TABLE_4
 from intertwine.report import page_of
-from intertwine.report.reproduce import all_page, render
+from intertwine.report.reproduce import all_page, render, reproduction_page
 
 EXACT = ("table1-groups", "e7-counts", "fig17-gelu", "demonstrations")
 TRAINED = ("table2-dissimilarity", "table4-constant-width", "table3-leaky-slopes")
@@ -170,3 +170,24 @@ def test_jobs_that_fail_are_said_with_what_is_kept(tmp_path):
     with pytest.raises(RuntimeError, match=r"jobs must all finish\. Got 1 of 2 that failed.*no luck"):
         Setting(folder=tmp_path, name="x").run([Moody(mood="fine"), Moody(mood="raises")])
     assert (tmp_path / "runs" / "x" / "plan.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("points", "ordered"),
+    [
+        (("relu1", "relu2"), True),
+        (("relu", "layer1.0.relu1", "layer2.1.relu1*"), True),
+        (("width 32", "width 64"), True),
+        (("a = 0.25", "a = 10"), True),
+        (("DNN", "DGN(x, 1)"), False),
+        (("linear_cka", "rsa"), False),
+        (("relu1", "DNN"), False),
+    ],
+)
+def test_only_points_with_an_order_are_joined(points, ordered):
+    rows = [Row(point, 0.5, None, 0.4, 0.6) for point in points] + [
+        Row("relu9" if ordered else "NTK", 0.5, None, 0.4, 0.6)
+    ]
+    found = Reproduction("name", "Title", "v2 Table 2", "smoke", rows=rows)
+    assert found.panels[0].ordered == ordered
+    assert reproduction_page(found)

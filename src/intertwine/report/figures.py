@@ -146,6 +146,7 @@ def lines(
     caption: str = "",
     y_title: str = "",
     limits: tuple[float, float] | None = (0.0, 1.0),
+    joined: bool = True,
 ) -> Figure:
     """Plot curves over named places, each with a band if it has one.
 
@@ -156,6 +157,7 @@ def lines(
         caption: How to read it.
         y_title: What the values are.
         limits: Ends of the y axis, which reaches further where values do; ``None`` fits it to the values.
+        joined: Whether the places have an order, as layers have. If not, values stand side by side, with bars.
 
     Returns:
         The figure.
@@ -165,12 +167,12 @@ def lines(
     """
     traces: list[dict[str, Any]] = []
     solid = 0
-    for one in series:
+    for k, one in enumerate(series):
         if any(len(part) != len(names) for part in (one.y, one.low or names, one.high or names)):
             raise ValueError(f"series {one.name} must have {len(names)} values, one for each name. Got another number.")
         color = _COLORS[solid % len(_COLORS)] if one.dash == "solid" else _GREY
         solid += one.dash == "solid"
-        traces += _curve(one, color)
+        traces += _curve(one, color) if joined else [_points(one, color, _beside(k, len(series)))]
     layout = {
         "margin": {"l": 50, "r": 10, "t": 10, "b": 10},
         "xaxis": {**_names_axis(names), "tickangle": -45},
@@ -264,6 +266,28 @@ def _curve(one: Series, color: str) -> list[dict[str, Any]]:
         "line": {"color": color, "width": 1.5 if thin else 2, "dash": one.dash},
     }
     return [*band, curve]
+
+
+def _beside(k: int, count: int) -> float:
+    """Where the k-th of several values at one place stands."""
+    return (k - (count - 1) / 2) * min(0.12, 0.7 / count)
+
+
+def _points(one: Series, color: str, shift: float) -> dict[str, Any]:
+    """Values by themselves, with their intervals as bars."""
+    trace: dict[str, Any] = {
+        "type": "scatter",
+        "name": label(one.name),
+        "x": [k + shift for k in range(len(one.y))],
+        "y": _rounded(one.y),
+        "mode": "markers",
+        "marker": {"color": color, "size": 7, "symbol": "circle" if one.dash == "solid" else "line-ew-open"},
+    }
+    if one.low is not None and one.high is not None:
+        ends = [(one.high, one.y), (one.y, one.low)]
+        up, down = (_rounded([None if None in (a, b) else a - b for a, b in zip(*pair)]) for pair in ends)  # type: ignore[operator]
+        trace["error_y"] = {"type": "data", "symmetric": False, "array": up, "arrayminus": down, "thickness": 1}
+    return trace
 
 
 def _names_axis(names: Sequence[str]) -> dict[str, Any]:

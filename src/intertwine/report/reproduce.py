@@ -121,7 +121,7 @@ def _figure(r: Reproduction, panel: Panel) -> Figure:
             series.append(Series("paper" if alone else f"{name}, paper", paper, dash="dash"))
         values += [v for row in rows for v in (row.ours, row.low, row.high, row.paper) if v is not None]
     limits = (0.0, 1.0) if min(values) >= 0 and max(values) <= 1 else None
-    return lines(panel.points, series, title=panel_title(r, panel), limits=limits)
+    return lines(panel.points, series, title=panel_title(r, panel), limits=limits, joined=panel.ordered)
 
 
 def panel_title(r: Reproduction, panel: Panel) -> str:

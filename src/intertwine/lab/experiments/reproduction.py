@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import subprocess
 import time
 from collections.abc import Sequence
@@ -92,6 +93,10 @@ class Row:
         return "ours is higher" if self.difference > 0 else "ours is lower" if self.difference < 0 else "equal"
 
 
+_IN_ORDER = re.compile(r"(relu|conv|layer|blocks)[\w.#*]*|[\w ]+(?: =)? -?[\d.]+")
+"""Layers by name, and things by number such as ``width 64`` and ``a = 0.5``."""
+
+
 @dataclass(frozen=True)
 class Panel:
     """Groups of rows over the same points: one figure or one table.
@@ -110,6 +115,11 @@ class Panel:
     def measured(self) -> bool:
         """Whether it is a series of at least three numbers, all of which were run."""
         return len(self.points) > 2 and all(row.ours is not None for rows in self.groups.values() for row in rows)
+
+    @property
+    def ordered(self) -> bool:
+        """Whether its points follow one another, as layers and sizes do; networks and measures do not."""
+        return all(map(_IN_ORDER.fullmatch, self.points))
 
 
 @dataclass(frozen=True)
