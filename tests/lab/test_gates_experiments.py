@@ -89,6 +89,9 @@ def test_claims_can_fail():
     assert tables.difference("it", [90.0, 90.2], [93.0, 93.1]).held is False
     assert tables.difference("it", [92.5, 92.6], [93.0, 93.1]).held is True  # less than a point
     assert tables.difference("it", [80.0, 98.0], [93.0, 93.1]).held is True  # nothing can be told from such a spread
+    single = tables.difference("it", [93.0], [93.1])
+    assert single.held is None and "no standard error" in single.detail
+    assert "standard error at least" in tables.difference("it", [93.0], [93.1, 93.0]).detail
     assert tables.interval([3.0]) == (3.0, None, None)
 
 

@@ -113,14 +113,18 @@ def interval(values: Sequence[float]) -> tuple[float, float | None, float | None
 def difference(what: str, later: Sequence[float], earlier: Sequence[float], allowed: float = _COSTLESS) -> Claim:
     """Whether something costs no accuracy: less than ``allowed`` points, or less than its own standard error twice.
 
+    Single runs on both sides have no standard error, and cannot tell.
+
     Examples:
         >>> difference("constant 1", [90.0, 91.0], [90.5, 90.5]).held
         True
     """
     gap = sum(later) / len(later) - sum(earlier) / len(earlier)
     error = math.sqrt(sum(_square_of_error(v) for v in (later, earlier)))
-    detail = f"{gap:+.2f} points, standard error {error:.2f}, {len(later)} and {len(earlier)} runs"
-    return Claim(f"{what} costs nothing", gap > -max(allowed, 2 * error), detail)
+    fewest, most = sorted((len(later), len(earlier)))
+    spread = "no standard error" if most < 2 else f"standard error {'at least ' if fewest < 2 else ''}{error:.2f}"
+    detail = f"{gap:+.2f} points, {spread}, {len(later)} and {len(earlier)} runs"
+    return Claim(f"{what} costs nothing", None if most < 2 else gap > -max(allowed, 2 * error), detail)
 
 
 def _square_of_error(values: Sequence[float]) -> float:
