@@ -1,12 +1,16 @@
-"""Draw and tabulate the results that are kept here: ``python results/build.py``.
+"""Keep results here, draw and tabulate them: ``python results/build.py [DIR/SCALE/NAME/results.json ...]``.
 
-Reads every ``SCALE/NAME.json`` that ``intertwine reproduce`` wrote (``results.json`` there), and writes
-``SCALE/NAME.svg`` and the page ``README.md``, which is also the documentation's page of results.
+Files that ``intertwine reproduce`` wrote are kept as ``SCALE/NAME.json``, without the paths of the machine that made
+them. Of every file that is kept, writes ``SCALE/NAME.svg`` and the page ``README.md``, which is also the
+documentation's page of results.
 """
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +31,21 @@ The files in `results/` are what `intertwine reproduce` wrote; this page and the
 """
 
 
-def main() -> None:
-    """Write all pictures and the page."""
+def main(files: Sequence[str]) -> None:
+    """Keep new results; write all pictures and the page."""
+    for file in files:
+        keep(Reproduction.load(file))
     found = kept()
     for scale, r in found:
         draw(r, HERE / scale / f"{r.name}.svg")
     text = page(found)
     write_atomically(HERE / "README.md", lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def keep(r: Reproduction) -> None:
+    """Write a result here, its command without the places of data and files."""
+    command = re.sub(r"(?<![\w.])/[^\s+]*", "PATH", str(r.facts.get("command", "")))
+    replace(r, facts={**r.facts, "command": command}).save(HERE / r.scale / f"{r.name}.json")
 
 
 def kept() -> list[tuple[str, Reproduction]]:
@@ -141,4 +153,4 @@ def _series(ax: Any, rows: Sequence[Row], name: str, shift: float, ordered: bool
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
