@@ -374,3 +374,14 @@ def test_networks_that_cannot_be_copied_are_refused_in_words():
     layer.made = layer.weight * 2  # as the old weight norm leaves it
     with pytest.raises(ValueError, match=r"copy.deepcopy can copy"):
         iw.gates.dgn(nn.Sequential(layer, nn.ReLU(), nn.Linear(3, 2)))
+
+
+def test_whoever_watches_sees_one_run():
+    network, seen = iw.gates.dlgn(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))), []
+    handle = network.value[0].register_forward_hook(lambda _m, _a, out: seen.append(out))
+    network(torch.ones(2, 4))
+    network(torch.ones(2, 4))
+    assert len(seen) == 2
+    handle.remove()
+    network(torch.ones(2, 4))
+    assert len(seen) == 2

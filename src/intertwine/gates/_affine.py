@@ -1,5 +1,6 @@
 """Whether a function is affine: a linear gating network is, and so is a value network once its gates are fixed."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -43,14 +44,22 @@ def tolerance(x: Tensor) -> float:
 
 @contextmanager
 def leaving_no_trace(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients, buffers and random numbers as they were afterwards; hooks do run."""
+    """Evaluation mode without gradients or forward hooks; buffers and random numbers are as they were afterwards.
+
+    Hooks before a forward pass do run: some compute weights.
+    """
+    hooks = [(module, module._forward_hooks) for module in model.modules()]
     buffers = [(b, b.clone()) for b in model.buffers()]
     here = next((b.device for b in [*model.parameters(), *model.buffers()]), torch.device("cpu"))
     devices = [here] if here.type == "cuda" else []
     with evaluating(model), torch.no_grad(), torch.random.fork_rng(devices=devices):
         try:
+            for module, _ in hooks:
+                module._forward_hooks = OrderedDict()
             yield
         finally:
+            for module, own in hooks:
+                module._forward_hooks = own
             for buffer, before in buffers:
                 buffer.copy_(before)
 
