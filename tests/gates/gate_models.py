@@ -138,3 +138,14 @@ def make(name: str, seed: int = 0) -> nn.Module:
 
 def inputs(name: str, n: int = 6, seed: int = 1) -> Tensor:
     return torch.randn(n, *MODELS[name][1], dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+class Fn(nn.Module):
+    """A function as a layer."""
+
+    def __init__(self, f):
+        super().__init__()
+        self.f = f
+
+    def forward(self, x):
+        return self.f(x)

@@ -3,6 +3,7 @@ import copy
 import gate_models
 import pytest
 import torch
+from gate_models import Fn
 from torch import nn
 
 import intertwine as iw
@@ -174,15 +175,6 @@ def test_fresh_weights_follow_the_seed_and_leave_the_global_state():
     a, b, c = (iw.gates.dgn(model, seed=s) for s in (0, 0, 5))
     assert torch.equal(torch.rand(1), expected)
     assert torch.equal(a.value[0].weight, b.value[0].weight) and not torch.equal(a.value[0].weight, c.value[0].weight)
-
-
-class Fn(nn.Module):
-    def __init__(self, f):
-        super().__init__()
-        self.f = f
-
-    def forward(self, x):
-        return self.f(x)
 
 
 NONLINEAR = {
@@ -385,3 +377,8 @@ def test_whoever_watches_sees_one_run():
     handle.remove()
     network(torch.ones(2, 4))
     assert len(seen) == 2
+
+
+def test_models_made_for_one_size_of_batches_are_let_pass():
+    model = nn.Sequential(nn.Linear(4, 6), Fn(lambda q: q.view(2, 6)), nn.ReLU(), nn.Linear(6, 2))
+    assert iw.gates.dlgn(model)(torch.ones(2, 4)).shape == (2, 2)

@@ -3,18 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from gate_models import Fn
 from torch import nn
 
 import intertwine as iw
-
-
-class Fn(nn.Module):
-    def __init__(self, f):
-        super().__init__()
-        self.f = f
-
-    def forward(self, x):
-        return self.f(x)
 
 
 def equal(a, b):

@@ -59,8 +59,9 @@ def alignment(a: nn.Module, b: nn.Module, x: Tensor, seed: int) -> tuple[dict[st
 
     from ..gates.alignment import kernel_alignment, path_kernel_of
 
-    count = min(len(x), affordable(a, x, None)[0], affordable(b, x, None)[0])
-    left, right = (path_kernel_of(model, x[:count], name) for name, model in (("A", a), ("B", b)))
+    given = [x.to(next(model.parameters()).device) for model in (a, b)]
+    count = min(len(x), *(affordable(model, z, None)[0] for model, z in zip((a, b), given)))
+    left, right = (path_kernel_of(m, z[:count], name).cpu() for name, m, z in zip("AB", (a, b), given))
     found = kernel_alignment(left, right)
     generator = torch.Generator().manual_seed(seed)
     orders = [torch.randperm(count, generator=generator) for _ in range(_SHUFFLES)]

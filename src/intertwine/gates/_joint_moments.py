@@ -109,6 +109,7 @@ class _Step:
     """One call: its fixed edges, and those with weights."""
 
     call: Call
+    out: int
     size: int
     fixed: tuple[Edges, ...]
     weighted: tuple[_Weighted, ...]
@@ -135,12 +136,12 @@ class _Graph:
             if i in program.gates:
                 if edges[0].offset is not None:
                     offsets[i] = edges[0].offset
-                steps[i] = _Step(calls[i], sizes[out.id], (), ())
+                steps[i] = _Step(calls[i], out.id, sizes[out.id], (), ())
                 continue
             fixed = tuple(e for e in edges if e.slot is None)
             slots = dict.fromkeys(e.slot for e in edges if e.slot is not None)
             weighted = tuple(_paired([e for e in edges if e.slot == slot]) for slot in slots)
-            steps[i] = _Step(calls[i], sizes[out.id], fixed, weighted)
+            steps[i] = _Step(calls[i], out.id, sizes[out.id], fixed, weighted)
         return cls(program, steps, offsets)
 
     def operations(self, live: int) -> float:
@@ -224,11 +225,9 @@ class _Moments:
         return src if ref is None else src + self.start[ref]  # the constant's only node is node 0
 
     def _add(self, step: _Step, rows: Tensor, columns: Tensor, new: Tensor) -> None:
-        out = step.call.outputs[0]
-        assert out is not None
         live = self.moments.shape[2]
         self.moments = torch.cat([torch.cat([self.moments, columns], 3), torch.cat([rows, new], 3)], 2)
-        self.start[out.id] = live
+        self.start[step.out] = live
 
     def _drop(self, values: set[int]) -> None:
         """Forget nodes that nothing reads any more, and keep numbers near 1."""

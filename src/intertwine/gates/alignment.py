@@ -96,8 +96,8 @@ def kernel_alignment(k: Tensor, l: Tensor) -> float:
 def _centred(kernel: Tensor) -> Tensor:
     """U-centred in float64: rows without their diagonal sum to 0; all 0 where only rounding is left."""
     n = len(kernel)
-    kernel = kernel / kernel.abs().max().clamp_min(torch.finfo(kernel.dtype).tiny)  # its square is finite
-    k = kernel.double().clone().fill_diagonal_(0)
+    whole = kernel.double()
+    k = (whole / whole.abs().max().clamp_min(torch.finfo(torch.float64).tiny)).fill_diagonal_(0)  # its square is finite
     rows = k.sum(1) / (n - 2)
     centred = (k - rows[:, None] - rows[None] + k.sum() / ((n - 1) * (n - 2))).fill_diagonal_(0)
     rounding = 8 * torch.finfo(torch.float64).eps * k.norm()

@@ -78,7 +78,10 @@ class GatedNetwork(nn.Module):
     def pre_activations(self, x: Tensor) -> list[Tensor]:
         """Pre-activations of the gating network, layer by layer (and positions that its max poolings took)."""
         if not self._checked and is_plain(x) and len(x) and bool(x[:1].isfinite().all()):
-            self.check(x[:1])
+            try:
+                self.check(x[:1])
+            except RuntimeError:  # torch's own: the model may be made for one size of batches
+                self._checked = True
         return self.gating(x)
 
     def gates(self, x: Tensor) -> list[Tensor]:
