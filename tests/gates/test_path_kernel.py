@@ -104,7 +104,7 @@ def test_a_kernel_that_memory_cannot_hold_is_refused_before_anything_runs():
     model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
     many = torch.zeros(1, 2).expand(4_000_000, 2)  # takes no memory itself
     for run in (iw.gates.neural_path_kernel, iw.gates.neural_tangent_kernel):
-        with pytest.raises(ValueError, match=r"kernel must fit in memory. Got shape \(4000000, 4000000.* GB are free"):
+        with pytest.raises(ValueError, match=r"kernel must fit in memory. Got shape \(4000000, 4000000.* GiB are free"):
             run(model, many)
     with pytest.raises(ValueError, match="kernel must fit in memory"):
         iw.gates.product_kernel(many, [many > 0])

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .._memory import readable
 from .linear import unit_scale
-from .streaming import Spool, readable
+from .streaming import Spool
 
 __all__ = ["Layer", "chunks"]
 

@@ -1,7 +1,6 @@
 """Features of many layers of two networks from one pass over the data, in memory or in temporary files."""
 
 import math
-import os
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -12,9 +11,10 @@ from typing import Any, BinaryIO, Self
 import torch
 from torch import Tensor
 
+from .._memory import free_bytes, readable
 from ..taps import Point
 
-__all__ = ["Spool", "parse_memory", "readable"]
+__all__ = ["Spool", "parse_memory"]
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -197,7 +197,7 @@ def parse_memory(memory: int | str | None) -> int:
         (1500000000, 1024)
     """
     if memory is None:
-        return _free() // 2
+        return int(free_bytes() // 2)
     try:
         text = str(memory).upper().replace(" ", "")
         number = text.rstrip("KMGIB")
@@ -207,19 +207,3 @@ def parse_memory(memory: int | str | None) -> int:
     if size <= 0:
         raise ValueError(f"memory must be a positive number of bytes or text such as '4 GiB'. Got {memory!r}.")
     return size
-
-
-def readable(size: int) -> str:
-    """Bytes as people say them, such as ``1.5 GiB``."""
-    for unit in ("bytes", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.3g} {unit}"
-        size /= 1024  # type: ignore[assignment]
-    return f"{size:.3g} GiB"
-
-
-def _free() -> int:
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # no such question on this system
-        return 8 * 2**30

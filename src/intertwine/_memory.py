@@ -1,0 +1,177 @@
+"""Memory that is free for this process: of the machine, of its containers, of its own limits."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["check_fits", "free_bytes", "readable"]
+
+_UNKNOWN = 8 * 2**30  # where the system does not say
+_UNLIMITED = 2**60  # control groups of version 1 write a number as large as this for "no limit"
+
+# Files of a control group: limits, use, and the line of memory.stat that says how much of the use a cache would give
+# back.
+_VERSION_1 = (("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file")
+_VERSION_2 = (("memory.max", "memory.high"), "memory.current", "inactive_file")
+
+
+def check_fits(
+    needed: float,
+    name: str,
+    got: str,
+    advice: str,
+    device: torch.device | None = None,
+    error: type[Exception] = ValueError,
+) -> None:
+    """Refuse what memory cannot hold before it is asked for.
+
+    Args:
+        needed: Bytes.
+        name: What needs them, in messages.
+        got: What was asked for, in words.
+        advice: What to do instead.
+        device: Where it will lie.
+        error: Kind of error that is raised if fewer bytes are free.
+
+    Examples:
+        >>> check_fits(1e18, "the Gram matrix", "500,000,000 examples", "Take fewer.")
+        Traceback (most recent call last):
+        ...
+        ValueError: the Gram matrix must fit in memory. Got 500,000,000 examples, 9.31e+08 GiB where ... Take fewer.
+    """
+    free = free_bytes(device)
+    if needed > free:
+        raise error(
+            f"{name} must fit in memory. Got {got}, {readable(needed)} where {readable(free)} are free. {advice}"
+        )
+
+
+def free_bytes(device: torch.device | None = None, root: Path = Path("/")) -> float:
+    """Bytes that this process may still take: the least of what the machine, its control groups and its limits leave.
+
+    A container is a control group, or several nested ones. Page caches count as free, as they do for the kernel.
+
+    Args:
+        device: Where they are wanted; infinity for devices that do not say.
+        root: Where ``proc`` and ``sys`` lie.
+
+    Returns:
+        The number, 0 or more.
+    """
+    if device is not None and device.type == "cuda":
+        import torch
+
+        return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
+    if device is not None and device.type != "cpu":
+        return math.inf
+    return max(0.0, min(_of_machine(root), _of_process(), *_of_groups(root)))
+
+
+def readable(size: float) -> str:
+    """Bytes as people say them, such as ``1.5 GiB``."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}"
+        size /= 1024
+    return f"{size:.3g} GiB"
+
+
+def _of_machine(root: Path) -> float:
+    for line in _lines(root / "proc/meminfo"):
+        if line.startswith("MemAvailable:"):  # counts what caches would give back
+            return 1024.0 * int(line.split()[1])
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):  # no such question on this system
+        return _UNKNOWN
+
+
+def _of_process() -> float:
+    """What ``ulimit -v`` leaves."""
+    try:
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit == resource.RLIM_INFINITY:
+            return math.inf
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    except (ImportError, OSError, ValueError, IndexError):  # not on Windows, nor without /proc
+        return math.inf
+    return limit - used
+
+
+def _of_groups(root: Path) -> Iterator[float]:
+    """What each control group leaves: of the process, and of every group around it, up to where they are mounted."""
+    places = dict(_memberships(root))
+    for version, inside, mount in _mounts(root):
+        if version not in places:
+            continue
+        limits, used, cached = _VERSION_2 if version == 2 else _VERSION_1
+        for group in _upwards(mount, _below(places[version], inside)):
+            limit = min((_number(group / name) for name in limits), default=math.inf)
+            if limit < _UNLIMITED:
+                yield limit - _number(group / used, 0) + _statistic(group / "memory.stat", cached)
+
+
+def _memberships(root: Path) -> Iterator[tuple[int, str]]:
+    """Version and path of the control groups of memory that this process is in."""
+    for line in _lines(root / "proc/self/cgroup"):
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            yield 2, path
+        elif "memory" in controllers.split(","):
+            yield 1, path
+
+
+def _mounts(root: Path) -> Iterator[tuple[int, str, Path]]:
+    """Version, path of the group that is mounted, and where."""
+    for line in _lines(root / "proc/self/mountinfo"):
+        before, _, after = line.partition(" - ")
+        place, kind = before.split(), after.split()
+        if len(place) < 5 or len(kind) < 3:
+            continue
+        at = root / place[4].replace("\\040", " ").lstrip("/")
+        if kind[0] == "cgroup2":
+            yield 2, place[3], at
+        elif kind[0] == "cgroup" and "memory" in kind[2].split(","):
+            yield 1, place[3], at
+
+
+def _below(path: str, mounted: str) -> str:
+    """A group's path as seen from the group that is mounted; the mounted one where it lies elsewhere."""
+    mounted = mounted.rstrip("/")
+    inside = path == mounted or path.startswith(f"{mounted}/")
+    return path.removeprefix(mounted).strip("/") if inside and ".." not in path.split("/") else ""
+
+
+def _upwards(mount: Path, path: str) -> Iterator[Path]:
+    group = mount / path
+    while group != mount:
+        yield group
+        group = group.parent
+    yield mount
+
+
+def _number(file: Path, missing: float = math.inf) -> float:
+    text = next(_lines(file), "").strip()
+    return float(text) if text.isdecimal() else missing  # "max" is no number
+
+
+def _statistic(file: Path, name: str) -> float:
+    return next((float(line.split()[1]) for line in _lines(file) if line.startswith(f"{name} ")), 0.0)
+
+
+def _lines(file: Path) -> Iterator[str]:
+    try:
+        with file.open(encoding="utf-8", errors="replace") as lines:
+            yield from (line.rstrip("\n") for line in lines)
+    except OSError:  # another system, or another version
+        return
