@@ -186,3 +186,18 @@ def test_groups_of_a_fixed_input_still_have_their_own_units():
     moving = next(s for s in sym.spaces if s.size == 3)
     assert len(moving.parents) == 1 and sym.dim == 6
     assert function_error(model.double(), sym.act(sym.random(0), model), torch.randn(2, 4, 3).double()) < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("layer", "op", "dim"),
+    [
+        (nn.LeakyReLU(0.2), "leaky_relu", 4),
+        (nn.LeakyReLU(0.2, True), "leaky_relu_", 4),
+        (nn.ELU(inplace=True), "elu_", 0),
+    ],
+)
+def test_activations_that_older_releases_of_torch_do_not_tag_have_their_rule(layer, op, dim, monkeypatch):
+    monkeypatch.setattr(getattr(torch.ops.aten, op).default, "_tags", [])
+    sym = symmetries(nn.Sequential(nn.Linear(3, 4), layer, nn.Linear(4, 2)), torch.randn(2, 3))
+    assert not sym.unknown_ops
+    assert sym.dim == dim and len(sym.spaces) == 1

@@ -8,7 +8,7 @@ import torch
 from ...graph import Call, Ref
 from ...groups import Homogeneity, activation_names, classify
 
-__all__ = ["scaling_of"]
+__all__ = ["is_pointwise", "scaling_of"]
 
 # operation -> known activation, and the arguments that are its parameters
 _PARAMETERS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -20,6 +20,22 @@ _PARAMETERS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 _NOTHING = Homogeneity("nonlinear")
 _RELU = Homogeneity("nonlinear", 1)
+
+
+def is_pointwise(call: Call) -> bool:
+    """Whether an operation works number by number: by our table, or as torch has it tagged.
+
+    Older releases tag fewer of them: ``leaky_relu`` has no tag in torch 2.11, nor have operations in place whose
+    counterpart has one.
+    """
+    if call.func is None:
+        return False
+    name = call.op.removeprefix("aten::")
+    tags = set(call.func.tags)
+    if name != call.op and hasattr(torch.ops.aten, name):
+        packet = getattr(torch.ops.aten, name)
+        tags |= {tag for overload in packet.overloads() for tag in getattr(packet, overload).tags}
+    return name in _PARAMETERS or torch.Tag.pointwise in tags
 
 
 def scaling_of(call: Call) -> Homogeneity:

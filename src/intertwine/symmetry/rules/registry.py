@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
-
 from ...graph import Call, Ref
 from ..terms import Value
 
@@ -56,6 +54,7 @@ def register_rule(*ops: str) -> Callable[[R], R]:
 
 def apply(engine: "Engine", call: Call) -> Sequence[Any]:
     """The values of a call's results, by its rule; what an operation without a rule touches is fixed."""
+    from .activations import is_pointwise
     from .elementwise import measured
     from .stacks import through_stack
 
@@ -68,7 +67,7 @@ def apply(engine: "Engine", call: Call) -> Sequence[Any]:
                 for axis in value.axes:
                     engine.monomial(axis, f"square read by {call.where}")
     rule = _RULES.get(call.op)
-    if rule is None and call.func is not None and torch.Tag.pointwise in call.func.tags:
+    if rule is None and is_pointwise(call):
         rule = measured
     try:
         result = unknown(engine, call) if rule is None else rule(engine, call)
