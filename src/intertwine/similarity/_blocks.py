@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from ._features import subtract
+
 __all__ = ["channel_blocks"]
 
 _BYTES = 24 << 20
@@ -18,7 +20,7 @@ def channel_blocks(
     Args:
         x: Features ``(N, C, P)``.
         dtype: Type of the blocks.
-        shift: ``(C,)``, or none.
+        shift: ``(C,)`` in float64, or none.
         scale: ``(C,)``, or none.
 
     Yields:
@@ -34,7 +36,7 @@ def channel_blocks(
         part = x[:, start : start + step].transpose(0, 1)
         block = buffer[: len(part)].copy_(part)
         if shift is not None:
-            block -= shift[start : start + step].to(block)[:, None, None]
+            subtract(block, shift[start : start + step, None, None])
         if scale is not None:
             block *= scale[start : start + step].to(block)[:, None, None]
         yield block

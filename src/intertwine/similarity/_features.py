@@ -13,7 +13,10 @@ __all__ = [
     "check_same_examples",
     "double",
     "example_blocks",
+    "is_constant",
     "moments",
+    "subtract",
+    "unit_scale",
     "working_dtype",
 ]
 
@@ -25,13 +28,16 @@ def channels_first(x: Tensor, channel_dim: int = 1, name: str = "features") -> T
     """Check features and return them as a detached view ``(N, C, *S)``.
 
     Raises:
-        TypeError: If ``x`` is not a dense floating-point tensor.
+        TypeError: If ``x`` is not a dense real floating-point tensor of at least 16 bits.
         ValueError: If it has no channel axis, no elements, or fewer than 4 examples.
     """
     if not isinstance(x, Tensor):
         raise TypeError(f"{name} must be a tensor (N, C, *S). Got {type(x).__name__}. Use torch.as_tensor(...).")
     if not x.is_floating_point():
-        raise TypeError(f"{name} must be floating point. Got {x.dtype}. Use .float().")
+        instead = "torch.view_as_real(...) or .abs()" if x.is_complex() else ".float()"
+        raise TypeError(f"{name} must be floating point. Got {x.dtype}. Use {instead}.")
+    if x.dtype.itemsize < 2:
+        raise TypeError(f"{name} must have 16 bits or more. Got {x.dtype}, which has no arithmetic. Use .float().")
     if x.layout != torch.strided:
         raise TypeError(f"{name} must be a dense tensor. Got layout {x.layout}. Use .to_dense().")
     if x.ndim < 2:
@@ -93,6 +99,49 @@ def double(x: Tensor) -> Tensor:
     return x.cpu().double() if x.device.type == "mps" else x.double()
 
 
+def subtract(x: Tensor, shift: Tensor) -> Tensor:
+    """Subtract a float64 ``shift`` from ``x`` in place, at the precision of the difference.
+
+    A mean that is rounded to float32 is off by 6e-8 of its size: a tenth of the spread of a channel whose offset is a
+    million times that. So what rounding leaves of the shift is subtracted as well; the first difference is exact for
+    values near it.
+
+    Args:
+        x: Any tensor, changed.
+        shift: float64, of a shape that broadcasts to that of ``x``.
+
+    Returns:
+        ``x``.
+    """
+    first = shift.to(x)
+    x -= first
+    if x.dtype != torch.float64:
+        x -= (shift - first.to(shift)).to(x)
+    return x
+
+
+def is_constant(low: Tensor, high: Tensor) -> Tensor:
+    """Whether channels have one value everywhere, by their extremes: up to two last places of the larger one.
+
+    The test is the same for any number of examples; one by mean and spread is not, since the mean itself is rounded.
+    Half-precision values count as exact.
+
+    Args:
+        low: Smallest value of each channel, ``(C,)``.
+        high: Largest value of each channel, ``(C,)``.
+
+    Returns:
+        ``(C,)`` bool.
+
+    Examples:
+        >>> import torch
+        >>> is_constant(torch.tensor([0.1, 0.1, -1e-30]), torch.tensor([0.1, 0.1001, 0.0]))
+        tensor([ True, False, False])
+    """
+    size = torch.maximum(-low, high).to(working_dtype(low))
+    return (high - low).to(size) <= 2 * torch.finfo(size.dtype).eps * size
+
+
 def example_blocks(x: Tensor) -> Iterator[slice]:
     """Yield slices of examples whose float64 copies stay small."""
     n = x.shape[0]
@@ -108,7 +157,7 @@ class Moments:
     Attributes:
         mean: ``(C,)``.
         norm: Root of the sum of squares, ``(C,)``.
-        spread: Root of the sum of squares about the mean, ``(C,)``.
+        spread: Root of the sum of squares about the mean, ``(C,)``; exactly 0 for constant channels.
         dead: Channels that are zero everywhere, ``(C,)`` bool.
         constant: Channels that do not vary by more than their own rounding, ``(C,)`` bool; dead ones included.
         negative: Whether any value is negative.
@@ -135,26 +184,41 @@ def moments(x: Tensor, name: str = "features") -> Moments:
     """
     others = [d for d in range(x.ndim) if d != 1]
     count = x.numel() // x.shape[1]
-    total = torch.stack([double(x[b]).sum(others) for b in example_blocks(x)]).sum(0)
-    bad = ~torch.isfinite(total)
+    low, high = x.amin(others), x.amax(others)  # NaN spreads to both
+    bad = ~(torch.isfinite(low) & torch.isfinite(high))
     if bad.any():
         raise ValueError(
             f"{name} must be finite. Got NaN or infinite values in {int(bad.sum())} of {x.shape[1]} channels. "
             "Look for overflow (half precision?) or a division by zero in the model."
         )
-    mean = total / count
-    column = mean.view(1, -1, *[1] * (x.ndim - 2))
-    spread = torch.zeros_like(mean)
+    constant, low, high = is_constant(low, high), double(low), double(high)
+    size = torch.maximum(-low, high)
+    if size.max() ** 2 * count == torch.inf:
+        raise ValueError(f"{name} must be small enough for their squares, below 1e150. Got {float(size.max()):.1e}.")
+    mean = torch.stack([double(x[b]).sum(others) for b in example_blocks(x)]).sum(0) / count
+    mean = torch.where(low == high, low, mean)
+    unit = unit_scale(size, dim=0)  # squares of tiny values would be 0
+    column, units = (t.view(1, -1, *[1] * (x.ndim - 2)) for t in (mean, unit))
+    square = torch.zeros_like(mean)
     for b in example_blocks(x):
-        spread += (double(x[b]) - column).square_().sum(others)
-    square = spread + count * mean**2
-    if not torch.isfinite(square).all():
-        raise ValueError(f"{name} must be small enough for their squares, below 1e150. Got {float(x.abs().max()):.1e}.")
-    return Moments(
-        mean=mean,
-        norm=square.sqrt(),
-        spread=spread.sqrt(),
-        dead=square == 0,
-        constant=spread.sqrt() <= torch.finfo(x.dtype).eps * square.sqrt(),
-        negative=bool((x < 0).any()),
-    )
+        square += (double(x[b]) - column).mul_(units).square_().sum(others)
+    norm = (square + count * (mean * unit) ** 2).sqrt() / unit
+    spread = torch.where(constant, 0.0, square.sqrt() / unit)
+    return Moments(mean, norm, spread, dead=size == 0, constant=constant, negative=bool((low < 0).any()))
+
+
+def unit_scale(sizes: Tensor, dim: int | None = None) -> Tensor:
+    """The power of 2 that brings the largest of some sizes to 1 or a little below; changes no digit of a product.
+
+    Args:
+        sizes: ``(n,)``, 0 or more.
+        dim: ``None`` for one factor ``(1,)`` for all; 0 for one each, 1 where the size is 0.
+
+    Examples:
+        >>> import torch
+        >>> float(unit_scale(torch.tensor([3.0, 5.0])))
+        0.125
+    """
+    sizes = sizes.max()[None] if dim is None else sizes
+    exponent = torch.frexp(sizes).exponent.clamp(min=-1000, max=1000)
+    return torch.ldexp(torch.ones_like(sizes), -exponent)

@@ -1,23 +1,41 @@
 """What measures keep of one side: the features themselves, or a matrix over pairs of examples."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from torch import Tensor
 
-from ._features import Moments, channels_first, check_distinct, double, example_blocks, moments
+from ._features import Moments, channels_first, check_distinct, double, example_blocks, moments, unit_scale
 
-__all__ = ["FeatureSide", "PairwiseSide", "cross_moments", "feature_side", "living_channels"]
+__all__ = [
+    "FeatureSide",
+    "PairwiseSide",
+    "check_same_size",
+    "cross_moments",
+    "feature_side",
+    "living_channels",
+    "placed",
+    "products",
+]
+
+_SUBSAMPLE = "Got a subsample in which all channels are constant"
 
 
 @dataclass(frozen=True)
 class FeatureSide:
-    """One side as features: which examples of them, their channels' moments, and which channels are alive."""
+    """One side as features: which examples of them, their channels' moments, and which channels are alive.
+
+    Attributes:
+        features: ``(N, C, *S)``.
+        moments: Per-channel moments of the examples ``rows``.
+        center: Whether channels are centred, so that constant ones are dead.
+        rows: Which examples, in which order; all of them where ``None``.
+    """
 
     features: Tensor = field(repr=False)
     moments: Moments = field(repr=False)
-    kept: Tensor = field(repr=False)
+    center: bool = False
     rows: Tensor | None = field(default=None, repr=False)
 
     @property
@@ -29,6 +47,21 @@ class FeatureSide:
     def channels(self) -> int:
         """Number of channels, dead ones included."""
         return self.features.shape[1]
+
+    @property
+    def kept(self) -> Tensor:
+        """Channels that are alive, ``(C,)`` bool: not zero everywhere, and not constant where channels are centred."""
+        return ~(self.moments.constant if self.center else self.moments.dead)
+
+    @property
+    def norms(self) -> Tensor:
+        """Norms of the channels as :meth:`block` gives them, ``(C,)``; 0 where dead."""
+        return (self.moments.spread if self.center else self.moments.norm) * self.unit
+
+    @property
+    def unit(self) -> Tensor:
+        """The power of 2 that brings the largest norm near 1, ``(1,)``: products of what is compared stay in range."""
+        return unit_scale(self.moments.spread if self.center else self.moments.norm)
 
     @property
     def dead(self) -> int:
@@ -46,17 +79,25 @@ class FeatureSide:
         return {}
 
     def take(self, index: Tensor) -> Self:
-        """Return the side with the examples ``index``; moments of a subsample are taken anew."""
+        """Return the side with the examples ``index``; moments of a subsample are taken anew.
+
+        Raises:
+            ValueError: If no channel is alive in the subsample.
+        """
         index = index.to(self.features.device)
         rows = index if self.rows is None else self.rows[index]
-        new = self.moments if check_distinct(index, self.n) else moments(self.features[rows])
-        return type(self)(self.features, new, self.kept, rows)
+        if check_distinct(index, self.n):
+            return type(self)(self.features, self.moments, self.center, rows)
+        taken = type(self)(self.features, moments(self.features[rows]), self.center, rows)
+        if not taken.kept.any():
+            raise ValueError(f"features must vary between examples. {_SUBSAMPLE}.")
+        return taken
 
-    def block(self, b: slice, center: bool) -> Tensor:
-        """Examples ``b`` with the living channels as columns: ``(n P, C)`` in float64."""
+    def block(self, b: slice) -> Tensor:
+        """Examples ``b`` with the living channels as columns: ``(n P, C)`` in float64, in units of ``unit``."""
         x = self.features[b] if self.rows is None else self.features[self.rows[b]]
         x = double(x).movedim(1, -1).flatten(0, -2)
-        return (x - self.moments.mean if center else x)[:, self.kept]
+        return (x - self.moments.mean if self.center else x)[:, self.kept] * self.unit
 
 
 def feature_side(x: Tensor, channel_dim: int, center: bool) -> FeatureSide:
@@ -64,11 +105,11 @@ def feature_side(x: Tensor, channel_dim: int, center: bool) -> FeatureSide:
     x = channels_first(x, channel_dim)
     m = moments(x)
     _check_variation(m)
-    return FeatureSide(x, m, ~(m.constant if center else m.dead))
+    return FeatureSide(x, m, center)
 
 
-def cross_moments(a: FeatureSide, b: FeatureSide, center: bool) -> Tensor:
-    """``sum over n, s of x[n, c, s] y[n, c', s]`` (v2 D.2, v1 D.1) in float64, a block of examples at a time.
+def check_same_size(a: FeatureSide, b: FeatureSide) -> None:
+    """Refuse two sides whose positions do not correspond.
 
     Raises:
         ValueError: If the spatial sizes differ.
@@ -78,13 +119,44 @@ def cross_moments(a: FeatureSide, b: FeatureSide, center: bool) -> Tensor:
             f"x and y must have the same spatial size. Got {a.size} and {b.size}. Pool the finer one first, for "
             "example with torch.nn.functional.adaptive_avg_pool2d, or use a CKA, which compares any two sizes."
         )
+
+
+def cross_moments(a: FeatureSide, b: FeatureSide) -> Tensor:
+    """Products of the *living* channels, ``sum over n, s of x[n, c, s] y[n, c', s]`` (v2 D.2, v1 D.1), in float64.
+
+    Rows and columns count living channels only: use :func:`placed` where positions matter.
+    """
+    check_same_size(a, b)
+    return products(a, b, a.block, b.block)
+
+
+def products(
+    a: FeatureSide, b: FeatureSide, left: Callable[[slice], Tensor], right: Callable[[slice], Tensor]
+) -> Tensor:
+    """``sum over blocks of left(block)^T right(block)``, so many examples of both sides at a time as is cheap."""
     wider = a.features if a.features[0].numel() > b.features[0].numel() else b.features
     blocks = example_blocks(wider[: a.n])
     first = next(blocks)
-    total = a.block(first, center).T @ b.block(first, center)
+    total = left(first).T @ right(first)
     for rows in blocks:
-        total += a.block(rows, center).T @ b.block(rows, center)
+        total += left(rows).T @ right(rows)
     return total
+
+
+def placed(cross: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Products of living channels at the positions of their channels, 0 for dead ones.
+
+    Args:
+        cross: ``(c, c')``.
+        rows: Which channels are alive, ``(C,)`` bool with ``c`` of them.
+        columns: The same of the other side, ``(C',)``.
+
+    Returns:
+        ``(C, C')``.
+    """
+    full = cross.new_zeros(len(rows), len(columns))
+    full[rows.nonzero(), columns.nonzero()[:, 0]] = cross
+    return full
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from ._features import double
+from ._features import double, is_constant, subtract
 from .compare_draws import Cells, Draws
 from .compare_layers import Layer, chunks
 from .compare_space import common_space, pool, pooling_note
@@ -58,7 +58,7 @@ def compare_crosses(
                         _fill(found[measure.name], measure, (i, j), tables, x.views[k], y.views[l], draws)
                     yield
     for measure in measures:
-        found[measure.name].notes = _notes(measure, a, b)
+        found[measure.name].notes += _notes(measure, a, b)
     return found
 
 
@@ -106,6 +106,12 @@ class _Stack:
 
     Each layer is divided by the power of 2 that is near its largest feature, which no Procrustes score sees, so that no
     float32 product overflows.
+
+    Attributes:
+        views: Which channels belong to which layer.
+        values: The features.
+        means: Means of the channels in float64, ``(C,)``: products are taken about them, so that large means eat no
+            digits.
     """
 
     def __init__(self, layers: Sequence[Layer], space: tuple[int, ...]) -> None:
@@ -122,6 +128,7 @@ class _Stack:
             self.views.append(_View(layer, start))
             torch.mul(x, layer.scale.to(x), out=self.values[self.views[-1].channels])
             start += layer.channels
+        self.means = torch.stack([channel.mean(dtype=torch.float64) for channel in self.values])
 
     @property
     def width(self) -> int:
@@ -134,7 +141,7 @@ class _Stack:
 
 
 class _Tables:
-    """Products of all channels of two stacks: per fold in float64, and per shuffle of the second."""
+    """Products of all channels of two stacks about their means: per fold in float64, and per shuffle of the second."""
 
     def __init__(self, x: _Stack, y: _Stack, draws: Draws) -> None:
         parts, device = len(draws.folds), x.values.device
@@ -145,30 +152,56 @@ class _Tables:
         c, d = len(x.values), len(y.values)
         self.counts = torch.tensor([len(fold) * x.values.shape[2] for fold in draws.folds], device=device)
         self.cross, self.shuffled = zeros(parts, c, d), zeros(len(draws.permutations), c, d)
+        self.means = (x.means, y.means)
         self.squares = (zeros(parts, c), zeros(parts, d))
         self.sums = (zeros(parts, c), zeros(parts, d))
+        self._low = tuple(s.values.new_full((parts, len(s.values)), torch.inf) for s in (x, y))
+        self._high = tuple(-low for low in self._low)
         height = max(1, _BLOCK // max(x.width, y.width))
         for f, fold in enumerate(draws.folds):
             for examples in fold.split(height):
-                self._add(f, double(x.rows(examples)), double(y.rows(examples)))
+                self._add(f, x.rows(examples), y.rows(examples))
         self._shuffle(x, y, draws, height)
 
     def _shuffle(self, x: _Stack, y: _Stack, draws: Draws, height: int) -> None:
-        """Products after every shuffle: of centred channels, whose float32 products keep their digits, then means."""
-        count = self.counts.sum()
-        mean_x, mean_y = (s.sum(0) / count for s in self.sums)
+        """Products after every shuffle, in the features' own type."""
+        mean_x, mean_y = (mean[:, None] for mean in self.means)
         for examples in torch.arange(draws.examples).split(height):
-            left = x.rows(examples) - mean_x[:, None].to(x.values)
+            left = subtract(x.rows(examples), mean_x)
             for p, order in enumerate(draws.permutations):
-                right = y.rows(order[examples]) - mean_y[:, None].to(y.values)
+                right = subtract(y.rows(order[examples]), mean_y)
                 self.shuffled[p] += double(left @ right.T.to(left.dtype))
-        self.shuffled += count * torch.outer(mean_x, mean_y)
 
     def _add(self, fold: int, x: Tensor, y: Tensor) -> None:
+        for k, z in enumerate((x, y)):
+            self._low[k][fold] = torch.minimum(self._low[k][fold], z.amin(1))
+            self._high[k][fold] = torch.maximum(self._high[k][fold], z.amax(1))
+        x, y = (double(z) - mean[:, None] for z, mean in zip((x, y), self.means))
         self.cross[fold] += x @ y.T
         for k, z in enumerate((x, y)):
             self.squares[k][fold] += z.square().sum(1)
             self.sums[k][fold] += z.sum(1)
+
+    def norms(self, k: int, channels: slice, folds: Tensor, center: bool) -> Tensor:
+        """Norms of some channels of side ``k`` over some folds; exactly 0 for those that are dead there."""
+        square, total = (t[k][folds][:, channels].sum(0) for t in (self.squares, self.sums))
+        count, mean = self.counts[folds].sum(), self.means[k][channels]
+        low, high = self._low[k][folds][:, channels].amin(0), self._high[k][folds][:, channels].amax(0)
+        if center:
+            square, dead = square - total.square() / count, is_constant(low, high)
+        else:
+            square, dead = square + 2 * mean * total + count * mean.square(), (low == 0) & (high == 0)
+        return torch.where(dead.to(square.device), 0.0, square.clamp(min=0).sqrt())
+
+    def products(self, box: tuple[slice, slice], folds: Tensor, center: bool, shuffle: int | None = None) -> Tensor:
+        """Products of some channels of the sides over some folds, centred there or not; or after a shuffle."""
+        cross = self.cross[:, *box][folds].sum(0) if shuffle is None else self.shuffled[shuffle][box].clone()
+        count = self.counts[folds].sum()
+        x, y = (total[folds][:, channels].sum(0) for total, channels in zip(self.sums, box))
+        if center:
+            return cross.sub_(torch.outer(x, y) / count)
+        mean_x, mean_y = (mean[channels] for mean, channels in zip(self.means, box))
+        return cross.add_(torch.outer(x + count * mean_x, mean_y)).add_(torch.outer(mean_x, y))
 
 
 def _fill(
@@ -176,34 +209,26 @@ def _fill(
 ) -> None:
     everything = torch.ones(len(draws.folds), dtype=torch.bool)
     cells.scores[at] = _score(measure, tables, x, y, everything)
+    if cells.scores[at].isnan():
+        pair = f"layer {x.layer.name!r} of A and {y.layer.name!r} of B"
+        cells.notes.append(f"{measure.name} has no score for {pair}: at their common size all channels are constant.")
+        return
     cells.floor[at] = _floor(measure, x.layer, y.layer)
     for s, half in enumerate(draws.halves):
         cells.halves[(*at, s)] = _score(measure, tables, x, y, half)
     for p in range(len(draws.permutations)):
-        cells.null[(*at, p)] = _score(measure, tables, x, y, everything, tables.shuffled[p])
+        cells.null[(*at, p)] = _score(measure, tables, x, y, everything, p)
 
 
 def _score(
-    measure: Procrustes, tables: _Tables, x: _View, y: _View, folds: Tensor, shuffled: Tensor | None = None
+    measure: Procrustes, tables: _Tables, x: _View, y: _View, folds: Tensor, shuffle: int | None = None
 ) -> float:
     """Score one pair on a union of folds; NaN where none of a side's channels lives there."""
     folds = folds.to(tables.cross.device)
-    box = (x.channels, y.channels)
-    cross = tables.cross[:, *box][folds].sum(0) if shuffled is None else shuffled[box].clone()
-    count = tables.counts[folds].sum()
-    norms = []
-    for k, view in enumerate((x, y)):
-        square = tables.squares[k][folds][:, view.channels].sum(0)
-        if measure.center:
-            square -= tables.sums[k][folds][:, view.channels].sum(0).square() / count
-            square[view.layer.constant.to(square.device)] = 0
-        norms.append(square.clamp(min=0).sqrt())
-    if measure.center:
-        sums = [s[folds][:, view.channels].sum(0) for s, view in zip(tables.sums, (x, y))]
-        cross -= torch.outer(*sums) / count
+    norms = [tables.norms(k, view.channels, folds, measure.center) for k, view in enumerate((x, y))]
     if not all((norm > 0).any() for norm in norms):
         return torch.nan
-    return measure.score_cross(cross, *norms)
+    return measure.score_cross(tables.products((x.channels, y.channels), folds, measure.center, shuffle), *norms)
 
 
 def _floor(measure: Procrustes, x: Layer, y: Layer) -> float:
@@ -213,13 +238,7 @@ def _floor(measure: Procrustes, x: Layer, y: Layer) -> float:
 
 def _notes(measure: Procrustes, a: Sequence[Layer], b: Sequence[Layer]) -> list[str]:
     """Layers without a score, and pairs of sizes that were pooled."""
-    notes = []
-    for layer in (*a, *b):
-        if layer.constant.all():
-            what = "zero" if layer.dead.all() else "constant"
-            notes.append(
-                f"{measure.name} has no score for layer {layer.name!r} of {layer.side}: all channels are {what}."
-            )
+    notes = [layer.nothing(measure.name) for layer in (*a, *b) if layer.constant.all()]
     if note := pooling_note("Procrustes", a, b):
         notes.append(note)
     return notes

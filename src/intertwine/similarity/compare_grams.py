@@ -64,6 +64,9 @@ def gram_size(examples: int, layers: Iterable[Layer]) -> int:
 
 def _prepare(measure: CKA, layer: Layer, cells: Cells) -> GramSide | None:
     """One layer's side; ``None``, with a note, where its features do not vary."""
+    if layer.constant.all():
+        cells.notes.append(layer.nothing(measure.name))
+        return None
     x = layer.load()
     try:
         if isinstance(measure.kernel, LinearKernel):  # needs no moments of the channels: one pass over features less

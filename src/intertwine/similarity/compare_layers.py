@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .._memory import readable
-from .linear import unit_scale
+from ._features import is_constant, unit_scale
 from .streaming import Spool
 
 __all__ = ["Layer", "chunks"]
@@ -63,9 +63,13 @@ class Layer:
 
     @property
     def constant(self) -> Tensor:
-        """Channels that have one value everywhere, ``(C,)`` bool."""
-        low, high = self.spool.extremes(self.name)
-        return low == high
+        """Channels that have one value everywhere, up to rounding, ``(C,)`` bool."""
+        return is_constant(*self.spool.extremes(self.name))
+
+    def nothing(self, measure: str) -> str:
+        """Say that a measure has no score for this layer, since nothing in it tells examples apart."""
+        what = "zero" if self.dead.all() else "constant"
+        return f"{measure} has no score for layer {self.name!r} of {self.side}: all channels are {what}."
 
     @property
     def scale(self) -> Tensor:

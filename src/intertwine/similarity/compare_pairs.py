@@ -38,18 +38,17 @@ def compare_pairs(
     sides = _Sides(measure)
     for i, x in enumerate(a):
         for j, y in enumerate(b):
-            space = common_space(x.space, y.space)
-            try:
-                _fill(cells, measure, (i, j), sides.of(x, space), sides.of(y, space), draws)
-            except ValueError as error:
-                pair = f"layer {x.name!r} of A and {y.name!r} of B"
-                cells.notes.append(f"{measure.name} has no score for {pair}: {error}")
+            silent = [layer.nothing(measure.name) for layer in (x, y) if layer.constant.all()]
+            cells.notes += silent
+            if not silent:
+                _score(cells, measure, (i, j), x, y, sides, draws)
             if sides.size > memory // _SHARE:
                 sides.forget(y)  # the last one, not the first: every layer of A meets all of B in the same order
             yield
         sides.forget(x)
     if sides.pooled and (note := pooling_note(measure.name, a, b)):
         cells.notes.append(note)
+    cells.notes = list(dict.fromkeys(cells.notes))
     return cells
 
 
@@ -95,12 +94,25 @@ class _Sides:
         self._sizes.pop((layer.side, layer.name), None)
 
 
-def _fill(cells: Cells, measure: Measure[Any], at: tuple[int, int], x: Any, y: Any, draws: Draws) -> None:
-    cells.scores[at] = measure.score(x, y)
+def _score(
+    cells: Cells, measure: Measure[Any], at: tuple[int, int], a: Layer, b: Layer, sides: _Sides, draws: Draws
+) -> None:
+    """Score a pair, its halves and its shuffles; what has no score stays NaN, with a note."""
+    space = common_space(a.space, b.space)
+    pair = f"layer {a.name!r} of A and {b.name!r} of B"
+    try:
+        x, y = sides.of(a, space), sides.of(b, space)
+        cells.scores[at] = measure.score(x, y)
+    except ValueError as error:
+        cells.notes.append(f"{measure.name} has no score for {pair}: {error}")
+        return
     floor = measure.floor(x, y)
     if floor is not None:
         cells.floor[at] = floor
-    for s, half in enumerate(draws.subsamples):
-        cells.halves[(*at, s)] = measure.score(x.take(half), y.take(half))
     for p, order in enumerate(draws.permutations):
         cells.null[(*at, p)] = measure.score(x, y.take(order))
+    for s, half in enumerate(draws.subsamples):
+        try:
+            cells.halves[(*at, s)] = measure.score(x.take(half), y.take(half))
+        except ValueError as error:
+            cells.notes.append(f"{measure.name} left out halves of the examples for {pair}: {error}")

@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._features import Moments, working_dtype
+from ._features import Moments, unit_scale, working_dtype
 from ._symmetric import add_product, mirror
 from .kernels import Kernel
 
-__all__ = ["ChannelNormalizedKernel", "LinearKernel", "linear_gram", "square_distances", "unit_scale"]
+__all__ = ["ChannelNormalizedKernel", "LinearKernel", "linear_gram", "square_distances"]
 
 _BLOCK = 1 << 22  # elements of centred features held at a time: 16 MB in float32
 
@@ -79,18 +79,6 @@ def linear_gram(x: Tensor, scale: Tensor | None = None, dtype: torch.dtype | Non
             z *= scale[start : start + step].to(z).view(-1, *[1] * (x.ndim - 2))
         add_product(gram, z.flatten(1))
     return mirror(gram)
-
-
-def unit_scale(sizes: Tensor) -> Tensor:
-    """The power of 2 that brings the largest of some sizes to 1 or a little below; changes no digit of a product.
-
-    Examples:
-        >>> import torch
-        >>> from intertwine.similarity.linear import unit_scale
-        >>> float(unit_scale(torch.tensor([3.0, 5.0])))
-        0.125
-    """
-    return torch.ldexp(torch.ones_like(sizes[:1]), -torch.frexp(sizes.max()).exponent)
 
 
 def square_distances(x: Tensor) -> Tensor:

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from ..groups.assignment import assign
 from ._features import check_same_examples
-from ._sides import FeatureSide, cross_moments, feature_side
+from ._linalg import singular_values
+from ._sides import FeatureSide, cross_moments, feature_side, placed
 from .base import Measure
 
 __all__ = ["Procrustes", "procrustes"]
@@ -39,9 +40,10 @@ class Procrustes(Measure[FeatureSide]):
     """Procrustes similarity under a group of channel maps (paper 1, definition 5.2 and section D.7.1).
 
     Differs from the paper where it is silent or cannot hold: features are *not* centred unless asked, as in the paper's
-    own figures, so translations change the score; dead channels are left out on each side; the narrower side is padded
-    with zero channels; the orthogonal kind divides by the global norm. Scores of different kinds have different scales:
-    none bounds another.
+    own figures, so translations change the score; dead channels are left out on each side (``"trivial"``, which
+    compares by position, leaves them where they are); the narrower side is padded with zero channels; the orthogonal
+    kind divides by the global norm. Scores of different kinds have different scales: none bounds another. An example
+    without any living activity adds nothing to the products of uncentred channels.
 
     ``mu(X, Y) = 1 - delta / 2`` with ``delta = min_g |X/|X| - (Y/|Y|) g|`` over the group, Frobenius norms; or, where
     the group holds scales per channel, ``mu(X, Y) = 1 - delta / (2 sqrt(max(d, d')))`` with each of the ``d`` and
@@ -110,7 +112,7 @@ class Procrustes(Measure[FeatureSide]):
     def score(self, a: FeatureSide, b: FeatureSide) -> float:
         """Similarity of two sides over the same examples."""
         check_same_examples(a.n, b.n)
-        return self.score_cross(cross_moments(a, b, self.center), self._norms(a), self._norms(b))
+        return self.score_cross(placed(cross_moments(a, b), a.kept, b.kept), a.norms, b.norms)
 
     def score_cross(self, cross: Tensor, norm_a: Tensor, norm_b: Tensor) -> float:
         """Similarity from the products of the channels, for those who compute them for many pairs at once.
@@ -118,26 +120,25 @@ class Procrustes(Measure[FeatureSide]):
         Args:
             cross: ``sum over n, s of x[n, c, s] y[n, c', s]``, ``(C, C')`` in float64; of centred channels where
                 ``center``.
-            norm_a: Norms of the channels of the first side, ``(C,)``; channels of norm 0 are left out.
+            norm_a: Norms of the channels of the first side, ``(C,)``; channels of norm 0 are dead: left out, or a
+                partner of norm 0 where channels are compared by position.
             norm_b: Norms of the channels of the second side, ``(C',)``.
 
         Returns:
             The similarity.
         """
         kind = _KINDS[self.kind]
+        if kind.search == "trivial":
+            gain = float(cross.diagonal().sum() / (norm_a.norm() * norm_b.norm()))
+            return 1 - sqrt(max(0.0, 2 - 2 * gain)) / 2
+        alive_a, alive_b = norm_a > 0, norm_b > 0
+        cross, norm_a, norm_b = cross[alive_a][:, alive_b], norm_a[alive_a], norm_b[alive_b]
         if kind.per_channel:
-            alive_a, alive_b = norm_a > 0, norm_b > 0
-            cosines = cross[alive_a][:, alive_b] / torch.outer(norm_a[alive_a], norm_b[alive_b])
+            cosines = cross / torch.outer(norm_a, norm_b)
             d, e = cosines.shape
             return 1 - sqrt(max(0.0, d + e - 2 * _best_trace(cosines, kind.search))) / (2 * sqrt(max(d, e)))
         cosines = cross / (norm_a.norm() * norm_b.norm())
         return 1 - sqrt(max(0.0, 2 - 2 * _best_trace(cosines, kind.search))) / 2
-
-    def _norms(self, side: FeatureSide) -> Tensor:
-        norm = (side.moments.spread if self.center else side.moments.norm)[side.kept]
-        if not (norm > 0).any():
-            raise ValueError("features must have a living channel. Got a subsample in which all of them are constant.")
-        return norm
 
 
 def procrustes(x: Tensor, y: Tensor, group: str = "orthogonal", *, center: bool = False, channel_dim: int = 1) -> float:
@@ -175,9 +176,7 @@ def procrustes(x: Tensor, y: Tensor, group: str = "orthogonal", *, center: bool 
 def _best_trace(cross: Tensor, search: str) -> float:
     """``max over g of tr(g^T cross)``, the narrower side padded with zero channels."""
     if search == "orthogonal":
-        return float(torch.linalg.svdvals(cross).sum())
-    if search == "trivial":
-        return float(cross.diagonal().sum())
+        return float(singular_values(cross).sum())
     gain = cross.abs() if search == "signed_permutation" else cross
     gain = gain if len(gain) <= gain.shape[1] else gain.T
     return float(gain.gather(1, assign(gain)[:, None]).sum())

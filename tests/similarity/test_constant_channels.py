@@ -1,0 +1,183 @@
+"""Channels that never vary: never alive, in any type, at any number of examples and offset, and never an agreement."""
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import given, settings
+from torch import nn
+
+from intertwine.similarity import compare, measure, measures, minibatch_cka, procrustes
+from intertwine.similarity._features import is_constant, moments
+from intertwine.similarity.compare_draws import Draws
+from intertwine.similarity.inference import interval
+
+TYPES = st.sampled_from([torch.float64, torch.float32, torch.float16, torch.bfloat16])
+SPACES = st.sampled_from([(), (3,), (7, 7), (2, 3, 5)])
+CENTRED = [
+    name
+    for name in measures()
+    if ("procrustes" not in name or name.endswith("_centered")) and not name.startswith("trivial")
+]
+
+
+def normal(*shape, seed=0, dtype=torch.float64):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def with_constants(x, at, value):
+    """Columns of one value in between the channels of ``x``."""
+    columns = list(x.unbind(1))
+    for position in at:
+        columns.insert(position, torch.full_like(columns[0], value))
+    return torch.stack(columns, 1)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    dtype=TYPES,
+    space=SPACES,
+    n=st.integers(4, 300),
+    value=st.floats(-1e4, 1e4, allow_nan=False),
+    seed=st.integers(0, 99),
+)
+def test_constant_columns_are_never_alive_and_others_always(dtype, space, n, value, seed):
+    x = normal(n, 2, *space, seed=seed).to(dtype)
+    x = with_constants(x, [1], value)
+    found = moments(x)
+    assert found.constant.tolist() == [False, True, False]
+    assert found.spread[1] == 0
+    assert found.dead.tolist() == [False, x[0, 1].flatten()[0].item() == 0, False]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    dtype=st.sampled_from([torch.float64, torch.float32]),
+    n=st.integers(4, 500),
+    offset=st.sampled_from([0.0, 1.0, 1e2, 1e4]),
+    seed=st.integers(0, 99),
+)
+def test_channels_that_vary_are_alive_at_any_offset(dtype, n, offset, seed):
+    """One example of many is enough."""
+    x = torch.full((n, 1), offset, dtype=dtype)
+    x[seed % n] += 1
+    assert not moments(x).constant.any()
+    assert not moments(offset + normal(n, 3, seed=seed).to(dtype)).constant.any()
+
+
+def test_two_last_places_are_rounding():
+    for dtype in (torch.float32, torch.float64):
+        value = torch.tensor([3.0], dtype=dtype)
+        up = torch.nextafter(value, value + 1)
+        assert is_constant(value, up)
+        assert not is_constant(value, value * (1 + 4 * torch.finfo(dtype).eps))
+
+
+@pytest.mark.parametrize("name", CENTRED)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_constant_channels_change_no_score_of_a_measure_that_centres(name, dtype):
+    """4 of 12 units. Uncentred Procrustes keeps a constant as what it is, a direction."""
+    m = measure(name)
+    for shape in ((97, 8), (24, 8, 7, 7)):
+        x, y = normal(*shape, seed=1), normal(*shape, seed=1) + normal(*shape, seed=2)
+        expected = m(x, y)
+        u, v = with_constants(x, (0, 3, 3, 9), 0.1), with_constants(y, (2, 8), -7.3)
+        a, b = m.prepare(u.to(dtype)), m.prepare(v.to(dtype))
+        assert (a.dead, b.dead) == (4, 2)
+        assert m.score(a, b) == pytest.approx(expected, abs=1e-12 if dtype == torch.float64 else 1e-5)
+
+
+@pytest.mark.parametrize("name", measures())
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("shape", [(1000, 10), (300, 4, 5, 5)], ids=str)
+def test_constant_layers_have_no_score(name, dtype, shape):
+    """Means of 0.1 are rounded: by spread they would seem to vary, and two of them to agree."""
+    values = torch.linspace(0.1, 0.7, shape[1], dtype=dtype).view(-1, *[1] * (len(shape) - 2)).expand(shape)
+    with pytest.raises(ValueError, match=r"must vary between examples. Got \d+ channels, all of them constant"):
+        measure(name)(values, values)
+
+
+class Constant(nn.Module):
+    def forward(self, x):
+        return torch.full((len(x), 6), 0.1, dtype=x.dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_compare_says_which_layers_are_constant(dtype):
+    net = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), Constant()).to(dtype)
+    names = [m for m in measures() if "laplace" not in m and "rbf" not in m]
+    result = compare(net, net, normal(40, 5, dtype=dtype).split(7), ["1", "2"], names, null=2, bootstrap=2)
+    for name in names:
+        assert not result.scores[name][0, 0].isnan()
+        assert result.scores[name][1].isnan().all() and result.scores[name][:, 1].isnan().all()
+        assert f"{name} has no score for layer '2' of A: all channels are constant." in result.notes
+    assert "nan" not in repr(result)
+
+
+def test_minibatches_of_constant_layers_have_no_score():
+    net = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), Constant())
+    scores = minibatch_cka(net, net, normal(100, 5, dtype=torch.float32).split(20), ["1", "2"], group=20).scores
+    assert scores["linear_cka"].isnan().tolist() == [[False, True], [True, True]]
+
+
+class Steps(nn.Module):
+    """The first channel tells batches apart but no examples within one."""
+
+    def __init__(self):
+        super().__init__()
+        self.batch = 0
+
+    def forward(self, x):
+        return torch.cat([x[:, :1] * 0 + x[:, :1].mean().round(decimals=3), x[:, 1:]], 1)
+
+
+@pytest.mark.parametrize("name", ["g_relu_cka", "svcca", "orthogonal_procrustes_centered", "mutual_knn"])
+def test_a_channel_that_is_constant_in_each_batch_is_alive(name):
+    net, x = nn.Sequential(Steps(), nn.Identity()).double(), normal(60, 4)
+    result = compare(net, net, x.split(15), ["1"], name, null=0, bootstrap=0)
+    whole = torch.cat([net(part) for part in x.split(15)])
+    assert measure(name).prepare(whole).dead == 0
+    assert float(result.scores[name]) == pytest.approx(measure(name)(whole, whole), abs=1e-7)
+
+
+@pytest.mark.parametrize("name", [m for m in measures() if "procrustes" in m])
+def test_halves_in_which_a_channel_is_silent_leave_it_out(name):
+    """A channel that lives in one example of 40 is constant in half of the halves: rounding must not be normalised."""
+    x = normal(40, 5) + 1e3
+    x[:, 2] = 0.1
+    x[7, 2] = 5
+    m, net = measure(name), nn.Sequential(nn.Identity(), nn.Identity())
+    result = compare(net, net, [x], ["1"], m, null=0, bootstrap=6, seed=3)
+    side = m.prepare(x)
+    draws = Draws.make(40, 0, 6, 3)
+    halves = [m.score(side.take(h), side.take(h)) for h in draws.subsamples]
+    assert halves == pytest.approx([1] * 6, abs=1e-7)
+    low, high = interval(m, 1.0, torch.tensor(halves, dtype=torch.float64), 40, parts=len(draws.folds))
+    assert float(result.low[name]) == pytest.approx(low, abs=1e-6)
+    assert float(result.high[name]) == pytest.approx(high, abs=1e-6)
+
+
+@pytest.mark.parametrize("center", [False, True])
+def test_comparing_by_position_keeps_positions(center):
+    """Unit 0 is dead on one side only: dropping it there would compare every unit with its neighbour."""
+    x = normal(200, 12).relu()
+    y = x + 1e-3 * normal(200, 12, seed=1)
+    x[:, 0] = 0
+    y[:, 0] *= 1e-3
+    z, w = (t - t.mean(0) if center else t for t in (x, y))
+    cosine = float((z * w).sum() / (z.norm() * w.norm()))
+    expected = 1 - (2 - 2 * cosine) ** 0.5 / 2
+    assert expected > 0.999
+    assert procrustes(x, y, "trivial", center=center) == pytest.approx(expected, abs=1e-9)
+    net = lambda values: nn.Sequential(_Fixed(values), nn.Identity())
+    name = "trivial_procrustes" + ("_centered" if center else "")
+    result = compare(net(x), net(y), [torch.zeros(200, 1)], ["1"], name, null=0, bootstrap=0)
+    assert float(result.scores[name]) == pytest.approx(expected, abs=1e-9)
+
+
+class _Fixed(nn.Module):
+    def __init__(self, values):
+        super().__init__()
+        self.values = values
+
+    def forward(self, x):
+        return self.values[: len(x)]
