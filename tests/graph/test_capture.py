@@ -205,3 +205,26 @@ def test_transformed_tensors_are_refused_clearly():
 
     with pytest.raises(CaptureError, match=r"torch\.vmap or torch\.func\.jvp.*call the function on the whole batch"):
         capture(PerExample(), (torch.randn(4, 6),), {}, "record")
+
+
+def test_an_operation_may_return_a_result_and_write_an_argument():
+    program = capture(nn.Sequential(nn.Linear(3, 4), nn.RReLU()), (torch.zeros(2, 3),))
+    made = {out for call in program.calls for out in call.outputs}
+    assert program.outputs[0] in made and program.calls[-1].op == "aten::rrelu_with_noise"
+    assert len(program.calls[-1].outputs) == 2
+
+
+def test_a_line_is_never_one_of_the_caller():
+    packed = nn.utils.rnn.pack_sequence([torch.randn(3, 2), torch.randn(2, 2)])
+    reads = capture(nn.GRU(2, 3), (packed,)).reads
+    assert reads and all(line.startswith("torch/nn/modules/rnn.py:") for line in reads)
+
+
+def test_scripted_children_and_exported_modules_run_as_others_do():
+    layers = [nn.Linear(3, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 2))]
+    whole, x = nn.Sequential(*layers), torch.zeros(2, 3)
+    scripted = capture(nn.Sequential(layers[0], torch.jit.script(layers[1])), (x,))
+    exported = capture(torch.export.export(whole, (x,)).module(), (x,))
+    assert scripted.states.keys() == capture(whole, (x,)).states.keys()
+    for program in (scripted, exported):
+        assert [op for op in ops(program) if op in ("relu", "addmm", "linear")][-2:] == ["relu", "addmm"]

@@ -1,6 +1,7 @@
 """Finding symmetries over a zoo of architectures: counts, exactness, and that every axis is explained."""
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from intertwine.graph import capture
 from intertwine.symmetry import Fixed, Leaf, Symmetry, symmetries
 from intertwine.symmetry.explain import leaves
+from intertwine.symmetry.find import symmetries_of
 from intertwine.testing import function_error
 
 _spec = importlib.util.spec_from_file_location("symmetry_zoo", Path(__file__).with_name("zoo.py"))
@@ -212,3 +215,31 @@ def test_repeated_weights_against_products_of_units():
     model, x = Outer(None).double(), torch.randn(4, 4).double()
     sym = symmetries(model, x)
     assert function_error(model, sym.act(sym.random(0), model), x) < 1e-12
+
+
+class Cropped(nn.Module):
+    """Cuts an axis that carries no parameter: its ends lie side by side wherever they are."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+
+    def forward(self, x):
+        return self.net(F.pad(x, (0, 0, -2, -3)))
+
+
+def test_pieces_of_an_axis_without_parameters():
+    assert [s.name for s in symmetries(Cropped(), torch.zeros(2, 9, 4)).spaces] == ["net.0.weight[0]"]
+
+
+def test_a_result_that_no_operation_made_holds_everything():
+    program = capture(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2)), (torch.zeros(2, 4),))
+    lost = replace(program, calls=tuple(c for c in program.calls if c.op != "aten::relu"))
+    found = symmetries_of(lost)
+    assert not found.spaces and found.unknown_ops
+
+
+def test_rrelu_in_evaluation_is_a_leaky_relu():
+    model, x = nn.Sequential(nn.Linear(4, 6), nn.RReLU(), nn.Linear(6, 2)).double(), torch.randn(3, 4).double()
+    sym = symmetries(model, x)
+    assert [(s.size, s.scales, s.signs) for s in sym.spaces] == [(6, 1, 0)] and sym.verify(model, x).passed

@@ -215,7 +215,8 @@ def _quiet(model: nn.Module) -> Iterator[None]:
     """Evaluation mode, and no fused kernels that would hide what a layer does; restored afterwards."""
     modes = {module: module.training for module in model.modules()}
     fastpath, mkldnn = torch.backends.mha.get_fastpath_enabled(), torch._C._get_mkldnn_enabled()
-    model.eval()
+    for module in modes:
+        module.training = False  # not eval(): exported modules have none, and some merge their weights there
     torch.backends.mha.set_fastpath_enabled(False)
     if any(isinstance(module, nn.RNNBase) for module in modes):
         torch._C._set_mkldnn_enabled(False)  # it runs a whole recurrent layer as one operation
@@ -253,7 +254,7 @@ def _follow_modules(recorder: Recorder, model: nn.Module, taps: dict[str, Ref], 
         return hook
 
     for name, module in model.named_modules():
-        if name:
+        if name and not isinstance(module, torch.jit.ScriptModule):  # those take no hooks: the module above runs them
             stack.callback(module.register_forward_pre_hook(enter(name)).remove)
             stack.callback(module.register_forward_hook(leave(name)).remove)
     return lambda: running[-1]

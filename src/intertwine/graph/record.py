@@ -151,8 +151,10 @@ class Recorder(TorchDispatchMode):
                 continue
             self.dtypes.add(tensor.dtype)
             outputs.append(self._new(tensor, Value("result", tuple(tensor.shape), tensor.dtype)))
-        if written and not any(isinstance(t, Tensor) and t is w for t in _results(result) for w in written):
-            name, outputs = f"{name} (writes its argument)", [self._new(w, _result(w)) for w in written]
+        beside = [w for w in written if not any(t is w for t in _results(result))]
+        if beside:  # what is written but not returned comes after what is returned
+            name = f"{name} (writes its argument)" if len(outputs) == 0 else name
+            outputs += [self._new(w, _result(w)) for w in beside]
         is_write = bool(written) and torch.Tag.inplace_view not in func.tags
         if written:
             name = name.removesuffix("_")

@@ -7,18 +7,23 @@ import torch
 
 __all__ = ["error_line", "user_line"]
 
-_SKIPPED = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+_TORCH, _HERE = Path(torch.__file__).parent, Path(__file__).parent
+_SKIPPED = (str(_TORCH), str(_HERE))
+_RUNNERS = (str(_HERE / "capture.py"), str(_HERE / "export.py"))  # what calls these is no part of the model
+_LAYERS = str(_TORCH / "nn")
+_CALLS = str(_TORCH / "nn" / "modules" / "module.py")
 
 
 def user_line() -> str:
-    """The innermost line outside torch and this package, as ``"file.py:12"``."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
+    """The model's innermost line outside torch, as ``"file.py:12"``; in torch's own layers where it has none."""
+    frame, layer = sys._getframe(1), ""
+    while frame is not None and (file := frame.f_code.co_filename) not in _RUNNERS:
         if not file.startswith(_SKIPPED):
             return f"{Path(file).name}:{frame.f_lineno}"
+        if not layer and file.startswith(_LAYERS) and file != _CALLS:
+            layer = f"torch/{Path(file).relative_to(_TORCH)}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
-    return ""
+    return layer
 
 
 def error_line(error: BaseException) -> str:

@@ -214,9 +214,10 @@ def _opened(engine: Engine, value: Any) -> Iterator[tuple[Axis, ...]]:
 def _merge_siblings(engine: Engine, leaves: dict[int, Leaf]) -> dict[int, int]:
     """Spaces to be described as part of another one: always siblings, and alike in every exponent."""
     merged: dict[int, int] = {}
+    rank = {space: i for i, space in enumerate(leaves)}
     for group in always_siblings(_tensors(engine)):
         kept: list[int] = []
-        for space in (s for s in sorted(group, key=list(leaves).index) if s in leaves):
+        for space in sorted(rank.keys() & set(group), key=rank.__getitem__):
             node = engine.pool.node(space)
             if node.apart or node.pinned or not node.monomial:
                 continue

@@ -3,8 +3,9 @@
 Rules (``rules/``) speak to it in a few words: the value behind a reference, and what happens to axes (``algebra.py``).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -83,6 +84,20 @@ class Engine(Algebra):
         edits = [*self._edits_above(node.above[0]), (path, "sum", (whole.size // axis[0].size,) * axis[0].size)]
         raise Restart(tensor, dim, edits)
 
+    @cached_property
+    def readers(self) -> dict[int, list[Call]]:
+        """Number of every value to the calls that read it."""
+        found: dict[int, list[Call]] = {}
+        for call in self.calls:
+            for ref in dict.fromkeys(call.inputs):
+                found.setdefault(ref.id, []).append(call)
+        return found
+
+    @cached_property
+    def state_names(self) -> dict[int, str]:
+        """Number of every parameter and buffer to its name."""
+        return {ref.id: name for name, ref in self.program.states.items()}
+
     # ---- the walk
 
     def state(self, name: str) -> Value:
@@ -153,12 +168,18 @@ class Engine(Algebra):
 
     def _fix_producer(self, ref: Ref) -> None:
         """A result that no rule describes is read: what it was made of must not move."""
-        for call in self.calls:
-            if ref in call.outputs:
-                self.unknown_ops[call.op] = None
-                for source in call.inputs:
-                    for axis in self.value(source).axes:
-                        self.fix(axis, f"a result of {call.where} that no rule describes is used")
+        makers = [call for call in self.program.calls if ref in call.outputs]
+        for call in makers:
+            self.unknown_ops[call.op] = None
+            self._fix_all(call.inputs, f"a result of {call.where} that no rule describes is used")
+        if not makers:  # nobody knows what it was made of
+            self.unknown_ops["a result of no operation"] = None
+            self._fix_all(self.program.states.values(), f"{self.call.where} reads a result that no operation made")
+
+    def _fix_all(self, refs: Iterable[Ref], why: str) -> None:
+        for ref in refs:
+            for axis in self.value(ref).axes:
+                self.fix(axis, why)
 
     def moves(self, ref: Ref) -> bool:
         """Whether a value is part of what elements act on.

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...graph import Call, Ref
 from ..terms import Axis, Flat, Slot, Value, forget_zeros
-from .registry import register_rule
+from .registry import register_rule, unknown
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -169,6 +169,14 @@ def prelu(engine: "Engine", call: Call) -> Value:
         engine.rigid(b, "a slope is no scale")
         axes.append(engine.multiplied(a, b) if a and b else a)
     return Value(tuple(axes), x.zero)
+
+
+@register_rule("aten::rrelu_with_noise")
+def rrelu(engine: "Engine", call: Call) -> list[Value]:
+    """In evaluation a leaky ReLU of the mean slope, which leaves its noise as it is; in training slopes are random."""
+    if call.args["training"]:
+        return unknown(engine, call)
+    return [through(engine, engine.value(call.args["self"]), 1, 0), engine.value(call.args["noise"])]
 
 
 @register_rule("aten::where", "aten::masked_fill")

@@ -61,10 +61,10 @@ def _standardised(engine: "Engine", x: Any, variance: Any) -> Any:
 
 def _owns_statistics(engine: "Engine", call: Call, mean: Ref, variance: Ref) -> bool:
     """Whether mean and variance are stored tensors that only this kind of call reads, with one epsilon; noted if so."""
-    names = {ref.id: name for name, ref in engine.program.states.items()}
+    names = engine.state_names
     if mean.id not in names or variance.id not in names:
         return False
-    readers = [c for c in engine.calls if any(r.id in (mean.id, variance.id) for r in c.inputs)]
+    readers = [*engine.readers[mean.id], *engine.readers[variance.id]]
     if any("batch_norm" not in c.op or c.args["eps"] != call.args["eps"] for c in readers):
         return False
     name = lambda key: names.get(ref.id) if isinstance(ref := call.args.get(key), Ref) else None
