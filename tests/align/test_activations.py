@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 import intertwine as iw
-from intertwine.align.moments import CrossMoments
 from intertwine.align.places import places
 from intertwine.lab import networks
 from intertwine.symmetry.action import tensors_of
+from intertwine.taps.moments import CrossMoments
 
 
 def furthest(a, b):

@@ -49,6 +49,19 @@ def moments(x, y):
 # --- moments and closed forms ----------------------------------------------------------------------------------------
 
 
+def test_constant_channels_are_not_live_about_their_means():
+    """Differences of sums would leave rounding, which a fit would scale up."""
+    x, y = features(500)
+    x[:, 2], y[:, 4] = 0.1, -7.3
+    found = moments(x, y)
+    centred = found.centred()
+    assert found.live_x.all() and found.live_y.all()
+    assert centred.live_x.tolist() == [True, True, False, True, True, True]
+    assert centred.live_y.tolist() == [True, True, True, True, False, True]
+    part = found.select(slice(1, 4), slice(3, 6)).centred()
+    assert part.live_x.tolist() == [True, False, True] and part.live_y.tolist() == [True, False, True]
+
+
 def test_moments_are_sums_over_examples_and_space():
     x, y = torch.randn(7, 3, 4, 5, dtype=torch.float64), torch.randn(7, 2, 4, 5, dtype=torch.float64)
     sums = MomentSums()

@@ -21,8 +21,8 @@ from ..symmetry.spaces import Axis, Fixed, Layout, Leaf, Space
 from ..symmetry.transformation import Transformation, identity, with_parts
 from ..taps import tap
 from ..taps.batches import peek
+from ..taps.moments import CrossMoments
 from .assignment import closest_rotation, monomial_step
-from .moments import CrossMoments
 from .places import Place, places
 from .problem import Problem, problem
 from .task import Found, refuse_unknown

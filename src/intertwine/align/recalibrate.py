@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..taps._hooks import evaluating
 from ..taps.batches import call, device_of, peek
-from .moments import ChannelMoments
+from ..taps.moments import ChannelMoments
 
 __all__ = ["batch_norms", "recalibrate_"]
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from ..taps._hooks import evaluating, watching
 from ..taps.batches import call, device_of, head, peek, size
+from ..taps.moments import ChannelMoments
 from .evaluate import check_repeatable
-from .moments import ChannelMoments
 
 __all__ = ["repair_", "repair_many_", "repairable"]
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .._progress import track
 from ..taps.batches import length
+from ..taps.moments import CrossMoments
 from .network import Cut, Pair
 from .replay import flat_inputs
 
@@ -28,6 +29,8 @@ class Moments:
         sum_x: ``(C_in,)``.
         sum_y: ``(C_out,)``.
         count: Positions that were summed: examples times spatial positions.
+        about_means: ``xx, xy, yy`` about the means of the channels, where they are known better than by differences:
+            exactly 0 for constant channels.
     """
 
     xx: Tensor
@@ -36,6 +39,7 @@ class Moments:
     sum_x: Tensor
     sum_y: Tensor
     count: int
+    about_means: tuple[Tensor, Tensor, Tensor] | None = None
 
     @property
     def c_in(self) -> int:
@@ -50,10 +54,18 @@ class Moments:
     def centred(self) -> Moments:
         """The same with the mean of every channel taken off: what a map with a bias is fitted to."""
         x, y = self.sum_x, self.sum_y
-        xx, xy, yy = (
+        xx, xy, yy = self.about_means or (
             full - torch.outer(a, b) / self.count for full, a, b in ((self.xx, x, x), (self.xy, x, y), (self.yy, y, y))
         )
         return Moments(xx, xy, yy, torch.zeros_like(x), torch.zeros_like(y), self.count)
+
+    def select(self, x: slice, y: slice) -> Moments:
+        """The moments of some channels of A and some of B."""
+        about = self.about_means
+        within = None if about is None else (about[0][x, x], about[1][x, y], about[2][y, y])
+        return Moments(
+            self.xx[x, x], self.xy[x, y], self.yy[y, y], self.sum_x[x], self.sum_y[y], self.count, within
+        )  # fmt: skip
 
     def residual(self, matrix: Tensor, bias: Tensor | None = None) -> float:
         """How much of B's features ``y`` a map misses, ``sum |y - A x - b|^2 / sum |y|^2``: 0 where ``A x + b = y``.
@@ -84,11 +96,10 @@ class Moments:
 
 
 class MomentSums:
-    """Adds up the moments batch by batch, in float64."""
+    """Adds up the moments batch by batch, in float64 and about the means."""
 
     def __init__(self) -> None:
-        self._sums: list[Tensor] = []
-        self._count = 0
+        self._moments = CrossMoments(within=True)
 
     def add(self, x: Tensor, y: Tensor, channel_dim: int = 1) -> None:
         """Add one batch of features with the same examples and positions.
@@ -101,12 +112,10 @@ class MomentSums:
         Raises:
             ValueError: If the other axes differ.
         """
-        x, y = (f.detach().movedim(channel_dim, -1).reshape(-1, f.shape[channel_dim]).double() for f in (x, y))
-        if len(x) != len(y):
-            raise ValueError(f"both features must have the same positions. Got {len(x)} and {len(y)}.")
-        new = [x.T @ x, x.T @ y, y.T @ y, x.sum(0), y.sum(0)]
-        self._sums = new if not self._sums else [a + b for a, b in zip(self._sums, new)]
-        self._count += len(x)
+        positions = [f.numel() // f.shape[channel_dim] for f in (x, y)]
+        if positions[0] != positions[1]:
+            raise ValueError(f"both features must have the same positions. Got {positions[0]} and {positions[1]}.")
+        self._moments.add(x, y, channel_dim)
 
     def result(self) -> Moments:
         """The moments so far.
@@ -114,15 +123,19 @@ class MomentSums:
         Raises:
             ValueError: If nothing was added, or a feature was NaN or infinite.
         """
-        if not self._count:
+        count = self._moments.a.count
+        if not count:
             raise ValueError("moments must be of at least one batch. Got none.")
-        xx, xy, yy, sum_x, sum_y = self._sums
+        means = {"A": self._moments.a.mean, "B": self._moments.b.mean}
+        xy, xx, yy = self._moments.products()
         for side, square in (("A", xx), ("B", yy)):
             if not bool(torch.isfinite(square).all()):
                 raise ValueError(
                     f"features must be finite. Got NaN or infinite ones of {side}. Check inputs and weights."
                 )
-        return Moments(xx, xy, yy, sum_x, sum_y, self._count)
+        x, y = means["A"], means["B"]
+        raw = (part + count * torch.outer(m, n) for part, m, n in ((xx, x, x), (xy, x, y), (yy, y, y)))
+        return Moments(*raw, count * x, count * y, count, (xx, xy, yy))
 
 
 def stream_moments(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from ..layer import StitchingLayer
     from ..moments import Moments
 
-__all__ = ["block", "seen_by", "set_bias"]
+__all__ = ["seen_by", "set_bias"]
 
 
 def seen_by(layer: StitchingLayer, moments: Moments) -> Moments:
@@ -35,9 +34,3 @@ def set_bias(layer: StitchingLayer, moments: Moments) -> None:
     if layer.bias is not None:
         with torch.no_grad():
             layer.bias.copy_(intercept(layer.rounded(), moments))
-
-
-def block(moments: Moments, x: slice, y: slice) -> Moments:
-    """The moments of some channels of A and some of B."""
-    m = moments
-    return replace(m, xx=m.xx[x, x], xy=m.xy[x, y], yy=m.yy[y, y], sum_x=m.sum_x[x], sum_y=m.sum_y[y])

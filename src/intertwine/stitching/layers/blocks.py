@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ...groups import Product, Wreath, assign
 from ..closed_form import group_procrustes
 from ..layer import StitchingLayer, doubly_stochastic_error
-from ._moments import block, seen_by, set_bias
+from ._moments import seen_by, set_bias
 from .birkhoff import frobenius_on_polytope
 from .sinkhorn import sinkhorn
 
@@ -94,7 +94,7 @@ class Blocks(_OfBlocks):
         """
         seen = seen_by(self, moments)
         for part, s in zip(self.parts, self.group.slices, strict=True):
-            part.start(block(seen, s, s))
+            part.start(seen.select(s, s))
         set_bias(self, moments)
 
     def doubly_stochastic_error(self) -> float | None:
@@ -173,7 +173,7 @@ class SwappedBlocks(_OfBlocks):
             self.permutation[torch.arange(k), torch.tensor(order)] = 1
         slices = self.group.slices
         for part, y, j in zip(self.parts, slices, order, strict=True):
-            part.start(block(seen, slices[j], y))
+            part.start(seen.select(slices[j], y))
         set_bias(self, moments)
 
     def doubly_stochastic_error(self) -> float:

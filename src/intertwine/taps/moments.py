@@ -1,17 +1,26 @@
-"""Moments of channels over a stream of batches, merged in float64 (Chan, Golub and LeVeque 1983)."""
+"""Moments of channels over a stream of batches, merged in float64 (Chan, Golub and LeVeque 1983).
+
+The deviations of a constant channel are exactly 0, whatever its value: a mean that is rounded would make it vary.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-__all__ = ["ChannelMoments", "CrossMoments", "flat_channels"]
+__all__ = ["ChannelMoments", "CrossMoments", "flat_channels", "row_means"]
 
 
 def flat_channels(x: Tensor, channel_dim: int = 1) -> Tensor:
     """Features ``(N, C, *S)`` as ``(C, N * S)`` in float64 (on the CPU where the device has none)."""
     x = x.detach().movedim(channel_dim, 0).reshape(x.shape[channel_dim], -1)
     return x.cpu().double() if x.device.type == "mps" else x.double()
+
+
+def row_means(rows: Tensor) -> Tensor:
+    """Means of rows ``(C, M)``, taken from the first value on, so that the mean of equal values is that value."""
+    first = rows[:, :1]
+    return (rows - first).mean(1) + first[:, 0]
 
 
 class ChannelMoments:
@@ -36,8 +45,10 @@ class ChannelMoments:
     def add(self, x: Tensor, channel_dim: int = 1) -> None:
         """Add features ``(N, C, *S)``."""
         rows = flat_channels(x, channel_dim)
-        n, mean = rows.shape[1], rows.mean(1)
-        squares = (rows - mean[:, None]).square().sum(1)
+        mean = row_means(rows)
+        self._merge(rows.shape[1], mean, (rows - mean[:, None]).square().sum(1))
+
+    def _merge(self, n: int, mean: Tensor, squares: Tensor) -> None:
         if self._mean is None or self._squares is None:
             self.count, self._mean, self._squares = n, mean, squares
             return
@@ -70,37 +81,56 @@ class ChannelMoments:
 
 
 class CrossMoments:
-    """Means, variances and covariances between the channels of two feature maps of the same examples.
+    """Means, variances and covariances of the channels of two feature maps of the same examples.
+
+    Args:
+        within: Whether the covariances within each feature map are wanted as well.
 
     Attributes:
         a: Moments of the channels of one.
         b: Moments of the channels of the other.
+
+    Examples:
+        >>> import torch
+        >>> moments = CrossMoments(within=True)
+        >>> moments.add(torch.tensor([[0.1, 1.0], [0.1, 2.0], [0.1, 3.0]]), torch.tensor([[1.0], [0.0], [2.0]]))
+        >>> moments.products()[0]
+        tensor([[0., 0.],
+                [0., 2.]], dtype=torch.float64)
     """
 
-    def __init__(self) -> None:
+    def __init__(self, within: bool = False) -> None:
         self.a, self.b = ChannelMoments(), ChannelMoments()
-        self._products: Tensor | None = None  # sums of products about the means
+        self._within = within
+        self._products: list[Tensor] = []  # sums of products about the means
 
     def add(self, x: Tensor, y: Tensor, channel_dim: int = 1) -> None:
         """Add features ``(N, C, *S)`` and ``(N, C', *S)`` of the same examples."""
-        left, right = flat_channels(x, channel_dim), flat_channels(y, channel_dim)
-        n, seen = left.shape[1], self.a.count
-        here = left.mean(1), right.mean(1)
-        products = (left - here[0][:, None]) @ (right - here[1][:, None]).T
-        if self._products is not None:
-            shifts = here[0] - self.a.mean, here[1] - self.b.mean
-            products += self._products + torch.outer(*shifts) * (seen * n / (seen + n))
-        self._products = products
-        self.a.add(x, channel_dim)
-        self.b.add(y, channel_dim)
+        rows = flat_channels(x, channel_dim), flat_channels(y, channel_dim)
+        n, seen, sides = rows[0].shape[1], self.a.count, (self.a, self.b)
+        means = [row_means(side) for side in rows]
+        x, y = (side - mean[:, None] for side, mean in zip(rows, means))
+        pairs = ((0, 1), (0, 0), (1, 1)) if self._within else ((0, 1),)
+        new = [(x, y)[i] @ (x, y)[j].T for i, j in pairs]
+        if self._products:
+            shifts = [mean - side.mean for mean, side in zip(means, sides)]
+            for (i, j), total, old in zip(pairs, new, self._products):
+                total += old + torch.outer(shifts[i], shifts[j]) * (seen * n / (seen + n))
+        self._products = new
+        for side, mean, centred in zip(sides, means, (x, y)):
+            side._merge(n, mean, centred.square().sum(1))
 
     @property
     def covariance(self) -> Tensor:
-        """``(C, C')``, float64, divided by the count less one.
+        """``(C, C')``, float64, divided by the count less one."""
+        return self.products()[0] / max(self.a.count - 1, 1)
+
+    def products(self) -> list[Tensor]:
+        """Sums of products about the means: between the two, ``(C, C')``, then within each where they are wanted.
 
         Raises:
             ValueError: If nothing was added.
         """
-        if self._products is None:
+        if not self._products:
             raise ValueError("moments must have seen at least one batch. Got none.")
-        return self._products / max(self.a.count - 1, 1)
+        return list(self._products)
