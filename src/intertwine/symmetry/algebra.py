@@ -24,6 +24,7 @@ class Algebra:
         pool: The spaces.
         system: The equations of the current pass.
         mixed: Axes along which an operation mixes units, with the tensor in which it does.
+        follows: Axes whose order follows from what an operation sorted, with the axes that it follows.
         call: The call at work.
     """
 
@@ -31,6 +32,7 @@ class Algebra:
         self.pool = Pool()
         self.system = System()
         self.mixed: list[tuple[tuple[Axis, ...], Axis]] = []
+        self.follows: list[tuple[Axis, tuple[Axis, ...]]] = []
         self.call: Call = Call("", {}, ())
         self.index = -1
         self._fixed: list[Axis] = []  # axes that the call at work fixed
@@ -45,6 +47,40 @@ class Algebra:
             self._kept[key] = self.pool.new(size)
         axis = self.pool.resolve((Slot(self._kept[key], size),))
         return self.fix(axis, why)
+
+    def in_order(self, size: int, follows: Sequence[Axis], tag: Any = 0) -> Axis:
+        """A new axis of rows put in an order that changes where the units of other axes move.
+
+        Nothing acts on it from outside, so it need not be fixed; where it is, so are the axes that it follows.
+        """
+        if size == 1:
+            return ()
+        key = (self.index, "order", tag, size)
+        if key not in self._kept:
+            self._kept[key] = space = self.pool.new(size)
+            self.pool.nodes[space].sorted = space
+        axis = self.pool.resolve((Slot(self._kept[key], size),))
+        self.follows.append((axis, tuple(follows)))
+        return axis
+
+    def settle_orders(self) -> None:
+        """Where the order of sorted rows matters, what it follows is held."""
+        waiting = list(self.follows)
+        while held := [entry for entry in waiting if self._order_matters(entry[0])]:
+            for rows, follows in held:
+                why = self._order_matters(rows)
+                for axis in follows:
+                    self.hold(self.pool.resolve(axis), why)
+            waiting = [entry for entry in waiting if entry not in held]
+
+    def _order_matters(self, rows: Axis) -> str:
+        """Why rows may come in one order only; empty where they may come in any."""
+        for slot in (found := self.pool.resolve(rows)):
+            node = self.pool.node(slot.space) if isinstance(slot, Slot) else None
+            if node is None or len(found) != 1 or node.sorted is None or node.tied:
+                return node.pinned if node is not None and node.pinned else "sorted rows are used in their order"
+            return node.pinned
+        return ""
 
     # ---- restrictions
 

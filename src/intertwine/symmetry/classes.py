@@ -8,6 +8,7 @@ from typing import Any, Literal
 from . import spaces as public
 from .dependence import dependences
 from .engine import Engine
+from .rules.picks import origins
 from .siblings import always_siblings
 from .symmetry import Symmetry
 from .terms import Axis, Flat, Segments, Slot, Value, slots
@@ -205,7 +206,8 @@ def _tensors(engine: Engine) -> Iterator[tuple[Axis, ...]]:
 
 def _opened(engine: Engine, value: Any) -> Iterator[tuple[Axis, ...]]:
     if isinstance(value, Value):
-        yield tuple(engine.pool.resolve(a) for a in value.axes)
+        axes = tuple(engine.pool.resolve(a) for a in value.axes)
+        yield (*axes, *origins(engine, axes, value.via))
     else:
         for part in value.parts:
             yield from _opened(engine, part)

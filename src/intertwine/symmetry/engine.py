@@ -98,6 +98,14 @@ class Engine(Algebra):
         """Number of every parameter and buffer to its name."""
         return {ref.id: name for name, ref in self.program.states.items()}
 
+    @cached_property
+    def _producers(self) -> dict[int, Call]:
+        return {out.id: call for call in self.calls for out in call.outputs if out is not None}
+
+    def producer(self, ref: Ref) -> Call | None:
+        """The call that gave a value; ``None`` for parameters, buffers, inputs and constants."""
+        return self._producers.get(ref.id)
+
     # ---- the walk
 
     def state(self, name: str) -> Value:
@@ -117,7 +125,7 @@ class Engine(Algebra):
             self.pool.changed = False
             self.pool.forget_restrictions()
             self.system, self.values, self.mixed, self.met, self.batch_norms = System(), {}, [], [], {}
-            self.unknown_ops = {}
+            self.unknown_ops, self.follows = {}, []
             self._pass(run)
             if not self.pool.changed:
                 return
@@ -135,8 +143,9 @@ class Engine(Algebra):
         self.index, self.call = len(self.calls), Call("output", {}, ())
         for ref in self.program.outputs:
             value = self.value(ref)
-            for axis in value.axes:
-                self.fix(axis, "output")
+            for axis in (*value.axes, *((value.names.of,) if value.names else ())):
+                self.fix(self.pool.resolve(axis), "output")
+        self.settle_orders()
 
     def _mix_fixed(self, call: Call) -> None:
         """Positions that an operation fixes it also mixes or renames: no unit beside them has one element for each."""

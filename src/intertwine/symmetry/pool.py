@@ -24,6 +24,8 @@ class Node:
         monomial: Why no linear maps pass, only one nonzero number per unit.
         orthogonal: Why of all linear maps only the orthogonal ones pass.
         apart: Whether it must not be merged with a sibling segment.
+        sorted: The sort that put its units in order, if one did: the order follows from what was sorted.
+        tied: Whether it was united with units in another order.
         said: First reason for each restriction.
     """
 
@@ -37,6 +39,8 @@ class Node:
     monomial: str = ""
     orthogonal: str = ""
     apart: bool = False
+    sorted: int | None = None
+    tied: bool = False
     said: dict[str, str] = field(default_factory=dict)
 
 
@@ -78,6 +82,7 @@ class Pool:
         keep.monomial = keep.monomial or drop.monomial
         keep.orthogonal = keep.orthogonal or drop.orthogonal
         keep.apart |= drop.apart
+        keep.tied |= drop.tied or keep.sorted != drop.sorted
         keep.said = {**drop.said, **keep.said}
         self.changed = True
 

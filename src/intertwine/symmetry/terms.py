@@ -4,11 +4,12 @@ An axis is a row-major product of factors. A factor is a ``Slot`` (it carries a 
 of axes) or ``Flat`` (the tensor is the same all along it). An axis of size one is the empty product.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 from types import MappingProxyType
+from typing import Literal
 
 __all__ = [
     "UNIT",
@@ -16,6 +17,8 @@ __all__ = [
     "Expr",
     "Factor",
     "Flat",
+    "Names",
+    "Pick",
     "Segments",
     "Slot",
     "Value",
@@ -91,12 +94,55 @@ Axis = tuple[Factor, ...]
 
 
 @dataclass(frozen=True)
+class Names:
+    """What the whole numbers in a tensor stand for; they change where the units that they stand for move.
+
+    Attributes:
+        of: The axis whose units are meant.
+        kind: ``"units"``: each number is the place of a unit; ``"counts"``: how many rows chose each unit;
+            ``"offsets"``: where the rows that chose each unit end, with the rows in the order of the units.
+        rows: For counts and offsets, the rows in that order.
+        all: Whether every unit is named exactly once.
+    """
+
+    of: Axis
+    kind: Literal["units", "counts", "offsets"] = "units"
+    rows: Axis = ()
+    all: bool = False
+
+
+@dataclass(frozen=True)
+class Pick:
+    """Rows of a tensor that each come from one unit of an axis which is no axis of the tensor any more.
+
+    Attributes:
+        label: By what the units were chosen: rows picked by the same numbers come from the same units.
+        rows: The axis of the rows; empty where the whole tensor comes from one unit.
+        of: The axis whose units were picked.
+    """
+
+    label: Hashable
+    rows: Axis
+    of: Axis
+
+
+@dataclass(frozen=True)
 class Value:
-    """What is known of one tensor: its axes, whether it is zero, whether it is a square not summed yet."""
+    """What is known of one tensor.
+
+    Attributes:
+        axes: Its axes.
+        zero: Whether it is zero.
+        square: Whether it is a square not summed yet.
+        names: What its whole numbers stand for; ``None`` where no unit is meant.
+        via: Units of other axes that its rows come from.
+    """
 
     axes: tuple[Axis, ...]
     zero: bool = False
     square: bool = False
+    names: Names | None = None
+    via: tuple[Pick, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:

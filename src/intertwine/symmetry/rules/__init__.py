@@ -1,12 +1,24 @@
 """Rules by family; importing this package registers them all."""
 
-from . import attention, constants, elementwise, indexing, linear, normalisation, pooling, reductions, shapes, stacks
+from . import (
+    attention,
+    constants,
+    elementwise,
+    indexing,
+    linear,
+    normalisation,
+    pooling,
+    reductions,
+    routing,
+    shapes,
+    stacks,
+)
 from .registry import apply, register_rule
 
 __all__ = [
     "apply",
     "register_rule",
     # families
-    "attention", "constants", "elementwise", "indexing", "linear", "normalisation", "pooling", "reductions", "shapes",
-    "stacks",
+    "attention", "constants", "elementwise", "indexing", "linear", "normalisation", "pooling", "reductions", "routing",
+    "shapes", "stacks",
 ]  # fmt: skip

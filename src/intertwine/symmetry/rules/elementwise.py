@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...graph import Call, Ref
 from ..terms import Axis, Flat, Slot, Value, forget_zeros
+from .picks import drop
 from .registry import register_rule, unknown
 
 if TYPE_CHECKING:
@@ -121,7 +122,11 @@ def div(engine: "Engine", call: Call) -> Value:
     """Quotients; rounding ones are ordinary pointwise functions."""
     x, y = engine.value(call.args["self"]), operand(engine, call.args["other"])
     if call.args.get("rounding_mode"):
-        return measured(engine, call)
+        from .routing import floor_divide
+
+        return floor_divide(engine, call)
+    for value in (x, y):
+        drop(engine, value.names if value else None)
     return x if y is None else multiplied(engine, x, y, divide=True)
 
 

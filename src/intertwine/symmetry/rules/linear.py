@@ -1,11 +1,13 @@
 """Linear maps: matrix products and convolutions of every rank."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ...graph import Call, Ref
-from ..terms import Axis, Value
+from ..terms import Axis, Pick, Value
 from .elementwise import added
+from .picks import joined, origins, without
 from .registry import register_rule
 
 if TYPE_CHECKING:
@@ -19,8 +21,14 @@ def matmul(engine: "Engine", a: Value, b: Value) -> Value:
     batch = [engine.multiplied(x, y) if x and y else x or y for x, y in zip(a.axes[:-2], b.axes[:-2], strict=True)]
     contract(engine, a.axes[-1], b.axes[-2])
     free = (*batch, a.axes[-2], b.axes[-1])
-    engine.met += [(*free, a.axes[-1]), free]
-    return Value(free, a.zero or b.zero)
+    via = joined(engine, [without(engine, a.via, [a.axes[-1]]), without(engine, b.via, [b.axes[-2]])])
+    meet(engine, free, a.axes[-1], via)
+    return Value(free, a.zero or b.zero, via=via)
+
+
+def meet(engine: "Engine", free: tuple[Axis, ...], summed: Axis, via: tuple[Pick, ...]) -> None:
+    """Note which axes a contraction brings together, before and after the sum."""
+    engine.met += [(*axes, *origins(engine, axes, via)) for axes in ((*free, summed), free)]
 
 
 def contract(engine: "Engine", x: Axis, y: Axis) -> None:
@@ -40,7 +48,9 @@ def addmm(engine: "Engine", call: Call) -> Value:
     """A product of matrices added to something."""
     first, second = ("mat1", "mat2") if call.op == "aten::addmm" else ("batch1", "batch2")
     product = matmul(engine, engine.value(call.args[first]), engine.value(call.args[second]))
-    return product if call.args.get("beta") == 0 else added(engine, product, engine.value(call.args["self"]))
+    if call.args.get("beta") == 0:
+        return product
+    return replace(added(engine, product, engine.value(call.args["self"])), via=product.via)
 
 
 @register_rule("aten::mv", "aten::dot", "aten::vdot")
@@ -57,10 +67,12 @@ def linear(engine: "Engine", call: Call) -> Value:
     """``x W^T + b`` where it is kept whole."""
     x, w = engine.value(call.args["input"]), engine.value(call.args["weight"])
     contract(engine, x.axes[-1], w.axes[-1])
-    engine.met.append((*x.axes[:-1], *w.axes))
-    result = Value((*x.axes[:-1], *w.axes[:-1]))
+    free = (*x.axes[:-1], *w.axes[:-1])
+    via = joined(engine, [without(engine, x.via, [x.axes[-1]]), w.via])
+    meet(engine, free, x.axes[-1], via)
     bias = call.args.get("bias")
-    return added(engine, result, engine.value(bias)) if isinstance(bias, Ref) else result
+    result = added(engine, Value(free), engine.value(bias)) if isinstance(bias, Ref) else Value(free)
+    return replace(result, via=via)
 
 
 @register_rule("aten::convolution")

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from ...graph import Call, Ref
 from ..terms import Axis, Value, forget_zeros
+from .indexing import places
+from .picks import drop
 from .registry import register_rule
 
 if TYPE_CHECKING:
@@ -53,7 +55,8 @@ def extreme(engine: "Engine", call: Call) -> list[Value]:
     dims = _dims(call, len(x.axes))
     for i, axis in enumerate(x.axes):
         engine.rigid(axis) if i in dims else engine.monomial(engine.no_sign(axis))
-    return [_reduced(call, list(x.axes), dims)]
+    reduced = _reduced(call, list(x.axes), dims)
+    return [reduced] if len(call.outputs) < 2 or len(dims) != 1 else [reduced, places(engine, call, x, *dims)]
 
 
 @register_rule("aten::linalg_vector_norm", "aten::norm", "aten::var", "aten::std")
@@ -109,6 +112,9 @@ def ordered(engine: "Engine", call: Call) -> Value:
     dims = list(range(len(x.axes))) if dims in ([], None) else dims if isinstance(dims, list | tuple) else [dims]
     where = {d % max(len(x.axes), 1) for d in dims}
     why = f"order matters to {call.where}"
+    if call.op == "aten::cumsum" and x.names is not None and x.names.kind == "counts" and len(x.axes) == 1:
+        return Value(x.axes, names=replace(x.names, kind="offsets"))  # where the rows of each unit end
+    drop(engine, x.names)
     for i in where:
         engine.fix(x.axes[i], why) if x.axes else None
     axes = tuple(engine.fresh(x.shape[i], why, i) if i in where else a for i, a in enumerate(x.axes))

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...graph import Call, Ref
 from ..terms import Value
+from .picks import carried, drop, unread_names
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -66,6 +67,8 @@ def apply(engine: "Engine", call: Call) -> Sequence[Any]:
             if value.square:
                 for axis in value.axes:
                     engine.monomial(axis, f"square read by {call.where}")
+    unread_names(engine, call)
+    first_mix = len(engine.mixed)
     rule = _RULES.get(call.op)
     if rule is None and is_pointwise(call):
         rule = measured
@@ -73,7 +76,8 @@ def apply(engine: "Engine", call: Call) -> Sequence[Any]:
         result = unknown(engine, call) if rule is None else rule(engine, call)
     except (KeyError, IndexError, TypeError, ValueError):  # arguments that the rule was not written for
         result = unknown(engine, call)
-    return [result] if isinstance(result, Value) or not isinstance(result, list) else result
+    results = result if isinstance(result, list) else [result]
+    return [carried(engine, call, value, first_mix) for value in results]
 
 
 def unknown(engine: "Engine", call: Call) -> list[Value]:
@@ -81,6 +85,7 @@ def unknown(engine: "Engine", call: Call) -> list[Value]:
     engine.unknown_ops[call.op] = None
     why = f"operation without a rule: {call.where}"
     for ref in call.inputs:
+        drop(engine, engine.value(ref).names)
         for axis in engine.value(ref).axes:
             engine.fix(axis, why)
     return [opaque(engine, ref, why, i) for i, ref in enumerate(call.outputs)]

@@ -5,7 +5,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...graph import Call, Ref
-from ..terms import Axis, Flat, Segments, Slot, Value, axis_size, forget_zeros, segments, slots
+from ..terms import Axis, Flat, Pick, Segments, Slot, Value, axis_size, forget_zeros, segments, slots
 from .registry import opaque, register_rule
 from .stacks import Stack, stack_or_value
 
@@ -165,7 +165,7 @@ def pad(engine: "Engine", call: Call) -> Value:
 
 @register_rule("aten::slice")
 def slice_(engine: "Engine", call: Call) -> Value:
-    """Rows ``start:stop:step`` of an axis; steps fix it."""
+    """Rows ``start:stop:step`` of an axis; steps single out one row of each group, or fix it."""
     x = engine.value(call.args["self"])
     dim = call.args["dim"] % len(x.axes)
     size, step = x.shape[dim], call.args["step"]
@@ -173,6 +173,9 @@ def slice_(engine: "Engine", call: Call) -> Value:
     count = len(range(start, stop, step))
     if count == size:
         return x
+    if step != 1 and start < step and count * step == size:
+        along, inner = engine.split(x.axes[dim], (count, step))
+        return Value((*x.axes[:dim], along, *x.axes[dim + 1 :]), x.zero, via=pick(engine, inner, start))
     if step != 1:
         why = f"every {step}th row taken at {call.where}"
         engine.fix(x.axes[dim], why)
@@ -226,20 +229,24 @@ def select(engine: "Engine", call: Call) -> Value:
     x = engine.value(call.args["self"])
     dim = call.args["dim"] % len(x.axes)
     index = call.args["index"] % x.shape[dim]
-    pick(engine, x.axes[dim], index)
-    return Value((*x.axes[:dim], *x.axes[dim + 1 :]), x.zero)
+    return Value((*x.axes[:dim], *x.axes[dim + 1 :]), x.zero, via=pick(engine, x.axes[dim], index))
 
 
-def pick(engine: "Engine", axis: Axis, index: int) -> None:
-    """One unit of an axis is singled out."""
+def pick(engine: "Engine", axis: Axis, index: int) -> tuple[Pick, ...]:
+    """One unit of an axis is singled out: the axis is held, and what is left of the tensor comes from that unit."""
     axis = engine.pool.resolve(axis)
     if not axis or all(isinstance(f, Flat) for f in axis):
-        return
+        return ()
     if len(axis) == 1 and isinstance(axis[0], Segments):
         engine.slice(axis, index, index + 1)
-        return
+        return ()
     engine.stack_request(axis)
-    engine.fix(axis, f"one unit singled out at {engine.call.where}")
+    why = f"one unit singled out at {engine.call.where}"
+    if len(axis) == 1 and isinstance(axis[0], Slot):
+        engine.hold(engine.rigid(axis, why), why)
+        return (Pick(("unit", index), (), (Slot(axis[0].space, axis[0].size),)),)
+    engine.fix(axis, why)
+    return ()
 
 
 @register_rule("aten::unbind")
@@ -247,6 +254,5 @@ def unbind(engine: "Engine", call: Call) -> list[Value]:
     """Every unit of an axis on its own."""
     x = engine.value(call.args["self"])
     dim = call.args["dim"] % len(x.axes)
-    for index in range(x.shape[dim]):
-        pick(engine, x.axes[dim], index)
-    return [Value((*x.axes[:dim], *x.axes[dim + 1 :]), x.zero) for _ in call.outputs]
+    rest = (*x.axes[:dim], *x.axes[dim + 1 :])
+    return [Value(rest, x.zero, via=pick(engine, x.axes[dim], i)) for i in range(x.shape[dim])]

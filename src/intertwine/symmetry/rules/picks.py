@@ -1,0 +1,160 @@
+"""Units named by whole numbers, and rows that come from the units so named: what routing to experts is made of.
+
+Where an operation gives places along an axis (``topk``, ``sort``, ``argmax``), the numbers name units. They change
+where these units move, so only operations that know what the numbers stand for let the units move. Rows picked by such
+numbers still tell from which unit they came, so that every unit may have its own inner spaces.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from ...graph import Call, Ref
+from ..terms import Axis, Names, Pick, Value, axis_size, slots
+from .activations import is_pointwise
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+
+__all__ = ["carried", "distinct", "drop", "joined", "named", "origins", "unread_names", "without"]
+
+# numbers are only copied and laid out anew; the first ones keep each of them exactly once
+_SAME = {"aten::clone", "aten::detach", "aten::alias", "aten::_to_copy", "aten::contiguous", "aten::to", "aten::view",
+         "aten::_unsafe_view", "aten::reshape", "aten::flatten", "aten::unflatten", "aten::unsqueeze", "aten::squeeze",
+         "aten::permute", "aten::transpose", "aten::t"}  # fmt: skip
+_SOME = {"aten::expand", "aten::repeat", "aten::slice", "aten::select", "aten::narrow", "aten::split", "aten::unbind",
+         "aten::split_with_sizes"}  # fmt: skip
+# rules that read the numbers for what they stand for
+_READERS = {"aten::index", "aten::index_select", "aten::gather", "aten::sort", "aten::argsort", "aten::scatter",
+            "aten::histc", "aten::cumsum", "aten::index_put", "aten::_grouped_mm", "aten::floor_divide", "aten::div",
+            "transformers::grouped_mm_fallback"}  # fmt: skip
+# only the shape is read
+_SHAPES = {f"aten::{new}" for new in ("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones",
+                                      "new_full", "new_empty", "new_empty_strided")}  # fmt: skip
+# every row of the result comes from the same rows of the arguments
+_ROWWISE = {"aten::native_layer_norm", "aten::_fused_rms_norm", "aten::_softmax", "aten::native_dropout", "aten::glu",
+            "aten::chunk"}  # fmt: skip
+
+
+def unread_names(engine: "Engine", call: Call) -> None:
+    """Units named by numbers that an operation reads as mere numbers stay where they are."""
+    if call.op in _SAME | _SOME | _READERS | _SHAPES:
+        return
+    for ref in call.inputs:
+        drop(engine, engine.value(ref).names)
+
+
+def drop(engine: "Engine", names: Names | None) -> None:
+    """What is named is fixed: the numbers are used as such."""
+    if names is not None and names.kind != "counts":
+        engine.fix(engine.pool.resolve(names.of), f"places of units are read as numbers at {engine.call.where}")
+
+
+def named(engine: "Engine", ref: Any, size: int) -> Axis | None:
+    """The axis of ``size`` units that the numbers in a tensor name, if they name any."""
+    names = engine.value(ref).names if isinstance(ref, Ref) else None
+    if names is None or names.kind != "units":
+        return None
+    of = engine.pool.resolve(names.of)
+    if axis_size(of) == size:
+        return of
+    drop(engine, names)
+    return None
+
+
+def carried(engine: "Engine", call: Call, value: Any, first_mix: int) -> Any:
+    """The result of a call with the names and origins of rows that it has from its arguments."""
+    copies = call.op in _SAME | _SOME
+    if not isinstance(value, Value):
+        for ref in call.inputs if copies else ():
+            drop(engine, engine.value(ref).names)
+        return value
+    if not copies and call.op not in _READERS and any(value.names is engine.value(r).names for r in call.inputs):
+        value = replace(value, names=None)  # of an argument that came back as it was; they were read as numbers
+    if copies and value.names is None and (names := engine.value(call.inputs[0]).names) is not None:
+        kept = replace(names, all=names.all and call.op in _SAME)
+        value = replace(value, names=kept if names.kind == "units" or call.op in _SAME else None)
+    if copies or call.op in _ROWWISE or is_pointwise(call):
+        mixed = tuple(along for _, along in engine.mixed[first_mix:])
+        via = joined(engine, [value.via, *(without(engine, engine.value(ref).via, mixed) for ref in call.inputs)])
+        value = replace(value, via=via)
+    return value
+
+
+def joined(engine: "Engine", parts: Iterable[tuple[Pick, ...]]) -> tuple[Pick, ...]:
+    """The origins of rows made from several tensors; rows from more than one unit of an axis have none there."""
+    found: dict[tuple, list[Pick]] = {}
+    for pick in (pick for part in parts for pick in part):
+        of = engine.pool.resolve(pick.of)
+        key = tuple(slot.space for slot in slots(of))
+        twin = next((p for known in found.values() for p in known if _same_unit(engine, p, pick)), None)
+        if twin is not None and key not in found:
+            engine.equal(of, twin.of)  # the first unit of one axis with the first of the other, and so on
+        elif not any(pick.label == known.label for known in found.setdefault(key, [])):
+            found[key].append(pick)
+    return tuple(picks[0] for picks in found.values() if len(picks) == 1)
+
+
+def _same_unit(engine: "Engine", a: Pick, b: Pick) -> bool:
+    """Whether both stand for the same place of axes of one length, neither of which moves."""
+    if a.label != b.label or a.rows or b.rows:
+        return False
+    both = (*engine.pool.resolve(a.of), *engine.pool.resolve(b.of))
+    return axis_size(a.of) == axis_size(b.of) and all(engine.pool.node(s.space).pinned for s in slots(both))
+
+
+def without(engine: "Engine", via: tuple[Pick, ...], along: Iterable[Axis]) -> tuple[Pick, ...]:
+    """The origins that outlive mixing, or summing over, some axes: those of rows that are not among them."""
+    gone = {slot.space for axis in along for slot in slots(engine.pool.resolve(axis))}
+    return tuple(p for p in via if not gone.intersection(s.space for s in slots(engine.pool.resolve(p.rows))))
+
+
+def origins(engine: "Engine", axes: Sequence[Axis], via: Iterable[Pick]) -> list[Axis]:
+    """The axes that rows of a tensor come from: beside them, inner spaces may have one element for each unit."""
+    tally = Counter(slot.space for axis in axes for slot in slots(axis))
+    rows = lambda pick: [slot.space for slot in slots(engine.pool.resolve(pick.rows))]
+    return [engine.pool.resolve(pick.of) for pick in via if all(tally[space] == 1 for space in rows(pick))]
+
+
+# functions that make two numbers equal only where they were equal before, or by rare accident
+_INJECTIVE = {"aten::_softmax", "aten::_log_softmax", "aten::sigmoid", "aten::tanh", "aten::exp", "aten::log",
+              "aten::softplus", "aten::sqrt", "aten::neg", "aten::erf", "aten::gelu", "aten::silu", "aten::sum",
+              "aten::topk", "aten::sort"} | _SAME  # fmt: skip
+_LINEAR = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear"}
+_COMBINED = {"aten::add", "aten::sub", "aten::mul", "aten::div"}
+
+
+def distinct(engine: "Engine", ref: Ref, along: Axis) -> bool:
+    """Whether entries along an axis differ for almost all weights, so that their order does not depend on their places.
+
+    They do where every unit has its own row of a weight matrix and nothing sets different units to one number, as
+    rectifiers and masks do.
+    """
+    call = engine.producer(ref)
+    if call is None:
+        return False
+    if call.op in _INJECTIVE:
+        return isinstance(call.inputs[0], Ref) and distinct(engine, call.inputs[0], along)
+    units = {slot.space for slot in slots(along)}
+    if call.op in _LINEAR:
+        return any(units <= _spaces(engine, r) and _is_state(engine, r) for r in call.inputs)
+    if call.op not in _COMBINED or call.args.get("rounding_mode"):
+        return False
+    other = call.args["other"]
+    if not isinstance(other, Ref):
+        return other != 0 and distinct(engine, call.args["self"], along)
+    by_row = lambda r: not units & _spaces(engine, r) and call.op in ("aten::mul", "aten::div")
+    pairs = ((call.args["self"], other), (other, call.args["self"]))
+    return any(distinct(engine, a, along) and (_is_state(engine, b) or by_row(b)) for a, b in pairs)
+
+
+def _spaces(engine: "Engine", ref: Ref) -> set[int]:
+    return {slot.space for axis in engine.value(ref).axes for slot in slots(axis)}
+
+
+def _is_state(engine: "Engine", ref: Ref) -> bool:
+    """Whether a tensor is a parameter, or a buffer that moves, perhaps laid out anew."""
+    while (call := engine.producer(ref)) is not None and call.op in _SAME:
+        ref = call.inputs[0]
+    return call is None and engine.moves(ref)

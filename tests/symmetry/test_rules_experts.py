@@ -1,0 +1,200 @@
+"""Mixtures of experts: experts move with their router rows, every expert has inner units of its own, streams move."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from intertwine.symmetry import symmetries
+from intertwine.testing import function_error
+
+EXPERTS, WIDTH, INNER, CHOSEN = 4, 6, 5, 2
+
+
+class Routed(nn.Module):
+    """``function(model, tokens)`` between two linear maps; experts are stacked in ``up`` and ``down``."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.a, self.b, self.function = nn.Linear(3, WIDTH), nn.Linear(WIDTH, 2), function
+        self.router = nn.Linear(WIDTH, EXPERTS)
+        self.up = nn.Parameter(torch.randn(EXPERTS, INNER, WIDTH))
+        self.down = nn.Parameter(torch.randn(EXPERTS, WIDTH, INNER))
+        self.bias = nn.Parameter(torch.randn(EXPERTS, INNER))
+
+    def forward(self, x):
+        return self.b(self.function(self, self.a(x)))
+
+    def chosen(self, h):
+        """Weights and numbers of the experts of every row."""
+        weights, places = self.router(h).softmax(-1).topk(CHOSEN, -1)
+        return weights / weights.sum(-1, keepdim=True), places
+
+    def experts(self, h, places):
+        """Rows through the experts so numbered."""
+        inner = F.relu((self.up[places] @ h[..., None])[..., 0] + self.bias[places])
+        return (self.down[places] @ inner[..., None])[..., 0]
+
+
+def batched(m, h):
+    weights, places = m.chosen(h)
+    rows = h.repeat_interleave(CHOSEN, 0)
+    return (m.experts(rows, places.reshape(-1)) * weights.reshape(-1, 1)).view(-1, CHOSEN, WIDTH).sum(1)
+
+
+def dense(m, h):
+    weights, places = m.chosen(h)
+    gates = torch.zeros(len(h), EXPERTS, dtype=h.dtype).scatter(1, places, weights)
+    inner = F.relu(torch.einsum("eoi,ti->teo", m.up, h) + m.bias)
+    return torch.einsum("te,eoi,tei->to", gates, m.down, inner)
+
+
+def gathered(m, h):
+    every = torch.einsum("eoi,tei->teo", m.down, F.relu(torch.einsum("eoi,ti->teo", m.up, h) + m.bias))
+    logits = m.router(h)
+    places = logits.topk(CHOSEN, -1).indices
+    kept = every.gather(1, places[..., None].expand(-1, -1, WIDTH))
+    return (kept * logits.gather(1, places).sigmoid()[..., None]).sum(1)
+
+
+def soft(m, h):
+    inner = F.relu(torch.einsum("eoi,ti->teo", m.up, h) + m.bias)
+    return torch.einsum("te,eoi,tei->to", m.router(h).softmax(-1), m.down, inner)
+
+
+def first(m, h):
+    scores = m.router(h).sigmoid()
+    best, place = scores.max(-1)
+    return m.experts(h, place) * best[:, None]
+
+
+def argmax(m, h):
+    return m.experts(h, m.router(h).argmax(-1))
+
+
+def sorted_rows(m, h):
+    """Rows in the order of their experts, as kernels for groups of rows want them."""
+    weights, places = m.chosen(h)
+    names, order = places.reshape(-1).sort()
+    rows = m.experts(h[order // CHOSEN], names) * weights.reshape(-1)[order, None]
+    back = torch.empty_like(order)
+    back[order] = torch.arange(len(order))
+    return rows[back].view(-1, CHOSEN, WIDTH).sum(1)
+
+
+def sorted_and_back(m, h):
+    weights, places = m.chosen(h)
+    names, order = places.reshape(-1).sort()
+    rows = m.experts(h[order // CHOSEN], names)
+    return (rows[order.argsort()].view(-1, CHOSEN, WIDTH) * weights[..., None]).sum(1)
+
+
+def loop(m, h):
+    weights, places = m.chosen(h)
+    out = 0
+    for e in range(EXPERTS):
+        inner = F.relu(h @ m.up[e].T + m.bias[e])
+        out = out + (inner @ m.down[e].T) * (weights * (places == e)).sum(-1, keepdim=True)
+    return out
+
+
+# what must not be taken for a choice of experts
+
+
+def ties(m, h):
+    places = F.relu(m.router(h)).topk(CHOSEN, -1).indices
+    return m.experts(h, places[:, 1])
+
+
+def numbers(m, h):
+    return argmax(m, h) + m.router(h).argmax(-1, keepdim=True)
+
+
+def constant_order(m, h):
+    places = m.chosen(h)[1]
+    rows = m.experts(h[places.reshape(-1).sort().indices // CHOSEN], places.reshape(-1))
+    return rows.cumsum(0)[::CHOSEN]
+
+
+def two_choices(m, h):
+    """Inner units of two experts are added: those of all experts move alike."""
+    logits = m.router(h)
+    one, two = logits.argmax(-1), logits.argmin(-1)
+    pre = lambda p: (m.up[p] @ h[..., None])[..., 0]
+    return (m.down[one] @ F.relu(pre(one) + pre(two))[..., None])[..., 0]
+
+
+def shifted(m, h):
+    place = m.router(h).argmax(-1)
+    inner = F.relu((m.up[place] @ h[..., None])[..., 0])
+    return (m.down[place] @ inner.roll(1, 0)[..., None])[..., 0]
+
+
+def attended(m, h):
+    """Rows of different experts are mixed before they go back."""
+    place = m.router(h).argmax(-1)
+    inner = F.relu((m.up[place] @ h[..., None])[..., 0])
+    return (m.down[place] @ ((h @ h.T).softmax(-1) @ inner)[..., None])[..., 0]
+
+
+def over_rows(m, h):
+    place = m.router(h).argmax(-1)
+    inner = (m.up[place] @ h[..., None])[..., 0].softmax(0)
+    return (m.down[place] @ inner[..., None])[..., 0]
+
+
+def crossed(m, h):
+    """The first expert's units go back through the second."""
+    return F.relu(h @ m.up[0].T) @ m.down[1].T + F.relu(h @ m.up[1].T) @ m.down[2].T
+
+
+# function -> (experts move, every expert has inner units of its own)
+CASES = {
+    batched: (True, True), dense: (True, True), gathered: (True, True), soft: (True, True), first: (True, True),
+    argmax: (True, True), sorted_rows: (True, True), sorted_and_back: (True, True), loop: (False, True),
+    ties: (False, True), numbers: (False, True), constant_order: (False, True), two_choices: (True, False),
+    shifted: (True, False), attended: (True, False), over_rows: (True, False), crossed: (False, False),
+}  # fmt: skip
+
+
+def checked(model, made, bound=1e-11):
+    sym = symmetries(model, made(0))
+    for kind in ("permutation", "scale", "sign", "linear"):
+        for seed in range(4):
+            twin = sym.act(sym.random(seed, kinds={kind}), model)
+            assert function_error(model, twin, (made(seed + 1),)) < bound, (kind, seed)
+    return sym
+
+
+@pytest.mark.parametrize("function", CASES, ids=lambda f: f.__name__)
+def test_experts(function):
+    torch.manual_seed(0)
+    model = Routed(function).double()
+    sym = checked(model, lambda seed: torch.randn(8, 3, generator=torch.Generator().manual_seed(seed)).double())
+    experts_move, own_units = CASES[function]
+    assert not sym.unknown_ops
+    assert any(s.size == EXPERTS and s.permutable for s in sym.spaces) == experts_move
+    inner = next(s for s in sym.spaces if s.size == INNER)
+    assert inner.permutable and bool(inner.parents) == own_units
+
+
+@pytest.mark.parametrize("how", ["eager", "batched_mm", "grouped_mm"])
+@pytest.mark.parametrize("family", ["Mixtral", "GptOss", "Olmoe"])
+def test_experts_of_transformers(family, how):
+    transformers = pytest.importorskip("transformers", reason="needs the [hf] extra")
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=37, hidden_size=16, intermediate_size=8, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=4, num_experts=4, num_local_experts=4, num_experts_per_tok=2, use_cache=False,
+        max_position_embeddings=32, experts_implementation=how, pad_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    model = model if how == "grouped_mm" else model.double()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(0.1 * torch.randn_like(p))
+    made = lambda seed: torch.randint(3, 37, (2, 8), generator=torch.Generator().manual_seed(seed))
+    sym = checked(model, made, 5e-5)
+    moving = [s for s in sym.spaces if s.size == 4 and s.permutable and ("gate" in s.name or "router" in s.name)]
+    assert bool(moving) == (how != "eager")
+    assert any(s.size == 8 and s.parents and s.permutable for s in sym.spaces)
