@@ -80,15 +80,20 @@ class Writes(nn.Module):
             return left * right
         elif self.how == "part":
             h[:, :2] = 0.0
+        elif self.how == "overlap":
+            left, right = h[:, :4], h[:, 2:]
+            right.mul_(2.0)
+            return left * 3
         elif self.how == "view":
             h.view(-1).relu_()
         return h * 2
 
 
-@pytest.mark.parametrize(("how", "clean"), [("whole", True), ("chunks", True), ("part", False), ("view", False)])
-def test_writes_in_place(how, clean):
+@pytest.mark.parametrize("how", ["whole", "chunks", "part", "view", "overlap"])
+def test_writes_in_place(how):
     program = capture(Writes(how), (torch.randn(3, 4),))
-    assert ("intertwine::overwritten" not in [c.op for c in program.calls]) == clean
+    made = [c.op.removeprefix("intertwine::") for c in program.calls if c.op.startswith("intertwine::")]
+    assert made == {"part": ["written_into"], "view": ["part_of_write"], "overlap": ["overwritten"]}.get(how, [])
     if how == "whole":
         relu, product = program.calls[-2:]
         assert product.inputs == relu.outputs

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..errors import CaptureError
 
-__all__ = ["Geometry", "geometry", "overlap", "storage_key"]
+__all__ = ["Geometry", "covers", "geometry", "overlap", "storage_key"]
 
 _LARGEST = 1 << 22  # elements of a storage that are compared one by one; larger ones are taken to overlap
 
@@ -56,6 +56,30 @@ def overlap(a: Geometry, b: Geometry) -> bool:
     shown = torch.zeros(size, dtype=torch.bool)
     shown[_elements(a, size)] = True
     return bool(shown[_elements(b, size)].any())
+
+
+def covers(a: Geometry, b: Geometry) -> bool:
+    """Whether ``a`` shows every element of ``b``; ``False`` where it is too long to find out."""
+    if a.dtype != b.dtype or b.offset < a.offset or _end(b) > _end(a):
+        return False
+    if _fills(a):
+        return True
+    size = _end(a) + 1
+    if size > _LARGEST:
+        return False
+    shown = torch.zeros(size, dtype=torch.bool)
+    shown[_elements(a, size)] = True
+    return bool(shown[_elements(b, size)].all())
+
+
+def _fills(g: Geometry) -> bool:
+    """Whether a tensor shows each element between its first and its last exactly once."""
+    step = 1
+    for stride, n in sorted((s, n) for s, n in zip(g.stride, g.shape) if n != 1):
+        if stride != step:
+            return False
+        step *= n
+    return True
 
 
 def _end(g: Geometry) -> int:

@@ -27,6 +27,8 @@ class Value:
         dtype: Its element type.
         name: Name of a parameter or buffer; position of an input.
         data: Contents of a constant (``None`` where they are unknown, as on the meta device).
+        stride: How far its elements lie apart in memory, by dimension.
+        offset: Where it begins in its storage.
     """
 
     kind: Literal["parameter", "buffer", "input", "constant", "result"]
@@ -34,6 +36,8 @@ class Value:
     dtype: torch.dtype
     name: str = ""
     data: Tensor | None = None
+    stride: tuple[int, ...] = ()
+    offset: int = 0
 
 
 @dataclass(frozen=True)

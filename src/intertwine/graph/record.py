@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .memory import Geometry, geometry, overlap, storage_key
+from .memory import Geometry, covers, geometry, overlap, storage_key
 from .program import Call, Ref, Value
-from .shadow import Shadows
+from .shadow import UNWRITTEN, Shadows
 from .source import user_line
 
 __all__ = ["Recorder", "WatchReads", "tensors"]
@@ -34,8 +34,10 @@ class Recorder(TorchDispatchMode):
     """Records every operation on tensors that depend on a parameter or a user input.
 
     Constants are followed by value: an operation on constants alone is not recorded, its result is read when it meets
-    something that varies. Writes in place make a new value; another view of overwritten memory that is read later is
-    recorded as the result of an operation ``intertwine::overwritten`` that nobody has a rule for.
+    something that varies. Writes in place make a new value. Another view of overwritten memory that is read later is
+    recorded as made from the writes: ``intertwine::part_of_write`` shows a part of what was written,
+    ``intertwine::written_into`` puts what was written into what was there, and where a write and a view overlap in
+    part only, ``intertwine::overwritten`` is a result that nobody has a rule for.
     """
 
     def __init__(self) -> None:
@@ -54,12 +56,13 @@ class Recorder(TorchDispatchMode):
         self._writes: dict[int, list[tuple[Geometry, Ref]]] = {}  # storage -> writes in place, in order
         self._constants: dict[int, tuple[Tensor, int, Ref]] = {}
         self._views: dict[int, dict[Geometry, tuple[Ref, int]]] = {}  # storage -> what is known to lie there
+        self._under: dict[int, Tensor] = {}  # storage of a constant -> contents before anything that varies came in
 
     def declare(self, tensor: Tensor, kind: Any, name: str) -> Ref:
         """Make a parameter, buffer or input known before the run."""
         self._given[storage_key(tensor)] = tensor, tensor.data
         data = tensor.detach() if kind == "constant" and not tensor.is_meta else None
-        return self._new(tensor, Value(kind, tuple(tensor.shape), tensor.dtype, name, data))
+        return self._new(tensor, _value(tensor, kind, name, data))
 
     def ref(self, tensor: Tensor) -> Ref | None:
         """The value that a tensor holds now; ``None`` for a constant."""
@@ -67,6 +70,8 @@ class Recorder(TorchDispatchMode):
         place, key = geometry(tensor), storage_key(tensor)
         if entry is None or entry[1] != key:  # unknown, or its memory was exchanged by assigning to ``.data``
             seen = self._views.get(key, {}).get(place)
+            if seen is None and key in self._under:
+                seen = self._underlying(tensor, self._under[key]), 0
             if seen is None:
                 if key not in self._views:
                     return None
@@ -77,12 +82,10 @@ class Recorder(TorchDispatchMode):
             _, _, value, version = entry
         later = self._writes.get(key, [])[version:]
         touching = [(g, r) for g, r in later if g == place or overlap(g, place)]
-        if not touching:
-            return value
-        if touching[-1][0] == place:
-            self._remember(tensor, touching[-1][1])
-            return touching[-1][1]
-        return self._unknown(tensor, [value, *(r for _, r in touching)])
+        if touching:
+            value = self._after(tensor, value, touching)
+            self._remember(tensor, value)
+        return value
 
     def read(self, tensor: Tensor) -> None:
         """Note that a number left the world of tensors: what it came from must stay as it is."""
@@ -120,7 +123,11 @@ class Recorder(TorchDispatchMode):
             if number is not None:
                 return number
         self._keep(_written(func, arguments))
+        if varies:
+            self._keep_under(_written(func, arguments))
         result = func(*args, **kwargs)
+        if name in UNWRITTEN and not varies:
+            result.zero_()  # nobody may depend on what it held, and the same is found every time
         if not varies:
             self._shadows.follow(func, args, kwargs, result)
             if any(ref is not None for ref in before.values()):
@@ -150,11 +157,11 @@ class Recorder(TorchDispatchMode):
                 outputs.append(None)
                 continue
             self.dtypes.add(tensor.dtype)
-            outputs.append(self._new(tensor, Value("result", tuple(tensor.shape), tensor.dtype)))
+            outputs.append(self._new(tensor, _value(tensor, "result")))
         beside = [w for w in written if not any(t is w for t in _results(result))]
         if beside:  # what is written but not returned comes after what is returned
             name = f"{name} (writes its argument)" if len(outputs) == 0 else name
-            outputs += [self._new(w, _result(w)) for w in beside]
+            outputs += [self._new(w, _value(w, "result")) for w in beside]
         is_write = bool(written) and torch.Tag.inplace_view not in func.tags
         if written:
             name = name.removesuffix("_")
@@ -168,10 +175,46 @@ class Recorder(TorchDispatchMode):
         self._writes.setdefault(storage_key(tensor), []).append((geometry(tensor), value))
         self._remember(tensor, value)
 
+    def _after(self, tensor: Tensor, value: Ref, writes: list[tuple[Geometry, Ref]]) -> Ref:
+        """What a tensor holds after writes that touch it: the last one that covers it, and others put into it."""
+        place = geometry(tensor)
+        last = max((i for i, (there, _) in enumerate(writes) if covers(there, place)), default=None)
+        if last is not None:
+            there, value = writes[last]
+            if there != place:
+                value = self._derived("intertwine::part_of_write", tensor, {"self": value})
+            writes = writes[last + 1 :]
+        for k, (there, written) in enumerate(writes):
+            if not covers(place, there):
+                return self._unknown(tensor, [value, *(r for _, r in writes[k:])])
+            value = self._derived("intertwine::written_into", tensor, {"self": value, "src": written})
+        return value
+
+    def _underlying(self, tensor: Tensor, under: Tensor) -> Ref:
+        """The constant that a tensor showed before anything that varies was written into its memory."""
+        data = self._shadows.of(tensor)
+        if not tensor.is_meta:
+            same = under.dtype == tensor.dtype
+            data = under.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()) if same else None
+        self.values.append(_value(tensor, "constant", data=None if data is None else data.detach().clone()))
+        return Ref(len(self.values) - 1)
+
+    def _keep_under(self, written: list[Tensor]) -> None:
+        """Keep the contents of constants, parts of which are about to be overwritten by something that varies."""
+        for tensor in written:
+            key = storage_key(tensor)
+            if key not in self._views and key not in self._under:
+                whole = tensor.untyped_storage().nbytes() // tensor.element_size()
+                self._under[key] = tensor.detach().as_strided((whole,), (1,), 0).clone()
+
     def _unknown(self, tensor: Tensor, sources: list[Ref]) -> Ref:
-        value = self._new(tensor, _result(tensor))
+        return self._derived("intertwine::overwritten", tensor, {"self": sources})
+
+    def _derived(self, op: str, tensor: Tensor, arguments: dict[str, Any]) -> Ref:
+        """What a tensor holds, as the result of an operation on what was written."""
+        value = self._new(tensor, _value(tensor, "result"))
         line = self.line or user_line()
-        self.calls.append(Call("intertwine::overwritten", {"self": sources}, (value,), None, self.module, line))
+        self.calls.append(Call(op, arguments, (value,), None, self.module, line))
         return value
 
     def _constant(self, tensor: Tensor) -> Ref:
@@ -184,7 +227,7 @@ class Recorder(TorchDispatchMode):
     def _constant_value(self, tensor: Tensor) -> Value:
         data = self._shadows.of(tensor)
         data = None if data is None else data.detach().clone()
-        return Value("constant", tuple(tensor.shape), tensor.dtype, "", data)
+        return _value(tensor, "constant", data=data)
 
     def _varies(self, ref: Ref) -> bool:
         return self.values[ref.id].kind != "constant"
@@ -275,5 +318,6 @@ def _written(func: Any, arguments: Mapping[str, Any]) -> list[Tensor]:
     return [t for name in names for t in tensors(arguments.get(name))]
 
 
-def _result(tensor: Tensor) -> Value:
-    return Value("result", tuple(tensor.shape), tensor.dtype)
+def _value(tensor: Tensor, kind: Any, name: str = "", data: Tensor | None = None) -> Value:
+    place = geometry(tensor)
+    return Value(kind, place.shape, place.dtype, name, data, place.stride, place.offset)

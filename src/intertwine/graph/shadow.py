@@ -6,7 +6,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
 
-__all__ = ["Shadows"]
+__all__ = ["UNWRITTEN", "Shadows"]
+
+# what gives memory without contents
+UNWRITTEN = {"aten::empty", "aten::empty_strided", "aten::empty_permuted", "aten::empty_like", "aten::new_empty",
+             "aten::new_empty_strided"}  # fmt: skip
 
 _LARGEST = 1 << 22  # elements of a constant that is still computed
 
@@ -31,6 +35,8 @@ class Shadows:
             return
         values = self._values(func, args, kwargs)
         if values is not None:
+            if func._schema.name in UNWRITTEN:
+                values.zero_()
             for meta, value in zip(made, (t for t in tree_flatten(values)[0] if isinstance(t, Tensor))):
                 self._known[id(meta)] = (meta, value)
 

@@ -12,6 +12,7 @@ from . import (
     routing,
     shapes,
     stacks,
+    strides,
 )
 from .registry import apply, register_rule
 
@@ -20,5 +21,5 @@ __all__ = [
     "register_rule",
     # families
     "attention", "constants", "elementwise", "indexing", "linear", "normalisation", "pooling", "reductions", "routing",
-    "shapes", "stacks",
+    "shapes", "stacks", "strides",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ...graph import Call
+from ...graph import Call, Ref
 from ..terms import Flat, Value
 from .elementwise import broadcast
 from .registry import opaque, register_rule
@@ -14,22 +14,23 @@ __all__: list[str] = []
 
 
 @register_rule("aten::zeros_like", "aten::ones_like", "aten::full_like", "aten::new_zeros", "aten::new_ones",
-               "aten::new_full", "aten::fill", "aten::zero")  # fmt: skip
+               "aten::new_full", "aten::fill", "aten::zero", "aten::empty_like", "aten::new_empty",
+               "aten::new_empty_strided")  # fmt: skip
 def uniform(engine: "Engine", call: Call) -> Value:
-    """One number everywhere."""
+    """One number everywhere; memory not written yet counts as zeros, since nobody may depend on what it holds."""
     fill: Any = call.args.get("fill_value", call.args.get("value"))
-    zero = "zero" in call.op or (isinstance(fill, int | float) and fill == 0)
+    zero = "zero" in call.op or "empty" in call.op or (isinstance(fill, int | float) and fill == 0)
+    if isinstance(fill, Ref):
+        zero = engine.value(fill).zero
     out = call.outputs[0]
     shape = engine.program.values[out.id].shape if out is not None else ()
     return Value(tuple((Flat(n, zero),) if n != 1 else () for n in shape), zero)
 
 
-@register_rule("aten::empty_like", "aten::new_empty", "aten::new_empty_strided", "aten::rand_like", "aten::randn_like")
-def unwritten(engine: "Engine", call: Call) -> list[Value]:
-    """Memory not written yet, or random numbers: nothing of the tensor whose shape was taken."""
-    return [
-        opaque(engine, ref, f"unwritten or random numbers of {call.where}", i) for i, ref in enumerate(call.outputs)
-    ]
+@register_rule("aten::rand_like", "aten::randn_like")
+def drawn(engine: "Engine", call: Call) -> list[Value]:
+    """Random numbers: nothing of the tensor whose shape was taken."""
+    return [opaque(engine, ref, f"random numbers of {call.where}", i) for i, ref in enumerate(call.outputs)]
 
 
 @register_rule("aten::copy")
@@ -37,7 +38,7 @@ def copy(engine: "Engine", call: Call) -> Value:
     """What is written replaces what was there."""
     there, written = engine.value(call.args["self"]), engine.value(call.args["src"])
     pairs = broadcast(there, written)
-    axes = (y or ((Flat(size),) if (size := _size(x)) != 1 else ()) for x, y in pairs)
+    axes = (y or ((Flat(size, written.zero),) if (size := _size(x)) != 1 else ()) for x, y in pairs)
     return Value(tuple(axes), written.zero)
 
 
