@@ -6,6 +6,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from ._evaluation import alone
+
 __all__ = ["run_with"]
 
 
@@ -31,4 +33,5 @@ def run_with(model: nn.Module, tensors: Mapping[str, Tensor], *args: Any, **kwar
         for name, tensor in (*module._parameters.items(), *module._buffers.items()):
             if id(tensor) in new:
                 places[f"{prefix}.{name}" if prefix else name] = new[id(tensor)]
-    return functional_call(model, places, args, kwargs, tie_weights=False)
+    with alone(model):
+        return functional_call(model, places, args, kwargs, tie_weights=False)

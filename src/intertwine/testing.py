@@ -1,12 +1,14 @@
 """Testers that users may call too: do two models compute the same function?"""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from ._evaluation import evaluating
+from ._random import seeded
 
 __all__ = ["assert_same_function", "function_error", "outputs", "relative_error", "tensors_in", "tolerance"]
 
@@ -79,8 +81,7 @@ def outputs(model: nn.Module, inputs: Any) -> list[Tensor]:
     Raises:
         ValueError: If there are none.
     """
-    with _evaluating(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with evaluating(model), torch.no_grad(), seeded(0):
         found = list(tensors_in(call(model, inputs)))
     if not found:
         raise ValueError("model must return at least one tensor. Got an output without any.")
@@ -142,14 +143,3 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     elif is_dataclass(value) and not isinstance(value, type):
         for field in fields(value):
             yield from tensors_in(getattr(value, field.name))
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    modes = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes.items():
-            module.training = mode

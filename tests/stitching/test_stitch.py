@@ -56,6 +56,26 @@ def test_the_same_seed_gives_the_same_result_and_other_families_do_not_matter(pa
     assert not torch.equal(alone.matrix, other.matrix)
 
 
+class Shuffled(torch.utils.data.DataLoader):
+    """Shuffles by torch's global random numbers."""
+
+    def __init__(self):
+        super().__init__([(x, y) for b in data() for x, y in zip(*b)], batch_size=16, shuffle=True)
+
+
+@pytest.mark.parametrize("options", [{}, {"options": {"alpha": "cv"}}, {"method": "direct"}], ids=str)
+def test_a_shuffled_loader_is_read_in_an_order_that_follows_from_the_seed(pair, options):
+    found = []
+    for start in (1, 2):
+        torch.manual_seed(start)  # what a fresh process begins with is anybody's guess
+        before = torch.get_rng_state()
+        one = stitch(*pair, "2", "g_relu", loader=Shuffled(), eval_loader=Shuffled(), recipe=SHORT, seeds=5, **options)
+        assert torch.equal(torch.get_rng_state(), before)
+        tail = [tensor.tolist() for tensor in one.model.tail.statistics().values()]
+        found.append((one.to_dict(), one.matrix.tolist(), tail))
+    assert found[0] == found[1]
+
+
 def test_direct_matching_is_the_closed_form_and_training_starts_there(pair):
     direct = stitch(*pair, "2", "full", loader=data(), method="direct")
     assert direct.history == ()

@@ -11,6 +11,7 @@ import intertwine as iw
 from intertwine import taps
 from intertwine.taps._hooks import watching
 from intertwine.taps.batches import length, regroup, size
+from intertwine.taps.repeatable import repeatable
 
 
 def images(n=6):
@@ -342,3 +343,44 @@ def test_what_a_model_does_to_its_own_operations_is_not_done_to_those_of_whoever
     with watching({"value.0": model.value[0]}, lambda _n, _k, _m, out: seen.append(out.relu().tanh())):
         out = model(torch.ones(2, 3))
     assert out.shape == (2, 2) and len(seen) == 1 and bool((seen[0] >= 0).all())
+
+
+# loaders that shuffle
+
+
+def shuffled():
+    return torch.utils.data.DataLoader(torch.arange(40.0)[:, None], batch_size=8, shuffle=True)
+
+
+def passes(loader, times=2):
+    return [torch.cat(list(loader)).flatten().tolist() for _ in range(times)]
+
+
+def test_a_repeatable_loader_follows_its_seed_alone_and_leaves_no_trace():
+    torch.manual_seed(0)
+    one, two = passes(repeatable(shuffled(), 5))
+    after = torch.rand(3)
+    torch.manual_seed(1)
+    torch.rand(7)
+    assert passes(repeatable(shuffled(), 5), 1) == [one] == [two]
+    assert passes(repeatable(shuffled(), 6), 1) != [one]
+    assert sorted(one) == list(range(40))
+    torch.manual_seed(0)
+    assert torch.equal(torch.rand(3), after)  # reading drew nothing from the caller's random numbers
+
+
+def test_the_last_seed_counts_and_the_work_between_batches_draws_on_its_own():
+    loader = repeatable(shuffled(), 5)
+    assert repeatable(loader) is loader
+    assert passes(repeatable(loader, 6)) == passes(repeatable(shuffled(), 6))
+    disturbed = []
+    for batch in loader:
+        torch.rand(3)
+        disturbed += batch.flatten().tolist()
+    assert [disturbed] == passes(loader, 1)
+
+
+def test_features_of_two_models_collected_from_a_shuffled_loader_belong_together():
+    model, loader = Functional(), torch.utils.data.DataLoader(torch.randn(32, 3), batch_size=8, shuffle=True)
+    one, two = (taps.collect(model, loader)["two"] for _ in range(2))
+    assert torch.equal(one, two)

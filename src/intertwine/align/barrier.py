@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from .._evaluation import copied
 from .._progress import track
 from ..symmetry.action import tensors_of
 from ..taps.batches import head, peek
@@ -215,7 +215,7 @@ def _points(
 ) -> Iterator[Score]:
     """Score all points of all paths, in order."""
     for path in plan:
-        between_them = copy.deepcopy(path.a)
+        between_them = copied(path.a)
         ours, theirs = tensors_of(path.a), tensors_of(path.b)
         parameters = {name for name, _ in path.a.named_parameters(remove_duplicate=False)}
         for ratio in ratios:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..taps._hooks import evaluating
+from .._evaluation import evaluating
 from ..taps._outputs import select
 from ..taps.batches import call, device_of, size
+from ..taps.repeatable import repeatable
 
 __all__ = ["Loss", "Score", "check_repeatable", "evaluate", "logits_of"]
 
@@ -60,7 +61,7 @@ def evaluate(model: nn.Module, loader: Iterable[Any], loss: Loss | None = None) 
     device = device_of(model)
     total, correct, labels_seen, examples = 0.0, 0, 0, 0
     with evaluating(model), torch.no_grad():
-        for batch in loader:
+        for batch in repeatable(loader):
             n = size(batch)
             value, right, count = _scored(model, batch, device, loss)
             total, examples = total + n * value, examples + n
@@ -81,7 +82,7 @@ def check_repeatable(loader: Any, name: str = "loader") -> None:
         raise TypeError(
             f"{name} must be an iterable of batches. Got {type(loader).__name__}. For one batch, pass [batch]."
         )
-    if iter(loader) is loader:
+    if isinstance(loader, Iterator):
         raise ValueError(
             f"{name} must be readable many times. Got an iterator ({type(loader).__name__}), which is empty after the "
             "first time. Pass a list or a DataLoader."

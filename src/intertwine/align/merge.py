@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from torch import nn
 
+from .._evaluation import copied
 from ..symmetry.action import tensors_of
 from ..symmetry.explain import leaves
 from ..symmetry.spaces import Leaf
@@ -83,7 +83,7 @@ def merge(
     twin = b if alignment is None else alignment.apply(b)
     check_matching(a, twin)
     ratios = _ratios(a, ratio, layers, spaces, getattr(alignment, "symmetry", None))
-    merged = copy.deepcopy(a).eval()
+    merged = copied(a).eval()
     ours, theirs = tensors_of(a), tensors_of(twin)
     parameters = {name for name, _ in a.named_parameters(remove_duplicate=False)}
     write(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from .._evaluation import copied
 from .._progress import track
 from ..symmetry.action import tensors_of
 from .align import align
@@ -101,7 +101,7 @@ def gather(
     sym = symmetries(models[0], example_inputs)
     options.setdefault("kinds", _KINDS)
     elements = [sym.identity() for _ in models]
-    moved = [copy.deepcopy(model) for model in models]
+    moved = [copied(model) for model in models]
     distances = [_distance(moved)]
     generator = torch.Generator().manual_seed(seed)
     for sweep in track(range(sweeps), "Gathering", enabled=progress):
@@ -175,7 +175,7 @@ def average(models: Sequence[nn.Module]) -> nn.Module:
     Returns:
         A new network; integers and what all share stay bit for bit.
     """
-    merged = copy.deepcopy(models[0])
+    merged = copied(models[0])
     states = [tensors_of(model) for model in models]
     return write(merged, {name: _mean([state[name] for state in states]) for name in states[0]})
 

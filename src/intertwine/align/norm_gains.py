@@ -7,12 +7,12 @@ the folded network has the whole orthogonal group (SliceGPT, Ashkboos et al. 202
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from .._evaluation import copied
 from ..symmetry.action import act_, tensors_of
 from ..symmetry.canonical import check_weights
 from ..symmetry.find import symmetries
@@ -60,7 +60,7 @@ def fold_norm_gains(model: nn.Module, example_inputs: Any, sym: Symmetry | None 
         (['none'], ['orthogonal'])
     """
     sym = symmetries(model, example_inputs) if sym is None else sym
-    twin = copy.deepcopy(model)
+    twin = copied(model)
     live = tensors_of(twin)
     check_weights(sym, live)
     g, folded = identity(sym), []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from .._evaluation import copied
 from ..symmetry.action import act_on_features, tensors_of
 from ..symmetry.admissible import admissible
 from ..symmetry.blocks import blocks, map_leaves
@@ -127,11 +127,11 @@ def _widened(model: nn.Module, example: Any) -> tuple[nn.Module, Any]:
         return type(value)(widen(v) for v in value) if isinstance(value, tuple | list) else value
 
     try:
-        wide, inputs = copy.deepcopy(model).double().eval(), widen(example)
+        wide, inputs = copied(model).double().eval(), widen(example)
         layers(wide, inputs)
         return wide, inputs
     except Exception:  # a type written into the model's code, or a device without float64
-        return copy.deepcopy(model).eval(), example
+        return copied(model).eval(), example
 
 
 def _near(x: Tensor, y: Tensor) -> bool:

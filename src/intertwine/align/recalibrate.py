@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..taps._hooks import evaluating
+from .._evaluation import evaluating
 from ..taps.batches import call, device_of, peek
 from ..taps.moments import ChannelMoments
 
@@ -36,7 +36,8 @@ def recalibrate_(model: nn.Module, loader: Iterable[Any]) -> nn.Module:
 
     Args:
         model: A model with batch norms, changed in place; one without is left as it is.
-        loader: Batches; labels are not used. Batches of a few hundred examples, shuffled, are best.
+        loader: Batches; labels are not used. Batches of a few hundred examples, shuffled, are best. One that shuffles
+            by torch's global random numbers is read in the same order every time.
 
     Returns:
         The same model.
@@ -60,10 +61,10 @@ def recalibrate_(model: nn.Module, loader: Iterable[Any]) -> nn.Module:
     with evaluating(model), _normalising_by_batch(norms, found), torch.no_grad():
         for batch in batches:
             call(model, batch, device)
-    for name, norm in norms.items():
-        if found[name].count:
-            norm.running_mean.copy_(found[name].mean)  # type: ignore[union-attr]
-            norm.running_var.copy_(found[name].variance)  # type: ignore[union-attr]
+        for name, norm in norms.items():
+            if found[name].count:
+                norm.running_mean.copy_(found[name].mean)  # type: ignore[union-attr]
+                norm.running_var.copy_(found[name].variance)  # type: ignore[union-attr]
     return model
 
 

@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..taps._hooks import evaluating, watching
+from .._evaluation import evaluating
+from ..taps._hooks import watching
 from ..taps.batches import call, device_of, head, peek, size
 from ..taps.moments import ChannelMoments
+from ..taps.repeatable import repeatable
 from .evaluate import check_repeatable
 
 __all__ = ["repair_", "repair_many_", "repairable"]
@@ -84,7 +86,7 @@ def _repaired(
     seen: dict[str, ChannelMoments] = {name: ChannelMoments() for name in layers}
     device = device_of(model)
     with evaluating(model), _correcting(model, layers, goals, seen, shift), torch.no_grad():
-        for batch in loader:
+        for batch in repeatable(loader):
             call(model, batch, device)
     for name in layers:
         _write(model.get_submodule(name), seen[name], goals[name], shift)
@@ -143,7 +145,7 @@ def _moments(model: nn.Module, loader: Iterable[Any], layers: Mapping[str, int])
     watched = {name: model.get_submodule(name) for name in layers}
     device = device_of(model)
     with evaluating(model), watching(watched, see), torch.no_grad():
-        for batch in loader:
+        for batch in repeatable(loader):
             call(model, batch, device)
     return found
 

@@ -10,7 +10,6 @@ statistics of the batch, as they will after recalibration. Scales and bases stay
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,10 +17,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from .._evaluation import copied
 from .._functional import run_with
+from .._random import mixed
 from ..symmetry.action import tensors_of, transform
 from ..symmetry.transformation import Transformation
 from ..taps.batches import call, device_of
+from ..taps.repeatable import Repeatable, repeatable
 from .coordinate_descent import descend
 from .evaluate import Loss, check_repeatable, logits_of
 from .problem import Problem, problem
@@ -58,7 +60,7 @@ def solve(task: Task) -> Found:
     stated = problem(task)
     start = descend(stated, profiles(stated), torch.Generator().manual_seed(task.seed), fast=options["fast"]).g
     loss = options["loss"] or _cross_entropy
-    g, history = _descend_loss(_Middle(task, stated), stated, start, task.loader, loss, options)
+    g, history = _descend_loss(_Middle(task, stated), stated, start, repeatable(task.loader, task.seed), loss, options)
     return Found(stated.lift(g), -min(history), tuple(-value for value in history))
 
 
@@ -66,7 +68,7 @@ def _descend_loss(
     middle: _Middle,
     stated: Problem,
     start: Transformation,
-    loader: Iterable[Any],
+    loader: Repeatable,
     loss: Loss,
     options: Mapping[str, Any],
 ) -> tuple[Transformation, list[float]]:
@@ -75,8 +77,8 @@ def _descend_loss(
     latent = {key: (c / c.abs().max().clamp_min(1e-30)).requires_grad_() for key, c in costs.items()}
     adam = torch.optim.Adam(list(latent.values()), lr=options["rate"])
     best, history = start, [middle.loss(start, loader, loss)]
-    for _ in range(options["epochs"]):
-        for batch in loader:
+    for epoch in range(options["epochs"]):
+        for batch in repeatable(loader, mixed(loader.seed, "order", epoch)):
             hard = of_element(stated, vertex(stated, latent, options["fast"]))
             through = {key: hard[key] + x - x.detach() for key, x in latent.items()}
             with torch.enable_grad():
@@ -99,7 +101,7 @@ class _Middle:
     """
 
     def __init__(self, task: Task, stated: Problem) -> None:
-        self.net = copy.deepcopy(task.a).eval()
+        self.net = copied(task.a).eval()
         for module in self.net.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.train()  # statistics of the batch

@@ -8,7 +8,6 @@ paper's column sums it does not: a unit that became two is read twice).
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product, zip_longest
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from .._evaluation import copied
 from .._words import counted
 from ..symmetry.action import tensors_of
 from ..symmetry.blocks import Block, blocks
@@ -79,7 +79,7 @@ class Transport:
         }
         fixed = {name: tensor for name, tensor in state.items() if name not in self._named()}
         aliases = {alias: moved[name] for alias, name in self.symmetry.aliases.items()}
-        return write(copy.deepcopy(self.model), {**fixed, **moved, **aliases})
+        return write(copied(self.model), {**fixed, **moved, **aliases})
 
     def _named(self) -> set[str]:
         return {*self.symmetry.layouts, *self.symmetry.aliases}
@@ -134,7 +134,7 @@ def transport(
     sizes = _checked(ours, theirs)
     roles = _roles(a, ours)
     found = _Search(a, b, ours, theirs.layouts, sizes, roles, entropy).run(sweeps)
-    return Transport(ours, *found, copy.deepcopy(a).eval(), sizes, roles, theirs.layouts)
+    return Transport(ours, *found, copied(a).eval(), sizes, roles, theirs.layouts)
 
 
 def coupling(cost: Tensor, entropy: float = 0.0) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from ..taps._hooks import evaluating
+from .._evaluation import evaluating
 
 __all__ = ["departures", "is_plain", "leaving_no_trace", "tolerance"]
 
@@ -48,11 +48,11 @@ def leaving_no_trace(model: nn.Module) -> Iterator[None]:
 
     Hooks before a forward pass do run: some compute weights.
     """
-    hooks = [(module, module._forward_hooks) for module in model.modules()]
-    buffers = [(b, b.clone()) for b in model.buffers()]
     here = next((b.device for b in [*model.parameters(), *model.buffers()]), torch.device("cpu"))
     devices = [here] if here.type == "cuda" else []
     with evaluating(model), torch.no_grad(), torch.random.fork_rng(devices=devices):
+        hooks = [(module, module._forward_hooks) for module in model.modules()]
+        buffers = [(b, b.clone()) for b in model.buffers()]
         try:
             for module, _ in hooks:
                 module._forward_hooks = OrderedDict()

@@ -1,6 +1,7 @@
 """Inputs of layers and gradients at their outputs: a tangent kernel is made of their Grams."""
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from .._evaluation import alone
 from ._layer_kernel import Layer, join_outputs
 
 __all__ = ["LayerRun", "SeenLayer", "record_layers"]
@@ -80,15 +82,12 @@ def record_layers(model: nn.Module, x: Tensor, chosen: Collection[str]) -> Layer
     """Run ``model`` once forwards and keep what its layers with chosen parameters were given."""
     layers = {n: m for n, m in model.named_modules() if _covered(n, m, chosen) and _is_alone(n, m, model)}
     calls: dict[str, list[_Call]] = {name: [] for name in layers}
-    handles = [m.register_forward_hook(_note(calls[name])) for name, m in layers.items()]
-    try:
-        with torch.enable_grad():
-            out = model(x)
-    finally:
-        for handle in handles:
-            handle.remove()
-    alone = lambda call: call.edge is not None and len(call.given) == call.shape[0] == len(x)  # example by example
-    seen = [_seen(n, layers[n], made, chosen) for n, made in calls.items() if made and all(map(alone, made))]
+    with alone(model), ExitStack() as hooks, torch.enable_grad():
+        for name, layer in layers.items():
+            hooks.callback(layer.register_forward_hook(_note(calls[name])).remove)
+        out = model(x)
+    singly = lambda call: call.edge is not None and len(call.given) == call.shape[0] == len(x)  # example by example
+    seen = [_seen(n, layers[n], made, chosen) for n, made in calls.items() if made and all(map(singly, made))]
     return LayerRun(out, tuple(seen))
 
 

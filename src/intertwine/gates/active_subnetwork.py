@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
+from .._evaluation import evaluating
 from .._result import Result
-from ..taps._hooks import evaluating
 from ._capture import capture_relu
 from ._gate_modes import Applied
 from .gated import GatedNetwork

@@ -1,12 +1,12 @@
 """Deep gated networks: a ReLU network whose gates come from another network of the same architecture."""
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from .._evaluation import copied
 from .gated import Features, GatedNetwork
 
 __all__ = ["Regime", "dgn", "fresh_copy"]
@@ -56,7 +56,7 @@ def dgn(
     if regime not in ("standalone", "fixed_random", "fixed_learnt"):
         raise ValueError(f'regime must be "standalone", "fixed_random" or "fixed_learnt". Got {regime!r}.')
     kept = regime == "fixed_learnt"
-    gating = copy.deepcopy(model) if kept else fresh_copy(model, initialise, seed)
+    gating = copied(model) if kept else fresh_copy(model, initialise, seed)
     value = fresh_copy(model, initialise, seed + 1)
     fixed = regime != "standalone"
     network = GatedNetwork(
@@ -79,7 +79,7 @@ def fresh_copy(model: nn.Module, initialise: Callable[[nn.Module], object] | Non
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module. Got {type(model).__name__}.")
     try:
-        new = copy.deepcopy(model).requires_grad_(True)
+        new = copied(model).requires_grad_(True)
     except RuntimeError as error:  # tensors that hooks computed, as those of the old weight norm
         raise ValueError(
             f"model must be one that copy.deepcopy can copy. Got {str(error).splitlines()[0]} Use "

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..taps._hooks import evaluating
+from .._evaluation import evaluating
 from ._affine import is_plain
 from .dgn import fresh_copy
 from .gated import Features, GatedNetwork, ShallowFeatures

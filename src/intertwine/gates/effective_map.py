@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from .._evaluation import copied
 from .._result import Result
 from ._capture import MAX_POOLS, capture_relu, gate_calls
 from .gated import GatedNetwork
@@ -148,7 +148,7 @@ def effective_maps(
         [('1', (8, 4)), ('3', (5, 4))]
     """  # noqa: DOC502 - raised by the checks
     _check(network, positions)
-    gating = copy.deepcopy(network.gating).double().eval()
+    gating = copied(network.gating).double().eval()
     x = example[:1].detach().double()
     gating.requires_grad_(False)
     with torch.no_grad():
@@ -222,7 +222,7 @@ def _check(network: GatedNetwork, positions: str) -> None:
 
 def _names(network: GatedNetwork, x: Tensor, count: int) -> list[str]:
     """Names of the ReLUs that the gates are for."""
-    value = copy.deepcopy(network.value).eval()
+    value = copied(network.value).eval()
     program = capture_relu(value, x.to(next(value.parameters())))
     names = [n for n, call in zip(program.names, gate_calls(program)) if call.op not in MAX_POOLS]
     return names if len(names) == count else [str(i) for i in range(count)]

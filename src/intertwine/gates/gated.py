@@ -1,6 +1,5 @@
 """A gated network: one network makes the gates, another has its ReLUs replaced by units that multiply by them."""
 
-import copy
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -9,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..taps._hooks import evaluating
+from .._evaluation import copied, evaluating
 from ._affine import departures, is_plain, leaving_no_trace, tolerance
 from ._capture import check_batch_norms
 from ._gate_modes import Applied, Read
@@ -122,7 +121,7 @@ class GatedNetwork(nn.Module):
         try:
             with leaving_no_trace(self), torch.autocast(example.device.type, enabled=False):
                 low = example.dtype in (torch.bfloat16, torch.float16)
-                network = copy.deepcopy(self).float() if low else self
+                network = copied(self).float() if low else self
                 network._check(example.float() if low else example)
         except BaseException:
             self._checked = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .._evaluation import copied
 from .._result import Result
 from ..groups.assignment import assign
 from ..symmetry import Space, Symmetry, Transformation, symmetries
@@ -226,7 +226,7 @@ def _carriers(model: nn.Module, sym: Symmetry, program: ReluProgram, x: Tensor) 
 
 
 def _randomised(model: nn.Module) -> nn.Module:
-    probe = copy.deepcopy(model).cpu().double().eval()
+    probe = copied(model).cpu().double().eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for p in probe.parameters():

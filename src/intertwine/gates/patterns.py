@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..taps._hooks import evaluating
+from .._evaluation import evaluating
 from ._capture import MAX_POOLS, OTHERS, ReluProgram, capture_relu, gate_calls, slope_of
 from .gated import GatedNetwork
 

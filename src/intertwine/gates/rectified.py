@@ -1,8 +1,8 @@
 """Activations that are no gates: what theirs would be, what is lost, and the ReLU network in their place."""
 
-import copy
-
 from torch import nn
+
+from .._evaluation import copied
 
 __all__ = ["RATIOS", "other_activation", "rectified"]
 
@@ -75,7 +75,7 @@ def rectified(model: nn.Module) -> nn.Module:
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module. Got {type(model).__name__}.")
-    new = copy.deepcopy(model)
+    new = copied(model)
     found = 0
     for module in list(new.modules()):
         for name, child in module.named_children():

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import jvp, vjp
 
+from .._evaluation import evaluating
 from .._functional import run_with
-from ..taps._hooks import evaluating
 from ._jacobians import gradient, jacobian_of
 from ._layerwise import covered_names, layerwise_kernel
 from ._memory import check_fits

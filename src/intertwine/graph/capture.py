@@ -1,18 +1,20 @@
 """Capture a model's run as a program, with the dispatch recorder or through ``torch.export``."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from .._evaluation import evaluating
 from ..errors import CaptureError
 from .circular import CircularAsIndex
 from .memory import Geometry, geometry, overlap, storage_key
 from .program import Program, Ref
 from .record import Recorder, WatchReads, tensors
 from .source import error_line
+from .switches import FASTPATH, MKLDNN
 
 __all__ = ["capture"]
 
@@ -213,20 +215,10 @@ def _check_states(model: nn.Module) -> None:
 @contextmanager
 def _quiet(model: nn.Module) -> Iterator[None]:
     """Evaluation mode, and no fused kernels that would hide what a layer does; restored afterwards."""
-    modes = {module: module.training for module in model.modules()}
-    fastpath, mkldnn = torch.backends.mha.get_fastpath_enabled(), torch._C._get_mkldnn_enabled()
-    for module in modes:
-        module.training = False  # not eval(): exported modules have none, and some merge their weights there
-    torch.backends.mha.set_fastpath_enabled(False)
-    if any(isinstance(module, nn.RNNBase) for module in modes):
-        torch._C._set_mkldnn_enabled(False)  # it runs a whole recurrent layer as one operation
-    try:
+    # mkldnn runs a whole recurrent layer as one operation
+    recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
+    with evaluating(model), FASTPATH.off(), MKLDNN.off() if recurrent else nullcontext():
         yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fastpath)
-        torch._C._set_mkldnn_enabled(mkldnn)
-        for module, training in modes.items():
-            module.training = training
 
 
 def _follow_modules(recorder: Recorder, model: nn.Module, taps: dict[str, Ref], stack: ExitStack) -> Any:

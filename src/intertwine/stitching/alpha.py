@@ -9,8 +9,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from .._random import mixed
 from ..groups import Group
 from ..taps.batches import size
+from ..taps.repeatable import repeatable
 from ._batches import check_loader, labels_of
 from .layers import family_of, takes
 from .moments import Moments
@@ -92,18 +94,16 @@ def split_examples(
         raise ValueError(f"share must be above 0 and below 1. Got {share}.")
     fields: list[list[Tensor]] = []
     labels = []
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)  # a loader that shuffles does so in the same way for the same seed
-        for batch in loader:
-            labels.append(labels_of(batch))
-            inputs = batch[0] if isinstance(batch, tuple | list) else None
-            parts = inputs if isinstance(inputs, tuple | list) else (inputs,)
-            if not all(isinstance(part, Tensor) and len(part) == size(batch) for part in parts):
-                raise ValueError(
-                    "batches must be (inputs, labels) with tensors of examples to be split. "
-                    f"Got {type(batch).__name__}. Choose alpha by hand for other batches."
-                )
-            fields.append(list(parts))
+    for batch in repeatable(loader, seed):
+        labels.append(labels_of(batch))
+        inputs = batch[0] if isinstance(batch, tuple | list) else None
+        parts = inputs if isinstance(inputs, tuple | list) else (inputs,)
+        if not all(isinstance(part, Tensor) and len(part) == size(batch) for part in parts):
+            raise ValueError(
+                "batches must be (inputs, labels) with tensors of examples to be split. "
+                f"Got {type(batch).__name__}. Choose alpha by hand for other batches."
+            )
+        fields.append(list(parts))
     whole, target = tuple(torch.cat(parts) for parts in zip(*fields)), torch.cat(labels)
     order = torch.randperm(len(target), generator=torch.Generator().manual_seed(seed)).to(target.device)
     first = round(share * len(target))
@@ -169,7 +169,7 @@ def choose_alpha(
             layer.start(moments)
         networks.append(cut.stitch(layer.to(device), tail_norm=tail_norm))
     trained = train_layers(networks, part, chosen, seed=seed, progress=progress)
-    recalibrate(networks, part, progress=progress)
+    recalibrate(networks, repeatable(part, mixed(seed, "recalibration")), progress=progress)
     reached = accuracies(networks, held_out, progress=progress)
     found = {a: None if t.stopped_at else r for a, t, r in zip(alphas, trained, reached)}
     best = min((a for a in found if found[a] is not None), key=lambda a: (-(found[a] or 0.0), a))

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from ..taps.batches import size
+from ..taps.repeatable import repeatable
 from ._batches import labels_of, normalisable
 from .network import Stitched
 from .replay import flat_inputs
@@ -27,7 +28,7 @@ def some_batches(loader: Iterable[Any], examples: int) -> list[Any]:
         Whole batches; all of the loader's where it holds fewer.
     """
     found, count = [], 0
-    for batch in loader:
+    for batch in repeatable(loader):
         found.append(batch)
         count += size(batch)
         if count >= examples:

@@ -12,6 +12,7 @@ from torch import Tensor
 from .._progress import track
 from ..taps.batches import length
 from ..taps.moments import CrossMoments
+from ..taps.repeatable import repeatable
 from .network import Cut, Pair
 from .replay import flat_inputs
 
@@ -158,7 +159,7 @@ def stream_moments(
     """  # noqa: DOC502 - raised by the sums
     read = pair.features(cuts)
     sums = [[MomentSums() for _ in cut.mapped] for cut in cuts]
-    for batch in track(loader, "Reading features", length(loader), progress):
+    for batch in track(repeatable(loader), "Reading features", length(loader), progress):
         for cut, into, (ours, theirs) in zip(cuts, sums, read(*flat_inputs(batch, pair.device))):
             for one, crossing, x, y in zip(into, cut.mapped, ours, theirs):
                 one.add(x, y, crossing.channel_dim)

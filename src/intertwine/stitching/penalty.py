@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._evaluation import evaluating
 from .._progress import track
 from .._zoo_intervals import PairInterval, pair_interval
-from ..taps._hooks import evaluating
 from ..taps.batches import call, head, length, size
+from ..taps.repeatable import repeatable
 from ._batches import check_loader, labels_of
 from .network import Pair, Stitched
 from .recalibrate import by_trunk
@@ -184,7 +185,7 @@ def _hits(
         ValueError: If the loader is empty.
     """
     rights: list[list[Tensor]] = []
-    for batch in track(loader, "Evaluating", length(loader), progress):
+    for batch in track(repeatable(loader), "Evaluating", length(loader), progress):
         labels = labels_of(batch).to(device)
         outputs = run(flat_inputs(batch, device), batch)
         rights.append([(logits.argmax(dim=1) == labels).cpu() for logits in outputs])

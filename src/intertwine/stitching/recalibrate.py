@@ -9,6 +9,7 @@ import torch
 
 from .._progress import track
 from ..taps.batches import length
+from ..taps.repeatable import repeatable
 from ._batches import check_loader, normalisable
 from .network import Stitched
 from .replay import flat_inputs
@@ -32,7 +33,8 @@ def recalibrate(
 
     Args:
         networks: Stitched networks; those that share a trunk run it once per batch.
-        loader: Training data; labels are not read, and batches of one example are left out.
+        loader: Training data; labels are not read, and batches of one example are left out. One that shuffles by
+            torch's global random numbers is read in the same order every time.
         momentum: ``None`` takes the plain average over all batches, which does not depend on their order; a number
             goes on from the present statistics with that momentum, as the paper's pass with PyTorch's 0.1 did.
         progress: Whether to show progress.
@@ -67,7 +69,7 @@ def _recalibrate(nets: list[Stitched], loader: Iterable[Any], momentum: float | 
         if momentum is None:
             net.tail.reset_norms()
     try:
-        for batch in normalisable(track(loader, "Recalibrating batch norm", length(loader), progress)):
+        for batch in normalisable(track(repeatable(loader), "Recalibrating batch norm", length(loader), progress)):
             crossing = nets[0].trunk(*flat_inputs(batch, device))
             for net, mapped in zip(nets, maps):
                 net.tail(*mapped(crossing))

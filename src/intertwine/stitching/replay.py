@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .._evaluation import evaluating
 from ..errors import CaptureError
 from ..graph import Call, Program, Ref, capture
 from ..taps.batches import call, device_of, head, size
@@ -407,17 +408,10 @@ def _check_replay(model: nn.Module, recording: Recording, batch: Any, name: str)
     """
     inputs = _examples(batch, _SIZES[2])
     device, program = device_of(model), recording.program
-    modes = {m: m.training for m in model.modules()}
     replay = Replay(recording, [r.id for r in program.inputs], [program.outputs[0].id]).eval()
-    try:
-        for m in modes:
-            m.training = False
-        with torch.no_grad():
-            truth = first_output(call(model, inputs, device))
-            found = replay(*flat_inputs(inputs, device))[0]
-    finally:
-        for m, mode in modes.items():
-            m.training = mode
+    with evaluating(model), torch.no_grad():
+        truth = first_output(call(model, inputs, device))
+        found = replay(*flat_inputs(inputs, device))[0]
     close = found.shape == truth.shape and bool((found - truth).abs().max() <= 1e-3 * truth.abs().max().clamp_min(1e-6))
     if not close:
         raise CaptureError(

@@ -10,7 +10,9 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
+from .._random import mixed
 from ..groups import Group, PositiveMonomial
+from ..taps.repeatable import repeatable
 from ._batches import check_loader, first_batch, labels_of
 from .alpha import choose_alpha
 from .closed_form import group_procrustes
@@ -115,6 +117,8 @@ def stitch(
     check_loader(loader)
     check_loader(loader if eval_loader is None else eval_loader, "eval_loader")
     plan, given = _Plan.of(at, family, method, seeds, recipe, start), dict(options or {})
+    loader = repeatable(loader, mixed(plan.seeds[0], "stitch"))
+    eval_loader = None if eval_loader is None else repeatable(eval_loader, mixed(plan.seeds[0], "evaluation"))
     batch = first_batch(loader)
     pair = Pair(a, b, batch)
     _check_labels(labels_of(batch), pair.classes)
@@ -260,7 +264,15 @@ def _choose_alphas(
             recipe = replace(plan.recipe, epochs=min(plan.recipe.epochs, 5), head_start=0)
             start = moments[run.place][0] if plan.start == "direct" else None
             chosen[key] = choose_alpha(
-                run.cut, run.asked, loader, recipe=recipe, moments=start, tail_norm=tail_norm, progress=progress, **own
+                run.cut,
+                run.asked,
+                loader,
+                recipe=recipe,
+                moments=start,
+                tail_norm=tail_norm,
+                seed=plan.seeds[0],
+                progress=progress,
+                **own,
             ).alpha
         for layer in run.layers:
             for part in layer.modules():

@@ -26,8 +26,10 @@ from torch import Tensor
 
 from .._io import check_writable, write_atomically
 from .._progress import track
+from .._random import mixed, seeded
 from ..errors import CheckpointError
 from ..taps.batches import device_of, length, size
+from ..taps.repeatable import repeatable
 from ._batches import check_loader, first_batch, labels_of
 from .judgement import evaluated_losses, some_batches
 from .layer import StitchingLayer
@@ -281,37 +283,36 @@ def train_layers(
     chosen = _recipe(recipe)
     trunk = _shared_trunk(networks)
     check_loader(loader)
+    loader = repeatable(loader, mixed(seed, "order"))
     runs = [_Run(network, _optimizer(network, chosen)) for network in networks]
     path = None if state is None else check_writable(state, "state")
     device = device_of(networks[0])
     began = time.monotonic()
-    with torch.random.fork_rng(devices=_accelerators(device)):
-        torch.manual_seed(_mixed(seed, "order", 0))
-        settings = {"recipe": asdict(chosen), "seed": seed, "layers": [_describe(run) for run in runs]}
-        settings["recalibration"] = recalibration
-        settings["networks and data"] = _identity(networks, loader, path is not None)
-        done, step = _resume(path, settings, runs)
-        judge = _Judge.of(runs, loader, chosen, recalibration)
-        if not done:
-            judge(runs, 0)
-        per_epoch = length(loader)
-        total = None if per_epoch is None else per_epoch * (chosen.epochs - done)
-        passes = _passes(loader, range(done, chosen.epochs), seed)
-        for place, batch in track(passes, _title(runs), total, progress):
-            live = [run for run in runs if run.live]
-            if not live:
-                break
-            if place.first:
-                for run in live:
-                    run.begin_epoch(place.epoch < chosen.head_start)
-            step += 1
-            _update(live, trunk, batch, step, chosen.learning_rate, seed, device)
-            if place.last:
-                for run in runs:
-                    if run.live:
-                        run.end_epoch(place.epoch + 1)
-                judge(runs, place.epoch + 1)
-                _save(path, settings, runs, place.epoch + 1, step)
+    settings = {"recipe": asdict(chosen), "seed": seed, "layers": [_describe(run) for run in runs]}
+    settings["recalibration"] = recalibration
+    settings["networks and data"] = _identity(networks, loader, path is not None)
+    done, step = _resume(path, settings, runs)
+    judge = _Judge.of(runs, loader, chosen, recalibration)
+    if not done:
+        judge(runs, 0)
+    per_epoch = length(loader)
+    total = None if per_epoch is None else per_epoch * (chosen.epochs - done)
+    passes = _passes(loader, range(done, chosen.epochs), seed)
+    for place, batch in track(passes, _title(runs), total, progress):
+        live = [run for run in runs if run.live]
+        if not live:
+            break
+        if place.first:
+            for run in live:
+                run.begin_epoch(place.epoch < chosen.head_start)
+        step += 1
+        _update(live, trunk, batch, step, chosen.learning_rate, seed, device)
+        if place.last:
+            for run in runs:
+                if run.live:
+                    run.end_epoch(place.epoch + 1)
+            judge(runs, place.epoch + 1)
+            _save(path, settings, runs, place.epoch + 1, step)
     for run in runs:
         run.network.eval()
         run.take_best()
@@ -379,8 +380,7 @@ def _update(
     crossing = trunk(*flat_inputs(batch, device))
     labels = labels_of(batch).to(crossing[0].device)
     for run in live:
-        with torch.random.fork_rng(devices=_accelerators(device)):  # the loader's random numbers go on undisturbed
-            torch.manual_seed(_mixed(seed, "step", step))
+        with seeded(mixed(seed, "step", step), device):
             if not run.update(crossing, labels, rate):
                 run.stopped_at = step
                 run.network.eval()
@@ -389,8 +389,7 @@ def _update(
 def _passes(loader: Iterable[Any], epochs: range, seed: int) -> Iterator[tuple[_Place, Any]]:
     """All batches of all epochs, each epoch in an order of its own."""
     for epoch in epochs:
-        torch.manual_seed(_mixed(seed, "order", epoch))
-        batches = iter(loader)
+        batches = iter(repeatable(loader, mixed(seed, "order", epoch)))
         ahead = next(batches, None)
         count = 0
         while ahead is not None:
@@ -428,15 +427,6 @@ def _pairs(layer: StitchingLayer) -> Tensor | None:
 
 def _title(runs: list[_Run]) -> str:
     return f"stitching by {len(runs)} layers" if len(runs) > 1 else f"stitching by {runs[0].network.layer.family}"
-
-
-def _accelerators(device: torch.device | None) -> list[torch.device]:
-    return [device] if device is not None and device.type == "cuda" else []
-
-
-def _mixed(seed: int, purpose: str, count: int) -> int:
-    digest = hashlib.blake2b(f"{seed} {purpose} {count}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
 
 
 def _diverged(runs: list[_Run], recipe: Recipe) -> str:

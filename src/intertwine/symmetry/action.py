@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from .._evaluation import copied
 from .blocks import Block, align, blocks
 from .element import Element, is_identity, parent_dims, permuted
 from .spaces import Fixed, Layout, Leaf, axis_size
@@ -57,7 +57,7 @@ def act(sym: Symmetry, g: Transformation, model: nn.Module) -> nn.Module:
         >>> twin = act(sym, sym.random(seed=1), model)
         >>> iw.testing.assert_same_function(model, twin, torch.randn(5, 4))
     """
-    twin = copy.deepcopy(model)
+    twin = copied(model)
     act_(sym, g, tensors_of(twin))
     return twin
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from .._evaluation import copied
 from .action import act_, moved, tensors_of
 from .balance import balancing_scales
 from .blocks import blocks
@@ -69,7 +69,7 @@ def canonical(model: nn.Module, example_inputs: Any, sym: Symmetry | None = None
         from . import symmetries
 
         sym = symmetries(model, example_inputs)
-    twin = copy.deepcopy(model)
+    twin = copied(model)
     live = tensors_of(twin)
     check_weights(sym, live)
     folded = fold(sym, live)

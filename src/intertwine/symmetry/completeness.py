@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from .._evaluation import copied
 from .._result import Result
 from ..testing import call, outputs, tensors_in
 from .action import moved, tensors_of
@@ -91,7 +91,7 @@ def completeness(sym: Symmetry, model: nn.Module, inputs: Any) -> Completeness:
     Raises:
         ValueError: If the model is too large or the outputs are too few.
     """
-    twin = copy.deepcopy(model).double().eval()
+    twin = copied(model).double().eval()
     inputs = widened(inputs)
     named = dict(twin.named_parameters())
     count = sum(p.numel() for p in named.values())

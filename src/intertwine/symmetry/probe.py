@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .._evaluation import copied
 from ..testing import outputs, relative_error, tolerance
 from .action import tensors_of
 
@@ -42,7 +42,7 @@ class Probe:
     def __init__(self, sym: Symmetry, model: nn.Module, inputs: Any, randomise: bool = True) -> None:
         if any(t.is_meta for t in tensors_of(model).values()):
             raise ValueError("model must hold weights to be run. Got tensors on the meta device: load a checkpoint.")
-        self._model = copy.deepcopy(model)
+        self._model = copied(model)
         self._inputs = inputs
         self._widen()
         self.tensors = tensors_of(self._model)
@@ -74,7 +74,7 @@ class Probe:
 
     def _widen(self) -> None:
         """Go to float64, unless the model's own code insists on another precision."""
-        wide = copy.deepcopy(self._model).double()
+        wide = copied(self._model).double()
         try:
             outputs(wide, widened(self._inputs))
         except (RuntimeError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Watching a run: hooks that exist only while it lasts, in evaluation mode."""
+"""Watching a run: hooks that exist only while it lasts."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["evaluating", "modules", "unwrap", "watching"]
+__all__ = ["modules", "unwrap", "watching"]
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -19,22 +19,6 @@ def unwrap(model: nn.Module) -> nn.Module:
 def modules(model: nn.Module) -> dict[str, nn.Module]:
     """Names to modules; a module registered under several names appears under the first."""
     return dict(model.named_modules())
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode; afterwards every module has the training flag that it had.
-
-    The flags are set one by one: ``model.eval()`` may be overridden to do more, and could not be undone.
-    """
-    flags = [(module, module.training) for module in model.modules()]
-    try:
-        for module, _ in flags:
-            module.training = False
-        yield
-    finally:
-        for module, training in flags:
-            module.training = training
 
 
 @contextmanager

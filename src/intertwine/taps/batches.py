@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .repeatable import repeatable
+
 __all__ = ["call", "device_of", "head", "join", "length", "peek", "regroup", "size"]
 
 _LABELS = ("labels", "label")  # left out of keyword batches: with them, models compute losses that nobody asked for
@@ -92,6 +94,8 @@ def length(loader: Iterable[Any]) -> int | None:
 def peek(loader: Iterable[Any]) -> tuple[Any, Iterator[Any]]:
     """The first batch, and an iterator over all batches, that one included: the loader is read once.
 
+    What it shuffles by torch's global random numbers, it shuffles in the same way every time.
+
     Raises:
         TypeError: If the loader cannot be iterated over.
         ValueError: If it yields nothing.
@@ -100,7 +104,7 @@ def peek(loader: Iterable[Any]) -> tuple[Any, Iterator[Any]]:
         raise TypeError(
             f"loader must be an iterable of batches. Got {type(loader).__name__}. For one batch, pass [batch]."
         )
-    batches = iter(loader)
+    batches = iter(repeatable(loader))
     for first in batches:
         return first, chain([first], batches)
     raise ValueError(

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from .._evaluation import evaluating
 from ._channels import ChannelGuess, is_activation
-from ._hooks import evaluating, modules, unwrap, watching
+from ._hooks import modules, unwrap, watching
 from ._outputs import Selector, select, selector_for
 from .batches import call, device_of, head, size
 

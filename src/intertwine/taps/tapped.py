@@ -7,7 +7,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from ._hooks import evaluating, modules, unwrap, watching
+from .._evaluation import alone, evaluation_mode
+from ._hooks import modules, unwrap, watching
 from ._outputs import Selector, select, selector_for
 from .batches import call, device_of, size
 from .points import Point, choose, layers
@@ -64,20 +65,20 @@ class Tapped:
         self._outputs = outputs
         self._keep = keep
         self._device = device_of(self._model) if device is None else torch.device(device)
-        self._quiet: Any = None
+        self._mode: Any = None
 
     def __enter__(self) -> Self:
-        if self._quiet is not None:
+        if self._mode is not None:
             raise RuntimeError("a tapped model must be entered once at a time. Got a second 'with' inside the first.")
-        self._quiet = evaluating(self._model)
-        self._quiet.__enter__()
+        self._mode = evaluation_mode(self._model)
+        self._mode.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        quiet, self._quiet = self._quiet, None
-        quiet.__exit__(kind, error, trace)
+        mode, self._mode = self._mode, None
+        mode.__exit__(kind, error, trace)
 
     def prepare(self, batch: Any) -> tuple[Point, ...]:
         """Find the points by a run on the first examples of ``batch``; the first call does this by itself.
@@ -103,7 +104,7 @@ class Tapped:
         Raises:
             RuntimeError: If used outside a ``with`` block, or a layer did not run on this batch.
         """
-        if self._quiet is None:
+        if self._mode is None:
             raise RuntimeError(
                 "a tapped model must be called inside 'with tap(model, layers) as tapped:'. Got a call outside it."
             )
@@ -119,7 +120,7 @@ class Tapped:
                 features = select(output, selector_for(name, k, outputs))
                 kept[wanted[name, k]] = self._read(wanted[name, k], features, examples)
 
-        with watching(watched, see), torch.no_grad():
+        with alone(self._model), watching(watched, see), torch.no_grad():
             call(self._model, batch, self._device)
         missing = [name for name in wanted.values() if name not in kept]
         if missing:

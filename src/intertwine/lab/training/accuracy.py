@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..._evaluation import evaluating
+
 __all__ = ["accuracy", "choose_device"]
 
 
@@ -31,18 +33,12 @@ def accuracy(model: nn.Module, loader: Iterable[Any], device: str | torch.device
     if device is None:
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
     model.to(device)
-    training = {module: module.training for module in model.modules()}
-    model.eval()
     right = torch.zeros((), dtype=torch.int64, device=device)
     total = 0
-    try:
-        with torch.no_grad():
-            for inputs, labels, *_ in loader:
-                right += (model(inputs.to(device)).argmax(dim=1) == labels.to(device)).sum()
-                total += len(labels)
-    finally:
-        for module, mode in training.items():
-            module.training = mode
+    with evaluating(model), torch.no_grad():
+        for inputs, labels, *_ in loader:
+            right += (model(inputs.to(device)).argmax(dim=1) == labels.to(device)).sum()
+            total += len(labels)
     if total == 0:
         raise ValueError("loader must yield at least one example. Got none.")
     return int(right) / total

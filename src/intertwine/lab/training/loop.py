@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import sys
 import time
@@ -16,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..._progress import track
+from ..._random import mixed
 from ...errors import CheckpointError
 from ..data import Batches, DataSplits
 from .accuracy import accuracy
@@ -24,7 +24,7 @@ from .mix import mix
 from .recipe import Recipe
 from .state import TrainingState, read_state, state_path, write_state
 
-__all__ = ["Run", "mixed_seed"]
+__all__ = ["Run"]
 
 _PLAIN_EVERY = 5.0  # seconds between epoch lines where there is no terminal
 
@@ -59,8 +59,8 @@ class Run:
         self.model, self.data, self.recipe, self.seed, self.device = model, data, recipe, seed, device
         self.settings, self.save_every, self.progress = settings, save_every, progress
         self.state_path = state_path(path) if path else None
-        self.mixed = recipe.precision == "bfloat16"
-        if self.mixed:  # the layout in which bfloat16 convolutions are fast
+        self.half = recipe.precision == "bfloat16"
+        if self.half:  # the layout in which bfloat16 convolutions are fast
             model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimizer = recipe.make_optimizer(model)
         self.batches = Batches(data.train.to(device), data.mean, data.std, recipe.batch_size)
@@ -115,7 +115,7 @@ class Run:
 
     def _update(self, step: int, index: Tensor) -> float:
         # One optimizer step; returns the loss before it.
-        torch.manual_seed(mixed_seed(self.seed, "step", step))  # augmentation, mixing and dropout
+        torch.manual_seed(mixed(self.seed, "step", step))  # augmentation, mixing and dropout
         inputs, labels = self.batches.batch(index)
         inputs = augment(inputs, self.recipe.translate, self.recipe.flip)
         targets = labels
@@ -123,11 +123,11 @@ class Run:
             inputs, targets = mix(inputs, labels, len(self.data.classes), self.recipe.mixup, self.recipe.cutmix)
         for group in self.optimizer.param_groups:
             group["lr"] = self.recipe.rate(step, self.steps_per_epoch)
-        if self.mixed and inputs.ndim == 4:
+        if self.half and inputs.ndim == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.mixed):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.half):
             logits = self.model(inputs)
-        logits = logits.float() if self.mixed else logits
+        logits = logits.float() if self.half else logits
         loss = F.cross_entropy(logits, targets, label_smoothing=self.recipe.label_smoothing)
         value = loss.item()
         if not math.isfinite(value):
@@ -170,7 +170,7 @@ class Run:
         return f"{what} at step {step} (epoch {step // self.steps_per_epoch + 1}). {kept} {cure}"
 
     def _order(self, epoch: int) -> Tensor:
-        generator = torch.Generator().manual_seed(mixed_seed(self.seed, "order", epoch))
+        generator = torch.Generator().manual_seed(mixed(self.seed, "order", epoch))
         return torch.randperm(len(self.data.train), generator=generator)
 
     def _title(self) -> str:
@@ -179,21 +179,6 @@ class Run:
     def _say(self, line: str) -> None:
         if self.progress:
             print(line, file=sys.stderr)
-
-
-def mixed_seed(seed: int, purpose: str, count: int = 0) -> int:
-    """One seed for each purpose and count, spread over 63 bits so that no two runs share a stream.
-
-    Args:
-        seed: Of the run.
-        purpose: ``"weights"``, ``"order"`` or ``"step"``.
-        count: Epoch or step.
-
-    Returns:
-        A seed for ``torch.Generator.manual_seed``.
-    """
-    digest = hashlib.blake2b(f"{seed} {purpose} {count}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from ..._io import check_writable, write_atomically
 from ..._progress import track
+from ..._random import mixed
 from ..._words import counted
 from ...errors import CheckpointError
 from ..data import Batches, DataSplits, load
@@ -23,7 +24,6 @@ from .augment import draw_moves, move
 from .checkpoint import Card, save_checkpoint
 from .choice import agrees, candidates, choose_engine, draws_random_numbers
 from .engines import ENGINES, Engine, InTurn, Threads
-from .loop import mixed_seed
 from .recipe import Recipe, with_defaults
 from .train import check_recipe, find_recipe, finished, prepare, settings_of, train
 
@@ -295,7 +295,7 @@ class _Maker:
         if recipe.translate or recipe.flip:
             generator, moves = torch.Generator(), []
             for seed in seeds:
-                generator.manual_seed(mixed_seed(seed, "step", step))
+                generator.manual_seed(mixed(seed, "step", step))
                 moves.append(draw_moves(index.shape[1], recipe.translate, recipe.flip, generator))
             shifts, mirrored = torch.cat([m[0] for m in moves], 1), torch.cat([m[1] for m in moves])
             inputs = move(inputs, shifts, mirrored, recipe.translate)
@@ -339,7 +339,7 @@ class _Maker:
             save_checkpoint(member_path(self.folder, seed), network, card)
 
     def _order(self, seed: int, epoch: int) -> Tensor:
-        generator = torch.Generator().manual_seed(mixed_seed(seed, "order", epoch))
+        generator = torch.Generator().manual_seed(mixed(seed, "order", epoch))
         return torch.randperm(len(self.data.train), generator=generator)
 
     def _say(self, line: str) -> None:

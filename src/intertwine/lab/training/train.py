@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -10,13 +9,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from ..._evaluation import copied
 from ..._io import check_writable, read_tensors
+from ..._random import mixed
 from ..data import Batches, DataSplits, load
 from ..networks import build, fit_to
 from .accuracy import accuracy, choose_device
 from .checkpoint import Card, card_path, load_weights, read_card, save_checkpoint
 from .digest import digest
-from .loop import Run, mixed_seed
+from .loop import Run
 from .recipe import RECIPES, Recipe, recipe_for, with_defaults
 from .state import TrainingState, discard_state, same_run, state_path
 
@@ -146,10 +147,10 @@ def _check_path(out: str | Path | None) -> Path | None:
 def prepare(model: nn.Module | str, data: DataSplits, seed: int, name: str | None) -> tuple[str, nn.Module]:
     """Name and fresh copy of what is trained."""
     if isinstance(model, nn.Module):
-        return name or type(model).__name__, copy.deepcopy(model).cpu()
+        return name or type(model).__name__, copied(model).cpu()
     spec = fit_to(model, data.shape, len(data.classes))
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(mixed_seed(seed, "weights"))
+        torch.manual_seed(mixed(seed, "weights"))
         return spec, build(spec)
 
 
@@ -158,7 +159,7 @@ def _check_fit(model: nn.Module, name: str, data: DataSplits) -> None:
     inputs, _ = data.loader("train").batch(slice(0, 2))
     try:
         with torch.no_grad():
-            logits = copy.deepcopy(model).eval()(inputs)
+            logits = copied(model).eval()(inputs)
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise ValueError(

@@ -7,13 +7,13 @@ through the ReLU, so that ``W_{l+1} phi(A)^-1`` undoes it; no matrix undoes a ro
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import nn
 
+from ...._evaluation import copied
 from ....graph import capture
 from ....groups import Orthogonal, PositiveMonomial
 from ...data import Batches, DataSplits, load
@@ -65,7 +65,7 @@ def transform_layer(model: nn.Module, layer: str, matrix: torch.Tensor) -> nn.Mo
     Raises:
         ValueError: If the layer is of another kind or width.
     """
-    twin = copy.deepcopy(model)
+    twin = copied(model)
     module = dict(twin.named_modules()).get(layer)
     if not isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
         raise ValueError(

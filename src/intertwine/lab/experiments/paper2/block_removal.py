@@ -7,11 +7,11 @@ layer a VGG does not. The paper prints no numbers of its own.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ...._evaluation import copied
 from ...runs import Job
 from ..experiment import Experiment, Setting
 from ..paper1.stitched_layers import mean
@@ -78,7 +78,7 @@ def without(model: nn.Module, part: str) -> nn.Module:
 
     if part not in removable(model):
         raise ValueError(f"part must be one of {', '.join(removable(model))}. Got {part!r}.")
-    twin: Any = copy.deepcopy(model)
+    twin: Any = copied(model)
     if isinstance(twin, nn.Sequential):
         number = part.removeprefix("conv")
         for kind in ("conv", "bn", "relu"):

@@ -1,0 +1,103 @@
+"""A model for one thread at a time: run in evaluation mode, watched, copied, changed for a moment.
+
+A run is watched through hooks and flags on the model itself, so what two threads do to one model gets mixed up. Every
+module has a lock; who runs or copies a model holds the locks of all its modules, taken in one order, so that models
+that share a part exclude each other too. Locks are held for one run, or for a pass over data that changes the model,
+and nobody takes a second model's while holding one, so that no two threads can wait for each other.
+"""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from threading import RLock
+from typing import Any, TypeVar
+
+from torch import nn
+
+__all__ = ["alone", "copied", "evaluating", "evaluation_mode"]
+
+M = TypeVar("M", bound=nn.Module)
+
+
+@dataclass(eq=False)
+class _Part:
+    """What is known of one module: its lock, and how many blocks want it in evaluation mode."""
+
+    module: weakref.ref[nn.Module]
+    lock: Any = field(default_factory=RLock)
+    users: int = 0
+    training: bool = False  # before the first of them
+
+
+# By id, since a module may define equality and lose its hash. An entry goes with its module, before its id is reused.
+_parts: dict[int, _Part] = {}
+
+
+@contextmanager
+def alone(*models: nn.Module) -> Iterator[None]:
+    """Let no other thread of this library run, watch or copy the models, or any part of them, meanwhile."""
+    parts = {id(module): module for model in models for module in model.modules()}
+    with ExitStack() as held:
+        for key in sorted(parts):
+            held.enter_context(_part(parts[key]).lock)
+        yield
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode, in this thread alone; afterwards every module has the training flag that it had.
+
+    The flags are set one by one: ``model.eval()`` may be overridden to do more, and could not be undone.
+    """
+    with alone(model):
+        flags = [(module, module.training) for module in model.modules()]
+        try:
+            for module, _ in flags:
+                module.training = False
+            yield
+        finally:
+            for module, training in flags:
+                module.training = training
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without holding the model: other threads may run it, and may want this mode, too.
+
+    The flags are as they were once the last of all such blocks has ended.
+    """
+    modules = list(model.modules())
+    with alone(model):
+        for module in modules:
+            part = _part(module)
+            if not part.users:
+                part.training, module.training = module.training, False
+            part.users += 1
+    try:
+        yield
+    finally:
+        with alone(model):
+            for module in modules:
+                part = _part(module)
+                part.users -= 1
+                if not part.users:
+                    module.training = part.training
+
+
+def copied(model: M) -> M:
+    """A deep copy of a model, taken while no other thread watches it: hooks and flags of a run would be copied too."""
+    with alone(model):
+        return copy.deepcopy(model)
+
+
+def _part(module: nn.Module) -> _Part:
+    key = id(module)
+    found = _parts.get(key)
+    if found is None:
+        made = _Part(weakref.ref(module, lambda _: _parts.pop(key, None)))
+        found = _parts.setdefault(key, made)  # the first of two threads that come at once wins
+    return found
