@@ -17,7 +17,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from .action import moved
-from .blocks import Block, blocks, map_leaves
+from .blocks import Block, align, blocks, map_leaves
 from .element import parent_dims
 from .signing import independent, solve_signs
 from .spaces import Leaf, Space
@@ -41,6 +41,10 @@ class _Member:
     block: Block
     dim: int
     leaf: Leaf
+
+    def dims(self, space: Space) -> list[int]:
+        """The dimensions of the space's parents, then its own."""
+        return parent_dims(space, self.dim, self.block.spaces)
 
 
 @dataclass(frozen=True)
@@ -147,15 +151,17 @@ def regrouped(
     weights = _norm_weights(sym, b)
     members = {s.name: _members(sym, s) for s in (outer, *inside)}
     names = {m.name for found in members.values() for m in found}
-    n = outer.size
-    carried = torch.empty_like(g[outer.name].signs)
-    carried[:, g[outer.name].permutation] = g[outer.name].signs  # by old unit
-    costs = torch.zeros(n, n, dtype=torch.float64)
+    still = g[outer.name].permutation
+    n, places = outer.size, torch.arange(outer.size)
+    carried = torch.empty_like(g[outer.name].signs).scatter(
+        -1, still.expand_as(g[outer.name].signs), g[outer.name].signs
+    )
+    costs = torch.zeros(*still.shape, n, dtype=torch.float64)
     tried = []
     for shift in range(n):
-        order = (torch.arange(n) + shift) % n
+        order = (places + shift) % n
         trial = g.restrict(spaces=set(g.spaces) - {s.name for s in inside})
-        trial = with_parts(trial, outer.name, permutation=order, signs=carried[:, order])
+        trial = with_parts(trial, outer.name, permutation=order.expand_as(still).clone(), signs=carried[..., order])
         known = set(resolved)
         for space in sorted(inside, key=lambda s: len(s.parents)):
             trial = _match_space(sym, space, members[space.name], trial, a, b, known, weights)
@@ -163,15 +169,18 @@ def regrouped(
         tried.append(trial)
         near = {**a, **moved(sym, trial, a, names)}
         for m in members[outer.name]:
-            x, y = (m.block.read(t[m.name]).movedim(m.dim, 0).flatten(1) for t in (near, b))
-            costs[torch.arange(n), order] += weights[m.name] * (x - y).square().sum(-1)
-    order = torch.from_numpy(linear_sum_assignment(costs.numpy())[1])
-    best = with_parts(tried[0], outer.name, permutation=order, signs=carried[:, order])
+            x, y = (_features(m.block.read(t[m.name]), m.block, m.dims(outer), None) for t in (near, b))
+            costs[..., places, order] += weights[m.name] * (x - y).square().sum(-1)
+    order = _assign(costs, still.shape, permutable=True)
+    best = with_parts(tried[0], outer.name, permutation=order, signs=carried.gather(-1, order.expand_as(carried)))
+    shifts = (order - places) % n
     for space in inside:
-        parts = [tried[int((order[i] - i) % n)][space.name] for i in range(n)]
-        at = space.parents.index(outer.name)
-        permutation = torch.stack([e.permutation.select(at, i) for i, e in enumerate(parts)], at)
-        signs = torch.stack([e.signs.select(at + 1, i) for i, e in enumerate(parts)], at + 1)
+        dims = [*(space.parents.index(p) for p in outer.parents), space.parents.index(outer.name)]
+        parts = [one[space.name] for one in tried]
+        permutation, signs = (torch.stack(some) for some in ([e.permutation for e in parts], [e.signs for e in parts]))
+        which = align(shifts, dims, permutation.ndim - 1)
+        permutation = permutation.gather(0, which.expand(1, *permutation.shape[1:]))[0]
+        signs = signs.gather(0, which.expand(1, *signs.shape[1:]))[0]
         best = with_parts(best, space.name, permutation=permutation, signs=signs)
     return best
 
@@ -228,7 +237,7 @@ def _compared(
     weights: Mapping[str, float],
 ) -> _Compared:
     """Every slice of ``b`` against every slice of ``a`` in one block."""
-    dims = parent_dims(space, m.dim, m.block.spaces)
+    dims = m.dims(space)
     left = _features(m.block.read(a[m.name]), m.block, dims, resolved)
     right = _features(m.block.read(b[m.name]), m.block, dims, resolved)
     squares = right.square().sum(-1)[..., :, None] + left.square().sum(-1)[..., None, :]
@@ -268,9 +277,13 @@ def _comparable_share(members: list[_Member], space: Space, resolved: set[str]) 
     return sum(all(s is None or s in known for s in m.block.spaces) for m in members) / max(len(members), 1)
 
 
-def _features(x: Tensor, block: Block, dims: list[int], resolved: set[str]) -> Tensor:
-    """Slices of units as vectors ``(p..., n, F)``: open dimensions sorted by size, the others in order."""
-    known = [d for d, s in enumerate(block.spaces) if d not in dims and (s is None or s in resolved)]
+def _features(x: Tensor, block: Block, dims: list[int], resolved: set[str] | None) -> Tensor:
+    """Slices of units as vectors ``(p..., n, F)``: open dimensions sorted by size, the others in order.
+
+    ``resolved`` names the spaces whose units are in order; ``None`` says that all are.
+    """
+    in_order = [s is None or resolved is None or s in resolved for s in block.spaces]
+    known = [d for d, ordered in enumerate(in_order) if d not in dims and ordered]
     unknown = [d for d in range(x.ndim) if d not in dims and d not in known]
     x = x.permute([*dims, *known, *unknown])
     x = x.reshape(*x.shape[: len(dims) + len(known)], -1)
