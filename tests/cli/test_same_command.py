@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import intertwine as iw
 from intertwine.lab import networks, training
@@ -38,6 +38,20 @@ def test_verdicts(run, files, tmp_path):
     assert transformation.load(tmp_path / "g.safetensors").spaces
     ran = run("same", "a.safetensors", "c.safetensors", "--model", files, "--json")
     assert ran.code == 0 and json.loads(ran.out)["verdict"] == "different"
+
+
+def test_tensors_that_were_tuned_are_listed(run, files, tmp_path):
+    model = networks.build(files)
+    model.load_state_dict(load_file(tmp_path / "a.safetensors"))
+    last = list(model.state_dict())[-1]
+    with torch.no_grad():
+        model.state_dict()[last].normal_()
+    save_file(model.state_dict(), tmp_path / "tuned.safetensors")
+    ran = run("same", "a.safetensors", "tuned.safetensors", "--model", files)
+    assert ran.code == 0 and ran.out.startswith("related (merged, fine-tuned)"), ran.out + ran.err
+    assert f"\n  {last}  differs by" in ran.out
+    ran = run("same", "a.safetensors", "tuned.safetensors", "--model", files, "--json")
+    assert list(json.loads(ran.out)["differing"]) == [last]
 
 
 def test_a_hugging_face_directory_names_its_own_model(run, tmp_path):

@@ -30,7 +30,8 @@ def same(
     """Decide whether two checkpoints are one network, up to the symmetries of its architecture.
 
     Says "the same network, permuted and rescaled" (a cast to a lower precision is seen through), "related (merged,
-    fine-tuned)", or "different", and the residual after matching. Every verdict has exit code 0.
+    fine-tuned)" with the tensors that differ, "different", or "cannot be told" where operations without a rule leave
+    the symmetry open; and the residual after matching. Every verdict has exit code 0.
 
     Example:
       intertwine same a.safetensors b.safetensors --model resnet20
@@ -54,5 +55,5 @@ def same(
     if as_json:
         print_json(found.to_dict())
     else:
-        said = str(found)
+        said = found.summary()
         print(said if "residual" in said else f"{said}\nresidual {found.residual:.3g}")

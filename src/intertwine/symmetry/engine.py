@@ -12,7 +12,7 @@ import torch
 
 from ..graph import Call, Program, Ref
 from .algebra import Algebra
-from .spaces import BatchNormTensors
+from .spaces import UNRULED, BatchNormTensors
 from .system import System, Unknown
 from .terms import Axis, Flat, Slot, Value, map_slots, slots
 
@@ -180,10 +180,10 @@ class Engine(Algebra):
         makers = [call for call in self.program.calls if ref in call.outputs]
         for call in makers:
             self.unknown_ops[call.op] = None
-            self._fix_all(call.inputs, f"a result of {call.where} that no rule describes is used")
+            self._fix_all(call.inputs, f"{UNRULED}, of which a result is used: {call.where}")
         if not makers:  # nobody knows what it was made of
             self.unknown_ops["a result of no operation"] = None
-            self._fix_all(self.program.states.values(), f"{self.call.where} reads a result that no operation made")
+            self._fix_all(self.program.states.values(), f"{UNRULED} known that made what {self.call.where} reads")
 
     def _fix_all(self, refs: Iterable[Ref], why: str) -> None:
         for ref in refs:

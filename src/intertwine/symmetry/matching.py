@@ -86,6 +86,7 @@ def match(
     b: Mapping[str, Tensor],
     start: Transformation | None = None,
     known: frozenset[str] = frozenset(),
+    votes: Mapping[str, float] | None = None,
 ) -> Transformation:
     """Permutations and signs ``g`` that bring the weights ``a`` close to ``b``.
 
@@ -95,13 +96,14 @@ def match(
         b: Tensors to meet, in normal form.
         start: Where to start; without it, sorted values take the place of the units that are not matched yet.
         known: Spaces that the start matches, if it does not match all.
+        votes: How much each tensor says; all alike by default.
 
     Returns:
         The element; a local optimum, and the exact answer for copies with distinct units.
     """
     g = identity(sym) if start is None else start
     resolved = set(known) if start is None or known else {s.name for s in sym.spaces}
-    weights = _norm_weights(sym, b)
+    weights = _norm_weights(sym, b, votes)
     members = {s.name: _members(sym, s) for s in sym.spaces}
     children = {s.name: {c.name for c in sym.spaces if s.name in c.parents} for s in sym.spaces}
     for sweep in range(_SWEEPS):
@@ -114,7 +116,7 @@ def match(
             )
             waiting.remove(space)
             if sweep and children[space.name] and space.permutable and 1 < space.size <= _MOST_GROUPS:
-                g = regrouped(sym, space, g, a, b)
+                g = regrouped(sym, space, g, a, b, votes)
                 continue
             old = g[space.name].permutation
             known_now = resolved - children[space.name] - {space.name}
@@ -129,7 +131,12 @@ def match(
 
 
 def regrouped(
-    sym: Symmetry, outer: Space, g: Transformation, a: Mapping[str, Tensor], b: Mapping[str, Tensor]
+    sym: Symmetry,
+    outer: Space,
+    g: Transformation,
+    a: Mapping[str, Tensor],
+    b: Mapping[str, Tensor],
+    votes: Mapping[str, float] | None = None,
 ) -> Transformation:
     """``g`` with groups or heads matched together with what lies inside them.
 
@@ -142,13 +149,14 @@ def regrouped(
         g: An element that matches the other spaces.
         a: Tensors to move.
         b: Tensors to meet.
+        votes: How much each tensor says; all alike by default.
 
     Returns:
         The element with the best order of groups.
     """
     inside = [s for s in sym.spaces if outer.name in s.parents]
     resolved = {s.name for s in sym.spaces} - {s.name for s in inside}
-    weights = _norm_weights(sym, b)
+    weights = _norm_weights(sym, b, votes)
     members = {s.name: _members(sym, s) for s in (outer, *inside)}
     names = {m.name for found in members.values() for m in found}
     still = g[outer.name].permutation
@@ -310,7 +318,7 @@ def _members(sym: Symmetry, space: Space) -> list[_Member]:
     ]
 
 
-def _norm_weights(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, float]:
-    """Entries over squared norm of each tensor, as in ``distance``: every weight has one vote."""
+def _norm_weights(sym: Symmetry, state: Mapping[str, Tensor], votes: Mapping[str, float] | None) -> dict[str, float]:
+    """Entries over squared norm of each tensor, as in ``distance``: every weight has one vote, or as many as given."""
     squares = {name: float(state[name].square().mean()) for name in sym.layouts}
-    return {name: 1.0 / s if s > 0 else 1.0 for name, s in squares.items()}
+    return {name: (1.0 if votes is None else votes[name]) * (1.0 / s if s > 0 else 1.0) for name, s in squares.items()}

@@ -27,6 +27,7 @@ def refit(
     b: Mapping[str, Tensor],
     g: Transformation,
     spread: Mapping[str, Tensor] | None = None,
+    votes: Mapping[str, float] | None = None,
 ) -> Transformation:
     """``g`` with its scales and matrices fitted so that the moved ``a`` meets ``b``.
 
@@ -38,16 +39,20 @@ def refit(
         b: Tensors to meet.
         g: An element that matches units.
         spread: Sizes of what was subtracted to give entries of ``b`` (``Folded.spread``): what cancels says little.
+        votes: How much each tensor says; all alike by default.
 
     Returns:
         The fitted element.
     """
-    trust = {name: (b[name] / size.clamp_min(1e-300)).square() for name, size in (spread or {}).items()}
+    said = dict.fromkeys(sym.layouts, 1.0) if votes is None else votes
+    trust = {name: torch.full_like(b[name], said[name]) for name in sym.layouts}
+    for name, size in (spread or {}).items():
+        trust[name] = trust[name] * (b[name] / size.clamp_min(1e-300)).square()
     for space in sym.spaces:
         near = {**a, **moved(sym, g, a)}
         step = None
         if space.linear != "none":
-            matrix = _matrix(sym, near, b, space)
+            matrix = _matrix(sym, near, b, space, said)
             step = None if matrix is None else with_parts(identity(sym), space.name, linear=matrix)
         elif space.scales:
             step = with_parts(identity(sym), space.name, scales=_scales(sym, near, b, space, trust))
@@ -60,8 +65,7 @@ def _scales(
 ) -> Tensor:
     """Log scales ``(k, p..., n)`` by least squares on log ratios of slices, each weighted by its number of entries."""
     normal = right = None
-    votes = {name: trust.get(name, torch.ones_like(b[name])) for name in sym.layouts}
-    for (_, x, leaf), (_, y, _), (_, vote, _) in zip(*(slices(sym, t, space) for t in (a, b, votes))):
+    for (_, x, leaf), (_, y, _), (_, vote, _) in zip(*(slices(sym, t, space) for t in (a, b, trust))):
         squares, inner = x.square().sum(-1), (x * y).sum(-1)
         usable = (squares > 0) & (inner > 0)
         ratio = torch.where(usable, inner / squares.clamp_min(1e-300), 1.0).log()
@@ -75,8 +79,10 @@ def _scales(
     return (torch.linalg.pinv(normal, rtol=1e-9, hermitian=True) @ right[..., None])[..., 0].movedim(-1, 0)
 
 
-def _matrix(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], space: Space) -> Tensor | None:
-    """Matrices ``(p..., n, n)`` that bring all slices of ``a`` closest to those of ``b``, every tensor with one vote.
+def _matrix(
+    sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], space: Space, votes: Mapping[str, float]
+) -> Tensor | None:
+    """Matrices ``(p..., n, n)`` that bring all slices of ``a`` closest to those of ``b``, every weight with its vote.
 
     With ``X`` of variance +1 and ``Y`` of variance -1 the errors ``M X_a - X_b`` and ``M^T Y_b - Y_a`` are both linear
     in ``M``, so their least squares are a Sylvester equation ``M X_a X_a^T + Y_b Y_b^T M = X_b X_a^T + Y_b Y_a^T``.
@@ -84,7 +90,7 @@ def _matrix(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], spa
     n = space.size
     written, read, right = (torch.zeros(n, n, dtype=torch.float64) for _ in range(3))
     for (name, x, leaf), (_, y, _) in zip(slices(sym, a, space), slices(sym, b, space)):
-        vote = 1 / b[name].square().sum().clamp_min(1e-300)
+        vote = votes[name] / b[name].square().mean().clamp_min(1e-300)
         if space.linear == "orthogonal" or leaf.variance == 1:
             written = written + vote * x @ x.mT
             right = right + vote * y @ x.mT

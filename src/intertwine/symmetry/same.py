@@ -3,103 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from .._result import Result
+from .._words import counted
 from ..testing import function_error
-from .action import act, moved, tensors_of
-from .blocks import blocks
-from .canonical import balanced, check_weights
+from .action import act, tensors_of
+from .canonical import check_weights
 from .chance import unrelated
-from .element import Element
-from .folding import Folded, fold
-from .matching import distance, monomial
-from .refit import refit
-from .search import search
-from .signing import signing
-from .transformation import Transformation, identity, with_parts
+from .closest import closest, concentrated
+from .deviation import PRECISIONS, constant, deviation
+from .folding import fold
+from .matching import distance
+from .narrow import narrowed
+from .spaces import UNRULED
+from .transformation import identity
+from .verdict import DIFFERENT, RELATED, SAME, UNTOLD, Match
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from .symmetry import Symmetry
 
-__all__ = ["DIFFERENT", "RELATED", "SAME", "Match", "same"]
+__all__ = ["DIFFERENT", "RELATED", "SAME", "UNTOLD", "Match", "same"]
 
-SAME = "the same network, permuted and rescaled"
-RELATED = "related (merged, fine-tuned)"
-DIFFERENT = "different"
-
-# Precisions a copy may have gone through, and the relative deviation of single weights that each explains.
-_PRECISIONS = {"float64": 1e-9, "float32": 1e-5, "float16": 2.0**-9, "bfloat16": 2.0**-6}
-_QUANTILE = 0.999  # share of weights to be explained: rounding errs by a share of every weight, training does not
-_FITS = 10  # rounds of scales and bases in turn
 # Largest share of the residual by chance that related networks leave. Measured on digits: independently trained ones
 # 0.82 to 1.0, purely linear ones, which all learn one map, 0.52 to 0.75; fine-tuned ones below 0.2.
 _BEYOND = 0.75
 _BEYOND_LINEAR = 0.5
 _IN_PLACE = 0.8  # the same for networks compared unit by unit as they are: averages leave 0.7, independent ones 1.0
+_PLAIN = 0.2  # share of the residual of unmatched networks that no search comes near where weights outnumber scales
+_FEW = 4  # weights for each free scale or entry of a basis from which on that holds
 _SMALL = 50_000  # weights below which chance is averaged over two draws
-
-
-@dataclass(frozen=True, eq=False)
-class Match(Result):
-    """What ``same`` found; truthy where the networks are one up to symmetry.
-
-    Attributes:
-        verdict: One of ``SAME``, ``RELATED`` and ``DIFFERENT``.
-        residual: Share of the weights that is not explained after matching, the root mean square sine of the angle
-            between tensors in balanced coordinates: 0 for one network, 1 for orthogonal ones; infinity for other
-            architectures.
-        deviation: Relative deviation that 99.9 % of single weights stay below.
-        precision: Coarsest precision that a copy needs to have gone through to explain the deviation, or ``None``.
-        chance: Residual that networks with the same statistics but unrelated units leave, where it was needed for the
-            verdict; else ``None``.
-        reason: The verdict's ground, in words.
-        transformation: The element that brings ``a`` closest to ``b``, or ``None`` for other architectures. It is not
-            part of the saved result: use its own ``save``.
-    """
-
-    verdict: str
-    residual: float
-    deviation: float
-    precision: str | None
-    reason: str
-    transformation: Transformation | None = None
-    chance: float | None = None
-
-    def __bool__(self) -> bool:
-        return self.verdict == SAME
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row."""
-        import pandas as pd
-
-        return pd.DataFrame([self.to_dict()])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data, without the transformation."""
-        return {
-            "verdict": self.verdict,
-            "residual": self.residual,
-            "deviation": self.deviation,
-            "precision": self.precision,
-            "reason": self.reason,
-            "chance": self.chance,
-        }
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Rebuild from ``to_dict``'s data."""
-        far = {key: float("inf") if data[key] is None else data[key] for key in ("residual", "deviation")}
-        return cls(**{**data, **far})
-
-    def __str__(self) -> str:
-        return f"{self.verdict}: {self.reason}"
+_NEAR = 0.5  # relative distance below which a tensor may be one that was not changed
+_NAMED = 4  # tensors that a reason names
+_HALVES = (torch.float16, torch.bfloat16)
 
 
 def same(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None = None) -> Match:
@@ -110,9 +49,16 @@ def same(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None =
     training does not; so a copy that was cast to bfloat16 and back is told from a fine-tuned one. Dead and duplicate
     units are matched with any of their equals. Batch norms are compared as the affine maps that they are in eval mode.
 
-    "Related" means clearly beyond chance: the same search is run against networks whose tensors have the same
-    statistics and unrelated units (each rotated at random along its hidden axes), and the residual must be below 0.75
-    of what they leave (0.5 for purely linear networks, whose bases absorb much), or below 0.8 unit by unit in place.
+    "Related" has two grounds. Either most tensors agree as well as rounding allows and some were changed, as by a
+    linear probe, tuned biases or norms, or a replaced head (also one with another number of classes); ``differing``
+    names those. Or all are clearly closer than by chance: the same search is run against networks whose tensors have
+    the same statistics and unrelated units (each rotated at random along its hidden axes), and the residual must be
+    below 0.75 of what they leave (0.5 for purely linear networks, whose bases absorb much), or below 0.8 unit by unit
+    in place.
+
+    "Different" is only said where the symmetry is known. Where operations have no rule, or the two runs took different
+    paths, copies may differ by more than the group that was found: then networks that do not agree "cannot be told",
+    unless the tensors whose symmetry is known tell them apart.
 
     Args:
         a: One network. Both are left as they are.
@@ -132,134 +78,153 @@ def same(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None =
         >>> b = sym.act(sym.random(seed=1), a).bfloat16().float()
         >>> print(same(a, b, torch.randn(2, 4)))
         the same network, permuted and rescaled: 99.9 % of weights agree to 0.003..., as after bfloat16
+        >>> _ = nn.init.normal_(b[2].weight)  # another head
+        >>> found = same(a, b, torch.randn(2, 4))
+        >>> found.verdict, list(found.differing)
+        ('related (merged, fine-tuned)', ['2.weight'])
     """
-    state_a, state_b = tensors_of(a), tensors_of(b)
-    differs = _shapes_differ(state_a, state_b)
-    if differs:
-        return _far(f"other architectures: {differs}")
+    states = tensors_of(a), tensors_of(b)
+    replaced = _replaced(*states)
+    if 2 * len(replaced) > len({*states[0], *states[1]}):
+        return _far(replaced)
+    one_path = True
     if sym is None:
         from . import symmetries
 
-        sym, other = symmetries(a, example_inputs), symmetries(b, example_inputs)
+        sym = symmetries(a, example_inputs)
+        other = sym if replaced else symmetries(b, example_inputs)
         if (sym.spaces, sym.layouts) != (other.spaces, other.layouts):
-            return _far("other architectures: the tensors have the same shapes, but the models other symmetries")
-    for state in (state_a, state_b):
-        check_weights(sym, state)
-    left, right = fold(sym, state_a), fold(sym, state_b)
-    g, residual = _closest(left, right)
-    deviation = _deviation(left, right, g)
-    precision = next((name for name, limit in _PRECISIONS.items() if deviation <= limit), None)
-    if precision is None:
-        return _unlike(left, right, g, residual, deviation)
-    error = function_error(act(sym, g, a), b, example_inputs)
-    if not error <= min(0.5, 1e3 * _PRECISIONS[precision]):
-        reason = f"the weights agree, but the models compute other functions with them (relative error {error:.1e})"
-        return Match(DIFFERENT, residual, deviation, precision, reason, g)
-    reason = f"99.9 % of weights agree to {deviation:.2g}, as after {precision}"
-    if _deviation(left, right, identity(sym)) <= _PRECISIONS[precision]:
+            if not (sym.path_only or other.path_only):
+                return _far({"": "the tensors have the same shapes, but the models other symmetries"})
+            one_path = False
+    pair = _Pair(narrowed(sym, sym.layouts.keys() - replaced), *states)
+    found = _judged(pair, replaced, lambda: function_error(act(sym, pair.g, a), b, example_inputs))
+    if found.verdict == DIFFERENT:
+        if replaced:
+            return _far(replaced)
+        return found if found.precision else _told(found, sym, states, one_path)
+    if sym.path_only and found.verdict == SAME:
+        found = replace(found, reason=f"{found.reason}; the symmetry is certified for the path that was run only")
+    return found
+
+
+class _Pair:
+    """Two networks in folded coordinates, matched.
+
+    Args:
+        sym: The symmetry of what is compared.
+        state_a: Tensors to move.
+        state_b: Tensors to meet.
+
+    Attributes:
+        g: The element that brings ``a`` closest to ``b``.
+        residual: What is left then.
+        deviation: How far single weights and tensors are apart.
+        precision: The finest precision of a copy that explains all of that, or ``None``.
+    """
+
+    def __init__(self, sym: Symmetry, state_a: Mapping[str, Tensor], state_b: Mapping[str, Tensor]) -> None:
+        for state in (state_a, state_b):
+            check_weights(sym, state)
+        self.a, self.b = fold(sym, state_a), fold(sym, state_b)
+        rounded = frozenset(n for n in self.a.sym.layouts if _halved(state_a[n]) or _halved(state_b[n]))
+        self.g, self.residual = closest(self.a, self.b)
+        self.deviation = deviation(self.a, self.b, self.g, rounded)
+        if self.deviation.precision is None and min(self.deviation.distances.values(), default=1.0) < _NEAR:
+            g = concentrated(self.a, self.b, self.g)
+            better = deviation(self.a, self.b, g, rounded)
+            if better.loss < self.deviation.loss:
+                self.g, self.deviation = g, better
+        self.precision = self.deviation.precision
+
+
+def _judged(pair: _Pair, replaced: Mapping[str, str], error: Callable[[], float]) -> Match:
+    """The verdict where the symmetry is known; ``error`` is that of the functions, needed where the weights agree."""
+    match = Match(DIFFERENT, pair.residual, pair.deviation.overall, pair.precision, "", pair.g)
+    if pair.precision is not None and not replaced:
+        return _agreeing(match, pair, error())
+    agreed = pair.precision or pair.deviation.shared()
+    differing = {**pair.deviation.beyond(agreed or "bfloat16"), **{name: float("inf") for name in replaced}}
+    match = replace(match, precision=None, differing=differing)
+    if agreed is not None:
+        count = len({*pair.a.sym.layouts, *replaced})
+        names = ", ".join([*list(differing)[:_NAMED], *(["..."] if len(differing) > _NAMED else [])])
+        reason = f"{count - len(differing)} of {count} tensors agree as after {agreed}; others: {names}"
+        return replace(match, verdict=RELATED, reason=reason)
+    related, reason, chance = _beyond_chance(pair)
+    if related:
+        return replace(match, verdict=RELATED, reason=reason, chance=chance)
+    return replace(match, reason=reason, chance=chance, differing={})
+
+
+def _agreeing(match: Match, pair: _Pair, error: float) -> Match:
+    """The verdict where all weights agree: the same, if the functions do."""
+    assert match.precision is not None
+    if not error <= min(0.5, 1e3 * PRECISIONS[match.precision]):
+        said = f"the weights agree, but the models compute other functions with them (relative error {error:.1e})"
+        return replace(match, reason=said)
+    reason = f"99.9 % of weights agree to {match.deviation:.2g}, as after {match.precision}"
+    if deviation(pair.a, pair.b, identity(pair.a.sym)).overall <= PRECISIONS[match.precision]:
         reason += "; here they do so as they stand, with nothing permuted or rescaled"
-    return Match(SAME, residual, deviation, precision, reason, g)
+    return replace(match, verdict=SAME, reason=reason)
 
 
-def _unlike(a: Folded, b: Folded, g: Transformation, residual: float, deviation: float) -> Match:
-    """Related or different: the residual against that of unrelated networks with the same statistics."""
+def _beyond_chance(pair: _Pair) -> tuple[bool, str, float | None]:
+    """Whether the residual is below that of unrelated networks with the same statistics, why, and their residual."""
+    a, b, residual = pair.a, pair.b, pair.residual
     in_place = distance(a.state, b.state)
     linear = bool(a.sym.spaces) and all(s.linear != "none" for s in a.sym.spaces)
     beyond = _BEYOND_LINEAR if linear else _BEYOND
+    said = f"residual {residual:.3f} after matching"
     if in_place > _IN_PLACE and residual > beyond:  # chance leaves no more than 1
-        return Match(DIFFERENT, residual, deviation, None, f"residual {residual:.3f} after matching", g)
-    draws = [unrelated(a, seed) for seed in range(2 if sum(t.numel() for t in b.state.values()) < _SMALL else 1)]
-    chance = sum(_closest(draw, b)[1] for draw in draws) / len(draws)
+        return False, said, None
+    weights = sum(t.numel() for t in b.state.values())
+    draws = [unrelated(a, seed) for seed in range(2 if weights < _SMALL else 1)]
     unmatched = sum(distance(draw.state, b.state) for draw in draws) / len(draws)
+    if residual <= _PLAIN * unmatched and weights >= _FEW * a.sym.dim:
+        return True, f"{said}, far below {unmatched:.3f} of unmatched networks and so of any match by chance", None
+    chance = sum(closest(draw, b)[1] for draw in draws) / len(draws)
     related = residual <= beyond * chance or in_place <= _IN_PLACE * unmatched
-    reason = f"residual {residual:.3f} after matching, {chance:.3f} by chance"
-    return Match(RELATED if related else DIFFERENT, residual, deviation, None, reason, g, chance)
+    return related, f"{said}, {chance:.3f} by chance", chance
 
 
-def _far(reason: str) -> Match:
-    return Match(DIFFERENT, float("inf"), float("inf"), None, reason)
+def _told(
+    found: Match, sym: Symmetry, states: tuple[Mapping[str, Tensor], Mapping[str, Tensor]], one_path: bool
+) -> Match:
+    """``found``, which says "different", or that it cannot be told where more may move than the symmetry knows."""
+    if not one_path:
+        return replace(found, verdict=UNTOLD, reason=f"{found.reason}, but the runs took different paths")
+    unknown = {fixed.tensor for fixed in sym.fixed if UNRULED in fixed.reason} & sym.layouts.keys()
+    if not unknown:
+        return found
+    known = sym.layouts.keys() - unknown
+    if known:
+        related, reason, chance = _beyond_chance(_Pair(narrowed(sym, known), *states))
+        if not related:
+            said = f"{counted(len(known), 'tensor')} of known symmetry: {reason}"
+            return replace(found, reason=said, chance=chance)
+    why = (
+        f"what moves {counted(len(unknown), 'tensor')} is not known for want of a rule for {', '.join(sym.unknown_ops)}"
+    )
+    return replace(found, verdict=UNTOLD, reason=f"{found.reason}, but {why}")
 
 
-def _shapes_differ(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> str:
-    """The first difference of names or shapes in words, or an empty string."""
+def _far(replaced: Mapping[str, str]) -> Match:
+    far = float("inf")
+    return Match(DIFFERENT, far, far, None, f"other architectures: {next(iter(replaced.values()))}")
+
+
+def _replaced(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dict[str, str]:
+    """Tensors that only one network has, or that have other shapes, in words."""
+    found = {}
     for name in [*a, *(n for n in b if n not in a)]:
         if name not in a or name not in b:
-            return f"only one has {name!r}"
-        if a[name].shape != b[name].shape:
-            return f"{name!r} has shape {tuple(a[name].shape)} and {tuple(b[name].shape)}"
-    return ""
+            found[name] = f"only one has {name!r}"
+        elif a[name].shape != b[name].shape:
+            found[name] = f"{name!r} has shape {tuple(a[name].shape)} and {tuple(b[name].shape)}"
+    return found
 
 
-def _closest(a: Folded, b: Folded) -> tuple[Transformation, float]:
-    """The element that brings folded weights ``a`` closest to ``b``, and the residual in balanced coordinates."""
-    to_a, to_b = _normalising(a), _normalising(b)
-    normal_a = {**a.state, **moved(a.sym, to_a, a.state)}
-    normal_b = {**b.state, **moved(b.sym, to_b, b.state)}
-    signed = monomial(a.sym)
-
-    best, residual = search(signed, normal_a, normal_b)
-    in_place = distance(a.state, b.state)
-    if in_place < residual:  # merged in place: balancing only blurs what the units share
-        return identity(a.sym), in_place
-    g = ~to_b @ (_lifted(best, a.sym) @ to_a)
-    return _refitted(a, b, g, lambda h: distance({**a.state, **moved(a.sym, to_b @ h, a.state)}, normal_b), residual)
-
-
-def _refitted(
-    a: Folded, b: Folded, g: Transformation, left: Callable[[Transformation], float], residual: float
-) -> tuple[Transformation, float]:
-    """Scales and bases fitted in turn, for each depends on the others, as long as that helps."""
-    for round_ in range(_FITS):
-        fitted = refit(a.sym, a.state, b.state, g, b.spread)
-        d = left(fitted)
-        if round_ and not d < residual:
-            break
-        helped = d < 0.99 * residual
-        g, residual = fitted, min(residual, d)
-        if round_ and not helped:
-            break
-    return g, residual
-
-
-def _normalising(folded: Folded) -> Transformation:
-    """Scales and bases, and signs of spaces that others lie inside: those are matched by values without signs."""
-    g = balanced(folded)
-    outer = {parent for s in folded.sym.spaces for parent in s.parents}
-    if any(s.signs and s.name in outer for s in folded.sym.spaces):
-        state = {**folded.state, **moved(folded.sym, g, folded.state)}
-        g = signing(folded.sym, state).restrict(spaces=outer) @ g
-    return g
-
-
-def _lifted(g: Transformation, sym: Symmetry) -> Transformation:
-    """Permutations and signs of normal bases as an element of the full symmetry."""
-    full = identity(sym)
-    for space in sym.spaces:
-        e = g[space.name]
-        parts: dict[str, Any] = {"permutation": e.permutation, "signs": e.signs}
-        if space.linear != "none":
-            parts = {"linear": _matrix(e)}
-        full = with_parts(full, space.name, **parts)
-    return full
-
-
-def _matrix(e: Element) -> Tensor:
-    eye = torch.eye(e.permutation.shape[-1], dtype=torch.float64)
-    return e.signs[0][..., :, None] * eye[e.permutation]
-
-
-def _deviation(a: Folded, b: Folded, g: Transformation) -> float:
-    """Relative deviation that all but a thousandth of the weights stay below."""
-    near = {**a.state, **moved(a.sym, g, a.state)}
-    linear = {s.name for s in a.sym.spaces if s.linear != "none"}
-    ratios = []
-    for name, layout in b.sym.layouts.items():
-        size = b.spread.get(name, b.state[name].abs())
-        if any(space in linear for block in blocks(layout) for space in block.spaces):
-            # a basis mixes entries, and with them their rounding, which a fitted matrix doubles on either side
-            size = 4 * size.square().mean().sqrt().expand_as(size)
-        difference = (near[name] - b.state[name]).abs()
-        ratios.append(torch.where(difference == 0, 0.0, difference / size.clamp_min(1e-300)).flatten())
-    joined = torch.cat(ratios) if ratios else torch.zeros(1)
-    rank = min(int(_QUANTILE * len(joined)), len(joined) - 1)
-    return float(joined.kthvalue(rank + 1).values)
+def _halved(x: Tensor) -> bool:
+    """Whether a tensor holds numbers of half precision only."""
+    return not constant(x) and any(torch.equal(x, x.to(half).to(x.dtype)) for half in _HALVES)

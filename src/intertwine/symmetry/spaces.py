@@ -25,6 +25,7 @@ from math import prod
 from typing import Literal
 
 __all__ = [
+    "UNRULED",
     "Axis",
     "BatchNormTensors",
     "Fixed",
@@ -37,6 +38,8 @@ __all__ = [
     "Sum",
     "axis_size",
 ]
+
+UNRULED = "operation without a rule"  # said in the reason of every axis that is fixed only because nothing is known
 
 
 @dataclass(frozen=True)

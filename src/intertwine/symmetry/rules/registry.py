@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ...graph import Call, Ref
+from ..spaces import UNRULED
 from ..terms import Value
 from .picks import carried, drop, unread_names
 
@@ -83,7 +84,7 @@ def apply(engine: "Engine", call: Call) -> Sequence[Any]:
 def unknown(engine: "Engine", call: Call) -> list[Value]:
     """An operation without a rule: nothing that it touches may move."""
     engine.unknown_ops[call.op] = None
-    why = f"operation without a rule: {call.where}"
+    why = f"{UNRULED}: {call.where}"
     for ref in call.inputs:
         drop(engine, engine.value(ref).names)
         for axis in engine.value(ref).axes:
