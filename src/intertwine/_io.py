@@ -119,12 +119,14 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
 
     Raises:
         CheckpointError: If the file is missing, truncated, would need unsafe unpickling, or holds no state dict.
-    """
-    path = Path(path)
-    if not path.is_file():
-        raise CheckpointError(f"checkpoint must be an existing file. Got {str(path)!r}.")
+    """  # noqa: DOC502 - raised by what it calls
+    from ._untrusted.weights import check_sizes, check_weights_file
+
+    path = check_weights_file(path)
     loaded = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
-    return _find_state_dict(loaded, path)
+    found = _find_state_dict(loaded, path)
+    check_sizes(found, path)
+    return found
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:

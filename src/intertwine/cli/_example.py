@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import json
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from .._memory import check_fits
 
 __all__ = ["InputShape", "Tokens", "example_input"]
 
@@ -26,9 +28,10 @@ def example_input(spec: str, data: str | None, shape: str | None, tokens: int | 
     """
     import torch
 
-    from ._models import HF, is_builtin
+    from ._hugging_face import HF
+    from ._models import is_builtin
 
-    device = "meta" if meta else "cpu"
+    device = torch.device("meta" if meta else "cpu")
     if shape is not None:
         try:
             sizes = [int(part) for part in shape.split(",")]
@@ -36,9 +39,12 @@ def example_input(spec: str, data: str | None, shape: str | None, tokens: int | 
             sizes = []
         if not sizes or min(sizes) < 1:
             raise ValueError(f"--input-shape must be positive whole numbers joined by commas. Got {shape!r}.")
+        if not meta:
+            check_fits(8 * math.prod(sizes), "--input-shape", f"{shape}", "Take a smaller example.")
         generator = torch.Generator().manual_seed(0)
-        made = torch.randint(tokens, sizes, generator=generator) if tokens else torch.randn(sizes, generator=generator)
-        return made.to(device)
+        if meta:
+            return torch.empty(sizes, device=device, dtype=torch.int64 if tokens else None)
+        return torch.randint(tokens, sizes, generator=generator) if tokens else torch.randn(sizes, generator=generator)
     if data is not None:
         from ..lab.data import load
 
@@ -57,10 +63,9 @@ def example_input(spec: str, data: str | None, shape: str | None, tokens: int | 
 
 def _of_config(directory: Path) -> tuple[str, int | None] | None:
     """Shape and number of tokens of an example that a transformers configuration implies: an image, or a text."""
-    try:
-        config = json.loads((directory / "config.json").read_text())
-    except (OSError, ValueError):
-        return None
+    from ._hugging_face import read_config
+
+    config = read_config(directory)
     size, channels, vocabulary = (config.get(key) for key in ("image_size", "num_channels", "vocab_size"))
     if isinstance(size, int):
         return f"2,{channels or 3},{size},{size}", None

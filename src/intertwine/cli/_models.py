@@ -12,14 +12,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from ..errors import CheckpointError, MissingExtraError
+from ._hugging_face import HF, fresh_model
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
-__all__ = ["HF", "build_model", "call_factory", "is_builtin", "load_pretrained"]
-
-HF = "hf:"
+__all__ = ["build_model", "call_factory", "is_builtin"]
 
 
 def is_builtin(spec: str) -> bool:
@@ -43,7 +41,7 @@ def build_model(spec: str) -> nn.Module:
         ValueError: If nothing is found under this name, or the factory fails.
     """
     if spec.startswith(HF):
-        return _from_config(Path(spec.removeprefix(HF)))
+        return fresh_model(Path(spec.removeprefix(HF)))
     if is_builtin(spec):
         from ..lab import networks
 
@@ -86,78 +84,6 @@ def call_factory(spec: str, what: str) -> Callable[..., Any]:
             f"It has {', '.join(public[:8]) or 'nothing'}."
         )
     return getattr(module, name)
-
-
-def load_pretrained(directory: Path, tensors: dict[str, Tensor] | None = None, source: Path | None = None) -> nn.Module:
-    """Load a Hugging Face model with weights: local safetensors only, and no code from the directory.
-
-    Args:
-        directory: Holds ``config.json`` and, unless ``tensors`` are given, ``model.safetensors`` or its shards.
-        tensors: State dict in the library's names, or in those that it writes to disk (they may differ).
-        source: Where ``tensors`` are from, for messages.
-
-    Returns:
-        The model in evaluation mode.
-
-    Raises:
-        CheckpointError: If a file is missing or damaged, or weights do not fit the configuration.
-    """
-    kind, source = _auto_class(directory), source or directory
-    place: dict[str, Any] = {"pretrained_model_name_or_path": directory, "use_safetensors": True}
-    if tensors is not None:
-        config = _transformers().AutoConfig.from_pretrained(directory, local_files_only=True)
-        place = {"pretrained_model_name_or_path": None, "config": config, "state_dict": dict(tensors)}
-    try:
-        model, info = kind.from_pretrained(**place, local_files_only=True, output_loading_info=True)
-    except Exception as error:  # transformers raises many kinds, safetensors its own
-        raise CheckpointError(
-            f"checkpoint must be complete safetensors weights of the model in {str(directory)!r}. Got {str(source)!r}, "
-            f"which does not read ({_first_line(error)})."
-        ) from error
-    wrong = [str(key) for kind in ("missing_keys", "mismatched_keys", "unexpected_keys") for key in info.get(kind, ())]
-    if wrong:
-        raise CheckpointError(
-            f"checkpoint must be of the architecture {HF}{directory}. Got {str(source)!r}, where {len(wrong)} tensors "
-            f"are missing, unexpected or of another shape: {', '.join(sorted(wrong)[:5])}."
-        )
-    return model.eval()
-
-
-def _from_config(directory: Path) -> nn.Module:
-    kind = _auto_class(directory)
-    transformers = _transformers()
-    config = transformers.AutoConfig.from_pretrained(directory, local_files_only=True)
-    return (kind.from_config if hasattr(kind, "from_config") else kind._from_config)(config)
-
-
-def _auto_class(directory: Path) -> Any:
-    # The class that config.json names, if transformers itself has it; AutoModel otherwise.
-    if not (directory / "config.json").is_file():
-        raise CheckpointError(
-            f"model must be hf:DIRECTORY with a config.json. Got {str(directory)!r}, which has none. "
-            "Nothing is downloaded: save the model there first with save_pretrained()."
-        )
-    transformers = _transformers()
-    try:
-        config = transformers.AutoConfig.from_pretrained(directory, local_files_only=True)
-    except (ValueError, OSError, KeyError) as error:
-        raise CheckpointError(
-            f"config.json must be of a model that transformers {transformers.__version__} knows. "
-            f"Got {str(directory)!r} ({_first_line(error)})."
-        ) from None
-    named = (config.architectures or [""])[0]
-    found = getattr(transformers, named, None) if named else None
-    return transformers.AutoModel if found is None else found
-
-
-def _transformers() -> Any:
-    try:
-        import transformers
-    except ImportError:
-        raise MissingExtraError("transformers", "hf") from None
-    transformers.logging.set_verbosity_error()
-    transformers.logging.disable_progress_bar()
-    return transformers
 
 
 def _from_factory(spec: str) -> nn.Module:
@@ -217,7 +143,3 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[name] = module  # dataclasses and pickling look their module up
     spec.loader.exec_module(module)
     return module
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

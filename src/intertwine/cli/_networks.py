@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointError, DataError
-from ._models import HF, build_model, is_builtin, load_pretrained
+from ._hugging_face import HF, load_pretrained
+from ._models import build_model, is_builtin
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -146,7 +146,8 @@ def _sharded(
     from ..lab.training import read_card
     from ..symmetry import symmetries
     from ._example import example_input
-    from ._models import HF, build_model
+    from ._hugging_face import HF
+    from ._models import build_model
     from ._networks import spec_of
 
     if method != "weights":

@@ -121,7 +121,8 @@ def _open(
     import torch
 
     from ..lab.training import load_weights
-    from ._models import build_model, is_builtin, load_pretrained
+    from ._hugging_face import load_pretrained
+    from ._models import build_model, is_builtin
     from ._networks import read_checkpoint
 
     if weights is not None:

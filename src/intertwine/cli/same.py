@@ -40,7 +40,7 @@ def same(
     """  # noqa: DOC501
     from .. import symmetry
     from .._io import check_writable
-    from ._models import HF
+    from ._hugging_face import HF
     from ._networks import named_by, open_alone, read_checkpoint
     from ._show import print_json, tell
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from .._io import read_json, write_json, write_tensors
+from .._io import write_json, write_tensors
+from .._memory import check_fits
+from .._untrusted.files import json_of, regular_file, within
 from ..errors import CheckpointError
 from .action import check_shapes, moved
 from .fingerprint import fingerprint_state
@@ -39,12 +41,15 @@ class ShardedState(Mapping[str, Tensor]):
         if path.suffix == ".safetensors":
             self.files = dict.fromkeys(_names(path), path)
             return
-        table = read_json(path).get("weight_map")
+        index = json_of(path, "index", CheckpointError)
+        table = index.get("weight_map") if isinstance(index, dict) else None
         if not isinstance(table, dict) or not table:
             raise CheckpointError(f"index must hold a weight_map. Got none in {str(path)!r}.")
-        for file in set(table.values()):
-            if Path(file).name != file:
+        for file in table.values():
+            if not isinstance(file, str) or Path(file).name != file:
                 raise CheckpointError(f"weight_map must name files beside the index. Got {file!r}.")
+        for file in set(table.values()):
+            within(path.parent, file, "shard", CheckpointError)
         held = {path.parent / file: _names(path.parent / file) for file in sorted(set(table.values()))}
         self.files = {name: path.parent / file for name, file in table.items()}
         for name, file in self.files.items():
@@ -65,6 +70,16 @@ class ShardedState(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self.files)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors in memory.
+
+        Raises:
+            CheckpointError: If they do not fit.
+        """  # noqa: DOC502 - raised by the check
+        size = sum(file.stat().st_size for file in set(self.files.values()))
+        check_fits(size, "checkpoint", f"{len(self)} tensors", "Work on its shards instead.", error=CheckpointError)
+        return {name: self[name] for name in self}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of every tensor, read from the headers alone."""
@@ -146,7 +161,8 @@ def _write(target: Path, shard: dict[str, Tensor], table: dict[str, str]) -> Non
 
 def _found(path: Path) -> Path:
     if path.is_dir():
-        inside = [*sorted(path.glob("*.index.json")), *sorted(path.glob("*.safetensors"))]
+        found = [*sorted(path.glob("*.index.json")), *sorted(path.glob("*.safetensors"))]
+        inside = [file for file in found if not file.name.startswith(".")]
         if not inside:
             raise CheckpointError(f"folder must hold an *.index.json or a .safetensors file. Got {str(path)!r}.")
         return inside[0]
@@ -158,6 +174,7 @@ def _found(path: Path) -> Path:
 def _names(path: Path) -> set[str]:
     from safetensors import SafetensorError, safe_open
 
+    regular_file(path, "shard", CheckpointError)
     try:
         with safe_open(path, framework="pt") as file:
             return set(file.keys())

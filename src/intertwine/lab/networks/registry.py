@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from ..._untrusted.construction import limited_construction
 from .cct import cct_6_3x1
 from .convnext import small_convnext
 from .gap import c1gap, c1gap_ensemble, c4gap, cnn_gap
@@ -57,6 +58,7 @@ class Network:
 
 
 _CIFAR = (3, 32, 32)
+_MODULES = 5_000  # of one network, all arguments considered
 _NETWORKS = {
     network.name: network
     for network in (
@@ -115,7 +117,8 @@ def build(spec: str, **arguments: Any) -> nn.Module:
         The network in training mode.
 
     Raises:
-        ValueError: If the name or an argument is unknown, given twice, or does not parse.
+        ValueError: If the name or an argument is unknown, given twice, or does not parse, or the network does not fit
+            in memory.
 
     Examples:
         >>> build("mlp:widths=32-16,leaky_slope=0.1").linear2
@@ -127,7 +130,8 @@ def build(spec: str, **arguments: Any) -> nn.Module:
         _check_argument(network, key)
         if key in parsed:
             raise ValueError(f"argument {key} must be given once. Got it in {spec!r} and as a keyword.")
-    return network.factory(**network.fixed, **parsed, **arguments)
+    with limited_construction(f"network {spec!r}", _MODULES):
+        return network.factory(**network.fixed, **parsed, **arguments)
 
 
 def parse(spec: str) -> tuple[str, dict[str, Any]]:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
 from ..._io import read_json, read_tensors, write_json, write_tensors
+from ..._untrusted.weights import check_kinds
 from ...errors import CheckpointError
 from ..networks import build, names
 
@@ -155,7 +156,7 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], source: str, n
         name: What the model is, for messages.
 
     Raises:
-        CheckpointError: If names or shapes differ.
+        CheckpointError: If names, shapes or kinds of numbers differ.
     """
     if all(key.startswith("module.") for key in tensors):
         tensors = {key.removeprefix("module."): value for key, value in tensors.items()}
@@ -172,6 +173,7 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], source: str, n
     if any(found for _, found in differences):
         listed = "; ".join(f"{len(found)} {kind}: {_first(found)}" for kind, found in differences if found)
         raise CheckpointError(f"checkpoint must be of the architecture {name}. Got {source} with tensors {listed}.")
+    check_kinds(tensors, wanted, source)
     model.load_state_dict({**{k: v for k, v in wanted.items() if k not in tensors}, **tensors})
 
 

@@ -1,0 +1,89 @@
+"""Files of others: of the right kind, where they should be, and of a size that can be read."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+from .._memory import check_fits
+
+__all__ = ["json_of", "kind_of", "regular_file", "within"]
+
+_JSON_COST = 12  # bytes of Python's objects for each byte of JSON, roughly
+
+
+def regular_file(path: str | Path, name: str, error: type[Exception] = ValueError) -> Path:
+    """Refuse what is no plain file: a pipe or a device would be waited for, or read without end.
+
+    Args:
+        path: The file.
+        name: What it is, in messages.
+        error: Kind of error to raise.
+
+    Returns:
+        ``path`` as a ``Path``.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise error(f"{name} must be an existing file. Got {str(path)!r}, {kind_of(path)}.")
+    return path
+
+
+def kind_of(path: Path) -> str:
+    """What lies at a path, in words."""
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):  # nothing, a link to nothing, or no path at all
+        return "where nothing is"
+    kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISREG, "a file"), (stat.S_ISFIFO, "a named pipe"))
+    return next((words for test, words in kinds if test(mode)), "a device or a socket")
+
+
+def within(folder: Path, name: object, what: str, error: type[Exception] = ValueError) -> Path:
+    """The file that an index, a table or a list of others names: it must lie in the folder, links followed.
+
+    The links of a Hugging Face cache, ``snapshots/REVISION/FILE`` to ``blobs``, stay within it.
+
+    Args:
+        folder: Where it must lie, at any depth.
+        name: Its path from there.
+        what: What the name stands for, in messages.
+        error: Kind of error to raise.
+
+    Returns:
+        The path. That a file lies there is not checked.
+    """
+    inside = isinstance(name, str) and name not in ("", ".") and "\0" not in name
+    path = folder / str(name) if inside else folder
+    home = folder.resolve()
+    cache = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
+    if inside and not Path(str(name)).is_absolute() and ".." not in Path(str(name)).parts:
+        target = path.resolve()
+        if target.is_relative_to(home) or target.is_relative_to(cache):
+            return path
+    raise error(f"{what} must be a file in {str(folder)!r}. Got {name!r}, which leads out of it.")
+
+
+def json_of(path: str | Path, name: str, error: type[Exception] = ValueError) -> Any:
+    """Read a JSON file of others: it may be of any content, but not of any size or depth.
+
+    Args:
+        path: The file.
+        name: What it is, in messages.
+        error: Kind of error to raise.
+
+    Returns:
+        Its content.
+    """
+    path = regular_file(path, name, error)
+    size = path.stat().st_size
+    check_fits(_JSON_COST * size, name, f"a file of {size:,} bytes", "Check that it is the right file.", error=error)
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as problem:
+        reason = str(problem) if isinstance(problem, ValueError) else "too many brackets within each other"
+        raise error(
+            f"{name} must be a complete JSON file. Got {str(path)!r}, which does not read ({reason})."
+        ) from None

@@ -1,0 +1,53 @@
+"""Text of others on a screen: nothing in it moves the cursor, changes colours or turns the direction of writing."""
+
+import re
+
+__all__ = ["on_one_screen", "printable"]
+
+# What a terminal obeys (controls of both ranges), what turns the direction of writing or joins letters unseen, what
+# breaks lines though it is no line feed, and halves of characters, which cannot be written at all.
+_OBEYED = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
+    r"|[\U000e0000-\U000e007f]"
+)
+_LONGEST = 2000  # characters: a screen of 25 lines
+
+
+def printable(text: str) -> str:
+    r"""Text with everything that a terminal or a page would obey written as its number.
+
+    Args:
+        text: Any text; line feeds and tabs stay.
+
+    Returns:
+        The same text where it holds only letters, signs and spaces.
+
+    Examples:
+        >>> printable("a\x1b[31mb")
+        'a\\x1b[31mb'
+        >>> printable("photo\u202egnp.exe")
+        'photo\\u202egnp.exe'
+        >>> printable("Größe 5 µm, 網")
+        'Größe 5 µm, 網'
+    """
+    return _OBEYED.sub(_number, text)
+
+
+def on_one_screen(text: str) -> str:
+    """Text that fits on a screen: the middle of a longer one is left out, and how much of it is said.
+
+    Examples:
+        >>> len(on_one_screen("x" * 10**6)) < 2100
+        True
+        >>> on_one_screen("short")
+        'short'
+    """
+    if len(text) <= _LONGEST:
+        return text
+    kept = _LONGEST // 2
+    return f"{text[:kept]} ... [{len(text) - 2 * kept:,} characters left out] ... {text[-kept:]}"
+
+
+def _number(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -1,0 +1,276 @@
+"""Models of Hugging Face directories: their sizes and weights are read, nothing of theirs is run.
+
+transformers never gets to see the directory. Its ``config.json`` is read as data, what could name code, kernels or
+other places is refused or left out, and the tensors are read from safetensors beside it.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .._io import write_json
+from .._untrusted.construction import limited_construction
+from .._untrusted.files import json_of, within
+from .._untrusted.weights import check_kinds
+from ..errors import CheckpointError, MissingExtraError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+__all__ = ["HF", "fresh_model", "load_pretrained", "read_config"]
+
+HF = "hf:"
+
+_LAYERS = 10_000
+_COUNTED = 2**20
+_LARGEST = 2**31
+# Ways to compute the same function: those of torch are kept, any other is left out, and one of a repository refused.
+_WAYS = ("eager", "sdpa", "batched_mm", "grouped_mm")
+# What says where to load from or how to run, and nothing of the function.
+_LEFT_OUT = frozenset({
+    "auto_map", "custom_generate", "custom_pipelines", "kernel_config", "use_kernels", "fusion_config",
+    "distributed_config", "transformers_weights", "configuration_files", "device_map", "gguf_file", "adapters",
+    "_commit_hash", "_name_or_path", "name_or_path", "use_pretrained_backbone", "pretrained_backbone",
+})  # fmt: skip
+_DEPTH = re.compile(r"(^|_)(n_|num_)?(layers?|blocks?|depths?)$|^num_.*_(layers|blocks|stages)$")
+_ELSEWHERE = re.compile(r"^(hf[-_]hub:|local-dir:|[a-z]+://)")
+
+
+def load_pretrained(directory: Path, tensors: dict[str, Tensor] | None = None, source: Path | None = None) -> nn.Module:
+    """Load a Hugging Face model with weights: local safetensors only, and no code from the directory.
+
+    Args:
+        directory: Holds ``config.json`` and, unless ``tensors`` are given, ``model.safetensors`` or its shards.
+        tensors: State dict in the library's names, or in those that it writes to disk (they may differ).
+        source: Where ``tensors`` are from, for messages.
+
+    Returns:
+        The model in evaluation mode.
+
+    Raises:
+        CheckpointError: If a file is missing or damaged, or weights do not fit the configuration.
+    """
+    config = _config(directory)
+    source = source or directory
+    state = _weights(directory) if tensors is None else dict(tensors)
+    try:
+        with _alone(), limited_construction(f"the model of {str(directory)!r}"):
+            model, info = _class_of(config).from_pretrained(
+                None, config=config, state_dict=state, local_files_only=True, trust_remote_code=False,
+                output_loading_info=True,
+            )  # fmt: skip
+    except CheckpointError:
+        raise
+    except Exception as error:  # transformers raises many kinds
+        raise CheckpointError(
+            f"checkpoint must be complete safetensors weights of the model in {str(directory)!r}. Got {str(source)!r}, "
+            f"which does not read ({_first_line(error)})."
+        ) from error
+    check_kinds(state, model.state_dict(), repr(str(source)))
+    wrong = [str(key) for kind in ("missing_keys", "mismatched_keys", "unexpected_keys") for key in info.get(kind, ())]
+    if wrong:
+        raise CheckpointError(
+            f"checkpoint must be of the architecture {HF}{directory}. Got {str(source)!r}, where {len(wrong)} tensors "
+            f"are missing, unexpected or of another shape: {', '.join(sorted(wrong)[:5])}."
+        )
+    return model.eval()
+
+
+def fresh_model(directory: Path) -> nn.Module:
+    """The model that a directory's ``config.json`` describes, with fresh weights.
+
+    Raises:
+        CheckpointError: If there is no such file, or it is of no model that transformers has.
+    """
+    config = _config(directory)
+    kind, name = _class_of(config), f"the model of {str(directory)!r}"
+    try:
+        with _alone(), limited_construction(name):
+            # first without numbers, to see how large it is; some cannot be built so
+            with suppress(RuntimeError, NotImplementedError), torch.device("meta"):
+                _build(kind, config)
+            return _build(kind, config)
+    except CheckpointError:
+        raise
+    except Exception as error:  # transformers raises many kinds
+        raise CheckpointError(
+            f"config.json must be of a model that can be built. Got {str(directory)!r} ({_first_line(error)})."
+        ) from error
+
+
+def _build(kind: Any, config: Any) -> nn.Module:
+    return kind._from_config(copy.deepcopy(config))  # building writes into it
+
+
+def read_config(directory: Path) -> dict[str, Any]:
+    """The settings in ``config.json``, as data.
+
+    Raises:
+        CheckpointError: If there is no such file, or it holds something else.
+    """
+    if not (directory / "config.json").is_file():
+        raise CheckpointError(
+            f"model must be hf:DIRECTORY with a config.json. Got {str(directory)!r}, which has none. "
+            "Nothing is downloaded: save the model there first with save_pretrained()."
+        )
+    settings = json_of(directory / "config.json", "config.json", CheckpointError)
+    if not isinstance(settings, dict):
+        raise CheckpointError(
+            f"config.json must be of a model that transformers knows. Got a {type(settings).__name__} in "
+            f"{str(directory)!r}."
+        )
+    return settings
+
+
+def _config(directory: Path) -> Any:
+    """The configuration, from what remains of ``config.json`` without all that names code, kernels or places.
+
+    Raises:
+        CheckpointError: If something is wrong with it.
+    """
+    settings, transformers = read_config(directory), _transformers()
+    kept = _checked(settings, directory)
+    known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    if not isinstance(settings.get("model_type"), str) or settings["model_type"] not in known:
+        code = " Its auto_map names code, and code of a directory is never run." if "auto_map" in settings else ""
+        raise CheckpointError(
+            f"config.json must be of a model that transformers {transformers.__version__} knows. Got model_type "
+            f"{settings.get('model_type')!r} in {str(directory)!r}.{code} Give the model as package.module:factory."
+        )
+    with tempfile.TemporaryDirectory(prefix="intertwine-") as folder, _alone():
+        write_json(Path(folder) / "config.json", kept)
+        try:
+            config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        except Exception as error:  # transformers raises many kinds
+            raise CheckpointError(
+                f"config.json must be of a model that transformers {transformers.__version__} knows. "
+                f"Got {str(directory)!r} ({_first_line(error)})."
+            ) from None
+    config._name_or_path = str(directory)
+    return config
+
+
+def _checked(value: Any, directory: Path, key: str = "") -> Any:
+    """Settings without what says where to load from, each of them tested; those of parts of a model too.
+
+    Raises:
+        CheckpointError: If a setting is of no model that is here, or too large.
+    """
+    if isinstance(value, Mapping):
+        _check_plain(value, directory)
+        kept = {k: _checked(v, directory, key if _is_way(key) else k) for k, v in value.items() if k not in _LEFT_OUT}
+        return {k: v for k, v in kept.items() if not (_is_way(k) and v is None)}
+    if isinstance(value, list):
+        return [_checked(v, directory, key) for v in value]
+    if _is_way(key):
+        return _way(value, directory, key)
+    if isinstance(value, int) and not isinstance(value, bool):
+        most = _LAYERS if _DEPTH.search(key) else _COUNTED if key.startswith("num_") else _LARGEST
+        if abs(value) > most:
+            raise CheckpointError(
+                f"{key} of config.json must be at most {most:,}. Got {value:,} in {str(directory)!r}."
+            )
+    if isinstance(value, str) and _ELSEWHERE.search(value) and not key.startswith(("_", "license", "url")):
+        raise CheckpointError(
+            f"config.json must name nothing outside its directory. Got {key} = {value!r} in {str(directory)!r}."
+        )
+    return value
+
+
+def _check_plain(settings: Mapping[str, Any], directory: Path) -> None:
+    for key in ("quantization_config", "compression_config"):
+        if settings.get(key):
+            raise CheckpointError(
+                f"config.json must be of plain weights. Got a {key} in {str(directory)!r}, which needs code of another "
+                "package. Dequantise the model first, and save it with save_pretrained()."
+            )
+
+
+def _is_way(key: str) -> bool:
+    return key.removesuffix("_internal").endswith(("attn_implementation", "experts_implementation"))
+
+
+def _way(value: Any, directory: Path, key: str) -> str | None:
+    if isinstance(value, str) and ("/" in value or "\\" in value):
+        raise CheckpointError(
+            f"{key} of config.json must be one of {', '.join(_WAYS)}. Got {value!r} in {str(directory)!r}, which names "
+            "code from elsewhere. Nothing is downloaded, and no such code is run: remove that line."
+        )
+    return value if value in _WAYS else None
+
+
+def _class_of(config: Any) -> Any:
+    """The class that ``architectures`` names, if it is a model of transformers itself; the one of AutoModel otherwise.
+
+    Raises:
+        CheckpointError: If AutoModel has none either.
+    """
+    transformers = _transformers()
+    named = next(iter(config.architectures or [""]), "")
+    found = getattr(transformers, named, None) if isinstance(named, str) and named.isidentifier() else None
+    is_model = isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)
+    if is_model:
+        return found
+    base = transformers.MODEL_MAPPING.get(type(config), None)
+    if base is None:
+        raise CheckpointError(
+            f"architectures of config.json must name a model of transformers. Got {config.architectures!r}, and no "
+            f"model of its own for {type(config).__name__}."
+        )
+    return base[0] if isinstance(base, tuple) else base
+
+
+def _weights(directory: Path) -> dict[str, Tensor]:
+    """The tensors of ``model.safetensors``, or of the shards that its index names, all of them in the directory.
+
+    Raises:
+        CheckpointError: If there are none, or they are somewhere else.
+    """
+    from .._io import read_tensors
+    from ..symmetry.sharded import ShardedState
+
+    single, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
+    if single.is_file():
+        return read_tensors(within(directory, single.name, "checkpoint", CheckpointError))
+    if index.is_file():
+        return ShardedState(index).tensors()
+    adapter = " It is an adapter: merge it into its base model first." * (directory / "adapter_config.json").is_file()
+    raise CheckpointError(
+        f"checkpoint must be complete safetensors weights of the model in {str(directory)!r}. Got no {single.name}, "
+        f"and no {index.name}.{adapter} Save them with save_pretrained()."
+    )
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """No network while transformers is at work, whatever it thinks it needs."""
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ImportError:
+        raise MissingExtraError("transformers", "hf") from None
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    return transformers
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
