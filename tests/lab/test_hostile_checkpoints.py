@@ -98,9 +98,7 @@ def test_numbers_of_another_kind_are_not_cast(change):
         "bool": {"1.running_var": torch.ones(2, dtype=torch.bool)},
         "buffer": {"1.num_batches_tracked": torch.tensor(0.5)},
     }[change]
-    with pytest.raises(
-        CheckpointError, match=r"must hold (real|whole) numbers in .*casting would change"
-    ):
+    with pytest.raises(CheckpointError, match=r"must hold (real|whole) numbers in .*casting would change"):
         load_weights(model, {**state, **changed}, "it", "mlp")
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     load_weights(model, {k: v.half() if v.is_floating_point() else v for k, v in state.items()}, "it", "mlp")
