@@ -10,6 +10,7 @@ from . import (
     pooling,
     reductions,
     routing,
+    scattering,
     shapes,
     stacks,
     strides,
@@ -21,5 +22,5 @@ __all__ = [
     "register_rule",
     # families
     "attention", "constants", "elementwise", "indexing", "linear", "normalisation", "pooling", "reductions", "routing",
-    "shapes", "stacks", "strides",
+    "scattering", "shapes", "stacks", "strides",
 ]  # fmt: skip
