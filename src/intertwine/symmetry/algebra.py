@@ -4,11 +4,11 @@ An axis loses what an operation takes away from it (``hold`` its order, ``fix`` 
 ``no_scale``, ``no_sign``); axes are combined leaf by leaf, and each combination adds its equations.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
-from ..graph import Call
+from ..graph import Call, Ref
 from .align import Misfit, slice_axis, split_axis, zip_axes
 from .pool import Pool
 from .system import System
@@ -26,6 +26,8 @@ class Algebra:
         mixed: Axes along which an operation mixes units, with the tensor in which it does.
         follows: Axes whose order follows from what an operation sorted, with the axes that it follows.
         call: The call at work.
+        idle: Number of a call to the spaces that it multiplies by zeros.
+        skipped: Number of a call to the tensors (their numbers) that it learns nothing of.
     """
 
     def __init__(self) -> None:
@@ -35,6 +37,8 @@ class Algebra:
         self.follows: list[tuple[Axis, tuple[Axis, ...]]] = []
         self.call: Call = Call("", {}, ())
         self.index = -1
+        self.idle: dict[int, set[int]] = {}
+        self.skipped: dict[int, set[int]] = {}
         self._fixed: list[Axis] = []  # axes that the call at work fixed
         self._kept: dict[Any, Any] = {}  # axes of parameters, constants and fresh leaves: the same in every pass
 
@@ -128,6 +132,21 @@ class Algebra:
         if any(True for _ in slots(axis)):
             self.mixed.append((tuple(tensor), axis))
 
+    # ---- what a call learns nothing of
+
+    def skip(self, *arguments: Any) -> None:
+        """The call at work learns nothing of these tensors but their shapes."""
+        refs = (ref for argument in arguments for ref in ([argument] if isinstance(argument, Ref) else []))
+        self.skipped.setdefault(self.index, set()).update(ref.id for ref in refs)
+
+    def times_zero(self, slot: Slot) -> None:
+        """The call at work multiplies the units by zero."""
+        self.idle.setdefault(self.index, set()).add(slot.space)
+
+    def found(self, spaces: Iterable[int]) -> set[int]:
+        """The representatives of some spaces."""
+        return {self.pool.find(space) for space in spaces}
+
     # ---- combining axes
 
     def zip(self, a: Axis, b: Axis, pair: Callable[[Any, Any], Factor]) -> Axis:
@@ -153,13 +172,19 @@ class Algebra:
             if isinstance(y, Flat):
                 # sibling segments may meet other numbers
                 self.pool.node(x.space).apart |= not y.zero
-                return Flat(y.size, True) if y.zero and not divide else x
+                if y.zero and not divide:
+                    self.times_zero(x)
+                    return Flat(y.size, True)
+                return x
             expr = y.expr.power(-1, True) if divide else y.expr
             if isinstance(x, Flat):
                 if divide:
                     self.monomial((y,))
                 self.pool.node(y.space).apart |= not x.zero
-                return x if x.zero else Slot(y.space, y.size, expr)
+                if x.zero:
+                    self.times_zero(y)
+                    return x
+                return Slot(y.space, y.size, expr)
             self.monomial((x,))
             return Slot(x.space, x.size, x.expr + expr)
 
@@ -171,10 +196,10 @@ class Algebra:
         def pair(x: Any, y: Any) -> Factor:
             if isinstance(x, Slot) and isinstance(y, Slot):
                 self.system.opposite(x.expr, y.expr)
-            elif isinstance(x, Slot) and not y.zero:
-                self._summed(x)
-            elif isinstance(y, Slot) and not x.zero:
-                self._summed(y)
+            elif isinstance(x, Slot):
+                self.times_zero(x) if y.zero else self._summed(x)
+            elif isinstance(y, Slot):
+                self.times_zero(y) if x.zero else self._summed(y)
             return x
 
         self.zip(a, b, pair)

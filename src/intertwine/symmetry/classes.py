@@ -12,6 +12,7 @@ from .rules.picks import origins
 from .siblings import always_siblings
 from .symmetry import Symmetry
 from .terms import Axis, Flat, Segments, Slot, Value, slots
+from .unread import Demand, beside, demands
 
 __all__ = ["describe"]
 
@@ -50,7 +51,6 @@ def describe(engine: Engine) -> Symmetry:
     """The symmetry that an engine found."""
     program = engine.program
     states = _moving_states(engine)
-    _fix_unread(engine, states)
     leaves = _leaves(engine, states)
     merged = _merge_siblings(engine, leaves)
     rank = {space: i for i, space in enumerate(leaves)}
@@ -118,34 +118,25 @@ def _close(above: list[int], parents: dict[int, list[int]]) -> bool:
 
 
 def _moving_states(engine: Engine) -> dict[str, Value]:
-    """Parameters and the buffers that move, as the last pass knew them."""
-    found = {}
-    read = {ref.id for call in engine.calls for ref in call.inputs} | {r.id for r in engine.program.outputs}
-    for name, ref in engine.program.states.items():
-        if engine.moves(ref):
-            if ref.id not in read:
-                for axis in engine.state(name).axes:
-                    engine.fix(axis, "not used by the outputs in this run")
-            found[name] = engine.state(name)
-    return found
+    """Parameters and the buffers that move, as the last pass knew them; what the run does not constrain is fixed."""
+    asked = demands(engine)
+    states = {name: ref for name, ref in engine.program.states.items() if engine.moves(ref)}
+    for name, ref in states.items():
+        _fix_unread(engine, engine.state(name), asked.get(ref.id))
+    return {name: engine.state(name) for name in states}
 
 
-def _fix_unread(engine: Engine, states: dict[str, Value]) -> None:
-    """Rows of a parameter that no operation read, such as positions beyond the example's length, are fixed."""
-    computed = (engine.values.get(r.id) for c in engine.calls for r in c.outputs if r is not None)
-    seen = {
-        s.space
-        for value in computed
-        if value is not None
-        for axes in _opened(engine, value)
-        for a in axes
-        for s in slots(a)
-    }
-    for value in states.values():
+def _fix_unread(engine: Engine, value: Value, demand: Demand | None) -> None:
+    """Fix a parameter that is not read, the parts that are not (positions beyond the example's length), and zeros."""
+    why = "not used by the outputs in this run"
+    for axis in value.axes:
+        for slot in slots(axis):
+            if demand is None or slot.space not in demand.spaces:
+                engine.fix((slot,), why)
+    if demand is not None and demand.only_idle:
         for axis in value.axes:
-            for slot in slots(axis) if any(isinstance(f, Segments) for f in axis) else ():
-                if slot.space not in seen:
-                    engine.fix((slot,), "not used by the outputs in this run")
+            for slot in beside(axis, demand.only_idle):
+                engine.fix((slot,), "multiplied by zeros in this run")
 
 
 def _leaves(engine: Engine, states: dict[str, Value]) -> dict[int, Leaf]:

@@ -3,7 +3,7 @@
 Rules (``rules/``) speak to it in a few words: the value behind a reference, and what happens to axes (``algebra.py``).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -49,6 +49,19 @@ class Engine(Algebra):
         self.calls = _live(program)
         self._edits = edits
 
+    def is_zero(self, ref: Ref) -> bool:
+        """Whether a tensor is zero whatever the parameters and inputs are; one without entries is."""
+        value = self.values.get(ref.id)
+        return 0 in self.program.values[ref.id].shape or (isinstance(value, Value) and value.zero)
+
+    def opened(self, value: Any) -> Iterator[tuple[Axis, ...]]:
+        """The axes of a tensor, or of each part of a stack."""
+        if isinstance(value, Value):
+            yield tuple(self.pool.resolve(a) for a in value.axes)
+        else:
+            for part in value.parts:
+                yield from self.opened(part)
+
     # ---- values
 
     def value(self, ref: Ref) -> Value:
@@ -60,7 +73,8 @@ class Engine(Algebra):
             self._fixed = before
         if not isinstance(found, Value):
             found = found.tied(self)
-        return replace(found, axes=tuple(self.pool.resolve(a) for a in found.axes))
+        axes = tuple(self.pool.resolve(a) for a in found.axes)
+        return replace(found, axes=axes, zero=found.zero or 0 in self.program.values[ref.id].shape)
 
     def dtype(self, ref: Ref) -> torch.dtype:
         """Element type of a tensor."""
@@ -125,7 +139,7 @@ class Engine(Algebra):
             self.pool.changed = False
             self.pool.forget_restrictions()
             self.system, self.values, self.mixed, self.met, self.batch_norms = System(), {}, [], [], {}
-            self.unknown_ops, self.follows = {}, []
+            self.unknown_ops, self.follows, self.idle, self.skipped = {}, [], {}, {}
             self._pass(run)
             if not self.pool.changed:
                 return

@@ -132,10 +132,11 @@ class Value:
 
     Attributes:
         axes: Its axes.
-        zero: Whether it is zero.
+        zero: Whether it is zero whatever the parameters and inputs are.
         square: Whether it is a square not summed yet.
         names: What its whole numbers stand for; ``None`` where no unit is meant.
         via: Units of other axes that its rows come from.
+        loose: Whether only the units of its axes are known, not their scales: a state that begins with zeros.
     """
 
     axes: tuple[Axis, ...]
@@ -143,6 +144,7 @@ class Value:
     square: bool = False
     names: Names | None = None
     via: tuple[Pick, ...] = ()
+    loose: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from .._io import write_tensors
+from .._memory import check_fits
 from .._words import counted
 from ..errors import CheckpointError
 from . import element as elements_of
@@ -20,11 +21,13 @@ from .element import Element
 from .serialise import space_from_dict, space_to_dict
 
 if TYPE_CHECKING:
+    from .spaces import Space
     from .symmetry import Symmetry
 
 __all__ = ["KINDS", "Transformation", "identity", "load", "random"]
 
 KINDS = ("permutation", "scale", "sign", "linear")
+_DRAWN = 4  # matrices of one element that are in memory while it is drawn
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -164,15 +167,30 @@ def random(
         scale_std: Standard deviation of the log scales.
 
     Returns:
-        The element.
+        The element. Matrices that memory cannot hold are refused with a ``ValueError`` before they are drawn.
     """
     chosen = check_kinds(kinds)
+    _check_size(sym if isinstance(sym, tuple) else sym.spaces)
     generator = torch.Generator().manual_seed(seed)
     drawn = {}
     for name, e in elements_of.identities(sym).items():
         full = elements_of.drawn(e, generator, scale_std)  # always drawn in full: a kind does not depend on the others
         drawn[name] = elements_of.keep(full, chosen)
     return Transformation(drawn)
+
+
+def _check_size(spaces: tuple[Space, ...]) -> None:
+    """Refuse matrices that memory cannot hold before they are drawn."""
+    sizes = {space.name: space.size for space in spaces}
+    linear = [s for s in spaces if s.linear != "none"]
+    needed = {s.name: 8.0 * _DRAWN * prod(sizes.get(p, 1) for p in s.parents) * s.size**2 for s in linear}
+    if needed:
+        largest = max(linear, key=lambda s: needed[s.name])
+        group = "GL" if largest.linear == "general" else "O"
+        check_fits(
+            sum(needed.values()), "the matrices of a random element", f"{group}({largest.size}) of {largest.name!r}",
+            "Give a smaller model.",
+        )  # fmt: skip
 
 
 def load(path: str | Path) -> Transformation:

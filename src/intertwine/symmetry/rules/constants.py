@@ -23,6 +23,7 @@ def uniform(engine: "Engine", call: Call) -> Value:
     if isinstance(fill, Ref):
         zero = engine.value(fill).zero
     out = call.outputs[0]
+    engine.skip(*(ref for ref in call.inputs if ref is not fill))
     shape = engine.program.values[out.id].shape if out is not None else ()
     return Value(tuple((Flat(n, zero),) if n != 1 else () for n in shape), zero)
 
@@ -30,12 +31,14 @@ def uniform(engine: "Engine", call: Call) -> Value:
 @register_rule("aten::rand_like", "aten::randn_like")
 def drawn(engine: "Engine", call: Call) -> list[Value]:
     """Random numbers: nothing of the tensor whose shape was taken."""
+    engine.skip(*call.inputs)
     return [opaque(engine, ref, f"random numbers of {call.where}", i) for i, ref in enumerate(call.outputs)]
 
 
 @register_rule("aten::copy")
 def copy(engine: "Engine", call: Call) -> Value:
     """What is written replaces what was there."""
+    engine.skip(call.args["self"])
     there, written = engine.value(call.args["self"]), engine.value(call.args["src"])
     pairs = broadcast(there, written)
     axes = (y or ((Flat(size, written.zero),) if (size := _size(x)) != 1 else ()) for x, y in pairs)

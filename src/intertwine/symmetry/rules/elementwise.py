@@ -1,10 +1,11 @@
 """Operations unit by unit: additions, products, powers, activations, comparisons, choices."""
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from ...graph import Call, Ref
-from ..terms import Axis, Flat, Slot, Value, forget_zeros
+from ..terms import Axis, Flat, Slot, Value, forget_zeros, slots
 from .picks import drop
 from .registry import register_rule, unknown
 
@@ -53,8 +54,7 @@ def added(engine: "Engine", a: Value, b: Value) -> Value:
     """The value of ``a + b``."""
     if a.zero or b.zero:
         zero, other = (a, b) if a.zero else (b, a)
-        pairs = broadcast(zero, other)
-        axes = tuple(o or _flat_like(z) for z, o in pairs)
+        axes = tuple(_beside_zero(engine, zero, z, o) for z, o in broadcast(zero, other))
         return Value(axes, a.zero and b.zero)
     joined: list[Axis] = []
     for x, y in broadcast(a, b):
@@ -63,6 +63,21 @@ def added(engine: "Engine", a: Value, b: Value) -> Value:
         else:
             joined.append(engine.equal(x, y))
     return Value(tuple(joined))
+
+
+def _beside_zero(engine: "Engine", zero: Value, axis: Axis, other: Axis) -> Axis:
+    """An axis of zero plus something. Zeros that were made of parameters will be something else in another run."""
+    if not any(True for _ in slots(axis)):
+        return other or _flat_like(axis)
+    if not other:
+        return forget_zeros(engine.rigid(axis, f"one number added to all units at {engine.call.where}"))
+
+    def pair(x: Any, y: Any) -> Any:
+        if isinstance(x, Slot) and isinstance(y, Flat) and not y.zero:
+            engine.rigid((x,), f"a number common to all units at {engine.call.where}")
+        return y
+
+    return engine.zip(axis, other, pair) if zero.loose else engine.equal(axis, other)
 
 
 def _flat_like(axis: Axis) -> Axis:
@@ -74,6 +89,8 @@ def _flat_like(axis: Axis) -> Axis:
 
 def multiplied(engine: "Engine", a: Value, b: Value, divide: bool = False) -> Value:
     """The value of ``a * b`` or ``a / b``."""
+    if a.zero or (b.zero and not divide):
+        return _times_zero(engine, a, b)
     axes = []
     for x, y in broadcast(a, b):
         if x and y:
@@ -83,7 +100,19 @@ def multiplied(engine: "Engine", a: Value, b: Value, divide: bool = False) -> Va
             axes.append(engine.powered(y, -1, True) if divide else y)
         else:
             axes.append(x)
-    return Value(tuple(axes), a.zero or (b.zero and not divide))
+    return Value(tuple(axes))
+
+
+def _times_zero(engine: "Engine", a: Value, b: Value) -> Value:
+    """Zero times something: another run may have something else there, with the same units and unknown scales."""
+
+    def pair(x: Any, y: Any) -> Any:
+        engine.monomial(tuple(f for f in (x, y) if isinstance(f, Slot)))
+        found = x if isinstance(x, Slot) else y
+        return Slot(found.space, found.size) if isinstance(found, Slot) else Flat(found.size)
+
+    axes = (engine.zip(x or y, y or x, pair) for x, y in broadcast(unzero(a), unzero(b)))
+    return Value(tuple(axes), zero=True, loose=True)
 
 
 def operand(engine: "Engine", argument: Any) -> Value | None:
@@ -98,11 +127,12 @@ def add(engine: "Engine", call: Call) -> Value:
     if y is None:
         if call.args["other"] == 0:
             return x
-        return Value(tuple(engine.rigid(a, f"one number added to all units at {call.where}") for a in _unzero(x).axes))
+        return Value(tuple(engine.rigid(a, f"one number added to all units at {call.where}") for a in unzero(x).axes))
     return added(engine, x, y)
 
 
-def _unzero(x: Value) -> Value:
+def unzero(x: Value) -> Value:
+    """``x`` where it is only known to be the same all along what was zero."""
     return Value(tuple(forget_zeros(axis) for axis in x.axes))
 
 
@@ -111,7 +141,7 @@ def mul(engine: "Engine", call: Call) -> Value:
     """Products; the square of a tensor waits for its consumer, since a sum of squares lets orthogonal maps pass."""
     x, y = engine.value(call.args["self"]), operand(engine, call.args["other"])
     if y is None:
-        return x
+        return replace(x, zero=x.zero or call.args["other"] == 0)
     if call.args["self"] == call.args["other"]:
         return squared(engine, x)
     return multiplied(engine, x, y)
@@ -149,7 +179,7 @@ def power(engine: "Engine", call: Call) -> Value:
     degree = Fraction(exponent).limit_denominator(64)
     # only exponents that are short fractions are followed exactly: 1.005 is not 1
     exact = float(degree) == float(exponent)
-    return through(engine, x if exact else _unzero(x), degree if exact else None, parity, linear=exponent == 1)
+    return through(engine, x if exact else unzero(x), degree if exact else None, parity, linear=exponent == 1)
 
 
 @register_rule("aten::neg", "aten::positive", "aten::real", "aten::conj")
@@ -191,11 +221,16 @@ def choose(engine: "Engine", call: Call) -> Value:
     condition = engine.value(call.args["mask" if fill else "condition"])
     x = engine.value(call.args["self"])
     y = operand(engine, call.args["value" if fill else "other"])
+    known = engine.program.values[call.args["mask" if fill else "condition"].id].data
+    if known is not None and bool(known.all()):
+        engine.skip(call.args["self" if fill else "other"])
+    elif known is not None and not bool(known.any()):
+        engine.skip(call.args["value" if fill else "self"])
     number = call.args.get("value") if fill else call.args.get("other")
     y = Value(((),) * 0, zero=number == 0) if y is None else y
     result = added(engine, x, y)
     axes = []
-    for a, c in broadcast(result, _unzero(condition)):
+    for a, c in broadcast(result, unzero(condition)):
         engine.monomial(c)
         engine.monomial(a)
         axes.append(engine.zip(a, c, _chosen) if a and c else a or c)
@@ -251,10 +286,10 @@ def measured(engine: "Engine", call: Call) -> Value:
         if law.kind == "linear":
             return engine.value(call.inputs[0])
         if law.kind != "nonlinear" or not (law.degree is None or float(law.degree).is_integer() or law.degree == 0.5):
-            return through(engine, _unzero(engine.value(call.inputs[0])), None, 0)
+            return through(engine, unzero(engine.value(call.inputs[0])), None, 0)
         degree = None if law.degree is None else Fraction(law.degree)
         return through(engine, engine.value(call.inputs[0]), degree, {"odd": 1, "even": -1, None: 0}[law.parity])
-    values = [through(engine, _unzero(engine.value(ref)), None, 0) for ref in call.inputs]
+    values = [through(engine, unzero(engine.value(ref)), None, 0) for ref in call.inputs]
     result = values[0]
     for other in values[1:]:
         result = Value(tuple(engine.equal(a, b) if a and b else a or b for a, b in broadcast(result, other)))

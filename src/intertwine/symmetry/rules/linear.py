@@ -48,6 +48,8 @@ def addmm(engine: "Engine", call: Call) -> Value:
     """A product of matrices added to something."""
     first, second = ("mat1", "mat2") if call.op == "aten::addmm" else ("batch1", "batch2")
     product = matmul(engine, engine.value(call.args[first]), engine.value(call.args[second]))
+    if product.zero:
+        engine.skip(call.args[first], call.args[second])
     if call.args.get("beta") == 0:
         return product
     return replace(added(engine, product, engine.value(call.args["self"])), via=product.via)
@@ -59,7 +61,7 @@ def vector_product(engine: "Engine", call: Call) -> Value:
     x, y = (engine.value(ref) for ref in call.inputs)
     contract(engine, x.axes[-1], y.axes[0])
     engine.met.append(x.axes)
-    return Value(x.axes[:-1])
+    return Value(x.axes[:-1], x.zero or y.zero)
 
 
 @register_rule("aten::linear")
@@ -70,8 +72,11 @@ def linear(engine: "Engine", call: Call) -> Value:
     free = (*x.axes[:-1], *w.axes[:-1])
     via = joined(engine, [without(engine, x.via, [x.axes[-1]]), w.via])
     meet(engine, free, x.axes[-1], via)
+    result = Value(free, x.zero or w.zero)
+    if result.zero:
+        engine.skip(call.args["input"], call.args["weight"])
     bias = call.args.get("bias")
-    result = added(engine, Value(free), engine.value(bias)) if isinstance(bias, Ref) else Value(free)
+    result = added(engine, result, engine.value(bias)) if isinstance(bias, Ref) else result
     return replace(result, via=via)
 
 
@@ -93,7 +98,9 @@ def convolution(engine: "Engine", call: Call) -> Value:
     contract(engine, inner[1], contracted)
     engine.met.append((*x.axes[: int(has_batch)], group, free, contracted, *spatial, *w.axes[2:]))
     where = _space(engine, call, spatial, w.shape[2:])
-    result = Value((*x.axes[: int(has_batch)], (*group, *free), *where), x.zero)
+    result = Value((*x.axes[: int(has_batch)], (*group, *free), *where), x.zero or w.zero)
+    if result.zero:
+        engine.skip(call.args["input"], call.args["weight"])
     bias = call.args.get("bias")
     if not isinstance(bias, Ref):
         return result

@@ -1,0 +1,91 @@
+"""What a run does not constrain is fixed: parts that nothing reads, and parameters that meet nothing but zeros."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from intertwine.symmetry import symmetries
+from intertwine.symmetry.spaces import Space
+from intertwine.symmetry.transformation import random
+from intertwine.testing import function_error
+
+
+class Head(nn.Module):
+    """A hidden layer that ``function`` computes with the parameters ``w``, ``u`` and ``v``, and a head."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.head = function, nn.Linear(4, 2)
+        self.w, self.u, self.v = (nn.Parameter(torch.randn(n, m)) for n, m in ((4, 5), (4, 4), (4, 9)))
+        self.packed = nn.Parameter(torch.randn(12, 5))
+
+    def forward(self, x):
+        return self.head(torch.relu(self.function(self, x)))
+
+
+CUTS = {
+    "chunk": lambda t: t.chunk(3)[1], "split": lambda t: t.split(4)[1], "slice": lambda t: t[4:8],
+    "view": lambda t: t.view(3, 4, -1)[1], "unbind": lambda t: t.view(3, 4, -1).unbind()[1],
+    "narrow": lambda t: t.narrow(0, 4, 4), "copy": lambda t: t.clone().chunk(3)[1],
+    "normalised": lambda t: F.normalize(t, dim=1).chunk(3)[1],
+    "dead readers": lambda t: (t.chunk(3)[2].relu(), t.chunk(3)[1])[1],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_parts_that_nothing_reads_are_fixed(name):
+    model, x = Head(lambda m, x: x @ CUTS[name](m.packed).T).double(), torch.randn(3, 5).double()
+    sym = symmetries(model, x)
+    assert [(s.name, s.size) for s in sym.spaces] == [("packed[0].1", 4)]
+    assert sym.explain("packed", 0).count("not used by the outputs") == 2
+    twin = sym.act(sym.random(seed=0), model)
+    moved = (twin.packed != model.packed).any(1)
+    assert function_error(model, twin, x) < 1e-12 and not moved[:4].any() and not moved[8:].any()
+
+
+ZEROS = {
+    "a state that begins with zeros": lambda m, x: x @ m.w.T + torch.zeros(len(x), 4, dtype=x.dtype) @ m.u.T,
+    "zeros like the input": lambda m, x: x @ m.w.T + x.new_zeros(len(x), 4) @ m.u.T,
+    "joined with the input": lambda m, x: torch.cat([x, x.new_zeros(len(x), 4)], 1) @ m.v.T,
+    "padding": lambda m, x: F.pad(x, (0, 4)) @ m.v.T,
+    "a gate of a state": lambda m, x: x @ m.w.T + x.new_zeros(len(x), 4) * (x @ m.w.T @ m.u).sigmoid(),
+    "times the number zero": lambda m, x: x @ m.w.T + 0.0 * (x @ m.w.T @ m.u),
+    "never chosen": lambda m, x: torch.where(torch.zeros(len(x), 4, dtype=torch.bool), x @ m.w.T @ m.u, x @ m.w.T),
+    "no rows": lambda m, x: x @ m.w.T + (x[:0] @ m.w.T @ m.u).sum(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ZEROS)
+def test_parameters_that_meet_nothing_but_zeros_are_fixed_with_what_they_would_carry(name):
+    model, x = Head(ZEROS[name]).double(), torch.randn(3, 5).double()
+    sym = symmetries(model, x)
+    assert not sym.spaces
+    unread = "v" if name in ("joined with the input", "padding") else "u"
+    for axis in (0, 1):
+        assert "fixed" in sym.explain(unread, axis) and "moved" not in sym.explain(unread, axis)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, cell):
+        super().__init__()
+        self.cell, self.head = cell(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        state = None
+        for t in range(x.shape[1]):
+            state = self.cell(x[:, t], state)
+        return self.head(state[0] if isinstance(state, tuple) else state)
+
+
+@pytest.mark.parametrize("cell", [nn.RNNCell, nn.GRUCell, nn.LSTMCell])
+def test_one_step_from_a_zero_state_says_nothing_of_three(cell):
+    model, three = Recurrent(cell).double(), torch.randn(2, 3, 3).double()
+    sym = symmetries(model, three[:, :1])
+    assert function_error(model, sym.act(sym.random(seed=1), model), three) < 1e-12
+    assert symmetries(model, three).spaces
+
+
+def test_a_group_too_large_for_memory_is_refused():
+    with pytest.raises(ValueError, match=r"matrices of a random element must fit in memory. Got GL\(10000000\)"):
+        random((Space("fc.weight[1]", 10_000_000, linear="general"),))
