@@ -23,6 +23,13 @@ MEASURES = (
     "svcca",
     "rsa",
     "mutual_knn",
+    "trivial_procrustes_centered",
+    "size_and_shape_procrustes",
+    "linear_regression",
+    "r2_cca",
+    "soft_matching",
+    "distance_correlation",
+    "cknna",
 )
 
 
@@ -55,12 +62,15 @@ def pooled(x, y):
     return pool(x, space), pool(y, space)
 
 
+def needs_space(name):
+    return any(word in name for word in ("procrustes", "cca", "regression", "soft"))
+
+
 def expected(m, features_a, features_b):
     out = torch.empty(len(features_a), len(features_b), dtype=torch.float64)
     for i, x in enumerate(features_a.values()):
         for j, y in enumerate(features_b.values()):
-            needs_space = "procrustes" in m.name or "cca" in m.name
-            out[i, j] = m(*pooled(x, y)) if needs_space else m.score(m.prepare(x), m.prepare(y))
+            out[i, j] = m(*pooled(x, y)) if needs_space(m.name) else m.score(m.prepare(x), m.prepare(y))
     return out
 
 
@@ -82,7 +92,7 @@ def test_chance_and_halves_are_the_measures_own(name):
     draws, m = Draws.make(24, null=5, bootstrap=4, seed=9), measure(name)
     fa, fb = taps.collect(a, [x], ["1", "7"]), taps.collect(b, [x], ["1", "7"])
     for at, (p, q) in {(0, 0): ("1", "1"), (1, 1): ("7", "7"), (0, 1): ("1", "7")}.items():
-        u, v = pooled(fa[p], fb[q]) if "procrustes" in name or "cca" in name else (fa[p], fb[q])
+        u, v = pooled(fa[p], fb[q]) if needs_space(name) else (fa[p], fb[q])
         side_a, side_b = m.prepare(u), m.prepare(v)
         null = double([m.score(side_a, side_b.take(order)) for order in draws.permutations])
         halves = double([m.score(side_a.take(h), side_b.take(h)) for h in draws.subsamples])

@@ -2,10 +2,11 @@
 
 from . import inference
 from .base import Measure, Prepared
-from .cca import PWCCA, SVCCA
+from .cca import PWCCA, R2CCA, SVCCA
 from .cka import CKA, GramSide, cka, prepare_gram
 from .compare import compare
 from .comparison import Comparison
+from .distance_correlation import DistanceCorrelation
 from .gates import GatesKernel
 from .hsic import hsic
 from .kernels import Kernel, kernel, kernels
@@ -14,11 +15,13 @@ from .linear import ChannelNormalizedKernel, LinearKernel
 from .locations import location_cka, location_cost
 from .maximum import MaxKernel
 from .minibatch import minibatch_cka
-from .neighbours import MutualKNN
+from .neighbours import CKNNA, MutualKNN, NeighbourJaccard
 from .procrustes import Procrustes, procrustes
 from .rbf import RBFKernel
 from .registry import DEFAULT, measure, measures, register
+from .regression import LinearRegression
 from .rsa import RSA
+from .soft_matching import SoftMatching
 
 __all__ = [
     # two networks
@@ -43,7 +46,13 @@ __all__ = [
     "CKA",
     "SVCCA",
     "PWCCA",
+    "R2CCA",
+    "LinearRegression",
+    "DistanceCorrelation",
+    "SoftMatching",
     "MutualKNN",
+    "NeighbourJaccard",
+    "CKNNA",
     "RSA",
     "GramSide",
     "prepare_gram",

@@ -197,11 +197,12 @@ def moments(x: Tensor, name: str = "features") -> Moments:
         raise ValueError(f"{name} must be small enough for their squares, below 1e150. Got {float(size.max()):.1e}.")
     mean = torch.stack([double(x[b]).sum(others) for b in example_blocks(x)]).sum(0) / count
     mean = torch.where(low == high, low, mean)
-    unit = unit_scale(size, dim=0)  # squares of tiny values would be 0
+    unit = torch.where(size < 1e-100, unit_scale(size, dim=0), 1)  # squares of tiny values would be 0
     column, units = (t.view(1, -1, *[1] * (x.ndim - 2)) for t in (mean, unit))
-    square = torch.zeros_like(mean)
+    square, tiny = torch.zeros_like(mean), bool((unit != 1).any())
     for b in example_blocks(x):
-        square += (double(x[b]) - column).mul_(units).square_().sum(others)
+        about = double(x[b]) - column
+        square += (about.mul_(units) if tiny else about).square_().sum(others)
     norm = (square + count * (mean * unit) ** 2).sqrt() / unit
     spread = torch.where(constant, 0.0, square.sqrt() / unit)
     return Moments(mean, norm, spread, dead=size == 0, constant=constant, negative=bool((low < 0).any()))

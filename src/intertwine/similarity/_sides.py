@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Self
 
 from torch import Tensor
@@ -48,7 +49,7 @@ class FeatureSide:
         """Number of channels, dead ones included."""
         return self.features.shape[1]
 
-    @property
+    @cached_property
     def kept(self) -> Tensor:
         """Channels that are alive, ``(C,)`` bool: not zero everywhere, and not constant where channels are centred."""
         return ~(self.moments.constant if self.center else self.moments.dead)
@@ -58,12 +59,13 @@ class FeatureSide:
         """Norms of the channels as :meth:`block` gives them, ``(C,)``; 0 where dead."""
         return (self.moments.spread if self.center else self.moments.norm) * self.unit
 
-    @property
-    def unit(self) -> Tensor:
-        """The power of 2 that brings the largest norm near 1, ``(1,)``: products of what is compared stay in range."""
-        return unit_scale(self.moments.spread if self.center else self.moments.norm)
+    @cached_property
+    def unit(self) -> float:
+        """The power of 2 that brings the norms near 1 where products would leave the range of numbers; 1 elsewhere."""
+        norms = self.moments.spread if self.center else self.moments.norm
+        return 1.0 if 1e-100 < float(norms.max()) < 1e100 else float(unit_scale(norms))
 
-    @property
+    @cached_property
     def dead(self) -> int:
         """Number of channels left out: zero everywhere, or constant where channels are centred."""
         return self.channels - int(self.kept.sum())
@@ -96,8 +98,11 @@ class FeatureSide:
     def block(self, b: slice) -> Tensor:
         """Examples ``b`` with the living channels as columns: ``(n P, C)`` in float64, in units of ``unit``."""
         x = self.features[b] if self.rows is None else self.features[self.rows[b]]
-        x = double(x).movedim(1, -1).flatten(0, -2)
-        return (x - self.moments.mean if self.center else x)[:, self.kept] * self.unit
+        x, mean = double(x).movedim(1, -1).flatten(0, -2), self.moments.mean
+        if self.dead:
+            x, mean = x[:, self.kept], mean[self.kept]
+        x = x - mean if self.center else x
+        return x if self.unit == 1 else x * self.unit
 
 
 def feature_side(x: Tensor, channel_dim: int, center: bool) -> FeatureSide:

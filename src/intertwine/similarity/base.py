@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from torch import Tensor
 
@@ -56,6 +56,9 @@ class Measure(ABC, Generic[P]):
         >>> cka.score(a, b.take(order)) < 0.2  # other partners: chance
         True
     """
+
+    pairwise: ClassVar[bool] = False
+    """Whether a side keeps numbers for every pair of examples, so that it takes memory like their number squared."""
 
     @property
     @abstractmethod

@@ -1,13 +1,13 @@
-"""Similarities by canonical correlations: SVCCA and PWCCA."""
+"""Similarities by canonical correlations: SVCCA, PWCCA and R2_CCA."""
 
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from ._factors import FactorSide, correlations, factor_side, forced
+from ._factors import FactorSide, correlations, factor_side, forced, overlap
 from .base import Measure
 
-__all__ = ["PWCCA", "SVCCA"]
+__all__ = ["PWCCA", "R2CCA", "SVCCA"]
 
 
 @dataclass(frozen=True)
@@ -96,3 +96,38 @@ class PWCCA(Measure[FactorSide]):
     def floor(self, a: FactorSide, b: FactorSide) -> float:
         """1 where there are too few rows for any correlation below 1; the weights decide in between."""
         return float(forced(a, b) == min(a.rank, b.rank))
+
+
+@dataclass(frozen=True)
+class R2CCA(Measure[FactorSide]):
+    """Mean squared canonical correlation, ``sum of rho_i^2 / min(k, k')`` for sides of rank ``k`` and ``k'``.
+
+    It equals ``|Q_a^T Q_b|^2 / min(k, k')`` for orthonormal bases ``Q`` of the two sides' centred channels. With space,
+    every position counts as a row. Directions of less than 1e-9 of the largest variance are taken for rounding. Chance
+    is about ``max(k, k') / (rows - 1)``: with fewer rows than directions every score is 1. An example without any
+    living activity is a row like others.
+
+    References:
+        Kornblith, Norouzi, Lee, Hinton, "Similarity of neural network representations revisited", ICML 2019, table 1.
+    """
+
+    name = "r2_cca"
+    group = "invertible maps, and translations"
+    range = (0.0, 1.0)
+
+    def prepare(self, x: Tensor, channel_dim: int = 1) -> FactorSide:
+        """Centre the features and find their directions.
+
+        Args:
+            x: Features ``(N, C, *S)``, or with the channels at ``channel_dim``.
+            channel_dim: Axis of the channels.
+        """
+        return factor_side(x, channel_dim, 1.0)
+
+    def score(self, a: FactorSide, b: FactorSide) -> float:
+        """Mean squared canonical correlation."""
+        return min(1.0, float(overlap(a, b).square().sum()) / min(a.rank, b.rank))
+
+    def floor(self, a: FactorSide, b: FactorSide) -> float:
+        """Share of the correlations that are 1 for want of rows."""
+        return forced(a, b) / min(a.rank, b.rank)

@@ -7,10 +7,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ._features import check_distinct, check_same_examples
+from ._explicit import ExplicitSide, explicit_side, pays
+from ._features import Moments, check_distinct, check_same_examples
 from ._sides import living_channels
 from .base import Measure
-from .hsic import center_gram, check_estimator, inner
+from .hsic import center_gram, check_estimator, check_gram, inner
 from .kernels import Kernel, kernel
 from .linear import LinearKernel
 
@@ -49,8 +50,11 @@ class GramSide:
 
 
 @dataclass(frozen=True)
-class CKA(Measure[GramSide]):
+class CKA(Measure[GramSide | ExplicitSide]):
     """Centred kernel alignment: ``HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L))`` (paper 1, definition 5.3, eq. 5.4).
+
+    Constant channels are left out. An example without any living activity is an example like others: the kernel places
+    it where zeros are.
 
     Args:
         kernel: What compares two examples of one side; a :class:`Kernel` or its name.
@@ -83,22 +87,33 @@ class CKA(Measure[GramSide]):
         """0 to 1 for the biased estimator of a positive semi-definite kernel, -1 to 1 otherwise."""
         return (0.0 if self.estimator == "biased" and self.kernel.psd else -1.0), 1.0
 
-    def floor(self, a: GramSide, b: GramSide) -> float | None:
+    def floor(self, a: GramSide | ExplicitSide, b: GramSide | ExplicitSide) -> float | None:
         """0 for the biased estimator of a positive semi-definite kernel; no bound above -1 is known elsewhere."""
         return 0.0 if self.range[0] == 0 else None
 
-    def prepare(self, x: Tensor, channel_dim: int = 1) -> GramSide:
-        """Compute the Gram matrix, centre it and divide it by its norm.
+    def prepare(self, x: Tensor, channel_dim: int = 1) -> GramSide | ExplicitSide:
+        """Compute the Gram matrix, centre it and divide it by its norm; or do that to features where they are fewer.
 
         Args:
             x: Features ``(N, C, *S)``, or with the channels at ``channel_dim``.
             channel_dim: Axis of the channels.
         """
         x, m, dead = living_channels(x, channel_dim)
+        if pays(x) and (features := self.kernel.explicit(x, m)) is not None:
+            side = explicit_side(features, self.estimator, x.shape[1] + dead, dead, {})
+            if side is not None:
+                return side
+        return self._by_gram(x, m, dead)
+
+    def gram_side(self, x: Tensor, channel_dim: int = 1) -> GramSide:
+        """Compute the Gram matrix, whatever the number of channels: for many pairs, shuffles and subsamples of it."""
+        return self._by_gram(*living_channels(x, channel_dim))
+
+    def _by_gram(self, x: Tensor, m: Moments, dead: int) -> GramSide:
         gram, details = self.kernel.gram(x, m)
         return prepare_gram(gram, self.estimator, channels=x.shape[1] + dead, dead=dead, details=details)
 
-    def score(self, a: GramSide, b: GramSide) -> float:
+    def score(self, a: GramSide | ExplicitSide, b: GramSide | ExplicitSide) -> float:
         """Inner product of the two unit matrices, clamped to the range.
 
         Raises:
@@ -110,6 +125,8 @@ class CKA(Measure[GramSide]):
                 f"both sides must be prepared for the {self.estimator} estimator. Got {a.estimator} and {b.estimator}."
             )
         low, high = self.range
+        if isinstance(a, ExplicitSide) and isinstance(b, ExplicitSide):
+            return min(high, max(low, a.inner(b)))
         return min(high, max(low, inner(a.gram, b.gram)))
 
 
@@ -134,16 +151,15 @@ def prepare_gram(
         The centred matrix at norm 1.
 
     Raises:
+        TypeError: If it is no real floating-point matrix.
         ValueError: If the matrix is not finite, constant after centring, or too small; or the estimator is unknown.
     """  # noqa: DOC502 - raised by the centring
-    return GramSide(_unit(gram, estimator), estimator, channels, dead, details or {})
+    return GramSide(_unit(check_gram(gram), estimator), estimator, channels, dead, details or {})
 
 
 def _unit(gram: Tensor, estimator: str) -> Tensor:
     centred = center_gram(gram, estimator)
     size, total = inner(centred, centred) ** 0.5, inner(gram, gram) ** 0.5
-    if not total < float("inf"):
-        raise ValueError("gram must be finite. Got NaN or infinite values.")
     if size <= 8 * torch.finfo(gram.dtype).eps * total:
         raise ValueError(
             "features must tell examples apart. Got a Gram matrix that is constant after centring: all pairs of "

@@ -104,8 +104,8 @@ class _View:
 class _Stack:
     """Features of some layers at one spatial size, channels of all stacked: ``(C, N, P)``.
 
-    Each layer is divided by the power of 2 that is near its largest feature, which no Procrustes score sees, so that no
-    float32 product overflows.
+    Each layer is divided by the power of 2 that is near its largest feature, so that no float32 product overflows; the
+    scores are told where sizes count.
 
     Attributes:
         views: Which channels belong to which layer.
@@ -225,10 +225,11 @@ def _score(
 ) -> float:
     """Score one pair on a union of folds; NaN where none of a side's channels lives there."""
     folds = folds.to(tables.cross.device)
-    norms = [tables.norms(k, view.channels, folds, measure.center) for k, view in enumerate((x, y))]
-    if not all((norm > 0).any() for norm in norms):
+    norm_x, norm_y = (tables.norms(k, view.channels, folds, measure.center) for k, view in enumerate((x, y)))
+    if not ((norm_x > 0).any() and (norm_y > 0).any()):
         return torch.nan
-    return measure.score_cross(tables.products((x.channels, y.channels), folds, measure.center, shuffle), *norms)
+    cross = tables.products((x.channels, y.channels), folds, measure.center, shuffle)
+    return measure.score_cross(cross, norm_x, norm_y, float(x.layer.scale / y.layer.scale))
 
 
 def _floor(measure: Procrustes, x: Layer, y: Layer) -> float:

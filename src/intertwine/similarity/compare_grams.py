@@ -71,7 +71,7 @@ def _prepare(measure: CKA, layer: Layer, cells: Cells) -> GramSide | None:
     try:
         if isinstance(measure.kernel, LinearKernel):  # needs no moments of the channels: one pass over features less
             return prepare_gram(linear_gram(x, layer.scale.expand(x.shape[1])), measure.estimator)
-        return measure.prepare(x)
+        return measure.gram_side(x)
     except ValueError as error:
         cells.notes.append(f"{measure.name} has no score for layer {layer.name!r} of {layer.side}: {error}")
         return None

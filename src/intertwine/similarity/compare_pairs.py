@@ -3,13 +3,10 @@
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from ._sides import PairwiseSide
 from .base import Measure
 from .compare_draws import Cells, Draws
 from .compare_layers import Layer
 from .compare_space import common_space, pool, pooling_note
-from .neighbours import MutualKNN
-from .rsa import RSA
 
 __all__ = ["compare_pairs", "pairwise_size"]
 
@@ -53,8 +50,8 @@ def compare_pairs(
 
 
 def pairwise_size(measure: Measure[Any], examples: int) -> int:
-    """Bytes that a measure is known to need for one layer: a matrix over pairs of examples, or little."""
-    return 8 * examples**2 if isinstance(measure, RSA | MutualKNN) else 0
+    """Bytes that a measure is known to need for one layer: matrices over pairs of examples, or little."""
+    return 12 * examples**2 if measure.pairwise else 0
 
 
 class _Sides:
@@ -76,9 +73,8 @@ class _Sides:
         known = self._known.setdefault((layer.side, layer.name), {})
         if not known:
             x = layer.load()
-            side = self._measure.prepare(x)
-            known[None if isinstance(side, PairwiseSide) else layer.space] = side
-            self._sizes[layer.side, layer.name] = side.matrix.nbytes if isinstance(side, PairwiseSide) else x.nbytes
+            known[None if self._measure.pairwise else layer.space] = self._measure.prepare(x)
+            self._sizes[layer.side, layer.name] = pairwise_size(self._measure, len(x)) or x.nbytes
         if None in known:
             return known[None]
         if space not in known:

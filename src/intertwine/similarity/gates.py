@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ._features import Moments, working_dtype
+from ._features import Moments, double, working_dtype
 from .kernels import Kernel
 from .linear import linear_gram
 
@@ -45,3 +45,7 @@ class GatesKernel(Kernel):
     def gram(self, x: Tensor, moments: Moments) -> tuple[Tensor, dict[str, Any]]:
         """Gram matrix of the gates, each centred over examples."""
         return linear_gram(x > 0, dtype=working_dtype(x)), {}
+
+    def explicit(self, x: Tensor, moments: Moments) -> Tensor:
+        """The gates."""
+        return double(x > 0)

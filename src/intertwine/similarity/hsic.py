@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ._features import double
+from ._features import double, working_dtype
 
-__all__ = ["center_gram", "hsic", "inner"]
+__all__ = ["center_gram", "check_gram", "hsic", "inner"]
 
 ESTIMATORS = ("unbiased", "biased")
 _ROWS = 1 << 21  # elements upcast to float64 at a time
@@ -35,7 +35,8 @@ def hsic(k: Tensor, l: Tensor, estimator: str = "unbiased") -> float:
         The estimate, accumulated in float64.
 
     Raises:
-        ValueError: If the matrices are not square, not of one size, too small, or the estimator is unknown.
+        TypeError: If they are no real floating-point matrices of at least 16 bits.
+        ValueError: If the matrices are not square, not finite, not of one size, too small, or the estimator is unknown.
 
     References:
         Song, Smola, Gretton, Bedo, Borgwardt, "Feature selection via dependence maximization", JMLR 2012.
@@ -47,15 +48,30 @@ def hsic(k: Tensor, l: Tensor, estimator: str = "unbiased") -> float:
         >>> x = torch.eye(6, dtype=torch.float64)[:, :2]
         >>> round(hsic(x @ x.T, x @ x.T, estimator="biased"), 4)
         0.0578
-    """
-    for name, gram in (("k", k), ("l", l)):
-        if gram.ndim != 2 or gram.shape[0] != gram.shape[1]:
-            raise ValueError(f"{name} must be a square Gram matrix. Got shape {tuple(gram.shape)}.")
+    """  # noqa: DOC502 - raised by the check
+    k, l = check_gram(k, "k"), check_gram(l, "l")
     if k.shape != l.shape:
         raise ValueError(f"k and l must be Gram matrices of the same examples. Got {len(k)} and {len(l)} examples.")
     n = len(k)
     scale = n * (n - 3) if check_estimator(estimator) == "unbiased" else (n - 1) ** 2
     return inner(center_gram(k, estimator), center_gram(l, estimator)) / scale
+
+
+def check_gram(gram: Tensor, name: str = "gram") -> Tensor:
+    """Check a Gram matrix and return it, half precision in float32.
+
+    Raises:
+        TypeError: If it is no real floating-point matrix of at least 16 bits.
+        ValueError: If it is not square, or holds NaN or infinities.
+    """
+    if not isinstance(gram, Tensor) or not gram.is_floating_point() or gram.dtype.itemsize < 2:
+        kind = gram.dtype if isinstance(gram, Tensor) else type(gram).__name__
+        raise TypeError(f"{name} must be a real floating-point tensor of 16 bits or more. Got {kind}. Use .float().")
+    if gram.ndim != 2 or gram.shape[0] != gram.shape[1]:
+        raise ValueError(f"{name} must be a square Gram matrix. Got shape {tuple(gram.shape)}.")
+    if not torch.isfinite(gram).all():
+        raise ValueError(f"{name} must be finite. Got NaN or infinite values.")
+    return gram.detach().to(working_dtype(gram))
 
 
 def check_estimator(estimator: str) -> str:

@@ -45,6 +45,17 @@ class Kernel(ABC):
             moments: Their per-channel moments.
         """
 
+    def explicit(self, x: Tensor, moments: Moments) -> Tensor | None:
+        """Numbers of each example whose inner products are the Gram matrix, ``(N, ...)``, where there are such.
+
+        Where they are fewer than examples, a CKA needs no Gram matrix.
+
+        Args:
+            x: Features ``(N, C, *S)``, constant channels left out.
+            moments: Their per-channel moments.
+        """
+        return None
+
 
 def kernel(name: str | Kernel) -> Kernel:
     """Find a kernel by name; kernels pass through.

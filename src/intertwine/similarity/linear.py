@@ -6,12 +6,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._features import Moments, unit_scale, working_dtype
+from ._features import Moments, double, unit_scale, working_dtype
 from ._symmetric import add_product, mirror
 from .kernels import Kernel
 
-__all__ = ["ChannelNormalizedKernel", "LinearKernel", "linear_gram", "square_distances"]
+__all__ = [
+    "ChannelNormalizedKernel",
+    "LinearKernel",
+    "linear_gram",
+    "square_distances",
+    "square_distances_of",
+    "unit_gram",
+]
 
+_ROUNDING = 1e-14  # share of the largest squared distance that differences of products cannot tell from 0
 _BLOCK = 1 << 22  # elements of centred features held at a time: 16 MB in float32
 
 
@@ -27,6 +35,10 @@ class LinearKernel(Kernel):
     def gram(self, x: Tensor, moments: Moments) -> tuple[Tensor, dict[str, Any]]:
         """Gram matrix of the centred features, divided by a power of 4 that keeps it in range."""
         return linear_gram(x, unit_scale(moments.spread).expand(x.shape[1])), {}
+
+    def explicit(self, x: Tensor, moments: Moments) -> Tensor:
+        """The features themselves."""
+        return double(x) * unit_scale(moments.spread)
 
 
 @dataclass(frozen=True)
@@ -45,6 +57,10 @@ class ChannelNormalizedKernel(Kernel):
     def gram(self, x: Tensor, moments: Moments) -> tuple[Tensor, dict[str, Any]]:
         """Gram matrix of the centred, normalised features."""
         return linear_gram(x, 1 / moments.spread), {}
+
+    def explicit(self, x: Tensor, moments: Moments) -> Tensor:
+        """The normalised features."""
+        return double(x) / moments.spread.view(-1, *[1] * (x.ndim - 2))
 
 
 def linear_gram(x: Tensor, scale: Tensor | None = None, dtype: torch.dtype | None = None) -> Tensor:
@@ -81,15 +97,26 @@ def linear_gram(x: Tensor, scale: Tensor | None = None, dtype: torch.dtype | Non
     return mirror(gram)
 
 
-def square_distances(x: Tensor) -> Tensor:
+def unit_gram(x: Tensor, moments: Moments) -> Tensor:
+    """Gram matrix of the centred features in float64, divided by a power of 4 that keeps it in range."""
+    return linear_gram(x, unit_scale(moments.spread).expand(x.shape[1]), torch.float64)
+
+
+def square_distances(x: Tensor, moments: Moments | None = None) -> Tensor:
     """Squared Euclidean distances of all pairs of examples over channels and space, from their Gram matrix in float64.
 
     Args:
         x: Features ``(N, C, *S)``.
+        moments: Their moments, where a factor for all does not matter: distances are then near 1.
 
     Returns:
         ``(N, N)`` in float64, at least 0, with a zero diagonal.
     """
-    products = linear_gram(x, dtype=torch.float64)
-    norms = products.diagonal().clone()
-    return products.mul_(-2).add_(norms).add_(norms[:, None]).clamp_(min=0).fill_diagonal_(0)
+    return square_distances_of(linear_gram(x, dtype=torch.float64) if moments is None else unit_gram(x, moments))
+
+
+def square_distances_of(products: Tensor) -> Tensor:
+    """Squared distances of the points whose inner products these are, ``(N, N)``; equal points are at exactly 0."""
+    norms = products.diagonal()
+    distances = (-2 * products).add_(norms).add_(norms[:, None]).fill_diagonal_(0)
+    return distances.masked_fill_(distances < _ROUNDING * distances.max(), 0)

@@ -1,25 +1,37 @@
-"""Mutual nearest neighbours."""
+"""Similarities by nearest neighbours: mutual neighbours, the Jaccard index, and CKNNA."""
 
 from dataclasses import dataclass
+from math import sqrt
 
 import torch
 from torch import Tensor
 
-from ._features import check_same_examples
-from ._sides import PairwiseSide, living_channels
+from ._neighbourhoods import NeighbourSide, check_neighbours, neighbour_side
 from .base import Measure
-from .linear import square_distances
 
-__all__ = ["MutualKNN"]
+__all__ = ["CKNNA", "MutualKNN", "NeighbourJaccard"]
+
+_GROUP = "orthogonal maps times isotropic scales, and translations"
+
+
+def _check_k(k: int) -> None:
+    if k < 1:
+        raise ValueError(f"k must be at least 1. Got {k}.")
+
+
+def _named(name: str, k: int) -> str:
+    return name if k == 10 else f"{name}_{k}"
 
 
 @dataclass(frozen=True)
-class MutualKNN(Measure[PairwiseSide]):
+class MutualKNN(Measure[NeighbourSide]):
     """Share of an example's ``k`` nearest neighbours that both sides agree on, averaged over examples.
 
-    Differs from its source, which takes cosines of uncentred features: distances are Euclidean over channels and space,
-    so that translations change nothing. Ties are broken by the order of the examples. Unrelated sides score about
-    ``k / (N - 1)``.
+    ``sum over i, j of min(a_ij, b_ij) / (N k)``, where ``a_ij`` says whether ``j`` is a neighbour of ``i``. Differs
+    from its source, which takes cosines of uncentred features: distances are Euclidean over channels and space, so that
+    translations change nothing. Examples that are equally far share the places that are left, with weights ``a_ij``
+    between 0 and 1 (examples without any living activity are such: all in one place); elsewhere the order of the
+    examples would decide, and make unrelated layers agree. Unrelated sides score about ``k / (N - 1)``.
 
     Args:
         k: Number of neighbours.
@@ -33,47 +45,150 @@ class MutualKNN(Measure[PairwiseSide]):
 
     k: int = 10
 
-    group = "orthogonal maps times isotropic scales, and translations"
+    group = _GROUP
     range = (0.0, 1.0)
+    pairwise = True
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise ValueError(f"k must be at least 1. Got {self.k}.")
+        _check_k(self.k)
 
     @property
     def name(self) -> str:
         """``mutual_knn``, with the number of neighbours where it is not 10."""
-        return "mutual_knn" if self.k == 10 else f"mutual_knn_{self.k}"
+        return _named("mutual_knn", self.k)
 
-    def prepare(self, x: Tensor, channel_dim: int = 1) -> PairwiseSide:
-        """Compute all squared distances between examples.
+    def prepare(self, x: Tensor, channel_dim: int = 1) -> NeighbourSide:
+        """Find the neighbours of every example.
 
         Args:
             x: Features ``(N, C, *S)``, or with the channels at ``channel_dim``.
             channel_dim: Axis of the channels.
         """
-        x, _, dead = living_channels(x, channel_dim)
-        return PairwiseSide(square_distances(x), x.shape[1] + dead, dead)
+        return neighbour_side(x, channel_dim, self.k)
 
-    def score(self, a: PairwiseSide, b: PairwiseSide) -> float:
-        """Mean overlap of the neighbourhoods.
+    def score(self, a: NeighbourSide, b: NeighbourSide) -> float:
+        """Mean overlap of the neighbourhoods."""
+        x, y = check_neighbours(a, b)
+        return min(1.0, float(torch.minimum(x, y).sum(dtype=torch.float64)) / (a.n * self.k))
 
-        Raises:
-            ValueError: If the numbers of examples differ or do not exceed ``k``.
-        """
-        check_same_examples(a.n, b.n)
-        if a.n <= self.k:
-            raise ValueError(
-                f"examples must be more than k = {self.k}. Got {a.n}. Use MutualKNN(k=...) with a smaller k."
-            )
-        return float((self._near(a) & self._near(b)).sum()) / (a.n * self.k)
-
-    def floor(self, a: PairwiseSide, b: PairwiseSide) -> float:
+    def floor(self, a: NeighbourSide, b: NeighbourSide) -> float:
         """Two sets of ``k`` out of ``N - 1`` others share ``2 k - (N - 1)`` at least."""
         return max(0, 2 * self.k - (a.n - 1)) / self.k
 
-    def _near(self, side: PairwiseSide) -> Tensor:
-        """Whether ``j`` is among the ``k`` nearest of ``i``, ``(N, N)`` bool; a stable sort breaks ties by order."""
-        distance = side.matrix.clone().fill_diagonal_(torch.inf)
-        index = distance.sort(dim=1, stable=True).indices[:, : self.k]
-        return torch.zeros_like(distance, dtype=torch.bool).scatter_(1, index, True)
+
+@dataclass(frozen=True)
+class NeighbourJaccard(Measure[NeighbourSide]):
+    """Jaccard index of an example's ``k`` nearest neighbours on the two sides, averaged over examples.
+
+    ``mean over i of sum_j min(a_ij, b_ij) / sum_j max(a_ij, b_ij)``: neighbours in common over all neighbours.
+    Distances and ties as in :class:`MutualKNN`, of which it is a stricter version.
+
+    Args:
+        k: Number of neighbours.
+
+    Raises:
+        ValueError: If ``k`` is less than 1.
+
+    References:
+        Schumacher et al., "The effects of randomness on the stability of node embeddings", 2020; Wang et al., "Towards
+        understanding the instability of network embedding", TKDE 2022; "Jaccard similarity" of Klabunde et al., "ReSi",
+        ICLR 2025.
+    """
+
+    k: int = 10
+
+    group = _GROUP
+    range = (0.0, 1.0)
+    pairwise = True
+
+    def __post_init__(self) -> None:
+        _check_k(self.k)
+
+    @property
+    def name(self) -> str:
+        """``neighbour_jaccard``, with the number of neighbours where it is not 10."""
+        return _named("neighbour_jaccard", self.k)
+
+    def prepare(self, x: Tensor, channel_dim: int = 1) -> NeighbourSide:
+        """Find the neighbours of every example.
+
+        Args:
+            x: Features ``(N, C, *S)``, or with the channels at ``channel_dim``.
+            channel_dim: Axis of the channels.
+        """
+        return neighbour_side(x, channel_dim, self.k)
+
+    def score(self, a: NeighbourSide, b: NeighbourSide) -> float:
+        """Mean Jaccard index of the neighbourhoods."""
+        x, y = check_neighbours(a, b)
+        shared, either = (
+            torch.minimum(x, y).sum(1, dtype=torch.float64),
+            torch.maximum(x, y).sum(1, dtype=torch.float64),
+        )
+        return min(1.0, float((shared / either).mean()))
+
+    def floor(self, a: NeighbourSide, b: NeighbourSide) -> float:
+        """Two sets of ``k`` out of ``N - 1`` others share ``2 k - (N - 1)`` at least."""
+        shared = max(0, 2 * self.k - (a.n - 1))
+        return shared / (2 * self.k - shared)
+
+
+@dataclass(frozen=True)
+class CKNNA(Measure[NeighbourSide]):
+    """Centred kernel alignment of nearest neighbours: linear CKA of the pairs that are near on both sides.
+
+    With U-centred linear Gram matrices ``K`` and ``L`` and neighbour weights ``a``, ``b`` of :class:`MutualKNN`,
+
+        sum_ij min(a_ij, b_ij) K_ij L_ij / sqrt(sum_ij a_ij K_ij^2  sum_ij b_ij L_ij^2)
+
+    Differs from the authors' code, which puts the masked Gram matrices, no longer symmetric, into the formula of the
+    unbiased HSIC for symmetric ones: centring comes first here, so that ``k = N - 1`` is unbiased linear CKA exactly,
+    and Cauchy and Schwarz bound the score. Neighbours are those of the Euclidean distance. An example without any
+    living activity is an example like others.
+
+    Args:
+        k: Number of neighbours.
+
+    Raises:
+        ValueError: If ``k`` is less than 1.
+
+    References:
+        Huh, Cheung, Wang, Isola, "The platonic representation hypothesis", ICML 2024, appendix A.
+    """
+
+    k: int = 10
+
+    group = _GROUP
+    range = (-1.0, 1.0)
+    pairwise = True
+
+    def __post_init__(self) -> None:
+        _check_k(self.k)
+
+    @property
+    def name(self) -> str:
+        """``cknna``, with the number of neighbours where it is not 10."""
+        return _named("cknna", self.k)
+
+    def prepare(self, x: Tensor, channel_dim: int = 1) -> NeighbourSide:
+        """Compute the Gram matrix and find the neighbours of every example.
+
+        Args:
+            x: Features ``(N, C, *S)``, or with the channels at ``channel_dim``.
+            channel_dim: Axis of the channels.
+        """
+        return neighbour_side(x, channel_dim, self.k)
+
+    def score(self, a: NeighbourSide, b: NeighbourSide) -> float:
+        """Local alignment.
+
+        Raises:
+            ValueError: If the neighbours of a side are all at the centre, so that there is nothing to align.
+        """
+        near_a, near_b = check_neighbours(a, b)
+        k, l = a.centred, b.centred
+        own = [float((near * gram.square()).sum()) for near, gram in ((near_a, k), (near_b, l))]
+        if min(own) <= 0:
+            raise ValueError("features must tell examples apart. Got neighbours whose centred products are all 0.")
+        shared = float((torch.minimum(near_a, near_b) * k * l).sum())
+        return min(1.0, max(-1.0, shared / sqrt(own[0]) / sqrt(own[1])))

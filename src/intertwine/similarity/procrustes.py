@@ -22,6 +22,7 @@ class _Kind:
     search: str  # "orthogonal", "permutation", "signed_permutation" or "trivial"
     per_channel: bool  # divide every channel by its norm, or the whole matrix by its Frobenius norm
     words: str
+    sized: bool = False  # divide both sides by one size, so that their sizes count
 
 
 _KINDS = {
@@ -31,6 +32,7 @@ _KINDS = {
     "permutation": _Kind("permutation", False, "permutations times positive isotropic scales"),
     "signed_permutation": _Kind("signed_permutation", False, "signed permutations times isotropic scales"),
     "trivial": _Kind("trivial", False, "positive isotropic scales"),
+    "size_and_shape": _Kind("orthogonal", False, "orthogonal maps", sized=True),
 }
 _KINDS["positive_monomial"] = _KINDS["g_relu"]
 
@@ -49,13 +51,18 @@ class Procrustes(Measure[FeatureSide]):
     the group holds scales per channel, ``mu(X, Y) = 1 - delta / (2 sqrt(max(d, d')))`` with each of the ``d`` and
     ``d'`` channels divided by its norm first.
 
+    ``"size_and_shape"`` keeps the sizes: ``X`` and ``Y`` are both divided by ``sqrt((|X|^2 + |Y|^2) / 2)``, so that it
+    equals ``"orthogonal"`` for sides of one size and is less elsewhere (Dryden and Mardia, "Statistical shape
+    analysis", 1998; the distance ``min over Q of |X - Y Q|`` of Williams et al., "Generalized shape metrics on neural
+    representations", NeurIPS 2021, is ``delta`` times that size).
+
     For ``"g_relu"`` the permutation maximises the sum of cosines (the paper). ``groups.PositiveMonomial.procrustes``
     fits the scales as well and so maximises the sum of squared positive cosines; the two may choose different
     permutations.
 
     Args:
         kind: ``"orthogonal"``, ``"g_relu"`` (``"positive_monomial"``), ``"monomial"``, ``"permutation"``,
-            ``"signed_permutation"`` or ``"trivial"`` (no alignment).
+            ``"signed_permutation"``, ``"trivial"`` (no alignment) or ``"size_and_shape"`` (orthogonal maps, no scales).
         center: Subtract each channel's mean over examples and space first.
 
     Raises:
@@ -112,9 +119,15 @@ class Procrustes(Measure[FeatureSide]):
     def score(self, a: FeatureSide, b: FeatureSide) -> float:
         """Similarity of two sides over the same examples."""
         check_same_examples(a.n, b.n)
-        return self.score_cross(placed(cross_moments(a, b), a.kept, b.kept), a.norms, b.norms)
+        ratio = a.unit / b.unit if self.sized else 1.0
+        return self.score_cross(placed(cross_moments(a, b), a.kept, b.kept), a.norms, b.norms, ratio)
 
-    def score_cross(self, cross: Tensor, norm_a: Tensor, norm_b: Tensor) -> float:
+    @property
+    def sized(self) -> bool:
+        """Whether the score depends on the sizes of the two sides."""
+        return _KINDS[self.kind].sized
+
+    def score_cross(self, cross: Tensor, norm_a: Tensor, norm_b: Tensor, ratio: float = 1.0) -> float:
         """Similarity from the products of the channels, for those who compute them for many pairs at once.
 
         Args:
@@ -123,6 +136,8 @@ class Procrustes(Measure[FeatureSide]):
             norm_a: Norms of the channels of the first side, ``(C,)``; channels of norm 0 are dead: left out, or a
                 partner of norm 0 where channels are compared by position.
             norm_b: Norms of the channels of the second side, ``(C',)``.
+            ratio: Where sizes count and the sides come in units of their own: the unit factor of the first over that
+                of the second.
 
         Returns:
             The similarity.
@@ -137,8 +152,12 @@ class Procrustes(Measure[FeatureSide]):
             cosines = cross / torch.outer(norm_a, norm_b)
             d, e = cosines.shape
             return 1 - sqrt(max(0.0, d + e - 2 * _best_trace(cosines, kind.search))) / (2 * sqrt(max(d, e)))
-        cosines = cross / (norm_a.norm() * norm_b.norm())
-        return 1 - sqrt(max(0.0, 2 - 2 * _best_trace(cosines, kind.search))) / 2
+        x, y = norm_a.norm(), norm_b.norm()
+        trace = _best_trace(cross / (x * y), kind.search)
+        if kind.sized:
+            size = float(x / y) / ratio  # of the first side over the second, which may be anything
+            trace *= 2 / (size + 1 / size) if size > 0 else 0.0
+        return 1 - sqrt(max(0.0, 2 - 2 * trace)) / 2
 
 
 def procrustes(x: Tensor, y: Tensor, group: str = "orthogonal", *, center: bool = False, channel_dim: int = 1) -> float:
@@ -148,7 +167,7 @@ def procrustes(x: Tensor, y: Tensor, group: str = "orthogonal", *, center: bool 
         x: Features ``(N, C, *S)``.
         y: Features ``(N, C', *S)`` of the same examples.
         group: ``"orthogonal"``, ``"g_relu"``, ``"monomial"``, ``"permutation"``, ``"signed_permutation"`` or
-            ``"trivial"``.
+            ``"trivial"`` or ``"size_and_shape"``.
         center: Subtract each channel's mean first.
         channel_dim: Axis of the channels in both.
 

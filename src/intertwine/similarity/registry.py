@@ -3,12 +3,15 @@
 from typing import Any
 
 from .base import Measure
-from .cca import PWCCA, SVCCA
+from .cca import PWCCA, R2CCA, SVCCA
 from .cka import CKA
+from .distance_correlation import DistanceCorrelation
 from .kernels import kernel, kernels
-from .neighbours import MutualKNN
+from .neighbours import CKNNA, MutualKNN, NeighbourJaccard
 from .procrustes import Procrustes
+from .regression import LinearRegression
 from .rsa import RSA
+from .soft_matching import SoftMatching
 
 __all__ = ["DEFAULT", "measure", "measures", "register"]
 
@@ -59,11 +62,18 @@ def measures() -> tuple[str, ...]:
     return tuple(_REGISTRY)
 
 
-for _kind in ("orthogonal", "g_relu", "monomial", "permutation", "signed_permutation", "trivial"):
+for _kind in ("orthogonal", "g_relu", "monomial", "permutation", "signed_permutation", "trivial", "size_and_shape"):
     for _center in (False, True):
         register(Procrustes(_kind, _center))
 for _kernel in kernels():
     for _estimator in ("unbiased", "biased"):
         register(CKA(kernel(_kernel), _estimator))
-for _measure in (SVCCA(), PWCCA(), MutualKNN(), RSA(), RSA("euclidean")):
+_OTHERS: tuple[Measure[Any], ...] = (
+    *(SVCCA(), PWCCA(), R2CCA()),
+    *(LinearRegression(direction) for direction in ("forward", "backward")),
+    *(DistanceCorrelation(estimator) for estimator in ("unbiased", "biased")),
+    *(MutualKNN(), NeighbourJaccard(), CKNNA(), SoftMatching()),
+    *(RSA(), RSA("euclidean")),
+)
+for _measure in _OTHERS:
     register(_measure)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import torch
-from scipy.stats import rankdata
 from torch import Tensor
 
 from ._features import check_same_examples, double
@@ -13,6 +12,7 @@ from .linear import square_distances
 
 __all__ = ["RSA"]
 
+_ROUNDING = 1e-13  # share of the largest squared dissimilarity within which two are equal
 _GROUPS = {
     "correlation": "orthogonal maps that keep the line of (1, ..., 1), times isotropic scales; not all rotations",
     "euclidean": "orthogonal maps times isotropic scales, and translations",
@@ -25,6 +25,11 @@ class RSA(Measure[PairwiseSide]):
 
     With ``"correlation"``, the dissimilarity of two examples is 1 minus the Pearson correlation of their features over
     channels and space, and the score is *not* invariant to rotations or to rescaled channels.
+
+    Constant channels are left out, where rsatoolbox and others keep them: with ``"correlation"``, which centres every
+    example over its channels, a constant channel changes the score, though it says nothing about examples; with
+    ``"euclidean"`` it changes nothing. An example without any living activity has no correlation with another and is
+    refused by name; ``"euclidean"`` takes it.
 
     Args:
         distance: ``"correlation"`` or ``"euclidean"``.
@@ -42,6 +47,7 @@ class RSA(Measure[PairwiseSide]):
     compare: str = "spearman"
 
     range = (-1.0, 1.0)
+    pairwise = True
 
     def __post_init__(self) -> None:
         if self.distance not in _GROUPS:
@@ -67,8 +73,8 @@ class RSA(Measure[PairwiseSide]):
             x: Features ``(N, C, *S)``, or with the channels at ``channel_dim``.
             channel_dim: Axis of the channels.
         """
-        x, _, dead = living_channels(x, channel_dim)
-        matrix = _correlation_distances(x) if self.distance == "correlation" else square_distances(x).sqrt_()
+        x, m, dead = living_channels(x, channel_dim)
+        matrix = _correlation_distances(x) if self.distance == "correlation" else square_distances(x, m).sqrt_()
         return PairwiseSide(matrix, x.shape[1] + dead, dead)
 
     def score(self, a: PairwiseSide, b: PairwiseSide) -> float:
@@ -80,7 +86,7 @@ class RSA(Measure[PairwiseSide]):
         below = torch.ones(side.n, side.n, dtype=torch.bool, device=side.matrix.device).tril_(-1)
         values = side.matrix[below]
         if self.compare == "spearman":
-            values = torch.as_tensor(rankdata(values.cpu().numpy()), device=values.device)
+            values = _ranks(values if self.distance == "correlation" else values.square())
         total, values = values.norm(), values - values.mean()
         size = values.norm()
         if size <= 1e-12 * total:
@@ -89,6 +95,16 @@ class RSA(Measure[PairwiseSide]):
                 "examples, or leave this layer out."
             )
         return values / size
+
+
+def _ranks(values: Tensor) -> Tensor:
+    """Ranks from 0 on, the mean rank for values that are equal up to rounding: of it would come any ranks."""
+    ordered, order = values.sort()
+    group = (ordered.diff() > _ROUNDING * ordered[-1]).cumsum(0)
+    group = torch.cat([group.new_zeros(1), group])
+    count = group.bincount()
+    mean = count.cumsum(0) - (count + 1) / 2
+    return torch.empty_like(values).scatter_(0, order, mean[group].to(values))
 
 
 def _correlation_distances(x: Tensor) -> Tensor:
@@ -102,4 +118,4 @@ def _correlation_distances(x: Tensor) -> Tensor:
             'features are all equal. Use RSA(distance="euclidean").'
         )
     z /= norm
-    return 1 - z @ z.T
+    return square_distances(z).div_(2)  # 1 - <z, z'>, without the digits that the 1 takes

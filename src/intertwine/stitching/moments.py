@@ -135,8 +135,10 @@ class MomentSums:
                     f"features must be finite. Got NaN or infinite ones of {side}. Check inputs and weights."
                 )
         x, y = means["A"], means["B"]
-        raw = (part + count * torch.outer(m, n) for part, m, n in ((xx, x, x), (xy, x, y), (yy, y, y)))
-        return Moments(*raw, count * x, count * y, count, (xx, xy, yy))
+        raw_xx, raw_xy, raw_yy = (
+            part + count * torch.outer(m, n) for part, m, n in ((xx, x, x), (xy, x, y), (yy, y, y))
+        )
+        return Moments(raw_xx, raw_xy, raw_yy, count * x, count * y, count, (xx, xy, yy))
 
 
 def stream_moments(

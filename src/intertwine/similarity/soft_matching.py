@@ -1,0 +1,91 @@
+"""Soft matching: units against units by optimal transport, for layers of any two widths."""
+
+from dataclasses import dataclass
+from math import gcd
+
+import torch
+from torch import Tensor
+
+from ..groups.assignment import assign
+from ._features import check_same_examples
+from ._sides import FeatureSide, cross_moments, feature_side
+from .base import Measure
+
+__all__ = ["SoftMatching", "transport"]
+
+_LARGEST = 4096  # units after copying, up to which an assignment is cheaper than a linear program
+
+
+@dataclass(frozen=True)
+class SoftMatching(Measure[FeatureSide]):
+    """Best mean correlation of matched units, where units may be matched in parts.
+
+    With centred channels of norm 1, ``max over T of sum_ij T_ij <x_i, y_j>`` over all ``T >= 0`` whose ``C`` rows sum
+    to ``1/C`` each and whose ``C'`` columns to ``1/C'``. Of equal widths the best ``T`` is a permutation over ``C``;
+    of others every unit still has a partner, so that a layer against its own doubled units scores 1. The *soft matching
+    distance* of the normalised units is ``sqrt(2 - 2 score)``, a metric. Constant channels have no direction and are
+    left out; an example without any living activity is one like others.
+
+    References:
+        Khosla, Williams, "Soft matching distance: a metric on neural representations that captures single-neuron
+        tuning", UniReps 2023.
+    """
+
+    name = "soft_matching"
+    group = "positive monomial maps (permutations times positive scales per channel), and translations"
+    range = (-1.0, 1.0)
+
+    def prepare(self, x: Tensor, channel_dim: int = 1) -> FeatureSide:
+        """Check the features and take their moments.
+
+        Args:
+            x: Features ``(N, C, *S)``, or with the channels at ``channel_dim``. They are kept, not copied.
+            channel_dim: Axis of the channels.
+        """
+        return feature_side(x, channel_dim, center=True)
+
+    def score(self, a: FeatureSide, b: FeatureSide) -> float:
+        """Best mean correlation."""
+        check_same_examples(a.n, b.n)
+        correlations = cross_moments(a, b) / torch.outer(a.norms[a.kept], b.norms[b.kept])
+        return max(-1.0, min(1.0, transport(correlations)))
+
+    def distance(self, score: float) -> float:
+        """``sqrt(2 - 2 score)``, the soft matching distance of normalised units."""
+        return max(0.0, 2 - 2 * score) ** 0.5
+
+
+def transport(gain: Tensor) -> float:
+    """``max over T of sum_ij T_ij gain_ij`` with rows that sum to ``1/n`` each and columns to ``1/m``, exactly.
+
+    Args:
+        gain: ``(n, m)``.
+
+    Returns:
+        The maximum. Both sides are copied until they are as many, ``lcm(n, m)``, and assigned; where that is too many,
+        by a linear program.
+
+    Examples:
+        >>> import torch
+        >>> transport(torch.tensor([[1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 0.5]]))
+        0.875
+    """
+    n, m = gain.shape
+    whole = n * m // gcd(n, m)
+    if whole > _LARGEST:
+        return _by_program(gain)
+    copied = gain.repeat_interleave(whole // n, 0).repeat_interleave(whole // m, 1)
+    return float(copied.gather(1, assign(copied)[:, None]).sum()) / whole
+
+
+def _by_program(gain: Tensor) -> float:
+    import numpy as np
+    from scipy.optimize import linprog
+    from scipy.sparse import eye_array, kron, vstack
+
+    n, m = gain.shape
+    rows = kron(eye_array(n), np.ones((1, m)))
+    columns = kron(np.ones((1, n)), eye_array(m))
+    sums = np.concatenate([np.full(n, float(m)), np.full(m, float(n))])  # times n m: whole numbers
+    found = linprog(-gain.detach().cpu().numpy().ravel(), A_eq=vstack([rows, columns]), b_eq=sums, method="highs")
+    return float(-found.fun) / (n * m)
