@@ -97,8 +97,12 @@ def test_constant_layers_have_no_score(name, dtype, shape):
 
 
 class Constant(nn.Module):
+    def __init__(self, value=0.1):
+        super().__init__()
+        self.value = value
+
     def forward(self, x):
-        return torch.full((len(x), 6), 0.1, dtype=x.dtype)
+        return torch.full((len(x), 6), self.value, dtype=x.dtype) * torch.linspace(1, 2, 6, dtype=x.dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -113,8 +117,9 @@ def test_compare_says_which_layers_are_constant(dtype):
     assert "nan" not in repr(result)
 
 
-def test_minibatches_of_constant_layers_have_no_score():
-    net = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), Constant())
+@pytest.mark.parametrize("value", [0.1, 0.7, -1e4 / 3, 0.0])
+def test_minibatches_of_constant_layers_have_no_score(value):
+    net = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), Constant(value))
     scores = minibatch_cka(net, net, normal(100, 5, dtype=torch.float32).split(20), ["1", "2"], group=20).scores
     assert scores["linear_cka"].isnan().tolist() == [[False, True], [True, True]]
 

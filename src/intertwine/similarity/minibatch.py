@@ -11,11 +11,11 @@ from .._progress import track
 from .._words import counted
 from ..taps import batches as batching
 from ._features import double, working_dtype
-from ._symmetric import mirror, row_tiles
 from .compare import versions
 from .comparison import Comparison
 from .hsic import center_gram
 from .inference import student_t
+from .linear import linear_gram
 from .registry import measure as find
 
 __all__ = ["minibatch_cka"]
@@ -105,19 +105,17 @@ def minibatch_cka(
 def _gram(name: str, features: Tensor) -> Tensor:
     """The U-centred Gram matrix of a group as a float64 vector; channels and space are summed over.
 
-    Features are centred first, which changes no U-centred matrix and keeps large means from eating the digits.
+    Features that do not vary within the group, or by no more than their rounding, give zeros.
 
     Raises:
         ValueError: If the features hold NaN or infinities.
     """
-    x = features.flatten(1).to(working_dtype(features))
-    x = x - x.mean(0)
-    gram = x.new_empty(len(x), len(x))
-    for rows in row_tiles(len(x), max(64, -(-len(x) // 3))):  # three tiles of rows: two thirds of the full product
-        gram[rows, : rows.stop] = x[rows] @ x[: rows.stop].T
-    gram = double(mirror(gram))
+    gram = double(linear_gram(features))
     if not torch.isfinite(gram).all():
         raise ValueError(f"features of layer {name!r} must be finite. Got NaN or infinite values.")
+    rounding = (4 * torch.finfo(working_dtype(features)).eps) ** 2 * double(features[0]).square().sum()
+    if gram.trace() <= len(gram) * rounding:
+        return torch.zeros_like(gram).flatten()
     return center_gram(gram).flatten()
 
 
