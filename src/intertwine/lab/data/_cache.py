@@ -13,6 +13,7 @@ from ...errors import CheckpointError
 
 __all__ = ["cached_tensors", "data_roots"]
 
+_VERSION = 2  # of how images become numbers
 _HOME = Path("~/.cache/intertwine")
 
 
@@ -49,4 +50,4 @@ def cached_tensors(sources: Iterable[Path], decode: Callable[[], dict[str, Tenso
 
 def _key(sources: Iterable[Path], purpose: str) -> str:
     stats = [(str(path.resolve()), path.stat().st_size, path.stat().st_mtime_ns) for path in sources]
-    return hashlib.sha256(repr((purpose, stats)).encode()).hexdigest()[:24]
+    return hashlib.sha256(repr((_VERSION, purpose, stats)).encode()).hexdigest()[:24]

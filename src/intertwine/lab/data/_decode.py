@@ -1,15 +1,16 @@
 """Compressed images to one tensor; a bad image is named."""
 
-import io
 from collections.abc import Iterable
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..._memory import check_fits
 from ..._progress import track
 from ...errors import DataError
+from ._picture import pixels
 
 __all__ = ["decode_images"]
 
@@ -30,7 +31,17 @@ def decode_images(encoded: Iterable[tuple[str, Any]], total: int, what: str) -> 
     """
     arrays: list[np.ndarray] = []
     for name, source in track(encoded, f"decoding {what}", total, enabled=total > 5000):
-        array = _decode(name, source, what)
+        if source is None:
+            raise DataError(f"every image of {what} must have bytes. Got none in {name}.")
+        array = pixels(source, f"{name} of {what}")
+        if not arrays:
+            check_fits(
+                6 * total * array.shape[0] * array.shape[1],
+                what,
+                f"{total:,} images of {array.shape[1]}x{array.shape[0]}",
+                "Make them smaller, or take fewer.",
+                error=DataError,
+            )
         if arrays and array.shape[:2] != arrays[0].shape[:2]:
             (h, w), (h0, w0) = array.shape[:2], arrays[0].shape[:2]
             raise DataError(
@@ -43,16 +54,3 @@ def decode_images(encoded: Iterable[tuple[str, Any]], total: int, what: str) -> 
         arrays = [array if array.ndim == 3 else np.repeat(array[:, :, None], 3, axis=2) for array in arrays]
     images = torch.from_numpy(np.stack(arrays))
     return images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2).contiguous()
-
-
-def _decode(name: str, source: Any, what: str) -> np.ndarray:
-    from PIL import Image, UnidentifiedImageError
-
-    if source is None:
-        raise DataError(f"every image of {what} must have bytes. Got none in {name}.")
-    stream: Any | IO[bytes] = io.BytesIO(source) if isinstance(source, bytes) else source
-    try:
-        with Image.open(stream) as image:
-            return np.asarray(image.convert("L" if image.mode in ("1", "L") else "RGB"))
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"every image of {what} must decode. Got a damaged one in {name} ({error}).") from None

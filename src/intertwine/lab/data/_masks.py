@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -13,13 +11,14 @@ from torch import Tensor
 
 from ...dissection import Sample
 from ...errors import DataError
+from ._picture import numbers, pixels
 
 __all__ = ["fitted", "read_image", "read_mask", "read_packed_mask"]
 
 
 def read_image(source: bytes | Path, name: str) -> Tensor:
     """An image as ``(3, H, W)`` in ``uint8``."""
-    return torch.from_numpy(_open(source, name, "RGB").copy()).permute(2, 0, 1)
+    return torch.from_numpy(_in_colour(source, name)).permute(2, 0, 1).contiguous()
 
 
 def read_mask(source: bytes | Path, name: str) -> Tensor:
@@ -28,7 +27,7 @@ def read_mask(source: bytes | Path, name: str) -> Tensor:
     Raises:
         DataError: If the file has several channels: then its numbers are colours, not labels.
     """
-    array = _open(source, name, None)
+    array = numbers(source, name)
     if array.ndim != 2 or array.dtype.kind not in "uib":
         raise DataError(
             f"mask {name} must have one channel of label numbers (grey or palette). Got {array.shape} in "
@@ -39,7 +38,7 @@ def read_mask(source: bytes | Path, name: str) -> Tensor:
 
 def read_packed_mask(source: bytes | Path, name: str) -> Tensor:
     """A mask with label numbers ``red + 256 * green``, Broden's coding, ``(h, w)`` in int64."""
-    array = _open(source, name, "RGB").astype(np.int64)
+    array = _in_colour(source, name).astype(np.int64)
     return torch.from_numpy(array[:, :, 0] + 256 * array[:, :, 1])
 
 
@@ -63,14 +62,6 @@ def fitted(image: Tensor, labels: Tensor, whole: Tensor, size: tuple[int, int] |
     return Sample(image, labels, whole)
 
 
-def _open(source: bytes | Path, name: str, mode: str | None) -> np.ndarray:
-    from PIL import Image, UnidentifiedImageError
-
-    if isinstance(source, Path) and not source.is_file():
-        raise DataError(f"{name} must be an existing file. Got {str(source)!r}.")
-    stream: Any = io.BytesIO(source) if isinstance(source, bytes) else source
-    try:
-        with Image.open(stream) as image:
-            return np.asarray(image.convert(mode) if mode else image)
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"{name} must be an image that decodes. Got a damaged one ({error}).") from None
+def _in_colour(source: bytes | Path, name: str) -> np.ndarray:
+    array = pixels(source, name)
+    return array if array.ndim == 3 else np.repeat(array[:, :, None], 3, axis=2)

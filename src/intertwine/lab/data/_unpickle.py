@@ -76,7 +76,7 @@ _ALLOWED = {
 }
 
 
-class _ArrayUnpickler(pickle.Unpickler):
+class _ArrayUnpickler(pickle._Unpickler):  # in Python: the one in C makes a table as long as any number in the file
     def find_class(self, module: str, name: str) -> Any:
         found = _ALLOWED.get((module, name))
         if found is None:

@@ -17,9 +17,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..._memory import check_fits
+from ..._untrusted.files import within
 from ...dissection import Concept, ConceptSet, Sample
 from ...errors import DataError
 from ._masks import fitted, read_image, read_packed_mask
+from .splits import MOST_CLASSES
 
 __all__ = ["BrodenConcepts"]
 
@@ -55,6 +58,8 @@ class BrodenConcepts(ConceptSet):
             raise DataError(f"label.csv of {str(root)!r} must name labels of the categories. Got none.")
         self.concepts = tuple(Concept(row["name"], category[int(row["number"])]) for row in kept)
         highest = max(int(row["number"]) for row in labels)
+        if highest >= MOST_CLASSES:
+            raise DataError(f"label.csv must hold numbers below {MOST_CLASSES:,}. Got {highest:,}.")
         self._index = torch.full((highest + 1,), -1)
         self._index[torch.tensor([int(row["number"]) for row in kept])] = torch.arange(len(kept))
         self._root, self._names = root, names
@@ -73,16 +78,18 @@ class BrodenConcepts(ConceptSet):
         """
         row = self._rows[i]
         height, width, rows, columns = (int(row[k]) for k in _SIZES)
-        image = read_image(self._root / "images" / row["image"], row["image"])
+        image = read_image(within(self._root / "images", row["image"], "image", DataError), row["image"])
         if image.shape[1:] != (height, width):
             raise DataError(
                 f"{row['image']} must have the size in index.csv, {width}x{height}. "
                 f"Got {image.shape[2]}x{image.shape[1]}."
             )
         files, numbers = self._cells(row)
+        size = f"{self.planes} planes of {columns}x{rows}"
+        check_fits(8 * self.planes * rows * columns, "index.csv", size, "Check its sizes.", error=DataError)
         labels = torch.full((self.planes, rows, columns), -1)
         for plane, file in zip(labels, files):
-            mask = read_packed_mask(self._root / "images" / file, file)
+            mask = read_packed_mask(within(self._root / "images", file, "mask", DataError), file)
             if mask.shape != plane.shape:
                 raise DataError(
                     f"{file} must have the size in index.csv, {columns}x{rows}. Got {mask.shape[1]}x{mask.shape[0]}."

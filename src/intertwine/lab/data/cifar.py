@@ -1,6 +1,7 @@
 """CIFAR-10 and CIFAR-100, as parquet files or as the official Python archive."""
 
 import tarfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -9,11 +10,13 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from ..._untrusted.archives import limited_stream
+from ..._untrusted.files import regular_file
 from ...errors import DataError
 from ._cache import data_roots
 from ._unpickle import read_array_pickle
 from .parquet import find_parquet_splits, load_parquet
-from .splits import DataSplits, Split, make_splits
+from .splits import DataSplits, Split, class_labels, make_splits
 
 __all__ = ["load_cifar"]
 
@@ -45,6 +48,7 @@ _LAYOUTS = {
         "cifar-100-python.tar.gz", "cifar-100-python", ("train",), "test", "meta", "fine_labels", "fine_label_names"
     ),
 }
+_LONGEST = 2**29  # bytes of an unpacked archive: the official ones have 178 million
 _PAGE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
 
@@ -94,7 +98,7 @@ def _read_folder(folder: Path, layout: _Layout) -> dict[str, bytes]:
     for file in (*layout.train, layout.test, layout.meta):
         if not (folder / file).is_file():
             raise DataError(f"{str(folder)!r} must hold {file}. Got no such file. Unpack {layout.archive} again.")
-        files[file] = (folder / file).read_bytes()
+        files[file] = regular_file(folder / file, file, DataError).read_bytes()
     return files
 
 
@@ -102,13 +106,13 @@ def _read_archive(archive: Path, layout: _Layout) -> dict[str, bytes]:
     wanted = {*layout.train, layout.test, layout.meta}
     files: dict[str, bytes] = {}
     try:
-        with tarfile.open(archive) as tar:
+        with limited_stream(archive, _LONGEST) as stream, tarfile.open(fileobj=stream, mode="r|") as tar:
             for member in tar:
                 name = PurePosixPath(member.name).name
-                stream = tar.extractfile(member) if member.isfile() and name in wanted else None
-                if stream is not None:
-                    files[name] = stream.read()
-    except (tarfile.TarError, OSError, EOFError) as error:
+                content = tar.extractfile(member) if member.isfile() and name in wanted else None
+                if content is not None:
+                    files[name] = content.read()
+    except (tarfile.TarError, zlib.error, OSError, EOFError, ValueError) as error:
         raise DataError(
             f"archive must be a complete {layout.archive}. Got {str(archive)!r}, {archive.stat().st_size} bytes, which "
             f"does not read ({error}). Download it again from {_PAGE}."
@@ -135,11 +139,7 @@ def _read_batch(raw: bytes, file: str, layout: _Layout) -> Split:
             f"{file} must hold images as (N, 3072) and N labels. Got {getattr(data, 'shape', type(data).__name__)} "
             f"and {len(labels)} labels."
         )
-    if any(not isinstance(label, int) for label in labels):
-        raise DataError(
-            f"labels of {file} must be whole numbers. Got {next(x for x in labels if type(x) is not int)!r}."
-        )
-    return Split(torch.from_numpy(data).view(-1, 3, 32, 32), torch.tensor(labels, dtype=torch.int64))
+    return Split(torch.from_numpy(data).view(-1, 3, 32, 32), class_labels(labels, file))
 
 
 def _entry(content: dict[str, Any], key: str, file: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..._untrusted.files import json_of, within
 from ...dissection import Concept, ConceptSet, Sample
 from ...errors import DataError
 from ._masks import fitted, read_image
@@ -37,15 +37,10 @@ class CocoConcepts(ConceptSet):
         self, annotations: str | Path, images: str | Path, size: tuple[int, int] | None = None, planes: int = 3
     ) -> None:
         file, folder = Path(annotations), Path(images)
-        if not file.is_file():
-            raise DataError(f"annotations must be an existing JSON file. Got {str(file)!r}.")
         if not folder.is_dir():
             raise DataError(f"images must be an existing folder. Got {str(folder)!r}.")
-        try:
-            data = json.loads(file.read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise DataError(f"{str(file)!r} must be a JSON file. Got one that does not read ({error}).") from None
-        missing = [k for k in ("images", "annotations", "categories") if not data.get(k)]
+        data = json_of(file, "annotations", DataError)
+        missing = [k for k in ("images", "annotations", "categories") if not isinstance(data, dict) or not data.get(k)]
         if missing:
             raise DataError(f"{str(file)!r} must have images, annotations and categories. Got no {missing[0]}.")
         self.concepts = tuple(Concept(c["name"], c.get("supercategory") or "object") for c in data["categories"])
@@ -66,7 +61,7 @@ class CocoConcepts(ConceptSet):
             DataError: If its files do not agree with the index.
         """
         entry = self._images[i]
-        image = read_image(self._folder / entry["file_name"], entry["file_name"])
+        image = read_image(within(self._folder, entry["file_name"], "file_name", DataError), entry["file_name"])
         shape = (image.shape[1], image.shape[2])
         if (entry.get("height", shape[0]), entry.get("width", shape[1])) != shape:
             raise DataError(

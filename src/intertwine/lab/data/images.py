@@ -4,19 +4,24 @@ from pathlib import Path
 
 import torch
 
+from ..._untrusted.files import regular_file
 from ...errors import DataError
 from ._cache import cached_tensors
 from ._decode import decode_images
+from ._picture import SUFFIXES
 from .splits import DataSplits, Split, make_splits
 
 __all__ = ["load_images"]
 
-_SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"}
 _ALIASES = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
 
 
 def load_images(path: str | Path) -> DataSplits:
     """Load ``DIR/CLASS/*.png`` or ``DIR/{train,val,test}/CLASS/*.png``; classes are the folder names in sorted order.
+
+    Images are PNG, JPEG, BMP, GIF, WebP, PPM, PGM or TIFF, by what a file holds. 16 bits are scaled to 8;
+    floating-point pixels are refused. Palettes become colours, CMYK becomes RGB, transparency is left out, and EXIF's
+    orientation is applied. Names that begin with a dot are left out.
 
     Args:
         path: The folder. Without a ``train`` folder in it, validation and test examples are held out.
@@ -57,11 +62,11 @@ def _read(folder: Path, classes: tuple[str, ...]) -> Split:
         raise DataError(f"{str(folder)!r} must hold the classes of the training folder. Got {sorted(unknown)} besides.")
     files, labels = [], []
     for label, name in enumerate(classes):
-        found = sorted(f for f in (folder / name).glob("*") if f.suffix.lower() in _SUFFIXES)
-        files += found
+        found = sorted(f for f in (folder / name).glob("[!.]*") if f.suffix.lower() in SUFFIXES)
+        files += [regular_file(file, f"image {str(file)!r}", DataError) for file in found]
         labels += [label] * len(found)
     if not files:
-        raise DataError(f"{str(folder)!r} must hold images ({', '.join(sorted(_SUFFIXES))}). Got none.")
+        raise DataError(f"{str(folder)!r} must hold images ({', '.join(SUFFIXES)}). Got none.")
     encoded = ((str(file), file) for file in files)
     tensors = cached_tensors(files, lambda: {"inputs": decode_images(encoded, len(files), str(folder))}, "image folder")
     # A fixed random order, so that the first examples of a split are a fair sample of it.

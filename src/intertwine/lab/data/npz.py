@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from ..._memory import check_fits
+from ..._untrusted.archives import array_headers
 from ...errors import DataError
 from .splits import DataSplits, Split, make_splits
 
@@ -42,8 +44,14 @@ def load_npz(path: str | Path) -> DataSplits:
     if not path.is_file():
         raise DataError(f"npz path must be an existing file. Got {str(path)!r}.")
     try:
+        shapes = array_headers(path)
+        known = [key for pairs in _KEYS.values() for pair in pairs for key in pair if key in shapes]
+        size = sum(shapes[key].size for key in known)
+        check_fits(3 * size, f"npz:{path.name}", f"arrays {', '.join(known)}", "Take fewer examples.", error=DataError)
         with np.load(path, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in archive.files}
+            arrays = {key: archive[key] for key in known}
+    except DataError:
+        raise
     except (ValueError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         raise DataError(
             f"npz path must be a complete .npz file of plain arrays. Got {str(path)!r}, which does not read ({error})."
@@ -53,7 +61,7 @@ def load_npz(path: str | Path) -> DataSplits:
     if train is None:
         raise DataError(
             "npz file must hold x_train and y_train, or x and y; or whole numbers x_train or x (N, T), tokens. "
-            f"Got {', '.join(arrays) or 'nothing'} in {str(path)!r}."
+            f"Got {', '.join(shapes) or 'nothing'} in {str(path)!r}."
         )
     return make_splits(f"npz:{path.name}", train, splits["validation"], splits["test"])
 

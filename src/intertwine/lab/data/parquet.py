@@ -1,16 +1,18 @@
 """Parquet files of encoded images, with the columns that the Hugging Face hub uses."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..._memory import check_fits
+from ..._untrusted.files import regular_file
 from ...errors import DataError
 from ._cache import cached_tensors
 from ._decode import decode_images
-from .splits import DataSplits, Split, make_splits
+from .splits import DataSplits, Split, class_labels, make_splits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["find_parquet_splits", "load_parquet"]
 
 _ALIASES = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
+_ROWS = 64  # in memory at a time
+_ROW = 128  # bytes that a row takes at least, beside its image
 _LABELS = ("label", "labels", "fine_label", "target", "class")
 
 
@@ -88,25 +92,34 @@ def _read_split(files: Sequence[Path], what: str) -> Split:
 
 
 def _decode_files(files: Sequence[Path], what: str) -> dict[str, torch.Tensor]:
+    total = sum(_open(file).metadata.num_rows for file in files)
+    if not total:
+        raise DataError(f"{what} must hold at least one row. Got none.")
+    check_fits(_ROW * total, what, f"{total:,} rows", "Take fewer.", error=DataError)
+    labels: list[Any] = []
+    inputs = decode_images(_rows(files, labels), total, what)
+    return {"inputs": inputs, "labels": class_labels(labels, what)}
+
+
+def _rows(files: Sequence[Path], labels: list[Any]) -> Iterator[tuple[str, bytes | None]]:
+    """Name and bytes of every image, a few rows in memory at a time; their labels go to the list.
+
+    Raises:
+        DataError: If a file is damaged.
+    """  # noqa: DOC501, DOC502 - made by a helper
     import pyarrow as pa
 
-    tables = []
     for file in files:
         opened = _open(file)
         image, label = _columns(opened.schema_arrow, file)
         try:
-            tables.append(opened.read([image, label]).rename_columns(["image", "label"]))
+            for batch in opened.iter_batches(_ROWS, columns=[image, label]):
+                some = batch.column(batch.schema.get_field_index(label)).to_pylist()
+                for i, value in enumerate(batch.column(batch.schema.get_field_index(image)), len(labels)):
+                    yield _name_and_bytes(i, value.as_py())
+                labels += some
         except (pa.ArrowException, OSError) as error:
             raise _unreadable(file, error) from None
-    table = pa.concat_tables(tables)
-    labels = table.column("label").to_pylist()
-    if not labels:
-        raise DataError(f"{what} must hold at least one row. Got none.")
-    if any(not isinstance(label, int) for label in labels):
-        bad = next(label for label in labels if not isinstance(label, int))
-        raise DataError(f"labels of {what} must be whole numbers from 0. Got {bad!r}.")
-    rows = (_name_and_bytes(i, value.as_py()) for i, value in enumerate(table.column("image")))
-    return {"inputs": decode_images(rows, len(labels), what), "labels": torch.tensor(labels)}
 
 
 def _name_and_bytes(row: int, value: Any) -> tuple[str, bytes | None]:
@@ -120,6 +133,7 @@ def _open(file: Path) -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    regular_file(file, "data", DataError)
     try:
         return pq.ParquetFile(file)
     except (pa.ArrowException, OSError) as error:
@@ -161,5 +175,5 @@ def _class_names(file: Path) -> tuple[str, ...] | None:
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         return tuple(str(name) for name in features[label]["names"])
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         return None

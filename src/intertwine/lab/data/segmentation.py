@@ -13,12 +13,12 @@ from torch import Tensor
 from ...dissection import Concept, ConceptSet, Sample
 from ...errors import DataError
 from ._masks import fitted, read_image, read_mask
+from ._picture import SUFFIXES
 
 __all__ = ["FolderConcepts", "ParquetConcepts"]
 
 _NOT_LABELS = {"unlabelled", "unlabeled", "void", "background", "ignore", "none"}
 _IGNORED_NUMBER = 255  # what most segmentation sets write where there is no label
-_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
 
 
 class _Numbering:
@@ -139,8 +139,8 @@ class FolderConcepts(ConceptSet):
             if not file.is_file():
                 raise DataError(f"{str(root)!r} must have labels.txt, one name for each label number. Got none.")
             names = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-        masks = {p.stem: p for p in (root / "masks").iterdir() if p.suffix.lower() in _SUFFIXES}
-        images = sorted(p for p in (root / "images").iterdir() if p.suffix.lower() in _SUFFIXES)
+        masks = {p.stem: p for p in _pictures(root / "masks")}
+        images = sorted(_pictures(root / "images"))
         if not images:
             raise DataError(f"{str(root / 'images')!r} must hold at least one image. Got none.")
         lacking = [p.name for p in images if p.stem not in masks]
@@ -156,6 +156,10 @@ class FolderConcepts(ConceptSet):
     def _read(self, i: int) -> Sample:
         image, mask = self._files[i]
         return _pair(read_image(image, image.name), read_mask(mask, mask.name), self._numbering, image.name, self._size)
+
+
+def _pictures(folder: Path) -> list[Path]:
+    return [p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and not p.name.startswith(".")]
 
 
 def _read_table(path: Path) -> Any:

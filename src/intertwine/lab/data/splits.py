@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from ...errors import DataError
 
-__all__ = ["Batches", "DataSplits", "Split", "SplitName", "make_splits"]
+__all__ = ["MOST_CLASSES", "Batches", "DataSplits", "Split", "SplitName", "class_labels", "make_splits"]
+
+MOST_CLASSES = 2**20  # no data set numbers more classes, and no vocabulary has more tokens
 
 SplitName = Literal["train", "validation", "test"]
 
@@ -196,6 +198,25 @@ class DataSplits:
         return f"DataSplits({self.name!r}, {sizes}, shape={self.shape}, classes={len(self.classes)})"
 
 
+def class_labels(values: Sequence[Any], what: str) -> Tensor:
+    """Labels from a list of others.
+
+    Args:
+        values: One for each example.
+        what: Whose they are, in messages.
+
+    Returns:
+        ``(N,)``, ``int64``.
+
+    Raises:
+        DataError: If one is no whole number, or none that a class could have.
+    """
+    for value in values:
+        if not isinstance(value, int) or not -1 <= value < MOST_CLASSES:  # a negative one is named with the others
+            raise DataError(f"labels of {what} must be whole numbers from 0, below {MOST_CLASSES:,}. Got {value!r}.")
+    return torch.tensor(values, dtype=torch.int64)
+
+
 def make_splits(
     name: str,
     train: Split,
@@ -257,6 +278,10 @@ def _check_labels(name: str, splits: dict[str, Split], classes: tuple[str, ...] 
     if lowest < 0 or (classes is not None and highest >= len(classes)):
         rule = f"0 to {len(classes) - 1}" if classes else "0 or more"
         raise DataError(f"labels of {name} must be {rule}. Got {lowest} to {highest}.")
+    if highest >= MOST_CLASSES:
+        raise DataError(
+            f"labels of {name} must be class numbers below {MOST_CLASSES:,}. Got {highest:,}. Number them from 0."
+        )
     if len(splits["train"].labels.unique()) < 2:
         raise DataError(f"{name} must hold at least two classes to train on. Got one: label {lowest}.")
     return classes or tuple(str(i) for i in range(highest + 1))
