@@ -163,8 +163,8 @@ class Algebra:
         """Both axes are one: added, concatenated beside each other, compared."""
         return self.zip(a, b, self._equal)
 
-    def multiplied(self, a: Axis, b: Axis, divide: bool = False) -> Axis:
-        """The axis of a product (or quotient) unit by unit."""
+    def multiplied(self, a: Axis, b: Axis, divide: bool = False, summed: bool = False) -> Axis:
+        """The axis of a product (or quotient) unit by unit; linear maps pass only where it is then ``summed``."""
 
         def pair(x: Any, y: Any) -> Factor:
             if isinstance(x, Flat) and isinstance(y, Flat):
@@ -185,7 +185,8 @@ class Algebra:
                     self.times_zero(y)
                     return x
                 return Slot(y.space, y.size, expr)
-            self.monomial((x,))
+            if not summed:
+                self.monomial((x,))
             return Slot(x.space, x.size, x.expr + expr)
 
         return self.zip(a, b, pair)

@@ -134,6 +134,7 @@ class Value:
         axes: Its axes.
         zero: Whether it is zero whatever the parameters and inputs are.
         square: Whether it is a square not summed yet.
+        factors: The two tensors whose product it is, as long as it is not summed.
         names: What its whole numbers stand for; ``None`` where no unit is meant.
         via: Units of other axes that its rows come from.
         loose: Whether only the units of its axes are known, not their scales: a state that begins with zeros.
@@ -142,6 +143,7 @@ class Value:
     axes: tuple[Axis, ...]
     zero: bool = False
     square: bool = False
+    factors: "tuple[Value, Value] | None" = None
     names: Names | None = None
     via: tuple[Pick, ...] = ()
     loose: bool = False

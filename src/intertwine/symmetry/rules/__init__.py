@@ -3,15 +3,18 @@
 from . import (
     attention,
     constants,
+    distances,
     elementwise,
     indexing,
     linear,
+    masks,
     normalisation,
     pooling,
     reductions,
     routing,
     scattering,
     shapes,
+    spectral,
     stacks,
     strides,
 )
@@ -21,6 +24,6 @@ __all__ = [
     "apply",
     "register_rule",
     # families
-    "attention", "constants", "elementwise", "indexing", "linear", "normalisation", "pooling", "reductions", "routing",
-    "scattering", "shapes", "stacks", "strides",
+    "attention", "constants", "distances", "elementwise", "indexing", "linear", "masks", "normalisation", "pooling",
+    "reductions", "routing", "scattering", "shapes", "spectral", "stacks", "strides",
 ]  # fmt: skip

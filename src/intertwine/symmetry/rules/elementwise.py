@@ -138,13 +138,14 @@ def unzero(x: Value) -> Value:
 
 @register_rule("aten::mul")
 def mul(engine: "Engine", call: Call) -> Value:
-    """Products; the square of a tensor waits for its consumer, since a sum of squares lets orthogonal maps pass."""
+    """Products wait for their consumer: a sum of squares lets orthogonal maps pass, one of products opposite maps."""
     x, y = engine.value(call.args["self"]), operand(engine, call.args["other"])
     if y is None:
         return replace(x, zero=x.zero or call.args["other"] == 0)
     if call.args["self"] == call.args["other"]:
         return squared(engine, x)
-    return multiplied(engine, x, y)
+    axes = (engine.multiplied(a, b, summed=True) if a and b else a or b for a, b in broadcast(x, y))
+    return Value(tuple(axes), x.zero or y.zero, factors=(x, y))
 
 
 @register_rule("aten::div")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...graph import Call, Ref
 from ..terms import Axis, Value, forget_zeros
+from .elementwise import broadcast
 from .indexing import places
 from .picks import drop
 from .registry import register_rule
@@ -30,9 +31,14 @@ def _reduced(call: Call, axes: list[Axis], dims: set[int]) -> Value:
 
 @register_rule("aten::sum", "aten::mean", "aten::nansum")
 def total(engine: "Engine", call: Call) -> Value:
-    """Sums: over a moved axis only permutations pass, over a square of it orthogonal maps too."""
+    """Sums: over a moved axis only permutations pass, over a square of it orthogonal maps too.
+
+    A sum of products is a contraction of the two factors.
+    """
     x = engine.value(call.args["self"])
     dims = _dims(call, len(x.axes))
+    if x.factors is not None:
+        return _contraction(engine, call, x, dims)
     for i, axis in enumerate(x.axes):
         if i not in dims:
             if x.square:
@@ -42,6 +48,21 @@ def total(engine: "Engine", call: Call) -> Value:
         engine.no_sign(engine.no_scale(axis, why), why)
         engine.orthogonal(axis) if x.square and len(dims) == 1 else engine.monomial(axis, why)
     return _reduced(call, list(x.axes), dims)
+
+
+def _contraction(engine: "Engine", call: Call, x: Value, dims: set[int]) -> Value:
+    """The sum over some axes of the product of two tensors."""
+    why = f"sum over the units at {call.where}"
+    for i, (a, b) in enumerate(broadcast(*x.factors)) if x.factors else ():
+        if not a or not b:
+            engine.rigid(a or b, why) if i in dims else None
+        elif i in dims:
+            engine.contracted(a, b)
+        else:
+            engine.multiplied(a, b)
+    result = _reduced(call, list(x.axes), dims)
+    engine.met += [x.axes, result.axes]
+    return result
 
 
 @register_rule("aten::amax", "aten::amin", "aten::max", "aten::min")

@@ -17,7 +17,7 @@ Rule = Callable[["Engine", Call], Any]
 R = TypeVar("R", bound=Rule)
 
 _RULES: dict[str, Rule] = {}
-_SEES_SQUARES = {"aten::mean", "aten::sum", "aten::_to_copy", "aten::clone", "aten::detach", "aten::alias"}
+_SEES_PRODUCTS = {"aten::mean", "aten::sum", "aten::_to_copy", "aten::clone", "aten::detach", "aten::alias"}
 
 
 def register_rule(*ops: str) -> Callable[[R], R]:
@@ -57,17 +57,18 @@ def register_rule(*ops: str) -> Callable[[R], R]:
 def apply(engine: "Engine", call: Call) -> Sequence[Any]:
     """The values of a call's results, by its rule; what an operation without a rule touches is fixed."""
     from .activations import is_pointwise
-    from .elementwise import measured
+    from .elementwise import broadcast, measured
     from .stacks import through_stack
 
     stacked = through_stack(engine, call)
     if stacked is not None:
         return stacked
-    if call.op not in _SEES_SQUARES:
+    if not _sees_products(call):
         for value in (engine.value(ref) for ref in call.inputs):
-            if value.square:
-                for axis in value.axes:
-                    engine.monomial(axis, f"square read by {call.where}")
+            for axis in value.axes if value.square else ():
+                engine.monomial(axis, f"square read by {call.where}")
+            for a, b in broadcast(*value.factors) if value.factors else ():
+                engine.multiplied(a, b) if a and b else None
     unread_names(engine, call)
     first_mix = len(engine.mixed)
     rule = _RULES.get(call.op)
@@ -79,6 +80,13 @@ def apply(engine: "Engine", call: Call) -> Sequence[Any]:
         result = unknown(engine, call)
     results = result if isinstance(result, list) else [result]
     return [carried(engine, call, value, first_mix) for value in results]
+
+
+def _sees_products(call: Call) -> bool:
+    """Whether an operation sums products, or only copies them or multiplies them by one number."""
+    if call.op in ("aten::mul", "aten::div", "aten::neg"):
+        return len(call.inputs) == 1 and not call.args.get("rounding_mode")
+    return call.op in _SEES_PRODUCTS
 
 
 def unknown(engine: "Engine", call: Call) -> list[Value]:

@@ -20,7 +20,8 @@ __all__ = ["reshape"]
 def same(engine: "Engine", call: Call) -> Value:
     """Copies and casts; a cast to whole numbers only lets permutations pass."""
     x, out = engine.value(call.inputs[0]), call.outputs[0]
-    if out is not None and engine.dtype(call.inputs[0]).is_floating_point and not engine.dtype(out).is_floating_point:
+    whole = lambda ref: not (engine.dtype(ref).is_floating_point or engine.dtype(ref).is_complex)
+    if out is not None and whole(out) and not whole(call.inputs[0]):
         return Value(tuple(engine.rigid(a) for a in x.axes), x.zero)
     return x
 
