@@ -19,7 +19,7 @@ CASES = {
     "merged": (lambda h, k, w: h.masked_scatter(ROWS[..., None], merged(h, k)), G, 6),
     "merged, expanded": (lambda h, k, w: h.masked_scatter(ROWS[..., None].expand_as(h), merged(h, k)), G, 6),
     "merged, compared": (lambda h, k, w: h.masked_scatter((ROWS.long() == 1)[..., None].expand_as(h), k), G, 6),
-    "into zeros": (lambda h, k, w: torch.zeros_like(h).masked_scatter(ROWS[..., None], merged(h, k)), G, 6),
+    "into zeros": (lambda h, k, w: torch.zeros_like(h).masked_scatter(ROWS[..., None], merged(k, h)), G, 6),
     "numbers run on": (lambda h, k, w: h.masked_scatter(ROWS[..., None], k.flatten()), G, 6),
     "units chosen": (lambda h, k, w: h.masked_scatter(torch.arange(6) % 2 == 0, k), "held", 6),
     "picked": (lambda h, k, w: h.masked_select(ROWS[..., None]).view(4, 2, 6), G, 6),

@@ -144,8 +144,10 @@ def mul(engine: "Engine", call: Call) -> Value:
         return replace(x, zero=x.zero or call.args["other"] == 0)
     if call.args["self"] == call.args["other"]:
         return squared(engine, x)
+    if x.zero or y.zero:
+        return multiplied(engine, x, y)
     axes = (engine.multiplied(a, b, summed=True) if a and b else a or b for a, b in broadcast(x, y))
-    return Value(tuple(axes), x.zero or y.zero, factors=(x, y))
+    return Value(tuple(axes), factors=(x, y))
 
 
 @register_rule("aten::div")
