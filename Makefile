@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST_ARGS ?= -n 2
 
-.PHONY: help demo test lint types docs bench smoke clean
+.PHONY: help demo test lint types docs bench networks smoke clean
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -53,6 +53,15 @@ docs: $(VENV)/.docs
 
 bench: $(VENV)/.dev
 	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+#   make networks   symmetries of two hundred networks of timm, transformers, torchvision and PyTorch Geometric
+$(VENV)/.networks: $(VENV)/.dev requirements/networks.txt
+	@echo "Installing timm, torchvision and PyTorch Geometric ..."
+	@$(PIP) -r requirements/torch.txt -r requirements/runtime.txt -r requirements/dev.txt -r requirements/networks.txt
+	@touch $@
+
+networks: $(VENV)/.networks
+	@$(BIN)/python benchmarks/symmetries.py --networks
 
 #   make smoke   every table and figure of the papers at its smallest scale, on one page
 smoke: $(VENV)/.runtime

@@ -4,8 +4,11 @@ One command fills the table in ``docs/benchmarks.md``::
 
     python benchmarks/symmetries.py --write
 
-``--quick`` runs ten small ones and the full-size ones. Errors are relative: the worst of five random elements of each
-kind (permutation, scale, sign, linear), in float64 unless the model's own code casts down.
+``--networks`` tries the networks of other libraries instead (``benchmarks/networks``; ``make networks`` installs timm,
+torchvision and PyTorch Geometric): their verdicts and what stays fixed, and why. Verdicts are kept in a file while it
+runs, so that an interrupted run goes on. ``--quick`` runs ten small ones and the full-size ones. Errors are relative:
+the worst of five random elements of each kind (permutation, scale, sign, linear), in float64 unless the model's own
+code casts down.
 """
 
 import argparse
@@ -117,24 +120,48 @@ def row(name: str, model: nn.Module, inputs: tuple | dict, repeats: int = 3) -> 
     return line
 
 
+def put(page: Path, place: str, table: str) -> None:
+    """Replace what stands between a mark and the next ``end`` on a page."""
+    before, _, rest = page.read_text().partition(f"<!-- {place} -->\n")
+    _, _, after = rest.partition("<!-- end -->")
+    page.write_text(f"{before}<!-- {place} -->\n{table}\n<!-- end -->{after}")
+
+
+def others(options: argparse.Namespace) -> None:
+    """Verdicts on the networks of other libraries."""
+    from networks import report, runner
+
+    verdicts = []
+    for verdict in runner.verdicts(options.networks or runner.LIBRARIES, options.cache, options.only):
+        verdicts.append(verdict)
+        print(f"{verdict.verdict:9} {verdict.library} {verdict.name} {verdict.error:.0e} {verdict.why}", flush=True)
+    print(report.counts(verdicts))
+    if options.write:
+        put(ROOT / "docs" / "benchmarks.md", "networks", report.counts(verdicts))
+        put(ROOT / "docs" / "networks.md", "networks", report.details(verdicts))
+
+
 def main() -> None:
     """Print the table; with ``--write`` also put it into the documentation."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="ten small models and the full-size ones")
     parser.add_argument("--write", action="store_true", help="replace the table in docs/benchmarks.md")
+    parser.add_argument("--networks", nargs="*", metavar="LIBRARY", help="networks of other libraries: all, or these")
+    parser.add_argument("--only", default="", metavar="PART", help="networks whose names have this part")
+    parser.add_argument("--cache", type=Path, default=ROOT / "build" / "networks.jsonl", help="where verdicts are kept")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    if options.networks is not None:
+        others(options)
+        return
     lines = [HEADER, "|---|---|---|---|---|---|---|---|"]
     print("\n".join(lines), flush=True)
     for name, model, inputs in [*small_models(options.quick), *large_models()]:
         lines.append(row(name, model, inputs))
         print(lines[-1], flush=True)
     if options.write:
-        page = ROOT / "docs" / "benchmarks.md"
-        before, _, rest = page.read_text().partition("<!-- symmetries -->\n")
-        _, _, after = rest.partition("<!-- end -->")
         table = "\n".join(line.split(" pass:")[0].split(" FAIL:")[0] for line in lines)
-        page.write_text(f"{before}<!-- symmetries -->\n{table}\n<!-- end -->{after}")
+        put(ROOT / "docs" / "benchmarks.md", "symmetries", table)
 
 
 if __name__ == "__main__":
