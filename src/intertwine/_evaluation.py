@@ -18,7 +18,9 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-__all__ = ["alone", "copied", "evaluating", "evaluation_mode"]
+from ._attributes import Kept, unattached
+
+__all__ = ["alone", "copied", "evaluating", "evaluation_mode", "unchanged"]
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -91,7 +93,17 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 def copied(model: M) -> M:
     """A deep copy of a model, taken while no other thread watches it: hooks and flags of a run would be copied too."""
     with alone(model):
-        return copy.deepcopy(model)
+        return copy.deepcopy(model, unattached(model))
+
+
+@contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """Afterwards the model's attributes hold what they held: counters, lists, and no new caches."""
+    kept = Kept(model)
+    try:
+        yield
+    finally:
+        kept.restore()
 
 
 def _part(module: nn.Module) -> _Part:

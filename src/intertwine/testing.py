@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._evaluation import evaluating
+from ._evaluation import evaluating, unchanged
 from ._random import seeded
 
 __all__ = ["assert_same_function", "function_error", "outputs", "relative_error", "tensors_in", "tolerance"]
@@ -81,7 +81,7 @@ def outputs(model: nn.Module, inputs: Any) -> list[Tensor]:
     Raises:
         ValueError: If there are none.
     """
-    with evaluating(model), torch.no_grad(), seeded(0):
+    with evaluating(model), unchanged(model), torch.no_grad(), seeded(0):
         found = list(tensors_in(call(model, inputs)))
     if not found:
         raise ValueError("model must return at least one tensor. Got an output without any.")

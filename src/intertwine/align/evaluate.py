@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._evaluation import evaluating
+from .._evaluation import evaluating, unchanged
 from ..taps._outputs import select
 from ..taps.batches import call, device_of, size
 from ..taps.repeatable import repeatable
@@ -60,7 +60,7 @@ def evaluate(model: nn.Module, loader: Iterable[Any], loss: Loss | None = None) 
     """
     device = device_of(model)
     total, correct, labels_seen, examples = 0.0, 0, 0, 0
-    with evaluating(model), torch.no_grad():
+    with evaluating(model), unchanged(model), torch.no_grad():
         for batch in repeatable(loader):
             n = size(batch)
             value, right, count = _scored(model, batch, device, loss)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from torch import nn
 
+from .._attributes import forget
 from .._evaluation import copied
 from ..symmetry.action import tensors_of
 from ..symmetry.explain import leaves
@@ -82,8 +83,11 @@ def merge(
     how = check_repair(a, repair, loader)
     twin = b if alignment is None else alignment.apply(b)
     check_matching(a, twin)
-    ratios = _ratios(a, ratio, layers, spaces, getattr(alignment, "symmetry", None))
+    sym = getattr(alignment, "symmetry", None)
+    ratios = _ratios(a, ratio, layers, spaces, sym)
+    caches = () if sym is None else sym.caches
     merged = copied(a).eval()
+    forget(merged, caches)
     ours, theirs = tensors_of(a), tensors_of(twin)
     parameters = {name for name, _ in a.named_parameters(remove_duplicate=False)}
     write(

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from .._evaluation import copied
-from ..symmetry.action import act_, tensors_of
+from ..symmetry.action import act_, rewritable, tensors_of
 from ..symmetry.canonical import check_weights
 from ..symmetry.find import symmetries
 from ..symmetry.signing import independent, solve_signs
@@ -60,7 +59,7 @@ def fold_norm_gains(model: nn.Module, example_inputs: Any, sym: Symmetry | None 
         (['none'], ['orthogonal'])
     """
     sym = symmetries(model, example_inputs) if sym is None else sym
-    twin = copied(model)
+    twin = rewritable(sym, model)
     live = tensors_of(twin)
     check_weights(sym, live)
     g, folded = identity(sym), []

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from .._evaluation import copied
 from .._words import counted
-from ..symmetry.action import tensors_of
+from ..symmetry.action import rewritable, tensors_of
 from ..symmetry.blocks import Block, blocks
 from ..symmetry.explain import leaves
 from ..symmetry.spaces import Layout, Leaf, Space, axis_size
@@ -79,7 +79,7 @@ class Transport:
         }
         fixed = {name: tensor for name, tensor in state.items() if name not in self._named()}
         aliases = {alias: moved[name] for alias, name in self.symmetry.aliases.items()}
-        return write(copied(self.model), {**fixed, **moved, **aliases})
+        return write(rewritable(self.symmetry, self.model), {**fixed, **moved, **aliases})
 
     def _named(self) -> set[str]:
         return {*self.symmetry.layouts, *self.symmetry.aliases}

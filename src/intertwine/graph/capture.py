@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from .._attributes import Kept
 from .._evaluation import evaluating
 from ..errors import CaptureError
+from .caches import capture_cold
 from .circular import CircularAsIndex
 from .memory import Geometry, geometry, overlap, storage_key
 from .program import Program, Ref
@@ -32,8 +35,8 @@ def capture(
     flow, and records the exported graph. ``"auto"`` records: a run without such reads is as strict.
 
     Args:
-        model: Any module; its mode, hooks, parameters and buffers are as before afterwards. On the meta device
-            nothing is computed.
+        model: Any module; its mode, hooks, parameters, buffers and all other attributes are as before afterwards, and
+            it runs as if it had cached nothing before. On the meta device nothing is computed.
         args: Positional arguments of its ``forward``.
         kwargs: Keyword arguments.
         front: Which front-end.
@@ -59,12 +62,16 @@ def capture(
     if front not in ("auto", "record", "export"):
         raise ValueError(f'front must be "auto", "record" or "export". Got {front!r}.')
     _check_states(model)
-    with _quiet(model):
-        if front == "export":
-            from .export import record_export
+    with _quiet(model), torch.random.fork_rng(devices=[]):
+        kept = Kept(model)
+        try:
+            if front == "export":
+                from .export import record_export
 
-            return record_export(model, args, dict(kwargs or {}))
-        return record_run(model, args, dict(kwargs or {}))
+                return record_export(model, args, dict(kwargs or {}))
+            return capture_cold(kept, lambda: record_run(model, args, dict(kwargs or {})))
+        finally:
+            kept.restore()
 
 
 def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Program:
@@ -73,9 +80,11 @@ def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Program
     Raises:
         CaptureError: If the model fails.
     """
-    recorder = Recorder()
+    recorder, kept = Recorder(), Kept(model)
     states, aliases = declare_states(recorder, model)
     inputs = tuple(recorder.declare(t, "input", str(i)) for i, t in enumerate(tensors([args, kwargs])))
+    for tensor in kept.tensors():
+        recorder.guard(tensor)
     taps: dict[str, Ref] = {}
     with ExitStack() as stack:
         at = _follow_modules(recorder, model, taps, stack)
@@ -92,7 +101,8 @@ def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Program
             ) from error
         finally:
             recorder.restore()
-    return finish(recorder, states, aliases, inputs, result, taps, "record")
+    program = finish(recorder, states, aliases, inputs, result, taps, "record")
+    return replace(program, caches=kept.filled(recorder.computed))
 
 
 def _place(error: BaseException) -> str:

@@ -7,6 +7,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from .._attributes import Cache
+
 __all__ = ["Call", "Program", "Ref", "Value"]
 
 
@@ -89,6 +91,7 @@ class Program:
         dtype: Lowest floating-point precision that was seen.
         notes: What a reader should know.
         front: ``"record"`` or ``"export"``.
+        caches: Where the model keeps tensors that this run computed.
     """
 
     values: tuple[Value, ...]
@@ -102,6 +105,7 @@ class Program:
     dtype: torch.dtype = torch.float32
     notes: tuple[str, ...] = ()
     front: str = "record"
+    caches: tuple[Cache, ...] = ()
 
     def parameters_of(self, call: Call) -> tuple[str, ...]:
         """Parameters and buffers that ``call`` reads, directly or through tensors computed from parameters alone.

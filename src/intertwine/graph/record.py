@@ -64,6 +64,18 @@ class Recorder(TorchDispatchMode):
         data = tensor.detach() if kind == "constant" and not tensor.is_meta else None
         return self._new(tensor, _value(tensor, kind, name, data))
 
+    def guard(self, tensor: Tensor) -> None:
+        """Give a constant of the model its contents back if the run overwrites them."""
+        if tensor.layout == torch.strided and not tensor.is_meta:
+            self._given.setdefault(storage_key(tensor), (tensor, tensor.data))
+
+    def computed(self, tensor: Tensor) -> bool:
+        """Whether a tensor was made from parameters or inputs by what was recorded."""
+        if tensor.layout != torch.strided:
+            return False
+        value = self.ref(tensor)
+        return value is not None and self._varies(value)
+
     def ref(self, tensor: Tensor) -> Ref | None:
         """The value that a tensor holds now; ``None`` for a constant."""
         entry = self._known.get(id(tensor))

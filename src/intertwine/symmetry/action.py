@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from .._attributes import forget
 from .._evaluation import copied
 from .blocks import Block, align, blocks
 from .element import Element, is_identity, parent_dims, permuted
@@ -57,8 +58,15 @@ def act(sym: Symmetry, g: Transformation, model: nn.Module) -> nn.Module:
         >>> twin = act(sym, sym.random(seed=1), model)
         >>> iw.testing.assert_same_function(model, twin, torch.randn(5, 4))
     """
-    twin = copied(model)
+    twin = rewritable(sym, model)
     act_(sym, g, tensors_of(twin))
+    return twin
+
+
+def rewritable(sym: Symmetry, model: nn.Module) -> nn.Module:
+    """A copy of a model that is to get other weights: what it keeps of the old ones is left out."""
+    twin = copied(model)
+    forget(twin, sym.caches)
     return twin
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from .._evaluation import copied
-from .action import act_, moved, tensors_of
+from .action import act_, moved, rewritable, tensors_of
 from .balance import balancing_scales
 from .blocks import blocks
 from .element import parent_dims
@@ -69,7 +68,7 @@ def canonical(model: nn.Module, example_inputs: Any, sym: Symmetry | None = None
         from . import symmetries
 
         sym = symmetries(model, example_inputs)
-    twin = copied(model)
+    twin = rewritable(sym, model)
     live = tensors_of(twin)
     check_weights(sym, live)
     folded = fold(sym, live)

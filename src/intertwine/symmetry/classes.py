@@ -84,7 +84,7 @@ def describe(engine: Engine) -> Symmetry:
     norms = tuple(norm for norm in engine.batch_norms if norm.variance in layouts)
     return Symmetry(
         tuple(described), layouts, tuple(writer.fixed), norms, dict(program.aliases), program.dtype,
-        bool(program.reads), program.notes, tuple(engine.unknown_ops), program.front,
+        bool(program.reads), program.notes, tuple(engine.unknown_ops), program.front, program.caches,
     )  # fmt: skip
 
 

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
-from .._evaluation import copied
 from .._result import Result
 from ..testing import call, outputs, tensors_in
-from .action import moved, tensors_of
+from .action import moved, rewritable, tensors_of
 from .element import Element
 from .probe import widened
 from .shifts import candidates, confirmed
@@ -91,7 +90,7 @@ def completeness(sym: Symmetry, model: nn.Module, inputs: Any) -> Completeness:
     Raises:
         ValueError: If the model is too large or the outputs are too few.
     """
-    twin = copied(model).double().eval()
+    twin = rewritable(sym, model).double().eval()
     inputs = widened(inputs)
     named = dict(twin.named_parameters())
     count = sum(p.numel() for p in named.values())

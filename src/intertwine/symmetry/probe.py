@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._evaluation import copied
 from ..testing import outputs, relative_error, tolerance
-from .action import tensors_of
+from .action import rewritable, tensors_of
 
 if TYPE_CHECKING:
     from .symmetry import Symmetry
@@ -42,7 +42,7 @@ class Probe:
     def __init__(self, sym: Symmetry, model: nn.Module, inputs: Any, randomise: bool = True) -> None:
         if any(t.is_meta for t in tensors_of(model).values()):
             raise ValueError("model must hold weights to be run. Got tensors on the meta device: load a checkpoint.")
-        self._model = copied(model)
+        self._model = rewritable(sym, model)
         self._inputs = inputs
         self._widen()
         self.tensors = tensors_of(self._model)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
+from .._attributes import Cache
 from .._result import Result
 from . import dimension, explain, serialise
 from .spaces import BatchNormTensors, FixedAxis, Layout, Space
@@ -40,6 +41,7 @@ class Symmetry(Result):
         notes: What a reader should know, such as the line that read a number.
         unknown_ops: Operations without a rule; everything they touched is fixed.
         front: How the program was captured, ``"record"`` or ``"export"``.
+        caches: Where the model keeps tensors that a run computed; ``act`` leaves them out of the twin.
 
     Examples:
         >>> import torch
@@ -63,6 +65,7 @@ class Symmetry(Result):
     notes: tuple[str, ...] = ()
     unknown_ops: tuple[str, ...] = ()
     front: str = "record"
+    caches: tuple[Cache, ...] = ()
 
     @property
     def dim(self) -> int:
@@ -148,6 +151,7 @@ class Symmetry(Result):
             "notes": list(self.notes),
             "unknown_ops": list(self.unknown_ops),
             "front": self.front,
+            "caches": [vars(c) for c in self.caches],
         }
 
     @classmethod
@@ -164,4 +168,5 @@ class Symmetry(Result):
             notes=tuple(data["notes"]),
             unknown_ops=tuple(data["unknown_ops"]),
             front=data["front"],
+            caches=tuple(Cache.from_dict(c) for c in data.get("caches", ())),
         )

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..._evaluation import evaluating
+from ..._evaluation import evaluating, unchanged
 
 __all__ = ["accuracy", "choose_device"]
 
@@ -35,7 +35,7 @@ def accuracy(model: nn.Module, loader: Iterable[Any], device: str | torch.device
     model.to(device)
     right = torch.zeros((), dtype=torch.int64, device=device)
     total = 0
-    with evaluating(model), torch.no_grad():
+    with evaluating(model), unchanged(model), torch.no_grad():
         for inputs, labels, *_ in loader:
             right += (model(inputs.to(device)).argmax(dim=1) == labels.to(device)).sum()
             total += len(labels)

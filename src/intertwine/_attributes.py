@@ -1,0 +1,259 @@
+"""What a model holds beside its parameters and buffers: counters, lists, caches. A run leaves it as it was.
+
+A cache of something that was made of weights is stale in a copy of the model that has other weights: the places where
+a run puts such tensors are noted (``Kept.filled``), and emptied in the copy (``forget``).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Cache", "Kept", "forget", "unattached"]
+
+Plain = bool | int | float | str | None
+_ATOMS = (bool, int, float, complex, str, bytes, type(None), type, ModuleType, FunctionType, MethodType,
+          BuiltinFunctionType, torch.dtype, torch.device, torch.Size)  # fmt: skip
+_REGISTERED = ("'_parameters'", "'_buffers'", "'_modules'")
+_MISSING = object()
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A place where a run put tensors that it computed from parameters or inputs.
+
+    Attributes:
+        module: Qualified name of the module that holds it.
+        path: Its attribute, and the keys inside it, down to the container; none for the attributes themselves.
+        made: Keys that the run added.
+        before: Keys that were there already.
+        empty: Keys that held no tensor, with the number or text that they held.
+    """
+
+    module: str
+    path: tuple[str, ...]
+    made: tuple[str, ...]
+    before: tuple[str, ...] = ()
+    empty: tuple[tuple[str, Plain], ...] = ()
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Cache:
+        """Rebuild from the fields, as JSON gives them."""
+        empty = tuple((key, value) for key, value in data["empty"])
+        return cls(data["module"], tuple(data["path"]), tuple(data["made"]), tuple(data["before"]), empty)
+
+
+@dataclass
+class _Container:
+    """Something that holds other things by key, with what it held."""
+
+    place: tuple[str, ...]  # module, attribute, keys
+    holder: Any
+    held: dict[Any, Any]
+
+    def restore(self) -> None:
+        now = dict(_items(self.holder))
+        if now.keys() != self.held.keys() or any(now[k] is not v for k, v in self.held.items()):
+            _refill(self.holder, self.held)
+
+
+class Kept:
+    """What a model's attributes hold, all the way down through lists, dicts and plain objects.
+
+    Args:
+        model: The model. Hooks and training flags are left out, and so are objects of which a model holds no part.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._containers = list(_containers(model))
+        self._states = {id(t) for t in [*model.parameters(), *model.buffers()]}
+        self._generators = [(g, g.get_state()) for g in self.held() if isinstance(g, torch.Generator)]
+
+    def restore(self) -> None:
+        """Make everything hold again what it held."""
+        for container in self._containers:
+            container.restore()
+        for generator, state in self._generators:
+            generator.set_state(state)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Tensors that are neither parameters nor buffers."""
+        return (t for t in self.held() if isinstance(t, Tensor) and id(t) not in self._states)
+
+    def filled(self, derived: Callable[[Tensor], bool]) -> tuple[Cache, ...]:
+        """The places that hold other tensors now, of which ``derived`` tells whether a run computed them."""
+        return tuple(cache for container in self._containers for cache in _filled(container, derived))
+
+    def empty(self, chosen: Callable[[tuple[str, ...]], bool], delete: bool) -> list[tuple[str, ...]]:
+        """Take floating-point tensors out of the attributes and of what these hold; ``restore`` puts them back.
+
+        Args:
+            chosen: Whether to take out what lies at a place.
+            delete: Whether to delete an attribute of which the class says no default, or to put ``None`` there.
+
+        Returns:
+            The places.
+        """
+        places = []
+        for container in self._containers:
+            if len(container.place) == 2 and container.place[1] in _REGISTERED:
+                continue
+            for key, value in reversed(container.held.items()):
+                place = (*container.place, repr(key))
+                if self._is_cached(value) and chosen(place):
+                    places.append(place)
+                    _take_out(container.holder, key, delete)
+        return places
+
+    def _is_cached(self, value: Any) -> bool:
+        found = value if isinstance(value, tuple) else (value,)
+        tensors = [t for t in found if isinstance(t, Tensor) and t.is_floating_point() and id(t) not in self._states]
+        return bool(found) and len(tensors) == len(found)
+
+    def holds(self, place: tuple[str, ...]) -> bool:
+        """Whether there is a tensor at a place now."""
+        at: Any = next(c.holder for c in self._containers if c.place == place[:1])
+        for step in place[1:]:
+            at = next((v for k, v in _items(at) if repr(k) == step), None)
+        return any(True for _ in _tensors(at))
+
+    def held(self) -> Iterator[Any]:
+        """Everything that was held, one by one."""
+        for container in self._containers:
+            for value in container.held.values():
+                yield from value if isinstance(value, tuple | set | frozenset) else (value,)
+
+
+def forget(model: nn.Module, caches: Iterable[Cache]) -> None:
+    """Empty a model's caches of what was computed from its weights; it fills them again when it runs."""
+    modules = dict(model.named_modules())
+    for cache in caches:
+        holder: Any = modules.get(cache.module)
+        for step in cache.path:
+            holder = next((v for k, v in _items(holder) if repr(k) == step), None)
+        others = bool(cache.path) and cache.path[0] not in _REGISTERED  # keys may name devices, dtypes, shapes
+        empty = dict(cache.empty)
+        for key, value in reversed(_items(holder)):
+            name = repr(key)
+            if not any(True for _ in _tensors(value)):
+                continue
+            if name in empty:
+                _put(holder, key, empty[name])
+            elif name in cache.made or (others and name not in cache.before):
+                _delete(holder, key)
+
+
+def unattached(model: nn.Module) -> dict[int, Any]:
+    """A memo for ``copy.deepcopy``: tensors that a run with gradients left in attributes, cut off from its graph."""
+    held = (t for t in Kept(model).held() if isinstance(t, Tensor))
+    return {id(t): t.detach().clone() for t in held if not t.is_leaf}
+
+
+def _containers(model: nn.Module) -> Iterator[_Container]:
+    waiting: list[tuple[tuple[str, ...], Any]] = [((name,), module) for name, module in model.named_modules()]
+    waiting.reverse()
+    seen: set[int] = set()
+    while waiting:
+        place, holder = waiting.pop()
+        if id(holder) in seen or (len(place) > 1 and isinstance(holder, nn.Module)):
+            continue
+        seen.add(id(holder))
+        held = dict(_items(holder))
+        if not isinstance(holder, tuple):
+            yield _Container(place, holder, held)
+        waiting += [((*place, repr(key)), value) for key, value in held.items() if _opens(value)]
+
+
+def _opens(value: Any) -> bool:
+    """Whether something may hold other things that a run changes."""
+    if isinstance(value, (*_ATOMS, Tensor, nn.Module, torch.Generator)):
+        return False
+    return isinstance(value, dict | list | tuple | set | deque) or isinstance(getattr(value, "__dict__", None), dict)
+
+
+def _items(holder: Any) -> list[tuple[Any, Any]]:
+    """What something holds, by key."""
+    if isinstance(holder, nn.Module):
+        return [(k, v) for k, v in holder.__dict__.items() if k != "training" and "hook" not in k]
+    if isinstance(holder, dict):
+        return list(dict.items(holder))
+    if isinstance(holder, list | tuple | deque):
+        return list(enumerate(holder))
+    if isinstance(holder, set):
+        return [(id(v), v) for v in holder]
+    return list(getattr(holder, "__dict__", {}).items())
+
+
+def _refill(holder: Any, held: dict[Any, Any]) -> None:
+    if isinstance(holder, list):
+        holder[:] = held.values()
+    elif isinstance(holder, deque | set):
+        holder.clear()
+        holder.extend(held.values()) if isinstance(holder, deque) else holder.update(held.values())
+    elif isinstance(holder, dict):
+        base: Any = OrderedDict if isinstance(holder, OrderedDict) else dict
+        base.clear(holder)
+        for key, value in held.items():
+            base.__setitem__(holder, key, value)
+    else:
+        own = holder.__dict__
+        for key, _ in _items(holder):
+            if key not in held:
+                del own[key]
+        own.update(held)
+
+
+def _put(holder: Any, key: Any, value: Any) -> None:
+    (holder if isinstance(holder, dict | list | deque) else holder.__dict__)[key] = value
+
+
+def _delete(holder: Any, key: Any) -> None:
+    del (holder if isinstance(holder, dict | list | deque) else holder.__dict__)[key]
+
+
+def _take_out(holder: Any, key: Any, delete: bool) -> None:
+    """Bring a place back to what it may have been before it was filled: no key, no item, the default or ``None``."""
+    if delete or isinstance(holder, dict | list | deque) or hasattr(type(holder), str(key)):
+        _delete(holder, key)
+    else:
+        _put(holder, key, None)
+
+
+def _filled(container: _Container, derived: Callable[[Tensor], bool]) -> Iterator[Cache]:
+    """What a run put into a container, and into those that it put in the place of others there."""
+    made, empty = [], []
+    for key, value in _items(container.holder):
+        before = container.held.get(key, _MISSING)
+        if value is before or not any(derived(t) for t in _tensors(value)):
+            continue
+        if before is _MISSING:
+            made.append(repr(key))
+        elif isinstance(before, Plain):
+            empty.append((repr(key), before))
+        elif _opens(before):
+            keys = tuple(repr(k) for k, _ in _items(before))
+            yield Cache(container.place[0], (*container.place[1:], repr(key)), (), keys)
+    if made or empty:
+        keys = tuple(map(repr, container.held)) if len(container.place) > 1 else ()
+        yield Cache(container.place[0], container.place[1:], tuple(made), keys, tuple(empty))
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """Tensors inside something that is not a module."""
+    seen: set[int] = set()
+    waiting = [value]
+    while waiting:
+        at = waiting.pop()
+        if id(at) in seen:
+            continue
+        seen.add(id(at))
+        if isinstance(at, Tensor):
+            yield at
+        elif _opens(at):
+            waiting += [v for _, v in _items(at)]
