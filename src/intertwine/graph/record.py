@@ -27,6 +27,8 @@ _READERS = {
 }
 
 
+# results that depend on one argument only: the sizes of packed sequences are no function of what is packed
+_ASIDE = {"aten::_pack_padded_sequence": (1, "lengths"), "aten::_pad_packed_sequence": (1, "batch_sizes")}
 _MASKED = {"aten::index": "indices", "aten::masked_select": "mask"}  # whose result is as long as a mask says
 
 
@@ -164,8 +166,9 @@ class Recorder(TorchDispatchMode):
         symbols = {k: _replace(v, refs) for k, v in arguments.items()}
         written = _written(func, arguments)
         outputs: list[Ref | None] = []
-        for tensor in _results(result):
-            if tensor is None:
+        place, source = _ASIDE.get(name, (-1, ""))
+        for i, tensor in enumerate(_results(result)):
+            if tensor is None or (i == place and not self._varies(symbols[source])):
                 outputs.append(None)
                 continue
             self.dtypes.add(tensor.dtype)

@@ -11,8 +11,10 @@ from . import (
     normalisation,
     pooling,
     reductions,
+    regions,
     routing,
     scattering,
+    sequences,
     shapes,
     spectral,
     stacks,
@@ -25,5 +27,5 @@ __all__ = [
     "register_rule",
     # families
     "attention", "constants", "distances", "elementwise", "indexing", "linear", "masks", "normalisation", "pooling",
-    "reductions", "routing", "scattering", "shapes", "spectral", "stacks", "strides",
+    "reductions", "regions", "routing", "scattering", "sequences", "shapes", "spectral", "stacks", "strides",
 ]  # fmt: skip

@@ -256,6 +256,31 @@ def compare(engine: "Engine", call: Call) -> Value:
     return through(engine, x, 0 if other == 0 else None, -1 if even and other == 0 else 0)
 
 
+@register_rule("aten::lerp")
+def lerp(engine: "Engine", call: Call) -> Value:
+    """A point between two tensors: a sum of both where one number says how far."""
+    ends = (engine.value(call.args["self"]), engine.value(call.args["end"]))
+    weight = operand(engine, call.args["weight"])
+    if weight is None:
+        return added(engine, *ends)
+    return added(engine, *(multiplied(engine, end, _rigid(engine, weight)) for end in ends))
+
+
+def _rigid(engine: "Engine", x: Value) -> Value:
+    return Value(tuple(forget_zeros(engine.rigid(axis)) for axis in x.axes))
+
+
+@register_rule("aten::addcmul", "aten::addcdiv")
+def add_product(engine: "Engine", call: Call) -> Value:
+    """A product (or quotient) added to something."""
+    first, second = engine.value(call.args["tensor1"]), engine.value(call.args["tensor2"])
+    product = multiplied(engine, first, second, divide=call.op == "aten::addcdiv")
+    if call.args["tensor1"] == call.args["tensor2"]:
+        for axis in product.axes:
+            engine.monomial(axis)
+    return added(engine, engine.value(call.args["self"]), product)
+
+
 @register_rule("aten::maximum", "aten::minimum")
 def extremum(engine: "Engine", call: Call) -> Value:
     """The larger or smaller of two tensors: positively homogeneous."""

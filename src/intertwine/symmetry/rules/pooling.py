@@ -1,9 +1,9 @@
 """Pooling, resampling and windows over space."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ...graph import Call
-from ..terms import Value
+from ...graph import Call, Ref
+from ..terms import Axis, Flat, Slot, Value, forget_zeros
 from .registry import register_rule
 
 if TYPE_CHECKING:
@@ -12,24 +12,53 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 _MAX = """
-    max_pool1d max_pool2d max_pool3d max_pool2d_with_indices max_pool3d_with_indices
-    adaptive_max_pool2d adaptive_max_pool3d
+    max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices
+    adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2d fractional_max_pool3d
 """
 _LINEAR = """
     avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d _adaptive_avg_pool2d _adaptive_avg_pool3d
-    upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d
-    upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d _upsample_bilinear2d_aa
-    reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d
+    adaptive_avg_pool2d adaptive_avg_pool3d upsample_nearest1d upsample_nearest2d upsample_nearest3d
+    _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d upsample_linear1d
+    upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d _upsample_bilinear2d_aa _upsample_bicubic2d_aa
+    _upsample_lanczos2d_aa reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d
+    replication_pad3d
 """
 
 
 @register_rule(*(f"aten::{name}" for name in _MAX.split()))
 def max_pool(engine: "Engine", call: Call) -> list[Value]:
-    """Maxima over windows: positive scales and permutations of channels pass."""
+    """Maxima over windows, and where they are: positive scales and permutations of channels pass."""
     result = _windowed(engine, call)
+    if isinstance(samples := call.args.get("random_samples"), Ref):  # windows drawn for each channel
+        for own, drawn in zip(result.axes, engine.value(samples).axes[:2]):
+            engine.equal(own, drawn)
     for axis in result.axes:
         engine.monomial(engine.no_sign(axis))
-    return [result]
+    places = Value(tuple(forget_zeros(engine.powered(axis, 0, False)) for axis in result.axes))
+    return [result, places][: len(call.outputs)]
+
+
+@register_rule("aten::max_unpool2d", "aten::max_unpool3d")
+def max_unpool(engine: "Engine", call: Call) -> Value:
+    """Entries put back where maxima were, with zeros between: each channel has its own places."""
+    x, places, out = engine.value(call.args["self"]), engine.value(call.args["indices"]), call.outputs[0]
+    shape = engine.program.values[out.id].shape if out is not None else x.shape
+    first = len(x.axes) - int(next(c for c in call.op if c in "23"))
+    why = f"spatial positions of {call.where}"
+    for axis in (*x.axes[first:], *places.axes[first:]):
+        engine.fix(axis, why)
+    axes: list[Axis] = []
+    for axis, index in zip(x.axes[:first], places.axes[:first]):
+        engine.rigid(index, f"places read by {call.where}")
+        engine.monomial(axis)
+        axes.append(engine.zip(axis, index, _placed) if axis and index else axis or index)
+    space = (engine.fresh(n, why, ("space", i)) for i, n in enumerate(shape[first:]))
+    return Value((*axes, *space), x.zero)
+
+
+def _placed(entry: Any, place: Any) -> Any:
+    """Entries of one axis at places that follow it: equal entries at other places are no longer equal."""
+    return Slot(place.space, place.size) if isinstance(entry, Flat) and isinstance(place, Slot) else entry
 
 
 @register_rule(*(f"aten::{name}" for name in _LINEAR.split()))
@@ -62,7 +91,7 @@ def grid_sample(engine: "Engine", call: Call) -> Value:
     return Value((first, x.axes[1], *(engine.fresh(n, why, ("space", i)) for i, n in enumerate(shape[2:]))), x.zero)
 
 
-@register_rule("aten::unfold")
+@register_rule("aten::unfold", "aten::unfold_copy")
 def unfold(engine: "Engine", call: Call) -> Value:
     """Windows along one axis, which become a new last axis: both are fixed."""
     x, out = engine.value(call.args["self"]), call.outputs[0]

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ...graph import Call, Ref
@@ -125,7 +126,7 @@ def rigid_reduction(engine: "Engine", call: Call) -> Value:
     return _reduced(call, [forget_zeros(engine.rigid(a)) for a in x.axes], _dims(call, len(x.axes)))
 
 
-@register_rule("aten::cumsum", "aten::flip", "aten::roll")
+@register_rule("aten::cumsum", "aten::flip", "aten::roll", "aten::rot90")
 def ordered(engine: "Engine", call: Call) -> Value:
     """Operations along an order: they fix their axis and are linear in the others."""
     x = engine.value(call.args["self"])
@@ -138,7 +139,54 @@ def ordered(engine: "Engine", call: Call) -> Value:
     drop(engine, x.names)
     for i in where:
         engine.fix(x.axes[i], why) if x.axes else None
-    axes = tuple(engine.fresh(x.shape[i], why, i) if i in where else a for i, a in enumerate(x.axes))
+    shape = engine.program.values[out.id].shape if (out := call.outputs[0]) is not None else x.shape
+    axes = tuple(engine.fresh(shape[i], why, i) if i in where else a for i, a in enumerate(x.axes))
     for i in where:
         engine.mix(axes, axes[i]) if axes else None
     return Value(axes, x.zero)
+
+
+@register_rule("aten::cummax", "aten::cummin")
+def running_extreme(engine: "Engine", call: Call) -> list[Value]:
+    """Largest (or smallest) entries so far, and where they are: as running sums, but only positive scales pass."""
+    result = ordered(engine, call)
+    axes = tuple(engine.monomial(engine.no_sign(axis)) for axis in result.axes)
+    places = tuple(forget_zeros(engine.powered(axis, 0, False)) for axis in axes)
+    return [Value(axes, result.zero), Value(places)][: len(call.outputs)]
+
+
+@register_rule("aten::cumprod", "aten::logcumsumexp")
+def running_other(engine: "Engine", call: Call) -> Value:
+    """Running products and sums of exponentials: only permutations of the other axes pass."""
+    result = ordered(engine, call)
+    return Value(tuple(forget_zeros(engine.rigid(axis)) for axis in result.axes))
+
+
+@register_rule("aten::median", "aten::nanmedian", "aten::kthvalue", "aten::mode")
+def ranked(engine: "Engine", call: Call) -> list[Value]:
+    """One entry by its rank along an axis, which is fixed, and where it is; positive scales pass along others."""
+    x = engine.value(call.args["self"])
+    dims = _dims(call, len(x.axes))
+    for i, axis in enumerate(x.axes):
+        if i in dims:
+            engine.fix(axis, f"order matters to {call.where}")
+        else:
+            engine.monomial(engine.no_sign(axis))
+    places = [forget_zeros(engine.powered(axis, 0, False)) for axis in x.axes]
+    return [_reduced(call, list(x.axes), dims), _reduced(call, places, dims)][: len(call.outputs)]
+
+
+@register_rule("aten::prod")
+def product(engine: "Engine", call: Call) -> Value:
+    """Products over an axis: of a known number of factors, so scales of the other axes are raised to that power."""
+    x = engine.value(call.args["self"])
+    dims = _dims(call, len(x.axes))
+    axes: list[Axis] = []
+    for i, axis in enumerate(x.axes):
+        if i in dims:
+            engine.rigid(axis)
+            axes.append(axis)
+        else:
+            count = prod(x.shape[k] for k in dims)
+            axes.append(engine.powered(engine.monomial(axis), count, bool(count % 2)))
+    return _reduced(call, axes, dims)

@@ -164,7 +164,7 @@ def pad(engine: "Engine", call: Call) -> Value:
     return Value(tuple(axes), x.zero and zero)
 
 
-@register_rule("aten::slice")
+@register_rule("aten::slice", "aten::slice_copy")
 def slice_(engine: "Engine", call: Call) -> Value:
     """Rows ``start:stop:step`` of an axis; steps single out one row of each group, or fix it."""
     x = engine.value(call.args["self"])
@@ -200,7 +200,7 @@ def rows(engine: "Engine", axis: Axis, start: int, stop: int) -> Axis:
     return engine.slice(axis, start, stop)
 
 
-@register_rule("aten::narrow")
+@register_rule("aten::narrow", "aten::narrow_copy")
 def narrow(engine: "Engine", call: Call) -> Value:
     """Rows of an axis, given by start and length."""
     x = engine.value(call.args["self"])
@@ -224,7 +224,7 @@ def split(engine: "Engine", call: Call) -> list[Value]:
     return pieces
 
 
-@register_rule("aten::select")
+@register_rule("aten::select", "aten::select_copy")
 def select(engine: "Engine", call: Call) -> Value:
     """One unit of an axis."""
     x = engine.value(call.args["self"])
@@ -250,7 +250,21 @@ def pick(engine: "Engine", axis: Axis, index: int) -> tuple[Pick, ...]:
     return ()
 
 
-@register_rule("aten::unbind")
+@register_rule("aten::diagonal", "aten::diagonal_copy")
+def diagonal(engine: "Engine", call: Call) -> Value:
+    """Entries whose places along two axes agree: both axes are fixed."""
+    x, out = engine.value(call.args["self"]), call.outputs[0]
+    rank = len(x.axes)
+    both = {call.args["dim1"] % rank, call.args["dim2"] % rank}
+    why = f"places relative to a diagonal at {call.where}"
+    for i in both:
+        engine.fix(x.axes[i], why)
+    count = engine.program.values[out.id].shape[-1] if out is not None else 0
+    kept = [a for i, a in enumerate(x.axes) if i not in both]
+    return Value((*kept, engine.fresh(count, why)), x.zero)
+
+
+@register_rule("aten::unbind", "aten::unbind_copy")
 def unbind(engine: "Engine", call: Call) -> list[Value]:
     """Every unit of an axis on its own."""
     x = engine.value(call.args["self"])
