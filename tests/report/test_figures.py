@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from intertwine.report import Figure, Series, bars, heatmap, lines
+from intertwine.report import Figure, Series, bars, heatmap, lines, scatter
 from intertwine.report.figures import label
 
 NAMES = ["0", "1", "<b>2</b>"]
@@ -19,6 +19,7 @@ def every_figure():
     yield heatmap([[0.5] * 30] * 30, [f"layer{i}" for i in range(30)], [f"layer{i}" for i in range(30)])
     yield lines(NAMES, [Series("s", [0.1, None, 0.3], [0.0] * 3, [0.5] * 3), Series("chance", [0.1] * 3, dash="dash")])
     yield bars(NAMES, {"A": [1, 2, 3], "B": [0, math.inf, 1]})
+    yield scatter(NAMES, [[0.0, 1.0], [math.nan, 2.0], [3.0, -1.0]])
 
 
 @pytest.mark.parametrize("figure", list(every_figure()), ids=lambda f: f.spec["data"][0]["type"])

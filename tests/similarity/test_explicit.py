@@ -102,10 +102,6 @@ def test_transport_by_copies_is_the_linear_program(shape):
     assert transport(gain) == pytest.approx(_by_program(gain), abs=1e-9)
 
 
-def test_soft_matching_of_doubled_units_is_one_and_measures_a_distance():
+def test_soft_matching_of_doubled_units_is_one():
     x = normal(50, 6)
-    m = measure("soft_matching")
-    assert m(x, torch.cat([2 * x, x.flip(1)], 1)) == pytest.approx(1)
-    a, b, c = (m.prepare(normal(50, width, seed=width)) for width in (3, 4, 6))
-    ab, bc, ac = (m.distance(m.score(p, q)) for p, q in ((a, b), (b, c), (a, c)))
-    assert ac <= ab + bc and ab <= ac + bc and bc <= ab + ac
+    assert measure("soft_matching")(x, torch.cat([2 * x, x.flip(1)], 1)) == pytest.approx(1)

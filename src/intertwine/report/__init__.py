@@ -1,7 +1,7 @@
 """One self-contained HTML page from any result."""
 
 from .blocks import Block, Details, Facts, Figure, Grid, Heading, Listing, Paragraph, Shot, Table, Tabs, Wall
-from .figures import Series, bars, heatmap, lines
+from .figures import Series, bars, heatmap, lines, scatter
 from .page import Page, render
 from .write import load_result, page_of, write_page
 
@@ -30,5 +30,6 @@ __all__ = [
     "heatmap",
     "lines",
     "bars",
+    "scatter",
     "Series",
 ]

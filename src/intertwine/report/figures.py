@@ -8,7 +8,7 @@ from typing import Any
 
 from .blocks import Figure
 
-__all__ = ["Series", "bars", "heatmap", "label", "lines"]
+__all__ = ["Series", "bars", "heatmap", "label", "lines", "scatter"]
 
 _LONGEST = 20  # characters of a name on an axis; hovering shows all of it
 _DIGITS = 4
@@ -228,6 +228,43 @@ def bars(
         "legend": _LEGEND,
     }
     return Figure({"data": traces, "layout": layout}, title, caption, height=300)
+
+
+def scatter(names: Sequence[str], points: Matrix, *, title: str = "", caption: str = "") -> Figure:
+    """Plot named points in the plane, one unit of both axes as long.
+
+    Args:
+        names: Names of the points.
+        points: Two coordinates of each.
+        title: What is plotted.
+        caption: How to read it.
+
+    Returns:
+        The figure.
+
+    Raises:
+        ValueError: If there are not as many points as names, or one has not two coordinates.
+    """
+    if len(points) != len(names) or any(len(point) != 2 for point in points):
+        raise ValueError(f"points must be {len(names)} pairs, one for each name. Got another shape.")
+    trace = {
+        "type": "scatter",
+        "x": _rounded([point[0] for point in points]),
+        "y": _rounded([point[1] for point in points]),
+        "text": [label(name, _LONGEST) for name in names],
+        "mode": "markers+text" if len(names) <= _TICKS else "markers",
+        "textposition": "top center",
+        "marker": {"color": _COLORS[0], "size": 9},
+        "hovertemplate": "%{text}<br>%{x}, %{y}<extra></extra>",
+        "cliponaxis": False,
+    }
+    layout = {
+        "margin": {"l": 30, "r": 30, "t": 30, "b": 10},
+        "xaxis": {"zeroline": False},
+        "yaxis": {"zeroline": False, "scaleanchor": "x"},
+        "showlegend": False,
+    }
+    return Figure({"data": [trace], "layout": layout}, title, caption, height=440)
 
 
 def _cell_numbers(values: Matrix, limits: tuple[float, float]) -> list[dict[str, Any]]:

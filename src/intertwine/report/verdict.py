@@ -29,6 +29,10 @@ _TITLES = {  # words of measure names that people write otherwise
     "pwcca": "PWCCA",
     "knn": "k-NN",
     "rsa": "RSA",
+    "r2": "R2",
+    "cca": "CCA",
+    "cknna": "CKNNA",
+    "jaccard": "Jaccard",
     "procrustes": "Procrustes",
 }
 

@@ -22,6 +22,7 @@ _PAGES = {
     "Dissection": ("intertwine.dissection:Dissection", "intertwine.report.dissection:dissection_page"),
     "Symmetry": ("intertwine.symmetry:Symmetry", "intertwine.report.symmetry:symmetry_page"),
     "GateStudy": ("intertwine.gates:GateStudy", "intertwine.report.gates:gates_page"),
+    "Distances": ("intertwine.similarity:Distances", "intertwine.report.distances:distances_page"),
     "Comparison": ("intertwine.similarity:Comparison", "intertwine.report.comparison:comparison_page"),
     "Stitching": ("intertwine.stitching:Stitching", "intertwine.report.stitching:stitching_page"),
     "StitchingStudy": ("intertwine.stitching:StitchingStudy", "intertwine.report.stitching:stitching_page"),

@@ -7,6 +7,8 @@ from .cka import CKA, GramSide, cka, prepare_gram
 from .compare import compare
 from .comparison import Comparison
 from .distance_correlation import DistanceCorrelation
+from .distances import Distances, distances
+from .embedding import Embedding
 from .gates import GatesKernel
 from .hsic import hsic
 from .kernels import Kernel, kernel, kernels
@@ -28,6 +30,10 @@ __all__ = [
     "compare",
     "Comparison",
     "minibatch_cka",
+    # many networks
+    "distances",
+    "Distances",
+    "Embedding",
     # functions on features
     "procrustes",
     "cka",

@@ -60,6 +60,9 @@ class Measure(ABC, Generic[P]):
     pairwise: ClassVar[bool] = False
     """Whether a side keeps numbers for every pair of examples, so that it takes memory like their number squared."""
 
+    metric: ClassVar[bool] = False
+    """Whether :meth:`to_distance` obeys the triangle inequality, so that networks can be placed in a space by it."""
+
     @property
     @abstractmethod
     def name(self) -> str:
@@ -91,6 +94,10 @@ class Measure(ABC, Generic[P]):
     def floor(self, a: P, b: P) -> float | None:
         """Lowest score that features of these widths and signs can get, where it is known; ``None`` elsewhere."""
         return None
+
+    def to_distance(self, score: float, a: P, b: P) -> float:
+        """Distance that belongs to a score: 0 for equal sides; ``1 - score`` where there is no better one."""
+        return 1 - score
 
     def __call__(self, x: Tensor, y: Tensor, channel_dim: int = 1) -> float:
         """Prepare both sides and compare them."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import acos
 from typing import Any, Self
 
 import torch
@@ -68,6 +69,8 @@ class CKA(Measure[GramSide | ExplicitSide]):
     kernel: Kernel = field(default_factory=LinearKernel)
     estimator: str = "unbiased"
 
+    metric = True
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "kernel", kernel(self.kernel))
         check_estimator(self.estimator)
@@ -86,6 +89,10 @@ class CKA(Measure[GramSide | ExplicitSide]):
     def range(self) -> tuple[float, float]:
         """0 to 1 for the biased estimator of a positive semi-definite kernel, -1 to 1 otherwise."""
         return (0.0 if self.estimator == "biased" and self.kernel.psd else -1.0), 1.0
+
+    def to_distance(self, score: float, a: GramSide | ExplicitSide, b: GramSide | ExplicitSide) -> float:
+        """Angle between the centred Gram matrices, ``arccos(score)``: a metric, in radians."""
+        return acos(score)
 
     def floor(self, a: GramSide | ExplicitSide, b: GramSide | ExplicitSide) -> float | None:
         """0 for the biased estimator of a positive semi-definite kernel; no bound above -1 is known elsewhere."""

@@ -1,7 +1,7 @@
 """Distance correlation: dependence of any kind, by the distances between examples."""
 
 from dataclasses import dataclass
-from math import sqrt
+from math import acos, sqrt
 
 from torch import Tensor
 
@@ -44,6 +44,7 @@ class DistanceCorrelation(Measure[GramSide]):
 
     group = "orthogonal maps times isotropic scales, and translations"
     pairwise = True
+    metric = True
 
     def __post_init__(self) -> None:
         check_estimator(self.estimator)
@@ -74,6 +75,10 @@ class DistanceCorrelation(Measure[GramSide]):
         check_same_examples(a.n, b.n)
         found = max(-1.0, min(1.0, inner(a.gram, b.gram)))
         return sqrt(max(0.0, found)) if self.estimator == "biased" else found
+
+    def to_distance(self, score: float, a: GramSide, b: GramSide) -> float:
+        """Angle between the centred distance matrices: a metric, in radians."""
+        return acos(score**2 if self.estimator == "biased" else score)
 
     def floor(self, a: GramSide, b: GramSide) -> float | None:
         """0 for the biased estimator; no bound above -1 is known elsewhere."""

@@ -72,6 +72,8 @@ class Procrustes(Measure[FeatureSide]):
     kind: str = "orthogonal"
     center: bool = False
 
+    metric = True
+
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
             raise ValueError(f"group must be one of {', '.join(map(repr, _KINDS))}. Got {self.kind!r}.")
@@ -121,6 +123,17 @@ class Procrustes(Measure[FeatureSide]):
         check_same_examples(a.n, b.n)
         ratio = a.unit / b.unit if self.sized else 1.0
         return self.score_cross(placed(cross_moments(a, b), a.kept, b.kept), a.norms, b.norms, ratio)
+
+    def to_distance(self, score: float, a: FeatureSide, b: FeatureSide) -> float:
+        """``delta``, the least distance over the group; of ``"size_and_shape"`` in units of the features.
+
+        A metric between sides of one width, since groups act by isometries of what is compared.
+        """
+        delta = 2 * (1 - score)
+        if not self.sized:
+            return delta
+        x, y = (float(side.norms.norm()) / side.unit for side in (a, b))
+        return delta * sqrt((x**2 + y**2) / 2)
 
     @property
     def sized(self) -> bool:

@@ -34,6 +34,7 @@ class SoftMatching(Measure[FeatureSide]):
     name = "soft_matching"
     group = "positive monomial maps (permutations times positive scales per channel), and translations"
     range = (-1.0, 1.0)
+    metric = True
 
     def prepare(self, x: Tensor, channel_dim: int = 1) -> FeatureSide:
         """Check the features and take their moments.
@@ -50,7 +51,7 @@ class SoftMatching(Measure[FeatureSide]):
         correlations = cross_moments(a, b) / torch.outer(a.norms[a.kept], b.norms[b.kept])
         return max(-1.0, min(1.0, transport(correlations)))
 
-    def distance(self, score: float) -> float:
+    def to_distance(self, score: float, a: FeatureSide, b: FeatureSide) -> float:
         """``sqrt(2 - 2 score)``, the soft matching distance of normalised units."""
         return max(0.0, 2 - 2 * score) ** 0.5
 

@@ -1,0 +1,140 @@
+"""Distances of many networks: metrics where they say so, scaling against scikit-learn and planted points."""
+
+from itertools import permutations
+
+import pytest
+import torch
+from torch import nn
+
+from intertwine import taps
+from intertwine.report import load_result, page_of, render
+from intertwine.similarity import Distances, Embedding, distances, measure, measures
+from intertwine.similarity.embedding import classical_scaling, majorised
+
+
+def normal(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def related(count=5, width=6, n=40):
+    """Features of one width that share more or less of a signal."""
+    return {f"net {k}": normal(n, width) * k / count + normal(n, width, seed=k) for k in range(1, count + 1)}
+
+
+@pytest.mark.parametrize("name", measures())
+def test_distances_are_distances(name):
+    m, features = measure(name), related()
+    found = distances(features | {"twin": features["net 2"].clone()}, m)
+    assert torch.equal(found.distances, found.distances.T)
+    assert (found.distances.diagonal() == 0).all() and (found.distances >= -1e-9).all()
+    assert float(found.distances[1, 5]) < 3e-7 * max(1.0, float(found.distances.max()))
+    a, b = (m.prepare(features[f"net {k}"]) for k in (1, 3))
+    directions = [m.to_distance(m.score(p, q), p, q) for p, q in ((a, b), (b, a))]
+    assert float(found.distances[0, 2]) == pytest.approx(sum(directions) / 2, abs=1e-12)
+    assert float(found.scores[0, 2]) == m.score(a, b)
+    d = found.distances
+    worst = max(float(d[i, j] - d[i, k] - d[k, j]) for i, j, k in permutations(range(6), 3))
+    assert not found.metric or worst < 1e-6
+    assert ("directed" in "".join(found.notes)) == (
+        name in ("pwcca", "linear_regression", "linear_regression_backward")
+    )
+
+
+def test_size_and_shape_is_the_distance_itself():
+    x, y = normal(30, 4), 3 * normal(30, 4, seed=1)
+    u, _, vt = torch.linalg.svd(x.T @ y)
+    expected = float((x @ (u @ vt) - y).norm())
+    found = distances({"x": x, "y": y}, "size_and_shape_procrustes")
+    assert float(found.distances[0, 1]) == pytest.approx(expected)
+
+
+def test_networks_give_the_distances_of_their_features():
+    torch.manual_seed(0)
+    nets = {f"n{k}": nn.Sequential(nn.Linear(5, 4 + k), nn.ReLU()).double() for k in range(3)}
+    x = normal(50, 5)
+    found = distances(nets, "linear_cka", x.split(13), "1")
+    direct = distances({name: taps.collect(net, [x], "1")["1"] for name, net in nets.items()}, "linear_cka")
+    torch.testing.assert_close(found.distances, direct.distances)
+    assert found.channels == (4, 5, 6) and found.examples == 50
+    by_name = distances(nets, "linear_cka", x.split(13), dict.fromkeys(nets, "1"), max_examples=20)
+    assert by_name.examples == 20
+
+
+def test_tokens_are_read_along_their_channels():
+    class Tokens(nn.Module):
+        def forward(self, x):
+            return x.movedim(1, -1)
+
+    x, y = normal(30, 6, 4), normal(30, 6, 4, seed=1)
+    expected = distances({"x": x, "y": y}).distances
+    turned = {"x": x.movedim(1, -1), "y": y.movedim(1, -1)}
+    torch.testing.assert_close(distances(turned, channel_dim=-1).distances, expected)
+
+
+def test_points_in_the_plane_are_found_again():
+    points = normal(9, 2)
+    exact = torch.cdist(points, points)
+    names = tuple(f"p{k}" for k in range(9))
+    found = Distances(names, "m", "g", True, exact, 1 - exact, (1,) * 9, (0,) * 9, 10)
+    for method in ("classical", "stress"):
+        placed = found.embedding(2, method)
+        assert placed.stress < 1e-6
+        torch.testing.assert_close(torch.cdist(placed.points, placed.points), exact, atol=1e-5, rtol=0)
+    wide = found.embedding(12).points
+    assert wide.shape == (9, 12) and wide[:, 3:].abs().max() < 1e-5
+    assert found.embedding(1).stress > 0.01
+
+
+def test_scaling_against_scikit_learn():
+    from sklearn.manifold import smacof
+
+    found = distances(related(8), "soft_matching")
+    ours = found.embedding(2)
+    start = classical_scaling(found.distances, 2)
+    theirs, _ = smacof(found.distances.numpy(), n_components=2, init=start.numpy(), n_init=1, max_iter=3000, eps=1e-12)
+    moved = torch.tensor(theirs)
+    missed = lambda p: float((found.distances - torch.cdist(p, p)).square().sum())
+    assert missed(ours.points) == pytest.approx(missed(moved), rel=1e-4)
+    assert missed(ours.points) <= missed(start) + 1e-12
+    assert missed(majorised(found.distances, ours.points)) == pytest.approx(missed(ours.points), rel=1e-6)
+
+
+def test_equal_networks_are_one_point():
+    x = normal(20, 3)
+    found = distances({"a": x, "b": x.clone(), "c": x.clone()}, "linear_cka")
+    assert found.embedding().points.abs().max() < 1e-6
+    assert not found.embedding().points.isnan().any()
+
+
+def test_results_are_saved_printed_and_shown(tmp_path):
+    found = distances(related(), "pwcca")
+    again = Distances.load(found.save(tmp_path / "d.json"))
+    assert torch.equal(again.distances, found.distances) and again.to_dict() == found.to_dict()
+    assert repr(again) == found.summary() and "nearest" in found.summary() and "directed" in found.summary()
+    frame = found.to_frame()
+    assert len(frame) == 20 and set(frame) == {"a", "b", "score", "distance"}
+    points = found.embedding()
+    assert Embedding.load(points.save(tmp_path / "e.json")).to_dict() == points.to_dict()
+    assert list(points.to_frame()) == ["name", "x1", "x2"] and "stress" in repr(points)
+    text = found.to_html(tmp_path / "d.html").read_text()
+    assert "PWCCA" in text and "net 3" in text and "Stress" in text
+    assert render(page_of(load_result(tmp_path / "d.json"))) == text
+
+
+def test_bad_input_is_explained():
+    x = normal(20, 3)
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU()).double()
+    for error, message, call in (
+        (ValueError, "at least two. Got 1", lambda: distances({"x": x})),
+        (TypeError, "'n' must be a tensor of features or a network. Got int", lambda: distances({"x": x, "n": 3})),
+        (TypeError, "loader must be given", lambda: distances({"x": x, "n": net})),
+        (TypeError, "layer of 'n' must be given", lambda: distances({"x": x, "n": net}, loader=[x])),
+        (TypeError, r"Got an iterator \(generator\)", lambda: distances({"x": net, "n": net}, loader=(t for t in [x]))),
+        (ValueError, "matches 5", lambda: distances({"x": x, "n": net}, loader=[x], layer="*")),
+        (ValueError, "features of 'y' cannot be compared: .*constant", lambda: distances({"x": x, "y": 0 * x + 1})),
+        (ValueError, "same examples", lambda: distances({"x": x, "y": x[:10]})),
+        (ValueError, "method must be", lambda: distances({"x": x, "y": x}).embedding(2, "tsne")),
+        (ValueError, "dimensions must be at least 1", lambda: distances({"x": x, "y": x}).embedding(0)),
+    ):
+        with pytest.raises(error, match=message):
+            call()
