@@ -1,6 +1,7 @@
 """Reading and writing files: atomically, and never unpickling anything unsafely."""
 
 import contextlib
+import hashlib
 import json
 import os
 import pickle
@@ -15,8 +16,8 @@ from torch import Tensor
 from .errors import CheckpointError
 
 __all__ = [
-    "check_writable", "read_json", "read_tensors", "remove_empty_folders", "write_atomically", "write_json",
-    "write_tensors",
+    "check_writable", "file_digest", "read_json", "read_tensors", "remove_empty_folders", "write_atomically",
+    "write_json", "write_tensors",
 ]  # fmt: skip
 
 _made: list[Path] = []  # folders that check_writable made, the inner ones first
@@ -97,6 +98,12 @@ def write_json(path: str | Path, value: Any) -> Path:
 def read_json(path: str | Path) -> Any:
     """Read a JSON file."""
     return json.loads(Path(path).read_text(encoding="utf-8"))
+
+
+def file_digest(path: str | Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> Path:

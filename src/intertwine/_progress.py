@@ -5,6 +5,8 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
+from ._untrusted.text import printable
+
 __all__ = ["track"]
 
 T = TypeVar("T")
@@ -23,6 +25,7 @@ def track(items: Iterable[T], description: str, total: int | None = None, enable
     Yields:
         The items, unchanged.
     """
+    description = printable(description)
     if total is None and hasattr(items, "__len__"):
         total = len(items)  # type: ignore[arg-type]
     if not enabled:
@@ -35,9 +38,10 @@ def track(items: Iterable[T], description: str, total: int | None = None, enable
 
 def _bar(items: Iterable[T], description: str, total: int | None) -> Iterator[T]:
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import track as rich_track
 
-    yield from rich_track(items, description, total=total, console=Console(stderr=True), transient=False)
+    yield from rich_track(items, escape(description), total=total, console=Console(stderr=True), transient=False)
 
 
 def _lines(items: Iterable[T], description: str, total: int | None) -> Iterator[T]:

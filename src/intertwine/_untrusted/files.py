@@ -27,16 +27,17 @@ def regular_file(path: str | Path, name: str, error: type[Exception] = ValueErro
     """
     path = Path(path)
     if not path.is_file():
-        raise error(f"{name} must be an existing file. Got {str(path)!r}, {kind_of(path)}.")
+        kind = kind_of(path)
+        raise error(f"{name} must be an existing file. Got {str(path)!r}{kind and f', {kind}'}.")
     return path
 
 
 def kind_of(path: Path) -> str:
-    """What lies at a path, in words."""
+    """What lies at a path, in words; nothing where nothing lies."""
     try:
         mode = path.stat().st_mode
     except (OSError, ValueError):  # nothing, a link to nothing, or no path at all
-        return "where nothing is"
+        return ""
     kinds = ((stat.S_ISDIR, "a folder"), (stat.S_ISREG, "a file"), (stat.S_ISFIFO, "a named pipe"))
     return next((words for test, words in kinds if test(mode)), "a device or a socket")
 

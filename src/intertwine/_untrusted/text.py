@@ -1,8 +1,9 @@
 """Text of others on a screen: nothing in it moves the cursor, changes colours or turns the direction of writing."""
 
+import json
 import re
 
-__all__ = ["on_one_screen", "printable"]
+__all__ = ["on_one_screen", "printable", "printable_json"]
 
 # What a terminal obeys (controls of both ranges), what turns the direction of writing or joins letters unseen, what
 # breaks lines though it is no line feed, and halves of characters, which cannot be written at all.
@@ -31,6 +32,25 @@ def printable(text: str) -> str:
         'Größe 5 µm, 網'
     """
     return _OBEYED.sub(_number, text)
+
+
+def printable_json(text: str, shown: bool = False) -> str:
+    r"""JSON with the same characters written as escapes.
+
+    Args:
+        text: JSON.
+        shown: Whether the escapes themselves are to be seen where it is read; otherwise it reads as before.
+
+    Returns:
+        JSON.
+
+    Examples:
+        >>> json.loads(printable_json('"a\u202eb"')) == "a\u202eb"
+        True
+        >>> json.loads(printable_json('"a\u202eb"', shown=True))
+        'a\\\\u202eb'
+    """
+    return _OBEYED.sub(lambda found: "\\" * shown + json.dumps(found[0])[1:-1], text)
 
 
 def on_one_screen(text: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._io import write_atomically, write_json, write_tensors
+from .._io import file_digest, write_atomically, write_json, write_tensors
 
 __all__ = ["export"]
 
@@ -58,7 +58,7 @@ def export(model: nn.Module, path: str | Path, card: Mapping[str, Any] | None = 
     }  # fmt: skip
     if path.suffix == ".safetensors":
         write_tensors(path, model.state_dict(), {"architecture": str(facts["architecture"])})
-        write_json(path.with_suffix(".json"), facts)
+        write_json(path.with_suffix(".json"), {**facts, "sha256": file_digest(path)})
         return path
     if path.suffix or path.is_file():
         raise ValueError(f"path must end in .safetensors, or be a folder. Got {str(path)!r}.")

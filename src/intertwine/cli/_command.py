@@ -8,6 +8,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from .._untrusted.text import on_one_screen, printable
 from ..errors import CaptureError
 
 __all__ = ["FAILED", "STOPPED", "WRONG", "Command", "Commands"]
@@ -76,7 +77,8 @@ class Command(TyperCommand):
             expected = isinstance(error, (*_INPUT_ERRORS, RuntimeError))
             kind = "" if expected else f"{type(error).__name__}: "
             hint = "" if expected else " (unexpected: run it again with --debug for the traceback)"
-            print(f"error: {kind}{' '.join(str(error).split())}{hint}", file=sys.stderr)
+            said = on_one_screen(printable(" ".join(str(error).split())))
+            print(f"error: {kind}{said}{hint}", file=sys.stderr)
             raise typer.Exit(WRONG if isinstance(error, _INPUT_ERRORS) else FAILED) from None
 
 

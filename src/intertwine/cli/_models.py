@@ -17,7 +17,7 @@ from ._hugging_face import HF, fresh_model
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["build_model", "call_factory", "is_builtin"]
+__all__ = ["build_model", "call_factory", "import_module_of_user", "is_builtin"]
 
 
 def is_builtin(spec: str) -> bool:
@@ -32,7 +32,8 @@ def build_model(spec: str) -> nn.Module:
 
     Args:
         spec: ``NAME[:arguments]`` of a built-in network, ``package.module:factory[:arguments]``,
-            ``path/to/file.py:factory[:arguments]``, or ``hf:DIRECTORY``. The current folder can be imported from.
+            ``path/to/file.py:factory[:arguments]``, or ``hf:DIRECTORY``. A factory's module is imported, which
+            runs its code; what is installed nowhere is looked for in the current folder.
 
     Returns:
         The model.
@@ -72,7 +73,7 @@ def call_factory(spec: str, what: str) -> Callable[..., Any]:
     """
     place, _, name = spec.partition(":")
     try:
-        module = _import_file(Path(place)) if place.endswith(".py") else _import_module(place)
+        module = _import_file(Path(place)) if place.endswith(".py") else import_module_of_user(place)
     except Exception as error:  # importing runs the user's code, which may raise anything
         raise ValueError(
             f"{what} must name a module that imports. Got {place!r} ({type(error).__name__}: {error})."
@@ -125,10 +126,11 @@ def _literal(text: str) -> Any:
     return text
 
 
-def _import_module(name: str) -> ModuleType:
+def import_module_of_user(name: str) -> ModuleType:
+    """Import a module; from the current folder only what is installed nowhere, so that its files shadow no package."""
     here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    if importlib.util.find_spec(name.partition(".")[0]) is None and here not in sys.path:
+        sys.path.append(here)
     return importlib.import_module(name)
 
 

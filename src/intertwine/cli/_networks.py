@@ -82,7 +82,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         CheckpointError: If it is missing, damaged or unsafe.
     """
     from .._io import read_tensors
-    from ..lab.training import read_card
+    from ..lab.training import check_card, read_card
 
     if path.is_dir():
         if not (path / "config.json").is_file():
@@ -92,7 +92,9 @@ def read_checkpoint(path: Path) -> Checkpoint:
             )
         return Checkpoint(path, None, None)
     tensors = read_tensors(path)
-    return Checkpoint(path, tensors, read_card(path))
+    card = read_card(path)
+    check_card(path, card)
+    return Checkpoint(path, tensors, card)
 
 
 def read_data(spec: str | None, *checkpoints: Checkpoint) -> tuple[str, DataSplits]:

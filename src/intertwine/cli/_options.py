@@ -9,7 +9,8 @@ __all__ = ["Data", "Device", "Json", "Model", "OutFolder", "Seed", "split_commas
 
 MODEL_HELP = (
     "Built-in name (resnet20, myrtle_cnn:width=512), package.module:factory or path/to/file.py:factory "
-    "(with arguments: module:factory:width=3,bias=false), or hf:DIRECTORY."
+    "(with arguments: module:factory:width=3,bias=false), or hf:DIRECTORY. A factory is code, and is run: name only "
+    "files and packages that you trust. Of a directory no code is run."
 )
 DATA_HELP = "digits, cifar10[:PATH], cifar100[:PATH], parquet:PATH, npz:PATH or images:DIR."
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._show import print_json, print_table, tell
+from ._show import print_json, print_table, say, tell
 
 if TYPE_CHECKING:
     from ..similarity import Comparison
@@ -89,9 +89,9 @@ def print_comparison(comparison: Comparison) -> None:
     whose = "the same layer of B" if paired(comparison) else "its best match in B"
     chance = "" if comparison.chance[first] is None else " (chance in brackets)"
     print_table(columns, rows, f"Score with {whose}{chance}, on {comparison.examples:,} examples")
-    print(headline(comparison))
+    say(headline(comparison))
     for note in comparison.notes:
-        print(f"Note: {note}")
+        say(f"Note: {note}")
 
 
 def _score(comparison: Comparison, measure: str, i: int, j: int) -> str:

@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["print_json", "print_table", "tell"]
+from .._untrusted.text import printable, printable_json
+
+__all__ = ["print_json", "print_table", "say", "tell"]
 
 _WIDE = 200  # characters of a line where there is no terminal to fit
 
 
 def print_json(value: Any) -> None:
     """Print a value as JSON; NaN and infinities become null."""
-    print(json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False))
+    print(printable_json(json.dumps(_plain(value), indent=2, ensure_ascii=False, allow_nan=False)))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str = "") -> None:
@@ -24,12 +26,14 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: st
     from rich.text import Text
 
     console = Console(width=None if sys.stdout.isatty() else _WIDE, highlight=False)
-    table = Table(box=box.SIMPLE_HEAD, title=Text(title) if title else None, title_justify="left", pad_edge=False)
+    table = Table(
+        box=box.SIMPLE_HEAD, title=Text(printable(title)) if title else None, title_justify="left", pad_edge=False
+    )
     for k, column in enumerate(columns):
         numeric = bool(rows) and all(isinstance(row[k], int | float) for row in rows)
-        table.add_column(Text(column), justify="right" if numeric else "left", overflow="fold")
+        table.add_column(Text(printable(str(column))), justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(_cell(value)) for value in row))
+        table.add_row(*(Text(printable(_cell(value))) for value in row))
     with console.capture() as drawn:
         console.print(table)
     # without the empty lines and spaces around it
@@ -38,7 +42,12 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: st
 
 def tell(text: str) -> None:
     """Say something to the person at the terminal, on standard error."""
-    print(text, file=sys.stderr)
+    print(printable(text), file=sys.stderr)
+
+
+def say(text: object) -> None:
+    """Print a result on standard output; names in it may be of anyone, and a terminal obeys none of them."""
+    print(printable(str(text)))
 
 
 def _cell(value: Any) -> str:

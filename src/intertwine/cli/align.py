@@ -9,6 +9,7 @@ import typer
 
 from ._example import InputShape, Tokens
 from ._options import Data, Device, Json, Model, Seed, split_commas
+from ._show import say
 
 if TYPE_CHECKING:
     from ..align import Alignment
@@ -99,7 +100,7 @@ def _say(said: dict[str, Any], files: dict[str, Path], as_json: bool) -> None:
     if as_json:
         print_json({**said, "files": files})
         return
-    print(said["text"])
+    say(said["text"])
     tell(f"wrote {', '.join(str(path) for path in files.values())}")
 
 

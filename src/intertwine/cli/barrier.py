@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ._options import Data, Device, Json, Model, OutFolder, Seed
+from ._show import say
 
 __all__ = ["barrier"]
 
@@ -89,5 +90,5 @@ def barrier(
     if as_json:
         print_json({"kind": "Barrier", **found.to_dict(), "files": paths})
         return
-    print(repr(found))
+    say(repr(found))
     tell(f"wrote {', '.join(str(path) for path in paths.values())}")

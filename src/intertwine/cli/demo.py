@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ._options import Json
+from ._show import say
 
 if TYPE_CHECKING:
     from ..lab.training import Training
@@ -49,7 +50,7 @@ def demo(
     described = annotate(comparison, networks, data_facts("digits", "test", splits), context.obj, notes)
     paths = present(described, out, as_json)
     if not as_json:
-        print(_what_to_look_at(paths["report.html"]))
+        say(_what_to_look_at(paths["report.html"]))
 
 
 def _trained(seed: int, out: Path) -> "Training":

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ._options import Device, Json, Model, Seed
+from ._show import say
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -237,9 +238,9 @@ def _present(result: Dissection, out: Path, as_json: bool) -> None:
         )
         return
     print_table(list(frame.columns), frame.to_numpy().tolist(), str(result).splitlines()[0])
-    print(headline(result))
+    say(headline(result))
     for note in result.notes:
-        print(f"Note: {note}")
+        say(f"Note: {note}")
 
 
 def _number(text: str, name: str) -> float:

@@ -11,6 +11,7 @@ import typer
 
 from ._gated_versions import GATED_HELP, VERSIONS, card_name, gated_version, own_row, trained, versions_of
 from ._options import Data, Device, Json, Model, OutFolder, Seed
+from ._show import say
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -262,12 +263,12 @@ def _present(study: GateStudy, out: Path, as_json: bool) -> None:
     rows = [[told(a[c]) if c == "test accuracy" else a[c] for c in columns] for a in accuracies]
     print_table(columns, rows, "The network and its gated versions")
     if other:
-        print(f"Path kernels of {study.model} and {other['name']}: alignment {other['npk alignment']:.3f}.")
+        say(f"Path kernels of {study.model} and {other['name']}: alignment {other['npk alignment']:.3f}.")
         for space in other.get("spaces", ()):
-            print(f"  {space['space']}: {space['agreement']:.1%} of gates agree (before {space['before']:.1%})")
+            say(f"  {space['space']}: {space['agreement']:.1%} of gates agree (before {space['before']:.1%})")
     if study.paths is not None:
-        print(study.paths)
-    print(headline(study))
+        say(study.paths)
+    say(headline(study))
     for note in study.notes:
-        print(f"Note: {note}")
+        say(f"Note: {note}")
     tell(f"wrote {', '.join(str(path) for path in paths.values())}")

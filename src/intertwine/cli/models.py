@@ -1,6 +1,7 @@
 """``intertwine models``: the built-in networks."""
 
 from ._options import Json
+from ._show import say
 
 __all__ = ["models"]
 
@@ -25,7 +26,7 @@ def models(as_json: Json = False) -> None:
         arguments = ", ".join(f"{key}={_shown(value)}" for key, value in n.arguments.items())
         rows.append([n.name, n.parameters, " x ".join(map(str, n.input_shape)), arguments, n.source])
     print_table(["model", "parameters", "input", "arguments and defaults", "source"], rows)
-    print("Arguments follow the name: myrtle_cnn:width=512,bn=false")
+    say("Arguments follow the name: myrtle_cnn:width=512,bn=false")
 
 
 def _shown(value: object) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ._options import Json
+from ._show import say
 
 __all__ = ["report"]
 
@@ -21,13 +22,22 @@ def report(
 
     Example:
       intertwine report comparison/results.json --out page.html
-    """
+    """  # noqa: DOC501
     from .._io import check_writable
     from ..report import load_result, write_page
     from ._show import print_json
 
-    path = write_page(load_result(results), check_writable(out or results.with_suffix(".html")))
+    result, place = load_result(results), check_writable(out or results.with_suffix(".html"))
+    try:
+        path = write_page(result, place)
+    except OSError:
+        raise
+    except Exception as error:  # parts that were changed may not fit each other anywhere
+        raise ValueError(
+            f"results must be a complete {type(result).__name__}. Got {str(results)!r}, of which no page can be made "
+            f"({type(error).__name__}: {error})."
+        ) from error
     if as_json:
         print_json({"page": path})
     else:
-        print(f"wrote {path}")
+        say(f"wrote {path}")

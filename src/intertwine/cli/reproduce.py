@@ -10,6 +10,7 @@ import typer
 
 from ._command import FAILED
 from ._options import Device, Json
+from ._show import say
 
 if TYPE_CHECKING:
     from ..lab.experiments import Reproduction, Setting
@@ -80,7 +81,7 @@ def reproduce(
             [[r.name, r.verdict + ("" if r.passed else " (what must hold does NOT)"), r.facts["seconds"]] for r in done]
             + [[name, f"failed: {error}", ""] for name, error in failed.items()],
         )
-        print(f"wrote {paths['page']}")
+        say(f"wrote {paths['page']}")
     if failed or not all(r.passed for r in done):
         raise typer.Exit(FAILED)
 

@@ -11,9 +11,10 @@ import typer
 from .._words import counted
 from ._command import FAILED
 from ._options import Json
+from ._show import say
 
 if TYPE_CHECKING:
-    from ..lab.runs import Executor, Overview
+    from ..lab.runs import Executor, Overview, Plan
 
 __all__ = ["runs"]
 
@@ -38,12 +39,17 @@ def runs(
     ] = None,
     retries: Annotated[int, typer.Option(min=0, help="Resume: further attempts of a job that fails.")] = 2,
     everything: Annotated[bool, typer.Option("--all", help="Clean: remove the whole run, results too.")] = False,
+    imported: Annotated[
+        list[str] | None,
+        typer.Option("--import", metavar="MODULE", help="Resume: a module of yours that the plan's classes are in."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List runs, show the jobs of one, go on with one that was stopped, or remove results that nobody plans any more.
 
     A run is a folder with a ledger and one file for each finished job. It may be killed at any moment; 'resume' runs
-    what is missing, and ends with exit code 1 if jobs failed after all their attempts.
+    what is missing, and ends with exit code 1 if jobs failed after all their attempts. A plan is data that may be of
+    anyone: classes of your own modules are imported only if --import names the module.
 
     Example:
       intertwine runs
@@ -59,7 +65,7 @@ def runs(
         return
     if name is None:
         raise ValueError(f"NAME must be given to {action}. Got none. 'intertwine runs' lists them.")
-    home = folder / name
+    home = folder / lab.plan_name(name)
     if action is Action.SHOW:
         _show(lab.overview(home), as_json)
         return
@@ -68,18 +74,27 @@ def runs(
         if as_json:
             print_json({"removed": count})
         else:
-            print(f"removed {counted(count, 'result')}" + ("" if everything else " of earlier plans and earlier code"))
+            say(f"removed {counted(count, 'result')}" + ("" if everything else " of earlier plans and earlier code"))
         return
     lab.overview(home)
-    report = lab.run(lab.load_plan(home), folder, executor=_executor(workers, threads, ray), retries=retries)
+    report = lab.run(_plan(home, imported or []), folder, executor=_executor(workers, threads, ray), retries=retries)
     if as_json:
         print_json({"plan": report.plan, "ran": report.ran, "found": report.found, "failed": report.failed})
     else:
-        print(report)
+        say(report)
     for label, error in report.failed.items():
         tell(f"failed: {label}: {error}")
     if report.failed:
         raise typer.Exit(FAILED)
+
+
+def _plan(home: Path, modules: list[str]) -> Plan:
+    from ..lab import runs as lab
+    from ._models import import_module_of_user
+
+    for module in modules:
+        import_module_of_user(module)
+    return lab.load_plan(home, modules)
 
 
 def _executor(workers: int | None, threads: int, ray: str | None) -> Executor:
@@ -100,7 +115,7 @@ def _list(found: list[Overview], folder: Path, as_json: bool) -> None:
         rows = [[o.name, *(o.count(s) for s in states), o.stale, f"{o.seconds:.1f} s", o.plan] for o in found]
         print_table(["run", *states, "stale", "time", "plan"], rows)
     else:
-        print(f"no runs in {folder}")
+        say(f"no runs in {folder}")
 
 
 def _show(found: Overview, as_json: bool) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from ._example import InputShape, Tokens, example_input
 from ._options import Data, Json, Model
+from ._show import say
 
 __all__ = ["same"]
 
@@ -56,4 +57,4 @@ def same(
         print_json(found.to_dict())
     else:
         said = found.summary()
-        print(said if "residual" in said else f"{said}\nresidual {found.residual:.3g}")
+        say(said if "residual" in said else f"{said}\nresidual {found.residual:.3g}")

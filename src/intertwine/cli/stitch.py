@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from ._options import Data, Device, Json, Model, OutFolder, Seed, split_commas
+from ._show import say
 
 if TYPE_CHECKING:
     from torch import nn
@@ -230,7 +231,7 @@ def _print(study: StitchingStudy) -> None:
 
     first = study.stitchings[0]
     accuracies = {name: value for s in study.stitchings for name, value in zip(s.names, (s.accuracy_a, s.accuracy_b))}
-    print(", ".join(f"{name}: {value:.2%}" for name, value in accuracies.items()))
+    say(", ".join(f"{name}: {value:.2%}" for name, value in accuracies.items()))
     share = lambda value: "" if value is None or value != value else f"{value:.0%}"
     rows = [
         [
@@ -254,7 +255,7 @@ def _print(study: StitchingStudy) -> None:
     ]
     print_table(columns, rows, f"Stitching penalties in points of accuracy (eq. 4.3), on {first.examples:,} examples")
     if any(s.inside_block for s in study.stitchings):
-        print("* inside a residual block: a skip connection crosses the cut too")
-    print("as matched: share of live channels paired as by matching activations; drift: Fréchet distance to B's own")
+        say("* inside a residual block: a skip connection crosses the cut too")
+    say("as matched: share of live channels paired as by matching activations; drift: Fréchet distance to B's own")
     for note in dict.fromkeys(note for s in study.stitchings for note in s.notes):
-        print(f"Note: {note}")
+        say(f"Note: {note}")

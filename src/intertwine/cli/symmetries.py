@@ -9,6 +9,7 @@ import typer
 
 from ._example import InputShape, Tokens, example_input
 from ._options import Data, Json, Model
+from ._show import say
 
 __all__ = ["symmetries"]
 
@@ -54,11 +55,11 @@ def symmetries(
         tell(f"wrote {written}")
     if explain is not None:
         lines = [sym.explain(explain, i) for i in range(len(sym.layouts[_known(sym, explain)].axes))]
-        print_json(lines) if as_json else print("\n".join(lines))
+        print_json(lines) if as_json else say("\n".join(lines))
     elif as_json:
         print_json({**sym.to_dict(), "dim": sym.dim, "log_size": sym.log_size})
     else:
-        print(sym.summary())
+        say(sym.summary())
 
 
 def _check_out(out: Path) -> None:

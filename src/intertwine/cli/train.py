@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ._options import Device, Json, Seed
+from ._show import say
 
 if TYPE_CHECKING:
     from torch import nn
@@ -80,7 +81,7 @@ def train(
         print_json({"checkpoint": out, "card": run.card.model_dump(mode="json"), "history": run.history})
         return
     print_table(["network", "data", "seed", "best epoch", *metrics], [_row(run.card, metrics)])
-    print(f"wrote {out} and {training.card_path(out)}")
+    say(f"wrote {out} and {training.card_path(out)}")
 
 
 def recipe_of(name: str | None, shape: tuple[int, ...], **changes: Any) -> Recipe:

@@ -11,6 +11,7 @@ import typer
 from .._words import counted
 from ._command import FAILED
 from ._options import Device, Json
+from ._show import say
 
 if TYPE_CHECKING:
     from ..lab.zoo import Zoo
@@ -107,4 +108,4 @@ def _present(zoo: Zoo, as_json: bool) -> None:
     title = f"{counted(len(zoo), 'network')} {zoo.architecture} on {zoo[0].card.data}"
     print_table(["network", "seed", "best epoch", "validation accuracy", "test accuracy"], rows, title)
     mean = sum(zoo.accuracies) / len(zoo)
-    print(f"test accuracy {mean:.3f} on average, from {min(zoo.accuracies):.3f} to {max(zoo.accuracies):.3f}")
+    say(f"test accuracy {mean:.3f} on average, from {min(zoo.accuracies):.3f} to {max(zoo.accuracies):.3f}")

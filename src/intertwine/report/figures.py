@@ -291,7 +291,7 @@ def _curve(one: Series, color: str) -> list[dict[str, Any]]:
         edge = {"type": "scatter", "x": places, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
         band = [
             {**edge, "y": _rounded(one.low), "showlegend": False},
-            {**edge, "y": _rounded(one.high), "showlegend": False, "fill": "tonexty", "fillcolor": f"{color}33"},
+            {**edge, "y": _rounded(one.high), "showlegend": False, "fill": "tonexty", "fillcolor": _faint(color)},
         ]
     thin = one.dash != "solid"
     curve = {
@@ -366,3 +366,9 @@ def _y_range(series: Sequence[Series], limits: tuple[float, float] | None) -> di
 def _rounded(values: Sequence[float | None]) -> list[float | None]:
     # JSON has no word for NaN or infinity; plotly leaves a gap at null.
     return [None if v is None or v != v or v in (float("inf"), float("-inf")) else round(v, _DIGITS) for v in values]
+
+
+def _faint(color: str) -> str:
+    """A colour ``#rrggbb`` that covers a fifth of what lies below; older plotly knows no ``#rrggbbaa``."""
+    red, green, blue = (int(color[k : k + 2], 16) for k in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.2)"

@@ -11,6 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from .._untrusted.text import printable, printable_json
 from .blocks import Block
 
 if TYPE_CHECKING:
@@ -88,15 +89,23 @@ def _environment() -> Environment:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        finalize=_shown,
     )
     environment.filters["data"] = _data
     environment.tests["number"] = lambda value: isinstance(value, int | float) and not isinstance(value, bool)
     return environment
 
 
+def _shown(value: Any) -> Any:
+    from markupsafe import Markup
+
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
 def _data(value: Any) -> Markup:
     # A script element that holds a value as JSON, compressed where that is long.
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = printable_json(text, shown=True)
     if len(text) > _LONG:
         return _trusted(f'<script type="text/plain">{_packed(text.encode())}</script>')
     # "</script" and "<!--" would end or change the element: no angle bracket is left as it is

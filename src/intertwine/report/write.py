@@ -6,6 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._untrusted.files import json_of
 from .page import Page, render
 
 if TYPE_CHECKING:
@@ -90,29 +91,20 @@ def load_result(path: str | Path) -> Result:
     Raises:
         ValueError: If the file is missing, damaged or holds no result.
     """
-    from .._io import read_json
-
     path = Path(path)
-    if not path.is_file():
-        raise ValueError(f"results must be an existing file. Got {str(path)!r}.")
-    try:
-        data = read_json(path)
-    except ValueError as error:
-        raise ValueError(
-            f"results must be a complete JSON file. Got {str(path)!r}, which does not read ({error})."
-        ) from None
+    data = json_of(path, "results")
     kind = data.get("kind") if isinstance(data, dict) else None
-    if kind not in _PAGES:
+    if not isinstance(kind, str) or kind not in _PAGES:
         raise ValueError(
             f"results must be a file that save() wrote, of kind {', '.join(_PAGES)}. Got {kind!r} in {str(path)!r}."
         )
     try:
         return _find(_PAGES[kind][0]).load(path)
-    except (KeyError, TypeError, AttributeError) as error:
+    except Exception as error:  # a file that was changed may fail anywhere
         reason = f"{type(error).__name__}: {error}"
         raise ValueError(
             f"results must be a complete {kind}. Got {str(path)!r}, where something is amiss ({reason})."
-        ) from None
+        ) from error
 
 
 def _find(place: str) -> Any:

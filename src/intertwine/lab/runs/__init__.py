@@ -8,7 +8,7 @@ from .code_version import code_version
 from .driver import RunReport, load_plan, run
 from .executor import Executor, Outcome, RunError, Task
 from .in_process import InProcess
-from .job import Job, Jobs, Plan, job_key
+from .job import Job, Jobs, Plan, job_key, plan_name
 from .ledger import Entry, Ledger
 from .local import Local
 from .on_ray import OnRay
@@ -16,7 +16,7 @@ from .overview import Overview, clean, overview, overviews
 
 __all__ = [
     # what to do
-    "Plan", "Job", "Jobs", "job_key", "code_version",
+    "Plan", "Job", "Jobs", "job_key", "plan_name", "code_version",
     # doing it
     "run", "RunReport", "RunError", "load_plan",
     # who does it

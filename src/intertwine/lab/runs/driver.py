@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..._io import read_json, write_json
+from ..._io import write_json
 from .display import Display, Tally
 from .executor import Executor, Outcome, RunError, Task
-from .job import Job, Plan, find_class, job_key, reference
+from .job import Job, Plan, job_key, named_class, plan_name, reference, saved_plan
 from .ledger import Ledger
 from .local import Local
 from .store import clean_leftovers, finished, prepare_folder, read_value, result_path
@@ -85,7 +85,7 @@ def run(
     """  # noqa: DOC502 - helpers raise them
     if retries < 0:
         raise ValueError(f"retries must be at least 0. Got {retries}.")
-    home = Path(folder) / plan.name
+    home = Path(folder) / plan_name(plan.name)
     jobs = list(plan.jobs())
     keys = _keys(jobs)
     prepare_folder(home)
@@ -101,29 +101,32 @@ def run(
             ledger.close()
 
 
-def load_plan(folder: str | Path) -> Plan:
-    """The plan that a folder was last used for.
+def load_plan(folder: str | Path, modules: Collection[str] = ()) -> Plan:
+    """The plan that a folder was last used for. The file may be of anyone: it cannot make us import code.
 
     Args:
         folder: Of one run.
+        modules: Modules and packages that its classes may be imported from, beside ``intertwine`` and what is imported
+            already.
 
     Returns:
         The plan.
 
     Raises:
-        ValueError: If there is none, or its class cannot be found.
+        ValueError: If there is none, its class cannot be found or may not be imported, or it is of another folder.
     """
-    path = Path(folder) / "plan.json"
-    if not path.is_file():
-        raise ValueError(f"folder must be of a run, with a plan.json. Got {str(folder)!r}.")
-    said = read_json(path)
+    said = saved_plan(folder)
     try:
-        return find_class(said["plan"]).model_validate(said["config"])
+        context = {"modules": tuple(modules)}
+        plan = named_class(said["plan"], Plan, modules).model_validate(said["config"], context=context)
     except (ImportError, AttributeError) as error:
         raise ValueError(
-            f"plan must be importable here. Got {said['plan']!r} in {str(path)!r} ({error}). Run it from where it was "
-            "started, or with that folder on PYTHONPATH."
+            f"plan must be importable here. Got {said['plan']!r} in {str(folder)!r} ({error}). Run it from where it "
+            "was started, or with that folder on PYTHONPATH."
         ) from None
+    if plan.name != Path(folder).absolute().name:
+        raise ValueError(f"plan must be of the folder that it lies in. Got {plan.name!r} in {str(folder)!r}.")
+    return plan
 
 
 def _keys(jobs: list[Job]) -> list[str]:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, field_serializer, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_serializer, field_validator
 
+from ..._untrusted.files import json_of
 from .code_version import code_version
 
-__all__ = ["Job", "Jobs", "Plan", "find_class", "job_key", "reference"]
+__all__ = ["Job", "Jobs", "Plan", "find_class", "job_key", "named_class", "plan_name", "reference", "saved_plan"]
 
 _LONGEST = 60  # characters of a label
+_LONGEST_NAME = 255  # bytes of the name of a file
 
 
 class Job(BaseModel, ABC):
@@ -91,8 +94,12 @@ class Jobs(Plan):
 
     @field_validator("listed", mode="before")
     @classmethod
-    def _from_classes(cls, listed: Sequence[Any]) -> list[Job]:
-        return [x if isinstance(x, Job) else find_class(x["job"]).model_validate(x["settings"]) for x in listed]
+    def _from_classes(cls, listed: Sequence[Any], info: ValidationInfo) -> list[Job]:
+        modules = (info.context or {}).get("modules", ())
+        return [
+            x if isinstance(x, Job) else named_class(x["job"], Job, modules).model_validate(x["settings"])
+            for x in listed
+        ]
 
 
 def job_key(job: Job, code: str | None = None) -> str:
@@ -132,3 +139,59 @@ def find_class(name: str) -> Any:
     for part in attribute.split("."):
         found = getattr(found, part)
     return found
+
+
+def named_class(name: str, kind: type, modules: Collection[str] = ()) -> Any:
+    """The class that a file names, which may be of anyone: only a known one is imported.
+
+    Args:
+        name: ``module:name``.
+        kind: What it must be a subclass of.
+        modules: Modules and packages that may be imported, beside ``intertwine`` and what is imported already.
+
+    Returns:
+        The class.
+
+    Raises:
+        ValueError: If it may not be imported, or is of another kind.
+    """
+    module = str(name).partition(":")[0]
+    package = module.partition(".")[0]
+    if package != "intertwine" and module not in sys.modules and not {module, package} & set(modules):
+        raise ValueError(
+            f"classes of a saved plan must be of intertwine, or of a module that you allow. Got {name!r}. If you trust "
+            f"it, say --import {module}, or load_plan(folder, modules=[{module!r}])."
+        )
+    found = find_class(name)
+    if not (isinstance(found, type) and issubclass(found, kind)):
+        raise ValueError(f"class of a saved plan must be a {kind.__name__}. Got {name!r}.")
+    return found
+
+
+def saved_plan(folder: str | Path) -> dict[str, Any]:
+    """The plan of a run as data: ``plan``, the name of its class, and ``config``, its settings.
+
+    Raises:
+        ValueError: If the folder has none, or one that no run wrote.
+    """
+    path = Path(folder) / "plan.json"
+    if not path.is_file():
+        raise ValueError(f"folder must be of a run, with a plan.json. Got {str(folder)!r}.")
+    said = json_of(path, "plan.json")
+    if not isinstance(said, dict) or not isinstance(said.get("plan"), str) or not isinstance(said.get("config"), dict):
+        raise ValueError(f"plan.json must be a file that a run wrote. Got another one in {str(folder)!r}.")
+    return said
+
+
+def plan_name(name: str) -> str:
+    """Refuse a name that is no folder's: it would lead out of the folder of runs.
+
+    Raises:
+        ValueError: If it has separators, is empty or too long, or begins with a dot.
+    """
+    if not name or name.startswith(".") or any(c in name for c in "/\\\0") or len(name.encode()) > _LONGEST_NAME:
+        raise ValueError(
+            f"plan name must be the name of a folder, without separators, dots in front, and at most {_LONGEST_NAME} "
+            f"bytes. Got {name!r}."
+        )
+    return name

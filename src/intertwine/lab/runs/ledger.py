@@ -67,7 +67,7 @@ class Ledger:
         self.path = path
         with self._told():
             self._db = sqlite3.connect(
-                path if writable else f"file:{path}?mode=ro", isolation_level=None, uri=not writable
+                path if writable else f"{path.resolve().as_uri()}?mode=ro", isolation_level=None, uri=not writable
             )
             (found,) = self._db.execute("pragma user_version").fetchone()
         if found > VERSION:

@@ -140,7 +140,9 @@ class Local(Executor):
     def _start(self, worker: _Worker, folder: Path) -> None:
         number = str(self.threads)
         caps = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), number)
-        path = os.pathsep.join(p for p in [*sys.path, os.environ.get("PYTHONPATH", "")] if p)
+        path = os.pathsep.join(
+            p for p in [*(p or os.getcwd() for p in sys.path), os.environ.get("PYTHONPATH", "")] if p
+        )
         environment = {**os.environ, **caps, "PYTHONPATH": path}
         if worker.gpu is not None:
             seen = os.environ.get("CUDA_VISIBLE_DEVICES", "")
@@ -149,7 +151,7 @@ class Local(Executor):
         _close(worker.log)
         worker.log = (folder / "logs" / f"{worker.name.replace(' ', '-')}.txt").open("a", encoding="utf-8")
         worker.process = subprocess.Popen(
-            [sys.executable, "-m", "intertwine.lab.runs.worker", worker.name, number],
+            [sys.executable, "-P", "-m", "intertwine.lab.runs.worker", worker.name, number],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=worker.log,

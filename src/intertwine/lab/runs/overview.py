@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..._io import read_json
+from .job import saved_plan
 from .ledger import Entry, Ledger
 from .store import finished, remove
 
@@ -72,7 +72,7 @@ def overview(folder: str | Path) -> Overview:
     folder = Path(folder)
     if not (folder / "plan.json").is_file() or not (folder / "ledger.sqlite").is_file():
         raise ValueError(f"folder must be of a run, with plan.json and ledger.sqlite. Got {str(folder)!r}.")
-    said = read_json(folder / "plan.json")
+    said = saved_plan(folder)
     settings = ", ".join(f"{key}={_short(value)}" for key, value in said["config"].items())
     ledger = Ledger(folder / "ledger.sqlite", writable=False)
     try:

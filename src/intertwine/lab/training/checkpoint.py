@@ -12,12 +12,12 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
-from ..._io import read_json, read_tensors, write_json, write_tensors
+from ..._io import file_digest, read_json, read_tensors, write_json, write_tensors
 from ..._untrusted.weights import check_kinds
 from ...errors import CheckpointError
 from ..networks import build, names
 
-__all__ = ["Card", "card_path", "load_checkpoint", "load_weights", "read_card", "save_checkpoint"]
+__all__ = ["Card", "card_path", "check_card", "load_checkpoint", "load_weights", "read_card", "save_checkpoint"]
 
 _LISTED = 5  # tensor names that an error message shows
 
@@ -42,6 +42,7 @@ class Card(BaseModel):
         classes: Class names, in logit order.
         shape: Shape of one input.
         versions: Of Python, torch and intertwine.
+        sha256: Of the file of the weights; empty where it was written without.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -58,6 +59,7 @@ class Card(BaseModel):
     classes: tuple[str, ...] = ()
     shape: tuple[int, ...] = ()
     versions: dict[str, str] = Field(default_factory=_versions)
+    sha256: str = ""
 
 
 def card_path(path: str | Path) -> Path:
@@ -83,7 +85,7 @@ def save_checkpoint(path: str | Path, model: nn.Module, card: Card) -> Path:
     if path.suffix != ".safetensors":
         raise ValueError(f"checkpoint path must end in .safetensors. Got {str(path)!r}.")
     write_tensors(path, model.state_dict(), {"architecture": card.architecture})
-    write_json(card_path(path), card.model_dump(mode="json"))
+    write_json(card_path(path), card.model_copy(update={"sha256": file_digest(path)}).model_dump(mode="json"))
     return path
 
 
@@ -104,12 +106,30 @@ def read_card(path: str | Path) -> Card | None:
         return None
     try:
         return Card.model_validate(read_json(beside))
-    except (ValidationError, ValueError) as error:
+    except (ValidationError, ValueError, RecursionError) as error:
         reason = str(error).splitlines()[0]
         raise CheckpointError(
             f"card must be a JSON file that save_checkpoint wrote. Got {str(beside)!r} ({reason}). "
             "Remove it and say which model the weights belong to."
         ) from None
+
+
+def check_card(path: str | Path, card: Card | None) -> None:
+    """Refuse weights that are not those that their card was written for.
+
+    Args:
+        path: Of the weights.
+        card: Their card, if they have one.
+
+    Raises:
+        CheckpointError: If the file is another one.
+    """
+    if card is not None and card.sha256 and card.sha256 != file_digest(path):
+        raise CheckpointError(
+            f"checkpoint must be the file that its card was written for. Got {str(path)!r}, of another SHA-256 than "
+            f"{card_path(path).name!r} says. Copy both again, or remove the card and say which model the weights "
+            "belong to."
+        )
 
 
 def load_checkpoint(path: str | Path, model: nn.Module | str | None = None) -> nn.Module:
@@ -140,6 +160,7 @@ def load_checkpoint(path: str | Path, model: nn.Module | str | None = None) -> n
                 f"model must be given where the card names no built-in network. Got {card.architecture!r} in "
                 f"{str(card_path(path))!r}. Pass the module that the weights belong to."
             )
+        check_card(path, card)
         model = card.architecture
     network = build(model) if isinstance(model, str) else model
     load_weights(network, tensors, f"{str(path)!r}", model if isinstance(model, str) else type(model).__name__)

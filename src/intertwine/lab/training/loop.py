@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..._progress import track
 from ..._random import mixed
+from ..._untrusted.text import printable
 from ...errors import CheckpointError
 from ..data import Batches, DataSplits
 from .accuracy import accuracy
@@ -178,7 +179,7 @@ class Run:
 
     def _say(self, line: str) -> None:
         if self.progress:
-            print(line, file=sys.stderr)
+            print(printable(line), file=sys.stderr)
 
 
 @contextmanager

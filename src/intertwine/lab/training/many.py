@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ..._io import check_writable, write_atomically
 from ..._progress import track
 from ..._random import mixed
+from ..._untrusted.text import printable
 from ..._words import counted
 from ...errors import CheckpointError
 from ..data import Batches, DataSplits, load
@@ -344,7 +345,7 @@ class _Maker:
 
     def _say(self, line: str) -> None:
         if self.progress:
-            print(line, file=sys.stderr)
+            print(printable(line), file=sys.stderr)
 
 
 def _goes_alone(recipe: Recipe) -> bool:
