@@ -89,6 +89,24 @@ def sorted_and_back(m, h):
     return (rows[order.argsort()].view(-1, CHOSEN, WIDTH) * weights[..., None]).sum(1)
 
 
+def one_hot(m, h):
+    weights, places = m.chosen(h)
+    gates = (F.one_hot(places, EXPERTS) * weights[..., None]).sum(1)
+    inner = F.relu(torch.einsum("eoi,ti->teo", m.up, h) + m.bias)
+    return torch.einsum("te,eoi,tei->to", gates, m.down, inner)
+
+
+def limited(m, h, number=float("-inf"), left=1):
+    """Experts of the best group alone; groups move, and experts inside them."""
+    scores = m.router(h).sigmoid()
+    best = scores.view(-1, 2, 2).amax(-1).topk(left, -1).indices
+    mask = torch.zeros(len(h), 2).scatter(1, best, 1)[:, :, None].expand(-1, 2, 2).reshape(-1, EXPERTS)
+    places = scores.masked_fill(~mask.bool(), number).topk(CHOSEN, -1).indices
+    gates = torch.zeros_like(scores).scatter(1, places, scores.gather(1, places))
+    inner = F.relu(torch.einsum("eoi,ti->teo", m.up, h) + m.bias)
+    return torch.einsum("te,eoi,tei->to", gates, m.down, inner)
+
+
 def loop(m, h):
     weights, places = m.chosen(h)
     out = 0
@@ -104,6 +122,19 @@ def loop(m, h):
 def ties(m, h):
     places = F.relu(m.router(h)).topk(CHOSEN, -1).indices
     return m.experts(h, places[:, 1])
+
+
+def few_left(m, h):
+    """Fewer experts than are chosen are above the threshold: the others are equal."""
+    scores = m.router(h).sigmoid()
+    places = scores.masked_fill(scores < 0.7, float("-inf")).topk(CHOSEN, -1).indices
+    return m.experts(h, places[:, 1])
+
+
+def equal_sums(m, h):
+    """Every expert's weights over the rows sum to one."""
+    places = m.router(h).softmax(0).sum(0, keepdim=True).topk(1).indices
+    return m.experts(h, places.expand(len(h), 1)[:, 0])
 
 
 def numbers(m, h):
@@ -151,9 +182,10 @@ def crossed(m, h):
 # function -> (experts move, every expert has inner units of its own)
 CASES = {
     batched: (True, True), dense: (True, True), gathered: (True, True), soft: (True, True), first: (True, True),
-    argmax: (True, True), sorted_rows: (True, True), sorted_and_back: (True, True), loop: (False, True),
-    ties: (False, True), numbers: (False, True), constant_order: (False, True), two_choices: (True, False),
-    shifted: (True, False), attended: (True, False), over_rows: (True, False), crossed: (False, False),
+    argmax: (True, True), one_hot: (True, True), sorted_rows: (True, True), sorted_and_back: (True, True),
+    loop: (False, True), ties: (False, True), few_left: (False, True), numbers: (False, True),
+    constant_order: (False, True), two_choices: (True, False), shifted: (True, False), attended: (True, False),
+    over_rows: (True, False), crossed: (False, False),
 }  # fmt: skip
 
 
@@ -176,6 +208,29 @@ def test_experts(function):
     assert any(s.size == EXPERTS and s.permutable for s in sym.spaces) == experts_move
     inner = next(s for s in sym.spaces if s.size == INNER)
     assert inner.permutable and bool(inner.parents) == own_units
+
+
+@pytest.mark.parametrize("number", [float("-inf"), 0.0, -1.0])
+def test_experts_in_groups(number):
+    torch.manual_seed(0)
+    model = Routed(lambda m, h: limited(m, h, number)).double()
+    sym = checked(model, lambda seed: torch.randn(8, 3, generator=torch.Generator().manual_seed(seed)).double())
+    groups = next(s for s in sym.spaces if s.size == 2 and s.permutable and not s.parents)
+    experts = next(s for s in sym.spaces if s.parents == (groups.name,))
+    assert experts.permutable and experts.size == 2
+    assert next(s for s in sym.spaces if s.size == INNER).parents == (groups.name, experts.name)
+
+
+def test_equal_numbers_tell_no_expert():
+    model = Routed(equal_sums).double()
+    assert not any(s.size == EXPERTS and s.permutable for s in symmetries(model, torch.randn(8, 3).double()).spaces)
+
+
+def test_excluded_experts_that_may_win_do_not_move():
+    torch.manual_seed(0)
+    model = Routed(lambda m, h: limited(m, h, 0.5)).double()
+    sym = checked(model, lambda seed: torch.randn(8, 3, generator=torch.Generator().manual_seed(seed)).double())
+    assert not any(s.size == 2 and s.permutable for s in sym.spaces)
 
 
 @pytest.mark.parametrize("how", ["eager", "batched_mm", "grouped_mm"])

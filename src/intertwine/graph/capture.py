@@ -14,6 +14,7 @@ from ..errors import CaptureError
 from .caches import capture_cold
 from .circular import CircularAsIndex
 from .memory import Geometry, geometry, overlap, storage_key
+from .one_hot import OneHotAsScatter
 from .program import Program, Ref
 from .record import Recorder, WatchReads, tensors
 from .source import error_line
@@ -89,7 +90,7 @@ def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Program
     with ExitStack() as stack:
         at = _follow_modules(recorder, model, taps, stack)
         try:
-            with torch.no_grad(), CircularAsIndex(), WatchReads(recorder), recorder:
+            with torch.no_grad(), CircularAsIndex(), OneHotAsScatter(), WatchReads(recorder), recorder:
                 result = model(*args, **kwargs)
         except CaptureError:
             raise

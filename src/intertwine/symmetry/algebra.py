@@ -44,8 +44,8 @@ class Algebra:
 
     def fresh(self, size: int, why: str, tag: Any = 0) -> Axis:
         """A new fixed axis of this call's result (the same one in every pass)."""
-        if size == 1:
-            return ()
+        if size <= 1:
+            return () if size else (Flat(0, True),)
         key = (self.index, tag, size)
         if key not in self._kept:
             self._kept[key] = self.pool.new(size)
@@ -57,8 +57,8 @@ class Algebra:
 
         Nothing acts on it from outside, so it need not be fixed; where it is, so are the axes that it follows.
         """
-        if size == 1:
-            return ()
+        if size <= 1:
+            return () if size else (Flat(0, True),)
         key = (self.index, "order", tag, size)
         if key not in self._kept:
             self._kept[key] = space = self.pool.new(size)

@@ -29,14 +29,21 @@ def masked_scatter(engine: "Engine", call: Call) -> Any:
     x, mask, source = (engine.value(call.args[name]) for name in ("self", "mask", "source"))
     why = f"rows chosen by a mask at {call.where}"
     first = _whole_rows(engine, x.shape, mask)
+    # the longest run of last axes that both tensors have; else the numbers run on, and are cut into rows
+    fits = [i for i in range(first, len(x.shape)) if source.shape[-(len(x.shape) - i) :] == x.shape[i:]]
+    first = fits[0] if fits else first
     inner = x.shape[first:]
     rows, rest = divmod(prod(source.shape), prod(inner))
-    if rest:
+    if fits:
+        whole = len(source.shape) - len(inner)
+        taken, last = tuple(f for axis in source.axes[:whole] for f in axis), list(source.axes[whole:])
+    elif rows and not rest:
+        numbers = engine.pool.resolve(tuple(f for axis in source.axes for f in axis))
+        taken, *last = engine.split(numbers, (rows, *inner))
+    else:
         for axis in (*x.axes, *mask.axes, *source.axes):
             engine.fix(axis, why)
         return opaque(engine, call.outputs[0], why, 0)
-    numbers = engine.pool.resolve(tuple(f for axis in source.axes for f in axis))
-    taken, *last = engine.split(numbers, (rows, *inner))
     for axis in (*x.axes[:first], *mask.axes, taken):
         engine.fix(axis, why)
     places = [_written(engine, axis, why, i) for i, axis in enumerate(x.axes[:first])]

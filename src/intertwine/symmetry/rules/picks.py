@@ -8,6 +8,7 @@ numbers still tell from which unit they came, so that every unit may have its ow
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from ...graph import Call, Ref
@@ -118,35 +119,72 @@ def origins(engine: "Engine", axes: Sequence[Axis], via: Iterable[Pick]) -> list
 
 
 # functions that make two numbers equal only where they were equal before, or by rare accident
-_INJECTIVE = {"aten::_softmax", "aten::_log_softmax", "aten::sigmoid", "aten::tanh", "aten::exp", "aten::log",
-              "aten::softplus", "aten::sqrt", "aten::neg", "aten::erf", "aten::gelu", "aten::silu", "aten::sum",
-              "aten::topk", "aten::sort"} | _SAME  # fmt: skip
+_INJECTIVE = {"aten::sigmoid", "aten::tanh", "aten::exp", "aten::log", "aten::softplus", "aten::sqrt", "aten::neg",
+              "aten::erf", "aten::gelu", "aten::silu"} | _SAME  # fmt: skip
+_NORMALISED = {"aten::_softmax", "aten::_safe_softmax", "aten::_log_softmax"}  # these may have equal sums
+_BEST = {"aten::topk", "aten::sort", "aten::max", "aten::amax"}
 _LINEAR = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear"}
 _COMBINED = {"aten::add", "aten::sub", "aten::mul", "aten::div"}
 
 
-def distinct(engine: "Engine", ref: Ref, along: Axis) -> bool:
+def distinct(engine: "Engine", ref: Ref, along: Axis, count: int = 0, summed: bool = False) -> bool:
     """Whether entries along an axis differ for almost all weights, so that their order does not depend on their places.
 
     They do where every unit has its own row of a weight matrix and nothing sets different units to one number, as
-    rectifiers and masks do.
+    rectifiers and masks do. Units that a mask excludes may be equal where ``count`` others are always chosen before.
     """
     call = engine.producer(ref)
-    if call is None:
+    if call is None or ref != call.outputs[0]:
         return False
-    if call.op in _INJECTIVE:
-        return isinstance(call.inputs[0], Ref) and distinct(engine, call.inputs[0], along)
+    if call.op in _SAME:
+        return distinct(engine, call.inputs[0], along, count, summed)
+    if call.op in _INJECTIVE | _BEST | {"aten::sum"} or (call.op in _NORMALISED and not summed):
+        return distinct(engine, call.inputs[0], along, summed=summed or call.op == "aten::sum")
     units = {slot.space for slot in slots(along)}
     if call.op in _LINEAR:
         return any(units <= _spaces(engine, r) and _is_state(engine, r) for r in call.inputs)
+    if call.op == "aten::masked_fill":
+        return distinct(engine, call.args["self"], along, 0, summed) and _never_chosen(engine, call, count)
     if call.op not in _COMBINED or call.args.get("rounding_mode"):
         return False
-    other = call.args["other"]
-    if not isinstance(other, Ref):
-        return other != 0 and distinct(engine, call.args["self"], along)
-    by_row = lambda r: not units & _spaces(engine, r) and call.op in ("aten::mul", "aten::div")
-    pairs = ((call.args["self"], other), (other, call.args["self"]))
-    return any(distinct(engine, a, along) and (_is_state(engine, b) or by_row(b)) for a, b in pairs)
+    a, b = call.args["self"], call.args["other"]
+    if not isinstance(b, Ref):
+        return b != 0 and distinct(engine, a, along, 0, summed)
+    if call.op == "aten::div" and not summed and not units & _spaces(engine, b):  # one divisor for all units
+        return distinct(engine, a, along)
+    return any(distinct(engine, x, along, 0, summed) and _is_state(engine, y) for x, y in ((a, b), (b, a)))
+
+
+def _never_chosen(engine: "Engine", call: Call, count: int) -> bool:
+    """Whether what a mask excludes is smaller than the rest, of which enough are always left."""
+    number, left = call.args["value"], _left(engine, call.args["mask"])
+    base = engine.producer(call.args["self"])
+    while base is not None and base.op in _SAME:
+        base = engine.producer(base.inputs[0])
+    positive = base is not None and base.op in ("aten::_softmax", "aten::sigmoid", "aten::exp")
+    smaller = isinstance(number, int | float) and (number == float("-inf") or (number <= 0 and positive))
+    last = engine.program.values[call.args["self"].id].shape[-1]
+    return smaller and left is not None and count > 0 and left * last >= count
+
+
+def _left(engine: "Engine", mask: Ref) -> Fraction | None:
+    """Which share of a row a mask leaves, where it is made of a given number of different places in each."""
+    flipped = False
+    call = engine.producer(mask)
+    while call is not None and call.op in _SAME | _NOT | {"aten::expand"}:
+        flipped ^= call.op in _NOT
+        call = engine.producer(call.inputs[0])
+    if call is None or call.op != "aten::scatter" or call.args.get("value") != 1 or not flipped:
+        return None
+    chosen, dim = call.args["index"], call.args["dim"]
+    source = engine.producer(chosen)
+    if source is None or source.op != "aten::topk" or not engine.is_zero(call.args["self"]):
+        return None
+    shape = lambda ref: engine.program.values[ref.id].shape
+    return Fraction(shape(chosen)[dim], shape(call.args["self"])[dim])
+
+
+_NOT = {"aten::bitwise_not", "aten::logical_not"}
 
 
 def _spaces(engine: "Engine", ref: Ref) -> set[int]:
