@@ -429,6 +429,19 @@ def test_an_overflowing_half_precision_layer_is_named():
         run(a=a, b=a, loader=[torch.ones(8, 2).half() * 9])
 
 
+class Eight(nn.Module):
+    def forward(self, x):
+        return x.to(torch.float8_e4m3fn)
+
+
+def test_features_of_eight_bits_are_compared_in_float32():
+    net, x = nn.Sequential(nn.Linear(6, 5), Eight()), torch.randn(40, 6)
+    result = iw.compare(net, net, x.split(9), ["1"], ["linear_cka", "g_relu_procrustes"], null=0, bootstrap=0)
+    features = net(x).float()
+    for name in result.measures:
+        assert float(result.scores[name]) == pytest.approx(measure(name)(features, features), abs=1e-6)
+
+
 def test_half_precision_features_are_compared_in_float32():
     a = net().bfloat16()
     result = run(a=a, b=a, loader=[images().bfloat16()], layers=["1"])

@@ -183,8 +183,11 @@ class Group(ABC):
         """``matrix`` in float64 after checking its shape.
 
         Raises:
+            TypeError: If it is complex.
             ValueError: If the shape is another.
         """
+        if matrix.is_complex():
+            raise TypeError(f"{name} must be real. Got {matrix.dtype}. Groups here act on real channels.")
         if tuple(matrix.shape) != (self.n, self.n):
             raise ValueError(f"{name} must have shape {(self.n, self.n)}. Got {tuple(matrix.shape)}.")
         return matrix.detach().to(torch.float64)

@@ -66,7 +66,7 @@ def check_gram(gram: Tensor, name: str = "gram") -> Tensor:
     """
     if not isinstance(gram, Tensor) or not gram.is_floating_point() or gram.dtype.itemsize < 2:
         kind = gram.dtype if isinstance(gram, Tensor) else type(gram).__name__
-        raise TypeError(f"{name} must be a real floating-point tensor of 16 bits or more. Got {kind}. Use .float().")
+        raise TypeError(f"{name} must be a real floating-point tensor of 16 bits or more. Got {kind}.")
     if gram.ndim != 2 or gram.shape[0] != gram.shape[1]:
         raise ValueError(f"{name} must be a square Gram matrix. Got shape {tuple(gram.shape)}.")
     if not torch.isfinite(gram).all():

@@ -23,7 +23,7 @@ class Spool:
     """Rows of features of some layers, appended batch by batch and read back as one tensor per layer.
 
     Rows live in memory while they fit the budget. The row that does not fit moves everything to temporary files, which
-    are then mapped into memory; the numbers are the same. Half-precision features are kept in float32.
+    are then mapped into memory; the numbers are the same. Features of 16 or 8 bits are kept in float32.
 
     Args:
         budget: Bytes of features to hold in memory.
@@ -91,6 +91,8 @@ class Spool:
         """
         if self._most is not None:
             features = features[: self._most - self._count[name]]
+        if features.dtype.itemsize < 2:  # float8 has no arithmetic
+            features = features.float()
         shape = self.points[name].shape
         if tuple(features.shape[1:]) != shape:
             raise ValueError(
