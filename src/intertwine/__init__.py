@@ -26,6 +26,7 @@ _NAMES = {
     "intertwiner": "groups",
     "Intertwiner": "groups",
     # symmetry of a model
+    "Examples": "_examples",
     "symmetries": "symmetry",
     "Symmetry": "symmetry",
     "canonical": "symmetry",
@@ -55,6 +56,7 @@ __all__ = ["__version__", *_ROOMS, *_NAMES]
 
 if TYPE_CHECKING:
     from . import dissection, gates, graph, groups, lab, report, similarity, stitching, symmetry, taps, testing
+    from ._examples import Examples
     from .align import Alignment, Barrier, align, barrier, merge
     from .dissection import Dissection, dissect
     from .errors import IntertwineError

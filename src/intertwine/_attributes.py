@@ -67,12 +67,13 @@ class Kept:
     """What a model's attributes hold, all the way down through lists, dicts and plain objects.
 
     Args:
-        model: The model. Hooks and training flags are left out, and so are objects of which a model holds no part.
+        model: The model, its hooks among what it holds, but not its training flags.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._containers = list(_containers(model))
         self._states = {id(t) for t in [*model.parameters(), *model.buffers()]}
+        self._versions = [(t, t._version) for t in [*model.parameters(), *model.buffers()] if not t.is_inference()]
         self._generators = [(g, g.get_state()) for g in self.held() if isinstance(g, torch.Generator)]
 
     def restore(self) -> None:
@@ -81,6 +82,10 @@ class Kept:
             container.restore()
         for generator, state in self._generators:
             generator.set_state(state)
+
+    def overwritten(self) -> bool:
+        """Whether a parameter or buffer was written in place since: then what the attributes say may belong to that."""
+        return any(tensor._version != version for tensor, version in self._versions)
 
     def tensors(self) -> Iterator[Tensor]:
         """Tensors that are neither parameters nor buffers."""
@@ -180,7 +185,7 @@ def _opens(value: Any) -> bool:
 def _items(holder: Any) -> list[tuple[Any, Any]]:
     """What something holds, by key."""
     if isinstance(holder, nn.Module):
-        return [(k, v) for k, v in holder.__dict__.items() if k != "training" and "hook" not in k]
+        return [(k, v) for k, v in holder.__dict__.items() if k != "training"]
     if isinstance(holder, dict):
         return list(dict.items(holder))
     if isinstance(holder, list | tuple | deque):

@@ -98,12 +98,16 @@ def copied(model: M) -> M:
 
 @contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
-    """Afterwards the model's attributes hold what they held: counters, lists, and no new caches."""
+    """Afterwards the model's attributes hold what they held: counters, lists, and no new caches.
+
+    A model that overwrites parameters or buffers meanwhile, and notes in an attribute that it did, is left as it is.
+    """
     kept = Kept(model)
     try:
         yield
     finally:
-        kept.restore()
+        if not kept.overwritten():
+            kept.restore()
 
 
 def _part(module: nn.Module) -> _Part:

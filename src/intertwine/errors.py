@@ -5,7 +5,15 @@ here are for what a caller may want to tell apart. Every message reads ``<name> 
 says what to do.
 """
 
-__all__ = ["CaptureError", "CheckpointError", "DataError", "IntertwineError", "MissingExtraError", "VerificationError"]
+__all__ = [
+    "CaptureError",
+    "CheckpointError",
+    "DataError",
+    "IntertwineError",
+    "MissingExtraError",
+    "PathWarning",
+    "VerificationError",
+]
 
 
 class IntertwineError(Exception):
@@ -26,6 +34,10 @@ class CaptureError(IntertwineError, RuntimeError):
 
 class VerificationError(IntertwineError, RuntimeError):
     """A symmetry that did not preserve the function on the given inputs."""
+
+
+class PathWarning(UserWarning):
+    """A symmetry of a model whose path depends on the data was used: it is certified for one path."""
 
 
 class MissingExtraError(IntertwineError, ImportError):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ._evaluation import evaluating, unchanged
+from ._examples import each
 from ._random import seeded
 
 __all__ = ["assert_same_function", "function_error", "outputs", "relative_error", "tensors_in", "tolerance"]
@@ -73,7 +74,8 @@ def outputs(model: nn.Module, inputs: Any) -> list[Tensor]:
 
     Args:
         model: The model.
-        inputs: One tensor, a tuple or list of positional arguments, or a mapping of keyword arguments.
+        inputs: One tensor, a tuple or list of positional arguments, or a mapping of keyword arguments; or several of
+            these as ``Examples``.
 
     Returns:
         The tensors found in the output, however nested.
@@ -82,7 +84,7 @@ def outputs(model: nn.Module, inputs: Any) -> list[Tensor]:
         ValueError: If there are none.
     """
     with evaluating(model), unchanged(model), torch.no_grad(), seeded(0):
-        found = list(tensors_in(call(model, inputs)))
+        found = [t for example in each(inputs) for t in tensors_in(call(model, example))]
     if not found:
         raise ValueError("model must return at least one tensor. Got an output without any.")
     return found

@@ -5,6 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from intertwine import Examples
+from intertwine.errors import PathWarning
 from intertwine.symmetry import symmetries
 from intertwine.symmetry.spaces import Space
 from intertwine.symmetry.transformation import random
@@ -89,3 +91,58 @@ def test_one_step_from_a_zero_state_says_nothing_of_three(cell):
 def test_a_group_too_large_for_memory_is_refused():
     with pytest.raises(ValueError, match=r"matrices of a random element must fit in memory. Got GL\(10000000\)"):
         random((Space("fc.weight[1]", 10_000_000, linear="general"),))
+
+
+class Experts(nn.Module):
+    """Every example goes to the expert that its largest feature names; only experts that are named run."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Linear(4, 4)
+        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 4)) for _ in range(4))
+        self.side = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 4))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        h, out = self.stem(x), torch.zeros_like(x)
+        chosen = x.argmax(1)
+        for k in chosen.unique().tolist():
+            out[chosen == k] = self.experts[k](h[chosen == k])
+        return self.head(out + self.side(x[:, :3]))
+
+
+def to_experts(*which):
+    return (torch.eye(4) * 9)[list(which)].double() + torch.randn(len(which), 4).double()
+
+
+def test_what_unvisited_experts_may_meet_is_fixed():
+    model, every = Experts().double(), to_experts(0, 1, 2, 3, 0, 2)
+    sym = symmetries(model, to_experts(0, 0, 2))
+    assert {s.name for s in sym.spaces} >= {"experts.0.0.weight[0]", "experts.2.0.weight[0]", "side.0.weight[0]"}
+    assert "not read on the path of the example" in sym.explain("stem.weight", 0)
+    assert len(sym.unread) == 8 and "8 tensors not read there" in sym.summary()
+    g = sym.random(seed=0)
+    assert "certified for inputs that take the path" in repr(g) and "certified" in repr(~g @ g)
+    with pytest.warns(PathWarning, match="8 tensors not read"):
+        twin = sym.act(g, model)
+    assert function_error(model, twin, every) < 1e-12
+
+
+def test_several_examples_together_read_all_experts():
+    model = Experts().double()
+    examples = Examples(to_experts(0, 0, 2), to_experts(1, 3))
+    one, all_of_them = symmetries(model, examples.inputs[0]), symmetries(model, examples)
+    whole = symmetries(model, to_experts(0, 1, 2, 3))
+    assert not all_of_them.unread and {s.name for s in one.spaces} < {s.name for s in all_of_them.spaces}
+    assert [(s.name, s.size, s.linear) for s in all_of_them.spaces] == [
+        (s.name, s.size, s.linear) for s in whole.spaces
+    ]
+    with pytest.warns(PathWarning):
+        twin = all_of_them.act(all_of_them.random(seed=0), model)
+    assert function_error(model, twin, Examples(to_experts(3, 1, 0), to_experts(2, 2))) < 1e-12
+    assert all_of_them.verify(model, examples).passed
+
+
+def test_examples_are_not_empty():
+    with pytest.raises(ValueError, match="at least one example"):
+        Examples()

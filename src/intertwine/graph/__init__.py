@@ -2,5 +2,6 @@
 
 from .capture import capture
 from .program import Call, Program, Ref, Value
+from .union import union
 
-__all__ = ["Call", "Program", "Ref", "Value", "capture"]
+__all__ = ["Call", "Program", "Ref", "Value", "capture", "union"]

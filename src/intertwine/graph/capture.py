@@ -87,8 +87,9 @@ def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Program
     for tensor in kept.tensors():
         recorder.guard(tensor)
     taps: dict[str, Ref] = {}
+    passed: dict[str, set[int]] = {"": set()}
     with ExitStack() as stack:
-        at = _follow_modules(recorder, model, taps, stack)
+        at = _follow_modules(recorder, model, taps, passed, stack)
         try:
             with torch.no_grad(), CircularAsIndex(), OneHotAsScatter(), WatchReads(recorder), recorder:
                 result = model(*args, **kwargs)
@@ -103,7 +104,16 @@ def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Program
         finally:
             recorder.restore()
     program = finish(recorder, states, aliases, inputs, result, taps, "record")
-    return replace(program, caches=kept.filled(recorder.computed))
+    return replace(program, caches=kept.filled(recorder.computed), visible=_visible(program, passed))
+
+
+def _visible(program: Program, passed: dict[str, set[int]]) -> dict[str, frozenset[int]]:
+    """What the code of every module that ran can see."""
+    seen = {name: set(numbers) for name, numbers in passed.items()}
+    seen[""].update(ref.id for ref in (*program.inputs, *program.outputs))
+    for call in program.calls:
+        seen[call.module].update(ref.id for ref in (*call.inputs, *call.outputs) if ref is not None)
+    return {name: frozenset(numbers) for name, numbers in seen.items()}
 
 
 def _place(error: BaseException) -> str:
@@ -232,20 +242,30 @@ def _quiet(model: nn.Module) -> Iterator[None]:
         yield
 
 
-def _follow_modules(recorder: Recorder, model: nn.Module, taps: dict[str, Ref], stack: ExitStack) -> Any:
-    """Keep ``recorder.module`` at the module that runs, and note what each module returned."""
+def _follow_modules(
+    recorder: Recorder, model: nn.Module, taps: dict[str, Ref], passed: dict[str, set[int]], stack: ExitStack
+) -> Any:
+    """Keep ``recorder.module`` at the module that runs, and note what each module was given and returned."""
     running: list[str] = [""]
     counts: dict[str, int] = {}
 
+    def note(*given: Any) -> None:
+        """The module that runs and the one that called it see these."""
+        found = {ref.id for t in _output_tensors(given, []) if (ref := recorder.ref(t)) is not None}
+        for name in running[-2:]:
+            passed.setdefault(name, set()).update(found)
+
     def enter(name: str) -> Any:
-        def hook(module: nn.Module, args: Any) -> None:
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
             running.append(name)
+            note(args, kwargs)
             recorder.module = name
 
         return hook
 
     def leave(name: str) -> Any:
         def hook(module: nn.Module, args: Any, result: Any) -> None:
+            note(result)
             running.pop()
             recorder.module = running[-1]
             first = next(iter(_output_tensors(result, [])), None)
@@ -258,7 +278,7 @@ def _follow_modules(recorder: Recorder, model: nn.Module, taps: dict[str, Ref], 
 
     for name, module in model.named_modules():
         if name and not isinstance(module, torch.jit.ScriptModule):  # those take no hooks: the module above runs them
-            stack.callback(module.register_forward_pre_hook(enter(name)).remove)
+            stack.callback(module.register_forward_pre_hook(enter(name), with_kwargs=True).remove)
             stack.callback(module.register_forward_hook(leave(name)).remove)
     return lambda: running[-1]
 

@@ -92,6 +92,8 @@ class Program:
         notes: What a reader should know.
         front: ``"record"`` or ``"export"``.
         caches: Where the model keeps tensors that this run computed.
+        visible: Name of every module that ran to the numbers of the values that its own code can see: what it and the
+            modules that it called were given, returned or computed directly in it.
     """
 
     values: tuple[Value, ...]
@@ -106,6 +108,7 @@ class Program:
     notes: tuple[str, ...] = ()
     front: str = "record"
     caches: tuple[Cache, ...] = ()
+    visible: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
     def parameters_of(self, call: Call) -> tuple[str, ...]:
         """Parameters and buffers that ``call`` reads, directly or through tensors computed from parameters alone.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from .._attributes import forget
 from .._evaluation import copied
+from ..errors import PathWarning
 from .blocks import Block, align, blocks
 from .element import Element, is_identity, parent_dims, permuted
 from .spaces import Fixed, Layout, Leaf, axis_size
@@ -49,7 +51,9 @@ def act(sym: Symmetry, g: Transformation, model: nn.Module) -> nn.Module:
         model: The model. It is left as it is.
 
     Returns:
-        A new module. Tied parameters stay tied; dtypes and devices stay; permutations move bits exactly.
+        A new module. Tied parameters stay tied; dtypes and devices stay; permutations move bits exactly. What the model
+        keeps of its weights between runs (``sym.caches``) is left out. A ``PathWarning`` says what is certified where
+        the path depends on the data.
 
     Examples:
         >>> import intertwine as iw
@@ -58,6 +62,8 @@ def act(sym: Symmetry, g: Transformation, model: nn.Module) -> nn.Module:
         >>> twin = act(sym, sym.random(seed=1), model)
         >>> iw.testing.assert_same_function(model, twin, torch.randn(5, 4))
     """
+    if sym.path_only:
+        warnings.warn(f"twin is certified for {sym.certified} only", PathWarning, stacklevel=3)
     twin = rewritable(sym, model)
     act_(sym, g, tensors_of(twin))
     return twin

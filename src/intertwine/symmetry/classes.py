@@ -13,6 +13,7 @@ from .siblings import always_siblings
 from .symmetry import Symmetry
 from .terms import Axis, Flat, Segments, Slot, Value, slots
 from .unread import Demand, beside, demands
+from .unseen import fix_unseen
 
 __all__ = ["describe"]
 
@@ -123,16 +124,16 @@ def _moving_states(engine: Engine) -> dict[str, Value]:
     states = {name: ref for name, ref in engine.program.states.items() if engine.moves(ref)}
     for name, ref in states.items():
         _fix_unread(engine, engine.state(name), asked.get(ref.id))
+    fix_unseen(engine, [name for name, ref in states.items() if ref.id not in asked])
     return {name: engine.state(name) for name in states}
 
 
 def _fix_unread(engine: Engine, value: Value, demand: Demand | None) -> None:
     """Fix a parameter that is not read, the parts that are not (positions beyond the example's length), and zeros."""
-    why = "not used by the outputs in this run"
     for axis in value.axes:
         for slot in slots(axis):
             if demand is None or slot.space not in demand.spaces:
-                engine.fix((slot,), why)
+                engine.fix((slot,), public.UNREAD)
     if demand is not None and demand.only_idle:
         for axis in value.axes:
             for slot in beside(axis, demand.only_idle):

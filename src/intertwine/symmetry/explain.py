@@ -87,6 +87,8 @@ def summary(sym: Symmetry) -> str:
     )
     if sym.unknown_ops:
         lines.append(f"operations without a rule (what they touch is fixed): {', '.join(sym.unknown_ops)}")
+    if sym.path_only:
+        lines.append(f"certified for {sym.certified}")
     return "\n".join([*lines, *sym.notes])
 
 

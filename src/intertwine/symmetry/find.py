@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from ..graph import Program, capture
+from .._examples import each
+from ..graph import Program, capture, union
 from .classes import describe
 from .engine import Edit, Engine, Restart
 from .rules import apply
@@ -25,8 +26,10 @@ def symmetries(model: nn.Module, example_inputs: Any, front: Literal["auto", "re
 
     Args:
         model: Any module; on the meta device nothing is computed, so a model of any size can be read.
-        example_inputs: A tensor, a tuple or list of positional arguments, or a mapping of keyword arguments. Axes of
-            size one carry no space, so give a batch of at least two.
+        example_inputs: A tensor, a tuple or list of positional arguments, a mapping of keyword arguments, or several
+            of these as ``Examples``. Axes of size one carry no space, so give a batch of at least two. Where the code
+            takes a path that depends on the data (``path_only``), what parameters that no example reads may meet is
+            fixed: give ``Examples`` that together read all of them.
         front: ``"record"`` follows one run; ``"export"`` also demands that ``torch.export`` proves the control flow
             free of data; ``"auto"`` records.
 
@@ -39,8 +42,8 @@ def symmetries(model: nn.Module, example_inputs: Any, front: Literal["auto", "re
         >>> [s.name for s in symmetries(model, torch.zeros(2, 4)).spaces]
         ['0.weight[0]']
     """
-    args, kwargs = arguments(example_inputs)
-    return symmetries_of(capture(model, args, kwargs, front))
+    programs = [capture(model, *arguments(example), front) for example in each(example_inputs)]
+    return symmetries_of(union(programs))
 
 
 def _warnings(program: Program) -> list[str]:

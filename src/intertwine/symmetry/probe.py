@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._evaluation import copied
+from .._examples import Examples
 from ..testing import outputs, relative_error, tolerance
 from .action import rewritable, tensors_of
 
@@ -84,6 +85,8 @@ class Probe:
 
 def widened(inputs: Any) -> Any:
     """Inputs with every floating-point tensor in float64."""
+    if isinstance(inputs, Examples):
+        return Examples(*(widened(example) for example in inputs.inputs))
     if isinstance(inputs, Tensor):
         return inputs.double() if inputs.is_floating_point() else inputs
     if isinstance(inputs, Mapping):

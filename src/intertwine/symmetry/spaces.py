@@ -42,6 +42,9 @@ __all__ = [
 UNRULED = "operation without a rule"  # said in the reason of every axis that is fixed only because nothing is known
 
 
+UNREAD = "not used by the outputs in this run"  # the reason of axes that a run says nothing of
+
+
 @dataclass(frozen=True)
 class Space:
     """One hidden space of a network: units that a symmetry may permute, rescale, flip or mix.

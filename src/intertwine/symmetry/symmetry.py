@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from .._attributes import Cache
 from .._result import Result
+from .._words import counted
 from . import dimension, explain, serialise
-from .spaces import BatchNormTensors, FixedAxis, Layout, Space
+from .spaces import UNREAD, BatchNormTensors, FixedAxis, Layout, Space
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,6 +67,20 @@ class Symmetry(Result):
     unknown_ops: tuple[str, ...] = ()
     front: str = "record"
     caches: tuple[Cache, ...] = ()
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Parameters and buffers that the outputs do not depend on, in the runs that were captured."""
+        every = {(f.tensor, f.axis) for f in self.fixed if f.reason == UNREAD}
+        return tuple(n for n, lay in self.layouts.items() if all((n, d) in every for d in range(len(lay.axes))))
+
+    @property
+    def certified(self) -> str:
+        """For which inputs the function is the same, in words."""
+        if not self.path_only:
+            return "every input of the example's shapes"
+        unread = f"; {counted(len(self.unread), 'tensor')} not read there" if self.unread else ""
+        return f"inputs that take the path of the example{unread}"
 
     @property
     def dim(self) -> int:

@@ -39,6 +39,7 @@ class Transformation:
 
     Attributes:
         elements: Name of each space to its element, parents before children.
+        certified: For which inputs it keeps the function, where these are not all of the example's shapes.
 
     Examples:
         >>> from intertwine.symmetry.spaces import Space
@@ -50,6 +51,7 @@ class Transformation:
     """
 
     elements: Mapping[str, Element]
+    certified: str = ""
 
     @property
     def spaces(self) -> tuple[str, ...]:
@@ -68,13 +70,13 @@ class Transformation:
         composed: dict[str, Element] = {}
         for name, g in self.elements.items():
             composed[name] = elements_of.compose(g, elements_of.reindex(other[name], self.elements))
-        return Transformation(composed)
+        return Transformation(composed, self.certified or other.certified)
 
     def __invert__(self) -> Transformation:
         inverted: dict[str, Element] = {}
         for name, g in self.elements.items():  # parents come first, so their inverses are known
             inverted[name] = elements_of.reindex(elements_of.invert(g), inverted)
-        return Transformation(inverted)
+        return Transformation(inverted, self.certified)
 
     def restrict(self, spaces: Collection[str] | None = None, kinds: Collection[str] | None = None) -> Transformation:
         """The part of ``g`` that acts on some spaces, or by some kinds; everything else becomes the identity.
@@ -97,7 +99,7 @@ class Transformation:
         for name, e in self.elements.items():
             here = chosen if spaces is None or name in spaces else frozenset()
             kept[name] = elements_of.keep(e, here)
-        return Transformation(kept)
+        return Transformation(kept, self.certified)
 
     def is_identity(self, atol: float = 1e-12) -> bool:
         """Whether ``g`` moves nothing, up to ``atol`` in log scales and matrix entries."""
@@ -133,6 +135,7 @@ class Transformation:
         matrices = sum(prod(e.linear.shape[:-2]) for e in self.elements.values() if e.linear is not None)
         said += [counted(matrices, "matrix")] if matrices else []
         count = len(self.elements)
+        said += [f"certified for {self.certified} only"] if self.certified else []
         return f"Transformation({count} space{'s' if count != 1 else ''}: {', '.join(said)})"
 
 
@@ -176,7 +179,8 @@ def random(
     for name, e in elements_of.identities(sym).items():
         full = elements_of.drawn(e, generator, scale_std)  # always drawn in full: a kind does not depend on the others
         drawn[name] = elements_of.keep(full, chosen)
-    return Transformation(drawn)
+    certified = "" if isinstance(sym, tuple) or not sym.path_only else sym.certified
+    return Transformation(drawn, certified)
 
 
 def _check_size(spaces: tuple[Space, ...]) -> None:
@@ -262,4 +266,4 @@ def check_kinds(kinds: Collection[str] | None) -> frozenset[str]:
 
 def with_parts(g: Transformation, space: str, **parts: Any) -> Transformation:
     """``g`` with some arrays of one space replaced."""
-    return Transformation({**g.elements, space: replace(g[space], **parts)})
+    return Transformation({**g.elements, space: replace(g[space], **parts)}, g.certified)

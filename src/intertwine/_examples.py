@@ -1,0 +1,41 @@
+"""Several example inputs of one model, where one is not enough to see all of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["Examples", "each"]
+
+
+class Examples:
+    """Several example inputs: a model is captured on each of them, and what holds must hold in all of these runs.
+
+    A list or tuple is one example, of several positional arguments. Give several examples where one does not reach all
+    parameters: experts that a router picks, layers that are skipped early, branches.
+
+    Args:
+        *inputs: Each a tensor, a tuple or list of positional arguments, or a mapping of keyword arguments.
+
+    Raises:
+        ValueError: If there are none.
+
+    Examples:
+        >>> import torch
+        >>> import intertwine as iw
+        >>> model = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+        >>> len(iw.symmetries(model, iw.Examples(torch.zeros(2, 3), torch.ones(2, 3))).spaces)
+        1
+    """
+
+    def __init__(self, *inputs: Any) -> None:
+        if not inputs:
+            raise ValueError("inputs must hold at least one example. Got none.")
+        self.inputs = inputs
+
+    def __repr__(self) -> str:
+        return f"Examples({len(self.inputs)} inputs)"
+
+
+def each(example_inputs: Any) -> tuple[Any, ...]:
+    """The examples one by one: those of an ``Examples``, or the one that is given."""
+    return example_inputs.inputs if isinstance(example_inputs, Examples) else (example_inputs,)
