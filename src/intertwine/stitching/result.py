@@ -374,7 +374,8 @@ class StitchingStudy(Result):
         """One row for each stitched network."""
         import pandas as pd
 
-        return pd.concat([s.to_frame() for s in self.stitchings], ignore_index=True)
+        # by rows: columns that are empty for some networks keep the type that they have for others
+        return pd.DataFrame([row for s in self.stitchings for row in s.to_frame().to_dict("records")])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON data."""
