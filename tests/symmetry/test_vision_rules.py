@@ -222,3 +222,33 @@ def test_regions_and_displaced_convolutions():
         assert sym.dim == dimension and not sym.unknown_ops, (dimension, sym)
         for kind in KINDS:
             assert function_error(model, sym.act(sym.random(3, kinds={kind}), model), x) < 1e-12, kind
+
+
+class Merging(nn.Module):
+    """Four neighbouring patches side by side, normalised and projected."""
+
+    def __init__(self, by_slices):
+        super().__init__()
+        self.patch, self.first, self.mix = nn.Conv2d(3, 3, 1), nn.LayerNorm(3), nn.Linear(3, 3)
+        self.norm, self.project, self.out = nn.LayerNorm(12), nn.Linear(12, 4, bias=False), nn.Linear(4, 2)
+        self.by_slices = by_slices
+
+    def forward(self, x):
+        h = self.patch(x).permute(0, 2, 3, 1)
+        h = h + self.mix(self.first(h)).relu()
+        if self.by_slices:
+            h = torch.cat([h[:, a::2, b::2] for b in (0, 1) for a in (0, 1)], -1)
+        else:
+            h = h.unflatten(2, (-1, 2)).unflatten(1, (-1, 2)).permute(0, 1, 3, 4, 2, 5).flatten(3)
+        return self.out(F.gelu(self.project(self.norm(h))))
+
+
+@pytest.mark.parametrize("by_slices", [False, True])
+def test_every_gain_over_merged_patches_is_a_scale(by_slices):
+    torch.manual_seed(0)
+    model, x = Merging(by_slices).double(), torch.randn(2, 3, 4, 4).double()
+    sym = symmetries(model, x)
+    assert sym.dim == 3 + 12
+    assert [(s.size, s.permutable, s.scales) for s in sym.spaces] == [(3, True, 5), (4, True, 0)]
+    for kind in KINDS:
+        assert function_error(model, sym.act(sym.random(3, kinds={kind}), model), x) < 1e-12, kind

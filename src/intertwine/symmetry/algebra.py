@@ -12,9 +12,11 @@ from ..graph import Call, Ref
 from .align import Misfit, slice_axis, split_axis, zip_axes
 from .pool import Pool
 from .system import System
-from .terms import Axis, Factor, Flat, Slot, axis_size, map_slots, slots
+from .terms import UNIT, Axis, Factor, Flat, Slot, axis_size, map_slots, segments, slots
 
 __all__ = ["Algebra"]
+
+_COPIES = 16  # most copies of an axis that are told apart where a product is read as a concatenation
 
 
 class Algebra:
@@ -218,6 +220,18 @@ class Algebra:
             why = f"factors that do not line up at {self.call.where}"
             self.fix(self.pool.resolve(axis), why)
             return [self.fresh(n, why, ("split", axis_size(axis), i)) for i, n in enumerate(sizes)]
+
+    def unrolled(self, axis: Axis) -> Axis:
+        """A product whose few outer factors are fixed, as the concatenation of the copies that they number.
+
+        Every copy can then have a gain of its own: four patches merged side by side are four concatenated axes.
+        """
+        rest = self.pool.resolve(axis)
+        while len(rest) > 1 and isinstance(outer := rest[0], Slot) and self.pool.node(outer.space).pinned:
+            rest = rest[1:] if outer.expr == UNIT else ()
+        count = axis_size(axis) // axis_size(rest)
+        moves = any(not self.pool.node(slot.space).pinned for slot in slots(rest))
+        return segments([rest] * count) if moves and count <= _COPIES else axis
 
     def slice(self, axis: Axis, start: int, stop: int) -> Axis:
         """Rows of an axis; where they cut through a product, it is fixed."""

@@ -109,7 +109,10 @@ def layer_norm(engine: "Engine", call: Call) -> list[Value]:
     _normalise(engine, x.axes, range(first, len(x.axes)), centred, plain)
     result = Value(tuple(forget_zeros(a) for a in x.axes))
     if isinstance(weight := call.args.get("weight"), Ref):
-        result = multiplied(engine, result, engine.value(weight))
+        gain = engine.value(weight)
+        if len(gain.axes[-1]) == 1:  # not cut into factors by other readers
+            result = Value((*result.axes[:-1], engine.unrolled(result.axes[-1])), result.zero)
+        result = multiplied(engine, result, gain)
     if isinstance(bias := call.args.get("bias"), Ref):
         result = added(engine, result, engine.value(bias))
     return [result]
