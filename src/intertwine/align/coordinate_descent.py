@@ -2,25 +2,28 @@
 
 Git Re-Basin's weight matching (Ainsworth, Hayase and Srinivasa 2023, algorithm 1) for every space of a symmetry.
 Differs from the paper: scales and general bases are removed first, signs are found with the assignment, linear spaces
-take the closest rotation, the units inside a unit (a head's dimensions, a group's channels) are matched with it, and
-besides random orders of layers there are several starts.
+take the closest rotation, the units inside a unit (a head's dimensions, a group's channels) are matched with it, there
+are better starts than the identity, and what was found is shaken: one space is shuffled, the descent goes on, and the
+end is kept where it is better (iterated local search; Lourenço, Martin and Stützle 2003).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import count, islice
 from typing import TYPE_CHECKING
 
 import torch
 
+from ..symmetry.blocks import blocks
 from ..symmetry.element import is_identity
 from ..symmetry.transformation import Transformation, identity, random, with_parts
 from .assignment import closest_rotation, monomial_step
 from .costs import Costs
 from .nested import nested_step
 from .problem import Problem, problem
-from .starts import profiles
+from .starts import outwards, profiles
 from .task import Found, Task, refuse_unknown
 
 if TYPE_CHECKING:
@@ -30,6 +33,8 @@ __all__ = ["Descent", "descend", "search", "solve", "step_of"]
 
 _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-12}  # relative fall of the objective that rounding explains
 _COPY = 1e-6  # relative distance from the largest objective, |a| |b|, at which nothing is left to find
+_LARGE = 6_000_000  # weights
+_SETTLING = 6  # sweeps after a shake
 _STILL = {torch.float32: 1e-6, torch.float64: 1e-12}  # rotations closer to the identity than this do not turn
 
 
@@ -50,8 +55,11 @@ def solve(task: Task) -> Found:
     """Maximise ``Σ <a, g b>`` in balanced coordinates.
 
     Options:
-        restarts: Largest number of starts (3): similar weight profiles, the identity, then random elements. A start
-            that ends in a copy of ``a`` is the last one: nothing can be better.
+        restarts: Largest number of starts: spaces placed from the input outwards and similar weight profiles (in that
+            order where spaces form a tree, else the other way round), the identity, then random elements. By default
+            two, or one for networks of more than 6 million weights. A start that ends in a copy of ``a`` is the last
+            one: nothing can be better.
+        shakes: How often the best end is shaken; by default 40 times, or 4 for networks of more than 6 million weights.
         sweeps: Largest number of sweeps over all spaces (200).
         tolerance: Relative gain of a sweep below which the search ends (0: only when nothing changes).
         fast: Use the assignment of the extra ``[fast]``.
@@ -60,12 +68,17 @@ def solve(task: Task) -> Found:
     Raises:
         ValueError: If there is no start.
     """
-    known = {"restarts": 3, "sweeps": 200, "tolerance": 0.0, "fast": False, "dtype": None}
+    known = {"restarts": None, "shakes": None, "sweeps": 200, "tolerance": 0.0, "fast": False, "dtype": None}
     refuse_unknown(task.options, known)
     options = {**known, **task.options}
+    stated = task.stated if options["dtype"] is None else problem(task, options["dtype"])
+    weights = sum(x.numel() for x in stated.b.values())
+    if options["restarts"] is None:
+        options["restarts"] = 2 if weights <= _LARGE else 1
+    if options["shakes"] is None:
+        options["shakes"] = 40 if weights <= _LARGE else 4
     if options["restarts"] < 1:
         raise ValueError(f"restarts must be positive. Got {options['restarts']}.")
-    stated = task.stated if options["dtype"] is None else problem(task, options["dtype"])
     best, reached = search(stated, task.seed, **{k: v for k, v in options.items() if k != "dtype"})
     return Found(stated.lift(best.g), best.history[-1], best.history, reached)
 
@@ -79,6 +92,7 @@ def search(
     fast: bool,
     costs: type[Costs] = Costs,
     similar: Callable[[Problem, bool], Transformation] = profiles,
+    shakes: int = 0,
 ) -> tuple[Descent, tuple[float, ...]]:
     """Descend from several starts.
 
@@ -91,21 +105,64 @@ def search(
         fast: As in ``assign``.
         costs: How inner products are kept.
         similar: How similar weight profiles are matched.
+        shakes: How often the best end is shaken.
 
     Returns:
         The best end, and the objectives that all starts reached.
     """
     generator = torch.Generator().manual_seed(seed)
     found: list[Descent] = []
-    for number in range(restarts):
-        if number == 0:
-            start = similar(stated, fast)
-        else:
-            start = identity(stated.sym) if number == 1 else random(stated.sym, seed + number)
-        found.append(descend(stated, start, generator, sweeps, tolerance, fast, costs))
-        if found[-1].history[-1] >= (1 - _COPY) * stated.size:
+    alone = shakes if restarts == 1 else 0
+    for start in islice(_starts(stated, seed, fast, similar), restarts):
+        found.append(descend(stated, start, generator, sweeps, tolerance, fast, costs, alone))
+        if _copied(stated, found[-1].history[-1]):
             break
-    return max(found, key=lambda d: d.history[-1]), tuple(d.history[-1] for d in found)
+    best = max(found, key=lambda d: d.history[-1])
+    if shakes and not alone and not _copied(stated, best.history[-1]):
+        shaken = descend(stated, best.g, generator, sweeps, tolerance, fast, costs, shakes)
+        best = Descent(shaken.g, (*best.history, *shaken.history[1:]))
+    return best, tuple(d.history[-1] for d in found)
+
+
+def _starts(
+    stated: Problem, seed: int, fast: bool, similar: Callable[[Problem, bool], Transformation]
+) -> Iterator[Transformation]:
+    """Two starts from the weights, the identity, and random elements."""
+    first = similar(stated, fast)
+    if _is_tree(stated):
+        second = outwards(stated, fast)
+        first, second = sorted((first, second), key=stated.objective, reverse=True)
+        yield from (first, second)
+    else:
+        yield first
+        yield outwards(stated, fast)
+    yield identity(stated.sym)
+    for number in count(2):
+        yield random(stated.sym, seed + number)
+
+
+def _is_tree(stated: Problem) -> bool:
+    """Whether no two spaces are joined in two ways, as layers in a chain are not and residual streams are."""
+    joined: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while (up := joined.get(name, name)) != name:
+            name = up
+        return name
+
+    for layout in stated.sym.layouts.values():
+        found = {s for block in blocks(layout) for s in block.spaces if s is not None}
+        if len(found) > 1:
+            roots = [root(name) for name in found]
+            if len(set(roots)) < len(roots):
+                return False
+            joined |= dict.fromkeys(roots, roots[0])
+    return True
+
+
+def _copied(stated: Problem, value: float) -> bool:
+    """Whether nothing is left to find."""
+    return value >= (1 - _COPY) * stated.size
 
 
 def descend(
@@ -116,6 +173,7 @@ def descend(
     tolerance: float = 0.0,
     fast: bool = False,
     costs: type[Costs] = Costs,
+    shakes: int = 0,
 ) -> Descent:
     """Solve one space after another, in random order, until no space can be improved.
 
@@ -129,6 +187,7 @@ def descend(
         tolerance: Relative gain of a sweep below which the search ends.
         fast: As in ``assign``.
         costs: How inner products are kept.
+        shakes: How often the end is shaken.
 
     Returns:
         The element and the objective along the way.
@@ -140,30 +199,62 @@ def descend(
     history = [kept.value]
     dtype = next((t.dtype for t in stated.a.values()), torch.float64)
     slack = _ROUNDING[dtype] * stated.size
+    still = _STILL[dtype]
     again = False
     for _ in range(sweeps):
-        turned = False
-        for index in torch.randperm(len(stated.sym.spaces), generator=generator).tolist():
-            space = stated.sym.spaces[index]
-            if space.name in kept.dirty:
-                kept.clean(space.name)
-                turned |= _improve(kept, space, slack, _STILL[dtype], fast)
+        turned = _sweep(kept, generator, slack, still, fast)
         gained = kept.value - history[-1]
         settled = not kept.dirty or (not turned and gained <= tolerance * abs(kept.value))
         history.append(kept.value)
-        if settled and (again or kept.fresh):
+        if not settled:
+            again = False
+            continue
+        if shakes and not _copied(stated, kept.value):
+            for _ in range(shakes):
+                _shaken(kept, generator, slack, still, fast)
+            shakes, history[-1] = 0, kept.value
+        if again or kept.fresh:
             break
-        again = settled
-        if settled:
-            kept.refresh()  # what was tracked must hold from scratch before this counts as converged
-            if kept.value < history[0] - slack or kept.value < history[-1] - slack:
-                raise RuntimeError(
-                    f"objective must not fall. Got {kept.value:.12g} after {history[-1]:.12g}: report this network."
-                )
-            history[-1] = kept.value
-            if not kept.dirty:
-                break
+        again = True
+        kept.refresh()  # what was tracked must hold from scratch before this counts as converged
+        if kept.value < history[0] - slack or kept.value < history[-1] - slack:
+            raise RuntimeError(
+                f"objective must not fall. Got {kept.value:.12g} after {history[-1]:.12g}: report this network."
+            )
+        history[-1] = kept.value
+        if not kept.dirty:
+            break
     return Descent(kept.g, tuple(history))
+
+
+def _sweep(kept: Costs, generator: torch.Generator, slack: float, still: float, fast: bool) -> bool:
+    """Solve every space whose costs changed, in random order; tell whether a basis turned."""
+    turned = False
+    for index in torch.randperm(len(kept.problem.sym.spaces), generator=generator).tolist():
+        space = kept.problem.sym.spaces[index]
+        if space.name in kept.dirty:
+            kept.clean(space.name)
+            turned |= _improve(kept, space, slack, still, fast)
+    return turned
+
+
+def _shaken(kept: Costs, generator: torch.Generator, slack: float, still: float, fast: bool) -> None:
+    """Shuffle one space and descend again; go back where that did not help."""
+    spaces = [s for s in kept.problem.sym.spaces if s.permutable and not s.parents and s.size > 1]
+    if not spaces:
+        return
+    saved, before = kept.saved(), kept.value
+    space = spaces[int(torch.randint(len(spaces), (), generator=generator))]
+    step = with_parts(kept.still, space.name, permutation=torch.randperm(space.size, generator=generator))
+    kept.move(step, kept.gain(step))
+    kept.clean(space.name)  # the others settle first, or this one would only go back
+    for _ in range(_SETTLING):
+        value = kept.value
+        turned = _sweep(kept, generator, slack, still, fast)
+        if not kept.dirty or (not turned and kept.value <= value):
+            break
+    if kept.value <= before + slack:
+        kept.restore(saved)
 
 
 def step_of(costs: Costs, space: Space, fast: bool = False) -> Transformation:

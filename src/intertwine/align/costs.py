@@ -9,6 +9,8 @@ where they are. Spaces whose neighbours did not move since they were last solved
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -123,6 +125,16 @@ class Costs:
                 self._now.pop(space, None)
         for name in {m.tensor for space in active for m in self.problem.members[space]} if self._present else ():
             self._present.pop(name, None)
+
+    def saved(self) -> dict[str, Any]:
+        """What ``restore`` needs to come back here."""
+        totals = {space: {row: x.clone() for row, x in of.items()} for space, of in self._totals.items()}
+        kept = ("g", "value", "fresh", "dirty", "_now", "_present", "_seen")
+        return {"_totals": totals, **{name: copy(getattr(self, name)) for name in kept}}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Go back to where ``saved`` was called; what was saved is used up."""
+        vars(self).update(saved)
 
     def _linear_gain(self, space: str, e: Element) -> float:
         costs = self.of(space).items()

@@ -120,8 +120,9 @@ class Problem:
 def problem(task: Task, dtype: torch.dtype | None = None) -> Problem:
     """Bring the two networks of a task into balanced coordinates.
 
-    Batch norms enter as the affine maps that they are in eval mode where scales or bases are searched, and as they are
-    stored where they are not.
+    Batch norms enter as the affine maps that they are in eval mode where scales or bases are searched. Where they are
+    not, gains and biases enter as they are stored and running statistics do not: they follow the units, and their sizes
+    are those of the data, so that as weights they would outvote all others.
 
     Args:
         task: The networks, their symmetry and the kinds of elements that are searched.
@@ -140,14 +141,18 @@ def problem(task: Task, dtype: torch.dtype | None = None) -> Problem:
         sides = task.balanced
         acting, wide, to = sides[0].sym, [side.state for side in sides], [side.to for side in sides]
     else:
-        acting, to = sym, [identity(sym), identity(sym)]
-        wide = [{n: t for n, t in state.items() if n in sym.layouts} for state in states]
-    left, right = ({name: t.to(device, dtype) for name, t in w.items()} for w in wide)
-    return Problem(searched(acting, kinds), left, right, to[0], to[1], sym)
+        acting, to, wide = sym, [identity(sym), identity(sym)], states
+    free = searched(acting, kinds)
+    left, right = ({name: t.to(device, dtype) for name, t in w.items() if name in free.layouts} for w in wide)
+    return Problem(free, left, right, to[0], to[1], sym)
 
 
 def searched(sym: Symmetry, kinds: Collection[str]) -> Symmetry:
-    """What is left to search in balanced coordinates: no scales, and orthogonal instead of general matrices."""
+    """What is left to search in balanced coordinates: no scales, and orthogonal instead of general matrices.
+
+    Running statistics of batch norms that were not folded are left out.
+    """
+    statistics = {name for norm in sym.batch_norms for name in (norm.mean, norm.variance)}
     linear = {s.name for s in sym.spaces if s.linear != "none"} if "linear" in kinds else set()
 
     def space(s: Space) -> Space:
@@ -166,7 +171,7 @@ def searched(sym: Symmetry, kinds: Collection[str]) -> Symmetry:
             return replace(old, scale=(), sign=(), variance=1)
         return replace(old, scale=(), sign=old.sign if "sign" in kinds else (), variance=0)
 
-    layouts = {name: map_leaves(layout, leaf) for name, layout in sym.layouts.items()}
+    layouts = {name: map_leaves(layout, leaf) for name, layout in sym.layouts.items() if name not in statistics}
     return replace(sym, spaces=tuple(space(s) for s in sym.spaces), layouts=layouts, batch_norms=())
 
 

@@ -45,10 +45,10 @@ def align_sharded(
 ) -> Alignment:
     """Bring a checkpoint on disk into the basis of another, and write it in shards.
 
-    The solver is that of ``align(..., method="weights")``, from the same starts, in the same order. Costs of a space
-    are computed from scratch each time: its tensors are read one after the other, so that one tensor of each network
-    and one cost matrix are in memory. Scales and bases are not searched: what balances them depends on the whole
-    network.
+    The solver is that of ``align(..., method="weights")``, from the same starts, in the same order, without shakes.
+    Costs of a space are computed from scratch each time: its tensors are read one after the other, so that one tensor
+    of each network and one cost matrix are in memory. Scales and bases are not searched: what balances them depends on
+    the whole network.
 
     Args:
         a: The checkpoint whose basis is kept: an index, a ``.safetensors`` file, or a folder with either.
@@ -97,8 +97,9 @@ def align_sharded(
         check_shapes(sym, state.shapes())
         check_weights(sym, state)
     still = identity(sym)
-    left, right = (_Read(state, sym) for state in states)
-    stated = Problem(searched(sym, chosen), left, right, still, still, sym)
+    free = searched(sym, chosen)
+    left, right = (_Read(state, free) for state in states)
+    stated = Problem(free, left, right, still, still, sym)
     best, reached = search(stated, seed, restarts, sweeps, tolerance, fast, _Streamed, streamed_profiles)
     quality, before, after = streamed_fit(stated, best.g)
     g = stated.lift(best.g)

@@ -16,15 +16,15 @@ from torch import Tensor
 
 from ..symmetry.action import transform_block
 from ..symmetry.transformation import Transformation, identity, with_parts
-from .assignment import assign, closest_rotation
+from .assignment import assign, closest_rotation, monomial_step
 from .parts import KERNEL
 
 if TYPE_CHECKING:
     from ..symmetry.spaces import Space
-    from .parts import Both, Joint
+    from .parts import Both, Joint, Row
     from .problem import Member, Problem
 
-__all__ = ["profiles", "streamed_profiles"]
+__all__ = ["outwards", "profiles", "streamed_profiles"]
 
 
 def profiles(stated: Problem, fast: bool = False) -> Transformation:
@@ -49,7 +49,7 @@ def profiles(stated: Problem, fast: bool = False) -> Transformation:
             found[joint.spaces[side]].append(_of_joint(joint, side))
     members = stated.parts.members
     g = _matched(stated, lambda space: chain(found[space.name], _of_members(stated, members[space.name])), fast)
-    return _turned(stated, g)
+    return _turned(stated, g, fast)
 
 
 def streamed_profiles(stated: Problem, fast: bool = False) -> Transformation:
@@ -77,11 +77,31 @@ def _distances(left: Tensor, right: Tensor) -> Tensor:
     return right.square().sum(-1) - 2 * left @ right.mT
 
 
-def _turned(stated: Problem, g: Transformation) -> Transformation:
+def outwards(stated: Problem, fast: bool = False) -> Transformation:
+    """Spaces placed one after the other from the input on, each by the weights that join it to what is placed already.
+
+    Args:
+        stated: The problem.
+        fast: As in ``assign``.
+
+    Returns:
+        An element of permutations, signs and rotations.
+    """
+    return _placed(stated, identity(stated.sym), set(), [s.name for s in stated.sym.spaces], fast)
+
+
+def _turned(stated: Problem, g: Transformation, fast: bool) -> Transformation:
     """Closest rotations of linear spaces, from the ends of a network to its middle."""
     outer = {parent for s in stated.sym.spaces for parent in s.parents}
     known = {s.name for s in stated.sym.spaces if s.permutable and not s.parents and s.name not in outer}
     waiting = [s.name for s in stated.sym.spaces if s.linear != "none" and not s.parents]
+    return _placed(stated, g, known, waiting, fast)
+
+
+def _placed(stated: Problem, g: Transformation, known: set[str], waiting: list[str], fast: bool) -> Transformation:
+    """``g`` with waiting spaces solved one after the other, those first of whose weights the most can be compared."""
+    known, waiting = set(known), list(waiting)
+    spaces = {s.name: s for s in stated.sym.spaces}
     sizes = {m: float(stated.a[m.tensor].square().sum()) for name in waiting for m in stated.members[name]}
 
     def usable(name: str) -> list[Member]:
@@ -96,11 +116,17 @@ def _turned(stated: Problem, g: Transformation) -> Transformation:
         waiting.remove(name)
         if not share(name):
             continue
-        cross = torch.zeros(())
+        costs: dict[Row, Tensor] = {}
         for m in usable(name):
             b = transform_block(m.block.read(stated.b[m.tensor]), m.block, g)
-            cross = cross + m.view(m.block.read(stated.a[m.tensor])) @ m.view(b).mT
-        g = with_parts(g, name, linear=closest_rotation(cross).cpu())
+            cross = m.view(m.block.read(stated.a[m.tensor])) @ m.view(b).mT
+            costs[m.row] = costs[m.row] + cross if m.row in costs else cross
+        if spaces[name].linear != "none":
+            parts = {"linear": closest_rotation(sum(costs.values(), start=torch.zeros(()))).cpu()}
+        else:
+            order, signs = monomial_step(costs, spaces[name].signs, spaces[name].permutable, fast)
+            parts = {"permutation": order, "signs": signs}
+        g = with_parts(g, name, **parts)
         known.add(name)
     return g
 

@@ -25,6 +25,7 @@ __all__ = ["PRECISIONS", "TRUST", "Deviation", "constant", "deviation"]
 PRECISIONS = {"float64": 1e-9, "float32": 1e-5, "float16": 2.0**-9, "bfloat16": 2.0**-6}
 _QUANTILE = 0.999  # share of all weights to be explained: rounding errs by a share of every weight, training does not
 _OF_ONE = 0.99  # the same for one tensor
+_MEAN = 3.0  # largest over root mean square deviation where weights are rounded; what a few noisy scales fit has less
 _SPARED = 100.0  # times the precision to which most tensors agree: what a cast that they escaped must explain
 _FITTED = 2  # weights for each free scale or entry of a basis from which on agreement was not made by fitting
 TRUST = 1e-12  # squared relative distance below which a tensor counts as equal
@@ -36,8 +37,8 @@ class Deviation:
 
     Attributes:
         overall: Deviation that 99.9 % of all weights stay below.
-        tensors: For every tensor the deviation that 99 % of its weights stay below, or the relative distance of the
-            whole tensor where that is larger.
+        tensors: For every tensor the deviation that 99 % of its weights stay below, or three times the relative
+            distance of the whole tensor where that is larger.
         distances: For every tensor the relative distance.
         informative: Tensors whose weights differ among each other, so that agreement tells something.
         sizes: Number of weights of every tensor.
@@ -115,7 +116,7 @@ def deviation(a: Folded, b: Folded, g: Transformation, rounded: frozenset[str] =
     joined = torch.cat(list(ratios.values())) if ratios else torch.zeros(1)
     return Deviation(
         overall=_quantile(joined, _QUANTILE),
-        tensors={name: max(_quantile(some, _OF_ONE), distances[name]) for name, some in ratios.items() if len(some)},
+        tensors={n: max(_quantile(some, _OF_ONE), _MEAN * distances[n]) for n, some in ratios.items() if len(some)},
         distances=distances,
         informative=frozenset(n for n in ratios if not (constant(a.state[n]) and constant(b.state[n]))),
         sizes={name: len(some) for name, some in ratios.items()},
