@@ -151,3 +151,22 @@ def test_a_pooled_residual_stream_in_channels_last_moves():
 
     sym = symmetries(Stage(), torch.randn(2, 3, 5, 5))
     assert sorted(s.size for s in sym.spaces) == [6] and not sym.unknown_ops
+
+
+OVERWRITTEN = {
+    "by a part of itself": lambda h: filled(torch.clone, put(LEFT, lambda h: h[..., 4:]))(h),
+    "by zeros": lambda h: filled(torch.clone, put(LEFT, lambda h: 0.0))(h),
+    "by a function": lambda h: filled(torch.clone, put(LEFT, lambda h: h[..., 4:].sin()))(h),
+    "unit by unit": lambda h: filled(torch.clone, *(put((..., i), lambda h: h[..., 5]) for i in range(4)))(h),
+    "whole": lambda h: filled(torch.zeros_like, put(RIGHT, lambda h: h[..., 4:]))(h),
+}
+
+
+@pytest.mark.parametrize("name", OVERWRITTEN)
+def test_rows_overwritten_before_anyone_reads_them_stay(name):
+    torch.manual_seed(0)
+    model, x = Around(OVERWRITTEN[name]).double(), torch.randn(2, 5, 3).double()
+    sym = symmetries(model, x)
+    for kind in ("permutation", "scale", "sign", "linear"):
+        moved = sym.act(sym.random(3, kinds={kind}), model).a.weight
+        assert torch.equal(moved[:4], model.a.weight[:4]), kind

@@ -85,12 +85,13 @@ def _ask(found: dict[int, Demand], ref: Ref, spaces: set[int], idle: set[int]) -
 
 
 def _moves_entries(call: Call) -> bool:
-    """Whether a call only moves entries about: views of all kinds, and the copies of them."""
-    name = call.op.removeprefix("aten::").removesuffix("_copy")
+    """Whether a call only moves entries about: views of all kinds, the copies of them, and writes into parts."""
+    name = call.op.partition("::")[2].removesuffix("_copy")
     return bool(getattr(call.func, "is_view", False)) or name in _COPIES
 
 
-_COPIES = {"split_with_sizes", "slice", "narrow", "select", "unbind", "constant_pad_nd"}
+_COPIES = {"split_with_sizes", "slice", "narrow", "select", "unbind", "constant_pad_nd", "part_of_write",
+           "written_into", "slice_scatter", "select_scatter", "as_strided_scatter"}  # fmt: skip
 
 
 def _spaces(engine: Engine, ref: Ref) -> set[int]:

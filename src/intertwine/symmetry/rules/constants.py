@@ -39,6 +39,7 @@ def drawn(engine: "Engine", call: Call) -> list[Value]:
 def copy(engine: "Engine", call: Call) -> Value:
     """What is written replaces what was there."""
     engine.skip(call.args["self"])
+    engine.skip(call.args["self"])
     there, written = engine.value(call.args["self"]), engine.value(call.args["src"])
     pairs = broadcast(there, written)
     axes = (y or ((Flat(size, written.zero),) if (size := _size(x)) != 1 else ()) for x, y in pairs)
