@@ -41,6 +41,19 @@ def test_json_is_all_of_the_output(run, pair):
     assert told["files"]["report.html"].startswith("elsewhere")
 
 
+def test_every_measure_can_be_asked_for(run, pair):
+    new = ("linear_regression", "r2_cca", "distance_correlation", "soft_matching", "neighbour_jaccard", "cknna")
+    names = ",".join([*new, "size_and_shape_procrustes"])
+    ran = run("compare", pair[0], pair[0], *FAST, "--json", "--measures", names)
+    assert ran.code == 0, ran.err
+    told = json.loads(ran.out)
+    assert told["measures"] == names.split(",")
+    for measure, matrix in told["scores"].items():
+        assert matrix[0][0] == pytest.approx(1, abs=1e-6), measure
+    ran = run("compare", *pair, "--measures", "cknn")
+    assert ran.code == 2 and "cknna" in ran.err and "soft_matching" in ran.err
+
+
 def test_the_same_network_twice(run, pair):
     ran = run("compare", pair[0], pair[0], *FAST, "--json")
     scores = json.loads(ran.out)["scores"]

@@ -34,7 +34,10 @@ def compare(
     ] = None,
     measures: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAMES", help="Measures, joined by commas; the first paper's four otherwise."),
+        typer.Option(
+            metavar="NAMES",
+            help="Measures, joined by commas; the first paper's four otherwise. A wrong name lists all.",
+        ),
     ] = None,
     path_kernels: Annotated[
         bool,

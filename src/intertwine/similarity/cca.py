@@ -16,7 +16,8 @@ class SVCCA(Measure[FactorSide]):
 
     ``sum of rho_i / min(k, k')`` over the canonical correlations of the ``k`` and ``k'`` singular directions that hold
     ``share`` of each side's variance. Every position of an example counts as a row, so both sides need one spatial
-    size. About ten rows per direction are needed at least: with fewer, unrelated sides correlate by chance.
+    size. About ten rows per direction are needed at least: with fewer, unrelated sides correlate by chance. Constant
+    channels are left out; an example without any living activity is a row like others.
 
     Args:
         share: Share of the variance to keep, in (0, 1].
@@ -68,6 +69,7 @@ class PWCCA(Measure[FactorSide]):
     ``sum of alpha_i rho_i / sum of alpha_i`` with ``alpha_i = sum over c of |<h_i, x_c>|``, ``h_i`` the canonical
     variates and ``x_c`` the channels of the first side. With space, every position counts as a row. Directions of less
     than 1e-9 of the largest variance are taken for rounding, so "all invertible maps" means well-conditioned ones.
+    Constant channels are left out; an example without any living activity is a row like others.
 
     References:
         Morcos, Raghu, Bengio, "Insights on representational similarity in neural networks with canonical correlation",
