@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "intertwine"
 
 # room -> the rooms it may import at module level or inside functions (everything may use the ground files)
 GROUND = {"errors", "_io", "_progress", "_result", "_checks", "_words", "_zoo_intervals", "_functional"}
-GROUND |= {"_attributes", "_examples", "_memory", "_untrusted", "_evaluation", "_random"}
+GROUND |= {"_attributes", "_examples", "_memory", "_untrusted", "_evaluation", "_random", "_threads", "_scratch"}
 LIBRARY = {"groups", "graph", "taps", "symmetry", "similarity", "dissection", "gates", "stitching", "align"}
 MAY_IMPORT = {
     "groups": set(),

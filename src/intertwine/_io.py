@@ -2,29 +2,39 @@
 
 import contextlib
 import hashlib
+import errno
 import json
 import os
 import pickle
 import tempfile
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .errors import CheckpointError
+from ._scratch import Scratch, sweep
+from .errors import CheckpointError, StorageError
 
 __all__ = [
-    "check_writable", "file_digest", "read_json", "read_tensors", "remove_empty_folders", "write_atomically",
-    "write_json", "write_tensors",
+    "STORAGE", "check_writable", "file_digest", "read_json", "read_tensors", "remove_empty_folders", "storage_fault",
+    "write_atomically", "write_json", "write_tensors",
 ]  # fmt: skip
 
+# A full disk, a used-up quota, a limit on files, a read-only file system.
+STORAGE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+
+_swept: set[str] = set()  # folders that were looked through for what processes that are gone left there
 _made: list[Path] = []  # folders that check_writable made, the inner ones first
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], None]) -> Path:
     """Let ``write`` fill a temporary file beside ``path``, then rename it: readers see the old file or the new one.
+
+    The file and its name are on the disk when this returns, so that a loss of power cannot take them. Temporary files
+    of processes that are gone are removed from the folder.
 
     Args:
         path: Where the file shall be. Missing parent folders are made.
@@ -32,19 +42,81 @@ def write_atomically(path: str | Path, write: Callable[[Path], None]) -> Path:
 
     Returns:
         ``path`` as a ``Path``.
+
+    Raises:
+        StorageError: If the disk is full, or cannot be written.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
+    _sweep_once(path.parent)
+    scratch = Scratch(path.parent, f".{path.name}", path.suffix)
     try:
-        write(temporary)
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
+        write(scratch.path)
+        scratch.path.chmod(0o666 & ~_umask())
+        _sync(scratch.path)
+        scratch.path.replace(path)
+        _sync(path.parent)
+    except Exception as error:
+        fault = storage_fault(scratch.path, error)
+        if fault is not None:
+            raise StorageError(
+                f"{str(path)!r} must have room and a place that can be written. Got {fault.strerror!r}. What was "
+                "written before is kept: free space and run the same again.",
+                fault.errno,
+            ) from error
+        raise
     finally:
-        temporary.unlink(missing_ok=True)
+        scratch.close()
     return path
+
+
+def storage_fault(path: Path, error: BaseException | None = None) -> OSError | None:
+    """What keeps a place from being written at all, if that is what ``error`` is about: a full disk, a used-up quota.
+
+    Libraries say so in words of their own, or not at all, so that it is tried out.
+
+    Args:
+        path: A file there, which is written to, or a folder.
+        error: What went wrong; ``None`` only tries it out.
+
+    Returns:
+        The system's error, or ``None`` if the place can be written.
+    """
+    if isinstance(error, OSError) and error.errno in STORAGE:
+        return error
+    try:
+        with path.open("ab") if path.is_file() else tempfile.TemporaryFile(dir=path) as file:
+            file.write(bytes(1 << 20))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as found:
+        return found if found.errno in STORAGE else None
+    return None
+
+
+def _sync(path: Path) -> None:
+    """Let a file, or the names in a folder, survive a loss of power.
+
+    Raises:
+        OSError: If the system cannot write them.
+    """
+    if os.name != "posix" and path.is_dir():
+        return
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems have nothing to sync
+            raise
+    finally:
+        os.close(handle)
+
+
+def _sweep_once(folder: Path) -> None:
+    key = str(folder.resolve())
+    if key not in _swept:
+        _swept.add(key)
+        sweep(folder)
 
 
 def check_writable(path: str | Path, name: str = "--out") -> Path:
@@ -64,7 +136,8 @@ def check_writable(path: str | Path, name: str = "--out") -> Path:
     if path.is_dir():
         raise ValueError(f"{name} must be a file. Got the folder {str(path)!r}.")
     try:
-        _made.extend(folder for folder in (path.parent, *path.parent.parents) if not folder.exists())
+        folders = path.absolute().parents
+        _made.extend(folder for folder in folders if not folder.exists())
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
             pass
@@ -111,7 +184,8 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Map
     from safetensors.torch import save_file
 
     contents = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    return write_atomically(path, lambda p: save_file(contents, p, metadata=dict(metadata or {})))
+    said = {"intertwine": version("intertwine"), **(metadata or {})}  # by which the file is known as ours
+    return write_atomically(path, lambda p: save_file(contents, p, metadata=said))
 
 
 def read_tensors(path: str | Path) -> dict[str, Tensor]:

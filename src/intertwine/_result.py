@@ -46,7 +46,9 @@ class Result(ABC):
         if path.suffix == ".json":
             return write_json(path, {"kind": type(self).__name__, **self.to_dict()})
         if path.suffix == ".parquet":
-            return write_atomically(path, lambda p: self.to_frame().to_parquet(p))
+            frame = self.to_frame()
+            frame.attrs["intertwine"] = type(self).__name__  # by which the file is known as ours
+            return write_atomically(path, lambda p: frame.to_parquet(p))
         raise ValueError(f"path must end in .json or .parquet. Got {str(path)!r}.")
 
     @classmethod

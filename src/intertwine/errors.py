@@ -12,6 +12,7 @@ __all__ = [
     "IntertwineError",
     "MissingExtraError",
     "PathWarning",
+    "StorageError",
     "VerificationError",
 ]
 
@@ -38,6 +39,19 @@ class VerificationError(IntertwineError, RuntimeError):
 
 class PathWarning(UserWarning):
     """A symmetry of a model whose path depends on the data was used: it is certified for one path."""
+
+
+class StorageError(IntertwineError, OSError):
+    """A disk that is full, a quota that is used up, a file system that cannot be written: no repetition cures these.
+
+    Args:
+        said: The message.
+        number: What the system calls it, as in ``errno``.
+    """
+
+    def __init__(self, said: str, number: int | None) -> None:
+        super().__init__(said)
+        self.errno = number
 
 
 class MissingExtraError(IntertwineError, ImportError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import platform
 import shutil
-import tempfile
 from collections.abc import Mapping
 from functools import partial
 from importlib.metadata import version
@@ -16,6 +15,7 @@ import torch
 from torch import nn
 
 from .._io import file_digest, write_atomically, write_json, write_tensors
+from .._scratch import Scratch
 
 __all__ = ["export"]
 
@@ -73,10 +73,13 @@ def export(model: nn.Module, path: str | Path, card: Mapping[str, Any] | None = 
 def _as_folder(model: Any, path: Path, facts: Mapping[str, Any]) -> Path:
     """Let transformers write beside the folder, then move file by file: readers never see half of one."""
     path.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as made:
-        model.save_pretrained(made)
-        for file in sorted(Path(made).iterdir()):
+    scratch = Scratch(path.parent, f".{path.name}", directory=True)
+    try:
+        model.save_pretrained(scratch.path)
+        for file in sorted(scratch.path.iterdir()):
             write_atomically(path / file.name, partial(_move, file))
+    finally:
+        scratch.close()
     text = _readme(facts)
 
     def write(temporary: Path) -> None:

@@ -10,6 +10,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from .._untrusted.text import on_one_screen, printable
 from ..errors import CaptureError
+from ._running import session
+from ._threads import use_threads
 
 __all__ = ["FAILED", "STOPPED", "WRONG", "Command", "Commands"]
 
@@ -17,22 +19,24 @@ FAILED = 1
 STOPPED = 130  # by Ctrl-C, as the shell has it
 WRONG = 2  # bad usage or bad input, as the shell's own commands have it
 
+_ANYWHERE = ("--debug", "--overwrite")
+
 # What a user can put right: files, values, missing extras. Our own kinds derive from these.
 _INPUT_ERRORS = (ValueError, TypeError, OSError, ImportError, CaptureError)
 
 
 class Commands(TyperGroup):
-    """The group of all commands; it understands ``--debug`` wherever it stands."""
+    """The group of all commands; it understands ``--debug`` and ``--overwrite`` wherever they stand."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.help = _with_examples(self.help)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the options of the group, and ``--debug`` from among all others."""
+        """Read the options of the group, and those that may stand anywhere from among all others."""
         own = args[: args.index("--")] if "--" in args else args
-        if "--debug" in own:
-            args = ["--debug", *[word for word in own if word != "--debug"], *args[len(own) :]]
+        said = [word for word in _ANYWHERE if word in own]
+        args = [*said, *[word for word in own if word not in said], *args[len(own) :]]
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -59,8 +63,12 @@ class Command(TyperCommand):
             Exit: With the exit code, after the error was printed.
             Abort: If the user ended a question.
         """
+        said = ctx.find_root().params
         try:
-            return super().invoke(ctx)
+            with session(said.get("threads"), bool(said.get("overwrite"))):
+                if said.get("threads") is not None:
+                    use_threads(said["threads"])
+                return super().invoke(ctx)
         except (typer.Exit, typer.Abort):
             raise
         except KeyboardInterrupt:

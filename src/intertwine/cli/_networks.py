@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,10 +111,8 @@ def read_data(spec: str | None, *checkpoints: Checkpoint) -> tuple[str, DataSpli
     Raises:
         DataError: If nothing says which data, or a card names data without saying where it lies.
     """
-    from ..lab import data
-
     if spec is not None:
-        return spec, data.load(spec)
+        return spec, _loaded(spec)
     named = next((c.card.data for c in checkpoints if c.card and c.card.data), None)
     if named is None:
         raise DataError(
@@ -124,7 +123,16 @@ def read_data(spec: str | None, *checkpoints: Checkpoint) -> tuple[str, DataSpli
         raise DataError(
             f"--data must say where the data lies. Got only its name from the card, {named!r}. Say --data {kind}:PATH."
         )
-    return named, data.load(named)
+    return named, _loaded(named)
+
+
+def _loaded(spec: str) -> DataSplits:
+    from ..lab import data
+    from ._threads import threads_for
+
+    splits = data.load(spec)
+    threads_for(values=math.prod(splits.shape))
+    return splits
 
 
 def data_facts(spec: str, split: str, data: DataSplits) -> dict[str, Any]:

@@ -89,6 +89,7 @@ def open_group(
     """
     from ..lab.training import choose_device
     from ._networks import batches, check_run, open_network, read_checkpoint, read_data
+    from ._threads import threads_for
 
     where = choose_device(device)
     checkpoints = tuple(read_checkpoint(path) for path in paths)
@@ -96,6 +97,7 @@ def open_group(
     if data is None and (use == "if given" or (use == "of card" and not named)):
         networks = tuple(_without_data(c, spec) for c, spec in zip(checkpoints, specs))
         example = _example(checkpoints[0], specs[0], input_shape, tokens)
+        threads_for(weights=sum(p.numel() for network in networks for p in network.model.parameters()))
         for network in networks:
             network.model.to(where)
         return Group(checkpoints, networks, example.to(where), None, "")

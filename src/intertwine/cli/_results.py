@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..similarity import Comparison
     from ._networks import Opened
 
-__all__ = ["annotate", "prepare_folder", "present", "print_comparison"]
+__all__ = ["annotate", "present", "print_comparison"]
 
 
 def annotate(
@@ -34,19 +34,6 @@ def annotate(
     a, b = (network.facts for network in networks)
     settings = {**comparison.settings, "network_a": a, "network_b": b, "data": data, "command": command}
     return replace(comparison, settings=settings, notes=(*notes, *comparison.notes))
-
-
-def prepare_folder(out: Path) -> Path:
-    """Make the folder for results, before long work.
-
-    Raises:
-        ValueError: If there is a file of that name, or nothing can be written there.
-    """
-    from .._io import check_writable
-
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"--out must be a folder. Got the file {str(out)!r}.")
-    return check_writable(out / "results.json").parent
 
 
 def present(comparison: Comparison, out: Path, as_json: bool) -> dict[str, Path]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["align"]
 
+_WRITTEN = ("alignment.safetensors", "results.json", "report.html", "moved", "moved.safetensors", "moved.json")
 _LOOK_AT_DATA = ("activations", "mixed", "straight-through")
 
 
@@ -71,13 +72,13 @@ def align(
       intertwine align llama_a llama_b --sharded
     """  # noqa: DOC501
     from ..align import METHODS, export
+    from ._outputs import claim_folder
     from ._pairs import open_group
-    from ._results import prepare_folder
 
     if method not in (*METHODS, "transport"):
         raise ValueError(f"--method must be one of {', '.join(METHODS)} or transport. Got {method!r}.")
     chosen = split_commas(kinds, "--kinds")
-    prepare_folder(out)
+    claim_folder(out, _WRITTEN, [a, b])
     if sharded:
         _say(
             *_sharded(a, b, model, method, chosen, example_of=(data, input_shape, tokens), seed=seed, out=out), as_json
@@ -121,7 +122,7 @@ def _written(found: Alignment, out: Path) -> tuple[dict[str, Any], dict[str, Pat
         "results": found.save(out / "results.json"),
         "report": found.to_html(out / "report.html"),
     }
-    keys = ("method", "objective", "before", "after", "seconds", "notes")
+    keys = ("method", "objective", "before", "after", "notes")
     said = {key: getattr(found, key) for key in keys}
     return {"text": repr(found), **said, "spaces": found.to_frame().to_dict("records")}, files
 
@@ -150,6 +151,7 @@ def _sharded(
     from ._hugging_face import HF
     from ._models import build_model
     from ._networks import spec_of
+    from ._threads import threads_for
 
     if method != "weights":
         raise ValueError(f"--method must be weights for --sharded. Got {method!r}.")
@@ -158,6 +160,7 @@ def _sharded(
     spec = model or (f"{HF}{a}" if a.is_dir() else spec_of(read_card(a), a, "--model"))
     with torch.device("meta"):
         network = build_model(spec).eval()
+    threads_for(weights=sum(p.numel() for p in network.parameters()))
     sym = symmetries(network, example_input(spec, *example_of, meta=True))
     found = align_sharded(a, b, sym, out / "moved", kinds or ("permutation", "sign"), seed)
     said, files = _written(found, out)

@@ -65,11 +65,20 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _intertwine(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; allowed anywhere.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace files that intertwine did not write; allowed anywhere.")
+    ] = False,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="Threads of numerical work, said before the command; one for small work otherwise."),
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
     """Find, use and remove the symmetries of PyTorch networks.
+
+    The same seed, machine and number of threads give the same bits.
 
     Exit codes: 0 done, 1 failed, 2 bad usage or bad input. Every command has --help with an example.
 

@@ -52,8 +52,8 @@ def barrier(
     """  # noqa: DOC501
     from ..align import METHODS, barriers
     from ._networks import data_facts
+    from ._outputs import RESULTS, claim_folder
     from ._pairs import open_group
-    from ._results import prepare_folder
     from ._show import print_json, tell
 
     if len(checkpoints) < 2:
@@ -62,7 +62,7 @@ def barrier(
         raise ValueError(f"--method must be one of {', '.join(METHODS)} or none. Got {method!r}.")
     if interpolation not in ("linear", "spherical"):
         raise ValueError(f"--interpolation must be linear or spherical. Got {interpolation!r}.")
-    prepare_folder(out)
+    claim_folder(out, RESULTS, checkpoints)
     group = open_group(checkpoints, [model] * len(checkpoints), data, None, None, "always", device)
     assert group.data is not None
     found = barriers(

@@ -68,8 +68,9 @@ def compare(
     from .. import similarity
     from ..lab.training import choose_device
     from ._networks import batches, check_layers, check_run, data_facts, open_network, read_checkpoint, read_data
+    from ._outputs import RESULTS, claim_folder
     from ._path_kernels import alignment
-    from ._results import annotate, prepare_folder, present
+    from ._results import annotate, present
 
     names = split_commas(measures, "--measures") or list(similarity.DEFAULT)
     chosen = [similarity.measure(name) for name in names]
@@ -89,7 +90,7 @@ def compare(
     whole = None
     if path_kernels:
         whole = alignment(networks[0].model, networks[1].model, loader.batch(slice(0, examples))[0], seed)
-    prepare_folder(out)
+    claim_folder(out, RESULTS, [a, b])
     comparison = similarity.compare(
         networks[0].model,
         networks[1].model,

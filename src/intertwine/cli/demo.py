@@ -35,11 +35,14 @@ def demo(
     from .. import similarity
     from ..lab import data
     from ._networks import batches, data_facts, open_network, read_checkpoint
-    from ._results import annotate, prepare_folder, present
+    from ._outputs import RESULTS, claim_folder
+    from ._results import annotate, present
     from ._show import tell
+    from ._threads import one_thread
 
-    prepare_folder(out)
+    claim_folder(out, [*RESULTS, *(f"seed{seed}{end}" for seed in _SEEDS for end in (".safetensors", ".json"))])
     splits = data.load("digits")
+    one_thread()
     tell(f"Training two networks ({_MODEL}) that differ in their seeds only, on {len(splits.train):,} digits.")
     runs = [_trained(seed, out) for seed in _SEEDS]
     networks = [open_network(read_checkpoint(run.path or out), None, splits) for run in runs]
@@ -54,16 +57,9 @@ def demo(
 
 
 def _trained(seed: int, out: Path) -> "Training":
-    import torch
-
     from ..lab import training
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # layers this small only wait for other threads, above all on a busy machine
-    try:
-        return training.train(_MODEL, "digits", "digits", seed=seed, out=out / f"seed{seed}.safetensors", device="cpu")
-    finally:
-        torch.set_num_threads(threads)
+    return training.train(_MODEL, "digits", "digits", seed=seed, out=out / f"seed{seed}.safetensors", device="cpu")
 
 
 def _what_to_look_at(page: Path) -> str:

@@ -73,13 +73,18 @@ def dissect(
     from ..dissection import dissect as run
     from ..lab.data import load_concepts
     from ..lab.training import choose_device
+    from ._outputs import RESULTS, claim_folder
     from ._show import tell
+    from ._threads import one_thread
 
+    claim_folder(out, RESULTS, [weights] if weights else [])
     powers = [_number(part, "rotations") for part in rotations.split(",")]
     patches = None if grid is None else _pair(grid, "grid")
     data = load_concepts(
         concepts, images=images, size=None if size is None else _pair(size, "size"), split=split, seed=seed
     )
+    if train:
+        one_thread()
     network, facts, statistics = _open(model, weights, train, data, seed)
     transform, note = _transform(mean, std, statistics, weights is None)
     where = choose_device(device)

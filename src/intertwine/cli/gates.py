@@ -74,20 +74,15 @@ def gates(
       intertwine gates a.safetensors --gated dlgn --epochs 0 --out converted
       intertwine gates converted/dlgn.safetensors
     """
-    import torch
-
     from ..lab.training import choose_device
+    from ._threads import one_thread
 
     versions_of(gated)  # unknown names are refused first
     where = choose_device(device)
-    threads = torch.get_num_threads()
     if where.type == "cpu":
-        torch.set_num_threads(1)  # thousands of small operations only wait for other threads
-    try:
-        _run(context, a, b, model, data, split, examples, kernel_examples, gated, epochs, train_examples,
-             example, top, seed, where, out, as_json)  # fmt: skip
-    finally:
-        torch.set_num_threads(threads)
+        one_thread()
+    _run(context, a, b, model, data, split, examples, kernel_examples, gated, epochs, train_examples,
+         example, top, seed, where, out, as_json)  # fmt: skip
 
 
 def _run(
@@ -98,8 +93,8 @@ def _run(
     from .. import gates as library
     from ..lab.training import fast_precision, recipe_for
     from ._networks import batches, check_run, data_facts, open_network, read_checkpoint, read_data
+    from ._outputs import RESULTS, claim_folder
     from ._path_kernels import affordable
-    from ._results import prepare_folder
 
     sides = [read_checkpoint(path) for path in (a, b) if path is not None]
     spec, splits = read_data(data or ("digits" if not sides else None), *sides)
@@ -110,7 +105,8 @@ def _run(
     precision = fast_precision(where) if splits.shape[-1] >= _LARGE else "float32"
     recipe = recipe_for(splits.shape).but(epochs=max(1, epochs), precision=precision)
     few = splits.first(train_examples)
-    prepare_folder(out)
+    made = [f"{name}{end}" for name in (*VERSIONS, "network") for end in (".safetensors", ".json")]
+    claim_folder(out, [*RESULTS, "kernels.safetensors", *made], [path for path in (a, b) if path])
     networks = [open_network(side, model, splits) for side in sides] or [_fresh(model, few, recipe, seed, where, out)]
     versions = _buildable(networks, gated)
     loader, notes = batches(splits, split, examples, 250, networks)

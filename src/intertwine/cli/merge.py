@@ -111,7 +111,7 @@ def _check(
     Raises:
         ValueError: If options do not exist or do not go together.
     """
-    from .._io import check_writable
+    from ._outputs import claim_file, claim_folder
 
     if len(checkpoints) < 2:
         raise ValueError(f"at least two checkpoints must be given. Got {len(checkpoints)}.")
@@ -129,9 +129,11 @@ def _check(
             f"Got {len(checkpoints)}, which are averaged."
         )
     if out.suffix == ".safetensors":
-        check_writable(out)
+        claim_file(out, checkpoints, [out.with_suffix(".json")])
     elif out.suffix or out.is_file():
         raise ValueError(f"--out must end in .safetensors, or be a folder. Got {str(out)!r}.")
+    else:
+        claim_folder(out, ["."], checkpoints)
 
 
 def _repair(group: Group, repair: str) -> Any:

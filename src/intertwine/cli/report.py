@@ -23,11 +23,12 @@ def report(
     Example:
       intertwine report comparison/results.json --out page.html
     """  # noqa: DOC501
-    from .._io import check_writable
     from ..report import load_result, write_page
+    from ._outputs import claim_file
     from ._show import print_json
 
-    result, place = load_result(results), check_writable(out or results.with_suffix(".html"))
+    result = load_result(results)
+    place = claim_file(out or results.with_suffix(".html"), [results])
     try:
         path = write_page(result, place)
     except OSError:

@@ -59,7 +59,9 @@ def reproduce(
       intertwine reproduce table2-dissimilarity --scale small --data cifar10:PATH
     """  # noqa: DOC501
     from ..lab.experiments import Setting, experiment, experiments
+    from ._outputs import RESULTS, claim_folder
     from ._show import print_json, print_table
+    from ._threads import one_thread
 
     if not names and not everything:
         listed = [[e.name, e.papers, e.title, ", ".join(e.scales)] for e in experiments().values()]
@@ -71,10 +73,13 @@ def reproduce(
         return
     chosen = [experiment(name).name for name in names or experiments()]
     setting = Setting(scale.value, out, data, seed, device, workers, progress=True, concepts=concepts)
+    claim_folder(out / scale.value, ["report.html", *(f"{name}/{file}" for name in chosen for file in RESULTS)])
+    if scale is Scale.SMOKE:
+        one_thread()
     done, failed = _all(chosen, setting, context.obj)
     paths = _write(done, failed, out, scale.value)
     if as_json:
-        print_json({"results": {r.name: r.to_dict() for r in done}, "failed": failed, "files": paths})
+        print_json({"results": {r.name: _timeless(r) for r in done}, "failed": failed, "files": paths})
     else:
         print_table(
             ["experiment", "verdict", "seconds"],
@@ -111,6 +116,12 @@ def _all(names: list[str], setting: Setting, command: str) -> tuple[list[Reprodu
         done.append(replace(found, facts={**found.facts, "command": command}))
         tell(str(done[-1]))
     return done, failed
+
+
+def _timeless(found: Reproduction) -> dict[str, Any]:
+    """What was found, without day and duration: the same in every run of one seed on one machine."""
+    said = found.to_dict()
+    return {**said, "facts": {k: v for k, v in said["facts"].items() if k not in ("date", "seconds")}}
 
 
 def _write(done: list[Reproduction], failed: dict[str, str], out: Path, scale: str) -> dict[str, Any]:

@@ -127,6 +127,7 @@ def _show(found: Overview, as_json: bool) -> None:
         rows.append([e.label, e.state, e.attempts, "" if e.seconds is None else f"{e.seconds:.2f} s", e.worker, said])
     columns = ["job", "state", "attempts", "time", "worker", "last error"]
     if as_json:
-        print_json({"plan": found.plan, "stale": found.stale, "jobs": [dict(zip(columns, row)) for row in rows]})
+        jobs = [{k: v for k, v in zip(columns, row) if k != "time"} for row in rows]
+        print_json({"plan": found.plan, "stale": found.stale, "jobs": jobs})
     else:
         print_table(columns, rows, found.plan)

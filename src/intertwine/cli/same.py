@@ -40,17 +40,22 @@ def same(
       intertwine same hf:one_directory hf:another
     """  # noqa: DOC501
     from .. import symmetry
-    from .._io import check_writable
     from ._hugging_face import HF
     from ._networks import named_by, open_alone, read_checkpoint
+    from ._outputs import claim_file
     from ._show import print_json, tell
+    from ._threads import threads_for
 
-    if out is not None and check_writable(out).suffix != ".safetensors":
-        raise ValueError(f"--out must end in .safetensors. Got {str(out)!r}.")
+    if out is not None:
+        if out.suffix != ".safetensors":
+            raise ValueError(f"--out must end in .safetensors. Got {str(out)!r}.")
+        claim_file(out, [Path(str(path).removeprefix(HF)) for path in (a, b)])
     left, right = (read_checkpoint(Path(str(path).removeprefix(HF))) for path in (a, b))
     specs = [model or named_by(side) for side in (left, right)]
     example = example_input(specs[0], data, input_shape, tokens)
-    found = symmetry.same(open_alone(specs[0], left), open_alone(specs[1], right), example)
+    pair = open_alone(specs[0], left), open_alone(specs[1], right)
+    threads_for(weights=sum(p.numel() for model in pair for p in model.parameters()))
+    found = symmetry.same(*pair, example)
     if out is not None and found.transformation is not None:
         tell(f"wrote {found.transformation.save(out)}")
     if as_json:

@@ -113,8 +113,8 @@ def stitch(
     from ..stitching import stitch as run
     from ..stitching.layers import takes
     from ._networks import data_facts
+    from ._outputs import RESULTS, claim_folder
     from ._pairs import open_group
-    from ._results import prepare_folder
     from ._show import print_json, tell
 
     if len(checkpoints) < 2:
@@ -147,7 +147,7 @@ def stitch(
         "options": options,
         "progress": True,
     }
-    prepare_folder(out)
+    claim_folder(out, [*RESULTS, "results.safetensors"], checkpoints)
     specs = [model, model_b or model] if len(checkpoints) == 2 else [model] * len(checkpoints)
     group = open_group(checkpoints, specs, data, None, None, "always", device)
     assert group.data is not None

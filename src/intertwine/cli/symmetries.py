@@ -43,12 +43,14 @@ def symmetries(
     """  # noqa: DOC501
     from .. import symmetry
     from ._show import print_json, tell
+    from ._threads import threads_for
 
     if model is None:
         raise ValueError("--model must be given. Got none. Say --model resnet20, for example.")
     if out is not None:
         _check_out(out)
     network, example = _made(model, meta), example_input(model, data, input_shape, tokens, meta)
+    threads_for(weights=sum(p.numel() for p in network.parameters()))
     sym = symmetry.symmetries(network, example, front=front)  # type: ignore[arg-type]
     if out is not None:
         written = sym.to_html(out) if out.suffix in (".html", ".htm") else sym.save(out)
@@ -63,10 +65,11 @@ def symmetries(
 
 
 def _check_out(out: Path) -> None:
-    from .._io import check_writable
+    from ._outputs import claim_file
 
-    if check_writable(out).suffix not in (".html", ".htm", ".json", ".parquet"):
+    if out.suffix not in (".html", ".htm", ".json", ".parquet"):
         raise ValueError(f"--out must end in .html, .json or .parquet. Got {str(out)!r}.")
+    claim_file(out)
 
 
 def _made(spec: str, meta: bool) -> Any:

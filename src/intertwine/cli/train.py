@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -66,10 +67,14 @@ def train(
     """
     from ..lab import data as lab_data
     from ..lab import training
+    from ._outputs import claim_file
     from ._show import print_json, print_table
+    from ._threads import threads_for
 
     where = training.choose_device(device)
+    claim_file(out, beside=[training.card_path(out)])
     splits = lab_data.load(data)
+    threads_for(values=math.prod(splits.shape))
     settings = recipe_of(
         recipe, splits.shape, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, precision=precision
     )

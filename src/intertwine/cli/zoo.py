@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -43,7 +44,8 @@ def zoo(
     learning_rate: Annotated[float | None, typer.Option(help="Initial learning rate.")] = None,
     together: Annotated[int, typer.Option(min=1, help="Networks that are trained at once.")] = 16,
     engine: Annotated[
-        str, typer.Option(help="auto, 'in turn', threads, stacked, grouped, 'grouped by 4' or 'grouped by 2'.")
+        str,
+        typer.Option(help="auto (measured), 'in turn', threads, stacked, grouped, 'grouped by 4' or 'grouped by 2'."),
     ] = "auto",
     resume: Annotated[
         bool, typer.Option("--resume/--restart", help="Keep what is there, or train it anew and replace it.")
@@ -71,11 +73,15 @@ def zoo(
     from ..lab.data import load
     from ..lab.training import train_many
     from ._models import is_builtin
+    from ._outputs import claim_folder
+    from ._threads import threads_for
     from .train import recipe_of
 
     if model is None or not is_builtin(model):
         raise ValueError(f"--model must be a built-in network. Got {model!r}. 'intertwine models' lists them.")
+    claim_folder(out, [f"seed-{k:04d}{end}" for k in range(seed, seed + count) for end in (".safetensors", ".json")])
     splits = load(data)
+    threads_for(values=math.prod(splits.shape))
     made = train_many(
         model,
         splits,

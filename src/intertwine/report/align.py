@@ -56,7 +56,7 @@ def alignment_page(alignment: Alignment) -> Page:
         Facts(
             {
                 "method": alignment.method, "kinds searched": ", ".join(alignment.kinds), "seed": alignment.seed,
-                "seconds": f"{alignment.seconds:.2g}", "objective": f"{alignment.objective:.6g}",
+                "objective": f"{alignment.objective:.6g}",
                 "starts": ", ".join(f"{x:.6g}" for x in alignment.starts) or "one",
             },
             "How this was made",

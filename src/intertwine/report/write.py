@@ -28,6 +28,7 @@ _PAGES = {
     "Stitching": ("intertwine.stitching:Stitching", "intertwine.report.stitching:stitching_page"),
     "StitchingStudy": ("intertwine.stitching:StitchingStudy", "intertwine.report.stitching:stitching_page"),
 }
+KINDS = frozenset(_PAGES)  # of saved results
 _PLAIN = "intertwine.report.plain:plain_page"
 
 

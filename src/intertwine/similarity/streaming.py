@@ -2,7 +2,6 @@
 
 import math
 import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .._memory import free_bytes, readable
+from .._scratch import Scratch, sweep
 from ..taps import Point
 
 __all__ = ["Spool", "parse_memory"]
@@ -50,7 +50,7 @@ class Spool:
         self._dtypes: dict[str, torch.dtype] = {}
         self._extremes: dict[str, tuple[Tensor, Tensor]] = {}
         self._parent = folder
-        self._folder: Path | None = None
+        self._scratch: Scratch | None = None
 
     def open(self, points: Sequence[Point]) -> None:
         """Say which layers come, where their channels are, and what one example's shape and type are."""
@@ -68,8 +68,8 @@ class Spool:
         self._rows.clear()
         for file in self._files.values():
             file.close()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._scratch is not None:
+            self._scratch.close()
 
     @property
     def examples(self) -> int:
@@ -161,17 +161,19 @@ class Spool:
         return rows
 
     def _move_to_disk(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="intertwine-", dir=self._parent))
-        needed, free = self._bytes(self._expected or 0), shutil.disk_usage(self._folder).free
+        sweep(self._parent)
+        self._scratch = Scratch(self._parent, "intertwine-", directory=True)
+        folder = self._scratch.path
+        needed, free = self._bytes(self._expected or 0), shutil.disk_usage(folder).free
         if needed > free:
             raise ValueError(
                 f"memory must hold the features where the disk does not. Got {readable(self._budget)} of memory and "
-                f"{readable(free)} free in {self._folder.parent}; the features take {readable(needed)}. "
+                f"{readable(free)} free in {folder.parent}; the features take {readable(needed)}. "
                 "Use fewer examples or layers, more memory, or set TMPDIR to a larger disk."
             )
         self.on_disk = True
         for i, name in enumerate(self.points):
-            self._files[name] = (self._folder / str(i)).open("wb", buffering=0)
+            self._files[name] = (folder / str(i)).open("wb", buffering=0)
             if self._count[name]:
                 self._write(name, self._rows.pop(name)[: self._count[name]])
         self._rows.clear()

@@ -35,7 +35,7 @@ class Card(BaseModel):
         seed: Of the initial weights, the order of examples and the augmentation.
         recipe: Settings of the training run.
         start: Digest of the initial weights, where a module was given whose weights do not follow from the seed.
-        metrics: Accuracies, losses and times by name.
+        metrics: Accuracies and losses by name.
         best_epoch: Epoch, from 1, whose weights these are.
         mean: Channel means that inputs were centred by.
         std: Channel standard deviations that inputs were divided by.

@@ -332,7 +332,6 @@ class _Maker:
                 "validation_accuracy": state.best_accuracies[i],
                 "test_accuracy": accuracy(network, test),
                 "training_loss": state.best_losses[i],
-                "seconds": round(state.seconds / len(state.seeds), 1),
                 "trained_together": float(len(state.seeds)),
             }
             settings = settings_of(spec, self.data, self.recipe, seed)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..._io import write_atomically
+from ..._scratch import sweep
 from ...errors import CheckpointError
 from .recipe import with_defaults
 
@@ -60,8 +61,8 @@ def write_state(path: str | Path, state: TrainingState) -> None:
 def discard_state(path: str | Path) -> None:
     """Remove the state, and what kills in the middle of a write left beside it."""
     path = Path(path)
-    for file in (path, *path.parent.glob(f".{path.name}.*")):
-        file.unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
+    sweep(path.parent)
 
 
 def same_run(written: dict[str, Any], settings: dict[str, Any], start: bool) -> bool:

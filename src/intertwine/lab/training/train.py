@@ -109,7 +109,6 @@ def _conclude(run: Run, state: TrainingState, path: Path | None) -> Training:
         "validation_accuracy": best["validation_accuracy"],
         "test_accuracy": accuracy(run.model, Batches(data.test.to(run.device), data.mean, data.std)),
         "training_loss": best["loss"],
-        "seconds": round(state.seconds, 1),
     }
     model = run.model.cpu()
     card = Card(**run.settings, metrics=metrics, best_epoch=state.best_epoch)

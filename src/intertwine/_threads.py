@@ -1,0 +1,27 @@
+"""How many threads numerical libraries use: sums and decompositions have other last digits with another number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["threads"]
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    """Let torch, NumPy and SciPy use so many threads in the block, whatever the environment says.
+
+    Args:
+        number: Of threads.
+    """
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    before = torch.get_num_threads()
+    with threadpool_limits(number):
+        torch.set_num_threads(number)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)

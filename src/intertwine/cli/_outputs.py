@@ -1,0 +1,161 @@
+"""Where a command may write: not over what it reads, nor over what is not intertwine's, and not beside another command.
+
+Every command that writes says first what it will write. Files of ours are known by what is in them, not by their names.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from .._scratch import BusyError, hold
+from ._running import running
+
+RESULTS = ("results.json", "results.parquet", "report.html")
+
+__all__ = ["RESULTS", "claim_file", "claim_folder", "is_ours"]
+
+_HEAD = 1 << 20  # bytes of a page in which its generator stands
+
+
+def claim_file(path: Path, inputs: Sequence[Path] = (), beside: Sequence[Path] = ()) -> Path:
+    """Refuse a file that must not be written, before long work, and hold it until the command ends.
+
+    Args:
+        path: Where to write.
+        inputs: What the command reads: files, and folders with all that is in them.
+        beside: Other files that are written along.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: If it is an input, or there is a file that is not ours, or nothing can be written there.
+    """  # noqa: DOC502 - helpers raise it
+    from .._io import check_writable
+
+    check_writable(path)
+    _check([path, *beside], inputs)
+    _hold(path.with_name(f".{path.name[:100]}.lock"), path)
+    return path
+
+
+def claim_folder(path: Path, names: Sequence[str] = (), inputs: Sequence[Path] = ()) -> Path:
+    """Make a folder for results, before long work, and hold it until the command ends.
+
+    Args:
+        path: The folder.
+        names: Of the files in it that will be written, and of folders that are this command's own.
+        inputs: What the command reads: files, and folders with all that is in them.
+
+    Returns:
+        The path.
+
+    Raises:
+        ValueError: If there is a file of that name, it is an input, or holds files of these names that are not ours.
+    """
+    from .._io import check_writable
+
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"--out must be a folder. Got the file {str(path)!r}.")
+    if any(_same(path, given) for given in inputs):
+        raise ValueError(f"--out must be another folder than what is read. Got {str(path)!r} for both.")
+    check_writable(path / "results.json")
+    _check([path / name for name in names], inputs)
+    _hold(path, path)
+    return path
+
+
+def is_ours(path: Path) -> bool:
+    """Whether intertwine wrote a file, or all that is in a folder, by what is in it."""
+    if path.is_dir():
+        weights = list(path.glob("*.safetensors"))
+        return (
+            not any(path.iterdir())
+            or _has(path / "README.md", "Merged by intertwine.")
+            or (bool(weights) and all(map(is_ours, weights)))
+        )
+    read = {".json": _json, ".safetensors": _safetensors, ".parquet": _parquet, ".html": _page, ".htm": _page}
+    try:
+        return path.stat().st_size == 0 or (path.suffix in read and read[path.suffix](path))
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _check(targets: Sequence[Path], inputs: Sequence[Path]) -> None:
+    given = [file for place in inputs for file in ([place, *place.iterdir()] if place.is_dir() else [place])]
+    for target in targets:
+        if not os.path.lexists(target):
+            continue
+        if any(_same(target, file) for file in given):
+            raise ValueError(
+                f"--out must be another place than what is read. Got {str(target)!r} for both, perhaps by a link."
+            )
+        if not running().overwrite and not is_ours(target):
+            raise ValueError(
+                f"--out must be a new place, or hold what intertwine wrote. Got {str(target)!r}, which is something "
+                "else. Choose another place, or say --overwrite to replace it."
+            )
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Whether two paths are one file or folder: links, cases and detours do not matter."""
+    try:
+        return os.path.samefile(one, other)
+    except OSError:  # one of them does not exist
+        return False
+
+
+def _hold(lock: Path, what: Path) -> None:
+    try:
+        running().stack.enter_context(hold(lock))
+    except BusyError:
+        raise ValueError(
+            f"--out must be written by one command at a time. Got {str(what)!r}, where another one is at work. Wait "
+            "for it, or choose another place."
+        ) from None
+
+
+def _json(path: Path) -> bool:
+    from .._io import read_json
+    from ..report.write import KINDS
+
+    said = read_json(path)
+    versions = said.get("versions") if isinstance(said, dict) else None
+    card = isinstance(versions, dict) and "intertwine" in versions and "architecture" in said
+    return card or (isinstance(said, dict) and said.get("kind") in KINDS)
+
+
+def _safetensors(path: Path) -> bool:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+    except SafetensorError:
+        return False
+    return "intertwine" in metadata
+
+
+def _parquet(path: Path) -> bool:
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        metadata = parquet.read_schema(path).metadata or {}
+    except pyarrow.ArrowException:
+        return False
+    return b'"intertwine"' in metadata.get(b"PANDAS_ATTRS", b"")
+
+
+def _page(path: Path) -> bool:
+    return _has(path, '<meta name="generator" content="intertwine ')
+
+
+def _has(path: Path, words: str) -> bool:
+    try:
+        with path.open("rb") as file:
+            return words.encode() in file.read(_HEAD)
+    except OSError:
+        return False

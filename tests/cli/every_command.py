@@ -1,0 +1,58 @@
+"""Every command of the command line on small work, in the current folder; says on standard output what it ran.
+
+Run as a script with the folder to work in, so that two processes can be compared.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+TRAINING = ("--model", "digits_cnn:width=4", "--epochs", 1, "--data", "digits")
+PAIR = ("a.safetensors", "b.safetensors")
+LITTLE = ("--examples", 100)
+
+# In this order: later ones read what earlier ones wrote.
+COMMANDS = {
+    "train": ("train", *TRAINING, "--out", "a.safetensors"),
+    "train another seed": ("train", *TRAINING, "--seed", 1, "--out", "b.safetensors"),
+    "zoo": ("zoo", "train", "--model", "mlp:widths=16", "--count", 2, "--epochs", 1, "--engine", "stacked"),
+    "compare": ("compare", *PAIR, *LITTLE, "--layers", "relu2,relu3", "--null", 2, "--bootstrap", 2),
+    "symmetries": ("symmetries", "--model", "digits_cnn:width=4", "--out", "symmetries.json"),
+    "same": ("same", *PAIR, "--out", "element.safetensors"),
+    "align": ("align", *PAIR),
+    "align on data": ("align", *PAIR, "--method", "activations", "--data", "digits", *LITTLE, "--out", "on data"),
+    "merge": ("merge", *PAIR, "--data", "digits", *LITTLE, "--out", "merged.safetensors"),
+    "barrier": ("barrier", *PAIR, "--points", 3, *LITTLE),
+    "stitch": ("stitch", *PAIR, "--at", "relu2", "--families", "g_relu,full", "--epochs", 1, *LITTLE, "--flip"),
+    "stitch, alpha cross-validated": ("stitch", *PAIR, "--at", "relu2", "--families", "g_relu", "--epochs", 1, *LITTLE,
+                                      "--alpha", "cv", "--out", "cv"),
+    "dissect": ("dissect", "--model", "resnet50:width=4,blocks=1-1,stem=small", "--train", 1, "--layer", "layer2.0",
+                "--rotations", "0,1", "--images", 24, "--rotation-seeds", 1),
+    "gates": ("gates", PAIR[0], "--examples", 200, "--kernel-examples", 30, "--gated", "dgn", "--epochs", 1,
+              "--train-examples", 400),
+    "reproduce": ("reproduce", "table1-groups"),
+    "runs": ("runs", "list", "--runs", "reproduction/runs"),
+    "report": ("report", "comparison/results.json", "--out", "page.html"),
+    "models": ("models",),
+    "groups": ("groups", "relu", "gelu", "--dim", 8),
+    "demo": ("demo",),
+}  # fmt: skip
+
+
+def main(folder):
+    from typer.testing import CliRunner
+
+    from intertwine.cli import app
+    from intertwine.lab.training import RECIPES
+
+    RECIPES["digits"] = RECIPES["digits"].but(epochs=1)  # for the demonstration
+    os.chdir(folder)
+    for name, words in COMMANDS.items():
+        ran = CliRunner().invoke(app, [*map(str, words), "--json"])
+        Path(f"{name}.stdout").write_text(ran.stdout)
+        if ran.exit_code not in (0, 1):
+            sys.exit(f"{name}: {ran.stderr}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

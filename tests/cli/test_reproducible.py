@@ -1,0 +1,63 @@
+"""Every command gives the same bytes for one seed, in fresh processes with other hash seeds and numbers of threads."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from intertwine.cli.app import _COMMANDS
+
+sys.path.append(str(Path(__file__).parent))
+from every_command import COMMANDS
+
+# Tables of experiments are kept with the day, duration and number of threads of the run that made them.
+PROVENANCE = ("commit", "machine", "date", "seconds")
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    """What two processes wrote."""
+    made, running = [], []
+    for number in (1, 2):
+        folder = tmp_path_factory.mktemp(f"process{number}")
+        changed = {"PYTHONHASHSEED": str(number), "OMP_NUM_THREADS": str(number), "MKL_NUM_THREADS": str(number)}
+        words = [sys.executable, str(Path(__file__).with_name("every_command.py")), str(folder)]
+        running.append(subprocess.Popen(words, env={**os.environ, **changed}, stderr=subprocess.PIPE, text=True))
+        made.append(folder)
+    for process in running:
+        _, said = process.communicate(timeout=280)
+        assert process.returncode == 0, said
+    return made
+
+
+def test_every_command_is_here():
+    assert {words[0] for words in COMMANDS.values()} == {command.__name__ for command in _COMMANDS}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_json_is_the_same_in_two_processes(folders, name):
+    one, other = ((folder / f"{name}.stdout").read_text() for folder in folders)
+    assert timeless(json.loads(one)) == timeless(json.loads(other))
+    assert one.strip()
+
+
+@pytest.mark.slow
+def test_every_file_is_the_same_in_two_processes(folders):
+    listed = [{str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()} for folder in folders]
+    assert listed[0] == listed[1]
+    differ = [name for name in sorted(listed[0]) if Path(name).parts[0] != "reproduction" and not same(name, folders)]
+    assert differ == []
+
+
+def same(name, folders):
+    return (folders[0] / name).read_bytes() == (folders[1] / name).read_bytes()
+
+
+def timeless(value):
+    if isinstance(value, dict):
+        return {key: timeless(item) for key, item in value.items() if key not in PROVENANCE}
+    return [timeless(item) for item in value] if isinstance(value, list) else value
