@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import safe_open
 
 from intertwine import _io
 from intertwine._io import StorageError, write_atomically, write_json, write_tensors
@@ -123,6 +124,16 @@ def test_other_errors_are_not_taken_for_a_full_disk(tmp_path):
     with pytest.raises(RuntimeError, match="unexpected pos"):
         write_atomically(tmp_path / "x", write)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_tensors_are_written_in_the_same_bytes_every_time(tmp_path):
+    metadata = {key: f'{key} "é"\n' for key in "dcbahgfe"}
+    tensors = {"b": torch.ones(3), "a": torch.zeros(2, 2)}
+    made = {write_tensors(tmp_path / "x.safetensors", tensors, metadata).read_bytes() for _ in range(8)}
+    assert len(made) == 1
+    with safe_open(tmp_path / "x.safetensors", framework="pt") as file:
+        assert file.metadata().items() >= metadata.items()
+        assert all(torch.equal(file.get_tensor(name), tensor) for name, tensor in tensors.items())
 
 
 def test_a_lock_is_held_by_one_and_ends_with_its_process(tmp_path):

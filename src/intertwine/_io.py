@@ -185,7 +185,24 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Map
 
     contents = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     said = {"intertwine": version("intertwine"), **(metadata or {})}  # by which the file is known as ours
-    return write_atomically(path, lambda p: save_file(contents, p, metadata=said))
+
+    def write(temporary: Path) -> None:
+        save_file(contents, temporary, metadata=said)
+        _sort_metadata(temporary)
+
+    return write_atomically(path, write)
+
+
+def _sort_metadata(path: Path) -> None:
+    """Put the metadata of a safetensors file into the order of the alphabet: the library writes it in a random one."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        ordered = {"__metadata__": dict(sorted(header.pop("__metadata__").items())), **header}
+        text = json.dumps(ordered, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(text) <= size:  # the same characters in another order; spaces may follow
+            file.seek(8)
+            file.write(text.ljust(size))
 
 
 def read_tensors(path: str | Path) -> dict[str, Tensor]:
