@@ -67,7 +67,7 @@ def symmetries(
 def _check_out(out: Path) -> None:
     from ._outputs import claim_file
 
-    if out.suffix not in (".html", ".htm", ".json", ".parquet"):
+    if not out.is_dir() and out.suffix not in (".html", ".htm", ".json", ".parquet"):
         raise ValueError(f"--out must end in .html, .json or .parquet. Got {str(out)!r}.")
     claim_file(out)
 
