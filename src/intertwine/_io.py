@@ -1,8 +1,8 @@
 """Reading and writing files: atomically, and never unpickling anything unsafely."""
 
 import contextlib
-import hashlib
 import errno
+import hashlib
 import json
 import os
 import pickle
