@@ -1,6 +1,7 @@
 """The recorder: follows one real run of a model, operation by operation."""
 
 from collections.abc import Iterator, Mapping
+from math import prod
 from typing import Any
 
 import torch
@@ -94,12 +95,10 @@ class Recorder(TorchDispatchMode):
             value, version = seen
         else:
             _, _, value, version = entry
-        later = self._writes.get(key, [])[version:]
-        touching = [(g, r) for g, r in later if g == place or overlap(g, place)]
-        if touching:
-            value = self._after(tensor, value, touching)
-            self._remember(tensor, value)
-        return value
+        after = self._after(key, place, value, version)
+        if after != value:
+            self._remember(tensor, after)
+        return after
 
     def read(self, tensor: Tensor) -> None:
         """Note that a number left the world of tensors: what it came from must stay as it is."""
@@ -190,20 +189,28 @@ class Recorder(TorchDispatchMode):
         self._writes.setdefault(storage_key(tensor), []).append((geometry(tensor), value))
         self._remember(tensor, value)
 
-    def _after(self, tensor: Tensor, value: Ref, writes: list[tuple[Geometry, Ref]]) -> Ref:
-        """What a tensor holds after writes that touch it: the last one that covers it, and others put into it."""
-        place = geometry(tensor)
+    def _after(self, key: int, place: Geometry, value: Ref, version: int) -> Ref:
+        """What lies at a place after writes that touch it: the last one that covers it, and others put into it."""
+        writes = [(g, r) for g, r in self._writes.get(key, [])[version:] if g == place or overlap(g, place)]
         last = max((i for i, (there, _) in enumerate(writes) if covers(there, place)), default=None)
         if last is not None:
             there, value = writes[last]
             if there != place:
-                value = self._derived("intertwine::part_of_write", tensor, {"self": value})
+                value = self._derived("intertwine::part_of_write", place, {"self": value})
             writes = writes[last + 1 :]
-        for k, (there, written) in enumerate(writes):
-            if not covers(place, there):
-                return self._unknown(tensor, [value, *(r for _, r in writes[k:])])
-            value = self._derived("intertwine::written_into", tensor, {"self": value, "src": written})
-        return value
+        if all(covers(place, there) for there, _ in writes):
+            for _, written in writes:
+                value = self._derived("intertwine::written_into", place, {"self": value, "src": written})
+            return value
+        around = [
+            g for g in self._views[key] if g != place and all(covers(g, p) for p in (place, *(w for w, _ in writes)))
+        ]
+        if not around:
+            return self._derived("intertwine::overwritten", place, {"self": [value, *(r for _, r in writes)]})
+        whole = min(around, key=lambda g: prod(g.shape))
+        at = self._after(key, whole, *self._views[key][whole])
+        self._views[key][whole] = at, len(self._writes[key])
+        return self._derived("intertwine::part_of_write", place, {"self": at})
 
     def _underlying(self, tensor: Tensor, under: Tensor) -> Ref:
         """The constant that a tensor showed before anything that varies was written into its memory."""
@@ -223,11 +230,14 @@ class Recorder(TorchDispatchMode):
                 self._under[key] = tensor.detach().as_strided((whole,), (1,), 0).clone()
 
     def _unknown(self, tensor: Tensor, sources: list[Ref]) -> Ref:
-        return self._derived("intertwine::overwritten", tensor, {"self": sources})
+        value = self._derived("intertwine::overwritten", geometry(tensor), {"self": sources})
+        self._remember(tensor, value)
+        return value
 
-    def _derived(self, op: str, tensor: Tensor, arguments: dict[str, Any]) -> Ref:
-        """What a tensor holds, as the result of an operation on what was written."""
-        value = self._new(tensor, _value(tensor, "result"))
+    def _derived(self, op: str, place: Geometry, arguments: dict[str, Any]) -> Ref:
+        """What lies at a place, as the result of an operation on what was written."""
+        self.values.append(Value("result", place.shape, place.dtype, stride=place.stride, offset=place.offset))
+        value = Ref(len(self.values) - 1)
         line = self.line or user_line()
         self.calls.append(Call(op, arguments, (value,), None, self.module, line))
         return value
