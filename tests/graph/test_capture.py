@@ -1,5 +1,7 @@
 """Capturing a run: what is recorded, what is refused, and that the model is left as it was."""
 
+import weakref
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -237,3 +239,19 @@ def test_scripted_children_and_exported_modules_run_as_others_do():
     assert scripted.states.keys() == capture(whole, (x,)).states.keys()
     for program in (scripted, exported):
         assert [op for op in ops(program) if op in ("relu", "addmm", "linear")][-2:] == ["relu", "addmm"]
+
+
+def test_values_of_the_run_die_when_the_model_lets_them_go():
+    alive = []
+
+    class Watched(nn.Module):
+        def forward(self, x):
+            alive.append([ref() is not None for ref in kept])
+            kept.append(weakref.ref(h := x * 2))
+            return h
+
+    kept = []
+    program = capture(nn.Sequential(*[Watched() for _ in range(4)]), (torch.zeros(2, 3),))
+    assert alive[-1] == [False, False, True] and len(program.calls) == 4
+    chain = [call.inputs[0] for call in program.calls[1:]]
+    assert chain == [call.outputs[0] for call in program.calls[:-1]]

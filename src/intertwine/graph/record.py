@@ -1,11 +1,13 @@
 """The recorder: follows one real run of a model, operation by operation."""
 
+import weakref
 from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -52,12 +54,15 @@ class Recorder(TorchDispatchMode):
         self.line: str | None = None  # set where the line is known from elsewhere, as for exported graphs
         self.dtypes: set[torch.dtype] = set()
         self._shadows = Shadows()
-        # id(tensor) -> kept alive, its storage, value, writes to the storage then
-        self._known: dict[int, tuple[Tensor, int, Ref, int]] = {}
+        # Tensors of the run die when the model lets them go. An entry goes with its tensor, before its id is reused;
+        # the number of a storage is not used again while a weak reference to it is held.
+        # id(tensor) -> it, its storage, value, writes to the storage then
+        self._known: dict[int, tuple[weakref.ref[Tensor], int, Ref, int]] = {}
+        self._storages: dict[int, StorageWeakRef] = {}
         self._given: dict[int, tuple[Tensor, Tensor]] = {}  # storage of a given tensor -> it, and its memory
         self._before: dict[int, Tensor] = {}  # storage of a given tensor -> contents before it was first overwritten
         self._writes: dict[int, list[tuple[Geometry, Ref]]] = {}  # storage -> writes in place, in order
-        self._constants: dict[int, tuple[Tensor, int, Ref]] = {}
+        self._constants: dict[int, tuple[weakref.ref[Tensor], int, Ref]] = {}
         self._views: dict[int, dict[Geometry, tuple[Ref, int]]] = {}  # storage -> what is known to lie there
         self._under: dict[int, Tensor] = {}  # storage of a constant -> contents before anything that varies came in
 
@@ -226,6 +231,7 @@ class Recorder(TorchDispatchMode):
         for tensor in written:
             key = storage_key(tensor)
             if key not in self._views and key not in self._under:
+                self._held(tensor)
                 whole = tensor.untyped_storage().nbytes() // tensor.element_size()
                 self._under[key] = tensor.detach().as_strided((whole,), (1,), 0).clone()
 
@@ -243,10 +249,12 @@ class Recorder(TorchDispatchMode):
         return value
 
     def _constant(self, tensor: Tensor) -> Ref:
-        kept = self._constants.get(id(tensor))
+        key = id(tensor)
+        kept = self._constants.get(key)
         if kept is None or kept[1] != tensor._version:
             self.values.append(self._constant_value(tensor))
-            kept = self._constants[id(tensor)] = (tensor, tensor._version, Ref(len(self.values) - 1))
+            alive = weakref.ref(tensor, lambda _: self._constants.pop(key, None))
+            kept = self._constants[key] = (alive, tensor._version, Ref(len(self.values) - 1))
         return kept[2]
 
     def _constant_value(self, tensor: Tensor) -> Value:
@@ -280,10 +288,18 @@ class Recorder(TorchDispatchMode):
         return ref
 
     def _remember(self, tensor: Tensor, ref: Ref) -> None:
-        key = storage_key(tensor)
+        key, number = self._held(tensor), id(tensor)
         version = len(self._writes.get(key, ()))
-        self._known[id(tensor)] = (tensor, key, ref, version)
+        alive = weakref.ref(tensor, lambda _: self._known.pop(number, None))
+        self._known[number] = (alive, key, ref, version)
         self._views.setdefault(key, {})[geometry(tensor)] = (ref, version)
+
+    def _held(self, tensor: Tensor) -> int:
+        """The number of a tensor's storage, which stays its own from now on."""
+        key = storage_key(tensor)
+        if key not in self._storages:
+            self._storages[key] = StorageWeakRef(tensor.untyped_storage())
+        return key
 
 
 class WatchReads(TorchFunctionMode):

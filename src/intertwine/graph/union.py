@@ -41,8 +41,9 @@ def _joined(a: Program, b: Program) -> Program:
         if number not in new:
             new[number] = len(values)
             values.append(value)
-    moved = lambda refs: tuple(None if r is None else Ref(new[r.id]) for r in refs)
-    calls = tuple(replace(c, args=_moved(c.args, new), outputs=moved(c.outputs)) for c in b.calls)
+    moved = lambda refs: tuple(Ref(new[r.id]) for r in refs)
+    made = lambda call: tuple(None if r is None else Ref(new[r.id]) for r in call.outputs)
+    calls = tuple(replace(c, args=_moved(c.args, new), outputs=made(c)) for c in b.calls)
     visible = {
         name: a.visible.get(name, frozenset()) | {new[i] for i in b.visible.get(name, ())}
         for name in [*a.visible, *b.visible]
