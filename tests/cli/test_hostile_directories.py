@@ -101,7 +101,7 @@ def test_known_models_are_read_as_data(directory, plain, settings):
     assert build_model(f"hf:{directory}").config.hidden_size == 8
 
 
-@pytest.mark.parametrize("named", [["EvilModel"], ["pipeline"], ["Trainer"], [7], None, ["dynamic_module_utils"]])
+@pytest.mark.parametrize("named", [["EvilModel"], ["pipeline"], ["Trainer"], None, ["dynamic_module_utils"]])
 def test_only_classes_of_models_are_built(directory, named):
     tamper(directory, architectures=named, auto_map=MAP)
     assert type(build_model(f"hf:{directory}")).__name__ == "ViTModel"

@@ -36,6 +36,26 @@ def test_a_card_that_names_a_network_no_machine_holds_is_refused_at_once(spec, t
     assert time.perf_counter() - start < 10
 
 
+def test_shapes_are_compared_before_the_network_takes_memory(tmp_path, monkeypatch):
+    save_checkpoint(tmp_path / "a.safetensors", networks.build("mlp"), Card(architecture="mlp:widths=5000-5000"))
+    monkeypatch.setattr("intertwine.lab.training.checkpoint.load_weights", lambda *_: pytest.fail("it was built"))
+    with pytest.raises(CheckpointError, match="must be of the architecture mlp:widths=5000-5000"):
+        load_checkpoint(tmp_path / "a.safetensors")
+
+
+def test_transformations_that_were_changed_are_one_clear_error(tmp_path):
+    from intertwine.symmetry import transformation
+
+    path = tmp_path / "g.safetensors"
+    for spaces in ("", "[", "[" * 10**5, "7", '[{"space": {}, "charges": 3}]', '{"a": 1}'):
+        save_file({"0.permutation": torch.zeros(3)}, path, {"kind": "intertwine.Transformation", "spaces": spaces})
+        with pytest.raises(CheckpointError, match="complete Transformation"):
+            transformation.load(path)
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    with pytest.raises(CheckpointError, match="a named pipe"):
+        transformation.load(tmp_path / "pipe.safetensors")
+
+
 def test_what_is_built_is_counted_once():
     class Tied(nn.Module):
         def __init__(self):

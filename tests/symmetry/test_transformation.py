@@ -77,7 +77,7 @@ def test_bad_input(tmp_path):
         a.restrict(spaces={"b"})
     with pytest.raises(ValueError, match="parents must be known"):
         identity((Space("a", 3, ("missing",)),))
-    with pytest.raises(CheckpointError, match="must be a safetensors file"):
+    with pytest.raises(CheckpointError, match="must be an existing file"):
         load(tmp_path / "nothing.safetensors")
     other = tmp_path / "weights.safetensors"
     transformation.write_tensors(other, {"w": torch.zeros(2)})

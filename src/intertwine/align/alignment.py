@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from .._io import write_tensors
 from .._result import Result
+from .._untrusted.weights import check_weights_file
 from ..errors import CheckpointError
 from ..symmetry.element import displaced
 from ..symmetry.explain import group_of
@@ -185,7 +186,7 @@ class Alignment(Result):
         from safetensors import SafetensorError, safe_open
 
         try:
-            with safe_open(path, framework="pt") as file:
+            with safe_open(check_weights_file(path), framework="pt") as file:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
         except (OSError, SafetensorError) as error:
@@ -196,7 +197,14 @@ class Alignment(Result):
             raise CheckpointError(
                 f"path must hold an Alignment written by save(). Got {metadata.get('kind')!r} in {str(path)!r}."
             )
-        return cls._rebuilt(json.loads(metadata["alignment"]), from_tensors(tensors, json.loads(metadata["spaces"])))
+        try:
+            spaces = json.loads(metadata["spaces"])
+            return cls._rebuilt(json.loads(metadata["alignment"]), from_tensors(tensors, spaces))
+        except Exception as error:  # a file that was changed may fail anywhere
+            raise CheckpointError(
+                f"path must hold a complete Alignment. Got {str(path)!r}, where something is amiss "
+                f"({type(error).__name__}: {error})."
+            ) from error
 
     def __repr__(self) -> str:
         head = f"Alignment by {self.method}: relative distance {self.before:.3g} -> {self.after:.3g}"

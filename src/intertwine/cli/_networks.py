@@ -192,12 +192,14 @@ def open_alone(spec: str, checkpoint: Checkpoint) -> nn.Module:
     Returns:
         The model in evaluation mode.
     """
-    from ..lab.training import load_weights
+    from ..lab.training import build_with, load_weights
 
     if checkpoint.tensors is None:
         return load_pretrained(checkpoint.path)
     if spec.startswith(HF):
         return load_pretrained(Path(spec.removeprefix(HF)), checkpoint.tensors, checkpoint.path)
+    if is_builtin(spec):
+        return build_with(spec, checkpoint.tensors, repr(str(checkpoint.path))).eval()
     model = build_model(spec)
     load_weights(model, checkpoint.tensors, repr(str(checkpoint.path)), spec)
     return model.eval()
@@ -330,7 +332,7 @@ def _with_weights(
 ) -> nn.Module:
     """The model with these weights; a built-in one is first fitted to the data, then tried as it was written."""
     from ..lab import networks
-    from ..lab.training import load_weights
+    from ..lab.training import build_with, load_weights
 
     if callable(spec):
         gated = spec()
@@ -343,8 +345,10 @@ def _with_weights(
         candidates = list(dict.fromkeys([networks.fit_to(spec, data.shape, len(data.classes)), spec]))
     mismatch: CheckpointError | None = None
     for candidate in candidates:
-        model = build_model(candidate)
         try:
+            if is_builtin(candidate):
+                return build_with(candidate, tensors, repr(str(path)))
+            model = build_model(candidate)
             load_weights(model, tensors, repr(str(path)), candidate)
             return model
         except CheckpointError as error:

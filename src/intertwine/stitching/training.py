@@ -27,6 +27,7 @@ from torch import Tensor
 from .._io import check_writable, write_atomically
 from .._progress import track
 from .._random import mixed, seeded
+from .._untrusted.weights import check_weights_file
 from ..errors import CheckpointError
 from ..taps.batches import device_of, length, size
 from ..taps.repeatable import repeatable
@@ -493,7 +494,7 @@ def _resume(path: Path | None, settings: dict[str, Any], runs: list[_Run]) -> tu
     if path is None or not path.is_file():
         return 0, 0
     try:
-        kept = torch.load(path, map_location="cpu", weights_only=True)
+        kept = torch.load(check_weights_file(path), map_location="cpu", weights_only=True)
         found = kept["settings"]
     except Exception as error:  # torch.load raises nearly anything on a damaged file
         reason = (str(error).splitlines() or [type(error).__name__])[0]

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from .._io import write_tensors
 from .._memory import check_fits
+from .._untrusted.weights import check_weights_file
 from .._words import counted
 from ..errors import CheckpointError
 from . import element as elements_of
@@ -212,7 +213,7 @@ def load(path: str | Path) -> Transformation:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(check_weights_file(path), framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
     except (OSError, SafetensorError) as error:
@@ -221,7 +222,13 @@ def load(path: str | Path) -> Transformation:
         raise CheckpointError(
             f"path must hold a Transformation written by save(). Got {metadata.get('kind')!r} in {str(path)!r}."
         )
-    return from_tensors(tensors, json.loads(metadata["spaces"]))
+    try:
+        return from_tensors(tensors, json.loads(metadata["spaces"]))
+    except Exception as error:  # a file that was changed may fail anywhere
+        raise CheckpointError(
+            f"path must hold a complete Transformation. Got {str(path)!r}, where something is amiss "
+            f"({type(error).__name__}: {error})."
+        ) from error
 
 
 def to_tensors(g: Transformation) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:

@@ -2,7 +2,16 @@
 
 from .accuracy import accuracy, choose_device
 from .augment import augment
-from .checkpoint import Card, card_path, check_card, load_checkpoint, load_weights, read_card, save_checkpoint
+from .checkpoint import (
+    Card,
+    build_with,
+    card_path,
+    check_card,
+    load_checkpoint,
+    load_weights,
+    read_card,
+    save_checkpoint,
+)
 from .many import ManyTraining, member_path, train_many
 from .mix import mix
 from .precision import fast_precision
@@ -30,6 +39,7 @@ __all__ = [
     "load_checkpoint",
     "load_weights",
     "read_card",
+    "build_with",
     "check_card",
     "card_path",
     "Card",

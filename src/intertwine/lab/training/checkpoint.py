@@ -17,7 +17,16 @@ from ..._untrusted.weights import check_kinds
 from ...errors import CheckpointError
 from ..networks import build, names
 
-__all__ = ["Card", "card_path", "check_card", "load_checkpoint", "load_weights", "read_card", "save_checkpoint"]
+__all__ = [
+    "Card",
+    "build_with",
+    "card_path",
+    "check_card",
+    "load_checkpoint",
+    "load_weights",
+    "read_card",
+    "save_checkpoint",
+]
 
 _LISTED = 5  # tensor names that an error message shows
 
@@ -162,9 +171,32 @@ def load_checkpoint(path: str | Path, model: nn.Module | str | None = None) -> n
             )
         check_card(path, card)
         model = card.architecture
-    network = build(model) if isinstance(model, str) else model
-    load_weights(network, tensors, f"{str(path)!r}", model if isinstance(model, str) else type(model).__name__)
-    return network.eval()
+    source = f"{str(path)!r}"
+    if isinstance(model, str):
+        return build_with(model, tensors, source).eval()
+    load_weights(model, tensors, source, type(model).__name__)
+    return model.eval()
+
+
+def build_with(spec: str, tensors: Mapping[str, Tensor], source: str) -> nn.Module:
+    """Build a network and load weights; whether they fit is seen before the network takes memory.
+
+    Args:
+        spec: Text for ``networks.build``.
+        tensors: State dict.
+        source: Where the tensors are from, for messages.
+
+    Returns:
+        The network.
+
+    Raises:
+        CheckpointError: If names, shapes or kinds of numbers differ, or the network does not fit in memory.
+    """  # noqa: DOC502 - raised by what it calls
+    with torch.device("meta"):
+        _check_architecture(build(spec).state_dict(), _plain_names(tensors), source, spec)
+    network = build(spec)
+    load_weights(network, tensors, source, spec)
+    return network
 
 
 def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], source: str, name: str) -> None:
@@ -178,10 +210,20 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], source: str, n
 
     Raises:
         CheckpointError: If names, shapes or kinds of numbers differ.
-    """
+    """  # noqa: DOC502 - raised by the checks
+    tensors, wanted = _plain_names(tensors), model.state_dict()
+    _check_architecture(wanted, tensors, source, name)
+    check_kinds(tensors, wanted, source)
+    model.load_state_dict({**{k: v for k, v in wanted.items() if k not in tensors}, **tensors})
+
+
+def _plain_names(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     if all(key.startswith("module.") for key in tensors):
-        tensors = {key.removeprefix("module."): value for key, value in tensors.items()}
-    wanted = model.state_dict()
+        return {key.removeprefix("module."): value for key, value in tensors.items()}
+    return tensors
+
+
+def _check_architecture(wanted: Mapping[str, Tensor], tensors: Mapping[str, Tensor], source: str, name: str) -> None:
     # Old checkpoints lack the step counter of batch norm, which nothing computes with in eval mode.
     missing = [key for key in wanted if key not in tensors and not key.endswith("num_batches_tracked")]
     unexpected = [key for key in tensors if key not in wanted]
@@ -194,8 +236,6 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], source: str, n
     if any(found for _, found in differences):
         listed = "; ".join(f"{len(found)} {kind}: {_first(found)}" for kind, found in differences if found)
         raise CheckpointError(f"checkpoint must be of the architecture {name}. Got {source} with tensors {listed}.")
-    check_kinds(tensors, wanted, source)
-    model.load_state_dict({**{k: v for k, v in wanted.items() if k not in tensors}, **tensors})
 
 
 def _first(names: list[str]) -> str:

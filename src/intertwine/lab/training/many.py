@@ -17,6 +17,7 @@ from ..._io import check_writable, write_atomically
 from ..._progress import track
 from ..._random import mixed
 from ..._untrusted.text import printable
+from ..._untrusted.weights import check_weights_file
 from ..._words import counted
 from ...errors import CheckpointError
 from ..data import Batches, DataSplits, load
@@ -373,7 +374,7 @@ def _fresh(seeds: list[int], settings: dict[str, Any], engine: str) -> _State:
 
 def _read(path: Path) -> _State:
     try:
-        return _State(**torch.load(path, map_location="cpu", weights_only=True))
+        return _State(**torch.load(check_weights_file(path), map_location="cpu", weights_only=True))
     except Exception as error:  # torch.load raises nearly anything on a damaged file
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..._io import write_atomically
 from ..._scratch import sweep
+from ..._untrusted.weights import check_weights_file
 from ...errors import CheckpointError
 from .recipe import with_defaults
 
@@ -89,7 +90,7 @@ def read_state(path: str | Path, settings: dict[str, Any], start: bool = False) 
     if not path.is_file():
         return None
     try:
-        state = TrainingState(**torch.load(path, map_location="cpu", weights_only=True))
+        state = TrainingState(**torch.load(check_weights_file(path), map_location="cpu", weights_only=True))
     except Exception as error:  # torch.load raises nearly anything on a damaged file
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(

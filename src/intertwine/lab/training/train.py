@@ -114,6 +114,7 @@ def _conclude(run: Run, state: TrainingState, path: Path | None) -> Training:
     card = Card(**run.settings, metrics=metrics, best_epoch=state.best_epoch)
     if path:
         save_checkpoint(path, model, card)
+        card = read_card(path) or card  # with the digest of the weights
         discard_state(state_path(path))
     return Training(model, card, state.history, path)
 
