@@ -19,8 +19,8 @@ from ._scratch import Scratch, sweep
 from .errors import CheckpointError, StorageError
 
 __all__ = [
-    "STORAGE", "check_writable", "file_digest", "read_json", "read_tensors", "remove_empty_folders", "storage_fault",
-    "write_atomically", "write_json", "write_tensors",
+    "STORAGE", "as_json", "check_writable", "file_digest", "read_json", "read_tensors", "remove_empty_folders",
+    "storage_fault", "write_atomically", "write_json", "write_tensors",
 ]  # fmt: skip
 
 # A full disk, a used-up quota, a limit on files, a read-only file system.
@@ -166,6 +166,11 @@ def write_json(path: str | Path, value: Any) -> Path:
         temporary.write_text(text + "\n", encoding="utf-8")
 
     return write_atomically(path, write)
+
+
+def as_json(value: Any) -> Any:
+    """What ``read_json`` gives of a value that ``write_json`` wrote."""
+    return json.loads(json.dumps(_finite(value), allow_nan=False))
 
 
 def read_json(path: str | Path) -> Any:

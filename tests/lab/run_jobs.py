@@ -1,9 +1,13 @@
 """Plans and jobs of the tests; workers import them by name."""
 
 import os
+import signal
+import sys
 import time
 from pathlib import Path
 from typing import ClassVar
+
+import torch
 
 from intertwine.lab.runs import Job, Plan
 
@@ -44,6 +48,12 @@ class Moody(Job):
             raise ValueError(f"no luck with {self.x}")
         if self.mood == "dies":
             os._exit(3)
+        if self.mood == "asks":
+            return {"x": self.x, "read": sys.stdin.read() + os.read(0, 10).decode()}
+        if self.mood == "stops":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if self.mood == "writes too much":
+            torch.save(torch.zeros(1 << 18), files / "large.pt")
         if self.mood == "full disk":
             raise OSError(28, "No space left on device")
         if self.mood == "second time":

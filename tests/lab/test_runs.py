@@ -3,10 +3,13 @@
 import contextlib
 import os
 import random
+import resource
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -373,3 +376,77 @@ def test_listed_jobs_of_several_classes_are_saved_with_their_classes(tmp_path):
 def test_the_estimate_is_of_this_run_not_of_what_was_found():
     assert Tally(total=10, found=8, done=1).words(10.0) == "9 of 10 done, 0.10 jobs/s, about 10 s left"
     assert Tally(total=10, found=10).words(1.0) == "10 of 10 done"
+
+
+# results that are not what they should be
+
+
+def results(folder, name="squares"):
+    return sorted((folder / name / "results").glob("*.json"))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path, other: path.write_bytes(path.read_bytes()[:20]),
+        lambda path, other: path.write_bytes(b""),
+        lambda path, other: path.write_bytes(b"\xff\xfe\x00"),
+        lambda path, other: path.write_text("[1]"),
+        lambda path, other: path.write_text('{"value": 3}'),
+        lambda path, other: shutil.copy(other, path),
+    ],
+    ids=["cut", "empty", "noise", "a list", "of nobody", "of another job"],
+)
+def test_a_result_that_is_damaged_or_of_another_job_is_run_again(tmp_path, damage):
+    whole = here(Squares(count=3), tmp_path)
+    first, other, _ = results(tmp_path)
+    damage(first, other)
+    again = here(Squares(count=3), tmp_path)
+    assert (again.ran, again.found) == (1, 2)
+    assert again.values == whole.values
+
+
+def test_settings_that_json_has_no_word_for_are_found_again(tmp_path):
+    plan = Jobs(name="nan", listed=(Square(x=1, seconds=0.0, log=""), Square(x=2, seconds=1e-9)))
+    assert here(plan, tmp_path).ran == 2
+    assert here(plan, tmp_path).found == 2
+
+
+@pytest.fixture
+def small_files():
+    """No file may grow beyond 256 kB, which is what a full disk is to whoever writes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_that_a_library_says_in_words_of_its_own_ends_the_run_at_once(tmp_path, small_files):
+    with pytest.raises(RunError, match=r"must be writable and have space left. Got .*File too large"):
+        here(Moods(moods=("writes too much", "fine")), tmp_path)
+    assert {entry.attempts for entry in overview(tmp_path / "moods").entries} == {0, 1}
+
+
+def test_a_job_that_reads_standard_input_gets_an_end_of_file(tmp_path):
+    report = run(Moods(moods=("asks",)), tmp_path, executor=Local(1, gpus=0), progress=False)
+    assert report.values == [{"x": 0, "read": ""}]
+
+
+def test_a_worker_that_stopped_is_given_up_in_time(tmp_path):
+    executor = Local(1, gpus=0, timeout=1000.0)
+    worker = executor._workers[0]
+
+    def hurry():
+        """As if the time had passed, once the worker has stopped."""
+        while worker.process is None or not stopped(worker.process.pid):
+            time.sleep(0.05)
+        worker.since -= 1000
+
+    threading.Thread(target=hurry, daemon=True).start()
+    report = run(Moods(moods=("stops", "fine")), tmp_path, executor=executor, retries=0, progress=False)
+    assert list(report.failed.values()) == ["the worker died (it took longer than 1000 s); see its log"]
+    assert report.values == [None, {"x": 1}]
+
+
+def stopped(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"

@@ -37,6 +37,9 @@ def runs(
     ray: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Resume on Ray: local, auto, or HOST:PORT of a cluster.")
     ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(min=0, help="Resume: seconds that an attempt may take, on this machine.")
+    ] = None,
     retries: Annotated[int, typer.Option(min=0, help="Resume: further attempts of a job that fails.")] = 2,
     everything: Annotated[bool, typer.Option("--all", help="Clean: remove the whole run, results too.")] = False,
     imported: Annotated[
@@ -77,7 +80,8 @@ def runs(
             say(f"removed {counted(count, 'result')}" + ("" if everything else " of earlier plans and earlier code"))
         return
     lab.overview(home)
-    report = lab.run(_plan(home, imported or []), folder, executor=_executor(workers, threads, ray), retries=retries)
+    executor = _executor(workers, threads, ray, timeout)
+    report = lab.run(_plan(home, imported or []), folder, executor=executor, retries=retries)
     if as_json:
         print_json({"plan": report.plan, "ran": report.ran, "found": report.found, "failed": report.failed})
     else:
@@ -97,11 +101,11 @@ def _plan(home: Path, modules: list[str]) -> Plan:
     return lab.load_plan(home, modules)
 
 
-def _executor(workers: int | None, threads: int, ray: str | None) -> Executor:
+def _executor(workers: int | None, threads: int, ray: str | None, timeout: float | None) -> Executor:
     from ..lab.runs import Local, OnRay
 
     if ray is None:
-        return Local(workers, threads)
+        return Local(workers, threads, timeout=timeout or None)
     return OnRay(None if ray == "local" else ray, threads, workers if ray == "local" else None)
 
 

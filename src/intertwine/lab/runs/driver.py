@@ -16,7 +16,7 @@ from .executor import Executor, Outcome, RunError, Task
 from .job import Job, Plan, job_key, named_class, plan_name, reference, saved_plan
 from .ledger import Ledger
 from .local import Local
-from .store import clean_leftovers, finished, prepare_folder, read_value, result_path
+from .store import clean_leftovers, finished, intact, prepare_folder, read_value
 
 __all__ = ["RunReport", "load_plan", "only_driver", "run"]
 
@@ -158,7 +158,7 @@ class _Drive:
 
     def finish(self) -> RunReport:
         start = time.monotonic()
-        there = finished(self.home) & self.jobs.keys()
+        there = {key for key in finished(self.home) & self.jobs.keys() if intact(self._task(key))}
         self.ledger.plan(((key, job.label) for key, job in self.jobs.items()), there)
         waiting = deque(key for key in self.jobs if key not in there)
         done = 0
@@ -179,14 +179,17 @@ class _Drive:
 
     def _fill(self, waiting: deque[str]) -> None:
         while waiting:
-            job = self.jobs[waiting[0]]
-            task = Task(waiting[0], reference(type(job)), job.model_dump(mode="json"), self.home.resolve(), job.gpus)
+            task = self._task(waiting[0])
             if not self.executor.fits(task):
                 return
             waiting.popleft()
             self.ledger.start(task.key)
             self.executor.submit(task)
             self.running[task.key] = time.monotonic()
+
+    def _task(self, key: str) -> Task:
+        job = self.jobs[key]
+        return Task(key, reference(type(job)), job.model_dump(mode="json"), self.home.resolve(), job.gpus)
 
     def _settle(self, outcome: Outcome, waiting: deque[str]) -> int:
         """Enter an outcome; 1 if a job is finished by it.
@@ -197,7 +200,7 @@ class _Drive:
         key = outcome.key
         if self.running.pop(key, None) is None:
             return 0
-        if outcome.state == "done" or (outcome.state == "died" and result_path(self.home, key).is_file()):
+        if outcome.state == "done" or (outcome.state == "died" and intact(self._task(key))):
             self.ledger.finish(outcome, "done")  # it may have died between writing the result and saying so
             return 1
         if outcome.state == "storage":
@@ -220,7 +223,7 @@ class _Drive:
         self.executor.close()
         try:
             for key in self.running:
-                if result_path(self.home, key).is_file():
+                if intact(self._task(key)):
                     self.ledger.finish(Outcome(key, "done"), "done")
                 else:
                     self.ledger.wait(key)

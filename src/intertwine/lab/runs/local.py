@@ -34,6 +34,7 @@ class _Worker:
     since: float = 0.0
     starts: int = 0  # processes that it has had
     ready: bool = False  # whether the present one has said so
+    late: bool = False  # whether the present one was killed for taking too long
 
 
 class Local(Executor):
@@ -47,15 +48,22 @@ class Local(Executor):
         workers: Processes; if ``None``, one for each ``threads`` cores, or 4 for each GPU if that is less.
         threads: Threads of each, for numerical libraries.
         gpus: Number of GPUs; all that torch sees if ``None``. Worker k sees GPU k modulo their number only.
+        timeout: Seconds that an attempt at a job may take; its worker is then killed, which is a failed attempt. A
+            worker that was stopped, or waits for something that never comes, would otherwise hold up the run.
 
     Raises:
         ValueError: If a number is below its minimum.
     """
 
-    def __init__(self, workers: int | None = None, threads: int = 1, gpus: int | None = None) -> None:
+    def __init__(
+        self, workers: int | None = None, threads: int = 1, gpus: int | None = None, timeout: float | None = None
+    ) -> None:
         for name, value, least in (("workers", workers, 1), ("threads", threads, 1), ("gpus", gpus, 0)):
             if value is not None and value < least:
                 raise ValueError(f"{name} must be at least {least}. Got {value}.")
+        if timeout is not None and not timeout > 0:
+            raise ValueError(f"timeout must be positive. Got {timeout}.")
+        self.timeout = timeout
         self.gpus = _count_gpus() if gpus is None else gpus
         self.threads = threads
         count = workers or max(1, (os.cpu_count() or 1) // threads)
@@ -104,6 +112,7 @@ class Local(Executor):
         Raises:
             RunError: If workers die one after the other while they start.
         """
+        self._kill_late()
         found = []
         try:
             found.append(self._replies.get(timeout=timeout))
@@ -128,6 +137,13 @@ class Local(Executor):
                 for pipe in (worker.process.stdin, worker.log):
                     _close(pipe)
             worker.process = worker.task = None
+
+    def _kill_late(self) -> None:
+        for worker in self._workers:
+            taken = time.monotonic() - worker.since
+            if self.timeout is not None and worker.task and worker.process and taken > self.timeout:
+                worker.late = True
+                worker.process.kill()  # its reader tells
 
     def _idle(self, task: Task) -> _Worker | None:
         used: dict[int | None, float] = {}
@@ -160,7 +176,7 @@ class Local(Executor):
             env=environment,
             start_new_session=True,  # Ctrl-C is the driver's to handle
         )
-        worker.starts, worker.ready = worker.starts + 1, False
+        worker.starts, worker.ready, worker.late = worker.starts + 1, False, False
         threading.Thread(target=self._listen, args=(worker, worker.starts, worker.process), daemon=True).start()
 
     def _listen(self, worker: _Worker, number: int, process: subprocess.Popen[str]) -> None:
@@ -185,6 +201,8 @@ class Local(Executor):
             return Outcome(**json.loads(line)) if line else None
         code = worker.process.returncode if worker.process else None
         how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        if worker.late:
+            how = f"it took longer than {self.timeout:g} s"
         seconds = time.monotonic() - worker.since
         return Outcome(task.key, "died", seconds, f"the worker died ({how}); see its log", worker.name)
 

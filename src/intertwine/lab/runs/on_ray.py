@@ -63,6 +63,8 @@ class OnRay(Executor):
                 f"Ray cluster must answer. Got none at {address or 'this machine'!r} ({_first_line(error)}). Start one "
                 "with 'ray start --head', or leave the address out."
             ) from None
+        names = ("LocalRayletDiedError", "RaySystemError")  # what runs tasks on this machine, or the cluster, is gone
+        self._lost = tuple(getattr(ray.exceptions, name) for name in names if hasattr(ray.exceptions, name))
         self._remote = ray.remote(_perform)
         self._head = address.removeprefix("ray://") if address and "ray://" in address else _head(ray)
         self._checked = time.monotonic()
@@ -126,6 +128,8 @@ class OnRay(Executor):
         task, since = self._tasks.pop(waited)
         try:
             return Outcome(**self._ray.get(waited))
+        except self._lost as error:  # nothing can run here any more: the jobs are not to blame
+            raise self._gone(error) from None
         except (self._ray.exceptions.RayError, self._ray.exceptions.RayTaskError) as error:
             return Outcome(task.key, "died", time.monotonic() - since, f"its Ray worker died ({_first_line(error)})")
 

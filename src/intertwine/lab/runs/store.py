@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-import errno
+import os
 import shutil
+import sys
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..._io import check_writable, read_json, write_json
+from ..._io import as_json, check_writable, read_json, storage_fault, write_json
 from .executor import Outcome, Task
 from .job import find_class
 
-__all__ = ["clean_leftovers", "files_folder", "finished", "perform", "prepare_folder", "read_value", "result_path"]
+__all__ = [
+    "clean_leftovers",
+    "files_folder",
+    "finished",
+    "intact",
+    "perform",
+    "prepare_folder",
+    "read_value",
+    "result_path",
+]
 
-# A full disk, a used-up quota, a read-only file system: no repetition cures these.
-_STORAGE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _LINES = 12  # of a traceback that are kept
 
 
@@ -58,6 +67,21 @@ def read_value(folder: Path, key: str) -> Any:
     return read_json(result_path(folder, key))["value"]
 
 
+def intact(task: Task) -> bool:
+    """Whether the result of a job lies there, reads, and is of this very job: what is not is run again."""
+    try:
+        said = read_json(result_path(task.folder, task.key))
+    except (OSError, ValueError):
+        return False
+    if not isinstance(said, dict) or "value" not in said:
+        return False
+    return (said.get("key", task.key), said.get("job"), said.get("config")) == (
+        task.key,
+        task.job,
+        as_json(task.config),
+    )
+
+
 def perform(task: Task, worker: str = "") -> Outcome:
     """Do a task and write its result; every executor's workers end up here.
 
@@ -72,18 +96,38 @@ def perform(task: Task, worker: str = "") -> Outcome:
     try:
         files = files_folder(task.folder, task.key)
         files.mkdir(parents=True, exist_ok=True)
-        value = find_class(task.job).model_validate(task.config).run(files)
+        with _no_input():
+            value = find_class(task.job).model_validate(task.config).run(files)
         seconds = time.perf_counter() - start
         if not any(files.iterdir()):
             files.rmdir()
-        contents = {"job": task.job, "config": task.config, "seconds": seconds, "worker": worker, "value": value}
+        contents = {
+            "key": task.key,
+            "job": task.job,
+            "config": task.config,
+            "seconds": seconds,
+            "worker": worker,
+            "value": value,
+        }
         write_json(result_path(task.folder, task.key), contents)
     except Exception as error:
-        state = "storage" if isinstance(error, OSError) and error.errno in _STORAGE else "failed"
+        fault = storage_fault(task.folder, error)
+        state = "failed" if fault is None else "storage"
         said = "".join(traceback.format_exception(error)).strip().splitlines()
-        text = "\n".join(said[-_LINES:])
+        text = "\n".join([*said[-_LINES:], *([] if fault is None else [f"OSError: {fault}"])])
         return Outcome(task.key, state, time.perf_counter() - start, text, worker)  # type: ignore[arg-type]
     return Outcome(task.key, "done", seconds, worker=worker)
+
+
+@contextmanager
+def _no_input() -> Iterator[None]:
+    """Nothing to read on standard input: a job that asks there gets an end of file, and does not wait for ever."""
+    before = sys.stdin
+    with open(os.devnull, encoding="utf-8") as sys.stdin:
+        try:
+            yield
+        finally:
+            sys.stdin = before
 
 
 def remove(folder: Path, keys: Iterable[str]) -> None:

@@ -36,13 +36,15 @@ def main(name: str, threads: int) -> None:
         name: Of this worker.
         threads: That numerical libraries may use.
     """
-    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    replies, source = os.fdopen(os.dup(1), "w", encoding="utf-8"), os.fdopen(os.dup(0), encoding="utf-8")
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)  # a job, or what it starts, must not read the driver's tasks, nor wait for them
     os.dup2(2, 1)  # what jobs print goes to the log, not between the replies
     _cap_threads(threads)
     tasks: SimpleQueue[str] = SimpleQueue()
     # The driver's death closes our input: then we end at once, even in the middle of a job, whose result is missing
     # or complete but never half there. Another driver may then do the job without a rival.
-    threading.Thread(target=_listen, args=(sys.stdin, tasks), daemon=True).start()
+    threading.Thread(target=_listen, args=(source, tasks), daemon=True).start()
     replies.write(READY)
     replies.flush()
     while True:
