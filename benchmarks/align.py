@@ -20,12 +20,13 @@ from torch import nn
 
 import intertwine as iw
 from intertwine.align import align
-from intertwine.align.assignment import monomial_step
 from intertwine.align.coordinate_descent import descend
-from intertwine.align.costs import Costs
 from intertwine.align.problem import problem
 from intertwine.align.task import Task
-from intertwine.symmetry.transformation import identity, with_parts
+from intertwine.symmetry.transformation import identity
+
+from weight_matching import git_rebasin  # isort: skip
+from weight_matching import rebasin as package  # isort: skip
 
 NOISES = (0.0, 0.1, 0.3, 0.5, 1.0)
 
@@ -116,43 +117,17 @@ def speed(names: list[str], rebasin: bool) -> None:
         a, b = networks.build(name).eval(), networks.build(name).eval()
         x = torch.randn(2, 3, 32, 32)
         sym = iw.symmetries(a, x)
-        align(a, b, x, sym=sym, kinds=["permutation"], restarts=1, sweeps=1)  # pages and caches
+        align(a, b, x, sym=sym, kinds=["permutation"], restarts=1, shakes=0, sweeps=1)  # pages and caches
         started = time.process_time()
-        found = align(a, b, x, sym=sym, kinds=["permutation"], restarts=1)
+        found = align(a, b, x, sym=sym, kinds=["permutation"])
         ours = time.process_time() - started
-        plain, reached = _plain(Task(a, b, sym, sym, ("permutation",)))
-        peer = _rebasin(a, b, x) if rebasin else float("nan")
+        _, reached, plain = git_rebasin(Task(a, b, sym, sym, ("permutation",)))
+        peer = package(a, b, x)[1] if rebasin else float("nan")
         print(
             f"| {name} | {ours:.2f} | {len(found.history) - 1} | {plain:.2f} | {peer:.1f} | {peer / ours:.1f} | "
             f"{found.objective / reached:.4f} |",
             flush=True,
         )
-
-
-def _plain(task: Task) -> tuple[float, float]:
-    """Process time and objective of coordinate descent that computes every cost anew."""
-    started = time.process_time()
-    stated = problem(task)
-    costs, generator = Costs(stated, identity(stated.sym)), torch.Generator().manual_seed(0)
-    before = -float("inf")
-    while stated.objective(costs.g) > before:
-        before = stated.objective(costs.g)
-        for index in torch.randperm(len(stated.sym.spaces), generator=generator).tolist():
-            space = stated.sym.spaces[index]
-            here = costs.restricted(stated.members[space.name])
-            order, _ = monomial_step(here, space.signs, space.permutable)
-            step = with_parts(identity(stated.sym), space.name, permutation=order)
-            if (gain := costs.gain(step)) > 1e-6 * abs(before):
-                costs.move(step, gain)
-    return time.process_time() - started, stated.objective(costs.g)
-
-
-def _rebasin(a: nn.Module, b: nn.Module, x: torch.Tensor) -> float:
-    from rebasin import PermutationCoordinateDescent
-
-    started = time.process_time()
-    PermutationCoordinateDescent(copy.deepcopy(a), copy.deepcopy(b), x, logging_level="ERROR").rebasin()
-    return time.process_time() - started
 
 
 def main() -> None:
