@@ -1,6 +1,7 @@
 """Finding symmetries over a zoo of architectures: counts, exactness, and that every axis is explained."""
 
 import importlib.util
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -243,3 +244,25 @@ def test_rrelu_in_evaluation_is_a_leaky_relu():
     model, x = nn.Sequential(nn.Linear(4, 6), nn.RReLU(), nn.Linear(6, 2)).double(), torch.randn(3, 4).double()
     sym = symmetries(model, x)
     assert [(s.size, s.scales, s.signs) for s in sym.spaces] == [(6, 1, 0)] and sym.verify(model, x).passed
+
+
+class Patches(nn.Module):
+    """One embedding for many patches, their concatenation normalised."""
+
+    def __init__(self, count):
+        super().__init__()
+        self.embed, self.norm, self.head = nn.Linear(5, 4), nn.LayerNorm(4 * count), nn.Linear(4 * count, 2)
+
+    def forward(self, x):
+        return self.head(self.norm(torch.cat([self.embed(x[:, i]) for i in range(x.shape[1])], -1)))
+
+
+def test_a_concatenation_of_many_parts_takes_time_in_proportion():
+    def seconds(count):
+        program = capture(Patches(count), (torch.zeros(2, count, 5),))
+        start = time.process_time()
+        assert [s.size for s in symmetries_of(program).spaces] == [4]
+        return time.process_time() - start
+
+    seconds(4)
+    assert seconds(128) < 10 * seconds(32)  # 4 times the parts; 16 times would be their square

@@ -164,11 +164,28 @@ def _pair(pool: Pool, x: Factor, y: Factor, pair: Pair) -> Axis:
 def _piecewise(pool: Pool, a: Axis, b: Axis, pair: Pair) -> Axis:
     """Combine two axes of one length, of which one starts with segments, piece by piece."""
     cuts = sorted({*_boundaries(a), *_boundaries(b)})
-    pieces = []
-    for start, stop in pairwise(cuts):
-        x, y = slice_axis(pool, a, start, stop), slice_axis(pool, b, start, stop)
-        pieces.append(zip_axes(pool, x, y, pair))
-    return segments(pieces)
+    return segments([zip_axes(pool, x, y, pair) for x, y in zip(_cut(pool, a, cuts), _cut(pool, b, cuts))])
+
+
+def _cut(pool: Pool, axis: Axis, cuts: Sequence[int]) -> list[Axis]:
+    """The pieces of an axis between neighbouring cuts, which are in order and hold all of its boundaries."""
+    axis = pool.resolve(axis)
+    if len(axis) == 1 and isinstance(axis[0], Slot) and len(cuts) > 2:
+        pool.cut(axis[0].space, tuple(stop - start for start, stop in pairwise(cuts)))
+        axis = pool.resolve(axis)
+    if len(axis) != 1 or not isinstance(axis[0], Segments):
+        return [slice_axis(pool, axis, start, stop) for start, stop in pairwise(cuts)]
+    pieces: list[Axis] = []
+    inside = iter(cuts[1:])
+    at = 0
+    for part in axis[0].parts:
+        end = at + axis_size(part)
+        own = [0]
+        while own[-1] < end - at:
+            own.append(next(inside) - at)
+        pieces += [pool.resolve(part)] if len(own) == 2 else _cut(pool, part, own)
+        at = end
+    return pieces
 
 
 def _boundaries(axis: Axis) -> list[int]:
