@@ -124,17 +124,18 @@ def ties(m, h):
     return m.experts(h, places[:, 1])
 
 
+def halves(m, h):
+    """One half of the rows gates the other: units of two experts are multiplied."""
+    inner = m.up[m.router(h).argmax(-1)] @ h[..., None]
+    half = F.glu(inner[..., 0], 0)
+    return (m.down[m.router(h).argmax(-1)[: len(half)]] @ half[..., None])[..., 0]
+
+
 def few_left(m, h):
     """Fewer experts than are chosen are above the threshold: the others are equal."""
     scores = m.router(h).sigmoid()
     places = scores.masked_fill(scores < 0.7, float("-inf")).topk(CHOSEN, -1).indices
     return m.experts(h, places[:, 1])
-
-
-def equal_sums(m, h):
-    """Every expert's weights over the rows sum to one."""
-    places = m.router(h).softmax(0).sum(0, keepdim=True).topk(1).indices
-    return m.experts(h, places.expand(len(h), 1)[:, 0])
 
 
 def numbers(m, h):
@@ -185,7 +186,7 @@ CASES = {
     argmax: (True, True), one_hot: (True, True), sorted_rows: (True, True), sorted_and_back: (True, True),
     loop: (False, True), ties: (False, True), few_left: (False, True), numbers: (False, True),
     constant_order: (False, True), two_choices: (True, False), shifted: (True, False), attended: (True, False),
-    over_rows: (True, False), crossed: (False, False),
+    over_rows: (True, False), halves: (True, False), crossed: (False, False),
 }  # fmt: skip
 
 
@@ -210,6 +211,47 @@ def test_experts(function):
     assert inner.permutable and bool(inner.parents) == own_units
 
 
+def test_linear_experts_have_bases_of_their_own():
+    torch.manual_seed(0)
+    model = Routed(lambda m, h: (m.down[p := m.router(h).argmax(-1)] @ (m.up[p] @ h[..., None]))[..., 0]).double()
+    sym = checked(model, lambda seed: torch.randn(8, 3, generator=torch.Generator().manual_seed(seed)).double())
+    inner = next(s for s in sym.spaces if s.size == INNER)
+    experts = sym.space(inner.parents[0])
+    assert inner.linear == "general" and experts.permutable and experts.size == EXPERTS
+
+
+# scores that are equal on many inputs, whatever the weights
+EQUAL = {
+    "relu": lambda r, h: F.relu(r(h)), "clamp": lambda r, h: r(h).clamp(-0.1, 0.1), "round": lambda r, h: r(h).round(),
+    "above": lambda r, h: (r(h) > 0).double(), "whole": lambda r, h: r(h).long(), "sign": lambda r, h: r(h).sign(),
+    "masked": lambda r, h: r(h).masked_fill(r(h) < 0, -9.0), "larger": lambda r, h: torch.maximum(r(h), r.bias.amax()),
+    "hard": lambda r, h: F.hardtanh(5 * r(h)), "no bias, no units": lambda r, h: F.relu(h[:, :1]) @ r.weight[:, :1].T,
+    "no bias, masked": lambda r, h: (h * (h[:, :1] > 0)) @ r.weight.T, "one": lambda r, h: r(h).softmax(0).sum(0)[None],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_scores_that_may_be_equal_hold_their_units(name):
+    model = Routed(lambda m, h: m.experts(h, EQUAL[name](m.router, h).argmax(-1).expand(len(h)))).double()
+    sym = symmetries(model, torch.randn(8, 3).double())
+    assert not any(s.size == EXPERTS and s.permutable for s in sym.spaces)
+
+
+@pytest.mark.parametrize("spread", [lambda h: h.repeat_interleave(2, -1), lambda h: h.repeat(1, 2),
+                                    lambda h: F.pad(h, (2, 2)), lambda h: torch.cat([h, h], -1)])  # fmt: skip
+def test_copies_have_no_numbers_of_their_own(spread):
+    class Copies(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(3, 4), nn.Linear(8, 2)
+
+        def forward(self, x):
+            h = spread(self.a(x))
+            return self.b(F.one_hot(h.argmax(-1), 8) * h + F.one_hot(h.topk(3).indices[:, 2], 8))
+
+    checked(Copies().double(), lambda seed: torch.randn(9, 3, generator=torch.Generator().manual_seed(seed)).double())
+
+
 @pytest.mark.parametrize("number", [float("-inf"), 0.0, -1.0])
 def test_experts_in_groups(number):
     torch.manual_seed(0)
@@ -219,11 +261,6 @@ def test_experts_in_groups(number):
     experts = next(s for s in sym.spaces if s.parents == (groups.name,))
     assert experts.permutable and experts.size == 2
     assert next(s for s in sym.spaces if s.size == INNER).parents == (groups.name, experts.name)
-
-
-def test_equal_numbers_tell_no_expert():
-    model = Routed(equal_sums).double()
-    assert not any(s.size == EXPERTS and s.permutable for s in symmetries(model, torch.randn(8, 3).double()).spaces)
 
 
 def test_excluded_experts_that_may_win_do_not_move():

@@ -7,7 +7,7 @@ import torch
 
 from ...graph import Call, Ref
 from ..terms import Axis, Flat, Names, Pick, Slot, Value, axis_size, forget_zeros, map_slots
-from .picks import distinct, drop, named
+from .picks import distinct, drop, named, plain
 from .registry import register_rule
 
 if TYPE_CHECKING:
@@ -170,6 +170,10 @@ def _ordered(engine: "Engine", call: Call, x: Value, dim: int, size: int) -> tup
     """
     why = f"order matters to {call.where}"
     axis = x.axes[dim]
+    if not plain(axis):  # the first of equal copies is taken, whichever they are: no numbers for units
+        engine.fix(axis, why)
+        drop(engine, x.names)
+        return (), engine.fresh(size, why)
     if x.names is not None and x.names.kind == "units" and len(x.axes) == 1 and size == axis_size(axis):
         units = engine.pool.resolve(x.names.of)
         # each unit once: the rows come in the order of the units

@@ -12,13 +12,14 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from ...graph import Call, Ref
-from ..terms import Axis, Names, Pick, Value, axis_size, slots
+from ..terms import Axis, Names, Pick, Segments, Slot, Value, axis_size, slots
 from .activations import is_pointwise
 
 if TYPE_CHECKING:
     from ..engine import Engine
 
-__all__ = ["carried", "distinct", "drop", "joined", "named", "origins", "unread_names", "without"]
+__all__ = ["carried", "distinct", "drop", "is_state", "joined", "named", "origins", "plain", "unread_names",
+           "without"]  # fmt: skip
 
 # numbers are only copied and laid out anew; the first ones keep each of them exactly once
 _SAME = {"aten::clone", "aten::detach", "aten::alias", "aten::_to_copy", "aten::contiguous", "aten::to", "aten::view",
@@ -114,17 +115,26 @@ def without(engine: "Engine", via: tuple[Pick, ...], along: Iterable[Axis]) -> t
 def origins(engine: "Engine", axes: Sequence[Axis], via: Iterable[Pick]) -> list[Axis]:
     """The axes that rows of a tensor come from: beside them, inner spaces may have one element for each unit."""
     tally = Counter(slot.space for axis in axes for slot in slots(axis))
-    rows = lambda pick: [slot.space for slot in slots(engine.pool.resolve(pick.rows))]
-    return [engine.pool.resolve(pick.of) for pick in via if all(tally[space] == 1 for space in rows(pick))]
+    found = []
+    for pick in via:
+        rows = engine.pool.resolve(pick.rows)
+        cut = any(isinstance(f, Segments) for f in rows)  # of some rows only: which ones they were is lost
+        if not cut and all(tally[slot.space] == 1 for slot in slots(rows)):
+            found.append(engine.pool.resolve(pick.of))
+    return found
 
 
-# functions that make two numbers equal only where they were equal before, or by rare accident
-_INJECTIVE = {"aten::sigmoid", "aten::tanh", "aten::exp", "aten::log", "aten::softplus", "aten::sqrt", "aten::neg",
-              "aten::erf", "aten::gelu", "aten::silu"} | _SAME  # fmt: skip
+# functions that make two numbers equal only where they were equal before
+_INJECTIVE = {"aten::sigmoid", "aten::exp", "aten::log", "aten::softplus", "aten::neg"} | _SAME
 _NORMALISED = {"aten::_softmax", "aten::_safe_softmax", "aten::_log_softmax"}  # these may have equal sums
 _BEST = {"aten::topk", "aten::sort", "aten::max", "aten::amax"}
-_LINEAR = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear"}
+_PRODUCTS = {"aten::mm", "aten::bmm"}
+_BIASED = {"aten::addmm", "aten::baddbmm", "aten::linear"}
 _COMBINED = {"aten::add", "aten::sub", "aten::mul", "aten::div"}
+# what can set a whole row to zero, so that every unit without a bias gives zero
+_VANISHING = {"aten::relu", "aten::clamp", "aten::clamp_min", "aten::clamp_max", "aten::threshold", "aten::hardtanh",
+              "aten::where", "aten::masked_fill", "aten::index_put", "aten::scatter", "aten::masked_scatter",
+              "aten::zero", "aten::fill", "aten::round", "aten::floor", "aten::sign"}  # fmt: skip
 
 
 def distinct(engine: "Engine", ref: Ref, along: Axis, count: int = 0, summed: bool = False) -> bool:
@@ -134,15 +144,18 @@ def distinct(engine: "Engine", ref: Ref, along: Axis, count: int = 0, summed: bo
     rectifiers and masks do. Units that a mask excludes may be equal where ``count`` others are always chosen before.
     """
     call = engine.producer(ref)
-    if call is None or ref != call.outputs[0]:
+    known = engine.dtype(ref).is_floating_point and not engine.value(ref).zero
+    if call is None or ref != call.outputs[0] or not plain(along) or not known:
         return False
     if call.op in _SAME:
         return distinct(engine, call.inputs[0], along, count, summed)
     if call.op in _INJECTIVE | _BEST | {"aten::sum"} or (call.op in _NORMALISED and not summed):
         return distinct(engine, call.inputs[0], along, summed=summed or call.op == "aten::sum")
     units = {slot.space for slot in slots(along)}
-    if call.op in _LINEAR:
-        return any(units <= _spaces(engine, r) and _is_state(engine, r) for r in call.inputs)
+    if call.op in _PRODUCTS | _BIASED:
+        own = [r for r in call.inputs if is_state(engine, r) and units <= _spaces(engine, r)]
+        biased = call.op in _BIASED and len(own) > 1
+        return bool(own) and (biased or not any(_may_vanish(engine, r) for r in call.inputs if r not in own))
     if call.op == "aten::masked_fill":
         return distinct(engine, call.args["self"], along, 0, summed) and _never_chosen(engine, call, count)
     if call.op not in _COMBINED or call.args.get("rounding_mode"):
@@ -152,7 +165,32 @@ def distinct(engine: "Engine", ref: Ref, along: Axis, count: int = 0, summed: bo
         return b != 0 and distinct(engine, a, along, 0, summed)
     if call.op == "aten::div" and not summed and not units & _spaces(engine, b):  # one divisor for all units
         return distinct(engine, a, along)
-    return any(distinct(engine, x, along, 0, summed) and _is_state(engine, y) for x, y in ((a, b), (b, a)))
+    return any(distinct(engine, x, along, 0, summed) and is_state(engine, y) for x, y in ((a, b), (b, a)))
+
+
+def plain(axis: Axis) -> bool:
+    """Whether every factor of an axis tells its units apart: none is the same all along, none is put together."""
+    return bool(axis) and all(isinstance(f, Slot) for f in axis)
+
+
+def _may_vanish(engine: "Engine", ref: Ref) -> bool:
+    """Whether whole rows of a tensor may be zero on some inputs: behind rectifiers and masks."""
+    call = engine.producer(ref)
+    while call is not None and call.op in _SAME:
+        call = engine.producer(call.inputs[0])
+    if call is None or call.op in _VANISHING:
+        return call is not None
+    return call.op == "aten::mul" and any(_is_mask(engine, r) for r in call.inputs)
+
+
+def _is_mask(engine: "Engine", ref: Ref) -> bool:
+    """Whether a factor may be zero for whole rows: truth values, whole numbers, inputs and constants."""
+    while engine.dtype(ref).is_floating_point:
+        call = engine.producer(ref)
+        if call is None or call.op not in _SAME | {"aten::expand"}:
+            return call is None and not engine.moves(ref)
+        ref = call.inputs[0]
+    return True
 
 
 def _never_chosen(engine: "Engine", call: Call, count: int) -> bool:
@@ -191,7 +229,7 @@ def _spaces(engine: "Engine", ref: Ref) -> set[int]:
     return {slot.space for axis in engine.value(ref).axes for slot in slots(axis)}
 
 
-def _is_state(engine: "Engine", ref: Ref) -> bool:
+def is_state(engine: "Engine", ref: Ref) -> bool:
     """Whether a tensor is a parameter, or a buffer that moves, perhaps laid out anew."""
     while (call := engine.producer(ref)) is not None and call.op in _SAME:
         ref = call.inputs[0]

@@ -147,7 +147,7 @@ def _inverse(engine: "Engine", call: Call, picks: list[Any]) -> Value | None:
     if len(picks) != 1 or call.args.get("accumulate") or values.data is None or values.data.ndim != 1:
         return None
     names, rows = engine.value(picks[0]).names, engine.value(picks[0]).axes
-    if names is None or not names.all or len(rows) != 1 or axis_size(names.of) != values.shape[0]:
+    if names is None or not names.all or engine.value(call.args["self"]).shape != values.shape or len(rows) != 1:
         return None
     if not torch.equal(values.data, torch.arange(len(values.data), dtype=values.dtype)):
         return None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...graph import Call, Ref
 from ..terms import Axis, Flat, Pick, Segments, Slot, Value, axis_size, forget_zeros, segments, slots
+from .picks import is_state
 from .registry import opaque, register_rule
 from .stacks import Stack, stack_or_value
 
@@ -245,7 +246,10 @@ def pick(engine: "Engine", axis: Axis, index: int) -> tuple[Pick, ...]:
     why = f"one unit singled out at {engine.call.where}"
     if len(axis) == 1 and isinstance(axis[0], Slot):
         engine.hold(engine.rigid(axis, why), why)
-        return (Pick(("unit", index), (), (Slot(axis[0].space, axis[0].size),)),)
+        tensor = engine.call.args["self"]
+        # the first unit of one stacked parameter belongs to the first of another; that of activations is its own
+        label = ("unit", index) if is_state(engine, tensor) else ("place", tensor.id, index)
+        return (Pick(label, (), (Slot(axis[0].space, axis[0].size),)),)
     engine.fix(axis, why)
     return ()
 
