@@ -129,3 +129,38 @@ def test_signs_of_an_axis_that_holds_one_space_several_times():
         assert same(model, twin, x, sym).verdict == SAME
         other = iw.canonical(twin, x, sym)
         assert max((p - q).abs().max().item() for p, q in zip(form.parameters(), other.parameters())) < 1e-8
+
+
+class Nested(nn.Module):
+    """Groups of heads of units: heads lie inside groups, and a vector tells heads, another groups."""
+
+    def __init__(self, groups: int = 3, heads: int = 2, size: int = 4) -> None:
+        super().__init__()
+        self.shape = (groups, heads, size)
+        self.values, self.out = nn.Linear(5, groups * heads * size), nn.Linear(groups * heads * size, 6)
+        self.heads = nn.Parameter(torch.randn(groups, heads))
+        self.groups = nn.Parameter(torch.randn(groups))
+        self.last = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.tanh(self.values(x)).unflatten(-1, self.shape)
+        y = torch.softmax(y * self.heads[..., None] * self.groups[:, None, None], -1)
+        y = y / y.sum((-1, -2), keepdim=True)
+        return self.last(torch.tanh(self.out(y.flatten(-3))))
+
+
+def test_heads_inside_groups_and_vectors_of_heads_are_matched():
+    def make(seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        return Nested().double()
+
+    model, x = make(0), torch.randn(4, 5).double()
+    sym = iw.symmetries(model, x)
+    assert {len(s.parents) for s in sym.spaces} == {0, 1, 2}
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for p in other.parameters():
+            p += 0.05 * p.square().mean().sqrt() * torch.randn_like(p)
+    for b, verdict in ((model, SAME), (other, RELATED), (make(1), DIFFERENT)):
+        found = same(model, sym.act(sym.random(seed=2), b), x, sym)
+        assert found.verdict == verdict, str(found)
