@@ -387,7 +387,8 @@ def test_killed_at_any_moment_it_ends_with_the_same_bits(tmp_path, private_cache
         child.wait()
         step = _saved_step(killed)
     assert not killed.exists()
-    (tmp_path / f".{state_path(killed).name}~iw{child.pid}-left.pt").touch()  # as a kill in the middle of a write leaves it
+    left = f".{state_path(killed).name}~iw{child.pid}-left.pt"  # as a kill in the middle of a write leaves it
+    (tmp_path / left).touch()
     assert _spawn(source, killed, straight).wait() == 0
     assert killed.read_bytes() == straight.read_bytes()
     cards = [json.loads(path.with_suffix(".json").read_text()) for path in (straight, killed)]
