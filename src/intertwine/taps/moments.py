@@ -94,7 +94,7 @@ class CrossMoments:
         >>> import torch
         >>> moments = CrossMoments(within=True)
         >>> moments.add(torch.tensor([[0.1, 1.0], [0.1, 2.0], [0.1, 3.0]]), torch.tensor([[1.0], [0.0], [2.0]]))
-        >>> moments.products()[0]
+        >>> moments.products()[1]  # within the first: its first channel is constant
         tensor([[0., 0.],
                 [0., 2.]], dtype=torch.float64)
     """
