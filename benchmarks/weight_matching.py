@@ -158,7 +158,7 @@ def row(name: str, seed: int, source: str | None) -> tuple[str, bool]:
     element, _, spent = git_rebasin(Task(a, b, sym, sym, ("permutation",)), seed)
     seconds.append(spent)
     moved = [b, found.apply(b), theirs, sym.act(element, b)]
-    for other in moved:
+    for other in (moved[1], moved[3]):  # the package changes the function where batch norms are trained
         iw.testing.assert_same_function(b, other, x)
     values = [objective(a, other) for other in moved]
     loader = batches(source, size, "test", limit=512) if source else []
