@@ -93,7 +93,7 @@ class Verdict:
         return asdict(self)
 
 
-def judge(case: Case, seeds: int = 2, budget: float = 6.0) -> Verdict:
+def judge(case: Case, seeds: int = 2, budget: float = 0.4) -> Verdict:
     """The verdict on one network.
 
     Args:

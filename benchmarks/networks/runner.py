@@ -47,7 +47,7 @@ def source_state() -> str:
     return digest.hexdigest()[:12]
 
 
-def verdicts(libraries: Iterable[str], cache: Path, only: str = "", budget: float = 1.0) -> Iterator[Verdict]:
+def verdicts(libraries: Iterable[str], cache: Path, only: str = "", budget: float = 0.4) -> Iterator[Verdict]:
     """Judge every network whose verdict is not known for the present source, and add it to ``cache``.
 
     Args:

@@ -49,7 +49,6 @@ def pairs(size: int) -> Callable[[int, float, int], tuple[Tensor, Tensor]]:
 SMALL = {"num_classes": 7}
 add("densenet_small", path="densenet.DenseNet", growth_rate=8, block_config=(2, 2, 2), num_init_features=16, **SMALL)
 add("efficientnet_b0", **SMALL)
-add("googlenet", aux_logits=False, init_weights=False, **SMALL)
 add("mnasnet0_5", **SMALL)
 add("mobilenet_v2", width_mult=0.35, **SMALL)
 add("mobilenet_v3_small", width_mult=0.5, **SMALL)
@@ -57,15 +56,12 @@ add("mobilenet_v3_large", reduced_tail=True, width_mult=0.5, **SMALL)
 add("regnet_x_400mf", **SMALL)
 add("regnet_y_400mf", **SMALL)
 add("resnet18", **SMALL)
-add("resnext50_32x4d", **SMALL)
 add("shufflenet_v2_x0_5", **SMALL)
 add("squeezenet1_1", **SMALL)
 add("deeplabv3_mobilenet_v3_large", weights_backbone=None, **SMALL)
 add("lraspp_mobilenet_v3_large", weights_backbone=None, **SMALL)
-add("fcn_resnet50", weights_backbone=None, **SMALL)
 add("r2plus1d_18", images(32, 3, 4), **SMALL)
 add("mc3_18", images(32, 3, 4), **SMALL)
-add("s3d", images(64, 3, 16), **SMALL)
 add("raft_small", pairs(128), num_flow_updates=2)
 add("swin_small", path="SwinTransformer", patch_size=[4, 4], embed_dim=24, depths=[1, 2], num_heads=[2, 4],
     window_size=[4, 4], **SMALL)  # fmt: skip
