@@ -15,8 +15,8 @@ CASES: list[Case] = []
 NAMES = (
     "cpubone_nano", "cs3darknet_focus_s", "csatv2", "cspnext_tiny", "dla46x_c", "dpn48b", "edgenext_xx_small",
     "efficientvim_m1", "efficientvit_b0", "ese_vovnet19b_slim_dw", "fasternet_t0", "ghostnet_050",
-    "ghostnetv2_100", "hardcorenas_a", "hgnetv2_b0", "hrnet_w18_small", "iformer_t", "inception_next_atto",
-    "lcnet_035", "lcnetv2_small", "legacy_seresnet18", "lowformer_b0", "mnasnet_small", "mobilenetv2_035",
+    "hardcorenas_a", "hgnetv2_b0", "hrnet_w18_small", "iformer_t", "inception_next_atto",
+    "lcnet_035", "lcnetv2_small", "legacy_seresnet18", "mnasnet_small", "mobilenetv2_035",
     "mobilenetv3_small_050", "mobilenetv4_conv_small_035", "mobilevit_xxs", "mobilevitv2_050", "nf_regnet_b0",
     "regnetx_002", "regnety_002", "repghostnet_050", "repvgg_a0", "repvit_m0_9", "resnest14d", "resnet10t",
     "resnetblur18", "resnetv2_18", "rexnet_100", "shvit_s1", "skresnet18", "starnet_s050", "swiftformer_xs",
@@ -60,7 +60,6 @@ add("beit_base_patch16_224", img_size=64, depth=2, embed_dim=48, num_heads=4)
 add("botnet26t_256", size=64, img_size=64)
 add("cait_xxs24_224", img_size=64, depth=3, embed_dim=48, num_heads=4)
 add("coat_lite_tiny", img_size=64)
-add("coat_tiny", img_size=64)
 add("convit_tiny", img_size=64, depth=3)
 add("davit_tiny", depths=(1, 1, 1, 1), embed_dims=(16, 32, 48, 64), num_heads=(1, 2, 3, 4))
 add("deit3_small_patch16_224", img_size=64, depth=2, embed_dim=48, num_heads=4)
@@ -107,5 +106,3 @@ add("convmixer.ConvMixer", dim=48, depth=2)
 add("focalnet.FocalNet", embed_dim=24, depths=(1, 1, 1, 1))
 add("nest.Nest", img_size=64, embed_dims=(24, 48, 96), num_heads=(1, 2, 4), depths=(1, 1, 2))
 add("volo.VOLO", img_size=64, layers=(1, 1, 1, 1), embed_dims=(24, 48, 48, 48), num_heads=(2, 4, 4, 4))
-add("selecsls42")
-add("rdnet_tiny")

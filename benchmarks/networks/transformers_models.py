@@ -86,7 +86,7 @@ def experts(name: str, config: str, inputs: Inputs | None = None, **settings: An
 
 # decoders
 for name in (
-    "Apertus", "BitNet", "Cohere2", "DiffLlama", "Doge", "Gemma2", "GPTBigCode", "Glm4", "Mpt", "Olmo2", "StableLm",
+    "Apertus", "BitNet", "Cohere2", "DiffLlama", "Gemma2", "Mpt",
 ):  # fmt: skip
     add(f"{name}ForCausalLM", f"{name}Config", ids())
 add("CodeGenForCausalLM", "CodeGenConfig", ids(), rotary_dim=4)
