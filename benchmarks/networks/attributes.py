@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,6 +11,14 @@ from torch import Tensor, nn
 __all__ = ["changed", "snapshot"]
 
 Snapshot = dict[str, Any]
+
+
+@dataclass
+class Held:
+    """A tensor, and what it held."""
+
+    tensor: Tensor
+    value: Tensor
 
 
 def snapshot(model: nn.Module) -> Snapshot:
@@ -30,7 +39,7 @@ def changed(before: Snapshot, after: Snapshot) -> list[str]:
 
 def _held(value: object, depth: int) -> object:
     if isinstance(value, Tensor):
-        return value, value.detach().clone()
+        return Held(value, value.detach().clone())
     if isinstance(value, dict) and depth:
         return {k: _held(v, depth - 1) for k, v in value.items()}
     if isinstance(value, list | tuple) and depth:
@@ -45,8 +54,8 @@ def _same(a: object, b: object) -> bool:
         return a.keys() == b.keys() and all(_same(a[k], b[k]) for k in a)
     if isinstance(a, list) and isinstance(b, list):
         return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b))
-    if isinstance(a, tuple) and isinstance(b, tuple):
-        return a[0] is b[0] and torch.equal(a[1], b[1])
+    if isinstance(a, Held) and isinstance(b, Held):
+        return a.tensor is b.tensor and torch.equal(a.value, b.value)
     if isinstance(a, str | int | float | bool | set):
         return type(a) is type(b) and a == b
     return a is b

@@ -252,9 +252,10 @@ def _compare(
         if g.is_identity(0.0):
             continue
         twin = sym.act(g, model)
-        fresh.load_state_dict(twin.state_dict())
+        loaded = copy.deepcopy(fresh)  # never run before: what a network keeps of its weights is not ours
+        loaded.load_state_dict(twin.state_dict())
         everywhere = trials if label == "all kinds" else trials[-1:]
-        for who, other, tried in (("", twin, everywhere), (" in a fresh network", fresh, trials[1:2])):
+        for who, other, tried in (("", twin, everywhere), (" in a fresh network", loaded, trials[1:2])):
             for trial in tried:
                 error = difference(trial.outputs, run(other, trial.inputs))
                 verdict.comparisons += 1

@@ -99,8 +99,9 @@ add("vit_small_patch16_18x2_224", img_size=64, depth=2, embed_dim=48, num_heads=
 add("vit_small_patch16_dinov3", img_size=64, depth=2, embed_dim=48, num_heads=4)
 add("vit_tiny_r_s16_p8_224", img_size=64, depth=2)
 add("xcit_nano_12_p16_224", img_size=64, depth=2, embed_dim=48)
-add("metaformer.MetaFormer", depths=(1, 1, 1, 1), dims=(16, 32, 48, 64),
-    token_mixers=["@SepConv", "@SepConv", "@Attention", "@Attention"])  # fmt: skip
+add("metaformer.MetaFormer", depths=(1, 1, 1, 1), dims=(32, 32, 64, 64),
+    token_mixers=["@SepConv", "@SepConv", "@Attention", "@Attention"],
+    norm_layers=["@LayerNorm2dNoBias", "@LayerNorm2dNoBias", "@LayerNormNoBias", "@LayerNormNoBias"])  # fmt: skip
 add("mlp_mixer.MlpMixer", img_size=64, num_blocks=2, embed_dim=48)
 add("convmixer.ConvMixer", dim=48, depth=2)
 add("focalnet.FocalNet", embed_dim=24, depths=(1, 1, 1, 1))

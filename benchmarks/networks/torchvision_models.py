@@ -36,12 +36,12 @@ def add(name: str, inputs: Callable = SQUARE, path: str = "", **settings: Any) -
     CASES.append(Case(name, "torchvision", name.split("_")[0].rstrip("0123456789"), make, inputs))
 
 
-def pairs(size: int) -> Callable[[int, float, int], tuple[Tensor, Tensor]]:
+def pairs(size: int) -> Callable[[int, float, int], dict[str, Tensor | int]]:
     """Two images each, for optical flow."""
 
-    def make(seed: int, scale: float, batch: int) -> tuple[Tensor, Tensor]:
+    def make(seed: int, scale: float, batch: int) -> dict[str, Tensor | int]:
         both = scale * torch.randn(2, batch, 3, size, size, generator=generator(seed), dtype=torch.float64)
-        return both[0], both[1]
+        return {"image1": both[0], "image2": both[1], "num_flow_updates": 2}
 
     return make
 
@@ -60,7 +60,7 @@ add("squeezenet1_1", **SMALL)
 add("lraspp_mobilenet_v3_large", weights_backbone=None, **SMALL)
 add("r2plus1d_18", images(32, 3, 4), **SMALL)
 add("mc3_18", images(32, 3, 4), **SMALL)
-add("raft_small", pairs(128), num_flow_updates=2)
+add("raft_small", pairs(128))
 add("swin_small", path="SwinTransformer", patch_size=[4, 4], embed_dim=24, depths=[1, 2], num_heads=[2, 4],
     window_size=[4, 4], **SMALL)  # fmt: skip
 add("vit_small", path="VisionTransformer", image_size=64, patch_size=16, num_layers=2, num_heads=4, hidden_dim=48,
@@ -103,8 +103,8 @@ def _mvit() -> nn.Module:
     from torchvision.models.video.mvit import MSBlockConfig, MViT
 
     blocks = [
-        MSBlockConfig(1, 8, 8, [3, 3, 3], [1, 2, 2], [1, 1, 1]),
-        MSBlockConfig(2, 8, 16, [3, 3, 3], [1, 1, 1], [1, 2, 2]),
+        MSBlockConfig(1, 8, 8, [3, 3, 3], [3, 3, 3], [1, 1, 1], [1, 2, 2]),
+        MSBlockConfig(2, 8, 16, [3, 3, 3], [3, 3, 3], [1, 2, 2], [1, 1, 1]),
     ]
     return MViT((32, 32), 4, blocks, residual_pool=True, residual_with_cls_embed=False, rel_pos_embed=True,
                 proj_after_attn=True, num_classes=7)  # fmt: skip
