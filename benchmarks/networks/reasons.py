@@ -37,7 +37,8 @@ def short(reason: str) -> str:
     """A reason without the place in the network, so that alike reasons are counted together."""
     reason = re.sub(r"\b(in|of) \w+(\.\w+)+|\bin \w+(?=$|[;,:)])", "", reason)
     reason = re.sub(r"'[^']*'|\"[^\"]*\"", "...", reason)
-    return re.sub(r"\d+", "n", " ".join(reason.split()))
+    reason = re.sub(r"^\S+\.\S+ may read", "another tensor may read", reason)
+    return re.sub(r"\b\d+\b", "n", " ".join(reason.split()))
 
 
 def _leaves(sym: iw.Symmetry) -> Iterator[tuple[str, iw.symmetry.Leaf | iw.symmetry.Fixed]]:
