@@ -1,0 +1,85 @@
+"""Random programs: no element changes what they compute, nothing moves that they do not read, nothing of them is left changed.
+
+``benchmarks/random_programs.py`` runs thousands; here are some of every operation, and engines that were made wrong on
+purpose, which the oracle must notice.
+"""
+
+import functools
+
+import pytest
+import random_programs
+import torch
+from random_programs import OPERATIONS, draw, vacuous_spaces, worst_change
+
+from intertwine.symmetry import symmetries
+from intertwine.symmetry.rules import registry
+
+SEEDS = range(200)
+drawn_once = functools.cache(draw)
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_no_wrong_answer(block):
+    for seed in SEEDS[block::8]:
+        model, inputs = drawn_once(seed)
+        sym = symmetries(model, inputs[0])
+        assert model.calls == 0, f"seed {seed}: an attribute was left changed"
+        assert not model.cache, f"seed {seed}: a cache was left behind"
+        assert not vacuous_spaces(sym, model, inputs), f"seed {seed} {model.names}"
+        change = worst_change(sym, model, inputs)
+        assert change.error < (1e-6 if sym.dtype == torch.float64 else 1e-2), f"seed {seed} {model.names} {change}"
+
+
+def test_programs_reach_every_operation_and_most_of_them_move():
+    drawn, moving = set(), 0
+    for seed in SEEDS:
+        model, inputs = drawn_once(seed)
+        drawn |= set(model.names)
+        moving += bool(symmetries(model, inputs[0]).spaces)
+    assert drawn == set(OPERATIONS)
+    assert moving > len(SEEDS) / 2
+
+
+def test_a_seed_gives_one_program():
+    for seed in range(5):
+        a, b = draw(seed)[0], draw(seed)[0]
+        assert a.names == b.names
+        assert all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters()))
+
+
+def passes_everything(engine, call):
+    """A wrong rule: the result moves as the first argument does."""
+    return engine.value(call.inputs[0])
+
+
+@pytest.mark.parametrize(
+    ("op", "drawn"),
+    [
+        ("aten::tanh", "linear_then_activation"),
+        ("aten::gelu", "linear_then_activation"),
+        ("aten::roll", "reshape"),
+        ("aten::_softmax", "hand_written_norm"),
+        ("aten::cumsum", "hand_written_norm"),
+        ("aten::relu", "two_layers_residual"),
+        ("aten::leaky_relu", "linear_then_activation"),
+    ],
+)
+def test_a_wrong_rule_is_noticed(monkeypatch, op, drawn):
+    monkeypatch.setitem(registry._RULES, op, passes_everything)
+    assert any(_wrong(seed) for seed in _seeds_with(drawn))
+
+
+def _seeds_with(operation):
+    return [seed for seed in SEEDS if operation in drawn_once(seed)[0].names]
+
+
+def _wrong(seed):
+    model, inputs = drawn_once(seed)
+    return worst_change(symmetries(model, inputs[0]), model, inputs).error > 1e-2
+
+
+def test_an_unread_part_is_noticed(monkeypatch):
+    """The oracle for what is not read sees a space that only lives there."""
+    model, inputs = next((m, x) for m, x in map(drawn_once, SEEDS) if "unused" in m.names)
+    unread = random_programs._unread(model, inputs)
+    assert any(bool(mask.any()) for mask in unread.values())
