@@ -1,4 +1,4 @@
-"""Random programs: no element changes what they compute, nothing moves that they do not read, nothing of them is left changed.
+"""Random programs: no element changes what they compute, nothing moves that they do not read, nothing is left changed.
 
 ``benchmarks/random_programs.py`` runs thousands; here are some of every operation, and engines that were made wrong on
 purpose, which the oracle must notice.
