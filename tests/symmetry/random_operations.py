@@ -424,7 +424,7 @@ def pool(d):
         lambda x: F.adaptive_avg_pool2d(x, (2, 1)),
         lambda x: F.avg_pool2d(x.contiguous(memory_format=torch.channels_last), 2),
         lambda x: F.unfold(x, 2).transpose(1, 2),
-        lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2),
+        lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2, output_size=x.shape[2:]),
         lambda x: F.pad(x, (0, 1), value=1.0),
         lambda x: F.interpolate(x, size=(3, 3), mode="bicubic", antialias=True),
         lambda x: F.adaptive_avg_pool2d(x.contiguous(memory_format=torch.channels_last), 1).flatten(1),
