@@ -118,7 +118,10 @@ def draw(seed: int, length: int = 9) -> tuple[RandomProgram, list[tuple[Tensor, 
         name = rng.choices(names, weights)[0]
         before = len(model.w), len(model.parts)
         step = OPERATIONS[name][1](d)
-        value = None if step is None else step(model, d.values)
+        try:
+            value = None if step is None else step(model, d.values)
+        except (RuntimeError, IndexError):  # shapes that this step was not made for
+            value = None
         good = value is not None and value.numel() <= LARGEST and value.dim() <= 4 and bool(torch.isfinite(value).all())
         if not good or not 1e-3 < float(value.detach().abs().max()) < 1e4:
             model.w, model.parts = model.w[: before[0]], model.parts[: before[1]]
