@@ -120,7 +120,7 @@ def draw(seed: int, length: int = 9) -> tuple[RandomProgram, list[tuple[Tensor, 
         step = OPERATIONS[name][1](d)
         try:
             value = None if step is None else step(model, d.values)
-        except (RuntimeError, IndexError):  # shapes that this step was not made for
+        except (RuntimeError, IndexError, ValueError):  # shapes that this step was not made for
             value = None
         good = value is not None and value.numel() <= LARGEST and value.dim() <= 4 and bool(torch.isfinite(value).all())
         if not good or not 1e-3 < float(value.detach().abs().max()) < 1e4:
