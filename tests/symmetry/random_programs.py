@@ -199,8 +199,10 @@ def _relative(a: Tensor, b: Tensor) -> float:
 def vacuous_spaces(sym: Any, model: nn.Module, inputs: list[tuple[Tensor, ...]]) -> list[str]:
     """Spaces that move nothing but entries which no output reads: this run says nothing of them.
 
-    An entry is unread if it has no gradient on any input, and putting another number there changes no bit. Where the
-    code of a model reads numbers, that is a reader which the outputs do not show: such programs are left out.
+    An entry is unread if it has no gradient on any input, putting another number there changes no bit, and NaN does not
+    reach the outputs, except through the zeros of programs that have them on purpose. (Softmax over equal numbers
+    has no gradient either, but it reads.) Where the code of a model reads numbers, that is a reader which the outputs
+    do not show: such programs are left out.
     """
     if sym.path_only:
         return []
@@ -236,7 +238,10 @@ def _unread(model: nn.Module, inputs: list[tuple[Tensor, ...]]) -> dict[str, Ten
     unread = {name: t == 0 for name, t in total.items()}
     before = [run(_forgetful(model), x) for x in inputs]
     same = True
-    for change in (torch.neg, torch.zeros_like, lambda t: t + 3 * torch.randn_like(t)):  # a sign, a zero, a size
+    changes = [torch.neg, torch.zeros_like, lambda t: t + 3 * torch.randn_like(t)]  # a sign, a zero, a size
+    if "zeros" not in model.names:
+        changes.append(lambda t: torch.full_like(t, torch.nan))
+    for change in changes:
         with torch.no_grad():
             for name, p in parameters.items():
                 p[unread[name]] = change(p[unread[name]])
