@@ -135,8 +135,8 @@ def test_a_second_network_is_aligned(run, checkpoint, tmp_path):
     a.load_state_dict(load_file(checkpoint))
     symmetry = iw.symmetries(a, torch.zeros(2, 1, 8, 8))
     twin = symmetry.act(symmetry.random(seed=3), a)
-    b = save(tmp_path / "b.safetensors")
-    save_file({k: v.contiguous() for k, v in twin.state_dict().items()}, b)
+    b = tmp_path / "b.safetensors"
+    training.save_checkpoint(b, twin, training.read_card(checkpoint))
     ran = run("gates", checkpoint, b, "--gated", "none", *SMALL)
     assert ran.code == 0, ran.err
     assert "alignment 1.000" in ran.out and "100.0% of gates agree" in ran.out

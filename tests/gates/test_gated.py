@@ -1,4 +1,5 @@
 import copy
+import threading
 
 import gate_models
 import pytest
@@ -363,9 +364,16 @@ def test_shallow_features_say_which_gates_they_cannot_give():
 
 def test_networks_that_cannot_be_copied_are_refused_in_words():
     layer = nn.Linear(4, 3)
-    layer.made = layer.weight * 2  # as the old weight norm leaves it
-    with pytest.raises(ValueError, match=r"copy.deepcopy can copy"):
+    layer.lock = threading.Lock()
+    with pytest.raises(ValueError, match=r"copy.deepcopy can copy. Got: .*lock"):
         iw.gates.dgn(nn.Sequential(layer, nn.ReLU(), nn.Linear(3, 2)))
+
+
+def test_what_a_layer_keeps_of_its_weights_does_not_stop_a_copy():
+    layer = nn.Linear(4, 3)
+    layer.made = layer.weight * 2  # a tensor with a history, as the old weight norm leaves it
+    network = iw.gates.dgn(nn.Sequential(layer, nn.ReLU(), nn.Linear(3, 2)))
+    assert network(torch.ones(2, 4)).shape == (2, 2)
 
 
 def test_whoever_watches_sees_one_run():

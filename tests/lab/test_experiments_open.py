@@ -49,9 +49,16 @@ def test_they_run_at_smoke_scale_and_go_on_from_what_is_there(name, folder):
     assert [row.ours for row in again.rows] == [row.ours for row in found.rows]
 
 
+# They came after the tables that are kept, which they would have to be run for again.
+LATER = {
+    "cknna", "distance_correlation", "linear_regression", "linear_regression_backward", "neighbour_jaccard", "r2_cca",
+    "size_and_shape_procrustes", "soft_matching",
+}  # fmt: skip
+
+
 def test_the_measures_are_all_that_answer_different_questions():
     left_out = {m for m in measures() if not m.endswith(("_biased", "_centered"))} - set(MEASURES)
-    assert left_out == {"signed_permutation_procrustes"}
+    assert left_out == {"signed_permutation_procrustes", *LATER}
     assert set(MEASURES) <= set(measures())
     assert set(TWINS.values()) <= set(measures())
     assert set(MEASURES) - set(POOLED) == {"gates_cka"}

@@ -80,10 +80,9 @@ def fresh_copy(model: nn.Module, initialise: Callable[[nn.Module], object] | Non
         raise TypeError(f"model must be a torch.nn.Module. Got {type(model).__name__}.")
     try:
         new = copied(model).requires_grad_(True)
-    except RuntimeError as error:  # tensors that hooks computed, as those of the old weight norm
+    except (RuntimeError, TypeError) as error:  # locks, files and the like among its attributes
         raise ValueError(
-            f"model must be one that copy.deepcopy can copy. Got {str(error).splitlines()[0]} Use "
-            "torch.nn.utils.parametrizations, or run the model under torch.no_grad() first."
+            f"model must be one that copy.deepcopy can copy. Got: {str(error).splitlines()[0]}. Remove that attribute."
         ) from None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

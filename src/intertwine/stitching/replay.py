@@ -316,11 +316,14 @@ def _examples(batch: Any, n: int) -> Any:
 
 
 def _capture(model: nn.Module, batch: Any, n: int) -> Program:
+    """A run on ``n`` examples, with random numbers that belong to ``n``: what a model draws differs between sizes."""
     inputs, device = _examples(batch, n), device_of(model)
-    if isinstance(inputs, Mapping):
-        return capture(model, (), {key: _to(value, device) for key, value in inputs.items()})
-    args = inputs[0] if isinstance(inputs[0], tuple) else inputs
-    return capture(model, tuple(_to(value, device) for value in args))
+    named = isinstance(inputs, Mapping)
+    args = () if named else inputs[0] if isinstance(inputs[0], tuple) else inputs
+    kwargs = {key: _to(value, device) for key, value in inputs.items()} if named else {}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(n)
+        return capture(model, tuple(_to(value, device) for value in args), kwargs)
 
 
 def _to(value: Any, device: torch.device | None) -> Any:
