@@ -48,7 +48,7 @@ def printable_json(text: str, shown: bool = False) -> str:
         >>> json.loads(printable_json('"a\u202eb"')) == "a\u202eb"
         True
         >>> json.loads(printable_json('"a\u202eb"', shown=True))
-        'a\\\\u202eb'
+        'a\\u202eb'
     """
     return _OBEYED.sub(lambda found: "\\" * shown + json.dumps(found[0])[1:-1], text)
 
