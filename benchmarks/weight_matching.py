@@ -158,7 +158,9 @@ def row(name: str, seed: int, source: str | None) -> tuple[str, bool]:
     element, _, spent = git_rebasin(Task(a, b, sym, sym, ("permutation",)), seed)
     seconds.append(spent)
     moved = [b, found.apply(b), theirs, sym.act(element, b)]
-    for other in (moved[1], moved[3]):  # the package changes the function where batch norms are trained
+    # The package leaves running statistics where they were: on VGG11 with BN its outputs err by 0.5 to 0.8, and by 2e-7
+    # once they follow the gains; hence it is not held to keep the function.
+    for other in (moved[1], moved[3]):
         iw.testing.assert_same_function(b, other, x)
     values = [objective(a, other) for other in moved]
     loader = batches(source, size, "test", limit=512) if source else []
