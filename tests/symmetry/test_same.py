@@ -146,3 +146,15 @@ def test_copies_that_did_not_move_are_said_to_stand_as_they_were():
     moved = sym.act(sym.random(seed=1), a)
     assert "nothing permuted or rescaled" in iw.same(a, a, x).reason
     assert iw.same(a, moved, x) and "nothing permuted" not in iw.same(a, moved, x).reason
+
+
+def test_noise_is_not_a_cast_where_bases_mix_the_weights():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)).double()
+    x = torch.randn(3, 4).double()
+    sym = iw.symmetries(model, x)
+    assert same(model, perturbed(model, 0.0044), x, sym).verdict == RELATED
+    for seed in range(2):
+        moved = act(sym, random(sym, seed), copy.deepcopy(model).bfloat16().double())
+        for a, b in ((model, moved), (moved, model)):
+            assert same(a, b, x, sym).verdict == SAME

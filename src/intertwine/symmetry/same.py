@@ -39,6 +39,8 @@ _SMALL = 50_000  # weights below which chance is averaged over two draws
 _NEAR = 0.5  # relative distance below which a tensor may be one that was not changed
 _NAMED = 4  # tensors that a reason names
 _HALVES = (torch.float16, torch.bfloat16)
+_HALF_NAMES = ("float16", "bfloat16")
+_CAST = 2 * 2.0**-9  # residual that casts leave: each moves a weight by up to 2^-9 of itself, fitted bases double that
 
 
 def same(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None = None) -> Match:
@@ -136,6 +138,28 @@ class _Pair:
             if better.loss < self.deviation.loss:
                 self.g, self.deviation = g, better
         self.precision = self.deviation.precision
+        if self.precision in _HALF_NAMES and not rounded and not self._cast(sym, state_a, state_b):
+            self.precision = None
+
+    def _cast(self, sym: Symmetry, state_a: Mapping[str, Tensor], state_b: Mapping[str, Tensor]) -> bool:
+        """Whether a cast explains the deviation although neither network holds numbers of half precision.
+
+        It must then have been moved after the cast. Bases mix entries, so that noise on all weights alike passes for
+        rounding weight by weight: either the residual is rounding's, or one network, cast, is the other.
+        """
+        mixed = any(space.linear != "none" for space in self.a.sym.spaces)
+        if not mixed or self.residual <= _CAST:
+            return True
+        for half in _HALVES:
+            for near, far in ((state_a, state_b), (state_b, state_a)):
+                cast = {name: x.to(half).to(x.dtype) if x.is_floating_point() else x for name, x in near.items()}
+                if not all(x.isfinite().all() for x in cast.values()):
+                    continue
+                one, other = fold(sym, cast), fold(sym, far)
+                found = deviation(one, other, closest(one, other)[0])
+                if found.precision is not None and found.precision not in _HALF_NAMES:
+                    return True
+        return False
 
 
 def _judged(pair: _Pair, replaced: Mapping[str, str], error: Callable[[], float]) -> Match:
