@@ -249,3 +249,22 @@ def test_equal_modules_with_another_forward_are_refused():
     assert one.state_dict().keys() == other.state_dict().keys()
     with pytest.raises(ValueError, match="models with other symmetries"):
         iw.align(one.eval(), other.eval(), x)
+
+
+class Branches(nn.Module):
+    """A hidden layer that only runs where the mean of the input is positive."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(3, 6), nn.Linear(6, 2), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.b(self.a(x).relu()) if x.mean() > 0 else self.c(x)
+
+
+def test_what_is_certified_is_said():
+    x = torch.rand(4, 3)
+    found = iw.align(Branches(), Branches(), x)
+    assert any("other paths are not certified" in note for note in found.notes)
+    plain = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 2))
+    assert not any("certified" in note for note in iw.align(plain, copy.deepcopy(plain), x).notes)

@@ -91,6 +91,8 @@ def align(
         notes.append("units were matched by what they do on data, not by weights, whose distance may grow")
     if kinds is not None and g.is_identity(0.0):
         notes.append(f"nothing moved: no space has or needs {' or '.join(sorted(chosen))}")
+    if sym_b.path_only:
+        notes.append(f"moved, b computes its function on {sym_b.certified}; other paths are not certified")
     return Alignment(
         method=method,
         symmetry=sym,
