@@ -32,7 +32,6 @@ sys.path.insert(0, str(ROOT / "tests" / "symmetry"))
 from random_programs import worst_change  # noqa: E402
 
 TOLERANCE = 1e-6
-SECONDS = 6.0  # for one operation
 CASTS = {"half", "bfloat16", "float", "chalf", "cfloat"}  # rounding is no wrong answer
 NO_FUNCTION = {"empty_like", "new_empty", "new_empty_strided"}  # contents of fresh memory
 ACTIVATIONS = (lambda x: x, torch.relu, torch.tanh)
@@ -135,6 +134,7 @@ def main() -> None:
     """Attack every operation and print the counts; with ``--write`` also put them into the documentation."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="replace the line in docs/benchmarks.md")
+    parser.add_argument("--seconds", type=float, default=1.5, help="time for one operation")
     options = parser.parse_args()
     from torch.testing._internal.common_methods_invocations import op_db
 
@@ -150,7 +150,7 @@ def main() -> None:
             counts[found] += 1
             if found == "wrong":
                 print(f"{op.name} {op.variant_test_name}: wrong", flush=True)
-            if time.perf_counter() - start > SECONDS:
+            if time.perf_counter() - start > options.seconds:
                 break
     columns = ("moves", "fixed", "refused", "wrong")
     table = [
