@@ -19,10 +19,10 @@ import torch
 from torch import nn
 
 import intertwine as iw
-from intertwine.align import align
-from intertwine.align.coordinate_descent import descend
-from intertwine.align.problem import problem
-from intertwine.align.task import Task
+from intertwine.matching import align
+from intertwine.matching.coordinate_descent import descend
+from intertwine.matching.problem import problem
+from intertwine.matching.task import Task
 from intertwine.symmetry.transformation import identity
 
 from weight_matching import git_rebasin  # isort: skip

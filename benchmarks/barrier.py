@@ -19,10 +19,10 @@ from types import SimpleNamespace
 
 import torch
 
-from intertwine.align import barriers
 from intertwine.lab import data as lab_data
 from intertwine.lab import training
 from intertwine.lab.networks import build, fit_to
+from intertwine.merging import barriers
 
 MODELS = "mlp:widths=128-128;digits_cnn;digits_cnn:bn=false"
 

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import intertwine as iw
-from intertwine import taps
+from intertwine.features import collect, layers
 from intertwine.lab import networks
 from intertwine.similarity import minibatch_cka
 from intertwine.similarity.linear import linear_gram
@@ -90,8 +90,8 @@ def measure(a: nn.Module, b: nn.Module, x: Tensor, batch: int, repeats: int) -> 
     """Time everything, print it, and say whether the budgets are met."""
     batches = list(x.split(batch))
     loader = DataLoader(TensorDataset(x), batch_size=batch)
-    names_a, names_b = ([p.name for p in taps.layers(net, x[:2]) if fnmatchcase(p.name, BLOCKS)] for net in (a, b))
-    features = [f for net in (a, b) for f in taps.collect(net, batches, BLOCKS).values()]
+    names_a, names_b = ([p.name for p in layers(net, x[:2]) if fnmatchcase(p.name, BLOCKS)] for net in (a, b))
+    features = [f for net in (a, b) for f in collect(net, batches, BLOCKS).values()]
     sgemm = sgemm_rate()
     grams = best_of(lambda: [linear_gram(f) for f in features], repeats)
     work = sum(2.0 * len(x) ** 2 * f[0].numel() for f in features)

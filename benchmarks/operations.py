@@ -27,7 +27,7 @@ import intertwine as iw
 from intertwine.errors import CaptureError
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "symmetry"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from random_programs import worst_change  # noqa: E402
 

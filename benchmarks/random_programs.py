@@ -4,7 +4,7 @@ One command runs them and fills the line in ``docs/benchmarks.md``::
 
     python benchmarks/random_programs.py --write
 
-``tests/symmetry/random_programs.py`` says how a program is drawn. An answer is *wrong* if an element of the group
+``tests/support/random_programs.py`` says how a program is drawn. An answer is *wrong* if an element of the group
 changes an output on any of four inputs by more than 1e-6 (float64), *vacuous* if a space moves only numbers that no
 output reads, *left* if a module's attributes are not as they were. Programs whose path depends on data are run on
 inputs that take other paths too, and searched again with all inputs as examples.
@@ -22,7 +22,7 @@ import intertwine as iw
 from intertwine.errors import IntertwineError
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "symmetry"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from random_programs import draw, vacuous_spaces, worst_change  # noqa: E402
 

@@ -23,13 +23,13 @@ import torch
 from torch import nn
 
 import intertwine as iw
+from intertwine.matching.same import DIFFERENT, RELATED, SAME, Match
 from intertwine.symmetry.action import tensors_of
-from intertwine.symmetry.fingerprint import fingerprint_state, invariants
-from intertwine.symmetry.same import DIFFERENT, RELATED, SAME, Match
+from intertwine.symmetry.gauge.fingerprint import fingerprint_state, invariants
 from intertwine.testing import function_error
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "symmetry"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 import transformers_zoo  # noqa: E402
 import zoo  # noqa: E402

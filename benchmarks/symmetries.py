@@ -24,7 +24,7 @@ from torch import Tensor, nn
 import intertwine as iw
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "symmetry"))
+sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 import transformers_zoo  # noqa: E402
 import zoo  # noqa: E402

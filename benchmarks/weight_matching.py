@@ -23,13 +23,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import intertwine as iw
-from intertwine.align import align
-from intertwine.align.assignment import monomial_step
-from intertwine.align.costs import Costs
-from intertwine.align.problem import problem
-from intertwine.align.task import Task
 from intertwine.lab import data
 from intertwine.lab.networks.resnet import cifar_resnet
+from intertwine.matching import align
+from intertwine.matching.assignment import monomial_step
+from intertwine.matching.costs import Costs
+from intertwine.matching.problem import problem
+from intertwine.matching.task import Task
 from intertwine.symmetry.transformation import identity, with_parts
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import intertwine as iw
-from intertwine.align import evaluate
+from intertwine.features import evaluate
 from intertwine.lab import data
 
 

@@ -12,18 +12,21 @@ SOURCE = Path(__file__).parent.parent / "src" / "intertwine"
 # room -> the rooms it may import at module level or inside functions (everything may use the ground files)
 GROUND = {"errors", "_io", "_progress", "_result", "_checks", "_words", "_zoo_intervals", "_functional"}
 GROUND |= {"_attributes", "_examples", "_memory", "_untrusted", "_evaluation", "_random", "_threads", "_scratch"}
-LIBRARY = {"groups", "graph", "taps", "symmetry", "similarity", "dissection", "gates", "stitching", "align"}
+LIBRARY = {"groups", "programs", "features", "symmetry", "similarity", "matching"}
+LIBRARY |= {"merging", "dissection", "gates", "stitching"}
+BELOW = {"groups", "programs", "features", "symmetry", "testing"}
 MAY_IMPORT = {
     "groups": set(),
-    "graph": set(),
-    "taps": set(),
-    "symmetry": {"groups", "graph", "taps", "testing"},
+    "programs": set(),
+    "features": set(),
     "testing": set(),
-    "similarity": {"groups", "graph", "taps", "symmetry"},
-    "dissection": {"groups", "graph", "taps", "symmetry"},
-    "gates": {"groups", "graph", "taps", "symmetry"},
-    "stitching": {"groups", "graph", "taps", "symmetry"},
-    "align": {"groups", "graph", "taps", "symmetry", "testing"},
+    "symmetry": {"groups", "programs", "features", "testing"},
+    "similarity": BELOW,
+    "matching": BELOW,
+    "dissection": BELOW | {"matching"},
+    "gates": BELOW | {"matching"},
+    "stitching": BELOW | {"matching"},
+    "merging": BELOW | {"matching"},
     "lab": LIBRARY | {"testing"},
     "report": LIBRARY,
     "cli": LIBRARY | {"report", "lab", "testing"},

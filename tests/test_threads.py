@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 import intertwine as iw
-from intertwine import gates, taps
+from intertwine import gates
 from intertwine._evaluation import _parts, alone, copied, evaluating, evaluation_mode
+from intertwine.features import collect, tap
 
 X = torch.randn(48, 3, 6, 6, generator=torch.Generator().manual_seed(0))
 BATCHES = [(x, torch.arange(len(x)) % 3) for x in X.split(12)]
@@ -65,11 +66,11 @@ WORK = {
 
 
 def collected(model):
-    return [x.sum((0, 2, 3)).tolist() for x in taps.collect(model, BATCHES, ["2", "4"]).values()]
+    return [x.sum((0, 2, 3)).tolist() for x in collect(model, BATCHES, ["2", "4"]).values()]
 
 
 def tapped_by_hand(a, b):
-    with taps.tap(a, ["4"]) as one, taps.tap(b, ["4"]) as other:
+    with tap(a, ["4"]) as one, tap(b, ["4"]) as other:
         return [[t(x)["4"].sum().item() for t in (one, other)] for x, _ in BATCHES]
 
 

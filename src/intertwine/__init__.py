@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = version("intertwine")
 
 _ROOMS = (
-    *("groups", "graph", "taps", "symmetry"),
-    *("align", "similarity", "stitching", "gates", "dissection"),
+    *("groups", "features", "programs", "similarity", "symmetry", "matching"),
+    *("merging", "stitching", "gates", "dissection"),
     *("report", "testing", "lab"),
 )
 
@@ -31,12 +31,13 @@ _NAMES = {
     "Symmetry": "symmetry",
     "canonical": "symmetry",
     "fingerprint": "symmetry",
-    "same": "symmetry",
-    # two networks in one basis; ``align`` is a room that can be called
-    "Alignment": "align",
-    "merge": "align",
-    "barrier": "align",
-    "Barrier": "align",
+    # two networks in one basis
+    "same": "matching",
+    "align": "matching",
+    "Alignment": "matching",
+    "merge": "merging",
+    "barrier": "merging",
+    "Barrier": "merging",
     # similarity of representations
     "compare": "similarity",
     "Comparison": "similarity",
@@ -47,7 +48,7 @@ _NAMES = {
     "dissect": "dissection",
     "Dissection": "dissection",
     # features
-    "collect": "taps",
+    "collect": "features",
     # errors
     "IntertwineError": "errors",
 }
@@ -55,18 +56,33 @@ _NAMES = {
 __all__ = ["__version__", *_ROOMS, *_NAMES]
 
 if TYPE_CHECKING:
-    from . import dissection, gates, graph, groups, lab, report, similarity, stitching, symmetry, taps, testing
+    from . import (
+        dissection,
+        features,
+        gates,
+        groups,
+        lab,
+        matching,
+        merging,
+        programs,
+        report,
+        similarity,
+        stitching,
+        symmetry,
+        testing,
+    )
     from ._examples import Examples
-    from .align import Alignment, Barrier, align, barrier, merge
     from .dissection import Dissection, dissect
     from .errors import IntertwineError
+    from .features import collect
     from .groups import Intertwiner, intertwiner
+    from .matching import Alignment, align, same
+    from .merging import Barrier, barrier, merge
     from .similarity import Comparison
     from .similarity.compare import compare
     from .stitching import Stitching
     from .stitching.stitch import stitch
-    from .symmetry import Symmetry, canonical, fingerprint, same, symmetries
-    from .taps import collect
+    from .symmetry import Symmetry, canonical, fingerprint, symmetries
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from intertwine.cli import app
 from intertwine.lab import data, networks, training
 
-USER_MODELS = Path(__file__).parent / "user_models.py"
+USER_MODELS = Path(__file__).parent.parent / "support" / "user_models.py"
 
 
 class Ran:

@@ -8,8 +8,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import intertwine as iw
-from intertwine.align import Alignment, Barrier
 from intertwine.lab import data, networks, training
+from intertwine.matching import Alignment
+from intertwine.merging import Barrier
 
 
 @pytest.fixture

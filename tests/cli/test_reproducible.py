@@ -7,11 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from every_command import COMMANDS
 
 from intertwine.cli.app import _COMMANDS
-
-sys.path.append(str(Path(__file__).parent))
-from every_command import COMMANDS
 
 # Tables of experiments are kept with the day, duration and number of threads of the run that made them.
 PROVENANCE = ("commit", "machine", "date", "seconds")
@@ -24,7 +22,7 @@ def folders(tmp_path_factory):
     for number in (1, 2):
         folder = tmp_path_factory.mktemp(f"process{number}")
         changed = {"PYTHONHASHSEED": str(number), "OMP_NUM_THREADS": str(number), "MKL_NUM_THREADS": str(number)}
-        words = [sys.executable, str(Path(__file__).with_name("every_command.py")), str(folder)]
+        words = [sys.executable, str(Path(__file__).parent.parent / "support" / "every_command.py"), str(folder)]
         running.append(subprocess.Popen(words, env={**os.environ, **changed}, stderr=subprocess.PIPE, text=True))
         made.append(folder)
     for process in running:

@@ -1,12 +1,8 @@
 """``intertwine runs``, ``zoo`` and ``reproduce``."""
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parent.parent / "lab"))  # for run_jobs.py
 
 
 @pytest.fixture

@@ -1,11 +1,6 @@
 """Decoded images and caches of the tests stay in the tests' folders."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.append(str(Path(__file__).parent))  # for lab_archives.py
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ from intertwine.lab.runs.display import Tally
 from intertwine.lab.runs.ledger import Ledger
 from intertwine.lab.runs.store import finished
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent.parent / "support"
 
 
 def here(plan, folder, **options):

@@ -14,6 +14,9 @@ from intertwine.lab.runs import InProcess, OnRay, RunError, run
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'intertwine[ray]'")
 
 
+SUPPORT = str(Path(__file__).parent.parent / "support")
+
+
 def test_ray_gives_what_one_process_gives(tmp_path):
     plan = Squares(count=8)
     alone = run(plan, tmp_path / "a", executor=InProcess(), progress=False)
@@ -50,7 +53,7 @@ def test_a_cluster_that_disappears_ends_the_run_and_keeps_what_is_finished(tmp_p
     head = subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         code = (
-            f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+            f"import sys; sys.path.insert(0, {str(Path(__file__).parent.parent / 'support')!r})\n"
             "from run_jobs import Squares\nfrom intertwine.lab.runs import OnRay, RunError, run\n"
             f"executor = OnRay('127.0.0.1:{port}')\n"
             f"try: run(Squares(count=500, seconds=0.2), {str(tmp_path)!r}, executor=executor, progress=False)\n"

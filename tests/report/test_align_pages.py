@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import intertwine as iw
-from intertwine.align import Barrier, Curve
+from intertwine.merging import Barrier, Curve
 from intertwine.report import Figure, Grid, page_of, render
 
 
@@ -28,7 +28,7 @@ def made_barrier(names=("a", "b", "c"), batch_norms=True):
 def alignment():
     torch.manual_seed(0)
     a, b = (nn.Sequential(nn.Linear(4, 30), nn.ReLU(), nn.Linear(30, 12), nn.ReLU(), nn.Linear(12, 2)) for _ in "ab")
-    return iw.align.align(a, b, torch.zeros(2, 4), kinds={"permutation"})
+    return iw.align(a, b, torch.zeros(2, 4), kinds={"permutation"})
 
 
 def figures(page):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import intertwine as iw
-from intertwine import taps
+from intertwine.features import collect
 from intertwine.similarity import DEFAULT, Comparison, measure
 from intertwine.similarity.compare_draws import Draws
 from intertwine.similarity.compare_space import common_space, pool
@@ -79,7 +79,7 @@ def expected(m, features_a, features_b):
 def test_scores_are_the_measures_own(name, dtype, tolerance):
     a, b, x = net().to(dtype), net((6, 4), seed=3).to(dtype), images().to(dtype)
     result = iw.compare(a, b, x.split(13), measures=name, null=0, bootstrap=0)
-    direct = expected(measure(name), taps.collect(a, [x]), taps.collect(b, [x]))
+    direct = expected(measure(name), collect(a, [x]), collect(b, [x]))
     torch.testing.assert_close(result.scores[name], direct, atol=tolerance, rtol=0)
     assert result.chance[name] is None
     assert result.low[name] is None
@@ -90,7 +90,7 @@ def test_chance_and_halves_are_the_measures_own(name):
     a, b, x = net().double(), net((6, 4), seed=3).double(), images(24).double()
     result = iw.compare(a, b, [x], layers=["1", "7"], measures=name, null=5, bootstrap=4, seed=9)
     draws, m = Draws.make(24, null=5, bootstrap=4, seed=9), measure(name)
-    fa, fb = taps.collect(a, [x], ["1", "7"]), taps.collect(b, [x], ["1", "7"])
+    fa, fb = collect(a, [x], ["1", "7"]), collect(b, [x], ["1", "7"])
     for at, (p, q) in {(0, 0): ("1", "1"), (1, 1): ("7", "7"), (0, 1): ("1", "7")}.items():
         u, v = pooled(fa[p], fb[q]) if needs_space(name) else (fa[p], fb[q])
         side_a, side_b = m.prepare(u), m.prepare(v)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from intertwine import taps
+from intertwine.features import collect
 from intertwine.report import load_result, page_of, render
 from intertwine.similarity import Distances, Embedding, distances, measure, measures
 from intertwine.similarity.embedding import classical_scaling, majorised
@@ -53,7 +53,7 @@ def test_networks_give_the_distances_of_their_features():
     nets = {f"n{k}": nn.Sequential(nn.Linear(5, 4 + k), nn.ReLU()).double() for k in range(3)}
     x = normal(50, 5)
     found = distances(nets, "linear_cka", x.split(13), "1")
-    direct = distances({name: taps.collect(net, [x], "1")["1"] for name, net in nets.items()}, "linear_cka")
+    direct = distances({name: collect(net, [x], "1")["1"] for name, net in nets.items()}, "linear_cka")
     torch.testing.assert_close(found.distances, direct.distances)
     assert found.channels == (4, 5, 6) and found.examples == 50
     by_name = distances(nets, "linear_cka", x.split(13), dict.fromkeys(nets, "1"), max_examples=20)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from intertwine.features import Point
 from intertwine.similarity.streaming import Spool, parse_memory, readable
-from intertwine.taps import Point
 
 
 def point(name="x", shape=(3, 4), channel_dim=1, dtype=torch.float32):

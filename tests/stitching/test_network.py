@@ -8,12 +8,12 @@ from stitching_models import KINDS, ResidualMlp, TwoHeads, cnn, fingerprint, mak
 from torch import nn
 
 from intertwine.errors import CaptureError
+from intertwine.features import layers
 from intertwine.groups import PositiveMonomial
 from intertwine.stitching import Pair, Stitched, family_of
 from intertwine.stitching.layer import Fixed
 from intertwine.stitching.network import Crossing, relate
 from intertwine.stitching.replay import PerExample, Replay, flat_inputs, record
-from intertwine.taps import layers
 
 
 def identity(cut):

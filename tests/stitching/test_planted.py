@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import intertwine as iw
+from intertwine.features import tap
 from intertwine.groups import PositiveMonomial
 from intertwine.lab import data
 from intertwine.lab.training import RECIPES, train
-from intertwine.taps import tap
 
 RELUS = ["relu1", "relu2", "relu3"]
 

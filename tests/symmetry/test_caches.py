@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from intertwine.graph import capture
+from intertwine.programs import capture
 from intertwine.symmetry import Symmetry, symmetries
 from intertwine.testing import assert_same_function, function_error
 

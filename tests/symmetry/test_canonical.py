@@ -8,9 +8,9 @@ from handmade import MAKERS, make
 from torch import nn
 
 from intertwine.symmetry.action import act
-from intertwine.symmetry.balance import balancing_scales
-from intertwine.symmetry.canonical import canonical
-from intertwine.symmetry.folding import fold
+from intertwine.symmetry.gauge.balance import balancing_scales
+from intertwine.symmetry.gauge.canonical import canonical
+from intertwine.symmetry.gauge.folding import fold
 from intertwine.symmetry.transformation import random
 from intertwine.testing import function_error
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import intertwine as iw
-from intertwine.symmetry.completeness import Completeness, completeness
+from intertwine.symmetry.verification.completeness import Completeness, completeness
 
 
 def read(model, *shape):

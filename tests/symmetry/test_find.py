@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from intertwine.graph import capture
+from intertwine.programs import capture
 from intertwine.symmetry import Fixed, Leaf, Symmetry, symmetries
 from intertwine.symmetry.explain import leaves
 from intertwine.symmetry.find import symmetries_of

@@ -7,7 +7,7 @@ import torch
 from handmade import MAKERS, make
 
 from intertwine.symmetry.action import act, tensors_of
-from intertwine.symmetry.fingerprint import coupled, fingerprint, invariants
+from intertwine.symmetry.gauge.fingerprint import coupled, fingerprint, invariants
 from intertwine.symmetry.transformation import random
 
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from intertwine.symmetry import symmetries
-from intertwine.symmetry.completeness import completeness
+from intertwine.symmetry.verification.completeness import completeness
 from intertwine.testing import function_error
 
 KINDS = ("permutation", "scale", "sign", "linear")

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 import intertwine as iw
+from intertwine.matching.same import DIFFERENT, RELATED, SAME
 from intertwine.symmetry.action import moved, tensors_of
-from intertwine.symmetry.folding import fold
-from intertwine.symmetry.linear_form import general_bases, passing
-from intertwine.symmetry.same import DIFFERENT, RELATED, SAME
+from intertwine.symmetry.gauge.balanced_bases import general_bases, passing
+from intertwine.symmetry.gauge.folding import fold
 from intertwine.symmetry.transformation import identity, with_parts
 from intertwine.testing import function_error
 

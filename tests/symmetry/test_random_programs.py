@@ -12,7 +12,7 @@ import torch
 from random_programs import OPERATIONS, draw, vacuous_spaces, worst_change
 
 from intertwine.symmetry import symmetries
-from intertwine.symmetry.rules import registry
+from intertwine.symmetry.detection.rules import registry
 
 SEEDS = range(200)
 drawn_once = functools.cache(draw)

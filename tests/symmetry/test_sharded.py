@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 import intertwine as iw
 from intertwine.errors import CheckpointError
-from intertwine.symmetry.fingerprint import fingerprint
+from intertwine.symmetry.gauge.fingerprint import fingerprint
 from intertwine.symmetry.sharded import ShardedState, act_sharded, fingerprint_sharded
 from intertwine.testing import function_error
 

@@ -13,7 +13,7 @@ from intertwine.errors import VerificationError
 from intertwine.symmetry import admissible, symmetries
 from intertwine.symmetry.action import tensors_of
 from intertwine.symmetry.spaces import Space
-from intertwine.symmetry.verify import Verification, measure, verify
+from intertwine.symmetry.verification.verify import Verification, measure, verify
 from intertwine.testing import function_error
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import CheckpointError, DataError
+from ..features import tap
 from ._hugging_face import HF, load_pretrained
 from ._models import build_model, is_builtin
 
@@ -264,9 +265,7 @@ def check_run(network: Opened, loader: Batches, data: DataSplits, device: Any = 
 
 def check_layers(network: Opened, loader: Batches, layers: list[str] | None) -> None:
     """Refuse layer names that the network does not have, before long work."""
-    from .. import taps
-
-    with taps.tap(network.model, layers) as tapped:
+    with tap(network.model, layers) as tapped:
         tapped.prepare(loader.batch(slice(0, 2)))
 
 

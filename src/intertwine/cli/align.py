@@ -12,7 +12,7 @@ from ._options import Data, Device, Json, Model, Seed, split_commas
 from ._show import say
 
 if TYPE_CHECKING:
-    from ..align import Alignment
+    from ..matching import Alignment
     from ._pairs import Group
 
 __all__ = ["align"]
@@ -71,7 +71,8 @@ def align(
       intertwine align a.safetensors b.safetensors --model my_code.py:network --input-shape 2,16 --tokens 50257
       intertwine align llama_a llama_b --sharded
     """  # noqa: DOC501
-    from ..align import METHODS, export
+    from ..matching import METHODS
+    from ..merging import export
     from ._outputs import claim_folder
     from ._pairs import open_group
 
@@ -109,7 +110,7 @@ def _aligned(
     group: Group, method: str, loader: Any, seed: int, kinds: list[str] | None, out: Path
 ) -> tuple[Any, dict[str, Any], dict[str, Path]]:
     """The moved network, what to say of it, and what was written."""
-    from ..align import align as find
+    from ..matching import align as find
 
     one, other = group.models
     found = find(one, other, group.example, method=method, loader=loader, seed=seed, kinds=kinds)
@@ -144,8 +145,8 @@ def _sharded(
     """
     import torch
 
-    from ..align import align_sharded
     from ..lab.training import read_card
+    from ..matching import align_sharded
     from ..symmetry import symmetries
     from ._example import example_input
     from ._hugging_face import HF
@@ -184,7 +185,7 @@ def _copy(file: Path, to: Path) -> None:
 
 
 def _transported(group: Group) -> tuple[Any, dict[str, Any], dict[str, Path]]:
-    from ..align import transport
+    from ..merging import transport
 
     one, other = group.models
     found = transport(one, other, group.example)

@@ -50,7 +50,8 @@ def barrier(
       intertwine barrier a.safetensors b.safetensors --data digits
       intertwine barrier seed*.safetensors --model resnet20 --data cifar10:PATH --points 11 --out barrier
     """  # noqa: DOC501
-    from ..align import METHODS, barriers
+    from ..matching import METHODS
+    from ..merging import barriers
     from ._networks import data_facts
     from ._outputs import RESULTS, claim_folder
     from ._pairs import open_group

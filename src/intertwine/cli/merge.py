@@ -67,7 +67,8 @@ def merge(
       intertwine merge seed*.safetensors --model resnet20 --data cifar10:PATH --out merged.safetensors
       intertwine merge vit_a vit_b --input-shape 2,3,224,224 --out merged
     """
-    from ..align import METHODS, export
+    from ..matching import METHODS
+    from ..merging import export
     from ._pairs import card_of, open_group
     from ._show import print_json, print_table, tell
 
@@ -142,7 +143,7 @@ def _repair(group: Group, repair: str) -> Any:
     Raises:
         ValueError: If a network with batch norms has neither data nor the word none.
     """
-    from ..align.recalibrate import batch_norms
+    from ..merging.recalibrate import batch_norms
 
     if repair == "auto" and group.data is None and batch_norms(group.models[0]):
         raise ValueError(
@@ -162,8 +163,9 @@ def _merged(
     loader: Any,
     seed: int,
 ) -> nn.Module:
-    from ..align import align, merge_many, transport
-    from ..align import merge as merge_two
+    from ..matching import align
+    from ..merging import merge as merge_two
+    from ..merging import merge_many, transport
 
     if len(group.models) > 2:
         return merge_many(group.models, group.example, method, repair=repair, loader=loader, seed=seed, progress=True)
@@ -178,7 +180,7 @@ def _merged(
 
 def _scores(group: Group, merged: nn.Module, examples: int, batch_size: int) -> list[tuple[str, float, float | None]]:
     """Loss and accuracy of all networks on the test split, the merged one last."""
-    from ..align import evaluate
+    from ..features import evaluate
 
     if group.data is None:
         return []

@@ -204,10 +204,10 @@ def _alpha(text: str) -> float:
 
 def _layers(a: nn.Module, b: nn.Module, loader: Batches, at: list[str] | None, at_b: list[str] | None) -> Sequence[At]:
     # Where to cut: the layers that were named, or all activations at which both can be cut.
+    from ..features import layers
+    from ..features.batches import device_of
+    from ..features.points import choose
     from ..stitching import Pair
-    from ..taps import layers
-    from ..taps.batches import device_of
-    from ..taps.points import choose
 
     inputs = loader.batch(slice(0, 2))[0]
     here = lambda model: inputs.to(device_of(model))

@@ -62,7 +62,7 @@ def dissect(
 
     Args:
         model: Any module.
-        layer: A layer with maps ``(N, C, H, W)`` or tokens ``(N, T, C)`` (see :func:`intertwine.taps.layers`).
+        layer: A layer with maps ``(N, C, H, W)`` or tokens ``(N, T, C)`` (see :func:`intertwine.features.layers`).
         concepts: Images with labels.
         rotations: Powers ``alpha`` in [0, 1]; 0, the basis of the network, is always done.
         seeds: Random rotations for each power: a number of them, or their seeds.
@@ -75,7 +75,7 @@ def dissect(
         thresholds: ``"exact"`` reads maps twice where needed; ``"sketch"`` once, with an error that the result states.
         empty: What to do about concepts that no pixel carries: refuse, or leave them out and say so.
         transform: Turns images ``(B, 3, H, W)`` in [0, 1] into the model's input, such as a normalisation.
-        channel_dim: Channel axis of the features, 1 or -1; ``None`` asks ``intertwine.taps``.
+        channel_dim: Channel axis of the features, 1 or -1; ``None`` asks ``intertwine.features``.
         grid: Rows and columns of patches, for tokens that do not form a grid of the image's shape.
         batch_size: Images in a batch.
         memory: Bytes that maps and labels may take; beyond it the model runs again for every basis.

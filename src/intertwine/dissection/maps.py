@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .._progress import track
-from ..taps import tap
+from ..features import tap
 from .concepts import ConceptBatch, ConceptSet
 
 __all__ = ["LabelledMaps", "MapStream", "as_maps", "values_of"]
@@ -95,11 +95,11 @@ class MapStream:
 
     Args:
         model: Any module; it runs in evaluation mode and without gradients.
-        layer: A layer name (see ``intertwine.taps``).
+        layer: A layer name (see ``intertwine.features``).
         concepts: The images and labels.
         batch_size: Images in a batch.
         transform: Turns images ``(B, 3, H, W)`` in [0, 1] into the model's input; ``None`` passes them as they are.
-        channel_dim: Channel axis of the features; ``None`` asks ``intertwine.taps``.
+        channel_dim: Channel axis of the features; ``None`` asks ``intertwine.features``.
         grid: Rows and columns of patches, for tokens.
         device: Where the model's inputs go; ``None`` for where the model is.
         memory: Bytes that maps and labels may take.

@@ -28,8 +28,8 @@ from .maps import as_maps
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ..features import Point
     from ..symmetry import Symmetry
-    from ..taps import Point
 
 __all__ = ["PrivilegedBases", "SpaceBasis", "predict", "privileged_bases"]
 
@@ -218,7 +218,7 @@ def _kinds_at(sym: Symmetry, model: nn.Module, layer: str, example: Any, space: 
 
 def _layer_of(sym: Symmetry, model: nn.Module, space: str, example: Any, image_size: tuple[int, int]) -> str | None:
     """The last activation with maps that an element of one space moves, or else the last layer with maps."""
-    from ..taps import layers
+    from ..features import layers
 
     points = [p for p in layers(model, example) if p.name and _has_maps(p, image_size)]
     names = [p.name for p in points]
@@ -240,7 +240,7 @@ def _has_maps(point: Point, image_size: tuple[int, int]) -> bool:
 
 
 def _features(model: nn.Module, names: Sequence[str], example: Any) -> dict[str, Tensor]:
-    from ..taps import tap
+    from ..features import tap
 
     with tap(model, names) as tapped:
         return {name: features.double() for name, features in tapped(example).items()}

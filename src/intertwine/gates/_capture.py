@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..graph import Call, Program, Ref, capture
+from ..programs import Call, Program, Ref, capture
 from ._simplified import simplified
 from .rectified import RATIOS, other_activation
 

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .._progress import track
-from ..graph import Call
+from ..programs import Call
 from ._capture import MAX_POOLS, ReluProgram, gate_calls
 from ._linearise import Edges, linearise
 

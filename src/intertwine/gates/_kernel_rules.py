@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..graph import Call, Ref
+from ..programs import Call, Ref
 from ._capture import BATCH_NORMS, MAX_POOLS, POOLS, ReluProgram, gate_calls, is_gate
 from ._operations import CHOICES, LINEAR, MIXES, PADDED, SAME, SHAPES, UPSAMPLED
 from ._signals import (

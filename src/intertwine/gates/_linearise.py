@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..graph import Call, Ref
+from ..programs import Call, Ref
 from ._capture import BATCH_NORMS, MAX_POOLS, POOLS, ReluProgram, is_gate
 
 __all__ = ["Edges", "Linearised", "linearise", "runner", "states", "tensors"]

@@ -2,7 +2,7 @@
 
 import math
 
-from ..graph import Call
+from ..programs import Call
 from ._capture import MAX_POOLS, POOLS, ReluProgram, is_gate
 
 __all__ = ["CHOICES", "LINEAR", "MIXES", "PADDED", "SAME", "SHAPES", "UPSAMPLED", "fully_connected", "needs_pairs"]

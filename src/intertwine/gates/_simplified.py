@@ -6,7 +6,7 @@ from itertools import accumulate
 
 import torch
 
-from ..graph import Call, Program
+from ..programs import Call, Program
 
 __all__ = ["simplified"]
 

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..graph import Call
+from ..programs import Call
 from ._capture import BATCH_NORMS, MAX_POOLS, POOLS
 
 __all__ = ["EdgeStep", "Step", "WindowStep", "steps_of", "taken_by"]

@@ -13,12 +13,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .._evaluation import copied
 from .._result import Result
 from ..groups.assignment import assign
+from ..matching.refit import refit
+from ..matching.units import match, monomial
 from ..symmetry import Space, Symmetry, Transformation, symmetries
 from ..symmetry.action import act, moved, tensors_of
-from ..symmetry.canonical import balanced, signing
-from ..symmetry.folding import Folded, fold
-from ..symmetry.matching import match, monomial
-from ..symmetry.refit import refit
+from ..symmetry.gauge.canonical import balanced, signing
+from ..symmetry.gauge.folding import Folded, fold
 from ..symmetry.transformation import identity, with_parts
 from ._capture import MAX_POOLS, RELUS, ReluProgram, capture_relu, gate_calls
 from .gated import GatedNetwork

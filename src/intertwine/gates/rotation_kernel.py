@@ -8,7 +8,7 @@ from typing import NoReturn
 import torch
 from torch import Tensor, nn
 
-from ..graph import Call
+from ..programs import Call
 from ._capture import POOLS, ReluProgram, capture_relu
 from .gate_gram import gram
 from .patterns import observe

@@ -12,7 +12,7 @@ from .figures import Series, bars, label, lines
 from .page import Page
 
 if TYPE_CHECKING:
-    from ..align import Alignment
+    from ..matching import Alignment
 
 __all__ = ["alignment_page"]
 

@@ -12,7 +12,7 @@ from .figures import Series, lines
 from .page import Page
 
 if TYPE_CHECKING:
-    from ..align import Barrier
+    from ..merging import Barrier
 
 __all__ = ["barrier_page"]
 

@@ -18,8 +18,8 @@ __all__ = ["load_result", "page_of", "write_page"]
 # A result that is not here gets a plain page of its table.
 _PAGES = {
     "Reproduction": ("intertwine.lab.experiments:Reproduction", "intertwine.report.reproduce:reproduction_page"),
-    "Alignment": ("intertwine.align:Alignment", "intertwine.report.align:alignment_page"),
-    "Barrier": ("intertwine.align:Barrier", "intertwine.report.barrier:barrier_page"),
+    "Alignment": ("intertwine.matching:Alignment", "intertwine.report.align:alignment_page"),
+    "Barrier": ("intertwine.merging:Barrier", "intertwine.report.barrier:barrier_page"),
     "Dissection": ("intertwine.dissection:Dissection", "intertwine.report.dissection:dissection_page"),
     "Symmetry": ("intertwine.symmetry:Symmetry", "intertwine.report.symmetry:symmetry_page"),
     "GateStudy": ("intertwine.gates:GateStudy", "intertwine.report.gates:gates_page"),

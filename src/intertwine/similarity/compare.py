@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from .. import taps
 from .._progress import track
-from ..taps import batches as batching
+from ..features import Point, Selector, Tapped
+from ..features import batches as batching
 from .base import Measure
 from .cka import CKA
 from .compare_crosses import compare_crosses
@@ -48,7 +48,7 @@ def compare(
     confidence: float = 0.95,
     seed: int = 0,
     memory: int | str | None = None,
-    outputs: taps.Selector | Mapping[str, taps.Selector] | None = None,
+    outputs: Selector | Mapping[str, Selector] | None = None,
     channel_dim: int | Mapping[str, int] | None = None,
     max_examples: int | None = None,
     progress: bool = False,
@@ -81,9 +81,9 @@ def compare(
         confidence: Coverage of the intervals.
         seed: Seed of shuffles and halves: the same seed gives the same numbers.
         memory: Bytes, or text such as ``"4 GiB"``: half for features, half for work. By default half of what is free.
-        outputs: Which tensor of a tuple or mapping to read; see :func:`intertwine.taps.layers`.
+        outputs: Which tensor of a tuple or mapping to read; see :func:`intertwine.features.layers`.
         channel_dim: Axis of the channels, for all layers or by name, where the guess of
-            :func:`intertwine.taps.layers` is wrong.
+            :func:`intertwine.features.layers` is wrong.
         max_examples: Use this many examples at most.
         progress: Whether to show progress.
 
@@ -116,7 +116,7 @@ def compare(
         device = _work_device(a)
         for side, model, wanted in (("A", a, layers), ("B", b, layers if layers_b is None else layers_b)):
             spool = stack.enter_context(Spool(budget // 4, expected, max_examples))
-            tap = stack.enter_context(taps.Tapped(model, wanted, outputs=outputs, keep=spool.append))
+            tap = stack.enter_context(Tapped(model, wanted, outputs=outputs, keep=spool.append))
             spool.open(_with_axes(tap.prepare(first), channel_dim))
             tapped.append(tap)
             spools.append(spool)
@@ -192,7 +192,7 @@ def _expected(loader: Iterable[Any], first: Any, max_examples: int | None) -> in
     return count if max_examples is None else min(count, max_examples)
 
 
-def _with_axes(points: Sequence[taps.Point], channel_dim: int | Mapping[str, int] | None) -> list[taps.Point]:
+def _with_axes(points: Sequence[Point], channel_dim: int | Mapping[str, int] | None) -> list[Point]:
     """Points with the channel axes that the caller gave.
 
     Raises:

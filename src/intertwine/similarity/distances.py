@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
-from .. import taps
 from .._progress import track
 from .._result import Result
 from .._words import counted
-from ..taps import batches as batching
+from ..features import batches as batching
+from ..features import collect, layers
 from .base import Measure
 from .compare import versions
 from .embedding import Embedding, classical_scaling, majorised
@@ -153,7 +153,7 @@ def distances(
         measure: A measure or its name.
         loader: Batches for networks; read once for each of them, so it must not be an iterator.
         layer: The layer of the networks, one name for all or one by network.
-        channel_dim: Axis of the channels; that of :func:`intertwine.taps.layers` for networks and 1 for features
+        channel_dim: Axis of the channels; that of :func:`intertwine.features.layers` for networks and 1 for features
             unless given.
         max_examples: Use this many examples at most.
         progress: Whether to show progress.
@@ -241,8 +241,8 @@ def _features(
     if loader is None or wanted is None:
         missing = "loader" if loader is None else f"layer of {name!r}"
         raise TypeError(f"{missing} must be given for networks. Got none.")
-    found = taps.collect(one, loader, wanted, max_examples=max_examples)
+    found = collect(one, loader, wanted, max_examples=max_examples)
     if len(found) != 1:
         raise ValueError(f"layer must name one layer of {name!r}. Got {wanted!r}, which matches {len(found)}.")
-    point = next(p for p in taps.layers(one, batching.peek(loader)[0]) if p.name in found)
+    point = next(p for p in layers(one, batching.peek(loader)[0]) if p.name in found)
     return next(iter(found.values())), point.channel_dim if channel_dim is None else channel_dim

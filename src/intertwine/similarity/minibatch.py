@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import taps
 from .._progress import track
 from .._words import counted
-from ..taps import batches as batching
+from ..features import Point, Selector, Tapped
+from ..features import batches as batching
 from ._features import double, working_dtype
 from .compare import versions
 from .comparison import Comparison
@@ -32,7 +32,7 @@ def minibatch_cka(
     *,
     layers_b: str | Sequence[str] | None = None,
     group: int = 128,
-    outputs: taps.Selector | Mapping[str, taps.Selector] | None = None,
+    outputs: Selector | Mapping[str, Selector] | None = None,
     confidence: float = 0.95,
     progress: bool = False,
 ) -> Comparison:
@@ -56,10 +56,10 @@ def minibatch_cka(
         b: Network B.
         loader: Batches, given to both networks; read once.
         layers: Layers of both networks, names or patterns; ``None`` for the default layers (see
-            :class:`intertwine.taps.Tapped`).
+            :class:`intertwine.features.Tapped`).
         layers_b: Layers of B where they differ.
         group: Least number of examples of a group, at least 4. More examples give less noise.
-        outputs: Which tensor of a tuple or mapping to read; see :func:`intertwine.taps.layers`.
+        outputs: Which tensor of a tuple or mapping to read; see :func:`intertwine.features.layers`.
         confidence: Coverage of the intervals.
         progress: Whether to show progress.
 
@@ -90,8 +90,8 @@ def minibatch_cka(
     products: list[tuple[Tensor, Tensor, Tensor]] = []
     examples = 0
     with (
-        taps.Tapped(a, layers, outputs=outputs, keep=_gram) as tap_a,
-        taps.Tapped(b, layers if layers_b is None else layers_b, outputs=outputs, keep=_gram) as tap_b,
+        Tapped(a, layers, outputs=outputs, keep=_gram) as tap_a,
+        Tapped(b, layers if layers_b is None else layers_b, outputs=outputs, keep=_gram) as tap_b,
     ):
         tap_a.prepare(first), tap_b.prepare(first)
         for batch in batching.regroup(track(stream, "Comparing layers", batching.length(loader), progress), group):
@@ -144,8 +144,8 @@ def _jackknife(products: Sequence[tuple[Tensor, Tensor, Tensor]], confidence: fl
 
 
 def _result(
-    points_a: Sequence[taps.Point],
-    points_b: Sequence[taps.Point],
+    points_a: Sequence[Point],
+    points_b: Sequence[Point],
     products: Sequence[tuple[Tensor, Tensor, Tensor]],
     examples: int,
     confidence: float,
@@ -185,6 +185,6 @@ def _result(
     )
 
 
-def _shapes(points: Sequence[taps.Point]) -> tuple[tuple[int, ...], ...]:
+def _shapes(points: Sequence[Point]) -> tuple[tuple[int, ...], ...]:
     """Channels first, then space."""
     return tuple(p.shape if p.channel_dim == 1 else (p.shape[-1], *p.shape[:-1]) for p in points)

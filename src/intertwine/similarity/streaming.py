@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .._memory import free_bytes, readable
 from .._scratch import Scratch, sweep
-from ..taps import Point
+from ..features import Point
 
 __all__ = ["Spool", "parse_memory"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..taps.batches import peek, size
+from ..features.batches import peek, size
 
 __all__ = ["check_loader", "first_batch", "labels_of", "normalisable"]
 

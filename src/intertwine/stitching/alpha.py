@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from .._random import mixed
+from ..features.batches import size
+from ..features.repeatable import repeatable
 from ..groups import Group
-from ..taps.batches import size
-from ..taps.repeatable import repeatable
 from ._batches import check_loader, labels_of
 from .layers import family_of, takes
 from .moments import Moments

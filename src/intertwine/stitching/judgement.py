@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..taps.batches import size
-from ..taps.repeatable import repeatable
+from ..features.batches import size
+from ..features.repeatable import repeatable
 from ._batches import labels_of, normalisable
 from .network import Stitched
 from .replay import flat_inputs

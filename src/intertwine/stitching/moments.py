@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from .._progress import track
-from ..taps.batches import length
-from ..taps.moments import CrossMoments
-from ..taps.repeatable import repeatable
+from ..features.batches import length
+from ..features.moments import CrossMoments
+from ..features.repeatable import repeatable
 from .network import Cut, Pair
 from .replay import flat_inputs
 

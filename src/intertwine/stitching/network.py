@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..taps import layers as points_of
-from ..taps.batches import device_of
-from ..taps.points import Point, choose
+from ..features import layers as points_of
+from ..features.batches import device_of
+from ..features.points import Point, choose
 from .layer import StitchingLayer
 from .replay import Replay, record
 

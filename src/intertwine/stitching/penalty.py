@@ -12,8 +12,8 @@ from torch import Tensor
 from .._evaluation import evaluating
 from .._progress import track
 from .._zoo_intervals import PairInterval, pair_interval
-from ..taps.batches import call, head, length, size
-from ..taps.repeatable import repeatable
+from ..features.batches import call, head, length, size
+from ..features.repeatable import repeatable
 from ._batches import check_loader, labels_of
 from .network import Pair, Stitched
 from .recalibrate import by_trunk

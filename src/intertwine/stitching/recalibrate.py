@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from .._progress import track
-from ..taps.batches import length
-from ..taps.repeatable import repeatable
+from ..features.batches import length
+from ..features.repeatable import repeatable
 from ._batches import check_loader, normalisable
 from .network import Stitched
 from .replay import flat_inputs

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from .._evaluation import evaluating
 from ..errors import CaptureError
-from ..graph import Call, Program, Ref, capture
-from ..taps.batches import call, device_of, head, size
+from ..features.batches import call, device_of, head, size
+from ..programs import Call, Program, Ref, capture
 
 __all__ = ["PerExample", "Recording", "Replay", "first_output", "flat_inputs", "record"]
 

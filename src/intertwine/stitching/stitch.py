@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from .._random import mixed
+from ..features.repeatable import repeatable
 from ..groups import Group, PositiveMonomial
-from ..taps.repeatable import repeatable
 from ._batches import check_loader, first_batch, labels_of
 from .alpha import choose_alpha
 from .closed_form import group_procrustes

@@ -29,8 +29,8 @@ from .._progress import track
 from .._random import mixed, seeded
 from .._untrusted.weights import check_weights_file
 from ..errors import CheckpointError
-from ..taps.batches import device_of, length, size
-from ..taps.repeatable import repeatable
+from ..features.batches import device_of, length, size
+from ..features.repeatable import repeatable
 from ._batches import check_loader, first_batch, labels_of
 from .judgement import evaluated_losses, some_batches
 from .layer import StitchingLayer

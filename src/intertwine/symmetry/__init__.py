@@ -2,18 +2,18 @@
 
 from .action import act, act_
 from .admissible import admissible
-from .canonical import canonical
-from .completeness import Completeness, completeness
+from .detection.rules import register_rule
 from .find import symmetries
-from .fingerprint import fingerprint
-from .refine import refine
-from .rules import register_rule
-from .same import same
+from .gauge.canonical import canonical
+from .gauge.fingerprint import fingerprint
+from .gauge.norm_gains import fold_norm_gains
 from .sharded import ShardedState, act_sharded, fingerprint_sharded
 from .spaces import Axis, BatchNormTensors, Fixed, FixedAxis, Layout, Leaf, Part, Product, Space, Sum
 from .symmetry import Symmetry
 from .transformation import Transformation
-from .verify import Verification, verify
+from .verification.completeness import Completeness, completeness
+from .verification.refine import refine
+from .verification.verify import Verification, verify
 
 __all__ = [
     # find
@@ -21,7 +21,7 @@ __all__ = [
     # act and verify
     "Transformation", "Verification", "act", "act_", "admissible", "refine", "verify",
     # remove
-    "canonical", "fingerprint", "same",
+    "canonical", "fingerprint", "fold_norm_gains",
     # checkpoints larger than memory
     "ShardedState", "act_sharded", "fingerprint_sharded",
     # how much was found

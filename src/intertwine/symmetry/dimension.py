@@ -15,7 +15,7 @@ from fractions import Fraction
 from itertools import chain, combinations, product
 from math import lgamma, log, prod
 
-from .exact import BinaryEquations, RationalEquations
+from .detection.linear_equations import BinaryEquations, RationalEquations
 from .spaces import Axis, Layout, Leaf, Product, Space, Sum
 
 __all__ = ["blocks", "continuous", "log_discrete"]

@@ -7,10 +7,10 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from .._examples import each
-from ..graph import Program, capture, union
-from .classes import describe
-from .engine import Edit, Engine, Restart
-from .rules import apply
+from ..programs import Program, capture, union
+from .detection.describe import describe
+from .detection.engine import Edit, Engine, Restart
+from .detection.rules import apply
 from .symmetry import Symmetry
 
 __all__ = ["symmetries", "symmetries_of"]

@@ -14,7 +14,7 @@ from .._memory import check_fits
 from .._untrusted.files import json_of, regular_file, within
 from ..errors import CheckpointError
 from .action import check_shapes, moved
-from .fingerprint import fingerprint_state
+from .gauge.fingerprint import fingerprint_state
 
 if TYPE_CHECKING:
     from .symmetry import Symmetry

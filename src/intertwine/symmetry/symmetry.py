@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from .transformation import Transformation
-    from .verify import Verification
+    from .verification.verify import Verification
 
 __all__ = ["Symmetry"]
 
@@ -137,13 +137,13 @@ class Symmetry(Result):
 
     def verify(self, model: nn.Module, inputs: Any, **options: Any) -> Verification:
         """Check on numbers, for every space and kind, that the function is preserved, with a control that must fail."""
-        from .verify import verify
+        from .verification.verify import verify
 
         return verify(self, model, inputs, **options)
 
     def refine(self, model: nn.Module, inputs: Any, **options: Any) -> Symmetry:
         """The same symmetry without what fails ``verify`` on these inputs; ``notes`` says what was dropped."""
-        from .refine import refine
+        from .verification.refine import refine
 
         return refine(self, model, inputs, **options)
 

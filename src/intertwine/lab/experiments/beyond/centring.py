@@ -89,8 +89,8 @@ class Centred(PairJob):
         Returns:
             By measure, ``score``, ``chance`` and ``calibrated`` score of each layer.
         """
+        from ....features import collect
         from ....similarity import compare
-        from ....taps import collect
         from ...data import load
 
         a, b = self.networks()

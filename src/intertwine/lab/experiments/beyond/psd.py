@@ -148,8 +148,8 @@ class KernelPair(PairJob):
         Returns:
             By kernel, ``scores`` (unbiased CKA) and the ``negative`` mass of each layer's Gram matrices, A's and B's.
         """
+        from ....features import collect
         from ....similarity import prepare_gram
-        from ....taps import collect
         from ...data import load
 
         loader = load(self.data).loader("test", examples=self.examples)

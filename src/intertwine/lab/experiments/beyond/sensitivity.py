@@ -116,7 +116,7 @@ def _pooled_features(model: nn.Module, layers: Sequence[str], loader: Batches) -
     """Channels averaged over space, ``(N, C)`` in float64."""
     import torch
 
-    from ....taps import tap
+    from ....features import tap
 
     parts: dict[str, list[Tensor]] = {layer: [] for layer in layers}
     with tap(model, list(layers)) as tapped:

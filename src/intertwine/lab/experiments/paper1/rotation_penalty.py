@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from ...._evaluation import copied
-from ....graph import capture
 from ....groups import Orthogonal, PositiveMonomial
+from ....programs import capture
 from ...data import Batches, DataSplits, load
 from ...networks import build, fit_to
 from ...training import Recipe, accuracy, train

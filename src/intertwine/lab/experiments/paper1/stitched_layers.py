@@ -77,7 +77,7 @@ class StitchedLayers(PairJob):
 
 def activations(model: nn.Module, data: DataSplits) -> list[str]:
     """Names of a network's activations, in order."""
-    from ....taps import layers
+    from ....features import layers
 
     example = data.loader("test", 2).batch(slice(0, 2))[0].to(next(model.parameters()).device)
     return [point.name for point in layers(model, example) if point.activation]

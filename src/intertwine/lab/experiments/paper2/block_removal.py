@@ -115,7 +115,7 @@ class Removals(Job):
         Returns:
             The ``whole`` network's accuracy, and for each part its accuracy ``without`` it, and ``measured`` anew.
         """
-        from ....align.recalibrate import recalibrate_
+        from ....merging.recalibrate import recalibrate_
         from ...data import load
         from ...training import accuracy, choose_device, load_checkpoint
 

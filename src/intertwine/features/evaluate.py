@@ -1,0 +1,153 @@
+"""Loss and accuracy of a model on labelled batches."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._evaluation import evaluating, unchanged
+from ._outputs import select
+from .batches import call, device_of, size
+from .repeatable import repeatable
+
+__all__ = ["Loss", "Score", "check_repeatable", "evaluate", "logits_of"]
+
+Loss = Callable[[Any, Any], Tensor]  # (output of the model, batch) -> mean loss of the batch
+_LABELS = ("labels", "label")
+
+
+@dataclass(frozen=True)
+class Score:
+    """How well a model does.
+
+    Attributes:
+        loss: Mean over examples.
+        accuracy: Share of labels at the largest logit, or ``None`` where labels are no classes.
+        examples: Number of examples.
+    """
+
+    loss: float
+    accuracy: float | None
+    examples: int
+
+
+def evaluate(model: nn.Module, loader: Iterable[Any], loss: Loss | None = None) -> Score:
+    """Loss and accuracy of a model in evaluation mode, without gradients.
+
+    Without ``loss``, a batch is ``(inputs, labels, ...)`` or a dict with ``labels``. A model that takes ``labels`` and
+    returns a ``loss`` of its own, as those of transformers do, is asked for it; otherwise the loss is cross-entropy of
+    the logits, ``(N, classes)`` or ``(N, T, classes)``.
+
+    Args:
+        model: Any module, on any device; afterwards it is as it was.
+        loader: Labelled batches.
+        loss: Mean loss of a batch from ``(output, batch)``, for any other kind of data.
+
+    Returns:
+        The score.
+
+    Raises:
+        ValueError: If the loader is empty, has no labels, or logits and labels do not fit.
+
+    Examples:
+        >>> evaluate(nn.Identity(), [(torch.eye(3), torch.tensor([0, 1, 0]))]).accuracy
+        0.667
+    """
+    device = device_of(model)
+    total, correct, labels_seen, examples = 0.0, 0, 0, 0
+    with evaluating(model), unchanged(model), torch.no_grad():
+        for batch in repeatable(loader):
+            n = size(batch)
+            value, right, count = _scored(model, batch, device, loss)
+            total, examples = total + n * value, examples + n
+            correct, labels_seen = correct + right, labels_seen + count
+    if examples == 0:
+        raise ValueError("loader must yield at least one example. Got none.")
+    return Score(total / examples, correct / labels_seen if labels_seen else None, examples)
+
+
+def check_repeatable(loader: Any, name: str = "loader") -> None:
+    """Refuse a loader that can be read only once, before long work.
+
+    Raises:
+        TypeError: If it cannot be iterated over.
+        ValueError: If it is an iterator, such as a generator.
+    """
+    if not isinstance(loader, Iterable) or isinstance(loader, Tensor | Mapping | str):
+        raise TypeError(
+            f"{name} must be an iterable of batches. Got {type(loader).__name__}. For one batch, pass [batch]."
+        )
+    if isinstance(loader, Iterator):
+        raise ValueError(
+            f"{name} must be readable many times. Got an iterator ({type(loader).__name__}), which is empty after the "
+            "first time. Pass a list or a DataLoader."
+        )
+
+
+def _scored(model: nn.Module, batch: Any, device: torch.device | None, loss: Loss | None) -> tuple[float, int, int]:
+    """Mean loss of a batch, labels at the largest logit, and labels in all.
+
+    Raises:
+        ValueError: If there are no labels, or they do not fit the logits.
+    """
+    labels = _labels(batch)
+    if loss is not None:
+        output = call(model, batch, device)
+        right, count = (0, 0) if labels is None else _correct(logits_of(output), labels, shifts=True)
+        return float(loss(output, batch)), right, count
+    if labels is None:
+        raise ValueError(
+            "loader must yield (inputs, labels) or a dict with 'labels'. Got a batch without labels. "
+            "Pass loss=function(output, batch) to score without labels."
+        )
+    if isinstance(batch, Mapping) and _takes_labels(model):
+        output = model(**{k: v.to(device) if isinstance(v, Tensor) else v for k, v in batch.items()})
+        own = getattr(output, "loss", None)
+        if own is not None:
+            return float(own), *_correct(logits_of(output), labels, shifts=True)
+    else:
+        output = call(model, batch, device)
+    logits = logits_of(output)
+    if logits is None or not _fit(logits, labels):
+        shapes = f"{None if logits is None else tuple(logits.shape)} for labels {tuple(labels.shape)}"
+        raise ValueError(
+            f"model must return logits (N, classes) or (N, T, classes) for labels of classes. Got {shapes}. "
+            "Pass loss=function(output, batch)."
+        )
+    flat = logits.reshape(-1, logits.shape[-1]).float()
+    goal = labels.to(logits.device).flatten()
+    return float(nn.functional.cross_entropy(flat, goal)), *_correct(logits, labels)
+
+
+def _labels(batch: Any) -> Tensor | None:
+    if isinstance(batch, Mapping):
+        found = next((batch[key] for key in _LABELS if key in batch), None)
+    else:
+        found = batch[1] if isinstance(batch, tuple | list) and len(batch) > 1 else None
+    return found if isinstance(found, Tensor) else None
+
+
+def _takes_labels(model: nn.Module) -> bool:
+    return "labels" in inspect.signature(model.forward).parameters
+
+
+def logits_of(output: Any) -> Tensor | None:
+    """The logits in what a model returned: a tensor, or something that has ``logits``."""
+    own = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    return own if isinstance(own, Tensor) else select(output)
+
+
+def _fit(logits: Tensor, labels: Tensor) -> bool:
+    return logits.shape[:-1] == labels.shape and not labels.is_floating_point()
+
+
+def _correct(logits: Tensor | None, labels: Tensor, shifts: bool = False) -> tuple[int, int]:
+    # models that compute a loss may shift labels themselves: position t predicts label t + 1, which only they know
+    if logits is None or not _fit(logits, labels) or (shifts and labels.ndim != 1):
+        return 0, 0
+    return int((logits.argmax(-1) == labels.to(logits.device)).sum()), labels.numel()

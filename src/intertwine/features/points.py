@@ -1,0 +1,198 @@
+"""The points of a model where features can be read: names, shapes, calls."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import nn
+
+from .._evaluation import evaluating
+from ._channels import ChannelGuess, is_activation
+from ._hooks import modules, unwrap, watching
+from ._outputs import Selector, select, selector_for
+from .batches import call, device_of, head, size
+
+__all__ = ["Point", "choose", "layers"]
+
+_DRY_RUN = 2  # examples that the listing run uses
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place in a model's run where features can be read.
+
+    Attributes:
+        name: The module's name in ``named_modules()``, with ``#k`` for its ``k``-th call where it runs more than once.
+        kind: The class of the module.
+        shape: Shape of one example's features, without the batch axis.
+        channel_dim: The guessed channel axis of the features ``(N, C, *S)``, 1 or -1; see :func:`layers`.
+        calls: How often the module runs in one forward pass.
+        activation: Whether the module is a nonlinearity.
+        leaf: Whether the module contains no others.
+        dtype: Type of the features.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    channel_dim: int
+    calls: int
+    activation: bool
+    leaf: bool
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def module(self) -> str:
+        """The name of the module, without the call index."""
+        return self.name.rsplit("#", 1)[0] if self.calls > 1 else self.name
+
+    @property
+    def call(self) -> int:
+        """Which of the module's calls this is, from 0."""
+        return int(self.name.rsplit("#", 1)[1]) if self.calls > 1 else 0
+
+    @property
+    def channels(self) -> int:
+        """The number of channels."""
+        return self.shape[0 if self.channel_dim == 1 else -1]
+
+    @property
+    def size(self) -> int:
+        """Numbers in one example's features."""
+        return int(torch.Size(self.shape).numel())
+
+
+def layers(
+    model: nn.Module, example: Any, *, outputs: Selector | Mapping[str, Selector] | None = None
+) -> tuple[Point, ...]:
+    """List every point of a model where features can be read, in the order in which a run reaches them.
+
+    The model runs once, on the first two examples, in evaluation mode and without gradients. A module counts where its
+    output holds a floating-point tensor whose first axis is the batch.
+
+    The channel axis is a guess: convolutions, batch, instance and group norms and pooling keep channels on axis 1;
+    linear layers, embeddings, attention and layer norms keep them last; any other module has them where the latest of
+    those with an output of the same shape has them. Failing that, rank 3 is read as tokens ``(N, T, C)``, everything
+    else as ``(N, C, *S)``. Functions that compare layers let you override it.
+
+    Args:
+        model: Any module, on any device.
+        example: One batch: a tensor, a tuple ``(inputs, labels, ...)`` or a dict of keyword arguments.
+        outputs: Which tensor of a tuple or mapping to read: an index, a key or a function, for all layers or by name.
+            By default the first floating-point tensor, and ``last_hidden_state`` before others.
+
+    Returns:
+        The points.
+
+    Examples:
+        >>> import torch
+        >>> from torch import nn
+        >>> relu = nn.ReLU()
+        >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), relu, nn.Conv2d(8, 4, 3), relu)
+        >>> for point in layers(model, torch.zeros(2, 3, 8, 8)):
+        ...     print(point.name, point.kind, point.shape, point.channel_dim)
+        0 Conv2d (8, 6, 6) 1
+        1#0 ReLU (8, 6, 6) 1
+        2 Conv2d (4, 4, 4) 1
+        1#1 ReLU (4, 4, 4) 1
+         Sequential (4, 4, 4) 1
+    """
+    model = unwrap(model)
+    total = size(example)
+    if total > _DRY_RUN:
+        try:
+            return _listed(model, head(example, _DRY_RUN), _DRY_RUN, outputs)
+        except Exception:
+            pass  # a model that needs its whole batch, or is broken: the run below tells, with the model's own error
+    return _listed(model, example, total, outputs)
+
+
+def choose(points: Sequence[Point], wanted: str | Sequence[str] | None, model: nn.Module) -> tuple[Point, ...]:
+    """The points that ``wanted`` names, in its order, without repetition.
+
+    Args:
+        points: What :func:`layers` listed.
+        wanted: Names; patterns with ``*``, ``?`` or ``[...]`` stand for all that match. ``None`` takes the outputs of
+            all activation modules, and of all leaf modules where the model calls its activations as functions.
+        model: The model, to explain names that are missing.
+
+    Returns:
+        At least one point.
+
+    Raises:
+        ValueError: If a name is unknown, never ran, ran several times without ``#k``, or has no features.
+    """
+    if wanted is None:
+        found = [p for p in points if p.activation] or [p for p in points if p.leaf]
+        if not found:
+            raise ValueError(f"model must have a module with features to read. Got none in {type(model).__name__}.")
+        return tuple(found)
+    by_name = {p.name: p for p in points}
+    chosen: dict[str, Point] = {}
+    for name in [wanted] if isinstance(wanted, str) else wanted:
+        matches = [by_name[name]] if name in by_name else [p for p in points if fnmatchcase(p.name, name)]
+        if not matches:
+            raise ValueError(_why_missing(name, points, modules(unwrap(model))))
+        chosen |= {p.name: p for p in matches}
+    if not chosen:
+        raise ValueError("layers must name at least one layer. Got an empty list. Leave it out for the default layers.")
+    return tuple(chosen.values())
+
+
+def _listed(
+    model: nn.Module, batch: Any, examples: int, outputs: Selector | Mapping[str, Selector] | None
+) -> tuple[Point, ...]:
+    """Run the model once and list its points."""
+    guess = ChannelGuess()
+    calls: Counter[str] = Counter()
+    seen: list[tuple[str, int, nn.Module, tuple[int, ...], torch.dtype, int]] = []
+
+    def see(name: str, k: int, module: nn.Module, output: Any) -> None:
+        calls[name] += 1
+        features = select(output, selector_for(name, k, outputs))
+        if features is not None and features.ndim >= 2 and features.shape[0] == examples:
+            shape = tuple(features.shape)
+            seen.append((name, k, module, shape, features.dtype, guess(module, shape)))
+
+    with evaluating(model), watching(modules(model), see), torch.no_grad():
+        call(model, batch, device_of(model))
+    return tuple(
+        Point(
+            name=f"{name}#{k}" if calls[name] > 1 else name,
+            kind=type(module).__name__,
+            shape=shape[1:],
+            channel_dim=axis,
+            calls=calls[name],
+            activation=is_activation(module),
+            leaf=next(module.children(), None) is None,
+            dtype=dtype,
+        )
+        for name, k, module, shape, dtype, axis in seen
+    )
+
+
+def _why_missing(name: str, points: Sequence[Point], known: Mapping[str, nn.Module]) -> str:
+    """Explain why no point has this name."""
+    calls = [p.name for p in points if p.calls > 1 and p.module == name]
+    if calls:
+        return (
+            f"layers must say which call of a module is meant. Got {name!r}, which runs {len(calls)} times. "
+            f"Use one of {_listing(calls)}."
+        )
+    if name in known:
+        return (
+            f"layers must give features whose first axis is the batch. Got {name!r} ({type(known[name]).__name__}), "
+            "which did not run on the first examples or returns no such tensor. "
+            "List what can be read with intertwine.features.layers(model, batch)."
+        )
+    names = [p.name for p in points]
+    near = get_close_matches(name, names, n=4, cutoff=0.5) or names[:4]
+    return f"layers must be names of modules that run. Got {name!r}. Close names: {_listing(near)}."
+
+
+def _listing(names: Sequence[str]) -> str:
+    return ", ".join(repr(n) for n in names[:8]) + (", ..." if len(names) > 8 else "")

@@ -1,0 +1,147 @@
+"""Bring one network into the basis of another."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from ..symmetry.action import tensors_of
+from ..symmetry.find import symmetries
+from ..symmetry.gauge.canonical import check_weights
+from ..symmetry.transformation import KINDS, check_kinds
+from .alignment import Alignment
+from .fit import fit, unweighted
+from .task import Found, Task
+
+if TYPE_CHECKING:
+    from ..symmetry import Symmetry
+
+__all__ = ["METHODS", "align"]
+
+# name of a method -> the module that solves it
+METHODS: dict[str, str] = {
+    "weights": "coordinate_descent",
+    "activations": "activations",
+    "mixed": "mixed",
+    "frank-wolfe": "frank_wolfe",
+    "sinkhorn": "sinkhorn",
+    "straight-through": "straight_through",
+}
+_BY_WEIGHTS = ("weights", "frank-wolfe", "sinkhorn")  # whose aim is a small distance of weights
+_FEWER = {
+    ("permutation", "sign", "linear"): "scales",
+    ("permutation", "sign"): "scales and bases",
+}  # what is left of an element, and what is then left as it is
+
+
+def align(
+    a: nn.Module,
+    b: nn.Module,
+    example_inputs: Any,
+    method: str = "weights",
+    loader: Iterable[Any] | None = None,
+    seed: int = 0,
+    kinds: Collection[str] | None = None,
+    sym: Symmetry | None = None,
+    **options: Any,
+) -> Alignment:
+    """Find the element of the symmetry group that moves ``b`` as close to ``a`` as the method can.
+
+    Args:
+        a: The network whose basis is kept. Both are left as they are.
+        b: The network that is to move; of the same architecture.
+        example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
+        method: Name of a solver, one of ``METHODS``.
+        loader: Batches of inputs (or of inputs and targets), for methods that look at data.
+        seed: Same seed, same alignment.
+        kinds: Kinds of elements to search, among ``"permutation"``, ``"scale"``, ``"sign"`` and ``"linear"``; ``None``
+            searches all that the spaces allow.
+        sym: The symmetry of both where it is known already.
+        **options: Further options of the solver.
+
+    Returns:
+        The alignment; ``alignment.apply(b)`` is the moved network.
+
+    Raises:
+        ValueError: If the method is unknown, the architectures differ, or weights hold NaN.
+    """
+    started = time.perf_counter()
+    if method not in METHODS:
+        raise ValueError(f"method must be one of {list(METHODS)}. Got {method!r}.")
+    chosen = check_kinds(kinds)
+    sym, sym_b = _symmetries(a, b, example_inputs, sym, method)
+    for model in (a, b):
+        check_weights(sym if model is a else sym_b, tensors_of(model))
+    task = Task(a, b, sym, sym_b, chosen, loader, seed, options, example_inputs)
+    found: Found = import_module(f"{__package__}.{METHODS[method]}").solve(task)
+    g, notes = found.transformation, list(found.notes)
+    assert g is not None
+    quality, before, after = fit(task, g)
+    if method in _BY_WEIGHTS and after > before and "scale" in chosen:
+        found_without = [(plain := g.restrict(kinds=kept), fit(task, plain), left) for kept, left in _FEWER.items()]
+        plain, other, left = min(found_without, key=lambda one: one[1][2])
+        if other[2] < after:
+            g, (quality, before, after) = plain, other
+            notes.append(f"{left} were left as they are: they would have moved b away, as units without weights do")
+    if method not in _BY_WEIGHTS and after > before:
+        notes.append("units were matched by what they do on data, not by weights, whose distance may grow")
+    if kinds is not None and g.is_identity(0.0):
+        notes.append(f"nothing moved: no space has or needs {' or '.join(sorted(chosen))}")
+    if sym_b.path_only:
+        notes.append(f"moved, b computes its function on {sym_b.certified}; other paths are not certified")
+    return Alignment(
+        method=method,
+        symmetry=sym,
+        transformation=g,
+        objective=found.objective,
+        history=found.history,
+        quality=quality,
+        before=before,
+        after=after,
+        kinds=tuple(kind for kind in KINDS if kind in chosen),
+        seconds=time.perf_counter() - started,
+        seed=seed,
+        starts=found.starts,
+        notes=(*unweighted(quality), *_undetermined(task), *notes),
+    )
+
+
+def _symmetries(
+    a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None, method: str
+) -> tuple[Symmetry, Symmetry]:
+    """The symmetry of both networks, after a check that they are of one architecture.
+
+    Raises:
+        ValueError: If they are not.
+    """
+    shapes_a, shapes_b = ({n: tuple(t.shape) for n, t in tensors_of(m).items()} for m in (a, b))
+    missing = sorted(shapes_a.keys() ^ shapes_b.keys())
+    if missing:
+        raise ValueError(f"a and b must be of one architecture. Got {missing[0]!r} in only one of them.")
+    different = [n for n in shapes_a if shapes_a[n] != shapes_b[n]]
+    if different:
+        name = different[0]
+        raise ValueError(
+            f"a and b must have the same widths for method {method!r}. Got {name!r} of shape {shapes_a[name]} and "
+            f"{shapes_b[name]}. For networks that differ in widths only, use align.transport (the command's --method "
+            "transport)."
+        )
+    if sym is not None:
+        return sym, sym
+    sym, sym_b = symmetries(a, example_inputs), symmetries(b, example_inputs)
+    if (sym.spaces, sym.layouts) != (sym_b.spaces, sym_b.layouts):
+        raise ValueError("a and b must be of one architecture. Got equal shapes, but models with other symmetries.")
+    return sym, sym_b
+
+
+def _undetermined(task: Task) -> list[str]:
+    """A note where bases are searched that weights do not tell."""
+    if "linear" not in task.kinds:
+        return []
+    names = dict.fromkeys(name for side in task.balanced for name in side.undetermined)
+    said = "the weights on neither side of {} determine its basis: it is compared as it is stored, expect no match"
+    return [said.format(name) for name in names]

@@ -1,0 +1,317 @@
+"""Cost matrices of all spaces, brought up to date when they are asked for.
+
+The inner products of a space's slices depend on where the units of its neighbours are. Where tensors join two spaces,
+their products remember the order of the neighbour for which they were made. Asked again, they change by
+``A[ch]ᵀ (B[new] - B[old])`` along the units that moved since: a matrix of low rank, gathered from weights that stay
+where they are. Spaces whose neighbours did not move since they were last solved are clean and are not solved again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from copy import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..symmetry.action import transform, transform_block
+from ..symmetry.element import Element, compose, reindex
+from ..symmetry.spaces import Space
+from ..symmetry.transformation import Transformation, identity
+from .problem import Member, Problem
+from .weight_blocks import Joint, Row
+
+__all__ = ["Costs"]
+
+_AGREE = {torch.float32: 1e-5, torch.float64: 1e-12}  # tracked and fresh costs, relative to the largest
+
+
+class Costs:
+    """The inner products of all units of ``a`` with all units of the moved ``b``.
+
+    Args:
+        problem: Tensors and spaces.
+        g: Where ``b`` starts.
+
+    Attributes:
+        problem: The same.
+        still: The identity; steps that keep its elements are known to leave those spaces where they are.
+        g: How ``b`` was moved so far.
+        value: The objective: computed at the start and by ``refresh``, and raised by the gain of every move between.
+        dirty: Spaces whose costs changed since ``clean`` was called for them.
+        fresh: Whether nothing moved since everything was computed from scratch.
+    """
+
+    def __init__(self, problem: Problem, g: Transformation) -> None:
+        self.problem, self.g = problem, g
+        self.still = identity(problem.sym)
+        self.dirty = {s.name for s in problem.sym.spaces}
+        self._near = {s.name: _neighbours(s, problem.members[s.name]) for s in problem.sym.spaces}
+        self._now: dict[str, dict[Row, Tensor]] = {}
+        self._present: dict[str, Tensor] = {}
+        self._prepare()
+        self.value, self.fresh = self._from_scratch(), True
+
+    def _prepare(self) -> None:
+        """What is computed once."""
+        problem = self.problem
+        self._products = {m: _Product(m, problem) for some in problem.parts.members.values() for m in some}
+        self._constant = _constant(problem)  # of units that no neighbour moves, units of b where they were
+        self._totals: dict[str, dict[Row, Tensor]] = {}  # with all joints of a space
+        self._seen: dict[tuple[Joint, int], Element] = {}  # the neighbour for which a joint was multiplied
+
+    def of(self, space: str) -> dict[Row, Tensor]:
+        """By parities of signs, the sum of inner products ``(p..., n, n)``: unit of ``a`` first, present one second."""
+        if space not in self._now:
+            self._now[space] = self._summed(space)
+        return self._now[space]
+
+    def restricted(self, members: Iterable[Member]) -> dict[Row, Tensor]:
+        """The same for some members of one space, computed from scratch."""
+        found: dict[Row, Tensor] = {}
+        for m in members:
+            a = m.view(m.block.read(self.problem.a[m.tensor]))
+            _add(found, m.row, a @ m.view(m.block.read(self.present(m.tensor))).mT)
+        return found
+
+    def present(self, name: str) -> Tensor:
+        """A tensor of ``b`` as it was moved so far."""
+        if name not in self._present:
+            self._present[name] = transform(self.problem.b[name], self.problem.sym.layouts[name], self.g)
+        return self._present[name]
+
+    def clean(self, space: str) -> None:
+        """Say that a space is solved."""
+        self.dirty.discard(space)
+
+    def refresh(self) -> None:
+        """Compute everything from scratch; spaces whose costs were not what they were taken for become dirty."""
+        before = {name: self.of(name) for name in self._near}
+        self.value, self.fresh = self._from_scratch(), True
+        self.dirty |= {name for name, costs in before.items() if not _agree(costs, self.of(name))}
+
+    def moving(self, step: Transformation) -> list[str]:
+        """Spaces that a step moves."""
+        return [n for n, e in step.elements.items() if e is not self.still[n] and _moves(e)]
+
+    def gain(self, step: Transformation) -> float:
+        """By how much the objective would rise.
+
+        Where one space moves and occurs once in each of its blocks, its costs say it; otherwise the tensors are moved.
+        """
+        active = self.moving(step)
+        if len(active) == 1 and active[0] not in self._near[active[0]]:
+            return self._linear_gain(active[0], step[active[0]])
+        total = 0.0
+        for name in sorted({m.tensor for space in active for m in self.problem.members[space]}):
+            left, here = self.problem.a[name], self.present(name)
+            near = transform(here, self.problem.sym.layouts[name], step)
+            total += float((left * near).sum(dtype=torch.float64)) - float((left * here).sum(dtype=torch.float64))
+        return total
+
+    def move(self, step: Transformation, gain: float) -> None:
+        """Move the units of ``b`` by ``step``, after ``g``; ``gain`` is what that adds to the objective."""
+        self.value += gain
+        self.fresh = False
+        active = set(self.moving(step))
+        active |= {s.name for s in self.problem.sym.spaces if active & set(s.parents)}
+        new = {name: compose(step[name], reindex(self.g[name], step.elements)) for name in active}
+        self.g = Transformation({**self.g.elements, **new})
+        for space, near in self._near.items():
+            if near & active:
+                self.dirty.add(space)
+            if space in active or near & active:
+                self._now.pop(space, None)
+        for name in {m.tensor for space in active for m in self.problem.members[space]} if self._present else ():
+            self._present.pop(name, None)
+
+    def saved(self) -> dict[str, Any]:
+        """What ``restore`` needs to come back here."""
+        totals = {space: {row: x.clone() for row, x in of.items()} for space, of in self._totals.items()}
+        kept = ("g", "value", "fresh", "dirty", "_now", "_present", "_seen")
+        return {"_totals": totals, **{name: copy(getattr(self, name)) for name in kept}}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Go back to where ``saved`` was called; what was saved is used up."""
+        vars(self).update(saved)
+
+    def _linear_gain(self, space: str, e: Element) -> float:
+        costs = self.of(space).items()
+        return sum(_moved_trace(cost, e, row) - _moved_trace(cost, self.still[space], row) for row, cost in costs)
+
+    def _summed(self, space: str) -> dict[Row, Tensor]:
+        """Costs as they are now, from what changed."""
+        for joint, side in self.problem.parts.at[space]:
+            known, here = self._seen[joint, side], self.g[joint.spaces[1 - side]]
+            if known is not here:
+                _update(self._totals[space][joint.rows[side]], joint, side, known, here)
+                self._seen[joint, side] = here
+        found = {row: _placed(x, self.g[space], row) for row, x in self._totals[space].items()}
+        for m in self.problem.parts.members[space]:
+            _add(found, m.row, self._products[m].product(self.g))
+        return found
+
+    def _from_scratch(self) -> float:
+        """Compute all products anew; the objective, which is a sum of their traces."""
+        parts = self.problem.parts
+        self._now.clear()
+        for product in self._products.values():
+            product.forget()
+        self._totals = {s.name: {} for s in self.problem.sym.spaces}
+        value = 0.0
+        for (space, row), x in self._constant.items():
+            self._totals[space][row] = x.clone()
+            value += _moved_trace(x, self.g[space], row)
+        for joint in parts.joints:
+            used = [side for side in (0, 1) if joint.sides[side]]
+            for side in used:
+                space, row, neighbour = joint.spaces[side], joint.rows[side], self.g[joint.spaces[1 - side]]
+                x = _product(joint.a, _gathered(joint, side, neighbour), side)
+                value += _moved_trace(x, self.g[space], row) if side == used[0] else 0.0
+                totals = self._totals[space]
+                totals[row] = totals[row].add_(x) if row in totals else x
+                self._seen[joint, side] = neighbour
+        for piece in parts.pieces:
+            x, y = (piece.block.read(state[piece.tensor]) for state in (self.problem.a, self.problem.b))
+            value += float((x * transform_block(y, piece.block, self.g)).sum(dtype=torch.float64))
+        return value
+
+
+class _Product:
+    """Inner products of one member of any kind, kept until a space that they depend on moves."""
+
+    def __init__(self, member: Member, problem: Problem) -> None:
+        self._member, self._problem = member, problem
+        spaces = {s for s in member.block.spaces if s is not None}
+        holds = any(member.space in s.parents for s in problem.sym.spaces if s.name in spaces)
+        self._own = member.block.spaces.count(member.space) == 1 and not holds  # own moves can be put in afterwards
+        self._depends = sorted(spaces - {member.space} if self._own else spaces)
+        self._still = identity(problem.sym)[member.space]
+        self._known: list[Element] = []
+        self._value: Tensor | None = None
+
+    def product(self, g: Transformation) -> Tensor:
+        """The products ``(p..., n, n)`` with the units of ``b`` where they are now."""
+        m, e = self._member, g[self._member.space]
+        here = [g[name] for name in self._depends]
+        if self._value is None or any(x is not y for x, y in zip(here, self._known)):
+            rest = Transformation({**g.elements, m.space: self._still}) if self._own else g
+            b = transform_block(m.block.read(self._problem.b[m.tensor]), m.block, rest)
+            self._value = m.view(m.block.read(self._problem.a[m.tensor])) @ m.view(b).mT
+            self._known = here
+        return _placed(self._value, e, m.row) if self._own else self._value
+
+    def forget(self) -> None:
+        """Start from nothing."""
+        self._value = None
+
+
+def _constant(problem: Problem) -> dict[tuple[str, Row], Tensor]:
+    """Inner products in all tensors that no other space moves: they are computed once."""
+    found: dict[tuple[str, Row], Tensor] = {}
+    for part in problem.parts.alone:
+        x = part.a @ part.b.mT
+        key = part.space, part.row
+        found[key] = found[key].add_(x) if key in found else x
+    return found
+
+
+def _update(total: Tensor, joint: Joint, side: int, old: Element, new: Element) -> None:
+    """Add what changes in the products of one side when the units of the other one move."""
+    before, after = _sign(joint, side, old), _sign(joint, side, new)
+    moved = old.permutation != new.permutation
+    if before is not None or after is not None:
+        one = torch.ones(())
+        moved = moved | ((one if before is None else before) != (one if after is None else after))
+    changed = moved.nonzero().flatten()
+    if not len(changed):
+        return
+    if 2 * len(changed) > len(moved):  # gathering both networks costs more than multiplying by zeros
+        total.add_(_product(joint.a, _gathered(joint, side, new) - _gathered(joint, side, old), side))
+        return
+    change = _gathered(joint, side, new, changed) - _gathered(joint, side, old, changed)
+    total.add_(_product(_units(joint.a, 1 - side, changed), change, side))
+
+
+def _gathered(joint: Joint, side: int, neighbour: Element, chosen: Tensor | None = None) -> Tensor:
+    """The block of ``b`` with the neighbour's units in their places, or some of these."""
+    index, sign = neighbour.permutation, _sign(joint, side, neighbour)
+    if chosen is not None:
+        index, sign = index[chosen], None if sign is None else sign[chosen]
+    x = _units(joint.b, 1 - side, index)
+    return x if sign is None else x * (sign.to(x)[:, None, None] if side else sign.to(x))
+
+
+def _units(x: Tensor, side: int, index: Tensor) -> Tensor:
+    """Some units of a block, in that order."""
+    index = index.to(x.device)
+    if side == 0:
+        return x.index_select(0, index)
+    return x.gather(2, index.expand(*x.shape[:2], -1))  # many times faster than index_select on the last dimension
+
+
+def _sign(joint: Joint, side: int, neighbour: Element) -> Tensor | None:
+    """The signs of the neighbour's units on this block, ``None`` where all are positive."""
+    sign = None
+    for parity, s in zip(joint.rows[1 - side], neighbour.signs):
+        if parity:
+            sign = s if sign is None else sign * s
+    return sign
+
+
+def _product(a: Tensor, b: Tensor, side: int) -> Tensor:
+    """Inner products of the units of one side of two blocks, ``(n, n)``."""
+    if side == 0:
+        return a.reshape(len(a), -1) @ b.reshape(len(b), -1).mT
+    return a.reshape(-1, a.shape[2]).mT @ b.reshape(-1, b.shape[2])
+
+
+def _neighbours(space: Space, members: Iterable[Member]) -> set[str]:
+    """Spaces on which the costs of a space depend: itself too where it occurs twice in a block."""
+    near = {s for m in members for s in m.block.spaces if s is not None and s != space.name}
+    return near | {space.name for m in members if m.block.spaces.count(space.name) > 1}
+
+
+def _placed(product: Tensor, e: Element, row: Row) -> Tensor:
+    """Inner products with the units of ``b`` where they were, once these are moved by ``e``."""
+    if e.linear is not None:
+        return product @ e.linear.to(product).mT
+    index = e.permutation.to(product.device)
+    product = product.gather(-1, index[..., None, :].expand_as(product))
+    for parity, sign in zip(row, e.signs):
+        if parity:
+            product = product * sign.to(product)[..., None, :]
+    return product
+
+
+def _moved_trace(product: Tensor, e: Element, row: Row) -> float:
+    """The trace of ``_placed``, from the entries that land on the diagonal."""
+    if e.linear is not None:
+        return float((product * e.linear.to(product)).sum(dtype=torch.float64))
+    entries = product.gather(-1, e.permutation.to(product.device)[..., None])[..., 0]
+    for parity, sign in zip(row, e.signs):
+        entries = entries * sign.to(entries) if parity else entries
+    return float(entries.sum(dtype=torch.float64))
+
+
+def _agree(known: dict[Row, Tensor], fresh: dict[Row, Tensor]) -> bool:
+    """Whether tracked costs are the fresh ones up to rounding."""
+    for row, x in fresh.items():
+        if row not in known:
+            return False
+        largest = float(x.abs().max()) if x.numel() else 0.0
+        if x.numel() and not float((x - known[row]).abs().max()) <= _AGREE[x.dtype] * largest:
+            return False
+    return True
+
+
+def _add(found: dict[Row, Tensor], row: Row, product: Tensor) -> None:
+    found[row] = found[row] + product if row in found else product
+
+
+def _moves(e: Element) -> bool:
+    """Whether an element moves, flips or mixes units."""
+    if e.linear is not None:
+        return True
+    return bool((e.permutation != torch.arange(e.permutation.shape[-1])).any()) or bool((e.signs < 0).any())

@@ -1,0 +1,190 @@
+"""Aligning by weights as a problem: maximise ``Σ <a, g b>`` over the elements ``g`` of what is left of the group.
+
+Scales and general bases are removed first (``balanced``), so that ``g`` is made of permutations, signs and orthogonal
+matrices, all of which keep norms: the largest inner product is the smallest distance ``|a - g b|``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..symmetry.action import tensors_of, transform_block
+from ..symmetry.blocks import Block, blocks, map_leaves
+from ..symmetry.element import parent_dims
+from ..symmetry.spaces import Fixed, Leaf, Space
+from ..symmetry.transformation import Transformation, identity, with_parts
+from .weight_blocks import Parts, cut
+
+if TYPE_CHECKING:
+    from ..symmetry import Symmetry
+    from .task import Task
+
+__all__ = ["Member", "Problem", "problem", "searched"]
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One dimension of one block of a tensor that carries a space.
+
+    Attributes:
+        space: Name of the space.
+        tensor: Name of the tensor.
+        block: The block.
+        dim: Its dimension.
+        dims: The dimensions of the space's parents in the block, then ``dim``.
+        row: Parity of each sign generator of the space on this dimension.
+    """
+
+    space: str
+    tensor: str
+    block: Block
+    dim: int
+    dims: tuple[int, ...]
+    row: tuple[int, ...]
+
+    def view(self, block: Tensor) -> Tensor:
+        """A tensor of the block's shape as slices ``(p..., n, rest)`` of the units."""
+        order = [*self.dims, *(d for d in range(block.ndim) if d not in self.dims)]
+        x = block.permute(order)
+        return x.reshape(*x.shape[: len(self.dims)], -1)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Two networks in balanced coordinates, and the part of the group that is searched.
+
+    Attributes:
+        sym: What acts on the coordinates: permutations, signs and orthogonal matrices.
+        a: Tensors to meet.
+        b: Tensors to move.
+        to_a: The element that brought ``a`` into these coordinates.
+        to_b: The element that brought ``b`` into them.
+        full: The symmetry of the networks themselves, to which ``to_a`` and ``to_b`` belong.
+    """
+
+    sym: Symmetry
+    a: Mapping[str, Tensor]
+    b: Mapping[str, Tensor]
+    to_a: Transformation
+    to_b: Transformation
+    full: Symmetry
+
+    @cached_property
+    def members(self) -> dict[str, tuple[Member, ...]]:
+        """For every space the blocks that carry it."""
+        return members(self.sym)
+
+    @cached_property
+    def parts(self) -> Parts:
+        """All blocks, sorted by the spaces that they join."""
+        return cut(self.sym, self.a, self.b, self.members)
+
+    @cached_property
+    def size(self) -> float:
+        """``|a| |b|``, the largest objective there can be."""
+        ours, theirs = (sum(float(torch.linalg.vector_norm(x)) ** 2 for x in s.values()) for s in (self.a, self.b))
+        return (ours * theirs) ** 0.5
+
+    def objective(self, g: Transformation) -> float:
+        """``Σ <a, g b>``, summed in float64."""
+        return sum(self._inner(name, g) for name in self.sym.layouts if name in self.a)
+
+    def _inner(self, name: str, g: Transformation) -> float:
+        """``<a, g b>`` of one tensor."""
+        ours, theirs = self.a[name], self.b[name]
+        pieces = (
+            (block.read(ours), transform_block(block.read(theirs), block, g))
+            for block in blocks(self.sym.layouts[name])
+        )
+        return sum(float((x * y).sum(dtype=torch.float64)) for x, y in pieces)
+
+    def lift(self, g: Transformation) -> Transformation:
+        """An element of these coordinates as the element that moves the network ``b`` into the basis of ``a``."""
+        full = identity(self.full)
+        for name, e in g.elements.items():
+            parts: dict[str, Any] = {"permutation": e.permutation}
+            if e.signs.shape == full[name].signs.shape:
+                parts["signs"] = e.signs
+            if e.linear is not None:
+                parts = {"linear": e.linear}
+            full = with_parts(full, name, **parts)
+        return ~self.to_a @ (full @ self.to_b)
+
+
+def problem(task: Task, dtype: torch.dtype | None = None) -> Problem:
+    """Bring the two networks of a task into balanced coordinates.
+
+    Batch norms enter as the affine maps that they are in eval mode where scales or bases are searched. Where they are
+    not, gains and biases enter as they are stored and running statistics do not: they follow the units, and their sizes
+    are those of the data, so that as weights they would outvote all others.
+
+    Args:
+        task: The networks, their symmetry and the kinds of elements that are searched.
+        dtype: Precision of the coordinates; that of the weights by default.
+
+    Returns:
+        The problem.
+    """
+    states = [tensors_of(model) for model in (task.a, task.b)]
+    sym, kinds = task.sym, task.kinds
+    device = next((t.device for t in states[0].values()), torch.device("cpu"))
+    if dtype is None:
+        double = any(t.dtype == torch.float64 for t in states[0].values())
+        dtype = torch.float64 if double else torch.float32
+    if {"scale", "linear"} & set(kinds):
+        sides = task.balanced
+        acting, wide, to = sides[0].sym, [side.state for side in sides], [side.to for side in sides]
+    else:
+        acting, to, wide = sym, [identity(sym), identity(sym)], states
+    free = searched(acting, kinds)
+    left, right = ({name: t.to(device, dtype) for name, t in w.items() if name in free.layouts} for w in wide)
+    return Problem(free, left, right, to[0], to[1], sym)
+
+
+def searched(sym: Symmetry, kinds: Collection[str]) -> Symmetry:
+    """What is left to search in balanced coordinates: no scales, and orthogonal instead of general matrices.
+
+    Running statistics of batch norms that were not folded are left out.
+    """
+    statistics = {name for norm in sym.batch_norms for name in (norm.mean, norm.variance)}
+    linear = {s.name for s in sym.spaces if s.linear != "none"} if "linear" in kinds else set()
+
+    def space(s: Space) -> Space:
+        if s.name in linear:
+            return replace(s, scales=0, signs=0, permutable=False, linear="orthogonal")
+        return replace(
+            s,
+            scales=0,
+            signs=s.signs if "sign" in kinds else 0,
+            permutable=s.permutable and "permutation" in kinds,
+            linear="none",
+        )
+
+    def leaf(old: Leaf) -> Leaf:
+        if old.space in linear:
+            return replace(old, scale=(), sign=(), variance=1)
+        return replace(old, scale=(), sign=old.sign if "sign" in kinds else (), variance=0)
+
+    layouts = {name: map_leaves(layout, leaf) for name, layout in sym.layouts.items() if name not in statistics}
+    return replace(sym, spaces=tuple(space(s) for s in sym.spaces), layouts=layouts, batch_norms=())
+
+
+def members(sym: Symmetry) -> dict[str, tuple[Member, ...]]:
+    """For every space the dimensions of blocks that carry it."""
+    spaces = {s.name: s for s in sym.spaces}
+    found: dict[str, list[Member]] = {name: [] for name in spaces}
+    for name, layout in sym.layouts.items():
+        for block in blocks(layout):
+            for dim, leaf in enumerate(block.leaves):
+                if isinstance(leaf, Fixed):
+                    continue
+                dims = tuple(parent_dims(spaces[leaf.space], dim, block.spaces))
+                row = tuple(e % 2 for e in leaf.sign)
+                found[leaf.space].append(Member(leaf.space, name, block, dim, dims, row))
+    return {name: tuple(some) for name, some in found.items()}

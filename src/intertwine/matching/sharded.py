@@ -1,0 +1,185 @@
+"""Aligning checkpoints that do not fit in memory: one tensor of each network at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..symmetry.action import check_shapes, transform
+from ..symmetry.gauge.canonical import check_weights
+from ..symmetry.sharded import ShardedState, act_sharded
+from ..symmetry.transformation import KINDS, check_kinds, identity
+from .alignment import Alignment
+from .coordinate_descent import search
+from .costs import Costs
+from .fit import streamed_fit, unweighted
+from .problem import Member, Problem, searched
+from .starts import streamed_profiles
+from .weight_blocks import Row
+
+if TYPE_CHECKING:
+    from ..symmetry import Symmetry
+
+__all__ = ["align_sharded"]
+
+_KINDS = ("permutation", "sign")
+
+
+def align_sharded(
+    a: str | Path,
+    b: str | Path,
+    sym: Symmetry,
+    target: str | Path,
+    kinds: Collection[str] = _KINDS,
+    seed: int = 0,
+    restarts: int = 1,
+    sweeps: int = 200,
+    tolerance: float = 0.0,
+    fast: bool = False,
+    shard_bytes: int = 2 * 1024**3,
+) -> Alignment:
+    """Bring a checkpoint on disk into the basis of another, and write it in shards.
+
+    The solver is that of ``align(..., method="weights")``, from the same starts, in the same order, without shakes.
+    Costs of a space are computed from scratch each time: its tensors are read one after the other, so that one tensor
+    of each network and one cost matrix are in memory. Scales and bases are not searched: what balances them depends on
+    the whole network.
+
+    Args:
+        a: The checkpoint whose basis is kept: an index, a ``.safetensors`` file, or a folder with either.
+        b: The checkpoint that is to move; of the same architecture. Both are left as they are.
+        sym: The symmetry of the architecture, found on the meta device for instance.
+        target: A folder for the moved checkpoint.
+        kinds: Kinds of elements to search, among ``"permutation"`` and ``"sign"``.
+        seed: Same seed, same alignment.
+        restarts: Largest number of starts. Each reads both checkpoints some ten times.
+        sweeps: Largest number of sweeps over all spaces.
+        tolerance: Relative gain of a sweep below which the search ends.
+        fast: Use the assignment of the extra ``[fast]``.
+        shard_bytes: Largest size of a shard that is written.
+
+    Returns:
+        The alignment.
+
+    Raises:
+        ValueError: If scales or bases are to be searched, or there is no start. So too, by the checks on weights, if a
+            tensor is missing, of another shape, or not finite.
+        CheckpointError: If a file is missing or damaged.
+
+    Examples:
+        >>> import intertwine as iw
+        >>> from safetensors.torch import save_file
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+        >>> sym = iw.symmetries(model, torch.zeros(2, 4))
+        >>> twin = sym.act(sym.random(seed=1, kinds=["permutation"]), model)
+        >>> folder = getfixture("tmp_path")
+        >>> for name, net in (("a", model), ("b", twin)):
+        ...     save_file(net.state_dict(), folder / f"{name}.safetensors")
+        >>> align_sharded(folder / "a.safetensors", folder / "b.safetensors", sym, folder / "moved").after
+        0.0
+    """  # noqa: DOC502 - raised by what it calls
+    started = time.perf_counter()
+    chosen = check_kinds(kinds)
+    if not chosen <= set(_KINDS):
+        raise ValueError(
+            f"kinds must be among {_KINDS} for checkpoints that are read tensor by tensor. Got {sorted(chosen)}. "
+            "Scales and bases need the whole network: use align()."
+        )
+    if restarts < 1:
+        raise ValueError(f"restarts must be positive. Got {restarts}.")
+    states = ShardedState(a), ShardedState(b)
+    for state in states:
+        check_shapes(sym, state.shapes())
+        check_weights(sym, state)
+    still = identity(sym)
+    free = searched(sym, chosen)
+    left, right = (_Read(state, free) for state in states)
+    stated = Problem(free, left, right, still, still, sym)
+    best, reached = search(stated, seed, restarts, sweeps, tolerance, fast, _Streamed, streamed_profiles)
+    quality, before, after = streamed_fit(stated, best.g)
+    g = stated.lift(best.g)
+    act_sharded(sym, g, b, target, shard_bytes)
+    return Alignment(
+        method="weights",
+        symmetry=sym,
+        transformation=g,
+        objective=best.history[-1],
+        history=best.history,
+        quality=quality,
+        before=before,
+        after=after,
+        kinds=tuple(kind for kind in KINDS if kind in chosen),
+        seconds=time.perf_counter() - started,
+        seed=seed,
+        starts=reached,
+        notes=tuple(unweighted(quality)),
+    )
+
+
+class _Read(Mapping[str, Tensor]):
+    """The tensors of a checkpoint that a symmetry describes, read when asked for, at least in single precision."""
+
+    def __init__(self, state: ShardedState, sym: Symmetry) -> None:
+        self._state, self._names = state, tuple(sym.layouts)
+
+    def __getitem__(self, name: str) -> Tensor:
+        tensor = self._state[name]
+        return tensor.to(torch.float64 if tensor.dtype == torch.float64 else torch.float32)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class _Streamed(Costs):
+    """Costs of one space at a time, always from scratch."""
+
+    def _prepare(self) -> None:
+        """Nothing is kept."""
+
+    def of(self, space: str) -> dict[Row, Tensor]:
+        """As in ``Costs``; only those of the space that was asked for last are kept."""
+        if space not in self._now:
+            self._now = {space: self._summed(space)}
+        return self._now[space]
+
+    def present(self, name: str) -> Tensor:
+        """A tensor of ``b`` as it was moved so far, read anew."""
+        return transform(self.problem.b[name], self.problem.sym.layouts[name], self.g)
+
+    def refresh(self) -> None:
+        """Compute the objective from scratch; costs always are."""
+        self.value, self.fresh = self._from_scratch(), True
+
+    def restricted(self, members: Iterable[Member]) -> dict[Row, Tensor]:
+        """As in ``Costs``; every tensor is read once."""
+        some = list(members)
+        found: dict[Row, Tensor] = {}
+        for name in dict.fromkeys(m.tensor for m in some):
+            for row, x in self._of_tensor(name, [m for m in some if m.tensor == name]).items():
+                found[row] = found[row] + x if row in found else x
+        return found
+
+    def _of_tensor(self, name: str, members: Iterable[Member]) -> dict[Row, Tensor]:
+        ours, theirs = self.problem.a[name], self.present(name)
+        found: dict[Row, Tensor] = {}
+        for m in members:
+            x = m.view(m.block.read(ours)) @ m.view(m.block.read(theirs)).mT
+            found[m.row] = found[m.row] + x if m.row in found else x
+        return found
+
+    def _summed(self, space: str) -> dict[Row, Tensor]:
+        return self.restricted(self.problem.members[space])
+
+    def _from_scratch(self) -> float:
+        return self.problem.objective(self.g)

@@ -1,0 +1,182 @@
+"""A start for every space at once: units whose weights have similar profiles.
+
+Norms of a unit's weights, taken over the units of all other spaces, do not depend on where those are. So exact and
+nearly exact copies are matched before anything else is known; for unrelated networks this is as good as any start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, starmap
+from math import prod
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..symmetry.action import transform_block
+from ..symmetry.transformation import Transformation, identity, with_parts
+from .assignment import assign, closest_rotation, monomial_step
+from .weight_blocks import KERNEL
+
+if TYPE_CHECKING:
+    from ..symmetry.spaces import Space
+    from .problem import Member, Problem
+    from .weight_blocks import Both, Joint, Row
+
+__all__ = ["outwards", "profiles", "streamed_profiles"]
+
+
+def profiles(stated: Problem, fast: bool = False) -> Transformation:
+    """Permutations that match units by norms of their weights, then rotations.
+
+    Norms are taken over the units of other spaces; weights along fixed axes (inputs, kernel positions) stay apart.
+    Bases are turned one after the other, each by the weights whose other units are known: fixed, matched, or turned
+    before.
+
+    Args:
+        stated: The problem.
+        fast: As in ``assign``.
+
+    Returns:
+        An element without signs; spaces that lie in or around others stay.
+    """
+    found: dict[str, list[Both]] = {s.name: [] for s in stated.sym.spaces}
+    for alone in stated.parts.alone:
+        found[alone.space].append((alone.a.abs(), alone.b.abs()) if any(alone.row) else (alone.a, alone.b))
+    for joint in stated.parts.joints:
+        for side in (0, 1) if all(joint.sides) else ():
+            found[joint.spaces[side]].append(_of_joint(joint, side))
+    members = stated.parts.members
+    g = _matched(stated, lambda space: chain(found[space.name], _of_members(stated, members[space.name])), fast)
+    return _turned(stated, g, fast)
+
+
+def streamed_profiles(stated: Problem, fast: bool = False) -> Transformation:
+    """The same, reading one tensor of each network at a time."""
+    return _matched(stated, lambda space: _of_members(stated, stated.members[space.name]), fast)
+
+
+def _matched(stated: Problem, profiles_of: Callable[[Space], Iterable[Both]], fast: bool) -> Transformation:
+    """Assign the units of every space by the distances of their profiles."""
+    g = identity(stated.sym)
+    outer = {parent for s in stated.sym.spaces for parent in s.parents}
+    for space in stated.sym.spaces:
+        if not space.permutable or space.parents or space.name in outer:
+            continue
+        cost: Tensor | None = None
+        for distance in starmap(_distances, profiles_of(space)):  # which holds on to no profile longer than needed
+            cost = distance if cost is None else cost + distance
+        if cost is not None:
+            g = with_parts(g, space.name, permutation=assign(-cost, fast))
+    return g
+
+
+def _distances(left: Tensor, right: Tensor) -> Tensor:
+    """Squared distances of all profiles, less what every assignment pays, ``(n, n)``."""
+    return right.square().sum(-1) - 2 * left @ right.mT
+
+
+def outwards(stated: Problem, fast: bool = False) -> Transformation:
+    """Spaces placed one after the other from the input on, each by the weights that join it to what is placed already.
+
+    Args:
+        stated: The problem.
+        fast: As in ``assign``.
+
+    Returns:
+        An element of permutations, signs and rotations.
+    """
+    return _placed(stated, identity(stated.sym), set(), [s.name for s in stated.sym.spaces], fast)
+
+
+def _turned(stated: Problem, g: Transformation, fast: bool) -> Transformation:
+    """Closest rotations of linear spaces, from the ends of a network to its middle."""
+    outer = {parent for s in stated.sym.spaces for parent in s.parents}
+    known = {s.name for s in stated.sym.spaces if s.permutable and not s.parents and s.name not in outer}
+    waiting = [s.name for s in stated.sym.spaces if s.linear != "none" and not s.parents]
+    return _placed(stated, g, known, waiting, fast)
+
+
+def _placed(stated: Problem, g: Transformation, known: set[str], waiting: list[str], fast: bool) -> Transformation:
+    """``g`` with waiting spaces solved one after the other, those first of whose weights the most can be compared."""
+    known, waiting = set(known), list(waiting)
+    spaces = {s.name: s for s in stated.sym.spaces}
+    sizes = {m: float(stated.a[m.tensor].square().sum()) for name in waiting for m in stated.members[name]}
+
+    def usable(name: str) -> list[Member]:
+        return [m for m in stated.members[name] if {s for s in m.block.spaces if s is not None} <= known | {name}]
+
+    def share(name: str) -> float:
+        total = sum(sizes[m] for m in stated.members[name])
+        return sum(sizes[m] for m in usable(name)) / total if total else 0.0
+
+    while waiting:
+        name = max(waiting, key=share)
+        waiting.remove(name)
+        if not share(name):
+            continue
+        costs: dict[Row, Tensor] = {}
+        for m in usable(name):
+            b = transform_block(m.block.read(stated.b[m.tensor]), m.block, g)
+            cross = m.view(m.block.read(stated.a[m.tensor])) @ m.view(b).mT
+            costs[m.row] = costs[m.row] + cross if m.row in costs else cross
+        if spaces[name].linear != "none":
+            parts = {"linear": closest_rotation(sum(costs.values(), start=torch.zeros(()))).cpu()}
+        else:
+            order, signs = monomial_step(costs, spaces[name].signs, spaces[name].permutable, fast)
+            parts = {"permutation": order, "signs": signs}
+        g = with_parts(g, name, **parts)
+        known.add(name)
+    return g
+
+
+def _of_joint(joint: Joint, side: int) -> Both:
+    if joint.kernels:
+        ours, theirs = (x.sqrt() for x in joint.squares[side])
+        if bool(torch.isfinite(ours).all() & torch.isfinite(theirs).all()):
+            return ours, theirs
+    ours, theirs = (_norms(x, [0 if side else 2], joint.kernels) for x in (joint.a, joint.b))
+    if side:
+        ours, theirs = ours.movedim(1, 0), theirs.movedim(1, 0)
+    return ours.flatten(1), theirs.flatten(1)
+
+
+def _of_members(stated: Problem, members: Iterable[Member]) -> Iterator[Both]:
+    """Profiles in one block after the other."""
+    linear = {s.name for s in stated.sym.spaces if s.linear != "none"}
+    for m in members:
+        if not linear & set(m.block.spaces):
+            yield (
+                _profile(m, m.block.read(stated.a[m.tensor])),
+                _profile(m, m.block.read(stated.b[m.tensor])),
+            )
+
+
+def _profile(m: Member, x: Tensor) -> Tensor:
+    """Norms of the slices of a block ``(n, F)``; signed values where neither other units nor signs stand between."""
+    units = [d for d, s in enumerate(m.block.spaces) if s is not None and d != m.dim]
+    if not units:
+        x = x.movedim(m.dim, 0).reshape(x.shape[m.dim], -1)
+        return x.abs() if any(m.row) else x
+    positions = prod(n for n, s in zip(x.shape, m.block.spaces) if s is None)
+    norms = _norms(x, units, positions >= KERNEL)
+    at = sum(s is None for s in m.block.spaces[: m.dim])
+    return norms.movedim(at, 0).reshape(x.shape[m.dim], -1)
+
+
+def _norms(x: Tensor, dims: list[int], kernels: bool) -> Tensor:
+    """Power means ``(mean |x|^p)^(1/p)`` over some dimensions, times the root of their size, for p = 1, 2 and 4.
+
+    Many positions of a kernel tell units apart by Euclidean norms alone.
+    """
+
+    def powers(x: Tensor) -> Tensor:
+        square = x * x
+        means = [square.mean(dims).sqrt()]
+        if not kernels:
+            means += [x.abs().mean(dims), (square * square).mean(dims).sqrt().sqrt()]
+        return torch.stack(means, -1) * prod(x.shape[d] for d in dims) ** 0.5
+
+    norms = powers(x)
+    return norms if bool(torch.isfinite(norms).all()) else powers(x.double()).to(x)

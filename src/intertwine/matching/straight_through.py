@@ -1,0 +1,163 @@
+"""The straight-through estimator: permutations that lower the task loss of the merged network itself.
+
+Ainsworth, Hayase and Srinivasa (2023), algorithm 2 ("STE matching"): the loss of ``(a + g b) / 2`` is computed with a
+hard element ``g``, and its gradient is passed straight through the rounding to a latent one.
+
+Differs from the paper: latent are the matrices of ``g`` rather than weights ``w`` that are matched to ``b``; they start
+at the costs ``<a, b>`` of a weight matching, which is where latent weights ``w = a`` start, too. Batch norms use the
+statistics of the batch, as they will after recalibration. Scales and bases stay those of the weight matching.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from .._evaluation import copied
+from .._functional import run_with
+from .._random import mixed
+from ..features.batches import call, device_of
+from ..features.evaluate import Loss, check_repeatable, logits_of
+from ..features.repeatable import Repeatable, repeatable
+from ..symmetry.action import tensors_of, transform
+from ..symmetry.transformation import Transformation
+from .coordinate_descent import descend
+from .problem import Problem, problem
+from .soft import Soft, gradient, moved_softly, of_element, vertex
+from .starts import profiles
+from .task import Found, Task, refuse_unknown
+
+if TYPE_CHECKING:
+    from ..symmetry import Symmetry
+
+__all__ = ["solve"]
+
+
+def solve(task: Task) -> Found:
+    """Minimise the loss of the network half-way between ``a`` and ``g b`` on the batches of ``task.loader``.
+
+    Options:
+        epochs: Passes over the loader (5).
+        rate: Learning rate of Adam for the latent matrices, whose largest entry starts at 1 (0.01).
+        loss: ``loss(output, batch)`` of a batch; cross-entropy of ``(inputs, labels)`` by default.
+        fast: Use the assignment of the extra ``[fast]``.
+
+    Raises:
+        ValueError: If there is no loader, or no pass over it.
+    """
+    known = {"epochs": 5, "rate": 0.01, "loss": None, "fast": False}
+    refuse_unknown(task.options, known)
+    options = {**known, **task.options}
+    if task.loader is None:
+        raise ValueError("loader must yield labelled batches for method 'straight-through'. Got None.")
+    check_repeatable(task.loader)
+    if options["epochs"] < 1:
+        raise ValueError(f"epochs must be positive. Got {options['epochs']}.")
+    stated = problem(task)
+    start = descend(stated, profiles(stated), torch.Generator().manual_seed(task.seed), fast=options["fast"]).g
+    loss = options["loss"] or _cross_entropy
+    g, history = _descend_loss(_Middle(task, stated), stated, start, repeatable(task.loader, task.seed), loss, options)
+    return Found(stated.lift(g), -min(history), tuple(-value for value in history))
+
+
+def _descend_loss(
+    middle: _Middle,
+    stated: Problem,
+    start: Transformation,
+    loader: Repeatable,
+    loss: Loss,
+    options: Mapping[str, Any],
+) -> tuple[Transformation, list[float]]:
+    """The element with the lowest mean loss of any pass, and the loss at the start and after every pass."""
+    _, costs = gradient(stated, of_element(stated, start))
+    latent = {key: (c / c.abs().max().clamp_min(1e-30)).requires_grad_() for key, c in costs.items()}
+    adam = torch.optim.Adam(list(latent.values()), lr=options["rate"])
+    best, history = start, [middle.loss(start, loader, loss)]
+    for epoch in range(options["epochs"]):
+        for batch in repeatable(loader, mixed(loader.seed, "order", epoch)):
+            hard = of_element(stated, vertex(stated, latent, options["fast"]))
+            through = {key: hard[key] + x - x.detach() for key, x in latent.items()}
+            with torch.enable_grad():
+                value = loss(middle(through, batch), batch)
+                adam.zero_grad()
+                value.backward()
+            adam.step()
+        g = vertex(stated, latent, options["fast"])
+        history.append(middle.loss(g, loader, loss))
+        best = g if history[-1] < min(history[:-1]) else best
+    return best, history
+
+
+class _Middle:
+    """The network half-way between ``a`` and a softly moved ``b``, at the scale and in the bases of ``a``.
+
+    Args:
+        task: The two networks.
+        stated: Their balanced coordinates, for the elements that lead there.
+    """
+
+    def __init__(self, task: Task, stated: Problem) -> None:
+        self.net = copied(task.a).eval()
+        for module in self.net.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.train()  # statistics of the batch
+        self.device = device_of(self.net)
+        self.sym: Symmetry = task.sym
+        self.back = ~stated.to_a
+        self.a = tensors_of(self.net)
+        raw = tensors_of(task.b)
+        names = set(task.sym.layouts) - {n for norm in task.sym.batch_norms for n in (norm.mean, norm.variance)}
+        b = {name: raw[name] for name in names}
+        b = _scaled(self.sym, stated.to_b, b)
+        layouts = {name: layout for name, layout in stated.sym.layouts.items() if name in names}
+        self.stated = replace(stated, sym=replace(stated.sym, layouts=layouts), a={n: self.a[n] for n in names}, b=b)
+
+    def __call__(self, soft: Soft, batch: Any) -> Any:
+        """The output for a batch."""
+        near = _scaled(self.sym, self.back, moved_softly(self.stated, soft))
+        state = {name: (self.a[name] + t) / 2 for name, t in near.items()}
+        state |= {alias: state[name] for alias, name in self.sym.aliases.items() if name in state}
+        rest = {name: t.clone() for name, t in self.a.items() if name not in state}
+        return call(_WithState(self.net, {**rest, **state}), batch, self.device)
+
+    def loss(self, g: Transformation, loader: Iterable[Any], loss: Loss) -> float:
+        """The mean loss of a hard element over all batches."""
+        soft = of_element(self.stated, g)
+        with torch.no_grad():
+            values = [float(loss(self(soft, batch), batch)) for batch in loader]
+        return sum(values) / len(values)
+
+
+class _WithState(nn.Module):
+    """A network that runs with other tensors than its own."""
+
+    def __init__(self, net: nn.Module, state: dict[str, Tensor]) -> None:
+        super().__init__()
+        self.net, self.state = net, state
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return run_with(self.net, self.state, *args, **kwargs)
+
+
+def _scaled(sym: Symmetry, g: Transformation, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors moved one by one, differentiably; batch-norm statistics play no part here."""
+    return {name: transform(t, sym.layouts[name], g) for name, t in tensors.items()}
+
+
+def _cross_entropy(output: Any, batch: Any) -> Tensor:
+    """Cross-entropy of logits.
+
+    Raises:
+        ValueError: If the batch is not ``(inputs, labels)`` or the output no tensor of logits.
+    """
+    labels = batch[1] if isinstance(batch, tuple | list) and len(batch) == 2 else None
+    logits = logits_of(output)
+    if not isinstance(labels, Tensor) or logits is None:
+        raise ValueError(
+            "loader must yield (inputs, labels) for a model of logits. Got something else: pass loss=f(output, batch)."
+        )
+    return nn.functional.cross_entropy(logits.flatten(0, -2), labels.to(logits.device).flatten())

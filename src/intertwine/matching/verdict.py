@@ -1,0 +1,94 @@
+"""The verdict on two networks: whether they are one, and what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+from .._result import Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..symmetry.transformation import Transformation
+
+__all__ = ["DIFFERENT", "RELATED", "SAME", "UNTOLD", "Match"]
+
+SAME = "the same network, permuted and rescaled"
+RELATED = "related (merged, fine-tuned)"
+DIFFERENT = "different"
+UNTOLD = "cannot be told"
+
+
+@dataclass(frozen=True, eq=False)
+class Match(Result):
+    """What ``same`` found; truthy where the networks are one up to symmetry.
+
+    Attributes:
+        verdict: One of ``SAME``, ``RELATED``, ``DIFFERENT`` and ``UNTOLD``.
+        residual: Share of the weights that is not explained after matching, the root mean square sine of the angle
+            between tensors in balanced coordinates: 0 for one network, 1 for orthogonal ones; infinity for other
+            architectures.
+        deviation: Relative deviation that 99.9 % of single weights stay below.
+        precision: Coarsest precision that a copy needs to have gone through to explain the deviation, or ``None``.
+        chance: Residual that networks with the same statistics but unrelated units leave, where it was needed for the
+            verdict; else ``None``.
+        reason: The verdict's ground, in words.
+        differing: Tensors that differ by more than rounding once ``a`` is moved, each with the distance relative to
+            its size; infinity for one that only one network has, or that has another shape. Batch norms count as the
+            affine maps that they are in eval mode, under the names of their gain and bias. Empty for networks that are
+            the same, and for other architectures.
+        transformation: The element that brings ``a`` closest to ``b``, or ``None`` for other architectures. It is not
+            part of the saved result: use its own ``save``.
+    """
+
+    verdict: str
+    residual: float
+    deviation: float
+    precision: str | None
+    reason: str
+    transformation: Transformation | None = None
+    chance: float | None = None
+    differing: Mapping[str, float] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return self.verdict == SAME
+
+    def summary(self) -> str:
+        """The verdict with its ground, and a line for every tensor that differs."""
+        width = max((len(name) for name in self.differing), default=0)
+        lines = [
+            f"  {name:<{width}}  "
+            + (f"differs by {d:.3g} of its size" if d < float("inf") else "only in one, or reshaped")
+            for name, d in self.differing.items()
+        ]
+        return "\n".join([str(self), *lines])
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row; tensors that differ are named in one string."""
+        import pandas as pd
+
+        return pd.DataFrame([{**self.to_dict(), "differing": ", ".join(self.differing)}])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data, without the transformation."""
+        return {
+            "verdict": self.verdict,
+            "residual": self.residual,
+            "deviation": self.deviation,
+            "precision": self.precision,
+            "reason": self.reason,
+            "chance": self.chance,
+            "differing": dict(self.differing),
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Rebuild from ``to_dict``'s data."""
+        far = {key: float("inf") if data[key] is None else data[key] for key in ("residual", "deviation")}
+        differing = {n: float("inf") if d is None else d for n, d in data.get("differing", {}).items()}
+        return cls(**{**data, **far, "differing": differing})
+
+    def __str__(self) -> str:
+        return f"{self.verdict}: {self.reason}"

@@ -1,0 +1,15 @@
+"""Merging: one network from several, repaired statistics, and the loss barrier between networks."""
+
+from .barrier import barrier, barriers
+from .curves import Barrier, Curve
+from .export import export
+from .merge import merge
+from .merge_many import Gathering, average, gather, merge_many
+from .recalibrate import recalibrate_
+from .repair import repair_
+from .transport import Transport, transport
+
+__all__ = [
+    "Barrier", "Curve", "Gathering", "Transport", "average", "barrier", "barriers", "export", "gather", "merge",
+    "merge_many", "recalibrate_", "repair_", "transport",
+]  # fmt: skip

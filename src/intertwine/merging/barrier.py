@@ -1,0 +1,260 @@
+"""The loss barrier between two networks: how much worse the networks between them are, before and after alignment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from .._evaluation import copied
+from .._progress import track
+from ..features.batches import head, peek
+from ..features.evaluate import Loss, Score, check_repeatable, evaluate
+from ..symmetry.action import tensors_of
+from .curves import Barrier, Curve
+from .interpolate import Interpolation, between, check_matching, write
+from .recalibrate import batch_norms, recalibrate_
+
+if TYPE_CHECKING:
+    from .merge import Aligned
+
+__all__ = ["barrier", "barriers"]
+
+
+def barrier(
+    a: nn.Module,
+    b: nn.Module,
+    loader: Iterable[Any],
+    points: int = 25,
+    *,
+    alignment: Aligned | str | None = "weights",
+    recalibrate: bool = True,
+    calibration: Iterable[Any] | None = None,
+    interpolation: Interpolation = "linear",
+    example_inputs: Any = None,
+    loss: Loss | None = None,
+    names: tuple[str, str] = ("a", "b"),
+    progress: bool = False,
+    **options: Any,
+) -> Barrier:
+    """Score the networks between two networks, before and after alignment.
+
+    The barrier is the largest excess of the loss over the chord of its ends (Entezari et al. 2022, equation 1),
+
+        max_t  L((1 - t) a + t b) - ((1 - t) L(a) + t L(b)),
+
+    taken over equally spaced ``t``, and likewise the largest drop of the accuracy. Statistics of batch norms are
+    interpolated like weights; the recalibrated variant measures them anew at every point.
+
+    Args:
+        a: One network. Both are left as they are.
+        b: The other, of the same architecture.
+        loader: Labelled batches to score on, see ``evaluate``; it is read many times, so no generator.
+        points: Points of each path, the ends included.
+        alignment: What ``align(a, b, ...)`` found, the name of a method to align with here, or ``None`` for the direct
+            path only.
+        recalibrate: Whether to add the recalibrated variant, for networks with batch norms.
+        calibration: Batches of training inputs for that, and for methods that look at data; ``loader`` by default.
+        interpolation: ``"linear"``, or ``"spherical"`` for parameters.
+        example_inputs: For the alignment, see ``align``; the first two examples of ``loader`` by default.
+        loss: Mean loss of a batch from ``(output, batch)``, where it is not cross-entropy.
+        names: What to call the two in results.
+        progress: Whether to show progress.
+        **options: Further arguments for ``align``.
+
+    Returns:
+        The curves and their barriers.
+
+    Raises:
+        ValueError: If the architectures differ, weights are not finite, there are fewer than 3 points, or the loader is
+            empty, a generator, or without labels.
+
+    Examples:
+        >>> import torch
+        >>> x = torch.randn(64, 4)
+        >>> batches = [(x, (x[:, 0] > 0).long())]
+        >>> a, b = (nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)) for _ in range(2))
+        >>> found = barrier(a, b, batches, points=5, alignment=None)
+        >>> found.ratios, len(found.curves)
+        ((0.0, 0.25, 0.5, 0.75, 1.0), 1)
+    """  # noqa: DOC502 - raised by what it calls
+    return barriers(
+        [a, b],
+        loader,
+        points,
+        alignments=[alignment],
+        recalibrate=recalibrate,
+        calibration=calibration,
+        interpolation=interpolation,
+        example_inputs=example_inputs,
+        loss=loss,
+        names=names,
+        progress=progress,
+        **options,
+    )
+
+
+def barriers(
+    models: Sequence[nn.Module],
+    loader: Iterable[Any],
+    points: int = 25,
+    pairs: Sequence[tuple[int, int]] | None = None,
+    *,
+    alignments: Sequence[Aligned | str | None] | str | None = "weights",
+    recalibrate: bool = True,
+    calibration: Iterable[Any] | None = None,
+    interpolation: Interpolation = "linear",
+    example_inputs: Any = None,
+    loss: Loss | None = None,
+    names: Sequence[str] | None = None,
+    progress: bool = False,
+    **options: Any,
+) -> Barrier:
+    """Barriers between several networks of one architecture, for a mean with an interval over networks.
+
+    Args:
+        models: The networks, such as several seeds.
+        loader: Labelled batches to score on.
+        points: Points of each path, the ends included.
+        pairs: Which networks to join, by position; every pair of two by default.
+        alignments: One for each pair, or the name of one method for all, or ``None``; see ``barrier``.
+        recalibrate: Whether to add the recalibrated variant, for networks with batch norms.
+        calibration: Batches of training inputs for that; ``loader`` by default.
+        interpolation: ``"linear"``, or ``"spherical"`` for parameters.
+        example_inputs: For the alignment; the first two examples of ``loader`` by default.
+        loss: Mean loss of a batch from ``(output, batch)``, where it is not cross-entropy.
+        names: What to call the networks; their positions by default.
+        progress: Whether to show progress.
+        **options: Further arguments for ``align``.
+
+    Returns:
+        The curves of all pairs; ``interval`` leaves out networks, not pairs.
+
+    Raises:
+        ValueError: As ``barrier``, or if pairs name no networks, or one network twice.
+    """
+    chosen = list(combinations(range(len(models)), 2)) if pairs is None else [(i, j) for i, j in pairs]
+    called = [str(k) for k in range(len(models))] if names is None else list(names)
+    _check(models, chosen, called, points)
+    check_repeatable(loader)
+    if calibration is not None:
+        check_repeatable(calibration, "calibration")
+    given = [alignments] * len(chosen) if isinstance(alignments, str) or alignments is None else list(alignments)
+    if len(given) != len(chosen):
+        raise ValueError(f"alignments must be one for each of {len(chosen)} pairs. Got {len(given)}.")
+    for (i, j), alignment in zip(chosen, given):
+        if alignment is None:
+            check_matching(models[i], models[j], (called[i], called[j]))
+    first, _ = peek(loader)
+    evaluate(models[chosen[0][0]], [first], loss)  # refuses data without labels before long work
+    measured = loader if calibration is None else calibration
+    example = head(first, 2) if example_inputs is None else example_inputs
+    ratios = tuple(k / (points - 1) for k in range(points))
+    plan = list(_plan(models, chosen, given, example, measured, recalibrate, options))
+    steps = track(_points(plan, ratios, interpolation, loader, measured, loss), "Scoring", len(plan) * points, progress)
+    scores = list(steps)
+    curves = [_curve(one, scores[k * points : (k + 1) * points]) for k, one in enumerate(plan)]
+    method = next((g if isinstance(g, str) else getattr(g, "method", "given") for g in given if g is not None), None)
+    return Barrier(
+        ratios=ratios,
+        pairs=tuple((called[i], called[j]) for i, j in chosen),
+        curves=tuple(curves),
+        alignment=method,
+        interpolation=interpolation,
+        examples=scores[0].examples,
+    )
+
+
+@dataclass(frozen=True)
+class _Path:
+    """A path to be scored: ``b`` is in the basis of ``a`` where it is aligned."""
+
+    pair: int
+    kind: str
+    recalibrated: bool
+    a: nn.Module
+    b: nn.Module
+
+
+def _plan(
+    models: Sequence[nn.Module],
+    pairs: Sequence[tuple[int, int]],
+    given: Sequence[Aligned | str | None],
+    example: Any,
+    loader: Iterable[Any],
+    recalibrate: bool,
+    options: Mapping[str, Any],
+) -> Iterator[_Path]:
+    """Align every pair, and list the paths."""
+    for k, ((i, j), alignment) in enumerate(zip(pairs, given)):
+        a, b = models[i], models[j]
+        ends = {"direct": b} if _same_shapes(a, b) else {}
+        if isinstance(alignment, str):
+            from ..matching.align import align
+
+            alignment = align(a, b, example, method=alignment, loader=loader, **options)
+        if alignment is not None:
+            ends["aligned"] = alignment.apply(b)
+        for kind, end in ends.items():
+            check_matching(a, end)
+            yield _Path(k, kind, False, a, end)
+            if recalibrate and batch_norms(a):
+                yield _Path(k, kind, True, a, end)
+
+
+def _points(
+    plan: Sequence[_Path],
+    ratios: Sequence[float],
+    interpolation: Interpolation,
+    loader: Iterable[Any],
+    calibration: Iterable[Any],
+    loss: Loss | None,
+) -> Iterator[Score]:
+    """Score all points of all paths, in order."""
+    for path in plan:
+        between_them = copied(path.a)
+        ours, theirs = tensors_of(path.a), tensors_of(path.b)
+        parameters = {name for name, _ in path.a.named_parameters(remove_duplicate=False)}
+        for ratio in ratios:
+            write(between_them, _state(ours, theirs, ratio, interpolation, parameters))
+            if path.recalibrated:
+                recalibrate_(between_them, calibration)
+            yield evaluate(between_them, loader, loss)
+
+
+def _state(
+    a: Mapping[str, Tensor], b: Mapping[str, Tensor], ratio: float, how: Interpolation, parameters: set[str]
+) -> dict[str, Tensor]:
+    return {name: between(x, b[name], ratio, how if name in parameters else "linear") for name, x in a.items()}
+
+
+def _curve(path: _Path, scores: Sequence[Score]) -> Curve:
+    accuracies = [s.accuracy for s in scores]
+    known = tuple(x for x in accuracies if x is not None)
+    return Curve(
+        pair=path.pair,
+        path=path.kind,
+        recalibrated=path.recalibrated,
+        loss=tuple(s.loss for s in scores),
+        accuracy=known if len(known) == len(scores) else None,
+    )
+
+
+def _check(models: Sequence[nn.Module], pairs: Sequence[tuple[int, int]], names: Sequence[str], points: int) -> None:
+    if points < 3:
+        raise ValueError(f"points must be at least 3: both ends and one between. Got {points}.")
+    if len(models) < 2 or not pairs:
+        raise ValueError(f"models must be at least two, joined by at least one pair. Got {len(models)}.")
+    if len(names) != len(models) or len(set(names)) < len(names):
+        raise ValueError(f"names must be {len(models)} different ones, one for each network. Got {list(names)}.")
+    for i, j in pairs:
+        if i == j or not {i, j} <= set(range(len(models))):
+            raise ValueError(f"pairs must be positions of two different networks of {len(models)}. Got {(i, j)}.")
+
+
+def _same_shapes(a: nn.Module, b: nn.Module) -> bool:
+    one, other = tensors_of(a), tensors_of(b)
+    return {k: v.shape for k, v in one.items()} == {k: v.shape for k, v in other.items()}

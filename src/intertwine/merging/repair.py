@@ -1,0 +1,217 @@
+"""REPAIR: give the channels of an interpolated network the means and spreads that its parents agree on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._evaluation import evaluating
+from ..features._hooks import watching
+from ..features.batches import call, device_of, head, peek, size
+from ..features.evaluate import check_repeatable
+from ..features.moments import ChannelMoments
+from ..features.repeatable import repeatable
+
+__all__ = ["repair_", "repair_many_", "repairable"]
+
+_DEAD = 1e-12  # share of the parents' spread below which a channel of the merged network cannot be rescaled
+_OUTPUT_FIRST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def repair_(
+    model: nn.Module, a: nn.Module, b: nn.Module, loader: Iterable[Any], ratio: float = 0.5, shift: bool = True
+) -> nn.Module:
+    """Correct the collapsed spread of an interpolated network, channel by channel (Jordan et al. 2023).
+
+    The outputs ``y`` of every hidden linear or convolutional layer are mapped to
+
+        y' = (y - mean_m) * sd / sd_m + mean,    mean = (1 - r) mean_a + r mean_b,    sd = (1 - r) sd_a + r sd_b
+
+    over all examples and positions, and the map is written into weight and bias. As in the paper, layers are corrected
+    together while the data runs through, each batch by its own moments, so that later layers see repaired inputs; the
+    moments that are written are those of all batches together. The last layer that runs is left alone, and so is one
+    whose tensors are shared with another module. Where the paper inserts batch norms, this finds the same numbers
+    without them. For networks with batch norm use ``recalibrate_``.
+
+    Args:
+        model: The interpolated network, changed in place.
+        a: One parent.
+        b: The other one, aligned: in the basis of ``a``.
+        loader: Batches, read three times; labels are not used.
+        ratio: The share of ``b`` in ``model``.
+        shift: Whether to correct the means as well. ``False`` is the paper's RESCALE, ``y' = y sd / sd_m``; layers
+            without a bias are rescaled only, in either case.
+
+    Returns:
+        The same model.
+
+    Raises:
+        ValueError: If the loader is empty or can be read only once, or a batch is too small to have a spread.
+
+    References:
+        - Jordan, K., Sedghi, H., Saukh, O., Entezari, R. and Neyshabur, B. REPAIR: REnormalizing Permuted Activations
+          for Interpolation Repair. ICLR 2023, equation 4.
+    """  # noqa: DOC502 - raised by what it calls
+    return _repaired(model, [a, b], [1 - ratio, ratio], loader, shift)
+
+
+def repair_many_(
+    model: nn.Module, parents: Sequence[nn.Module], loader: Iterable[Any], shift: bool = True
+) -> nn.Module:
+    """``repair_`` for the average of several networks in one basis, each with the same share.
+
+    Args:
+        model: The average, changed in place.
+        parents: What it is the average of.
+        loader: Batches, read once for each parent and twice more.
+        shift: Whether to correct the means as well.
+
+    Returns:
+        The same model.
+    """
+    return _repaired(model, parents, [1 / len(parents)] * len(parents), loader, shift)
+
+
+def _repaired(
+    model: nn.Module, parents: Sequence[nn.Module], shares: Sequence[float], loader: Iterable[Any], shift: bool
+) -> nn.Module:
+    check_repeatable(loader)
+    first, _ = peek(loader)
+    layers = repairable(model, first)
+    goals = _goals([_moments(parent, loader, layers) for parent in parents], shares)
+    seen: dict[str, ChannelMoments] = {name: ChannelMoments() for name in layers}
+    device = device_of(model)
+    with evaluating(model), _correcting(model, layers, goals, seen, shift), torch.no_grad():
+        for batch in repeatable(loader):
+            call(model, batch, device)
+    for name in layers:
+        _write(model.get_submodule(name), seen[name], goals[name], shift)
+    return model
+
+
+def repairable(model: nn.Module, batch: Any) -> dict[str, int]:
+    """Layers whose outputs can be corrected, in running order, with the axis of their channels.
+
+    Args:
+        model: The network.
+        batch: A batch, of which two examples are run.
+
+    Returns:
+        Names of modules to the axis of the output that holds the channels.
+    """
+    users: dict[int, int] = {}
+    for module in model.modules():
+        for tensor in module.parameters(recurse=False):
+            users[id(tensor)] = users.get(id(tensor), 0) + 1
+    kinds = {
+        name: module
+        for name, module in model.named_modules()
+        if _axis(module) is not None and all(users[id(p)] == 1 for p in module.parameters(recurse=False))
+    }
+    calls: dict[str, int] = {}
+    last = ""
+
+    def see(name: str, _: int, module: nn.Module, output: Any) -> None:
+        nonlocal last
+        calls[name], last = calls.get(name, 0) + 1, name
+
+    with evaluating(model), watching(kinds, see), torch.no_grad():
+        call(model, head(batch, min(size(batch), 2)), device_of(model))
+    return {name: _axis(kinds[name]) or 0 for name, count in calls.items() if count == 1 and name != last}
+
+
+def _axis(module: nn.Module) -> int | None:
+    """Axis of the channels in the output of a layer that can take a factor per channel."""
+    if isinstance(module, nn.Linear) or _is_transposed(module):
+        return -1
+    return 1 if isinstance(module, _OUTPUT_FIRST) else None
+
+
+def _is_transposed(module: nn.Module) -> bool:
+    # the linear layer of GPT-2 in transformers holds its weight as (inputs, outputs)
+    return type(module).__name__ == "Conv1D" and hasattr(module, "nf")
+
+
+def _moments(model: nn.Module, loader: Iterable[Any], layers: Mapping[str, int]) -> dict[str, ChannelMoments]:
+    found = {name: ChannelMoments() for name in layers}
+
+    def see(name: str, _: int, module: nn.Module, output: Tensor) -> None:
+        found[name].add(output, layers[name])
+
+    watched = {name: model.get_submodule(name) for name in layers}
+    device = device_of(model)
+    with evaluating(model), watching(watched, see), torch.no_grad():
+        for batch in repeatable(loader):
+            call(model, batch, device)
+    return found
+
+
+def _goals(parents: Sequence[dict[str, ChannelMoments]], shares: Sequence[float]) -> dict[str, tuple[Tensor, Tensor]]:
+    """Mean and standard deviation that each layer's channels shall have."""
+    goals = {}
+    for name, first in parents[0].items():
+        device = first.mean.device
+        mean = sum((w * p[name].mean.to(device) for w, p in zip(shares, parents)), torch.zeros((), device=device))
+        deviations = (w * p[name].variance.sqrt().to(device) for w, p in zip(shares, parents))
+        goals[name] = mean, sum(deviations, torch.zeros((), device=device))
+    return goals
+
+
+@contextmanager
+def _correcting(
+    model: nn.Module,
+    layers: Mapping[str, int],
+    goals: dict[str, tuple[Tensor, Tensor]],
+    seen: dict[str, ChannelMoments],
+    shift: bool,
+) -> Iterator[None]:
+    """Correct every layer's output by the moments of its batch, and measure what it was before."""
+
+    def correcting(name: str) -> Any:
+        def hook(module: nn.Module, _: Any, output: Tensor) -> Tensor:
+            here = ChannelMoments()
+            here.add(output, layers[name])
+            if here.count < 2:
+                raise ValueError("batches must hold several examples to measure a spread. Got one. Use larger batches.")
+            seen[name].add(output, layers[name])
+            factor, offset = _map(here, goals[name], shift and module.bias is not None)
+            return _along(output, factor, layers[name]) * output + _along(output, offset, layers[name])
+
+        return hook
+
+    hooks = [model.get_submodule(name).register_forward_hook(correcting(name)) for name in layers]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _map(here: ChannelMoments, goal: tuple[Tensor, Tensor], shift: bool) -> tuple[Tensor, Tensor]:
+    """Factor and offset of each channel; a channel without spread keeps its scale."""
+    mean, spread = (part.to(here.mean.device) for part in goal)
+    own = here.variance.sqrt()
+    alive = own > _DEAD * spread.clamp_min(1e-300)
+    factor = torch.where(alive, spread / own.clamp_min(1e-300), 1.0)
+    return factor, mean - factor * here.mean if shift else torch.zeros_like(factor)
+
+
+def _along(output: Tensor, values: Tensor, axis: int) -> Tensor:
+    shape = [1] * output.ndim
+    shape[axis] = -1
+    return values.to(output.device, output.dtype).reshape(shape)
+
+
+def _write(layer: nn.Module, seen: ChannelMoments, goal: tuple[Tensor, Tensor], shift: bool) -> None:
+    """Put the map into weight and bias."""
+    weight, bias = layer.weight, layer.bias
+    factor, offset = _map(seen, goal, shift and bias is not None)
+    with torch.no_grad():
+        axis = 1 if _is_transposed(layer) else 0
+        weight.mul_(_along(weight, factor, axis))  # type: ignore[operator, arg-type]
+        if bias is not None:
+            bias.copy_(factor.to(bias.device) * bias + offset.to(bias.device))  # type: ignore[operator, arg-type]

@@ -1,0 +1,259 @@
+"""What rules say of axes: which elements pass them, and how the axes of a result come from those of its arguments.
+
+An axis loses what an operation takes away from it (``hold`` its order, ``fix`` it altogether, ``monomial``,
+``no_scale``, ``no_sign``); axes are combined leaf by leaf, and each combination adds its equations.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from fractions import Fraction
+from typing import Any
+
+from ...programs import Call, Ref
+from .axis_terms import UNIT, Axis, Factor, Flat, Slot, axis_size, map_slots, segments, slots
+from .equations import System
+from .unification import Misfit, slice_axis, split_axis, zip_axes
+from .union_find import Pool
+
+__all__ = ["Algebra"]
+
+_COPIES = 16  # most copies of an axis that are told apart where a product is read as a concatenation
+
+
+class Algebra:
+    """Axes over one pool of spaces, with the equations that combining them gives.
+
+    Attributes:
+        pool: The spaces.
+        system: The equations of the current pass.
+        mixed: Axes along which an operation mixes units, with the tensor in which it does.
+        follows: Axes whose order follows from what an operation sorted, with the axes that it follows.
+        call: The call at work.
+        idle: Number of a call to the spaces that it multiplies by zeros.
+        skipped: Number of a call to the tensors (their numbers) that it learns nothing of.
+    """
+
+    def __init__(self) -> None:
+        self.pool = Pool()
+        self.system = System()
+        self.mixed: list[tuple[tuple[Axis, ...], Axis]] = []
+        self.follows: list[tuple[Axis, tuple[Axis, ...]]] = []
+        self.call: Call = Call("", {}, ())
+        self.index = -1
+        self.idle: dict[int, set[int]] = {}
+        self.skipped: dict[int, set[int]] = {}
+        self._fixed: list[Axis] = []  # axes that the call at work fixed
+        self._kept: dict[Any, Any] = {}  # axes of parameters, constants and fresh leaves: the same in every pass
+
+    def fresh(self, size: int, why: str, tag: Any = 0) -> Axis:
+        """A new fixed axis of this call's result (the same one in every pass)."""
+        if size <= 1:
+            return () if size else (Flat(0, True),)
+        key = (self.index, tag, size)
+        if key not in self._kept:
+            self._kept[key] = self.pool.new(size)
+        axis = self.pool.resolve((Slot(self._kept[key], size),))
+        return self.fix(axis, why)
+
+    def in_order(self, size: int, follows: Sequence[Axis], tag: Any = 0) -> Axis:
+        """A new axis of rows put in an order that changes where the units of other axes move.
+
+        Nothing acts on it from outside, so it need not be fixed; where it is, so are the axes that it follows.
+        """
+        if size <= 1:
+            return () if size else (Flat(0, True),)
+        key = (self.index, "order", tag, size)
+        if key not in self._kept:
+            self._kept[key] = space = self.pool.new(size)
+            self.pool.nodes[space].sorted = space
+        axis = self.pool.resolve((Slot(self._kept[key], size),))
+        self.follows.append((axis, tuple(follows)))
+        return axis
+
+    def settle_orders(self) -> None:
+        """Where the order of sorted rows matters, what it follows is held."""
+        waiting = list(self.follows)
+        while held := [entry for entry in waiting if self._order_matters(entry[0])]:
+            for rows, follows in held:
+                why = self._order_matters(rows)
+                for axis in follows:
+                    self.hold(self.pool.resolve(axis), why)
+            waiting = [entry for entry in waiting if entry not in held]
+
+    def _order_matters(self, rows: Axis) -> str:
+        """Why rows may come in one order only; empty where they may come in any."""
+        for slot in (found := self.pool.resolve(rows)):
+            node = self.pool.node(slot.space) if isinstance(slot, Slot) else None
+            if node is None or len(found) != 1 or node.sorted is None or node.tied:
+                return node.pinned if node is not None and node.pinned else "sorted rows are used in their order"
+            return node.pinned
+        return ""
+
+    # ---- restrictions
+
+    def hold(self, axis: Axis, why: str) -> Axis:
+        """The order of the units matters: no permutations, no linear maps."""
+        self.pool.restrict(axis, "pinned", why)
+        self.pool.restrict(axis, "monomial", why)
+        return axis
+
+    def monomial(self, axis: Axis, why: str | None = None) -> Axis:
+        """Units must not be mixed: no linear maps."""
+        self.pool.restrict(axis, "monomial", why or self.call.where)
+        return axis
+
+    def orthogonal(self, axis: Axis) -> None:
+        """Only sums of squares over the axis are seen: of all linear maps the orthogonal ones pass."""
+        self.pool.restrict(axis, "orthogonal", self.call.where)
+
+    def no_scale(self, axis: Axis, why: str | None = None) -> Axis:
+        """No positive scales pass."""
+        for slot in slots(axis):
+            if self.system.log_is_zero(slot.expr):
+                self.pool.say(slot.space, "scale", why or self.call.where)
+        return axis
+
+    def no_sign(self, axis: Axis, why: str | None = None) -> Axis:
+        """No signs pass."""
+        for slot in slots(axis):
+            if self.system.sign_is_zero(slot.expr):
+                self.pool.say(slot.space, "sign", why or self.call.where)
+        return axis
+
+    def rigid(self, axis: Axis, why: str | None = None) -> Axis:
+        """Only permutations pass."""
+        return self.monomial(self.no_sign(self.no_scale(axis, why), why), why)
+
+    def fix(self, axis: Axis, why: str) -> Axis:
+        """Nothing passes; the axis is returned without exponents."""
+        self.hold(self.rigid(axis, why), why)
+        self._fixed.append(axis)
+        return map_slots(axis, lambda s: Slot(s.space, s.size))
+
+    def mix(self, tensor: Sequence[Axis], axis: Axis) -> None:
+        """Units of ``axis`` are mixed in ``tensor``: other spaces there have one element for all of them."""
+        if any(True for _ in slots(axis)):
+            self.mixed.append((tuple(tensor), axis))
+
+    # ---- what a call learns nothing of
+
+    def skip(self, *arguments: Any) -> None:
+        """The call at work learns nothing of these tensors but their shapes."""
+        refs = (ref for argument in arguments for ref in ([argument] if isinstance(argument, Ref) else []))
+        self.skipped.setdefault(self.index, set()).update(ref.id for ref in refs)
+
+    def times_zero(self, slot: Slot) -> None:
+        """The call at work multiplies the units by zero."""
+        self.idle.setdefault(self.index, set()).add(slot.space)
+
+    def found(self, spaces: Iterable[int]) -> set[int]:
+        """The representatives of some spaces."""
+        return {self.pool.find(space) for space in spaces}
+
+    # ---- combining axes
+
+    def zip(self, a: Axis, b: Axis, pair: Callable[[Any, Any], Factor]) -> Axis:
+        """Align and combine; axes that do not line up are fixed."""
+        try:
+            return zip_axes(self.pool, a, b, pair)
+        except Misfit:
+            why = f"factors that do not line up at {self.call.where}"
+            for axis in (a, b):
+                self.fix(self.pool.resolve(axis), why)
+            return self.fresh(axis_size(a), why, ("zip", axis_size(a)))
+
+    def equal(self, a: Axis, b: Axis) -> Axis:
+        """Both axes are one: added, concatenated beside each other, compared."""
+        return self.zip(a, b, self._equal)
+
+    def multiplied(self, a: Axis, b: Axis, divide: bool = False, summed: bool = False) -> Axis:
+        """The axis of a product (or quotient) unit by unit; linear maps pass only where it is then ``summed``."""
+
+        def pair(x: Any, y: Any) -> Factor:
+            if isinstance(x, Flat) and isinstance(y, Flat):
+                return Flat(x.size, x.zero or (y.zero and not divide))
+            if isinstance(y, Flat):
+                # sibling segments may meet other numbers
+                self.pool.node(x.space).apart |= not y.zero
+                if y.zero and not divide:
+                    self.times_zero(x)
+                    return Flat(y.size, True)
+                return x
+            expr = y.expr.power(-1, True) if divide else y.expr
+            if isinstance(x, Flat):
+                if divide:
+                    self.monomial((y,))
+                self.pool.node(y.space).apart |= not x.zero
+                if x.zero:
+                    self.times_zero(y)
+                    return x
+                return Slot(y.space, y.size, expr)
+            if not summed:
+                self.monomial((x,))
+            return Slot(x.space, x.size, x.expr + expr)
+
+        return self.zip(a, b, pair)
+
+    def contracted(self, a: Axis, b: Axis) -> None:
+        """Both axes are summed against each other."""
+
+        def pair(x: Any, y: Any) -> Factor:
+            if isinstance(x, Slot) and isinstance(y, Slot):
+                self.system.opposite(x.expr, y.expr)
+            elif isinstance(x, Slot):
+                self.times_zero(x) if y.zero else self._summed(x)
+            elif isinstance(y, Slot):
+                self.times_zero(y) if x.zero else self._summed(y)
+            return x
+
+        self.zip(a, b, pair)
+
+    def _summed(self, slot: Slot) -> None:
+        """The units are added up, each times the same number."""
+        self.rigid((slot,), f"sum over the units at {self.call.where}")
+        self.pool.node(slot.space).apart = True
+
+    def split(self, axis: Axis, sizes: Sequence[int]) -> list[Axis]:
+        """Write an axis as a product of the given sizes; where that cannot be, it is fixed."""
+        try:
+            return split_axis(self.pool, axis, sizes, self._equal)
+        except Misfit:
+            why = f"factors that do not line up at {self.call.where}"
+            self.fix(self.pool.resolve(axis), why)
+            return [self.fresh(n, why, ("split", axis_size(axis), i)) for i, n in enumerate(sizes)]
+
+    def unrolled(self, axis: Axis) -> Axis:
+        """A product whose few outer factors are fixed, as the concatenation of the copies that they number.
+
+        Every copy can then have a gain of its own: four patches merged side by side are four concatenated axes.
+        """
+        rest = self.pool.resolve(axis)
+        while len(rest) > 1 and isinstance(outer := rest[0], Slot) and self.pool.node(outer.space).pinned:
+            rest = rest[1:] if outer.expr == UNIT else ()
+        count = axis_size(axis) // axis_size(rest)
+        moves = any(not self.pool.node(slot.space).pinned for slot in slots(rest))
+        return segments([rest] * count) if moves and count <= _COPIES else axis
+
+    def slice(self, axis: Axis, start: int, stop: int) -> Axis:
+        """Rows of an axis; where they cut through a product, it is fixed."""
+        try:
+            return slice_axis(self.pool, axis, start, stop)
+        except Misfit:
+            why = f"rows {start}:{stop} cut through a unit at {self.call.where}"
+            self.fix(self.pool.resolve(axis), why)
+            return self.fresh(stop - start, why, ("slice", start, stop))
+
+    def powered(self, axis: Axis, degree: Fraction | int, odd: bool) -> Axis:
+        """The axis of ``|x|^degree``, with the sign of ``x`` where ``odd``."""
+        return map_slots(axis, lambda s: Slot(s.space, s.size, s.expr.power(degree, odd)), keeps_zero=degree > 0)
+
+    def _equal(self, x: Any, y: Any) -> Factor:
+        if isinstance(x, Slot) and isinstance(y, Slot):
+            self.system.equal(x.expr, y.expr)
+            return x
+        if isinstance(x, Flat) and isinstance(y, Flat):
+            return Flat(x.size, x.zero and y.zero)
+        slot, flat = (x, y) if isinstance(x, Slot) else (y, x)
+        if not flat.zero:
+            self.rigid((slot,), f"a number common to all units at {self.call.where}")
+            self.pool.node(slot.space).apart = True
+        return slot

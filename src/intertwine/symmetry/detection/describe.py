@@ -1,0 +1,331 @@
+"""From the engine's last pass to the public description: spaces, layouts and what is fixed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any, Literal
+
+from .. import spaces as public
+from ..symmetry import Symmetry
+from .adjacent import always_siblings
+from .axis_terms import Axis, Flat, Segments, Slot, Value, slots
+from .engine import Engine
+from .parents import dependences
+from .rules.picks import origins
+from .unread import Demand, beside, demands
+from .unseen import fix_unseen
+
+__all__ = ["describe"]
+
+
+@dataclass
+class Leaf:
+    """What is known of one space at the end.
+
+    Attributes:
+        name: From the first parameter axis that carries it.
+        size: Number of units.
+        unknowns: Its unknowns: (tensor, axis, place) to variable.
+        scales: Basis of positive scales, each from variable to exponent.
+        signs: Basis of signs, each a set of variables.
+        linear: Which linear maps pass.
+        why: Why it is not permuted; empty where it is.
+        variance: Variable to +1 or -1, for linear spaces.
+    """
+
+    name: str
+    size: int
+    unknowns: list[int] = field(default_factory=list)
+    scales: list[dict[int, Fraction]] = field(default_factory=list)
+    signs: list[set[int]] = field(default_factory=list)
+    linear: Literal["none", "orthogonal", "general"] = "none"
+    why: str = ""
+    variance: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def moves(self) -> bool:
+        """Whether any element other than the identity acts on it."""
+        return self.size > 1 and (not self.why or bool(self.scales or self.signs) or self.linear != "none")
+
+
+def describe(engine: Engine) -> Symmetry:
+    """The symmetry that an engine found."""
+    program = engine.program
+    states = _moving_states(engine)
+    leaves = _leaves(engine, states)
+    merged = _merge_siblings(engine, leaves)
+    rank = {space: i for i, space in enumerate(leaves)}
+    parents = dependences(_tensors(engine), engine.mixed, rank)
+    _settle(engine, leaves, parents)
+    carried = {s for s, leaf in leaves.items() if leaf.moves and s not in merged}
+    for space in list(carried):
+        carried.update(p for p in parents.get(space, ()) if p not in merged)
+    # a space held in place only serves as parent where its units tell copies apart
+    writer = _Writer(engine, leaves, merged, carried)
+    layouts = {name: writer.layout(name, value) for name, value in states.items()}
+    described = []
+    for space, leaf in leaves.items():
+        if space not in carried:
+            continue
+        size = leaf.size + sum(leaves[s].size for s, into in merged.items() if into == space)
+        above = tuple(leaves[p].name for p in parents.get(space, ()) if p in carried)
+        described.append(
+            public.Space(
+                leaf.name,
+                size,
+                above,
+                not leaf.why,
+                len(leaf.scales),
+                len(leaf.signs),
+                leaf.linear,
+                _reasons(engine, space, leaf),
+            )
+        )
+    # A norm of a single channel, along which nothing moves, has no layout and nothing to keep.
+    norms = tuple(norm for norm in engine.batch_norms if norm.variance in layouts)
+    return Symmetry(
+        tuple(described), layouts, tuple(writer.fixed), norms, dict(program.aliases), program.dtype,
+        bool(program.reads), program.notes, tuple(engine.unknown_ops), program.front, program.caches,
+    )  # fmt: skip
+
+
+def _settle(engine: Engine, leaves: dict[int, Leaf], parents: dict[int, list[int]]) -> None:
+    """A space whose units are mixed cannot have something of its own in each of them: together that is no group.
+
+    Bases and scales of the inner space are the larger part, so the outer one gives up its linear maps for them.
+    """
+    for space, above in parents.items():
+        if not leaves[space].moves:
+            continue
+        rich = leaves[space].linear != "none" or bool(leaves[space].scales)
+        for parent in [p for p in above if leaves[p].linear != "none"]:
+            if rich:
+                leaves[parent].linear = "none"
+                leaves[parent].variance.clear()
+                why = f"every unit has its own {leaves[space].name}"
+                engine.pool.restrict(((Slot(parent, leaves[parent].size)),), "monomial", why)
+            else:
+                above.remove(parent)
+    while any(_close(above, parents) for above in parents.values()):
+        pass
+
+
+def _close(above: list[int], parents: dict[int, list[int]]) -> bool:
+    """Drop parents whose own parents were dropped; tell whether there were any."""
+    open_ended = [p for p in above if not set(parents.get(p, ())) <= set(above)]
+    for parent in open_ended:
+        above.remove(parent)
+    return bool(open_ended)
+
+
+def _moving_states(engine: Engine) -> dict[str, Value]:
+    """Parameters and the buffers that move, as the last pass knew them; what the run does not constrain is fixed."""
+    asked = demands(engine)
+    states = {name: ref for name, ref in engine.program.states.items() if engine.moves(ref)}
+    for name, ref in states.items():
+        _fix_unread(engine, engine.state(name), asked.get(ref.id))
+    fix_unseen(engine, [name for name, ref in states.items() if ref.id not in asked])
+    return {name: engine.state(name) for name in states}
+
+
+def _fix_unread(engine: Engine, value: Value, demand: Demand | None) -> None:
+    """Fix a parameter that is not read, the parts that are not (positions beyond the example's length), and zeros."""
+    for axis in value.axes:
+        for slot in slots(axis):
+            if demand is None or slot.space not in demand.spaces:
+                engine.fix((slot,), public.UNREAD)
+    if demand is not None and demand.only_idle:
+        for axis in value.axes:
+            for slot in beside(axis, demand.only_idle):
+                engine.fix((slot,), "multiplied by zeros in this run")
+
+
+def _leaves(engine: Engine, states: dict[str, Value]) -> dict[int, Leaf]:
+    """Every space that parameters carry, in the order of the state dict."""
+    leaves: dict[int, Leaf] = {}
+    names: set[str] = set()
+    for name, value in states.items():
+        for dim, axis in enumerate(value.axes):
+            for place, slot in _placed(axis):
+                if slot.space not in leaves:
+                    label = f"{name}[{dim}]{place}"
+                    names.add(label)
+                    leaves[slot.space] = Leaf(label, slot.size)
+    owner = {}
+    for v, unknown in enumerate(engine.system.unknowns):
+        owner[v] = engine.pool.find(unknown.space)
+        leaves[owner[v]].unknowns.append(v)
+    for scales in engine.system.log.solutions(owner):
+        if len(spaces := {owner[v] for v in scales}) == 1:
+            leaves[spaces.pop()].scales.append(scales)
+    for signs in engine.system.sign.solutions(owner):
+        if len(spaces := {owner[v] for v in signs}) == 1:
+            leaves[spaces.pop()].signs.append(signs)
+    contradictory = {engine.system.root(v)[0] for v in engine.system.contradictory}
+    for space, leaf in leaves.items():
+        node = engine.pool.node(space)
+        leaf.why = node.pinned
+        if node.pinned or node.monomial or leaf.size < 2:
+            continue
+        roots = [engine.system.root(v) for v in leaf.unknowns]
+        bent = node.orthogonal or any(root in contradictory for root, _ in roots)
+        leaf.linear = "orthogonal" if bent else "general"
+        first: dict[int, int] = {}
+        for v, (root, parity) in zip(leaf.unknowns, roots):
+            leaf.variance[v] = 1 if bent else parity * first.setdefault(root, parity)
+    return leaves
+
+
+def _placed(axis: Axis, place: str = "") -> Iterator[tuple[str, Slot]]:
+    """Every slot of an axis with its place: ``.1`` for the second factor or segment, empty if there is one."""
+    alone = len(axis) == 1
+    for i, factor in enumerate(axis):
+        here = place if alone else f"{place}.{i}"
+        if isinstance(factor, Slot):
+            yield here, factor
+        elif isinstance(factor, Segments):
+            for k, part in enumerate(factor.parts):
+                yield from _placed(part, f"{here}.{k}")
+
+
+def _tensors(engine: Engine) -> Iterator[tuple[Axis, ...]]:
+    """Axes of every tensor of the run, the parts of stacks each on their own."""
+    for value in engine.values.values():
+        yield from _opened(engine, value)
+    for axes in engine.met:
+        yield tuple(engine.pool.resolve(a) for a in axes)
+
+
+def _opened(engine: Engine, value: Any) -> Iterator[tuple[Axis, ...]]:
+    if isinstance(value, Value):
+        axes = tuple(engine.pool.resolve(a) for a in value.axes)
+        yield (*axes, *origins(engine, axes, value.via))
+    else:
+        for part in value.parts:
+            yield from _opened(engine, part)
+
+
+def _merge_siblings(engine: Engine, leaves: dict[int, Leaf]) -> dict[int, int]:
+    """Spaces to be described as part of another one: always siblings, and alike in every exponent."""
+    merged: dict[int, int] = {}
+    rank = {space: i for i, space in enumerate(leaves)}
+    for group in always_siblings(_tensors(engine)):
+        kept: list[int] = []
+        for space in sorted(rank.keys() & set(group), key=rank.__getitem__):
+            node = engine.pool.node(space)
+            if node.apart or node.pinned or not node.monomial:
+                continue
+            twin = next((k for k in kept if _alike(engine, leaves[k], leaves[space])), None)
+            if twin is None:
+                kept.append(space)
+            else:
+                merged[space] = twin
+    return merged
+
+
+def _alike(engine: Engine, a: Leaf, b: Leaf) -> bool:
+    """Whether the exponents of two sibling spaces correspond one to one."""
+    where = lambda v: (engine.system.unknowns[v].tensor, engine.system.unknowns[v].axis)
+    log = lambda leaf: [[basis.get(v, 0) for v in leaf.unknowns] for basis in leaf.scales]
+    sign = lambda leaf: [[v in basis for v in leaf.unknowns] for basis in leaf.signs]
+    return log(a) == log(b) and sign(a) == sign(b) and [where(v) for v in a.unknowns] == [where(v) for v in b.unknowns]
+
+
+def _reasons(engine: Engine, space: int, leaf: Leaf) -> tuple[str, ...]:
+    """What restricts a space, the same cause named once."""
+    node = engine.pool.node(space)
+    lost: dict[str, list[str]] = {}
+    for what, why in (
+        ("no permutations", node.pinned),
+        ("no linear maps", node.monomial),
+        ("only orthogonal maps", node.orthogonal if leaf.linear == "orthogonal" else ""),
+        ("fewer scales" if leaf.scales else "no scales", node.said.get("scale", "")),
+        ("fewer signs" if leaf.signs else "no signs", node.said.get("sign", "")),
+    ):
+        if why:
+            lost.setdefault(why, []).append(what)
+    return tuple(f"{', '.join(what)}: {why}" for why, what in lost.items())
+
+
+class _Writer:
+    """Writes layouts, noting what is fixed."""
+
+    def __init__(self, engine: Engine, leaves: dict[int, Leaf], merged: dict[int, int], carried: set[int]) -> None:
+        self.fixed: list[public.FixedAxis] = []
+        self._engine, self._leaves, self._merged, self._carried = engine, leaves, merged, carried
+        self._order: dict[int | None, int] = {space: i for i, space in enumerate(leaves)}
+        self._variables = {(u.tensor, u.axis, u.place): v for v, u in enumerate(engine.system.unknowns)}
+
+    def layout(self, name: str, value: Value) -> public.Layout:
+        """The layout of one tensor."""
+        return public.Layout(tuple(self._whole_axis(name, dim, axis) for dim, axis in enumerate(value.axes)))
+
+    def _whole_axis(self, name: str, dim: int, axis: Axis) -> public.Axis:
+        places = {id(slot): (i,) for i, slot in enumerate(slots(axis))}
+        if not axis:
+            reason = "size 1"
+            self.fixed.append(public.FixedAxis(name, dim, reason))
+            size = self._engine.program.values[self._engine.program.states[name].id].shape[dim]
+            return public.Fixed(size, reason)
+        return self._axis(name, dim, axis, places)
+
+    def _axis(self, name: str, dim: int, axis: Axis, places: dict[int, tuple[int]]) -> public.Axis:
+        written = [self._factor(name, dim, factor, places) for factor in axis]
+        return written[0] if len(written) == 1 else public.Product(tuple(written))
+
+    def _factor(self, name: str, dim: int, factor: Any, places: dict[int, tuple[int]]) -> public.Axis:
+        if isinstance(factor, Slot):
+            return self._leaf(name, dim, factor, self._variables[name, dim, places[id(factor)]])
+        if isinstance(factor, Flat):
+            return self._fixed(name, dim, factor.size, "empty")
+        parts: list[_Piece] = []
+        at = 0
+        for part in factor.parts:
+            axis = self._axis(name, dim, part, places) if part else self._fixed(name, dim, 1, "size 1")
+            size = public.axis_size(axis)
+            _append(parts, axis, (at, at + size), part[0].space if isinstance(axis, public.Leaf) else None)
+            at += size
+        return public.Sum(tuple(piece.written(self._order) for piece in parts))
+
+    def _leaf(self, name: str, dim: int, slot: Slot, v: int) -> public.Axis:
+        space = self._merged.get(slot.space, slot.space)
+        leaf = self._leaves[slot.space]
+        if not leaf.moves:
+            fixed = self._fixed(name, dim, slot.size, leaf.why or "size 1")
+            if space not in self._carried:
+                return fixed
+        elif leaf.why:
+            self.fixed.append(public.FixedAxis(name, dim, f"{leaf.why} (scales or signs pass)"))
+        scale = tuple(basis.get(v, Fraction(0)) for basis in leaf.scales)
+        sign = tuple(int(v in basis) for basis in leaf.signs)
+        variance: Any = leaf.variance.get(v, 0)
+        return public.Leaf(self._leaves[space].name, slot.size, scale, sign, variance)
+
+    def _fixed(self, name: str, dim: int, size: int, reason: str) -> public.Fixed:
+        self.fixed.append(public.FixedAxis(name, dim, reason))
+        return public.Fixed(size, reason)
+
+
+@dataclass
+class _Piece:
+    """A part of a concatenation while it is written: its axis, and where each of the spaces merged into it lies."""
+
+    axis: public.Axis
+    ranges: dict[int | None, tuple[int, int]]
+
+    def written(self, order: dict[int | None, int]) -> public.Part:
+        """The part, its rows in the order in which spaces were merged."""
+        found = tuple(self.ranges[s] for s in sorted(self.ranges, key=lambda s: order.get(s, 0)))
+        if isinstance(self.axis, public.Leaf):
+            self.axis = replace(self.axis, size=sum(stop - start for start, stop in found))
+        return public.Part(found, self.axis)
+
+
+def _append(parts: list[_Piece], axis: public.Axis, rows: tuple[int, int], space: int | None) -> None:
+    """Append a part, or lengthen the part that another space of the same merger began."""
+    if isinstance(axis, public.Leaf):
+        for piece in parts:
+            if isinstance(piece.axis, public.Leaf) and piece.axis.space == axis.space and space not in piece.ranges:
+                piece.ranges[space] = rows
+                return
+    parts.append(_Piece(axis, {space: rows}))

@@ -1,0 +1,294 @@
+"""The engine: walks through a program until the structure of its spaces no longer changes, collecting equations.
+
+Rules (``rules/``) speak to it in a few words: the value behind a reference, and what happens to axes (``algebra.py``).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import torch
+
+from ...programs import Call, Program, Ref
+from ..spaces import UNRULED, BatchNormTensors
+from .axis_operations import Algebra
+from .axis_terms import Axis, Flat, Slot, Value, map_slots, slots
+from .equations import System, Unknown
+
+__all__ = ["Engine", "Restart"]
+
+Edit = tuple[tuple[int, ...], str, tuple[int, ...]]  # path inside a parameter axis, kind of split, sizes
+
+
+class Restart(Exception):
+    """A parameter axis turned out to be a concatenation; start again knowing it."""
+
+    def __init__(self, tensor: str, axis: int, edits: list[Edit]) -> None:
+        super().__init__(tensor, axis)
+        self.tensor, self.axis, self.edits = tensor, axis, edits
+
+
+class Engine(Algebra):
+    """One search over one program.
+
+    Attributes:
+        values: What is known of every tensor value, in this pass.
+        met: All axes that a contraction brings together, the contracted one included.
+        unknown_ops: Operations without a rule, in the order met.
+        calls: The calls that the outputs, or numbers read by the code, depend on.
+    """
+
+    def __init__(self, program: Program, edits: dict[tuple[str, int], list[list[Edit]]]) -> None:
+        super().__init__()
+        self.program = program
+        self.values: dict[int, Any] = {}
+        self.met: list[tuple[Axis, ...]] = []
+        self.unknown_ops: dict[str, None] = {}
+        self.batch_norms: dict[BatchNormTensors, None] = {}
+        self.calls = _live(program)
+        self._edits = edits
+
+    def is_zero(self, ref: Ref) -> bool:
+        """Whether a tensor is zero whatever the parameters and inputs are; one without entries is."""
+        value = self.values.get(ref.id)
+        return 0 in self.program.values[ref.id].shape or (isinstance(value, Value) and value.zero)
+
+    def opened(self, value: Any) -> Iterator[tuple[Axis, ...]]:
+        """The axes of a tensor, or of each part of a stack."""
+        if isinstance(value, Value):
+            yield tuple(self.pool.resolve(a) for a in value.axes)
+        else:
+            for part in value.parts:
+                yield from self.opened(part)
+
+    # ---- values
+
+    def value(self, ref: Ref) -> Value:
+        """What is known of a tensor; a stack of unlike parts is tied together."""
+        found = self.values.get(ref.id)
+        if found is None:
+            before, self._fixed = self._fixed, []  # what a source fixes, the call at work does not
+            found = self.values[ref.id] = self._source(ref)
+            self._fixed = before
+        if not isinstance(found, Value):
+            found = found.tied(self)
+        axes = tuple(self.pool.resolve(a) for a in found.axes)
+        return replace(found, axes=axes, zero=found.zero or 0 in self.program.values[ref.id].shape)
+
+    def dtype(self, ref: Ref) -> torch.dtype:
+        """Element type of a tensor."""
+        return self.program.values[ref.id].dtype
+
+    def stack_request(self, axis: Axis) -> None:
+        """The outer factor of a parameter's product is told apart unit by unit: start again with it as a concatenation.
+
+        Raises:
+            Restart: If such a parameter axis is found.
+        """
+        if len(axis) != 1 or not isinstance(axis[0], Slot) or axis[0].size > 64:
+            return
+        node = self.pool.node(axis[0].space)
+        if node.above is None or node.above[1] != 0:
+            return
+        whole = self.pool.nodes[node.above[0]]
+        if whole.kind != "product" or whole.origin is None:
+            return
+        tensor, dim, path = whole.origin
+        edits = [*self._edits_above(node.above[0]), (path, "sum", (whole.size // axis[0].size,) * axis[0].size)]
+        raise Restart(tensor, dim, edits)
+
+    @cached_property
+    def readers(self) -> dict[int, list[Call]]:
+        """Number of every value to the calls that read it."""
+        found: dict[int, list[Call]] = {}
+        for call in self.calls:
+            for ref in dict.fromkeys(call.inputs):
+                found.setdefault(ref.id, []).append(call)
+        return found
+
+    @cached_property
+    def state_names(self) -> dict[int, str]:
+        """Number of every parameter and buffer to its name."""
+        return {ref.id: name for name, ref in self.program.states.items()}
+
+    @cached_property
+    def _producers(self) -> dict[int, Call]:
+        return {out.id: call for call in self.calls for out in call.outputs if out is not None}
+
+    def producer(self, ref: Ref) -> Call | None:
+        """The call that gave a value; ``None`` for parameters, buffers, inputs and constants."""
+        return self._producers.get(ref.id)
+
+    # ---- the walk
+
+    def state(self, name: str) -> Value:
+        """The value of a parameter or buffer."""
+        return self.value(self.program.states[name])
+
+    def walk(self, run: Callable[["Engine", Call], Sequence[Any]]) -> None:
+        """Pass over the program until its structure stands still.
+
+        Args:
+            run: Applies the rule of a call and returns one value per output.
+
+        Raises:
+            RuntimeError: If the structure does not settle.
+        """
+        for _ in range(20):
+            self.pool.changed = False
+            self.pool.forget_restrictions()
+            self.system, self.values, self.mixed, self.met, self.batch_norms = System(), {}, [], [], {}
+            self.unknown_ops, self.follows, self.idle, self.skipped = {}, [], {}, {}
+            self._pass(run)
+            if not self.pool.changed:
+                return
+        raise RuntimeError("the structure of the spaces must settle within 20 passes. Got one that keeps changing.")
+
+    def _pass(self, run: Callable[["Engine", Call], Sequence[Any]]) -> None:
+        for name in self.program.states:
+            self.state(name)
+        for index, call in enumerate(self.calls):
+            self.index, self.call, self._fixed = index, call, []
+            for ref, value in zip(call.outputs, run(self, call)):
+                if ref is not None:
+                    self.values[ref.id] = value
+            self._mix_fixed(call)
+        self.index, self.call = len(self.calls), Call("output", {}, ())
+        for ref in self.program.outputs:
+            value = self.value(ref)
+            for axis in (*value.axes, *((value.names.of,) if value.names else ())):
+                self.fix(self.pool.resolve(axis), "output")
+        self.settle_orders()
+
+    def _mix_fixed(self, call: Call) -> None:
+        """Positions that an operation fixes it also mixes or renames: no unit beside them has one element for each."""
+        fixed = tuple(slot for axis in self._fixed for slot in slots(axis))
+        if fixed:
+            for ref in call.inputs:
+                self.mix(self.value(ref).axes, fixed)
+
+    # ---- where values come from
+
+    def _source(self, ref: Ref) -> Value:
+        value = self.program.values[ref.id]
+        if self.moves(ref):
+            axes = tuple(self._state_axis(value.name, i, n) for i, n in enumerate(value.shape))
+            if not value.dtype.is_floating_point:
+                axes = tuple(self.rigid(a, f"{value.name} holds whole numbers") for a in axes)
+            return Value(axes)
+        if value.kind == "constant":
+            return self._constant(ref)
+        if value.kind == "result":
+            self._fix_producer(ref)
+        known = {
+            "input": "input",
+            "buffer": "a table or mask held in a buffer",
+            "parameter": f"{value.name} holds complex numbers",
+        }
+        why = known.get(value.kind, f"unknown result of {self.call.where}")
+        return Value(tuple(self._kept_axis(("value", ref.id, i), n, why) for i, n in enumerate(value.shape)))
+
+    def _fix_producer(self, ref: Ref) -> None:
+        """A result that no rule describes is read: what it was made of must not move."""
+        makers = [call for call in self.program.calls if ref in call.outputs]
+        for call in makers:
+            self.unknown_ops[call.op] = None
+            self._fix_all(call.inputs, f"{UNRULED}, of which a result is used: {call.where}")
+        if not makers:  # nobody knows what it was made of
+            self.unknown_ops["a result of no operation"] = None
+            self._fix_all(self.program.states.values(), f"{UNRULED} known that made what {self.call.where} reads")
+
+    def _fix_all(self, refs: Iterable[Ref], why: str) -> None:
+        for ref in refs:
+            for axis in self.value(ref).axes:
+                self.fix(axis, why)
+
+    def moves(self, ref: Ref) -> bool:
+        """Whether a value is part of what elements act on.
+
+        Parameters are, except complex ones (elements are real), and saved buffers that are vectors of real numbers:
+        statistics, frozen gains, spectral norms.
+        They move with the units that they describe. Other buffers are tables and masks: nothing moves them, and
+        nothing is read from their values, which another checkpoint may not share.
+        """
+        value = self.program.values[ref.id]
+        vector = value.dtype.is_floating_point and sum(n > 1 for n in value.shape) == 1
+        real = not value.dtype.is_complex
+        return (value.kind == "parameter" and real) or (value.kind == "buffer" and vector)
+
+    def _kept_axis(self, key: Any, size: int, why: str) -> Axis:
+        if size <= 1:
+            return () if size else (Flat(0, True),)
+        if key not in self._kept:
+            self._kept[key] = self.pool.new(size)
+        return self.fix(self.pool.resolve((Slot(self._kept[key], size),)), why)
+
+    def _constant(self, ref: Ref) -> Value:
+        value = self.program.values[ref.id]
+        key = ("uniform", ref.id)
+        if key not in self._kept:
+            self._kept[key] = _uniform(value.data, value.shape)
+        flat, zero = self._kept[key]
+        axes: list[Axis] = []
+        for i, n in enumerate(value.shape):
+            if n > 1 and flat[i]:
+                axes.append((Flat(n, zero),))
+            else:
+                axes.append(self._kept_axis(("value", ref.id, i), n, "a constant that differs from unit to unit"))
+        return Value(tuple(axes), zero)
+
+    def _state_axis(self, tensor: str, dim: int, size: int) -> Axis:
+        if size <= 1:
+            return () if size else (Flat(0, True),)
+        key = ("state", tensor, dim)
+        if key not in self._kept:
+            self._kept[key] = space = self.pool.new(size, (tensor, dim, ()))
+            for edits in self._edits.get((tensor, dim), ()):
+                self._declare(space, edits)
+        axis = self.pool.resolve((Slot(self._kept[key], size),))
+        counter = iter(range(1 << 30))
+
+        def unknown(slot: Slot) -> Slot:
+            return Slot(slot.space, slot.size, self.system.new(Unknown(tensor, dim, (next(counter),), slot.space)))
+
+        return map_slots(axis, unknown)
+
+    # ---- declared concatenations
+
+    def _declare(self, space: int, edits: list[Edit]) -> None:
+        for path, kind, sizes in edits:
+            at = space
+            for step in path:
+                at = self.pool.node(at).children[step]
+            node = self.pool.node(at)
+            if not node.kind:
+                (self.pool.split if kind == "product" else self.pool.cut)(at, sizes)
+
+    def _edits_above(self, space: int) -> list[Edit]:
+        node = self.pool.nodes[space]
+        if node.above is None or node.origin is None:
+            return []
+        up = self.pool.nodes[node.above[0]]
+        path = node.origin[2][:-1]
+        sizes = tuple(self.pool.nodes[c].size for c in up.children)
+        return [*self._edits_above(node.above[0]), (path, up.kind, sizes)]
+
+
+def _live(program: Program) -> list[Call]:
+    """The calls that matter: what nobody uses puts no condition on anything."""
+    wanted = {ref.id for ref in program.outputs}
+    live = []
+    for call in reversed(program.calls):
+        if not call.outputs or any(out is not None and out.id in wanted for out in call.outputs):
+            live.append(call)
+            wanted.update(ref.id for ref in call.inputs)
+    return live[::-1]
+
+
+def _uniform(data: torch.Tensor | None, shape: tuple[int, ...]) -> tuple[list[bool], bool]:
+    """Along which dimensions a constant does not change, and whether it is all zero."""
+    if data is None or not data.numel():
+        return [False] * len(shape), data is not None
+    flat = [bool((data == data.narrow(i, 0, 1)).all()) for i in range(data.dim())]
+    return flat, bool((data == 0).all())

@@ -1,0 +1,93 @@
+"""Which spaces have an element of their own for every unit of which others: per-head bases, groups of a convolution.
+
+A space depends on every space that accompanies it in each tensor that carries it, parameters and intermediate values
+alike, unless an operation mixes units of the companion, or the companion occurs twice so that it is not clear which
+occurrence is meant.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+
+from .axis_terms import Axis, Segments, Slot, slots
+
+__all__ = ["dependences"]
+
+
+def dependences(
+    tensors: Iterable[Sequence[Axis]], mixed: Iterable[tuple[Sequence[Axis], Axis]], rank: dict[int, int]
+) -> dict[int, list[int]]:
+    """The parents of every space, outermost first.
+
+    Args:
+        tensors: Axes of every tensor of the run.
+        mixed: Axes along which units are mixed, with the tensor in which they are.
+        rank: Spaces that parameters carry, with the order in which they first appear.
+
+    Returns:
+        Space to parents.
+    """
+    found: dict[int, set[int]] = {}
+    for axes in tensors:
+        for space, companions in _companions(axes):
+            if space in rank:
+                common = {c for c in companions if c in rank}
+                found[space] = found[space] & common if space in found else common
+    for axes, along in mixed:
+        inside = {s.space for s in slots(along)}
+        for axis in axes:
+            for slot in slots(axis):
+                if slot.space in found and slot.space not in inside:
+                    found[slot.space] -= inside
+    for space in sorted(found, key=rank.__getitem__):
+        for parent in sorted(found[space], key=rank.__getitem__, reverse=True):
+            if _reaches(found, parent, space):
+                # each accompanies the other: the outer one, which appears first, is the parent
+                later = space if rank[parent] < rank[space] else parent
+                earlier = parent if later == space else space
+                if earlier == space or not found[parent] & {space}:
+                    found[space].discard(parent)
+                else:
+                    found[parent].discard(space)
+    return {s: sorted(p, key=rank.__getitem__) for s, p in found.items()}
+
+
+def _companions(axes: Sequence[Axis]) -> Iterator[tuple[int, list[int]]]:
+    """Every occurrence of a space, with the spaces that certainly accompany it exactly once."""
+    tallies = [_tally(axis) for axis in axes]
+    total = sum(tallies, Counter())
+    for axis, own in zip(axes, tallies):
+        yield from _walk(axis, total - own)
+
+
+def _tally(axis: Axis) -> Counter:
+    """Occurrences of spaces; what is inside segments is there in some blocks only, and counts as unclear."""
+    count: Counter = Counter()
+    for factor in axis:
+        if isinstance(factor, Slot):
+            count[factor.space] += 1
+        elif isinstance(factor, Segments):
+            for slot in slots((factor,)):
+                count[slot.space] += 2
+    return count
+
+
+def _walk(axis: Axis, outside: Counter) -> Iterator[tuple[int, list[int]]]:
+    for i, factor in enumerate(axis):
+        around = outside + _tally((*axis[:i], *axis[i + 1 :]))
+        if isinstance(factor, Slot):
+            yield factor.space, [c for c, n in around.items() if n == 1 and c != factor.space]
+        elif isinstance(factor, Segments):
+            for part in factor.parts:
+                yield from _walk(part, around)
+
+
+def _reaches(found: dict[int, set[int]], start: int, goal: int) -> bool:
+    seen, waiting = set(), [start]
+    while waiting:
+        at = waiting.pop()
+        if at == goal:
+            return True
+        if at not in seen:
+            seen.add(at)
+            waiting += found.get(at, ())
+    return False

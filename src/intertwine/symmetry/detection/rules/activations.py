@@ -1,0 +1,78 @@
+"""How an activation scales: looked up in the known table of ``intertwine.groups``, else measured."""
+
+from functools import cache
+from typing import Any
+
+import torch
+
+from ....groups import Homogeneity, activation_names, classify
+from ....programs import Call, Ref
+
+__all__ = ["is_pointwise", "scaling_of"]
+
+# operation -> known activation, and the arguments that are its parameters
+_PARAMETERS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "leaky_relu": ("leaky_relu", ("negative_slope",)),
+    "hardtanh": ("hardtanh", ("min_val", "max_val")),
+    "threshold": ("threshold", ("threshold", "value")),
+    "hardshrink": ("hardshrink", ("lambd",)),
+    "softshrink": ("softshrink", ("lambd",)),
+}
+_NOTHING = Homogeneity("nonlinear")
+_RELU = Homogeneity("nonlinear", 1)
+
+
+def is_pointwise(call: Call) -> bool:
+    """Whether an operation works number by number: by our table, or as torch has it tagged.
+
+    Older releases tag fewer of them: ``leaky_relu`` has no tag in torch 2.11, nor have operations in place whose
+    counterpart has one.
+    """
+    if call.func is None:
+        return False
+    name = call.op.removeprefix("aten::")
+    tags = set(call.func.tags)
+    if name != call.op and hasattr(torch.ops.aten, name):
+        packet = getattr(torch.ops.aten, name)
+        tags |= {tag for overload in packet.overloads() for tag in getattr(packet, overload).tags}
+    return name in _PARAMETERS or torch.Tag.pointwise in tags
+
+
+def scaling_of(call: Call) -> Homogeneity:
+    """The scalar laws of a pointwise call on one tensor.
+
+    Where numbers are among the arguments and the operation is not in the table, nothing passes: a threshold beyond
+    the range of a measurement would go unseen.
+    """
+    name = call.op.removeprefix("aten::")
+    if name in _PARAMETERS:
+        known, parameters = _PARAMETERS[name]
+        return classify(f"{known}:{','.join(str(float(call.args[p])) for p in parameters)}")
+    if name in ("clamp", "clamp_min", "clamp_max"):
+        low, high = call.args.get("min"), call.args.get("max")
+        return _RELU if (low == 0 and high is None) or (high == 0 and low is None) else _clamped(low, high)
+    if name in activation_names() and _plain(call):
+        return classify(name)
+    return _measured(call.func) if _plain(call) else _NOTHING
+
+
+def _clamped(low: Any, high: Any) -> Homogeneity:
+    symmetric = isinstance(low, int | float) and isinstance(high, int | float) and low == -high
+    return Homogeneity("nonlinear", None, "odd") if symmetric else _NOTHING
+
+
+def _plain(call: Call) -> bool:
+    """Whether every argument other than the tensor has its default value."""
+    defaults = {a.name: a.default_value for a in call.func._schema.arguments if a.has_default_value()}
+    return all(isinstance(v, Ref) or (k in defaults and defaults[k] == v) for k, v in call.args.items())
+
+
+@cache
+def _measured(func: Any) -> Homogeneity:
+    def activation(x: torch.Tensor) -> torch.Tensor:
+        return func(x.clone())
+
+    try:
+        return classify(activation)
+    except (ValueError, RuntimeError, TypeError):  # not a function of real numbers, or constant
+        return _NOTHING

@@ -1,0 +1,324 @@
+"""Operations unit by unit: additions, products, powers, activations, comparisons, choices."""
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from ....programs import Call, Ref
+from ..axis_terms import Axis, Flat, Slot, Value, forget_zeros, slots
+from .picks import drop
+from .registry import register_rule, unknown
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+
+__all__ = ["added", "broadcast", "measured", "multiplied", "through"]
+
+
+def broadcast(a: Value, b: Value) -> list[tuple[Axis, Axis]]:
+    """Pairs of axes of two tensors, aligned from the right; missing dimensions are empty axes."""
+    n = max(len(a.axes), len(b.axes))
+    pad = lambda v: ((),) * (n - len(v.axes)) + v.axes
+    return list(zip(pad(a), pad(b)))
+
+
+def through(engine: "Engine", x: Value, degree: Fraction | int | None, parity: int, linear: bool = False) -> Value:
+    """The value of ``f(x)`` unit by unit.
+
+    Args:
+        engine: The engine.
+        x: The argument.
+        degree: ``f(a x) = a^degree f(x)`` for positive ``a``; ``None`` where no scale passes.
+        parity: 1 for an odd function, -1 for an even one, 0 for neither.
+        linear: Whether ``f`` is additive.
+
+    Returns:
+        The value.
+    """
+    axes = []
+    for axis in x.axes:
+        if degree is None:
+            engine.no_scale(axis)
+        if parity == 0:
+            engine.no_sign(axis)
+        if not linear:
+            engine.monomial(axis)
+        power = Fraction(0) if degree is None else degree
+        axes.append(engine.powered(axis, power, parity == 1) if not linear else axis)
+    if degree is None and parity == 1:
+        axes = [tuple(x_f if isinstance(x_f, Flat) else f for x_f, f in zip(a, b)) for a, b in zip(x.axes, axes)]
+    return Value(tuple(axes), x.zero and (parity == 1 or bool(degree and degree > 0)))
+
+
+def added(engine: "Engine", a: Value, b: Value) -> Value:
+    """The value of ``a + b``."""
+    if a.zero or b.zero:
+        zero, other = (a, b) if a.zero else (b, a)
+        axes = tuple(_beside_zero(engine, zero, z, o) for z, o in broadcast(zero, other))
+        return Value(axes, a.zero and b.zero)
+    joined: list[Axis] = []
+    for x, y in broadcast(a, b):
+        if not x or not y:
+            joined.append(forget_zeros(engine.rigid(x or y, f"one number added to all units at {engine.call.where}")))
+        else:
+            joined.append(engine.equal(x, y))
+    return Value(tuple(joined))
+
+
+def _beside_zero(engine: "Engine", zero: Value, axis: Axis, other: Axis) -> Axis:
+    """An axis of zero plus something. Zeros that were made of parameters will be something else in another run."""
+    if not any(True for _ in slots(axis)):
+        return other or _flat_like(axis)
+    if not other:
+        return forget_zeros(engine.rigid(axis, f"one number added to all units at {engine.call.where}"))
+
+    def pair(x: Any, y: Any) -> Any:
+        if isinstance(x, Slot) and isinstance(y, Flat) and not y.zero:
+            engine.rigid((x,), f"a number common to all units at {engine.call.where}")
+        return y
+
+    return engine.zip(axis, other, pair) if zero.loose else engine.equal(axis, other)
+
+
+def _flat_like(axis: Axis) -> Axis:
+    size = 1
+    for f in axis:
+        size *= f.size
+    return (Flat(size),) if size > 1 else ()
+
+
+def multiplied(engine: "Engine", a: Value, b: Value, divide: bool = False) -> Value:
+    """The value of ``a * b`` or ``a / b``."""
+    if a.zero or (b.zero and not divide):
+        return _times_zero(engine, a, b)
+    axes = []
+    for x, y in broadcast(a, b):
+        if x and y:
+            axes.append(engine.multiplied(x, y, divide))
+        elif y:
+            engine.monomial(y) if divide else None
+            axes.append(engine.powered(y, -1, True) if divide else y)
+        else:
+            axes.append(x)
+    return Value(tuple(axes))
+
+
+def _times_zero(engine: "Engine", a: Value, b: Value) -> Value:
+    """Zero times something: another run may have something else there, with the same units and unknown scales."""
+
+    def pair(x: Any, y: Any) -> Any:
+        engine.monomial(tuple(f for f in (x, y) if isinstance(f, Slot)))
+        found = x if isinstance(x, Slot) else y
+        return Slot(found.space, found.size) if isinstance(found, Slot) else Flat(found.size)
+
+    axes = (engine.zip(x or y, y or x, pair) for x, y in broadcast(unzero(a), unzero(b)))
+    return Value(tuple(axes), zero=True, loose=True)
+
+
+def operand(engine: "Engine", argument: Any) -> Value | None:
+    """The value of a tensor argument; ``None`` for a Python number."""
+    return engine.value(argument) if isinstance(argument, Ref) else None
+
+
+@register_rule("aten::add", "aten::sub", "aten::rsub")
+def add(engine: "Engine", call: Call) -> Value:
+    """Sums and differences."""
+    x, y = engine.value(call.args["self"]), operand(engine, call.args["other"])
+    if y is None:
+        if call.args["other"] == 0:
+            return x
+        return Value(tuple(engine.rigid(a, f"one number added to all units at {call.where}") for a in unzero(x).axes))
+    return added(engine, x, y)
+
+
+def unzero(x: Value) -> Value:
+    """``x`` where it is only known to be the same all along what was zero."""
+    return Value(tuple(forget_zeros(axis) for axis in x.axes))
+
+
+@register_rule("aten::mul")
+def mul(engine: "Engine", call: Call) -> Value:
+    """Products wait for their consumer: a sum of squares lets orthogonal maps pass, one of products opposite maps."""
+    x, y = engine.value(call.args["self"]), operand(engine, call.args["other"])
+    if y is None:
+        return replace(x, zero=x.zero or call.args["other"] == 0)
+    if call.args["self"] == call.args["other"]:
+        return squared(engine, x)
+    if x.zero or y.zero:
+        return multiplied(engine, x, y)
+    axes = (engine.multiplied(a, b, summed=True) if a and b else a or b for a, b in broadcast(x, y))
+    return Value(tuple(axes), factors=(x, y))
+
+
+@register_rule("aten::div")
+def div(engine: "Engine", call: Call) -> Value:
+    """Quotients; rounding ones are ordinary pointwise functions."""
+    x, y = engine.value(call.args["self"]), operand(engine, call.args["other"])
+    if call.args.get("rounding_mode"):
+        from .routing import floor_divide
+
+        return floor_divide(engine, call)
+    for value in (x, y):
+        drop(engine, value.names if value else None)
+    return x if y is None else multiplied(engine, x, y, divide=True)
+
+
+def squared(engine: "Engine", x: Value) -> Value:
+    """The value of ``x^2``, flagged as a square."""
+    return Value(tuple(engine.powered(a, 2, False) for a in x.axes), x.zero, square=True)
+
+
+@register_rule("aten::pow")
+def power(engine: "Engine", call: Call) -> Value:
+    """Powers with a fixed exponent."""
+    exponent: Any = call.args.get("exponent")
+    if isinstance(exponent, Ref) or not isinstance(call.args["self"], Ref):
+        return measured(engine, call)
+    x = engine.value(call.args["self"])
+    if exponent == 2:
+        return squared(engine, x)
+    whole = float(exponent).is_integer()
+    parity = 0 if not whole else (1 if int(exponent) % 2 else -1)
+    degree = Fraction(exponent).limit_denominator(64)
+    # only exponents that are short fractions are followed exactly: 1.005 is not 1
+    exact = float(degree) == float(exponent)
+    return through(engine, x if exact else unzero(x), degree if exact else None, parity, linear=exponent == 1)
+
+
+@register_rule("aten::neg", "aten::positive", "aten::real", "aten::conj")
+def unchanged(engine: "Engine", call: Call) -> Value:
+    """Operations that commute with every linear map."""
+    return engine.value(call.inputs[0])
+
+
+@register_rule("aten::sqrt", "aten::rsqrt", "aten::reciprocal")
+def root(engine: "Engine", call: Call) -> Value:
+    """Roots and inverses: powers of fixed degree."""
+    degree = {"aten::sqrt": Fraction(1, 2), "aten::rsqrt": Fraction(-1, 2), "aten::reciprocal": Fraction(-1)}[call.op]
+    return through(engine, engine.value(call.inputs[0]), degree, int(call.op == "aten::reciprocal"))
+
+
+@register_rule("aten::_prelu_kernel")
+def prelu(engine: "Engine", call: Call) -> Value:
+    """``max(x, 0) + w min(x, 0)`` with a slope for every unit: slopes move with their units and do not scale."""
+    x, w = engine.value(call.args["self"]), engine.value(call.args["weight"])
+    axes = []
+    for a, b in broadcast(through(engine, x, 1, 0), w):
+        engine.rigid(b, "a slope is no scale")
+        axes.append(engine.multiplied(a, b) if a and b else a)
+    return Value(tuple(axes), x.zero)
+
+
+@register_rule("aten::rrelu_with_noise")
+def rrelu(engine: "Engine", call: Call) -> list[Value]:
+    """In evaluation a leaky ReLU of the mean slope, which leaves its noise as it is; in training slopes are random."""
+    if call.args["training"]:
+        return unknown(engine, call)
+    return [through(engine, engine.value(call.args["self"]), 1, 0), engine.value(call.args["noise"])]
+
+
+@register_rule("aten::where", "aten::masked_fill")
+def choose(engine: "Engine", call: Call) -> Value:
+    """A choice between two tensors by a condition."""
+    fill = call.op == "aten::masked_fill"
+    condition = engine.value(call.args["mask" if fill else "condition"])
+    x = engine.value(call.args["self"])
+    y = operand(engine, call.args["value" if fill else "other"])
+    known = engine.program.values[call.args["mask" if fill else "condition"].id].data
+    if known is not None and bool(known.all()):
+        engine.skip(call.args["self" if fill else "other"])
+    elif known is not None and not bool(known.any()):
+        engine.skip(call.args["value" if fill else "self"])
+    number = call.args.get("value") if fill else call.args.get("other")
+    y = Value(((),) * 0, zero=number == 0) if y is None else y
+    result = added(engine, x, y)
+    axes = []
+    for a, c in broadcast(result, unzero(condition)):
+        engine.monomial(c)
+        engine.monomial(a)
+        axes.append(engine.zip(a, c, _chosen) if a and c else a or c)
+    return Value(tuple(axes), x.zero and y.zero)
+
+
+def _chosen(branch: Any, condition: Any) -> Any:
+    """A choice along one axis: where the branches do not change, it changes with the condition."""
+    follows = isinstance(branch, Flat) and not branch.zero and isinstance(condition, Slot)
+    return Slot(condition.space, condition.size) if follows else branch
+
+
+@register_rule("aten::gt", "aten::ge", "aten::lt", "aten::le", "aten::eq", "aten::ne")
+def compare(engine: "Engine", call: Call) -> Value:
+    """Comparisons: with zero they only see signs, so positive scales pass and leave no trace."""
+    x, other = engine.value(call.args["self"]), call.args["other"]
+    if isinstance(other, Ref):
+        return measured(engine, call)
+    even = call.op in ("aten::eq", "aten::ne")
+    return through(engine, x, 0 if other == 0 else None, -1 if even and other == 0 else 0)
+
+
+@register_rule("aten::lerp")
+def lerp(engine: "Engine", call: Call) -> Value:
+    """A point between two tensors: a sum of both where one number says how far."""
+    ends = (engine.value(call.args["self"]), engine.value(call.args["end"]))
+    weight = operand(engine, call.args["weight"])
+    if weight is None:
+        return added(engine, *ends)
+    return added(engine, *(multiplied(engine, end, _rigid(engine, weight)) for end in ends))
+
+
+def _rigid(engine: "Engine", x: Value) -> Value:
+    return Value(tuple(forget_zeros(engine.rigid(axis)) for axis in x.axes))
+
+
+@register_rule("aten::addcmul", "aten::addcdiv")
+def add_product(engine: "Engine", call: Call) -> Value:
+    """A product (or quotient) added to something."""
+    first, second = engine.value(call.args["tensor1"]), engine.value(call.args["tensor2"])
+    product = multiplied(engine, first, second, divide=call.op == "aten::addcdiv")
+    if call.args["tensor1"] == call.args["tensor2"]:
+        for axis in product.axes:
+            engine.monomial(axis)
+    return added(engine, engine.value(call.args["self"]), product)
+
+
+@register_rule("aten::maximum", "aten::minimum")
+def extremum(engine: "Engine", call: Call) -> Value:
+    """The larger or smaller of two tensors: positively homogeneous."""
+    x, y = engine.value(call.args["self"]), engine.value(call.args["other"])
+    return added(engine, through(engine, x, 1, 0), through(engine, y, 1, 0))
+
+
+@register_rule("aten::glu")
+def glu(engine: "Engine", call: Call) -> Value:
+    """``a * sigmoid(b)`` for the two halves of an axis."""
+    x = engine.value(call.args["self"])
+    dim = call.args["dim"] % len(x.axes)
+    half = x.shape[dim] // 2
+    part = lambda lo, hi: Value((*x.axes[:dim], engine.slice(x.axes[dim], lo, hi), *x.axes[dim + 1 :]))
+    a, b = part(0, half), part(half, 2 * half)
+    return multiplied(engine, a, through(engine, b, None, 0))
+
+
+@register_rule("aten::hardswish", "aten::log_sigmoid_forward")
+def pointwise(engine: "Engine", call: Call) -> list[Value]:
+    """Functions unit by unit that torch does not tag as such."""
+    return [measured(engine, call)]
+
+
+def measured(engine: "Engine", call: Call) -> Value:
+    """Any other function unit by unit: of one tensor it is looked up or measured, of several only permutations pass."""
+    from .activations import scaling_of
+
+    if len(call.inputs) == 1:
+        law = scaling_of(call)
+        if law.kind == "linear":
+            return engine.value(call.inputs[0])
+        if law.kind != "nonlinear" or not (law.degree is None or float(law.degree).is_integer() or law.degree == 0.5):
+            return through(engine, unzero(engine.value(call.inputs[0])), None, 0)
+        degree = None if law.degree is None else Fraction(law.degree)
+        return through(engine, engine.value(call.inputs[0]), degree, {"odd": 1, "even": -1, None: 0}[law.parity])
+    values = [through(engine, unzero(engine.value(ref)), None, 0) for ref in call.inputs]
+    result = values[0]
+    for other in values[1:]:
+        result = Value(tuple(engine.equal(a, b) if a and b else a or b for a, b in broadcast(result, other)))
+    return result

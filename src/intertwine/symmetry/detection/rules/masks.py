@@ -1,0 +1,72 @@
+"""Rows chosen by a mask: image features merged into a stream of tokens, rows picked out of it."""
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from ....programs import Call
+from ..axis_terms import Axis, Flat, Slot, Value, map_slots
+from .elementwise import added
+from .registry import opaque, register_rule
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+
+__all__: list[str] = []
+
+
+def _whole_rows(engine: "Engine", shape: tuple[int, ...], mask: Value) -> int:
+    """How many of the first axes a mask chooses from; along those after them it chooses all or nothing."""
+    axes = ((),) * (len(shape) - len(mask.axes)) + mask.axes
+    first = len(shape)
+    while first and all(isinstance(f, Flat) for f in axes[first - 1]):
+        first -= 1
+    return first
+
+
+@register_rule("aten::masked_scatter")
+def masked_scatter(engine: "Engine", call: Call) -> Any:
+    """Rows of one tensor put, in their order, where a mask says: the units inside them are those of both tensors."""
+    x, mask, source = (engine.value(call.args[name]) for name in ("self", "mask", "source"))
+    why = f"rows chosen by a mask at {call.where}"
+    first = _whole_rows(engine, x.shape, mask)
+    # the longest run of last axes that both tensors have; else the numbers run on, and are cut into rows
+    fits = [i for i in range(first, len(x.shape)) if source.shape[-(len(x.shape) - i) :] == x.shape[i:]]
+    first = fits[0] if fits else first
+    inner = x.shape[first:]
+    rows, rest = divmod(prod(source.shape), prod(inner))
+    if fits:
+        whole = len(source.shape) - len(inner)
+        taken, last = tuple(f for axis in source.axes[:whole] for f in axis), list(source.axes[whole:])
+    elif rows and not rest:
+        numbers = engine.pool.resolve(tuple(f for axis in source.axes for f in axis))
+        taken, *last = engine.split(numbers, (rows, *inner))
+    else:
+        for axis in (*x.axes, *mask.axes, *source.axes):
+            engine.fix(axis, why)
+        return opaque(engine, call.outputs[0], why, 0)
+    for axis in (*x.axes[:first], *mask.axes, taken):
+        engine.fix(axis, why)
+    places = [_written(engine, axis, why, i) for i, axis in enumerate(x.axes[:first])]
+    written = added(engine, Value(x.axes[first:], x.zero), Value(tuple(last), source.zero))
+    return Value((*places, *written.axes), x.zero and source.zero)
+
+
+def _written(engine: "Engine", axis: Axis, why: str, tag: int) -> Axis:
+    if axis and all(isinstance(f, Slot) for f in axis):
+        return map_slots(axis, lambda s: Slot(s.space, s.size))
+    size = prod(f.size for f in axis)
+    return engine.fresh(size, why, tag)
+
+
+@register_rule("aten::masked_select")
+def masked_select(engine: "Engine", call: Call) -> Any:
+    """What a mask chooses, one after the other: whole rows keep their units."""
+    x, mask, out = engine.value(call.args["self"]), engine.value(call.args["mask"]), call.outputs[0]
+    first = _whole_rows(engine, x.shape, mask)
+    inner = max(prod(x.shape[first:]), 1)
+    total = engine.program.values[out.id].shape[0] if out is not None else 0
+    why = f"rows chosen by a mask at {call.where}"
+    for axis in (*x.axes[:first], *mask.axes):
+        engine.fix(axis, why)
+    along = (*engine.fresh(total // inner, why), *(f for axis in x.axes[first:] for f in axis))
+    return Value((engine.pool.resolve(along),), x.zero)

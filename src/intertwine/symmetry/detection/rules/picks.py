@@ -1,0 +1,236 @@
+"""Units named by whole numbers, and rows that come from the units so named: what routing to experts is made of.
+
+Where an operation gives places along an axis (``topk``, ``sort``, ``argmax``), the numbers name units. They change
+where these units move, so only operations that know what the numbers stand for let the units move. Rows picked by such
+numbers still tell from which unit they came, so that every unit may have its own inner spaces.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from ....programs import Call, Ref
+from ..axis_terms import Axis, Names, Pick, Segments, Slot, Value, axis_size, slots
+from .activations import is_pointwise
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+
+__all__ = ["carried", "distinct", "drop", "is_state", "joined", "named", "origins", "plain", "unread_names",
+           "without"]  # fmt: skip
+
+# numbers are only copied and laid out anew; the first ones keep each of them exactly once
+_SAME = {"aten::clone", "aten::detach", "aten::alias", "aten::_to_copy", "aten::contiguous", "aten::to", "aten::view",
+         "aten::_unsafe_view", "aten::reshape", "aten::flatten", "aten::unflatten", "aten::unsqueeze", "aten::squeeze",
+         "aten::permute", "aten::transpose", "aten::t"}  # fmt: skip
+_SOME = {"aten::expand", "aten::repeat", "aten::slice", "aten::select", "aten::narrow", "aten::split", "aten::unbind",
+         "aten::split_with_sizes"}  # fmt: skip
+# rules that read the numbers for what they stand for
+_READERS = {"aten::index", "aten::index_select", "aten::gather", "aten::sort", "aten::argsort", "aten::scatter",
+            "aten::histc", "aten::cumsum", "aten::index_put", "aten::_grouped_mm", "aten::floor_divide", "aten::div",
+            "transformers::grouped_mm_fallback"}  # fmt: skip
+# only the shape is read
+_SHAPES = {f"aten::{new}" for new in ("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones",
+                                      "new_full", "new_empty", "new_empty_strided")}  # fmt: skip
+# every row of the result comes from the same rows of the arguments
+_ROWWISE = {"aten::native_layer_norm", "aten::_fused_rms_norm", "aten::_softmax", "aten::native_dropout", "aten::glu",
+            "aten::chunk"}  # fmt: skip
+
+
+def unread_names(engine: "Engine", call: Call) -> None:
+    """Units named by numbers that an operation reads as mere numbers stay where they are."""
+    if call.op in _SAME | _SOME | _READERS | _SHAPES:
+        return
+    for ref in call.inputs:
+        drop(engine, engine.value(ref).names)
+
+
+def drop(engine: "Engine", names: Names | None) -> None:
+    """What is named is fixed: the numbers are used as such."""
+    if names is not None and names.kind != "counts":
+        engine.fix(engine.pool.resolve(names.of), f"places of units are read as numbers at {engine.call.where}")
+
+
+def named(engine: "Engine", ref: Any, size: int) -> Axis | None:
+    """The axis of ``size`` units that the numbers in a tensor name, if they name any."""
+    names = engine.value(ref).names if isinstance(ref, Ref) else None
+    if names is None or names.kind != "units":
+        return None
+    of = engine.pool.resolve(names.of)
+    if axis_size(of) == size:
+        return of
+    drop(engine, names)
+    return None
+
+
+def carried(engine: "Engine", call: Call, value: Any, first_mix: int) -> Any:
+    """The result of a call with the names and origins of rows that it has from its arguments."""
+    copies = call.op in _SAME | _SOME
+    if not isinstance(value, Value):
+        for ref in call.inputs if copies else ():
+            drop(engine, engine.value(ref).names)
+        return value
+    if not copies and call.op not in _READERS and any(value.names is engine.value(r).names for r in call.inputs):
+        value = replace(value, names=None)  # of an argument that came back as it was; they were read as numbers
+    if copies and value.names is None and (names := engine.value(call.inputs[0]).names) is not None:
+        kept = replace(names, all=names.all and call.op in _SAME)
+        value = replace(value, names=kept if names.kind == "units" or call.op in _SAME else None)
+    if copies or call.op in _ROWWISE or is_pointwise(call):
+        mixed = tuple(along for _, along in engine.mixed[first_mix:])
+        via = joined(engine, [value.via, *(without(engine, engine.value(ref).via, mixed) for ref in call.inputs)])
+        value = replace(value, via=via)
+    return value
+
+
+def joined(engine: "Engine", parts: Iterable[tuple[Pick, ...]]) -> tuple[Pick, ...]:
+    """The origins of rows made from several tensors; rows from more than one unit of an axis have none there."""
+    found: dict[tuple, list[Pick]] = {}
+    for pick in (pick for part in parts for pick in part):
+        of = engine.pool.resolve(pick.of)
+        key = tuple(slot.space for slot in slots(of))
+        twin = next((p for known in found.values() for p in known if _same_unit(engine, p, pick)), None)
+        if twin is not None and key not in found:
+            engine.equal(of, twin.of)  # the first unit of one axis with the first of the other, and so on
+        elif not any(pick.label == known.label for known in found.setdefault(key, [])):
+            found[key].append(pick)
+    return tuple(picks[0] for picks in found.values() if len(picks) == 1)
+
+
+def _same_unit(engine: "Engine", a: Pick, b: Pick) -> bool:
+    """Whether both stand for the same place of axes of one length, neither of which moves."""
+    if a.label != b.label or a.rows or b.rows:
+        return False
+    both = (*engine.pool.resolve(a.of), *engine.pool.resolve(b.of))
+    return axis_size(a.of) == axis_size(b.of) and all(engine.pool.node(s.space).pinned for s in slots(both))
+
+
+def without(engine: "Engine", via: tuple[Pick, ...], along: Iterable[Axis]) -> tuple[Pick, ...]:
+    """The origins that outlive mixing, or summing over, some axes: those of rows that are not among them."""
+    gone = {slot.space for axis in along for slot in slots(engine.pool.resolve(axis))}
+    return tuple(p for p in via if not gone.intersection(s.space for s in slots(engine.pool.resolve(p.rows))))
+
+
+def origins(engine: "Engine", axes: Sequence[Axis], via: Iterable[Pick]) -> list[Axis]:
+    """The axes that rows of a tensor come from: beside them, inner spaces may have one element for each unit."""
+    tally = Counter(slot.space for axis in axes for slot in slots(axis))
+    found = []
+    for pick in via:
+        rows = engine.pool.resolve(pick.rows)
+        cut = any(isinstance(f, Segments) for f in rows)  # of some rows only: which ones they were is lost
+        if not cut and all(tally[slot.space] == 1 for slot in slots(rows)):
+            found.append(engine.pool.resolve(pick.of))
+    return found
+
+
+# functions that make two numbers equal only where they were equal before
+_INJECTIVE = {"aten::sigmoid", "aten::exp", "aten::log", "aten::softplus", "aten::neg"} | _SAME
+_NORMALISED = {"aten::_softmax", "aten::_safe_softmax", "aten::_log_softmax"}  # these may have equal sums
+_BEST = {"aten::topk", "aten::sort", "aten::max", "aten::amax"}
+_PRODUCTS = {"aten::mm", "aten::bmm"}
+_BIASED = {"aten::addmm", "aten::baddbmm", "aten::linear"}
+_COMBINED = {"aten::add", "aten::sub", "aten::mul", "aten::div"}
+# what can set a whole row to zero, so that every unit without a bias gives zero
+_VANISHING = {"aten::relu", "aten::clamp", "aten::clamp_min", "aten::clamp_max", "aten::threshold", "aten::hardtanh",
+              "aten::where", "aten::masked_fill", "aten::index_put", "aten::scatter", "aten::masked_scatter",
+              "aten::zero", "aten::fill", "aten::round", "aten::floor", "aten::sign"}  # fmt: skip
+
+
+def distinct(engine: "Engine", ref: Ref, along: Axis, count: int = 0, summed: bool = False) -> bool:
+    """Whether entries along an axis differ for almost all weights, so that their order does not depend on their places.
+
+    They do where every unit has its own row of a weight matrix and nothing sets different units to one number, as
+    rectifiers and masks do. Units that a mask excludes may be equal where ``count`` others are always chosen before.
+    """
+    call = engine.producer(ref)
+    known = engine.dtype(ref).is_floating_point and not engine.value(ref).zero
+    if call is None or ref != call.outputs[0] or not plain(along) or not known:
+        return False
+    if call.op in _SAME:
+        return distinct(engine, call.inputs[0], along, count, summed)
+    if call.op in _INJECTIVE | _BEST | {"aten::sum"} or (call.op in _NORMALISED and not summed):
+        return distinct(engine, call.inputs[0], along, summed=summed or call.op == "aten::sum")
+    units = {slot.space for slot in slots(along)}
+    if call.op in _PRODUCTS | _BIASED:
+        own = [r for r in call.inputs if is_state(engine, r) and units <= _spaces(engine, r)]
+        biased = call.op in _BIASED and len(own) > 1
+        return bool(own) and (biased or not any(_may_vanish(engine, r) for r in call.inputs if r not in own))
+    if call.op == "aten::masked_fill":
+        return distinct(engine, call.args["self"], along, 0, summed) and _never_chosen(engine, call, count)
+    if call.op not in _COMBINED or call.args.get("rounding_mode"):
+        return False
+    a, b = call.args["self"], call.args["other"]
+    if not isinstance(b, Ref):
+        return b != 0 and distinct(engine, a, along, 0, summed)
+    if call.op == "aten::div" and not summed and not units & _spaces(engine, b):  # one divisor for all units
+        return distinct(engine, a, along)
+    return any(distinct(engine, x, along, 0, summed) and is_state(engine, y) for x, y in ((a, b), (b, a)))
+
+
+def plain(axis: Axis) -> bool:
+    """Whether every factor of an axis tells its units apart: none is the same all along, none is put together."""
+    return bool(axis) and all(isinstance(f, Slot) for f in axis)
+
+
+def _may_vanish(engine: "Engine", ref: Ref) -> bool:
+    """Whether whole rows of a tensor may be zero on some inputs: behind rectifiers and masks."""
+    call = engine.producer(ref)
+    while call is not None and call.op in _SAME:
+        call = engine.producer(call.inputs[0])
+    if call is None or call.op in _VANISHING:
+        return call is not None
+    return call.op == "aten::mul" and any(_is_mask(engine, r) for r in call.inputs)
+
+
+def _is_mask(engine: "Engine", ref: Ref) -> bool:
+    """Whether a factor may be zero for whole rows: truth values, whole numbers, inputs and constants."""
+    while engine.dtype(ref).is_floating_point:
+        call = engine.producer(ref)
+        if call is None or call.op not in _SAME | {"aten::expand"}:
+            return call is None and not engine.moves(ref)
+        ref = call.inputs[0]
+    return True
+
+
+def _never_chosen(engine: "Engine", call: Call, count: int) -> bool:
+    """Whether what a mask excludes is smaller than the rest, of which enough are always left."""
+    number, left = call.args["value"], _left(engine, call.args["mask"])
+    base = engine.producer(call.args["self"])
+    while base is not None and base.op in _SAME:
+        base = engine.producer(base.inputs[0])
+    positive = base is not None and base.op in ("aten::_softmax", "aten::sigmoid", "aten::exp")
+    smaller = isinstance(number, int | float) and (number == float("-inf") or (number <= 0 and positive))
+    last = engine.program.values[call.args["self"].id].shape[-1]
+    return smaller and left is not None and count > 0 and left * last >= count
+
+
+def _left(engine: "Engine", mask: Ref) -> Fraction | None:
+    """Which share of a row a mask leaves, where it is made of a given number of different places in each."""
+    flipped = False
+    call = engine.producer(mask)
+    while call is not None and call.op in _SAME | _NOT | {"aten::expand"}:
+        flipped ^= call.op in _NOT
+        call = engine.producer(call.inputs[0])
+    if call is None or call.op != "aten::scatter" or call.args.get("value") != 1 or not flipped:
+        return None
+    chosen, dim = call.args["index"], call.args["dim"]
+    source = engine.producer(chosen)
+    if source is None or source.op != "aten::topk" or not engine.is_zero(call.args["self"]):
+        return None
+    shape = lambda ref: engine.program.values[ref.id].shape
+    return Fraction(shape(chosen)[dim], shape(call.args["self"])[dim])
+
+
+_NOT = {"aten::bitwise_not", "aten::logical_not"}
+
+
+def _spaces(engine: "Engine", ref: Ref) -> set[int]:
+    return {slot.space for axis in engine.value(ref).axes for slot in slots(axis)}
+
+
+def is_state(engine: "Engine", ref: Ref) -> bool:
+    """Whether a tensor is a parameter, or a buffer that moves, perhaps laid out anew."""
+    while (call := engine.producer(ref)) is not None and call.op in _SAME:
+        ref = call.inputs[0]
+    return call is None and engine.moves(ref)

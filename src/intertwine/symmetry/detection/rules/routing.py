@@ -1,0 +1,195 @@
+"""Routing rows to experts: counting who chose whom, products by groups of rows, and writing at named places."""
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ....programs import Call, Ref
+from ..axis_terms import Axis, Flat, Names, Pick, Slot, Value, axis_size, map_slots, slots
+from .elementwise import added, measured
+from .indexing import follow
+from .linear import contract
+from .picks import drop, joined, named
+from .registry import opaque, register_rule, unknown
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+
+__all__: list[str] = []
+
+
+@register_rule("aten::histc")
+def count(engine: "Engine", call: Call) -> Value:
+    """How many rows named each unit: the counts move with the units."""
+    x, bins = engine.value(call.args["self"]), call.args["bins"]
+    units = named(engine, call.args["self"], bins)
+    if units is None or (call.args["min"], call.args["max"]) != (0, bins - 1):
+        return unknown(engine, call)[0]
+    return Value((_bare(units),), names=Names(units, "counts", x.axes[0] if len(x.axes) == 1 else ()))
+
+
+@register_rule("aten::_grouped_mm", "transformers::grouped_mm_fallback")
+def grouped(engine: "Engine", call: Call) -> Any:
+    """Rows in groups, each group times a matrix of its own, the groups given by where they end."""
+    x = engine.value(call.args["self" if "self" in call.args else "input"])
+    w = engine.value(call.args["mat2" if "mat2" in call.args else "weight"])
+    ends = call.args.get("offs")
+    for value in (x, w):
+        drop(engine, value.names)
+    if not isinstance(ends, Ref) or len(x.axes) != 2 or len(w.axes) != 3 or call.args.get("bias") is not None:
+        return unknown(engine, call)
+    rows, of, label = _groups(engine, call, x, w, ends)
+    contract(engine, x.axes[1], w.axes[1])
+    origin = Pick(label, rows, of)
+    engine.met.append((*x.axes, *w.axes[1:], of))
+    return Value((rows, w.axes[2]), x.zero or w.zero, via=joined(engine, [x.via, (origin,)]))
+
+
+def _groups(engine: "Engine", call: Call, x: Value, w: Value, ends: Ref) -> tuple[Axis, Axis, Any]:
+    """The rows, the matrices that they are multiplied by, and by what these were chosen."""
+    names = engine.value(ends).names
+    if names is not None and names.kind == "offsets" and axis_size(names.of) == w.shape[0]:
+        order = engine.pool.resolve(names.rows)
+        node = engine.pool.node(order[0].space) if len(order) == 1 and isinstance(order[0], Slot) else None
+        if node is not None and node.sorted is not None and _spaces(order) == _spaces(x.axes[0]):
+            of = engine.rigid(engine.equal(w.axes[0], engine.pool.resolve(names.of))) if w.axes[0] else ()
+            return x.axes[0], _bare(of), ("order", node.sorted)
+    drop(engine, names)
+    why = f"groups of rows in {call.where}"
+    for axis in engine.value(ends).axes:
+        engine.fix(axis, why)
+    of = engine.hold(engine.rigid(w.axes[0], why), why)
+    rows = engine.hold(engine.rigid(x.axes[0], why), why)
+    return rows, _bare(of), ("ends", ends.id)
+
+
+def _spaces(axis: Axis) -> list[int]:
+    return [slot.space for slot in slots(axis)]
+
+
+def _bare(axis: Axis) -> Axis:
+    return map_slots(axis, lambda s: Slot(s.space, s.size))
+
+
+@register_rule("aten::floor_divide")
+def floor_divide(engine: "Engine", call: Call) -> Value:
+    """Whole quotients: the place of a pair divided by the size of the second axis is the place in the first."""
+    x, other = engine.value(call.args["self"]), call.args["other"]
+    if x.names is not None and x.names.kind == "units" and isinstance(other, int) and other > 0:
+        size = axis_size(x.names.of)
+        if size % other == 0:
+            outer = engine.split(engine.pool.resolve(x.names.of), (size // other, other))[0]
+            return Value(x.axes, names=Names(outer))
+    for ref in call.inputs:
+        drop(engine, engine.value(ref).names)
+    return measured(engine, call)
+
+
+@register_rule("aten::index_put", "aten::_unsafe_index_put")
+def index_put(engine: "Engine", call: Call) -> Value:
+    """Rows written at given places: the indexed axes are fixed, the others are those of both tensors."""
+    x, written = engine.value(call.args["self"]), engine.value(call.args["values"])
+    picks, out = list(call.args["indices"]), call.outputs[0]
+    if (inverse := _inverse(engine, call, picks)) is not None:
+        return inverse
+    why = f"rows written at {call.where}"
+    drop(engine, x.names)
+    drop(engine, written.names)
+    for pick in picks:
+        if isinstance(pick, Ref):
+            drop(engine, engine.value(pick).names)
+            for axis in engine.value(pick).axes:
+                engine.fix(axis, why)
+    indexed, first, count = _layout(engine, picks)
+    if not indexed:  # a mask without axes
+        return unknown(engine, call)[0]
+    kept = [a for i, a in enumerate(x.axes) if i not in indexed]
+    rank = len(kept) + count
+    values = ((),) * (rank - len(written.axes)) + written.axes
+    for axis in values[first : first + count]:
+        engine.fix(axis, why)
+    beside = (*values[:first], *values[first + count :])
+    joined = list(added(engine, Value(tuple(kept), x.zero), Value(beside, written.zero)).axes)
+    axes = []
+    for i, (axis, size) in enumerate(zip(x.axes, x.shape)):
+        if i not in indexed:
+            axes.append(joined.pop(0))
+            continue
+        engine.fix(axis, why)
+        moving = axis and all(isinstance(f, Slot) for f in axis)
+        axes.append(_bare(axis) if moving else engine.fresh(size, why, i))
+    return Value(tuple(axes), x.zero and written.zero) if out is not None else Value(())
+
+
+def _layout(engine: "Engine", picks: list[Any]) -> tuple[list[int], int, int]:
+    """Axes that an index replaces, where its own axes stand among those that are left, and how many they are."""
+    indexed: list[int] = []
+    count = at = 0
+    for pick in picks:
+        taken = 1
+        if isinstance(pick, Ref):
+            mask = engine.dtype(pick) in (torch.bool, torch.uint8)
+            rank = len(engine.value(pick).axes)
+            taken = rank if mask else 1
+            count = max(count, 1 if mask else rank)
+            if not taken:
+                return [], 0, 0
+            indexed += range(at, at + taken)
+        at += taken
+    adjacent = all(b == a + 1 for a, b in pairwise(indexed))
+    return indexed, indexed[0] if adjacent and indexed else 0, count
+
+
+def _inverse(engine: "Engine", call: Call, picks: list[Any]) -> Value | None:
+    """``y[perm] = arange``: the inverse of a permutation, which names the places of its rows."""
+    values = engine.program.values[call.args["values"].id]
+    if len(picks) != 1 or call.args.get("accumulate") or values.data is None or values.data.ndim != 1:
+        return None
+    names, rows = engine.value(picks[0]).names, engine.value(picks[0]).axes
+    if names is None or not names.all or engine.value(call.args["self"]).shape != values.shape or len(rows) != 1:
+        return None
+    if not torch.equal(values.data, torch.arange(len(values.data), dtype=values.dtype)):
+        return None
+    return Value((_bare(engine.pool.resolve(names.of)),), names=Names(rows[0], all=True))
+
+
+@register_rule("aten::scatter")
+def scatter(engine: "Engine", call: Call) -> Any:
+    """Entries written along one axis, which is fixed unless the index names its units: one-hot codes, gates."""
+    x, index, source = engine.value(call.args["self"]), engine.value(call.args["index"]), call.args.get("src")
+    value = call.args.get("value")
+    y = engine.value(source) if isinstance(source, Ref) else Value(((),) * len(x.axes), zero=value == 0)
+    dim = call.args["dim"] % max(len(x.axes), 1)
+    same = all(x.shape[i] == n for i, n in enumerate(index.shape) if i != dim)
+    for names in (x.names, y.names):
+        drop(engine, names)
+    if call.args.get("reduce") is not None or not same or (y.axes != ((),) * len(x.axes) and y.shape != index.shape):
+        return unknown(engine, call)
+    why = f"entries written at {call.where}"
+    units = named(engine, call.args["index"], x.shape[dim])
+    flat = all(isinstance(f, Flat) for f in x.axes[dim])
+    beside = lambda v: Value(tuple(a for i, a in enumerate(v.axes) if i != dim), v.zero)
+    axes = list(added(engine, beside(x), beside(y)).axes)
+    axes = [follow(engine, axis, i) for axis, i in zip(axes, beside(index).axes)]
+    for axis in (y.axes[dim], index.axes[dim]):
+        engine.rigid(axis, why)
+    if units is not None and flat:
+        along = _bare(units)
+    else:
+        drop(engine, index.names)
+        for axis in (x.axes[dim], y.axes[dim], index.axes[dim]):
+            engine.fix(axis, why)
+        along = engine.fresh(x.shape[dim], why)
+    axes.insert(dim, along)
+    return Value(tuple(axes), x.zero and y.zero)
+
+
+@register_rule("aten::nonzero", "aten::nonzero_numpy", "aten::aminmax", "aten::bincount", "aten::unique_consecutive")
+def looked_at(engine: "Engine", call: Call) -> list[Value]:
+    """Places, extremes or counts of what is fixed: nothing of them moves."""
+    why = f"numbers taken by {call.where}"
+    for ref in call.inputs:
+        for axis in engine.value(ref).axes:
+            engine.fix(axis, why)
+    return [opaque(engine, ref, why, i) for i, ref in enumerate(call.outputs)]

@@ -1,0 +1,222 @@
+"""Bringing axes into one form: aligning two, slicing one, splitting one into factors.
+
+Where the forms differ, spaces split until they agree; where they cannot agree, ``Misfit`` is raised and the caller
+fixes what is involved.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+from .axis_terms import Axis, Factor, Flat, Segments, Slot, axis_size, segments
+from .union_find import Pool
+
+__all__ = ["Misfit", "factor_out", "slice_axis", "split_axis", "zip_axes"]
+
+Pair = Callable[[Slot | Flat, Slot | Flat], Factor]
+
+
+class Misfit(Exception):
+    """Two axes of one size whose factors do not line up."""
+
+
+def zip_axes(pool: Pool, a: Axis, b: Axis, pair: Pair) -> Axis:
+    """Align two axes of the same length and combine them leaf by leaf.
+
+    Args:
+        pool: The spaces; they are united and split as needed.
+        a: First axis.
+        b: Second axis.
+        pair: Gets the two leaves (of one space, or at least one of them flat) and returns the combined one.
+
+    Returns:
+        The combined axis.
+
+    Raises:
+        Misfit: If the factors cannot be lined up.
+    """
+    out: list[Factor] = []
+    a, b = pool.resolve(a), pool.resolve(b)
+    while True:
+        a, b = _current(pool, a), _current(pool, b)
+        if not a and not b:
+            return pool.resolve(tuple(out))
+        if not a or not b:
+            raise Misfit
+        x, y = a[0], b[0]
+        if x.size == y.size:
+            out += _pair(pool, x, y, pair)
+            a, b = a[1:], b[1:]
+        elif isinstance(x, Segments) or isinstance(y, Segments):
+            head_a, head_b, a, b = _equal_heads(a, b)
+            out += _piecewise(pool, head_a, head_b, pair)
+        elif x.size > y.size:
+            a = (*_split_factor(pool, x, y.size), *a[1:])
+        else:
+            b = (*_split_factor(pool, y, x.size), *b[1:])
+
+
+def slice_axis(pool: Pool, axis: Axis, start: int, stop: int) -> Axis:
+    """The rows ``start:stop`` of an axis.
+
+    Raises:
+        Misfit: If the cut goes through a product at no whole outer unit.
+    """
+    axis = pool.resolve(axis)
+    if start == 0 and stop == axis_size(axis):
+        return axis
+    if stop <= start:
+        return (Flat(0, True),)
+    head, rest = axis[0], axis[1:]
+    inner = axis_size(rest)
+    if start % inner or stop % inner:
+        raise Misfit
+    start, stop = start // inner, stop // inner
+    if isinstance(head, Flat):
+        return pool.resolve((Flat(stop - start, head.zero), *rest))
+    if isinstance(head, Slot):
+        bounds = [0, start, stop, head.size]
+        pool.cut(head.space, tuple(hi - lo for lo, hi in pairwise(bounds) if hi > lo))
+        return slice_axis(pool, axis, start * inner, stop * inner)
+    pieces, at = [], 0
+    for part in head.parts:
+        size = axis_size(part)
+        low, high = max(start - at, 0), min(stop - at, size)
+        if low < high:
+            pieces.append(slice_axis(pool, part, low, high))
+        at += size
+    return pool.resolve((*segments(pieces), *rest))
+
+
+def split_axis(pool: Pool, axis: Axis, sizes: Sequence[int], equal: Pair) -> list[Axis]:
+    """Write an axis as a row-major product of axes of the given sizes (outermost first).
+
+    Args:
+        pool: The spaces.
+        axis: What to split.
+        sizes: Sizes whose product is its length.
+        equal: Makes two leaves alike; used where segments must share an inner factor.
+
+    Returns:
+        One axis for every size.
+
+    Raises:
+        Misfit: If a factor straddles two of the sizes.
+    """
+    out, rest = [], pool.resolve(axis)
+    for size in sizes:
+        head: list[Factor] = []
+        need = size
+        while need > 1:
+            rest = _current(pool, rest)
+            factor = rest[0]
+            if need % factor.size == 0:
+                head.append(factor)
+                need //= factor.size
+                rest = rest[1:]
+            elif factor.size % need == 0:
+                pieces = (
+                    factor_out(pool, factor, factor.size // need, equal)
+                    if isinstance(factor, Segments)
+                    else _split_factor(pool, factor, need)
+                )
+                rest = (*pieces, *rest[1:])
+            else:
+                raise Misfit
+        out.append(pool.resolve(tuple(head)))
+    return [pool.resolve(a) for a in out]
+
+
+def factor_out(pool: Pool, factor: Segments, inner: int, equal: Pair) -> Axis:
+    """Write a concatenation as segments of whole units times one shared inner factor of length ``inner``.
+
+    Raises:
+        Misfit: If a segment holds no whole number of units.
+    """
+    if any(axis_size(p) % inner for p in factor.parts):
+        raise Misfit
+    outer, shared = [], None
+    for part in factor.parts:
+        count = axis_size(part) // inner
+        head, tail = split_axis(pool, part, (count, inner), equal)
+        if not head:
+            raise Misfit  # a segment of one unit: its place would be all that is left of it
+        outer.append(head)
+        shared = tail if shared is None else zip_axes(pool, shared, tail, equal)
+    return pool.resolve((*segments(outer), *(shared or ())))
+
+
+def _current(pool: Pool, axis: Axis) -> Axis:
+    """``axis`` with split spaces replaced by their pieces; flat neighbours stay as they were split."""
+    return tuple(piece for factor in axis for piece in pool.resolve((factor,)))
+
+
+def _pair(pool: Pool, x: Factor, y: Factor, pair: Pair) -> Axis:
+    if isinstance(x, Segments) or isinstance(y, Segments):
+        return _piecewise(pool, (x,), (y,), pair)
+    if isinstance(x, Slot) and isinstance(y, Slot):
+        pool.unite(x.space, y.space)
+        root = pool.find(x.space)
+        x, y = Slot(root, x.size, x.expr), Slot(root, y.size, y.expr)
+    return (pair(x, y),)
+
+
+def _piecewise(pool: Pool, a: Axis, b: Axis, pair: Pair) -> Axis:
+    """Combine two axes of one length, of which one starts with segments, piece by piece."""
+    cuts = sorted({*_boundaries(a), *_boundaries(b)})
+    return segments([zip_axes(pool, x, y, pair) for x, y in zip(_cut(pool, a, cuts), _cut(pool, b, cuts))])
+
+
+def _cut(pool: Pool, axis: Axis, cuts: Sequence[int]) -> list[Axis]:
+    """The pieces of an axis between neighbouring cuts, which are in order and hold all of its boundaries."""
+    axis = pool.resolve(axis)
+    if len(axis) == 1 and isinstance(axis[0], Slot) and len(cuts) > 2:
+        pool.cut(axis[0].space, tuple(stop - start for start, stop in pairwise(cuts)))
+        axis = pool.resolve(axis)
+    if len(axis) != 1 or not isinstance(axis[0], Segments):
+        return [slice_axis(pool, axis, start, stop) for start, stop in pairwise(cuts)]
+    pieces: list[Axis] = []
+    inside = iter(cuts[1:])
+    at = 0
+    for part in axis[0].parts:
+        end = at + axis_size(part)
+        own = [0]
+        while own[-1] < end - at:
+            own.append(next(inside) - at)
+        pieces += [pool.resolve(part)] if len(own) == 2 else _cut(pool, part, own)
+        at = end
+    return pieces
+
+
+def _boundaries(axis: Axis) -> list[int]:
+    if axis and isinstance(axis[0], Segments):
+        inner = axis_size(axis[1:])
+        return [0, *(end * inner for end in accumulate(axis_size(p) for p in axis[0].parts))]
+    return [0, axis_size(axis)]
+
+
+def _equal_heads(a: Axis, b: Axis) -> tuple[Axis, Axis, Axis, Axis]:
+    """The shortest prefixes of equal length, and what follows them.
+
+    Raises:
+        Misfit: If there are none.
+    """
+    i = j = 1
+    while (size_a := axis_size(a[:i])) != (size_b := axis_size(b[:j])):
+        if size_a < size_b and i < len(a):
+            i += 1
+        elif size_b < size_a and j < len(b):
+            j += 1
+        else:
+            raise Misfit
+    return a[:i], b[:j], a[i:], b[j:]
+
+
+def _split_factor(pool: Pool, factor: Any, outer: int) -> Axis:
+    if outer == 0 or factor.size % outer:
+        raise Misfit
+    inner = factor.size // outer
+    if isinstance(factor, Flat):
+        return (Flat(outer, factor.zero), Flat(inner, factor.zero))
+    pool.split(factor.space, (outer, inner))
+    return pool.resolve((factor,))

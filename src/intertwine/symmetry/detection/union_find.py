@@ -1,0 +1,158 @@
+"""The spaces met so far: a union-find of leaves that split into products and sums as operations demand it."""
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Literal
+
+from .axis_terms import UNIT, Axis, Flat, Segments, Slot, segments, slots
+
+__all__ = ["Node", "Pool"]
+
+
+@dataclass
+class Node:
+    """One space while the engine works.
+
+    Attributes:
+        size: Number of units.
+        same: The space that it was united with.
+        kind: How it was split, if it was.
+        children: What it was split into: factors outermost first, or segments in order.
+        origin: A parameter axis (state name, axis, path of splits) that carries it.
+        above: The space that it is a piece of, and its place there.
+        pinned: Why its units may not be permuted.
+        monomial: Why no linear maps pass, only one nonzero number per unit.
+        orthogonal: Why of all linear maps only the orthogonal ones pass.
+        apart: Whether it must not be merged with a sibling segment.
+        sorted: The sort that put its units in order, if one did: the order follows from what was sorted.
+        tied: Whether it was united with units in another order.
+        said: First reason for each restriction.
+    """
+
+    size: int
+    same: int | None = None
+    kind: Literal["", "product", "sum"] = ""
+    children: tuple[int, ...] = ()
+    origin: tuple[str, int, tuple[int, ...]] | None = None
+    above: tuple[int, int] | None = None
+    pinned: str = ""
+    monomial: str = ""
+    orthogonal: str = ""
+    apart: bool = False
+    sorted: int | None = None
+    tied: bool = False
+    said: dict[str, str] = field(default_factory=dict)
+
+
+class Pool:
+    """All spaces of one search; ``changed`` tells whether the structure changed since it was last set to ``False``."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.changed = False
+
+    def new(self, size: int, origin: tuple[str, int, tuple[int, ...]] | None = None) -> int:
+        """A new space."""
+        self.nodes.append(Node(size, origin=origin))
+        return len(self.nodes) - 1
+
+    def find(self, space: int) -> int:
+        """The representative of a space."""
+        root = space
+        while (up := self.nodes[root].same) is not None:
+            root = up
+        while space != root:
+            self.nodes[space].same, space = root, self.nodes[space].same or root
+        return root
+
+    def node(self, space: int) -> Node:
+        """The representative's record."""
+        return self.nodes[self.find(space)]
+
+    def unite(self, a: int, b: int) -> None:
+        """Make two unsplit spaces one."""
+        a, b = sorted((self.find(a), self.find(b)))
+        if a == b:
+            return
+        keep, drop = self.nodes[a], self.nodes[b]
+        drop.same = a
+        if drop.origin is not None and (keep.origin is None or (keep.above is None and drop.above is not None)):
+            keep.origin, keep.above = drop.origin, drop.above  # one belongs to the other
+        keep.pinned = keep.pinned or drop.pinned
+        keep.monomial = keep.monomial or drop.monomial
+        keep.orthogonal = keep.orthogonal or drop.orthogonal
+        keep.apart |= drop.apart
+        keep.tied |= drop.tied or keep.sorted != drop.sorted
+        keep.said = {**drop.said, **keep.said}
+        self.changed = True
+
+    def split(self, space: int, sizes: tuple[int, ...]) -> None:
+        """Split a space into a product."""
+        self._expand(space, "product", sizes)
+
+    def cut(self, space: int, sizes: tuple[int, ...]) -> None:
+        """Split a space into consecutive segments."""
+        self._expand(space, "sum", sizes)
+
+    def resolve(self, axis: Axis) -> Axis:
+        """``axis`` with every split space replaced by its pieces and factors of size one left out.
+
+        What a slot knows of its scales is lost when it splits; a split means another pass, and the last pass has none.
+        """
+        found: list = []
+        for factor in axis:
+            if factor.size == 1:
+                continue
+            if isinstance(factor, Segments):
+                found += segments([self.resolve(p) for p in factor.parts])
+            elif isinstance(factor, Slot):
+                found += self._resolve_slot(factor)
+            elif found and isinstance(found[-1], Flat) and found[-1].zero == factor.zero:
+                found[-1] = Flat(found[-1].size * factor.size, factor.zero)
+            else:
+                found.append(factor)
+        return tuple(found)
+
+    def restrict(self, axis: Axis, what: str, why: str) -> None:
+        """Set ``pinned``, ``monomial`` or ``orthogonal`` on every space of an axis, keeping the first reason."""
+        for slot in slots(self.resolve(axis)):
+            node = self.node(slot.space)
+            if not getattr(node, what):
+                setattr(node, what, why)
+
+    def say(self, space: int, what: str, why: str) -> None:
+        """Remember the first reason why a space lost ``what``."""
+        self.node(space).said.setdefault(what, why)
+
+    def forget_restrictions(self) -> None:
+        """Before another pass: keep the structure, forget what operations said."""
+        for node in self.nodes:
+            node.pinned = node.monomial = node.orthogonal = ""
+            node.apart = False
+            node.said = {}
+
+    def _resolve_slot(self, slot: Slot) -> Axis:
+        root = self.find(slot.space)
+        node = self.nodes[root]
+        if not node.kind:
+            return (slot if root == slot.space else Slot(root, slot.size, slot.expr),)
+        pieces = [(Slot(c, self.nodes[c].size, UNIT),) for c in node.children]
+        if node.kind == "product":
+            return self.resolve(tuple(s for piece in pieces for s in piece))
+        return segments([self.resolve(piece) for piece in pieces])
+
+    def _expand(self, space: int, kind: Literal["product", "sum"], sizes: tuple[int, ...]) -> None:
+        root = self.find(space)
+        node = self.nodes[root]
+        if node.size != (prod(sizes) if kind == "product" else sum(sizes)):
+            raise ValueError(f"pieces must make up the space of size {node.size}. Got a {kind} of {sizes}.")
+        children = []
+        for i, size in enumerate(sizes):
+            origin = None if node.origin is None else (*node.origin[:2], (*node.origin[2], i))
+            child = self.new(size, origin)
+            record = self.nodes[child]
+            record.above, record.pinned, record.monomial = (root, i), node.pinned, node.monomial
+            record.orthogonal, record.said = node.orthogonal, dict(node.said)
+            children.append(child)
+        node.kind, node.children = kind, tuple(children)
+        self.changed = True

@@ -1,0 +1,104 @@
+"""Which parts of the parameters a run says nothing of: what its outputs do not depend on, or only times zero.
+
+Such parts would be free, and whatever moves them would be wrong as soon as another input, a longer sequence or another
+path reads them. The outputs are followed back through the calls. A call that moves entries about (a view, a slice, one
+of the pieces of a split) asks its argument for the spaces that it is asked for itself; any other call also asks for
+those that do not reach its result, which it has summed over or compared. A result that is zero whatever its arguments
+are asks for nothing.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...programs import Call, Ref
+from .axis_terms import Axis, Segments, Slot, slots
+from .engine import Engine
+
+__all__ = ["Demand", "beside", "demands"]
+
+
+@dataclass
+class Demand:
+    """What is asked of one tensor.
+
+    Attributes:
+        spaces: The spaces of its axes that something depends on.
+        idle: Spaces that some call multiplied by zeros.
+    """
+
+    spaces: set[int] = field(default_factory=set)
+    idle: set[int] = field(default_factory=set)
+
+    @property
+    def only_idle(self) -> set[int]:
+        """Spaces that met nothing but zeros."""
+        return self.idle - self.spaces
+
+
+def demands(engine: Engine) -> dict[int, Demand]:
+    """What the outputs, and the numbers that the code read, ask of every tensor; of some tensors they ask nothing.
+
+    Args:
+        engine: After its last pass.
+
+    Returns:
+        Number of a value to its demand, for values that something depends on.
+    """
+    found: dict[int, Demand] = {}
+    for ref in engine.program.outputs:
+        _ask(found, ref, _spaces(engine, ref), set())
+    for index in range(len(engine.calls) - 1, -1, -1):
+        call = engine.calls[index]
+        made = [out for out in call.outputs if out is not None]
+        asked = [found[out.id] for out in made if out.id in found and not engine.is_zero(out)]
+        if made and not asked:
+            continue
+        wanted = set().union(*(d.spaces for d in asked))
+        given = set().union(*(_spaces(engine, out) for out in made))
+        zeros = engine.found(engine.idle.get(index, ()))
+        idle = zeros.union(*(d.idle for d in asked))
+        for ref in dict.fromkeys(call.inputs):
+            if ref.id in engine.skipped.get(index, ()):
+                continue
+            here = _spaces(engine, ref)
+            passed = here & wanted if _moves_entries(call) else (here - given - zeros) | (here & wanted)
+            _ask(found, ref, passed, here & idle)
+    return found
+
+
+def beside(axis: Axis, idle: set[int]) -> Iterator[Slot]:
+    """Every slot of an axis but those of segments that lie beside the idle ones."""
+    for factor in axis:
+        if isinstance(factor, Segments) and any(s.space in idle for s in slots((factor,))):
+            for part in factor.parts:
+                if any(s.space in idle for s in slots(part)):
+                    yield from beside(part, idle)
+        else:
+            yield from slots((factor,))
+
+
+def _ask(found: dict[int, Demand], ref: Ref, spaces: set[int], idle: set[int]) -> None:
+    demand = found.setdefault(ref.id, Demand())
+    demand.spaces |= spaces
+    demand.idle |= idle
+
+
+def _moves_entries(call: Call) -> bool:
+    """Whether a call only moves entries about: views of all kinds, the copies of them, and writes into parts."""
+    name = call.op.partition("::")[2].removesuffix("_copy")
+    return bool(getattr(call.func, "is_view", False)) or name in _COPIES
+
+
+_COPIES = {"split_with_sizes", "slice", "narrow", "select", "unbind", "constant_pad_nd", "part_of_write",
+           "written_into", "slice_scatter", "select_scatter", "as_strided_scatter"}  # fmt: skip
+
+
+def _spaces(engine: Engine, ref: Ref) -> set[int]:
+    """The spaces on the axes of a tensor."""
+    value: Any = engine.values.get(ref.id)
+    return set() if value is None else set(_all(engine, value))
+
+
+def _all(engine: Engine, value: Any) -> Iterator[int]:
+    return (slot.space for axes in engine.opened(value) for axis in axes for slot in slots(axis))

@@ -1,0 +1,1 @@
+"""Gauge fixing: balanced and canonical forms, fingerprints, and folding of normalisation layers."""

@@ -1,0 +1,223 @@
+"""The canonical form of a network: one representative of all its symmetric copies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..action import act_, moved, rewritable, tensors_of
+from ..blocks import blocks
+from ..element import parent_dims
+from ..spaces import Leaf, Space
+from ..transformation import Transformation, identity, with_parts
+from .balance import balancing_scales
+from .balanced_bases import general_bases, orthogonal_basis
+from .folding import Folded, fold, unfold
+from .signs import independent, signing, solve_signs
+
+if TYPE_CHECKING:
+    from ..symmetry import Symmetry
+
+__all__ = [
+    "arranged",
+    "balanced",
+    "canonical",
+    "canonical_element",
+    "check_weights",
+    "independent",
+    "slices",
+    "solve_signs",
+]
+
+_SETTLED = 1e-9  # log scales, matrix entries and keys closer than this count as canonical already
+
+
+def canonical(model: nn.Module, example_inputs: Any, sym: Symmetry | None = None) -> nn.Module:
+    """A copy of ``model`` in canonical form: equal, up to rounding, for all networks that the symmetries connect.
+
+    Scales balance the log norms of all slices of a unit, bases of linear spaces are balanced realisations, units are
+    ordered by a key, and signs make an odd statistic positive. Batch norms are replaced by their affine map in eval
+    mode (mean 0, variance 1 - eps): the function is kept exactly *in eval mode*, while training from there differs.
+
+    Deterministic, and a canonical model is its own canonical form up to rounding. Units that are exact duplicates may
+    be swapped; that changes nothing. Two bases of a head whose singular values are equal remain different, and so do
+    weights between two linear spaces that nothing reaches or reads (a purely linear network that widens).
+
+    Args:
+        model: The model. It is left as it is.
+        example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
+        sym: The model's symmetry where it is known already.
+
+    Returns:
+        A new module with the same function in eval mode.
+
+    Examples:
+        >>> import intertwine as iw
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).double()
+        >>> x = torch.zeros(2, 4).double()
+        >>> twin = iw.symmetries(model, x).random(seed=1)
+        >>> twin = iw.symmetries(model, x).act(twin, model)
+        >>> a, b = canonical(model, x), canonical(twin, x)
+        >>> all(torch.allclose(p, q) for p, q in zip(a.parameters(), b.parameters()))
+        True
+    """
+    if sym is None:
+        from .. import symmetries
+
+        sym = symmetries(model, example_inputs)
+    twin = rewritable(sym, model)
+    live = tensors_of(twin)
+    check_weights(sym, live)
+    folded = fold(sym, live)
+    g = canonical_element(folded)
+    act_(folded.sym, g, folded.state)
+    new = unfold(folded.state, sym.batch_norms)
+    with torch.no_grad():
+        for name, tensor in new.items():
+            live[name].copy_(tensor)
+    return twin
+
+
+def canonical_element(folded: Folded) -> Transformation:
+    """The element that brings folded weights into canonical form.
+
+    Args:
+        folded: Weights with batch norms folded.
+
+    Returns:
+        Its scales and matrices, then its order of units, then its signs, as one element.
+    """
+    sym = folded.sym
+    g = balanced(folded)
+    return arranged(sym, {**folded.state, **moved(sym, g, folded.state)}) @ g
+
+
+def arranged(sym: Symmetry, state: Mapping[str, Tensor]) -> Transformation:
+    """The part of the canonical element that orders units and sets their signs.
+
+    Args:
+        sym: The symmetry.
+        state: Tensors in float64 whose scales and matrices are in normal form.
+
+    Returns:
+        An element of permutations and signs.
+    """
+    order = _ordering(sym, state)
+    return signing(sym, {**state, **moved(sym, order, state)}) @ order
+
+
+def balanced(folded: Folded) -> Transformation:
+    """The part of the canonical element that holds its scales and matrices.
+
+    Args:
+        folded: Weights with batch norms folded.
+
+    Returns:
+        An element without permutations and signs.
+    """
+    sym, state = folded.sym, folded.state
+    names = _mutual(sym)
+
+    def based(logs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors on which scales and bases depend mutually: unscaled, in the bases that go with the scales."""
+        scaled = moved(sym, _scaling(sym, logs), state, names)
+        bases = general_bases(sym, {**state, **scaled})
+        return {**state, **moved(sym, _turning(sym, bases), state, names)}
+
+    scales = balancing_scales(sym, state, folded.pinned, based if names else None)
+    g = _scaling(sym, {n: t for n, t in scales.items() if not _near(t, torch.zeros(()))})
+    g = _turning(sym, general_bases(sym, {**state, **moved(sym, g, state)})) @ g
+    for space in sym.spaces:
+        if space.linear == "orthogonal":
+            basis = orthogonal_basis(sym, {**state, **moved(sym, g, state)}, space)
+            g = _turning(sym, {} if basis is None else {space.name: basis}) @ g
+    return g
+
+
+def _mutual(sym: Symmetry) -> list[str]:
+    """Tensors with a general linear space, if any of them also carries a scale."""
+    general = {s.name for s in sym.spaces if s.linear == "general"}
+    scaled = {s.name for s in sym.spaces if s.linear == "none" and s.scales}
+    found = {n: {s for b in blocks(layout) for s in b.spaces} for n, layout in sym.layouts.items()}
+    names = [n for n, spaces in found.items() if spaces & general]
+    return names if any(found[n] & scaled for n in names) else []
+
+
+def _scaling(sym: Symmetry, logs: Mapping[str, Tensor]) -> Transformation:
+    g = identity(sym)
+    for name, scales in logs.items():
+        g = with_parts(g, name, scales=scales)
+    return g
+
+
+def _turning(sym: Symmetry, bases: Mapping[str, Tensor]) -> Transformation:
+    """The element with given matrices; one next to the identity is left out, so that a normal form stays as it is."""
+    g = identity(sym)
+    for name, basis in bases.items():
+        if not _near(basis, torch.eye(basis.shape[-1], dtype=torch.float64)):
+            g = with_parts(g, name, linear=basis)
+    return g
+
+
+def check_weights(sym: Symmetry, state: Mapping[str, Tensor]) -> None:
+    """Refuse weights that cannot be compared.
+
+    Raises:
+        ValueError: If a tensor is missing, has no numbers (meta), is not a dense floating-point one, or holds NaN or
+            infinity.
+    """
+    for name in sym.layouts:
+        if name not in state:
+            raise ValueError(f"state must hold every tensor of the symmetry. Got none named {name!r}.")
+        tensor = state[name]
+        if tensor.layout != torch.strided or tensor.is_quantized:
+            raise ValueError(
+                f"weights must be dense and not quantised. Got {tensor.layout} in {name!r}: dequantise first."
+            )
+        if tensor.is_meta:
+            raise ValueError(f"weights must hold numbers. Got {name!r} on the meta device: load a checkpoint first.")
+        finite = bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())  # a sum alone may overflow
+        if tensor.is_floating_point() and not finite:
+            raise ValueError(f"weights must be finite. Got NaN or infinity in {name!r}.")
+
+
+def _ordering(sym: Symmetry, state: Mapping[str, Tensor]) -> Transformation:
+    """Order every space by the sum of |w|^1.5 over its slices, a key that no permutation or sign of others changes."""
+    g = identity(sym)
+    for space in sym.spaces:
+        if not space.permutable or space.size < 2 or space.linear != "none":  # singular values order linear spaces
+            continue
+        key = torch.zeros(g[space.name].permutation.shape, dtype=torch.float64)
+        for _, x, _ in slices(sym, state, space):
+            key += x.abs().pow(1.5).sum(-1)
+        settled = key[..., 1:] >= key[..., :-1] - _SETTLED * key.abs().amax().clamp_min(1e-300)
+        if not bool(settled.all()):
+            g = with_parts(g, space.name, permutation=key.argsort(dim=-1, stable=True))
+    # keys of children are indexed by the parents' old units: bring them to the new ones
+    for space in sorted(sym.spaces, key=lambda s: len(s.parents)):
+        if space.parents:
+            from ..element import reindex
+
+            g = Transformation({**g.elements, space.name: reindex(g[space.name], g.elements)})
+    return g
+
+
+def slices(sym: Symmetry, state: Mapping[str, Tensor], space: Space) -> list[tuple[str, Tensor, Leaf]]:
+    """Every tensor that carries a space, as ``(p..., n, rest)``, with the leaf that says how it transforms."""
+    found = []
+    for name, layout in sym.layouts.items():
+        for block in blocks(layout) if name in state else ():
+            for dim, leaf in enumerate(block.leaves):
+                if isinstance(leaf, Leaf) and leaf.space == space.name:
+                    dims = parent_dims(space, dim, block.spaces)
+                    x = block.read(state[name])
+                    x = x.permute([*dims, *(d for d in range(x.ndim) if d not in dims)])
+                    found.append((name, x.reshape(*x.shape[: len(dims)], -1), leaf))
+    return found
+
+
+def _near(a: Tensor, b: Tensor) -> bool:
+    return bool(((a - b).abs() < _SETTLED).all())

@@ -1,0 +1,189 @@
+"""A short string that symmetric copies of a network share."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..action import moved, tensors_of
+from ..blocks import Block, align, blocks
+from ..element import parent_dims
+from ..serialise import layout_to_dict
+from ..spaces import Fixed, Leaf
+from .balanced_bases import passing
+from .canonical import balanced, check_weights
+from .folding import fold
+
+if TYPE_CHECKING:
+    from ..symmetry import Symmetry
+
+__all__ = ["coupled", "fingerprint", "fingerprint_state", "invariants"]
+
+_NUMBERS = 12
+_STEP = 0.05  # one quantum; networks that differ have numbers about 1 apart
+
+
+def fingerprint(model: nn.Module, example_inputs: Any, sym: Symmetry | None = None) -> str:
+    """A short string, equal for symmetric copies of a network in practice and different for other networks.
+
+    ``"iw1-<architecture>-<weights>"``: a hash of the layouts, and a hash of twelve numbers that no permutation, scale,
+    sign or change of basis alters, rounded to multiples of 0.05. No such string can be safe: a number may lie on
+    a rounding boundary. Measured on an MLP, a CNN with batch norm and a transformer encoder layer, 40 random networks
+    each with 5 or 2 random copies in float32: 0 of 480 copies missed, and 0 of 2,340 pairs of networks collided. The
+    numbers of copies differ by at most 1e-6 (1e-14 in float64), which makes about 1 miss in 2,000 to be expected; those
+    of different networks by at least 0.8. Copies that went through bfloat16 do miss: use ``same``, which decides by
+    matching, wherever the answer matters. Weights between two linear spaces that nothing reaches or reads (a purely
+    linear network that widens) have no normal form and are left out.
+
+    Args:
+        model: The model.
+        example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
+        sym: The model's symmetry where it is known already.
+
+    Returns:
+        The string, 29 characters.
+
+    Examples:
+        >>> import intertwine as iw
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> sym = iw.symmetries(model, torch.zeros(2, 4))
+        >>> twin = sym.act(sym.random(seed=1), model)
+        >>> fingerprint(model, torch.zeros(2, 4)) == fingerprint(twin, torch.zeros(2, 4))
+        True
+    """
+    if sym is None:
+        from .. import symmetries
+
+        sym = symmetries(model, example_inputs)
+    return fingerprint_state(sym, tensors_of(model))
+
+
+def fingerprint_state(sym: Symmetry, state: Mapping[str, Tensor]) -> str:
+    """The fingerprint of a state dict, read one group of coupled tensors at a time.
+
+    Args:
+        sym: The symmetry of the architecture.
+        state: Parameters and buffers by name; a mapping that loads tensors when asked keeps memory small.
+
+    Returns:
+        The string.
+    """
+    numbers = [round(float(x) / _STEP) for x in invariants(sym, state)]
+    described = {name: layout_to_dict(layout) for name, layout in sorted(sym.layouts.items())}
+    return f"iw1-{_digest(described, 4)}-{_digest(numbers, 8)}"
+
+
+def invariants(sym: Symmetry, state: Mapping[str, Tensor]) -> Tensor:
+    """The numbers behind a fingerprint, before rounding.
+
+    For every tensor of the balanced network, batch norms folded, two sums over its entries that are about normally
+    distributed over networks: of ``w`` (of ``|w|`` where signs or bases are free) and of ``w^2``, with random weights
+    along fixed axes, so that inputs and outputs cannot change places. Random combinations of all sums are returned.
+
+    Args:
+        sym: The symmetry of the architecture.
+        state: Parameters and buffers by name.
+
+    Returns:
+        Twelve numbers, float64.
+    """
+    total = torch.zeros(_NUMBERS, dtype=torch.float64)
+    count = 0
+    for names in coupled(sym):
+        group = {name: state[name] for name in names if name in state}
+        part = restricted(sym, names)
+        check_weights(part, group)
+        folded = fold(part, group)
+        g = balanced(folded)
+        normal = {**folded.state, **moved(folded.sym, g, folded.state)}
+        seen = passing(folded.sym, normal)
+        for name, layout in folded.sym.layouts.items():
+            mix = torch.randn(2, _NUMBERS, generator=_generator(name), dtype=torch.float64)
+            total += torch.stack(_sums(name, normal[name], blocks(layout), folded.sym, seen)) @ mix
+            count += 1
+    return total / max(count, 1) ** 0.5
+
+
+def coupled(sym: Symmetry) -> list[list[str]]:
+    """Names of tensors in groups that scales, bases and batch norms tie together: what must be in memory at once.
+
+    Args:
+        sym: The symmetry.
+
+    Returns:
+        Groups in the order of the network.
+    """
+    ties: dict[str, list[str]] = {}
+    continuous = {s.name for s in sym.spaces if s.scales or s.linear != "none"}
+    for name, layout in sym.layouts.items():
+        leaves = {leaf for block in blocks(layout) for leaf in block.leaves if isinstance(leaf, Leaf)}
+        for space in {f.space for f in leaves if f.space in continuous and (any(f.scale) or f.variance)}:
+            ties.setdefault(f"space {space}", []).append(name)
+    for i, norm in enumerate(sym.batch_norms):
+        ties[f"norm {i}"] = [n for n in (norm.mean, norm.variance, norm.weight, norm.bias) if n is not None]
+    root = {name: name for name in sym.layouts}
+
+    def find(name: str) -> str:
+        while root[name] != name:
+            root[name] = root[root[name]]
+            name = root[name]
+        return name
+
+    for names in ties.values():
+        for name in names[1:]:
+            root[find(name)] = find(names[0])
+    groups: dict[str, list[str]] = {}
+    for name in sym.layouts:
+        groups.setdefault(find(name), []).append(name)
+    return list(groups.values())
+
+
+def restricted(sym: Symmetry, names: Iterable[str]) -> Symmetry:
+    """The symmetry of some tensors alone."""
+    layouts = {name: sym.layouts[name] for name in names}
+    present = {s for layout in layouts.values() for block in blocks(layout) for s in block.spaces if s is not None}
+    norms = tuple(norm for norm in sym.batch_norms if norm.variance in layouts)
+    return replace(
+        sym, spaces=tuple(s for s in sym.spaces if s.name in present), layouts=layouts, batch_norms=norms, aliases={}
+    )
+
+
+def _sums(
+    name: str, tensor: Tensor, pieces: tuple[Block, ...], sym: Symmetry, seen: Mapping[str, Tensor]
+) -> list[Tensor]:
+    linear = {s.name for s in sym.spaces if s.linear != "none"}
+    generator = _generator(name)
+    first, second, squares = torch.zeros(3, dtype=torch.float64)
+    for block in pieces:
+        x = block.read(tensor)
+        free = any(isinstance(f, Leaf) and (f.space in linear or any(e % 2 for e in f.sign)) for f in block.leaves)
+        weights = torch.ones((), dtype=torch.float64)
+        for dim, leaf in enumerate(block.leaves):
+            if isinstance(leaf, Fixed) and leaf.size > 1:
+                along = torch.randn(leaf.size, generator=generator, dtype=torch.float64)
+                weights = weights * align(along, [dim], x.ndim)
+            elif isinstance(leaf, Leaf) and leaf.space in seen and not bool(seen[leaf.space].all()):
+                dims = parent_dims(sym.space(leaf.space), dim, block.spaces)
+                x = x * align(seen[leaf.space], dims, x.ndim)
+        squares = squares + x.square().sum()
+        first = first + ((x.abs() if free else x) * weights).sum()
+        second = second + (x.square() * weights).sum()
+    if not squares > 0:
+        return [torch.zeros((), dtype=torch.float64)] * 2
+    mean = squares / tensor.numel()
+    return [first / squares.sqrt(), second / (mean * tensor.numel() ** 0.5)]
+
+
+def _generator(name: str) -> torch.Generator:
+    seed = int.from_bytes(hashlib.blake2s(name.encode(), digest_size=7).digest(), "big")
+    return torch.Generator().manual_seed(seed)
+
+
+def _digest(value: Any, size: int) -> str:
+    return hashlib.blake2s(json.dumps(value, sort_keys=True).encode(), digest_size=size).hexdigest()

@@ -1,0 +1,138 @@
+"""Witnesses of signs: the blocks whose odd statistics tell the signs of a space, and of which of its units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..blocks import Block, blocks
+from ..element import parent_dims
+from ..spaces import Leaf, Space
+
+if TYPE_CHECKING:
+    from ..symmetry import Symmetry
+
+__all__ = [
+    "Witness",
+    "independent",
+    "odd_statistic",
+    "parities",
+    "rank_of_rows",
+    "signed_spaces",
+    "unit_shape",
+    "witnesses",
+]
+
+_SEEN = 1e-7  # smallest norm of a unit's slice, relative to the largest, that is not rounding
+
+
+@dataclass(frozen=True)
+class Witness:
+    """One dimension of a block that carries a space.
+
+    Attributes:
+        name: Name of the tensor.
+        block: Where the block is in it.
+        dim: The block's dimension that carries the space.
+        row: For each sign of the space whether it flips the block's statistic.
+        tells: Units whose slice is not zero, ``(p..., n)``; the statistic of the others would be rounding.
+        others: Other spaces of the block whose signs flip the statistic too; the space itself where it comes twice.
+    """
+
+    name: str
+    block: Block
+    dim: int
+    row: tuple[int, ...]
+    tells: Tensor
+    others: frozenset[str]
+
+    def bits(self, state: Mapping[str, Tensor], space: Space, power: int) -> Tensor:
+        """Units ``(p..., n)`` whose statistic is negative."""
+        dims = parent_dims(space, self.dim, self.block.spaces)
+        return odd_statistic(self.block.read(state[self.name]), dims, power) < 0
+
+
+def signed_spaces(sym: Symmetry) -> list[Space]:
+    """Spaces whose signs are to be set; a linear space in its normal basis counts with one sign per unit."""
+    return [s if s.linear == "none" else replace(s, signs=1) for s in sym.spaces if s.signs or s.linear != "none"]
+
+
+def witnesses(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, list[Witness]]:
+    """The witnesses of every space with signs, in the order of the network.
+
+    A sign that does no more than all signs of a space inside it together (a head's, beside the signs of its units) has
+    none: it stays.
+    """
+    signed = {s.name: s for s in signed_spaces(sym)}
+    found: dict[str, list[Witness]] = {name: [] for name in signed}
+    needed = {name: _needed(sym, space) for name, space in signed.items()}
+    for name, layout in sym.layouts.items():
+        for block in blocks(layout) if name in state else ():
+            for dim, s in enumerate(block.spaces):
+                if s in signed:
+                    row = tuple(a * b for a, b in zip(parities(block.leaves[dim], signed[s]), needed[s]))
+                    if any(row):
+                        norms = odd_statistic(block.read(state[name]), parent_dims(signed[s], dim, block.spaces), 2)
+                        tells = norms > _SEEN**2 * norms.max()
+                        others = frozenset(o for d, o in enumerate(block.spaces) if o in signed and d != dim)
+                        found[s].append(Witness(name, block, dim, row, tells, others))
+    return found
+
+
+def parities(leaf: object, space: Space) -> tuple[int, ...]:
+    """For each sign of a space whether it flips what a leaf belongs to."""
+    return (1,) if space.linear != "none" else tuple(e % 2 for e in leaf.sign)  # type: ignore[attr-defined]
+
+
+def odd_statistic(x: Tensor, dims: list[int], power: int) -> Tensor:
+    """Sums of a power of the entries over all dimensions but some, which come first in the order given."""
+    y = x.permute([*dims, *(d for d in range(x.ndim) if d not in dims)])
+    return y.reshape(*y.shape[: len(dims)], -1).pow(power).sum(-1)
+
+
+def unit_shape(sym: Symmetry, space: Space) -> torch.Size:
+    """``(p..., n)``: units of the parents, then of the space."""
+    sizes = {s.name: s.size for s in sym.spaces}
+    return torch.Size([*(sizes[p] for p in space.parents), space.size])
+
+
+def independent(rows: list[tuple[int, ...]]) -> bool:
+    """Whether 0-1 rows are independent over two elements."""
+    return rank_of_rows(rows) == len(rows)
+
+
+def rank_of_rows(rows: Iterable[tuple[int, ...]]) -> int:
+    """Rank of 0-1 rows over two elements."""
+    basis: list[int] = []
+    for row in rows:
+        mask = sum(bit << i for i, bit in enumerate(row))
+        for b in basis:
+            mask = min(mask, mask ^ b)
+        if mask:
+            basis.append(mask)
+    return len(basis)
+
+
+def _needed(sym: Symmetry, space: Space) -> tuple[int, ...]:
+    """1 for each sign that is more than signs of spaces inside this one, taken for all of their units at once."""
+    pieces = [b for layout in sym.layouts.values() for b in blocks(layout)]
+    inside = [s for s in signed_spaces(sym) if space.name in s.parents]
+    if not inside or any(b.spaces.count(s.name) > 1 for b in pieces for s in (space, *inside)):
+        return (1,) * space.signs
+
+    def effects(of: Space) -> list[tuple[int, ...]]:
+        rows = [
+            next((parities(f, of) for f in b.leaves if isinstance(f, Leaf) and f.space == of.name), ()) for b in pieces
+        ]
+        return [tuple(row[k] if row else 0 for row in rows) for k in range(of.signs)]
+
+    known = [row for child in inside for row in effects(child)]
+    needed = []
+    for row in effects(space):
+        needed.append(int(rank_of_rows([*known, row]) > rank_of_rows(known)))
+        known.append(row)
+    return tuple(needed)

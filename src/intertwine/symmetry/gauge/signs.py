@@ -1,0 +1,217 @@
+"""Signs in canonical form: odd statistics become positive, space by space along the network.
+
+A statistic says something of a unit only if no sign that is still open touches it, and if the unit's slice is not zero.
+Where spaces wait for one another (a grid of two signed spaces, residual streams that meet in one product) their bits
+are solved together, by elimination over two elements: the largest entries become positive, as many as are independent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from math import prod
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..action import moved
+from ..blocks import blocks
+from ..element import parent_dims
+from ..spaces import Space
+from ..transformation import Transformation, identity, with_parts
+from .sign_statistics import (
+    Witness,
+    independent,
+    odd_statistic,
+    parities,
+    rank_of_rows,
+    signed_spaces,
+    unit_shape,
+    witnesses,
+)
+
+if TYPE_CHECKING:
+    from ..symmetry import Symmetry
+
+__all__ = ["independent", "signing", "solve_signs"]
+
+_MOST_BITS = 4096  # that are solved together
+_MOST_ENTRIES = 100_000  # that are looked at then
+
+
+def signing(sym: Symmetry, state: Mapping[str, Tensor], power: int = 3) -> Transformation:
+    """The signs that bring weights with ordered units into canonical form.
+
+    Args:
+        sym: The symmetry.
+        state: Tensors in float64.
+        power: Odd power of the entries whose sums must become positive.
+
+    Returns:
+        An element of signs; a linear space gets them as a diagonal matrix.
+    """
+    g = identity(sym)
+    found = witnesses(sym, state)
+    waiting = {s.name: s for s in signed_spaces(sym)}
+    while waiting:
+        ready = next((s for s in waiting.values() if _ready(found[s.name], waiting)), None)
+        group = [ready] if ready else _connected(found, waiting)
+        apart = bool(ready) or sum(s.signs * prod(unit_shape(sym, s)) for s in group) > _MOST_BITS
+        group = group[:1] if apart else group
+        current = {**state, **moved(sym, g, state, {w.name for s in group for w in found[s.name]})}
+        if apart:
+            space = group[0]
+            flips = {space.name: _alone(sym, current, space, found[space.name], waiting, power)}
+        else:
+            flips = _together(sym, current, group, power)
+        g = _flipping(sym, flips) @ g
+        waiting = {n: s for n, s in waiting.items() if s not in group}
+    return g
+
+
+def _flipping(sym: Symmetry, signs: Mapping[str, Tensor]) -> Transformation:
+    g = identity(sym)
+    for name, flips in signs.items():
+        if sym.space(name).linear == "none":
+            g = with_parts(g, name, signs=flips)
+        elif bool((flips < 0).any()):
+            g = with_parts(g, name, linear=torch.diag_embed(flips[0]))
+    return g
+
+
+def _ready(found: list[Witness], waiting: Collection[str]) -> bool:
+    """Whether witnesses that no waiting sign touches tell as much of every unit as all of them would."""
+    patterns, _ = _patterns(found)
+    untouched = [not w.others & set(waiting) for w in found]
+    for pattern in patterns:
+        every = [w.row for w, tells in zip(found, pattern) if tells]
+        known = [w.row for w, tells, free in zip(found, pattern, untouched) if tells and free]
+        if rank_of_rows(known) < rank_of_rows(every):
+            return False
+    return True
+
+
+def _patterns(found: list[Witness]) -> tuple[list[list[bool]], Tensor]:
+    """The different lists of witnesses that tell of a unit, and for every unit (flat) which it is."""
+    if not found:
+        return [], torch.zeros(0, dtype=torch.long)
+    table, unit = torch.stack([w.tells.flatten() for w in found], 1).unique(dim=0, return_inverse=True)
+    return table.tolist(), unit
+
+
+def _connected(found: Mapping[str, list[Witness]], waiting: Mapping[str, Space]) -> list[Space]:
+    """The first waiting space and all that wait for it, or that it waits for, directly or not."""
+    group = [next(iter(waiting))]
+    for name in group:  # grows while it is read
+        beside = {o for w in found[name] for o in w.others if o in waiting}
+        beside |= {n for n in waiting for w in found[n] if name in w.others}
+        group += [n for n in waiting if n in beside and n not in group]
+    return [waiting[n] for n in group]
+
+
+def _alone(
+    sym: Symmetry,
+    state: Mapping[str, Tensor],
+    space: Space,
+    found: list[Witness],
+    waiting: Collection[str],
+    power: int,
+) -> Tensor:
+    """Signs ``(k, p..., n)``: for every unit independent rows are taken in order and their statistics made positive."""
+    shape = unit_shape(sym, space)
+    found = [w for w in found if space.name not in w.others]
+    found.sort(key=lambda w: bool(w.others & set(waiting)))  # those first that no waiting sign touches
+    patterns, unit = _patterns(found)
+    signs = torch.ones(space.signs, shape.numel(), dtype=torch.float64)
+    negative: dict[int, Tensor] = {}
+    for p, pattern in enumerate(patterns):
+        chosen: list[int] = []
+        for i, tells in enumerate(pattern):
+            if tells and independent([*(found[c].row for c in chosen), found[i].row]):
+                chosen.append(i)
+        for i in chosen:
+            if i not in negative:
+                negative[i] = found[i].bits(state, space, power).flatten()
+        here = unit == p
+        bits = [negative[i][here] for i in chosen]
+        signs[:, here] = solve_signs([found[i].row for i in chosen], bits, space.signs, torch.Size([int(here.sum())]))
+    return signs.reshape(space.signs, *shape)
+
+
+def _together(sym: Symmetry, state: Mapping[str, Tensor], waiting: list[Space], power: int) -> dict[str, Tensor]:
+    """Signs of several spaces at once."""
+    shapes = {s.name: (s.signs, *unit_shape(sym, s)) for s in waiting}
+    starts, total = {}, 0
+    for name, shape in shapes.items():
+        starts[name], total = total, total + prod(shape)
+    solved: dict[int, tuple[int, int]] = {}  # leading bit -> (mask, right-hand side)
+    for negative, flips in _equations(sym, state, {s.name: s for s in waiting}, starts, power):
+        mask, right = 0, negative
+        for bit in flips:
+            mask ^= 1 << bit
+        while mask and (lead := mask.bit_length() - 1) in solved:
+            mask, right = mask ^ solved[lead][0], right ^ solved[lead][1]
+        if mask:
+            solved[lead] = (mask, right)
+        if len(solved) == total:
+            break
+    values = torch.zeros(total, dtype=torch.int64)
+    for lead in sorted(solved):  # every other bit of a mask is lower, and known
+        mask, right = solved[lead]
+        lower = mask ^ (1 << lead)
+        while lower:
+            bit = lower.bit_length() - 1
+            right, lower = right ^ int(values[bit]), lower ^ (1 << bit)
+        values[lead] = right
+    signs = 1.0 - 2.0 * values.to(torch.float64)
+    return {n: signs[starts[n] : starts[n] + prod(shape)].reshape(shape) for n, shape in shapes.items()}
+
+
+def _equations(
+    sym: Symmetry, state: Mapping[str, Tensor], waiting: Mapping[str, Space], starts: Mapping[str, int], power: int
+) -> list[tuple[int, list[int]]]:
+    """Whether an entry is negative, and the bits that flip it; relatively largest entries first."""
+    sizes: list[Tensor] = []
+    found: list[tuple[Tensor, list[Tensor]]] = []
+    for name, layout in sym.layouts.items():
+        for block in blocks(layout) if name in state else ():
+            places = [d for d, s in enumerate(block.spaces) if s in waiting]
+            dims = {d: parent_dims(waiting[block.spaces[d]], d, block.spaces) for d in places}  # type: ignore[index]
+            kept = sorted({d for need in dims.values() for d in need})
+            if not places:
+                continue
+            t = odd_statistic(block.read(state[name]), kept, power)
+            grid = torch.meshgrid(*(torch.arange(n) for n in t.shape), indexing="ij")
+            bits = []
+            for d, need in dims.items():
+                space = waiting[block.spaces[d]]  # type: ignore[index]
+                shape = unit_shape(sym, space)
+                unit = torch.zeros_like(grid[0])
+                for n, at in zip(shape, need):
+                    unit = unit * n + grid[kept.index(at)]
+                row = parities(block.leaves[d], sym.space(space.name))
+                bits += [(starts[space.name] + k * prod(shape) + unit).flatten() for k, e in enumerate(row) if e]
+            if bits:
+                sizes.append((t.abs() / t.abs().max().clamp_min(1e-300)).flatten())
+                found.append((t.flatten() < 0, bits))
+    flat = [(b, i) for b, (negative, _) in enumerate(found) for i in range(len(negative))]
+    joined = torch.cat(sizes) if sizes else torch.zeros(0)
+    order = joined.argsort(descending=True, stable=True)[:_MOST_ENTRIES].tolist()
+    return [(int(found[b][0][i]), [int(x[i]) for x in found[b][1]]) for b, i in (flat[at] for at in order)]
+
+
+def solve_signs(rows: list[tuple[int, ...]], bits: list[Tensor], k: int, shape: torch.Size) -> Tensor:
+    """Signs ``s`` with ``prod_k s_k^row_k = -1`` exactly where the bit is set: elimination over two elements."""
+    table = [(list(row), bit.clone()) for row, bit in zip(rows, bits)]
+    pivots: dict[int, int] = {}
+    for r in range(len(table)):
+        column = next(c for c in range(k) if table[r][0][c] and c not in pivots)
+        pivots[column] = r
+        for other in range(len(table)):
+            if other != r and table[other][0][column]:
+                mixed = [(a + b) % 2 for a, b in zip(table[other][0], table[r][0])]
+                table[other] = (mixed, table[other][1] ^ table[r][1])
+    signs = torch.ones(k, *shape, dtype=torch.float64)
+    for column, r in pivots.items():
+        signs[column] = 1.0 - 2.0 * table[r][1].to(torch.float64)
+    return signs

@@ -1,0 +1,140 @@
+"""Running a private copy of a model with other tensors: what verification and its negative controls stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..._evaluation import copied
+from ..._examples import Examples
+from ...testing import outputs, relative_error, tolerance
+from ..action import rewritable, tensors_of
+
+if TYPE_CHECKING:
+    from ..symmetry import Symmetry
+
+__all__ = ["Probe", "widened"]
+
+
+class Probe:
+    """A copy of a model, in float64 where it runs in float64, whose tensors can be swapped for one run.
+
+    Args:
+        sym: The symmetry of the model's architecture.
+        model: The model. It is left as it is.
+        inputs: Example inputs.
+        randomise: Replace constant parameters (zero biases, unit gains) and batch-norm statistics of the copy by
+            random values first: equal entries would hide mistakes.
+
+    Attributes:
+        tensors: The live tensors of the copy.
+        dtype: Lowest floating-point precision seen while the copy ran.
+        rtol: Relative error that rounding alone may cause at that precision.
+
+    Raises:
+        ValueError: If the model is on the meta device, the outputs hold no finite number, or they differ between two
+            runs in eval mode.
+    """
+
+    def __init__(self, sym: Symmetry, model: nn.Module, inputs: Any, randomise: bool = True) -> None:
+        if any(t.is_meta for t in tensors_of(model).values()):
+            raise ValueError("model must hold weights to be run. Got tensors on the meta device: load a checkpoint.")
+        self._model = rewritable(sym, model)
+        self._inputs = inputs
+        self._widen()
+        self.tensors = tensors_of(self._model)
+        if randomise:
+            _randomise(sym, self.tensors)
+        floats = [t.dtype for t in self.tensors.values() if t.is_floating_point()]
+        with _LowestPrecision(max(floats, key=_eps, default=sym.dtype)) as seen:
+            self._reference = outputs(self._model, self._inputs)
+        self.dtype = seen.dtype
+        self.rtol = tolerance(self.dtype)
+        if not any(bool(torch.isfinite(t).any()) for t in self._reference):
+            raise ValueError("model must return finite numbers on the inputs. Got none.")
+        if self.error({}) > self.rtol:
+            raise ValueError(
+                "model must return the same twice in eval mode. Got outputs that differ: fix its randomness."
+            )
+
+    def error(self, changed: Mapping[str, Tensor]) -> float:
+        """Relative change of the outputs when some tensors are replaced for one run."""
+        before = {name: self.tensors[name].clone() for name in changed}
+        with torch.no_grad():
+            try:
+                for name, tensor in changed.items():
+                    self.tensors[name].copy_(tensor)
+                return relative_error(self._reference, outputs(self._model, self._inputs))
+            finally:
+                for name, tensor in before.items():
+                    self.tensors[name].copy_(tensor)
+
+    def _widen(self) -> None:
+        """Go to float64, unless the model's own code insists on another precision."""
+        wide = copied(self._model).double()
+        try:
+            outputs(wide, widened(self._inputs))
+        except (RuntimeError, TypeError, ValueError):
+            return
+        self._model, self._inputs = wide, widened(self._inputs)
+
+
+def widened(inputs: Any) -> Any:
+    """Inputs with every floating-point tensor in float64."""
+    if isinstance(inputs, Examples):
+        return Examples(*(widened(example) for example in inputs.inputs))
+    if isinstance(inputs, Tensor):
+        return inputs.double() if inputs.is_floating_point() else inputs
+    if isinstance(inputs, Mapping):
+        return {key: widened(value) for key, value in inputs.items()}
+    if isinstance(inputs, tuple | list):
+        return type(inputs)(widened(value) for value in inputs)
+    return inputs
+
+
+def _randomise(sym: Symmetry, tensors: Mapping[str, Tensor]) -> None:
+    """Give distinct entries to every described tensor whose entries are all equal, and to batch-norm statistics."""
+    generator = torch.Generator().manual_seed(0)
+    variances = {norm.variance for norm in sym.batch_norms}
+    statistics = variances | {norm.mean for norm in sym.batch_norms}
+    with torch.no_grad():
+        for name in sym.layouts:
+            tensor = tensors.get(name)
+            if tensor is None or not tensor.is_floating_point() or tensor.numel() == 0:
+                continue
+            noise = torch.rand(tensor.shape, generator=generator, dtype=torch.float64).to(tensor)
+            if name in variances:
+                tensor.copy_(0.5 + noise)
+            elif name in statistics or bool((tensor == tensor.flatten()[0]).all()):
+                tensor.add_(noise - 0.5)
+
+
+class _LowestPrecision(TorchDispatchMode):
+    """Watches for casts to a lower floating-point precision; constants of low precision that are promoted do no harm.
+
+    Args:
+        dtype: Where to start: the lowest precision of the weights.
+    """
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        given = [x.dtype for x in args if isinstance(x, Tensor) and x.is_floating_point()]
+        if given and isinstance(result, Tensor) and result.is_floating_point() and _coarser(result.dtype, *given):
+            self.dtype = max(self.dtype, result.dtype, key=_eps)
+        return result
+
+
+def _coarser(dtype: torch.dtype, *others: torch.dtype) -> bool:
+    return all(_eps(dtype) > _eps(other) for other in others)
+
+
+def _eps(dtype: torch.dtype) -> float:
+    return float(torch.finfo(dtype).eps)

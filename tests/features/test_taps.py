@@ -1,0 +1,384 @@
+"""Features are exactly what the model computed, and the model is exactly as it was."""
+
+from collections import OrderedDict
+
+import pytest
+import torch
+from tap_models import Fails, Functional, InPlace, Nested, SharedRelu, Words, hooks
+from torch import nn
+
+import intertwine as iw
+from intertwine.features import collect, layers, tap
+from intertwine.features._hooks import watching
+from intertwine.features.batches import length, regroup, size
+from intertwine.features.repeatable import repeatable
+
+
+def images(n=6):
+    return torch.randn(n, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def names(points):
+    return [p.name for p in points]
+
+
+# what is read
+
+
+def test_a_shared_module_has_one_point_per_call():
+    model, x = SharedRelu(), images()
+    features = collect(model, x.split(2))
+    assert list(features) == ["relu#0", "relu#1", "relu#2"]
+    first = model.stem(x).relu()
+    second = model.down(first).relu()
+    torch.testing.assert_close(features["relu#0"], first)
+    torch.testing.assert_close(features["relu#1"], second)
+    torch.testing.assert_close(features["relu#2"], model.head(second.mean((2, 3))).relu())
+
+
+def test_a_module_under_two_names_goes_by_the_first():
+    lin = nn.Linear(3, 3)
+    model = nn.Sequential(OrderedDict(a=lin, b=nn.Tanh(), c=lin))
+    assert names(layers(model, torch.ones(2, 3))) == ["a#0", "b", "a#1", ""]
+    with pytest.raises(ValueError, match=r"which call.*'a', which runs 2 times.*'a#0', 'a#1'"):
+        collect(model, [torch.ones(2, 3)], ["a"])
+
+
+def test_in_place_changes_come_too_late():
+    model, x = InPlace().eval(), images()
+    features = collect(model, [x], ["conv", "norm", "relu"])
+    conv = model.conv(x)
+    torch.testing.assert_close(features["conv"], conv)
+    torch.testing.assert_close(features["norm"], model.norm(conv))
+    torch.testing.assert_close(features["relu"], model.norm(conv).relu())
+
+
+def test_outputs_of_tuples_and_mappings():
+    model, x = Nested(), torch.randn(4, 5, 8)
+    with tap(model, ["attention", "pair"]) as tapped:
+        features = tapped(x)
+        assert features["attention"].shape == (4, 5, 8)
+        torch.testing.assert_close(features["pair"], features["attention"])
+    with tap(model, ["attention", "pair"], outputs={"attention": 1, "pair": "logits"}) as tapped:
+        features = tapped(x)
+        assert features["attention"].shape == (4, 5, 5)
+        assert features["pair"].shape == (4, 8)
+    zeroth = collect(model, [x], ["attention"], outputs={"attention": 0})
+    assert zeroth["attention"].shape == (4, 5, 8)
+    doubled = collect(model, [x], ["pair"], outputs=lambda out: 2 * out["logits"] if isinstance(out, dict) else None)
+    torch.testing.assert_close(doubled["pair"], 2 * features["pair"])
+
+
+def test_outputs_by_call():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lstm = nn.LSTM(3, 3, batch_first=True)
+
+        def forward(self, x):
+            return self.lstm(self.lstm(x)[0])[0]
+
+    swap = {"lstm#1": lambda out: out[1][0].transpose(0, 1)}
+    features = collect(Twice(), [torch.randn(2, 4, 3)], "lstm*", outputs=swap)
+    assert {k: tuple(v.shape) for k, v in features.items()} == {"lstm#0": (2, 4, 3), "lstm#1": (2, 1, 3)}
+
+
+def test_only_points_with_the_batch_first_are_listed():
+    listed = names(layers(Nested(), torch.randn(4, 5, 8)))
+    assert listed == ["attention", "pair", ""]  # no table (no batch), sort (integers), unused (never runs)
+
+
+def test_default_layers_are_activations_or_else_leaves():
+    assert list(collect(InPlace(), [images()])) == ["relu"]
+    assert list(collect(Functional(), [torch.randn(4, 3)])) == ["one", "two"]
+
+
+def test_patterns_choose_what_matches_in_run_order():
+    model = SharedRelu()
+    assert list(collect(model, [images()], ["head", "relu#*"])) == ["head", "relu#0", "relu#1", "relu#2"]
+    assert list(collect(model, [images()], "relu#[02]")) == ["relu#0", "relu#2"]
+
+
+def test_batches_of_every_kind_give_the_same_features():
+    model, ids = Words(), torch.arange(10).view(2, 5)
+    plain = collect(model, [ids])["act"]
+    for batch in [
+        (ids, torch.zeros(2)),
+        [ids, 1],
+        {"input_ids": ids, "labels": ids},
+        ({"input_ids": ids}, ids),
+        ((ids,), 0),
+    ]:
+        assert torch.equal(collect(model, [batch])["act"], plain)
+
+
+def test_max_examples_stops_reading():
+    def batches():
+        yield images(4)
+        yield images(4)
+        raise AssertionError("read too far")
+
+    assert collect(SharedRelu(), batches(), ["stem"], max_examples=7)["stem"].shape[0] == 7
+
+
+def test_the_batch_goes_where_it_is_told():
+    with tap(Functional().to("meta"), ["one"], device="meta") as tapped:
+        assert tapped(torch.ones(2, 3))["one"].device.type == "meta"
+
+
+def test_a_batch_that_cannot_be_cut_is_used_whole():
+    class Whole(nn.Linear):
+        def forward(self, x):
+            if x.shape[0] != 6:
+                raise IndexError("needs six")
+            return super().forward(x)
+
+    assert names(layers(nn.Sequential(Whole(3, 2)), torch.ones(6, 3))) == ["0", ""]
+
+
+# the channel axis
+
+
+@pytest.mark.parametrize(
+    ("model", "x", "axis"),
+    [
+        (nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU()), torch.zeros(2, 3, 5, 5), 1),
+        (nn.Sequential(nn.Conv1d(3, 4, 1), nn.ReLU()), torch.zeros(2, 3, 5), 1),
+        (nn.Sequential(nn.Linear(5, 4), nn.GELU()), torch.zeros(2, 3, 5), -1),
+        (nn.Sequential(nn.Linear(5, 4), nn.GELU()), torch.zeros(2, 3, 3, 5), -1),  # channels-last images
+        (nn.Sequential(nn.LayerNorm(5), nn.GELU()), torch.zeros(2, 3, 5), -1),
+        (nn.Sequential(nn.LayerNorm([3, 5]), nn.GELU()), torch.zeros(2, 3, 5), -1),  # rank decides
+        (nn.Sequential(nn.Linear(5, 4), nn.ReLU()), torch.zeros(2, 5), 1),
+        (nn.Sequential(nn.Conv3d(1, 4, 1), nn.ReLU()), torch.zeros(2, 1, 3, 3, 3), 1),
+    ],
+)
+def test_channel_axis(model, x, axis):
+    assert [p.channel_dim for p in layers(model, x)] == [axis] * (len(model) + 1)
+
+
+# the model is as it was
+
+
+def frozen_in_eval(model):
+    model.train()
+    model.norm.eval()
+    return {name: module.training for name, module in model.named_modules()}
+
+
+def test_flags_buffers_and_hooks_are_as_before():
+    model = InPlace()
+    flags = frozen_in_eval(model)
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+    mine = model.conv.register_forward_hook(lambda *_: None)
+    collect(model, images().split(2), ["conv", "relu"])
+    assert {name: module.training for name, module in model.named_modules()} == flags
+    assert all(torch.equal(v, state[k]) for k, v in model.state_dict().items())
+    assert hooks(model) == 1
+    mine.remove()
+
+
+def test_an_exception_leaves_nothing_behind():
+    model = Fails().train()
+    batches = [torch.ones(4, 3), torch.ones(4, 3), torch.full((4, 3), 13.0)]
+    with pytest.raises(ArithmeticError, match="thirteen"):
+        collect(model, batches)
+    assert hooks(model) == 0
+    assert all(m.training for m in model.modules())
+    assert torch.is_grad_enabled()
+
+
+def test_hooks_exist_only_while_a_batch_runs():
+    model = Functional()
+    with tap(model, ["one"]) as tapped:
+        features = tapped(torch.ones(2, 3))
+        assert hooks(model) == 0
+        assert not features["one"].requires_grad
+        assert torch.is_grad_enabled()  # what the caller does between batches is the caller's
+        assert not model.one.training
+    assert model.one.training
+
+
+def test_inputs_are_not_changed():
+    x = images()
+    before = x.clone()
+    collect(InPlace(), [x])
+    assert torch.equal(x, before)
+
+
+def test_tapped_can_be_entered_again_but_not_twice_at_once():
+    tapped = tap(Functional(), ["one"])
+    for _ in range(2):
+        with tapped:
+            tapped(torch.ones(2, 3))
+    with tapped, pytest.raises(RuntimeError, match="entered once at a time"):
+        tapped.__enter__()
+
+
+def test_compiled_models_are_read_through(monkeypatch):
+    model = Functional()
+    compiled = torch.compile(model, backend="eager")
+    assert torch.equal(collect(compiled, [torch.ones(2, 3)])["two"], model(torch.ones(2, 3)).detach())
+
+
+# errors
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        (["rellu#1"], r"must be names of modules that run\. Got 'rellu#1'\. Close names: 'relu#"),
+        (["relu"], r"which call of a module is meant\. Got 'relu', which runs 3 times"),
+        (["relu#3"], r"Got 'relu#3'\. Close names"),
+        (["nothing.*"], r"Got 'nothing\.\*'"),
+        ([], r"at least one layer"),
+    ],
+)
+def test_wrong_layers(layers, message):
+    with pytest.raises(ValueError, match=message):
+        collect(SharedRelu(), [images()], layers)
+
+
+@pytest.mark.parametrize("name", ["unused", "table", "sort"])
+def test_layers_without_features(name):
+    with pytest.raises(ValueError, match=rf"first axis is the batch\. Got '{name}'"):
+        collect(Nested(), [torch.randn(4, 5, 8)], [name])
+
+
+def test_wrong_layers_are_refused_after_two_examples():
+    seen = []
+    model = Functional()
+    model.one.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[0]))
+    with pytest.raises(ValueError, match="Close names"):
+        collect(model, [torch.ones(100, 3)] * 5, ["three"])
+    assert seen == [2]
+
+
+def test_a_layer_that_stops_running():
+    class Sometimes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.lin = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.lin(x) if x.sum() > 0 else x
+
+    with pytest.raises(RuntimeError, match=r"must run on every batch\. Got a batch on which \['lin'\]"):
+        collect(Sometimes(), [torch.ones(4, 3), -torch.ones(4, 3)], ["lin"])
+
+
+def test_shapes_that_change_between_batches():
+    with pytest.raises(ValueError, match=r"'0' must have one shape in all batches\. Got .*Pad or resize"):
+        collect(nn.Sequential(nn.Conv2d(3, 2, 1)), [torch.ones(4, 3, 5, 5), torch.ones(4, 3, 6, 6)])
+
+
+def test_no_batches_and_no_loader():
+    with pytest.raises(ValueError, match=r"at least one batch\. Got none"):
+        collect(Functional(), [])
+    used_up = iter([torch.ones(2, 3)])
+    collect(Functional(), used_up)
+    with pytest.raises(ValueError, match="read only once"):
+        collect(Functional(), used_up)
+    with pytest.raises(TypeError, match=r"iterable of batches\. Got Tensor\. For one batch, pass \[batch\]"):
+        collect(Functional(), torch.ones(2, 3))
+    with pytest.raises(TypeError, match="a batch must be a tensor"):
+        collect(Functional(), ["text"])
+    with pytest.raises(ValueError, match=r"max_examples must be at least 1\. Got 0"):
+        collect(Functional(), [torch.ones(2, 3)], max_examples=0)
+
+
+def test_a_call_outside_the_block():
+    with pytest.raises(RuntimeError, match="inside 'with tap"):
+        tap(Functional())(torch.ones(2, 3))
+
+
+def test_a_model_without_features():
+    with pytest.raises(ValueError, match="must have a module with features to read"):
+        collect(nn.Sequential(nn.Sequential()), [torch.ones(2)])
+
+
+# batches
+
+
+def test_a_model_that_overwrites_its_input_sees_a_copy():
+    x = -torch.ones(4, 3)
+    collect(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, 2)), [x])
+    assert (x == -1).all()
+
+
+@pytest.mark.parametrize("sizes", [[1] * 11, [5, 5, 1], [9, 2], [3], [4, 4, 4], [2, 9, 1, 1, 1]])
+def test_regroup_keeps_every_example_in_order_and_leaves_no_small_rest(sizes):
+    x = torch.arange(sum(sizes)).view(-1, 1)
+    for wrap in [lambda t: t, lambda t: (t, 0), lambda t: {"x": t}, lambda t: ((t, t), 0)]:
+        groups = list(regroup([wrap(part) for part in x.split(sizes)], at_least=4))
+        assert sum(size(g) for g in groups) == len(x)
+        assert len(groups) == 1 or min(size(g) for g in groups) >= 4
+    plain = list(regroup(x.split(sizes), at_least=4))
+    assert torch.equal(torch.cat(plain), x)
+
+
+def test_batches_of_other_shapes_are_not_joined():
+    with pytest.raises(ValueError, match="inputs of one shape to be joined"):
+        list(regroup([torch.ones(2, 3), torch.ones(2, 4)], at_least=4))
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(torch.randn(20, 5))
+
+
+def test_loaders_of_streams_have_no_length():
+    model, loader = nn.Sequential(nn.Linear(5, 3), nn.ReLU()), torch.utils.data.DataLoader(Stream(), batch_size=6)
+    assert collect(model, loader)["1"].shape == (20, 3)
+    result = iw.compare(model, model, loader, null=0, bootstrap=0)
+    assert result.examples == 20
+    assert length(loader) is None
+    assert length([1, 2]) == 2
+
+
+def test_what_a_model_does_to_its_own_operations_is_not_done_to_those_of_whoever_watches():
+    model = iw.gates.dlgn(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))  # it refuses tanh, takes ReLUs
+    seen = []
+    with watching({"value.0": model.value[0]}, lambda _n, _k, _m, out: seen.append(out.relu().tanh())):
+        out = model(torch.ones(2, 3))
+    assert out.shape == (2, 2) and len(seen) == 1 and bool((seen[0] >= 0).all())
+
+
+# loaders that shuffle
+
+
+def shuffled():
+    return torch.utils.data.DataLoader(torch.arange(40.0)[:, None], batch_size=8, shuffle=True)
+
+
+def passes(loader, times=2):
+    return [torch.cat(list(loader)).flatten().tolist() for _ in range(times)]
+
+
+def test_a_repeatable_loader_follows_its_seed_alone_and_leaves_no_trace():
+    torch.manual_seed(0)
+    one, two = passes(repeatable(shuffled(), 5))
+    after = torch.rand(3)
+    torch.manual_seed(1)
+    torch.rand(7)
+    assert passes(repeatable(shuffled(), 5), 1) == [one] == [two]
+    assert passes(repeatable(shuffled(), 6), 1) != [one]
+    assert sorted(one) == list(range(40))
+    torch.manual_seed(0)
+    assert torch.equal(torch.rand(3), after)  # reading drew nothing from the caller's random numbers
+
+
+def test_the_last_seed_counts_and_the_work_between_batches_draws_on_its_own():
+    loader = repeatable(shuffled(), 5)
+    assert repeatable(loader) is loader
+    assert passes(repeatable(loader, 6)) == passes(repeatable(shuffled(), 6))
+    disturbed = []
+    for batch in loader:
+        torch.rand(3)
+        disturbed += batch.flatten().tolist()
+    assert [disturbed] == passes(loader, 1)
+
+
+def test_features_of_two_models_collected_from_a_shuffled_loader_belong_together():
+    model, loader = Functional(), torch.utils.data.DataLoader(torch.randn(32, 3), batch_size=8, shuffle=True)
+    one, two = (collect(model, loader)["two"] for _ in range(2))
+    assert torch.equal(one, two)

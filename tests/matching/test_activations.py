@@ -1,0 +1,150 @@
+"""Aligning by activations: where spaces are seen, planted copies, and what is refused."""
+
+import pytest
+import torch
+from torch import nn
+
+import intertwine as iw
+from intertwine.features.moments import CrossMoments
+from intertwine.lab import networks
+from intertwine.matching.carriers import places
+from intertwine.symmetry.action import tensors_of
+
+
+def furthest(a, b):
+    left, right = tensors_of(a), tensors_of(b)
+    return max(float((left[n] - right[n]).abs().max()) for n in left if left[n].is_floating_point())
+
+
+def batches(x, count=6):
+    generator = torch.Generator().manual_seed(5)
+    return [torch.randn(x.shape, generator=generator, dtype=x.dtype) for _ in range(count)]
+
+
+class Attention(nn.Module):
+    """One attention layer between linear layers: heads, and general bases inside them."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.out = nn.Linear(5, 12), nn.Linear(12, 3)
+        self.norm, self.qkv, self.proj = nn.LayerNorm(12), nn.Linear(12, 36), nn.Linear(12, 12)
+
+    def forward(self, x):
+        x = self.embed(x)
+        n, t, _ = x.shape
+        q, k, v = self.qkv(self.norm(x)).view(n, t, 3, 3, 4).permute(2, 0, 3, 1, 4)
+        y = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, t, 12)
+        return self.out(x + self.proj(y))
+
+
+MODELS = {
+    "mlp": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 7), nn.Tanh(), nn.Linear(7, 2)
+    ),
+    "cnn with batch norm": lambda: networks.build("digits_cnn:width=4"),
+    "attention": Attention,
+}  # fmt: skip
+INPUTS = {"mlp": (32, 1, 2, 3), "cnn with batch norm": (16, 1, 8, 8), "attention": (16, 5, 5)}
+
+
+@pytest.mark.parametrize("kinds", [{"permutation"}, None], ids=["permutations", "all kinds"])
+@pytest.mark.parametrize("name", MODELS)
+def test_a_planted_copy_is_recovered(name, kinds):
+    model = MODELS[name]().double().eval()
+    x = torch.randn(INPUTS[name], dtype=torch.float64)
+    sym = iw.symmetries(model, x)
+    twin = sym.act(sym.random(seed=3, kinds=kinds), model)
+    found = iw.align(model, twin, x, method="activations", loader=batches(x), kinds=kinds)
+    error = furthest(model, found.apply(twin))
+    assert error == 0.0 if kinds else error < 1e-10
+    assert found.objective == pytest.approx(1.0, abs=1e-6)
+
+
+def test_noise_is_survived_and_no_alignment_is_noticed(trained, digits):
+    a, b = trained["mlp"][:2]
+    sym = iw.symmetries(a, torch.zeros(2, 1, 8, 8))
+    g = sym.random(seed=1, kinds={"permutation"})
+    noisy = sym.act(g, a)
+    with torch.no_grad():
+        for p in noisy.parameters():
+            p.add_(0.02 * torch.randn_like(p))
+    loader = digits.loader("train", examples=500)
+    found = iw.align(a, noisy, torch.zeros(2, 1, 8, 8), method="activations", loader=loader)
+    undone = ~g
+    for space in sym.spaces:
+        right = found.transformation[space.name].permutation == undone[space.name].permutation
+        assert right.float().mean() > 0.9
+    strangers = iw.align(a, b, torch.zeros(2, 1, 8, 8), method="activations", loader=loader)
+    assert strangers.objective < 0.9 < found.objective
+
+
+def test_the_objective_never_falls(trained, digits):
+    a, b = trained["cnn"][:2]
+    for method in ("activations", "mixed"):
+        found = iw.align(a, b, torch.zeros(2, 1, 8, 8), method=method, loader=digits.loader("train", examples=300))
+        assert all(y >= x - 1e-12 for x, y in zip(found.history, found.history[1:]))
+        assert found.history[-1] > found.history[0]
+
+
+def test_places_are_where_features_move():
+    model = MODELS["cnn with batch norm"]().eval()
+    x = torch.randn(4, 1, 8, 8)
+    found = {place.point.name: place.spaces for place in places(model, iw.symmetries(model, x), x)}
+    assert found["conv1"] == found["bn1"] == found["relu1"] == {"conv1.weight[0]"}
+    assert found["pool3"] == {"conv3.weight[0]"}
+    assert "linear" not in found and "" not in found  # outputs do not move
+
+
+def test_places_of_heads_and_of_the_stream():
+    model = Attention().eval()
+    x = torch.randn(4, 5, 5)
+    sym = iw.symmetries(model, x)
+    found = {place.point.name: place.spaces for place in places(model, sym, x)}
+    assert found["embed"] == found["norm"] == found["proj"] == {"embed.weight[0]"}
+    assert len(found["qkv"]) == 3
+
+
+def test_streamed_moments_are_those_of_all_data():
+    x = torch.randn(50, 3, 4, dtype=torch.float64) + 1e6
+    y = x[:, :2] * 2 + torch.randn(50, 2, 4, dtype=torch.float64)
+    moments = CrossMoments()
+    for part, other in zip(x.split(7), y.split(7)):
+        moments.add(part, other)
+    flat = torch.cat([x.movedim(1, 0).reshape(3, -1), y.movedim(1, 0).reshape(2, -1)])
+    whole = torch.cov(flat)
+    assert torch.allclose(moments.covariance, whole[:3, 3:], rtol=1e-6)
+    assert torch.allclose(moments.a.variance, whole.diagonal()[:3], rtol=1e-6)
+
+
+def test_scales_follow_the_responses():
+    model = MODELS["mlp"]().double().eval()
+    x = torch.randn(64, 1, 2, 3, dtype=torch.float64)
+    sym = iw.symmetries(model, x)
+    twin = sym.act(sym.random(seed=0, kinds={"scale"}, scale_std=1.0), model)
+    found = iw.align(model, twin, x, method="activations", loader=[x])
+    assert furthest(model, found.apply(twin)) < 1e-10
+    without = iw.align(model, twin, x, method="activations", loader=[x], kinds={"permutation"})
+    assert furthest(model, without.apply(twin)) > 0.1
+
+
+def test_models_stay_as_they_are(trained, digits):
+    a, b = trained["cnn"][:2]
+    before = [t.clone() for m in (a, b) for t in tensors_of(m).values()]
+    iw.align(a, b, torch.zeros(2, 1, 8, 8), method="mixed", loader=digits.loader("train", examples=100))
+    assert all(torch.equal(x, y) for x, y in zip(before, [t for m in (a, b) for t in tensors_of(m).values()]))
+    assert not any(m._forward_hooks for m in a.modules())
+
+
+def test_bad_input(trained):
+    a, b = trained["mlp"][:2]
+    x = torch.zeros(2, 1, 8, 8)
+    with pytest.raises(ValueError, match="loader must be given to align by activations"):
+        iw.align(a, b, x, method="activations")
+    with pytest.raises(ValueError, match="loader must yield at least one batch"):
+        iw.align(a, b, x, method="activations", loader=[])
+    with pytest.raises(ValueError, match="features must be finite"):
+        iw.align(a, b, x, method="activations", loader=[torch.randn(4, 1, 8, 8), x + float("inf")])
+    with pytest.raises(ValueError, match=r"share must lie between 0 and 1\. Got 2"):
+        iw.align(a, b, x, method="mixed", loader=[x], share=2)
+    with pytest.raises(TypeError, match="options must be among"):
+        iw.align(a, b, x, method="activations", loader=[x], restart=2)

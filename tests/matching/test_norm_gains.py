@@ -1,0 +1,56 @@
+"""Gains of RMS norms are folded without changing the function, and the stream that is free then is aligned exactly."""
+
+import pytest
+import torch
+from torch import nn
+from zoo import build
+
+import intertwine as iw
+from intertwine.matching import align
+from intertwine.symmetry import fold_norm_gains
+from intertwine.symmetry.action import tensors_of
+
+
+def with_random_gains(name):
+    """A decoder whose gains are far from one, some of them negative."""
+    model, args = build(name)
+    g = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for key, x in model.named_parameters():
+            if x.ndim == 1 and "bias" not in key:
+                x.copy_(torch.randn(x.shape, generator=g, dtype=x.dtype) + 0.2)
+    return model, args
+
+
+@pytest.mark.parametrize("name", ["llama", "llama_module_norm", "gpt_rms"])
+def test_folded_gains_leave_the_function_and_free_the_stream(name):
+    model, args = with_random_gains(name)
+    before = {n: t.clone() for n, t in tensors_of(model).items()}
+    folded = fold_norm_gains(model, args)
+    iw.testing.assert_same_function(model, folded, args)
+    assert all(torch.equal(t, before[n]) for n, t in tensors_of(model).items())
+    assert iw.symmetries(model, args).spaces[0].linear == "none"
+    assert iw.symmetries(folded, args).spaces[0].linear == "orthogonal"
+
+
+@pytest.mark.parametrize("name", ["llama", "llama_module_norm"])
+def test_a_rotated_copy_of_a_decoder_with_gains_is_recovered_once_they_are_folded(name):
+    model, args = with_random_gains(name)
+    sym = iw.symmetries(model, args)
+    a, b = (fold_norm_gains(m, args) for m in (model, sym.act(sym.random(seed=1), model)))
+    free = iw.symmetries(a, args)
+    twin = free.act(free.random(seed=2), b)
+    iw.testing.assert_same_function(model, twin, args)
+    found = align(a, twin, args)
+    left, right = tensors_of(a), tensors_of(found.apply(twin))
+    assert max(float((x - right[n]).abs().max() / x.abs().max()) for n, x in left.items()) < 1e-10
+
+
+def test_gains_that_cannot_be_folded_are_refused():
+    model, args = with_random_gains("llama")
+    with torch.no_grad():
+        model.norm.w[3] = 0
+    with pytest.raises(ValueError, match=r"gains must not be zero to be folded. Got a zero in 'norm.w'"):
+        fold_norm_gains(model, args)
+    with pytest.raises(ValueError, match="norms with gains that can be folded"):
+        fold_norm_gains(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.zeros(2, 3))

@@ -1,0 +1,160 @@
+"""``same`` sees through the group, through rounding, and tells training from both."""
+
+import copy
+
+import pytest
+import torch
+from handmade import MAKERS, make
+from torch import nn
+
+import intertwine as iw
+from intertwine.matching.same import DIFFERENT, RELATED, SAME, Match, same
+from intertwine.symmetry.action import act
+from intertwine.symmetry.transformation import random
+from intertwine.testing import function_error
+
+
+@pytest.fixture(params=MAKERS)
+def case(request):
+    return make(request.param)
+
+
+def test_symmetric_copies_are_the_same_and_the_element_is_found(case):
+    model, sym, x = case
+    for seed in range(5):
+        twin = act(sym, random(sym, seed), model)
+        found = same(model, twin, x, sym)
+        assert found and found.verdict == SAME and found.precision == "float64"
+        assert found.residual < 1e-9
+        mapped = act(sym, found.transformation, model)
+        assert function_error(mapped, model, x) < 1e-9
+        for p, q in zip(mapped.parameters(), twin.parameters()):
+            torch.testing.assert_close(p, q, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize(("dtype", "named"), [(torch.bfloat16, "bfloat16"), (torch.float32, "float32")])
+def test_rounded_copies_are_the_same(case, dtype, named):
+    model, sym, x = case
+    for seed in range(3):
+        twin = act(sym, random(sym, seed), model).to(dtype).double()
+        found = same(model, twin, x, sym)
+        assert found.verdict == SAME, str(found)
+        assert found.precision in (named, "float16")
+        assert found.residual < 0.05
+
+
+def perturbed(model, size):
+    other = copy.deepcopy(model)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for p in other.parameters():
+            p += size * p.square().mean().sqrt() * torch.randn_like(p)
+    return other
+
+
+def test_fine_tuned_networks_are_related(case):
+    model, sym, x = case
+    twin = act(sym, random(sym, 0), perturbed(model, 0.05))
+    found = same(model, twin, x, sym)
+    assert found.verdict == RELATED and not found, str(found)
+    assert "residual" in str(found)
+
+
+def fresh(seed):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 24), nn.ReLU(), nn.Linear(24, 4)).double()
+
+
+def fresh_sym():
+    import intertwine as iw
+
+    return iw.symmetries(fresh(0), torch.zeros(2, 8).double())
+
+
+def test_independent_networks_are_different():
+    sym, x = fresh_sym(), torch.randn(5, 8).double()
+    for seed in range(3):
+        found = same(fresh(seed), fresh(seed + 10), x, sym)
+        assert found.verdict == DIFFERENT and found.residual > 0.7
+
+
+def test_merged_networks_are_related_to_their_parents():
+    sym, x = fresh_sym(), torch.randn(5, 8).double()
+    a, b = fresh(0), fresh(1)
+    merged = copy.deepcopy(a)
+    with torch.no_grad():
+        for p, q in zip(merged.parameters(), b.parameters()):
+            p.mul_(0.7).add_(q, alpha=0.3)
+    assert same(a, merged, x, sym).verdict == RELATED
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_dead_and_duplicate_units(dtype):
+    model, sym, x = make("mlp")
+    with torch.no_grad():
+        model[0].weight[1], model[0].bias[1] = 0, 0
+        model[2].weight[:, 4] = 0
+        model[0].weight[3], model[0].bias[3] = model[0].weight[2], model[0].bias[2]
+        model[2].weight[:, 3] = model[2].weight[:, 2]
+        model[2].weight[2] = 0
+        model[2].bias[2] = 0
+        model[4].weight[:, 2] = 0
+    for seed in range(5):
+        twin = act(sym, random(sym, seed), model).to(dtype).double()
+        assert same(model, twin, x, sym).verdict == SAME
+
+
+def test_the_same_weights_in_another_function_are_different():
+    model, sym, x = make("mlp")
+    other = nn.Sequential(model[0], nn.LeakyReLU(0.3), model[2], nn.LeakyReLU(0.3), model[4])
+    found = same(model, other, x, sym)
+    assert found.verdict == DIFFERENT and "other functions" in found.reason
+
+
+def test_other_architectures_are_different():
+    model, sym, x = make("mlp")
+    wide = nn.Sequential(nn.Linear(3, 7), nn.ReLU(), nn.Linear(7, 5), nn.ReLU(), nn.Linear(5, 2)).double()
+    found = same(model, wide, x, sym)
+    assert found.verdict == DIFFERENT and "'0.weight' has shape (6, 3) and (7, 3)" in found.reason
+    assert found.transformation is None and found.residual == float("inf")
+    assert "only one has '2.weight'" in same(model, model[:1], x, sym).reason
+    gelu = nn.Sequential(model[0], nn.GELU(), model[2], nn.ReLU(), model[4])
+    assert "other symmetries" in same(model, gelu, x).reason
+
+
+def test_nan_weights_are_refused():
+    model, sym, x = make("mlp")
+    broken = copy.deepcopy(model)
+    broken[0].weight.data[0, 0] = float("nan")
+    with pytest.raises(ValueError, match="must be finite"):
+        same(model, broken, x, sym)
+
+
+def test_saved_results(tmp_path):
+    model, sym, x = make("mlp")
+    for other in (model, model[:3], model[:1]):
+        found = same(model, other, x, sym)
+        loaded = Match.load(found.save(tmp_path / "m.json"))
+        assert loaded.to_dict() == found.to_dict()
+        assert len(found.to_frame()) == 1
+
+
+def test_copies_that_did_not_move_are_said_to_stand_as_they_were():
+    torch.manual_seed(0)
+    a, x = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), torch.randn(2, 4)
+    sym = iw.symmetries(a, x)
+    moved = sym.act(sym.random(seed=1), a)
+    assert "nothing permuted or rescaled" in iw.same(a, a, x).reason
+    assert iw.same(a, moved, x) and "nothing permuted" not in iw.same(a, moved, x).reason
+
+
+def test_noise_is_not_a_cast_where_bases_mix_the_weights():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)).double()
+    x = torch.randn(3, 4).double()
+    sym = iw.symmetries(model, x)
+    assert same(model, perturbed(model, 0.0044), x, sym).verdict == RELATED
+    for seed in range(2):
+        moved = act(sym, random(sym, seed), copy.deepcopy(model).bfloat16().double())
+        for a, b in ((model, moved), (moved, model)):
+            assert same(a, b, x, sym).verdict == SAME

@@ -1,0 +1,178 @@
+"""Networks of which only some tensors were changed are related, with those tensors named; where nothing is known of an
+operation, networks that do not agree are not called different."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import intertwine as iw
+from intertwine.matching.same import DIFFERENT, RELATED, SAME, UNTOLD, Match, same
+from intertwine.symmetry.detection.rules import registry
+
+
+def mlp(seed: int = 0, classes: int = 5) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 16), nn.Tanh(), nn.Linear(16, classes)
+    ).double()  # fmt: skip
+
+
+def cnn(seed: int = 0, classes: int = 5) -> nn.Module:
+    """Batch norms with statistics of their own, as training leaves them."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(
+        nn.Conv2d(2, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(),
+        nn.Conv2d(8, 12, 3, padding=1, bias=False), nn.BatchNorm2d(12), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, classes),
+    ).double()  # fmt: skip
+    for norm in (model[1], model[4]):
+        nn.init.normal_(norm.weight, 1.0, 0.3)
+        nn.init.normal_(norm.bias, 0.0, 0.3)
+        norm.running_mean.normal_(0.0, 0.5)
+        norm.running_var.uniform_(0.5, 2.0)
+    return model.eval()
+
+
+def attention(seed: int = 0, classes: int = 5) -> nn.Module:
+    """A transformer with heads, whose values and outputs meet in general bases."""
+    torch.manual_seed(seed)
+    layer = nn.TransformerEncoderLayer(16, 2, 24, dropout=0.0, batch_first=True)
+    model = nn.Sequential(nn.Linear(6, 16), nn.TransformerEncoder(layer, 1), nn.Linear(16, classes))
+    for p in model.parameters():
+        nn.init.normal_(p, 0.0 if p.ndim > 1 else 1.0, 0.3)
+    return model.double().eval()
+
+
+MAKERS = {"mlp": (mlp, (4, 6)), "cnn": (cnn, (2, 2, 9, 9)), "attention": (attention, (2, 5, 6))}
+
+
+def inputs(name: str) -> Tensor:
+    return torch.randn(MAKERS[name][1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def head(model: nn.Module) -> set[str]:
+    """A linear probe: the last layer anew."""
+    last = next(n for n, m in reversed(list(model.named_modules())) if isinstance(m, nn.Linear))
+    for p in model.get_submodule(last).parameters():
+        nn.init.normal_(p)
+    return {f"{last}.weight", f"{last}.bias"}
+
+
+def biases(model: nn.Module) -> set[str]:
+    changed = {n for n, _ in model.named_parameters() if n.endswith("bias")}
+    for n in changed:
+        model.get_parameter(n).data += 0.1 * torch.randn_like(model.get_parameter(n))
+    return changed
+
+
+def norms(model: nn.Module) -> set[str]:
+    found = {n: m for n, m in model.named_modules() if isinstance(m, nn.BatchNorm2d | nn.LayerNorm)}
+    for m in found.values():
+        m.weight.data *= 1 + 0.2 * torch.randn_like(m.weight)
+    folded = {n for n, m in found.items() if isinstance(m, nn.BatchNorm2d)}  # whose means the gain multiplies
+    return {f"{n}.weight" for n in found} | {f"{n}.bias" for n in folded}
+
+
+def few_gains(model: nn.Module) -> set[str]:
+    """Two gains of one norm."""
+    name, norm = next((n, m) for n, m in model.named_modules() if isinstance(m, nn.BatchNorm2d | nn.LayerNorm))
+    norm.weight.data[:2] *= 1.3
+    return {f"{name}.weight", *([f"{name}.bias"] if isinstance(norm, nn.BatchNorm2d) else [])}
+
+
+CHANGES = {"head": head, "biases": biases, "norms": norms, "few_gains": few_gains}
+CASES = [(n, c) for n in MAKERS for c in CHANGES if n != "mlp" or c in ("head", "biases")]
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize(("name", "change"), CASES)
+def test_what_was_tuned_is_named(name, change, moved):
+    a, x = MAKERS[name][0](), inputs(name)
+    tuned = copy.deepcopy(a)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        changed = CHANGES[change](tuned)
+    sym = iw.symmetries(a, x)
+    b = sym.act(sym.random(seed=2), tuned) if moved else tuned
+    found = same(a, b, x, sym)
+    assert found.verdict == RELATED and not found, str(found)
+    assert set(found.differing) == changed, found.summary()
+    assert all(name in found.summary() for name in changed)
+    assert ", ".join(found.differing) == found.to_frame()["differing"][0]
+    assert Match.from_dict(found.to_dict()).to_dict() == found.to_dict()
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_copies_rounded_or_not_differ_in_nothing(name):
+    a, x = MAKERS[name][0](), inputs(name)
+    sym = iw.symmetries(a, x)
+    twin = sym.act(sym.random(seed=2), a)
+    for b in (twin, copy.deepcopy(twin).float().double(), copy.deepcopy(twin).bfloat16().double()):
+        found = same(a, b, x, sym)
+        assert found.verdict == SAME and not found.differing, found.summary()
+    partly = copy.deepcopy(twin)  # as casts do that keep norms in full precision
+    for m in partly.modules():
+        if isinstance(m, nn.Linear | nn.Conv2d):
+            m.bfloat16().double()
+    assert same(a, partly, x, sym).verdict == SAME
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_independent_networks_are_different_and_share_no_tensor(name):
+    x = inputs(name)
+    for seed in range(1, 4):
+        found = same(MAKERS[name][0](), MAKERS[name][0](seed), x)
+        assert found.verdict == DIFFERENT and not found.differing, str(found)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_head_with_another_number_of_classes(name):
+    a, x = MAKERS[name][0](), inputs(name)
+    sym = iw.symmetries(a, x)
+    b = MAKERS[name][0](1, classes=7)
+    twin = sym.act(sym.random(seed=2), a)
+    ours = {n: t for n, t in twin.state_dict().items() if t.shape == b.state_dict()[n].shape}
+    b.load_state_dict(ours, strict=False)
+    found = same(a, b, x)
+    assert found.verdict == RELATED, str(found)
+    replaced = set(a.state_dict()) - set(ours)
+    assert set(found.differing) == replaced and set(found.differing.values()) == {float("inf")}
+    unrelated = same(a, MAKERS[name][0](1, classes=7), x)
+    assert unrelated.verdict == DIFFERENT and "has shape" in unrelated.reason and unrelated.transformation is None
+
+
+def test_training_all_layers_names_all_that_moved():
+    a, x = mlp(), inputs("mlp")
+    b = copy.deepcopy(a)
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for p in b.parameters():
+            p += 0.1 * p.std() * torch.randn_like(p)
+    sym = iw.symmetries(a, x)
+    found = same(a, sym.act(sym.random(seed=2), b), x, sym)
+    assert found.verdict == RELATED and "residual" in found.reason
+    assert set(found.differing) == {n for n, _ in a.named_parameters()}
+
+
+@pytest.mark.parametrize("op", ["leaky_relu", "tanh"])
+def test_without_a_rule_it_cannot_be_told(op, monkeypatch):
+    layers = {"leaky_relu": nn.LeakyReLU, "tanh": nn.Tanh}
+
+    def make(seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(6, 12), layers[op](), nn.Linear(12, 9), layers[op](), nn.Linear(9, 3)).double()
+
+    a, x = make(0), inputs("mlp")
+    sym = iw.symmetries(a, x)
+    twin = sym.act(sym.random(seed=1), a)
+    assert same(a, twin, x) and same(a, make(1), x).verdict == DIFFERENT
+    monkeypatch.setattr("intertwine.symmetry.detection.rules.elementwise.measured", registry.unknown)
+    blind = iw.symmetries(a, x)
+    assert blind.unknown_ops and not blind.spaces
+    found = same(a, twin, x)
+    assert found.verdict == UNTOLD and not found and "want of a rule" in found.reason
+    assert same(a, copy.deepcopy(a), x).verdict == SAME  # what agrees as it stands needs no symmetry
+    # the last bias is of known symmetry and tells these apart
+    assert same(a, make(1), x).verdict == DIFFERENT

@@ -1,0 +1,267 @@
+"""Costs against slow references, monotonicity, assignments, Sinkhorn's gradient, soft elements, bad input."""
+
+import copy
+import sys
+from itertools import permutations, product
+
+import pytest
+import torch
+from torch import nn
+from zoo import build
+
+import intertwine as iw
+from intertwine.matching import Alignment, align
+from intertwine.matching.assignment import assign, closest_rotation, monomial_step
+from intertwine.matching.balanced import balance
+from intertwine.matching.coordinate_descent import descend, step_of
+from intertwine.matching.costs import Costs
+from intertwine.matching.problem import Problem, problem
+from intertwine.matching.sinkhorn import sinkhorn
+from intertwine.matching.soft import gradient, moved_softly, of_element
+from intertwine.matching.task import Task
+from intertwine.symmetry.action import moved
+from intertwine.symmetry.transformation import identity, random
+
+ALL = ("permutation", "scale", "sign", "linear")
+NAMES = ["vgg_bn", "cct", "mobilenet_grouped", "tied_autoencoder", "resnext"]
+
+
+def posed(name: str, kinds=ALL) -> Problem:
+    a, args = build(name)
+    b, _ = build(name, seed=1)
+    sym = iw.symmetries(a, args)
+    return problem(Task(a, b, sym, sym, kinds))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_updated_costs_are_those_computed_from_scratch(name):
+    stated = posed(name)
+    costs = Costs(stated, random(stated.sym, seed=5))
+    for space in stated.sym.spaces:
+        costs.of(space.name)
+    for seed in range(2):
+        for space in stated.sym.spaces:
+            step = random(stated.sym, seed=seed).restrict([space.name])
+            part = step[space.name].permutation  # two units change places: a low-rank change
+            if space.linear == "none" and space.permutable and space.size > 2:
+                part[..., 2:] = torch.arange(2, space.size)
+                part[..., :2] = torch.tensor([1, 0])
+            gain = costs.gain(step)
+            costs.move(step, gain)
+    fresh = Costs(stated, costs.g)
+    assert costs.value == pytest.approx(fresh.value, rel=1e-10)
+    for space in stated.sym.spaces:
+        old, new = costs.of(space.name), fresh.of(space.name)
+        assert old.keys() == new.keys()
+        assert all(torch.allclose(old[row], new[row], atol=1e-9) for row in new)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_objective_never_falls_and_is_that_of_the_element(name):
+    stated = posed(name)
+    found = descend(stated, identity(stated.sym), torch.Generator().manual_seed(0))
+    assert all(later >= earlier - 1e-9 for earlier, later in zip(found.history, found.history[1:]))
+    assert found.history[-1] == pytest.approx(stated.objective(found.g), rel=1e-10)
+    costs = Costs(stated, found.g)
+    for space in stated.sym.spaces:  # a local optimum: no space can be improved alone
+        if space.linear == "none" and space.name not in {m for s in stated.sym.spaces for m in s.parents}:
+            assert costs.gain(step_of(costs, space)) <= 1e-9 * abs(found.history[-1])
+
+
+def test_a_falling_objective_is_refused(monkeypatch):
+    stated = posed("mlp")
+    honest = Costs.gain
+    monkeypatch.setattr(Costs, "gain", lambda self, step: abs(honest(self, step)) + 1.0)
+    with pytest.raises(RuntimeError, match="objective must not fall"):
+        descend(stated, identity(stated.sym), torch.Generator().manual_seed(0), sweeps=3)
+
+
+def test_steps_of_one_space_are_the_best_of_all():
+    g = torch.Generator().manual_seed(0)
+    costs = {row: torch.randn(4, 4, generator=g, dtype=torch.float64) for row in [(0, 0), (1, 0), (0, 1), (1, 1)]}
+    order, signs = monomial_step(costs, 2, True)
+    reached = sum(
+        float(costs[row][i, order[i]] * torch.prod(signs[torch.tensor(row) == 1, i])) for row in costs for i in range(4)
+    )
+    best = max(
+        sum(
+            max(
+                sum(float(costs[row][i, p[i]]) * s[0] ** row[0] * s[1] ** row[1] for row in costs)
+                for s in product((1, -1), repeat=2)
+            )
+            for i in range(4)
+        )
+        for p in permutations(range(4))
+    )
+    assert reached == pytest.approx(best)
+
+
+def test_the_fast_assignment_reaches_the_same_optimum():
+    pytest.importorskip("lap", reason="the extra [fast] is not installed")
+    gain = torch.randn(3, 20, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    plain, fast = assign(gain), assign(gain, fast=True)
+    assert torch.allclose(
+        gain.gather(-1, plain[..., None]).sum((-2, -1)), gain.gather(-1, fast[..., None]).sum((-2, -1))
+    )
+
+
+def test_a_missing_fast_extra_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "lap", None)
+    with pytest.raises(iw.errors.MissingExtraError, match=r"intertwine\[fast\]"):
+        assign(torch.eye(3), fast=True)
+
+
+def test_the_closest_rotation_undoes_a_rotation():
+    q = torch.linalg.qr(torch.randn(5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)).Q
+    x = torch.randn(5, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    assert torch.allclose(closest_rotation((q @ x) @ x.mT), q)
+
+
+def test_sinkhorn_is_doubly_stochastic_and_its_implicit_gradient_is_that_of_the_unrolled_iterations():
+    scores = torch.randn(2, 5, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
+    p = sinkhorn(scores)
+    assert torch.allclose(p.sum(-1), torch.ones(2, 5).double(), atol=1e-6)
+    assert torch.allclose(p.sum(-2), torch.ones(2, 5).double(), atol=1e-6)
+    weights = torch.randn(2, 5, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    (implicit,) = torch.autograd.grad((weights * p).sum(), scores)
+    logs = scores
+    for _ in range(400):
+        logs = logs - logs.logsumexp(-1, keepdim=True)
+        logs = logs - logs.logsumexp(-2, keepdim=True)
+    (unrolled,) = torch.autograd.grad((weights * logs.exp()).sum(), scores)
+    assert torch.allclose(implicit, unrolled, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_soft_elements_move_like_hard_ones_and_their_gradient_is_the_cost(name):
+    stated = posed(name)
+    g = random(stated.sym, seed=4)
+    soft, hard = moved_softly(stated, of_element(stated, g)), {**stated.b, **moved(stated.sym, g, stated.b)}
+    assert all(torch.allclose(soft[n], hard[n], atol=1e-10) for n in hard)
+    value, slopes = gradient(stated, of_element(stated, g))
+    costs = Costs(stated, g)
+    assert value == pytest.approx(costs.value)
+    for space in stated.sym.spaces:
+        if not space.parents and space.linear == "none":
+            order = g[space.name].permutation.argsort()
+            plain = costs.of(space.name).get((0,) * space.signs)
+            if plain is not None and not any(s.parents for s in stated.sym.spaces):
+                assert torch.allclose(slopes[space.name, (0,) * space.signs], plain[:, order], atol=1e-9)
+
+
+def test_balanced_coordinates_do_not_depend_on_scales_and_hardly_on_noise():
+    model, args = build("vgg_bn")
+    sym = iw.symmetries(model, args)
+    twin = sym.act(sym.random(seed=2, kinds=["scale"]), model)
+    left, right = balance(model, sym).state, balance(twin, sym).state
+    assert all(torch.allclose(left[n], right[n], atol=1e-12) for n in left)
+    with torch.no_grad():
+        for tensor in twin.parameters():
+            tensor *= 1 + 1e-4 * torch.randn_like(tensor)
+    noisy = balance(twin, sym).state
+    assert all(torch.allclose(left[n], noisy[n], atol=2e-2) for n in left)
+
+
+def test_results_print_save_and_load(tmp_path):
+    a, args = build("resnet18")
+    b, _ = build("resnet18", seed=1)
+    found = align(a, b, args, sweeps=2)
+    assert "Alignment by weights" in repr(found) and "cosine" in repr(found)
+    assert list(found.to_frame()["space"]) == [s.name for s in found.symmetry.spaces]
+    for name in ("alignment.safetensors", "alignment.json"):
+        again = Alignment.load(found.save(tmp_path / name))
+        assert again.transformation.allclose(found.transformation, 0.0)
+        assert repr(again) == repr(found)
+    with pytest.raises(iw.errors.CheckpointError, match="Alignment written by save"):
+        Alignment.load(found.transformation.save(tmp_path / "other.safetensors"))
+
+
+def test_one_seed_one_result():
+    a, args = build("vgg_bn")
+    b, _ = build("vgg_bn", seed=1)
+    first, second = (align(a, b, args, restarts=3, seed=7) for _ in range(2))
+    assert first.transformation.allclose(second.transformation, 0.0) and first.starts == second.starts
+    assert first.objective >= max(first.starts) and len(first.starts) == 3
+    plain = align(a, b, args, restarts=3, seed=7, shakes=0)
+    assert plain.starts == first.starts and plain.objective == max(plain.starts)
+
+
+def layers(*widths: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, widths[0]), nn.ReLU(), nn.Linear(widths[0], 3))
+
+
+def test_bad_input_is_refused_before_the_work():
+    a, x = layers(8), torch.zeros(2, 4)
+    with pytest.raises(ValueError, match="one architecture"):
+        align(a, nn.Sequential(nn.Linear(4, 3)), x)
+    with pytest.raises(ValueError, match="same widths"):
+        align(a, layers(9), x)
+    tanh = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    with pytest.raises(ValueError, match="other symmetries"):
+        align(a, tanh, x)
+    with pytest.raises(ValueError, match="method must be one of"):
+        align(a, layers(8), x, method="magic")
+    with pytest.raises(ValueError, match="kinds must be among"):
+        align(a, layers(8), x, kinds=["rotation"])
+    with pytest.raises(TypeError, match="options must be among"):
+        align(a, layers(8), x, sweep=3)
+    with pytest.raises(ValueError, match="restarts must be positive"):
+        align(a, layers(8), x, restarts=0)
+    with pytest.raises(ValueError, match="loader must yield labelled batches"):
+        align(a, layers(8), x, method="straight-through")
+    broken = layers(8)
+    with torch.no_grad():
+        broken[0].weight[0, 0] = torch.nan
+    with pytest.raises(ValueError, match="finite"):
+        align(a, broken, x)
+
+
+def test_a_layer_of_zeros_is_aligned_and_said():
+    a, b, x = layers(8), layers(8), torch.zeros(2, 4)
+    with torch.no_grad():
+        for tensor in (*b[0].parameters(), *b[2].parameters()):
+            tensor.zero_()
+    found = align(a, b, x)
+    assert any("8 units of 0.weight[0] without weights" in note for note in found.notes)
+    assert all(torch.isfinite(p).all() for p in found.apply(b).parameters())
+
+
+@pytest.mark.parametrize("method", ["weights", "frank-wolfe", "sinkhorn"])
+def test_a_layer_of_zeros_does_not_drive_scales_away(method):
+    torch.manual_seed(0)
+    a = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 4))
+    b = copy.deepcopy(a)
+    with torch.no_grad():
+        b[2].weight.zero_()
+        b[2].bias.zero_()
+    found = iw.align(a, b, torch.randn(2, 6), method=method)
+    assert found.after <= found.before
+    assert any("scales were left as they are" in note for note in found.notes) or found.after < found.before
+
+
+def test_equal_modules_with_another_forward_are_refused():
+    base = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 2))
+    x = torch.randn(2, 4)
+    one, other = iw.gates.dlgn(base), iw.gates.dgn(base)
+    assert one.state_dict().keys() == other.state_dict().keys()
+    with pytest.raises(ValueError, match="models with other symmetries"):
+        iw.align(one.eval(), other.eval(), x)
+
+
+class Branches(nn.Module):
+    """A hidden layer that only runs where the mean of the input is positive."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(3, 6), nn.Linear(6, 2), nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.b(self.a(x).relu()) if x.mean() > 0 else self.c(x)
+
+
+def test_what_is_certified_is_said():
+    x = torch.rand(4, 3)
+    found = iw.align(Branches(), Branches(), x)
+    assert any("other paths are not certified" in note for note in found.notes)
+    plain = nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 2))
+    assert not any("certified" in note for note in iw.align(plain, copy.deepcopy(plain), x).notes)

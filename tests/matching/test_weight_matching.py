@@ -1,0 +1,99 @@
+"""Matching by weights: what counts as a weight, and that the default search is not below plain descent."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import intertwine as iw
+from intertwine.matching import align
+from intertwine.matching.coordinate_descent import descend
+from intertwine.matching.problem import problem
+from intertwine.matching.starts import outwards
+from intertwine.matching.task import Task
+from intertwine.symmetry.transformation import identity
+
+
+def chain(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    layers = [nn.Linear(12, 48), nn.ReLU(), nn.Linear(48, 48), nn.ReLU(), nn.Linear(48, 48), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(48, 5)).double()
+
+
+class Residual(nn.Module):
+    """Three blocks on one stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 20), nn.Linear(20, 4)
+        self.up = nn.ModuleList(nn.Linear(20, 24) for _ in range(3))
+        self.down = nn.ModuleList(nn.Linear(24, 20) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.first(x))
+        for up, down in zip(self.up, self.down):
+            x = torch.relu(x + down(torch.relu(up(x))))
+        return self.last(x)
+
+
+def residual(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return Residual().double()
+
+
+def normed(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten()
+    )
+    for norm in (model[1], model[4]):
+        norm.running_mean.normal_()
+        norm.running_var.uniform_(0.5, 2)
+    return model.double().eval()
+
+
+def test_running_statistics_are_no_weights():
+    """Statistics follow the scale of the data; permutations by weights must not."""
+    a, b, x = normed(0), normed(1), torch.randn(2, 3, 7, 7, dtype=torch.float64)
+    sym = iw.symmetries(a, x)
+    found = align(a, b, x, kinds=["permutation"], sym=sym)
+    for model in (a, b):
+        for m in model:
+            if isinstance(m, nn.BatchNorm2d):
+                m.running_mean *= 100
+                m.running_var *= 1e4
+    again = align(a, b, x, kinds=["permutation"], sym=sym)
+    assert again.transformation.allclose(found.transformation, 0.0)
+    assert (again.objective, again.before, again.after) == (found.objective, found.before, found.after)
+    moved = dict(found.apply(b).named_parameters())
+    inner = sum(float((p * moved[n]).sum()) for n, p in a.named_parameters())
+    assert found.objective == pytest.approx(inner)  # the objective is over parameters
+    iw.testing.assert_same_function(b, found.apply(b), x)
+
+
+@pytest.mark.parametrize("make", [chain, residual])
+def test_the_default_is_not_below_plain_descent_from_the_identity(make):
+    for seed in range(3):
+        a, b = make(2 * seed), make(2 * seed + 1)
+        x = torch.randn(2, 12 if make is chain else 6, dtype=torch.float64)
+        sym = iw.symmetries(a, x)
+        stated = problem(Task(a, b, sym, sym, ("permutation",)))
+        start = identity(stated.sym)
+        plain = [descend(stated, start, torch.Generator().manual_seed(k)).history[-1] for k in range(3)]
+        found = align(a, b, x, sym=sym, kinds=["permutation"])
+        assert found.objective >= max(plain)
+        assert found.objective == pytest.approx(stated.objective(found.transformation))
+        assert all(x <= y + 1e-9 for x, y in zip(found.history, found.history[1:]))
+
+
+def test_spaces_placed_outwards_recover_a_noisy_copy_of_a_chain_at_once():
+    a, x = chain(0), torch.randn(2, 12, dtype=torch.float64)
+    sym = iw.symmetries(a, x)
+    planted = sym.random(seed=1)
+    b = copy.deepcopy(sym.act(planted, a))
+    with torch.no_grad():
+        for p in b.parameters():
+            p += 0.3 * p.std() * torch.randn_like(p)
+    stated = problem(Task(a, b, sym, sym, ("permutation", "scale", "sign", "linear")))
+    assert (stated.lift(outwards(stated)) @ planted).restrict(kinds=["permutation"]).is_identity()

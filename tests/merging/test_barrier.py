@@ -1,0 +1,185 @@
+"""Barriers: what they measure, before and after alignment, and what is refused."""
+
+import copy
+from itertools import combinations
+
+import pytest
+import torch
+from torch import nn
+
+import intertwine as iw
+from intertwine.features import evaluate
+from intertwine.merging import Barrier, Curve, barrier, barriers, recalibrate_
+from intertwine.report import load_result, page_of
+
+X = torch.zeros(2, 1, 8, 8)
+PERMUTATIONS = {"kinds": {"permutation"}}
+
+
+@pytest.fixture(scope="module")
+def loader(digits):
+    return list(digits.loader("test", batch_size=400))
+
+
+@pytest.fixture(scope="module")
+def found(trained, loader, digits):
+    train = list(digits.loader("train", batch_size=400, examples=400))
+    return {
+        kind: barrier(*models[:2], loader, points=7, calibration=train, **PERMUTATIONS)
+        for kind, models in trained.items()
+    }
+
+
+def test_alignment_lowers_the_barrier(found):
+    assert found["mlp"].after < 0.35 * found["mlp"].before
+    cnn = found["cnn"]
+    assert cnn.heights("aligned", recalibrated=True)[0] < 0.5 * cnn.heights("direct", recalibrated=True)[0]
+    # with interpolated statistics the spread collapses between the ends: recalibrated curves lie lower
+    assert cnn.heights("aligned", recalibrated=True)[0] < cnn.heights("aligned")[0]
+    assert cnn.variants == (("direct", False), ("direct", True), ("aligned", False), ("aligned", True))
+    assert found["mlp"].variants == (("direct", False), ("aligned", False))
+
+
+def test_points_are_networks_between(trained, loader, found):
+    a, b = trained["mlp"][:2]
+    middle = copy.deepcopy(a)
+    with torch.no_grad():
+        for p, q in zip(middle.parameters(), b.parameters()):
+            p.add_(q).div_(2)
+    direct = found["mlp"].curves[0]
+    assert direct.loss[3] == pytest.approx(evaluate(middle, loader).loss, rel=1e-5)
+    assert direct.accuracy[0] == evaluate(a, loader).accuracy
+    assert direct.accuracy[-1] == evaluate(b, loader).accuracy
+
+
+def test_both_paths_have_the_same_ends(found):
+    direct, aligned = found["mlp"].curves
+    assert aligned.loss[0] == direct.loss[0]
+    assert aligned.loss[-1] == pytest.approx(direct.loss[-1], rel=1e-5)
+
+
+def test_recalibrated_ends_are_recalibrated(trained, loader, digits, found):
+    train = list(digits.loader("train", batch_size=400, examples=400))
+    end = recalibrate_(copy.deepcopy(trained["cnn"][0]), train)
+    curve = next(c for c in found["cnn"].curves if c.recalibrated)
+    assert curve.loss[0] == pytest.approx(evaluate(end, loader).loss, rel=1e-6)
+
+
+def test_a_permuted_copy_has_a_barrier_before_and_none_after(trained, loader):
+    a = trained["mlp"][0]
+    sym = iw.symmetries(a, X)
+    twin = sym.act(sym.random(seed=2, kinds={"permutation"}), a)
+    planted = barrier(a, twin, loader, points=5, **PERMUTATIONS)
+    assert planted.before > 0.1 and planted.after == pytest.approx(0, abs=1e-6)
+
+
+def test_the_chord_is_the_line_between_the_ends():
+    curve = Curve(0, "direct", False, loss=(1.0, 2.0, 5.0, 3.0), accuracy=(0.9, 0.8, 0.2, 0.6))
+    made = Barrier((0, 0.25, 0.5, 1), (("a", "b"),), (curve,), None, "linear", 10)
+    assert made.heights("direct") == (pytest.approx(3.0),)
+    assert made.heights("direct", measure="accuracy") == (pytest.approx(0.55),)
+    assert made.before == pytest.approx(3.0) and made.after != made.after
+    below = Curve(0, "direct", False, loss=(1.0, 0.5, 1.0))
+    assert Barrier((0, 0.5, 1), (("a", "b"),), (below,), None, "linear", 1).before == 0.0
+
+
+def test_intervals_leave_out_networks(trained, loader):
+    found = barriers(trained["mlp"], loader, points=3, alignments=None, names=["x", "y", "z"])
+    assert found.pairs == tuple(combinations("xyz", 2))
+    interval = found.interval("direct")
+    assert interval.models == 3 and interval.low < found.before < interval.high
+    assert barriers(trained["mlp"][:2], loader, points=3, alignments=None).interval("direct") is None
+    star = barriers(trained["mlp"], loader, points=3, pairs=[(0, 1), (0, 2)], alignments=None)
+    assert star.interval("direct") is None  # one network in every pair: nothing is said of others in its place
+
+
+def test_an_alignment_can_be_given(trained, loader):
+    a, b = trained["mlp"][:2]
+    given = iw.align(a, b, X, **PERMUTATIONS)
+    one = barrier(a, b, loader, points=3, alignment=given)
+    assert one.alignment == "weights" and len(one.curves) == 2
+    by_name = barrier(a, b, loader, points=3, alignment="activations", **PERMUTATIONS)
+    assert by_name.alignment == "activations"
+
+
+def test_results_are_saved_and_printed(found, tmp_path):
+    for kind, one in found.items():
+        again = Barrier.load(one.save(tmp_path / f"{kind}.json"))
+        assert again == one and load_result(tmp_path / f"{kind}.json") == one
+        assert len(one.to_frame()) == len(one.curves) * 7
+        one.save(tmp_path / f"{kind}.parquet")
+        assert "<h1>The barrier between a and b</h1>" in one.to_html(tmp_path / "page.html").read_text()
+        assert "aligned" in repr(one) and "loss barrier" in repr(one)
+
+
+def test_the_page_says_what_fell(found):
+    said = page_of(found["mlp"]).blocks[0].text
+    assert "rises" in said and "after alignment" in said
+    assert "recalibrated" in page_of(found["cnn"]).blocks[0].text
+
+
+def test_models_stay_as_they_are(trained, loader):
+    a, b = trained["cnn"][:2]
+    before = {name: t.clone() for name, t in a.state_dict().items()}
+    seed = torch.get_rng_state()
+    barrier(a, b, loader, points=3, alignment=None)
+    assert all(torch.equal(t, before[name]) for name, t in a.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), seed) and not a.training
+
+
+def test_other_losses_and_dictionaries(trained, loader):
+    a, b = trained["mlp"][:2]
+    plain = [x for x, _ in loader]
+    found = barrier(a, b, plain, points=3, alignment=None, loss=lambda output, _: output.square().mean())
+    assert found.curves[0].accuracy is None and "-" in repr(found)
+
+    class Named(nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, pixels):
+            return {"logits": self.inner(pixels)}
+
+    labelled = [{"pixels": x, "labels": y} for x, y in loader]
+    score = evaluate(Named(a), labelled)
+    assert score.accuracy == evaluate(a, loader).accuracy
+
+
+def test_a_model_with_a_loss_of_its_own_is_asked():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        n_embd=8, n_layer=1, n_head=2, vocab_size=11, n_positions=6, bos_token_id=0, eos_token_id=0
+    )
+    model = transformers.GPT2LMHeadModel(config).eval()
+    ids = torch.randint(0, 11, (4, 6))
+    score = evaluate(model, [{"input_ids": ids, "labels": ids}])
+    with torch.no_grad():
+        assert score.loss == pytest.approx(float(model(input_ids=ids, labels=ids).loss))
+    assert score.accuracy is None and score.examples == 4
+
+
+def test_bad_input(trained, loader):
+    a, b = trained["mlp"][:2]
+    with pytest.raises(ValueError, match=r"points must be at least 3.* Got 2"):
+        barrier(a, b, loader, points=2)
+    with pytest.raises(ValueError, match=r"loader must yield \(inputs, labels\)"):
+        barrier(a, b, [X])
+    with pytest.raises(ValueError, match="loader must yield at least one batch"):
+        barrier(a, b, [])
+    with pytest.raises(ValueError, match="loader must be readable many times"):
+        barrier(a, b, (batch for batch in loader))
+    with pytest.raises(TypeError, match="loader must be an iterable of batches"):
+        barrier(a, b, X)
+    with pytest.raises(ValueError, match="must be of one architecture"):
+        barrier(a, trained["cnn"][0], loader, alignment=None)
+    with pytest.raises(ValueError, match="labels of classes"):
+        barrier(a, b, [(x, y[:-1]) for x, y in loader], alignment=None)
+    with pytest.raises(ValueError, match="pairs must be positions of two different networks"):
+        barriers([a, b], loader, pairs=[(0, 0)])
+    with pytest.raises(ValueError, match="alignments must be one for each of 1 pairs"):
+        barriers([a, b], loader, alignments=[None, None])
+    broken = copy.deepcopy(a)
+    broken[1].weight.data[0, 0] = torch.inf
+    with pytest.raises(ValueError, match="1 must hold finite weights"):
+        barriers([a, broken], loader, alignments=None)

@@ -1,0 +1,219 @@
+"""Merging: interpolation, partial merging, repaired statistics, several networks, files."""
+
+import copy
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import intertwine as iw
+from intertwine.features import evaluate
+from intertwine.lab import training
+from intertwine.merging import average, export, gather, merge, merge_many, recalibrate_, repair_
+from intertwine.merging.interpolate import between
+from intertwine.merging.repair import repairable
+from intertwine.symmetry.action import tensors_of
+
+X = torch.zeros(2, 1, 8, 8)
+
+
+@pytest.fixture(scope="module")
+def aligned(trained):
+    return {kind: iw.align(*models[:2], X) for kind, models in trained.items()}
+
+
+def state(model):
+    return {name: t.clone() for name, t in tensors_of(model).items()}
+
+
+def equal(a, b):
+    return all(torch.equal(x, b[name]) for name, x in a.items())
+
+
+@pytest.mark.parametrize("how", ["linear", "spherical"])
+def test_interpolation_meets_both_ends(how):
+    a, b = torch.randn(4, 5), torch.randn(4, 5)
+    assert torch.equal(between(a, b, 0, how), a) and torch.equal(between(a, b, 1, how), b)
+
+
+def test_a_great_circle_keeps_the_norm_and_a_line_does_not():
+    a, b = torch.randn(200).double(), torch.randn(200).double()
+    b *= a.norm() / b.norm()
+    assert between(a, b, 0.3, "spherical").norm() == pytest.approx(float(a.norm()))
+    assert between(a, b, 0.3).norm() < 0.9 * a.norm()
+    angles = [torch.acos(torch.dot(between(a, b, t, "spherical"), a) / a.norm() ** 2).item() for t in (0.25, 0.5, 1.0)]
+    assert angles == pytest.approx([angles[2] / 4, angles[2] / 2, angles[2]])
+    zero = torch.zeros(200).double()
+    assert torch.equal(between(a, zero, 0.5, "spherical"), a / 2)
+
+
+def test_what_both_share_stays_bit_for_bit():
+    mask = torch.tensor([0.0, -torch.inf])
+    assert torch.equal(between(mask, mask.clone(), 0.5), mask)
+    assert torch.equal(between(torch.tensor([3]), torch.tensor([5]), 0.5), torch.tensor([3]))
+
+
+def test_a_merge_is_the_mean_in_the_basis_of_a(trained, aligned):
+    a, b = trained["mlp"][:2]
+    merged = merge(a, b, aligned["mlp"], ratio=0.25)
+    moved = tensors_of(aligned["mlp"].apply(b))
+    for name, x in tensors_of(a).items():
+        assert torch.allclose(tensors_of(merged)[name], 0.75 * x + 0.25 * moved[name])
+
+
+def test_merging_beats_averaging(trained, aligned, digits):
+    loader = digits.loader("test")
+    for kind, models in trained.items():
+        train = digits.loader("train")
+        merged = evaluate(merge(*models[:2], aligned[kind], loader=train), loader)
+        averaged = evaluate(merge(*models[:2], None, loader=train), loader)
+        worst = min(evaluate(m, loader).accuracy for m in models[:2])
+        assert merged.accuracy > averaged.accuracy + 0.02
+        assert merged.accuracy > worst - 0.12
+
+
+def test_models_stay_as_they_are(trained, aligned, digits):
+    a, b = trained["cnn"][:2]
+    before = state(a), state(b)
+    modes = [m.training for m in a.modules()]
+    seed = torch.get_rng_state()
+    merge(a, b, aligned["cnn"], loader=digits.loader("train", examples=200))
+    assert equal(before[0], state(a)) and equal(before[1], state(b))
+    assert [m.training for m in a.modules()] == modes and torch.equal(torch.get_rng_state(), seed)
+
+
+def test_some_layers_only(trained, aligned):
+    a, b = trained["mlp"][:2]
+    merged = state(merge(a, b, aligned["mlp"], layers="3"))
+    changed = {name for name, x in tensors_of(a).items() if not torch.equal(x, merged[name])}
+    assert changed == {"3.weight", "3.bias"}
+    by_share = state(merge(a, b, aligned["mlp"], ratio={"1": 0.5, "1.bias": 0.0}))
+    assert {n for n, x in tensors_of(a).items() if not torch.equal(x, by_share[n])} == {"1.weight"}
+    by_space = state(merge(a, b, aligned["mlp"], spaces="1.weight[0]"))
+    touched = {n for n, x in tensors_of(a).items() if not torch.equal(x, by_space[n])}
+    assert touched == {"1.weight", "1.bias", "3.weight"}
+
+
+def test_recalibration_measures_all_examples():
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2), nn.BatchNorm1d(2))
+    x = torch.randn(70, 3)
+    recalibrate_(model, x.split(32))
+    inner = model[0](x)
+    assert torch.allclose(model[1].running_mean, inner.mean(0), atol=1e-6)
+    assert torch.allclose(model[1].running_var, inner.var(0), rtol=1e-4)
+    assert model[1].momentum == 0.1 and model[1].num_batches_tracked == 0
+    with pytest.raises(ValueError, match="batches must hold several examples"):
+        recalibrate_(model, [torch.randn(1, 3)])
+
+
+def test_repair_gives_the_means_and_spreads_of_the_parents(trained, aligned, digits):
+    a, b = trained["mlp"][:2]
+    b = aligned["mlp"].apply(b)
+    whole = [digits.loader("train", batch_size=2000).batch(slice(0, 1000))]  # one batch: what is written is exact
+    merged = merge(a, b, None, repair=False)
+    for shift in (True, False):
+        mended = repair_(merge(a, b, None, repair=False), a, b, whole, shift=shift)
+        for name in ("1", "3"):
+            outs = [iw.collect(m, whole, [name])[name].double() for m in (a, b, mended, merged)]
+            spread = (outs[0].std(0) + outs[1].std(0)) / 2
+            alive = outs[3].std(0) > 1e-9
+            if name == "1" or shift:
+                assert torch.allclose(outs[2].std(0)[alive], spread[alive], rtol=1e-3)
+            if shift:
+                assert torch.allclose(outs[2].mean(0), (outs[0].mean(0) + outs[1].mean(0)) / 2, atol=1e-3)
+        assert (outs[3].std(0) / spread).mean() < 0.95  # what REPAIR is for: averages vary too little
+
+
+def test_repair_leaves_outputs_and_shared_layers_alone():
+    shared = nn.Linear(4, 4)
+    model = nn.Sequential(nn.Linear(3, 4), shared, nn.ReLU(), shared, nn.Linear(4, 2))
+    assert list(repairable(model, torch.zeros(2, 3))) == ["0"]
+
+
+def test_three_networks_meet(trained, digits):
+    models = trained["mlp"]
+    options = {"seed": 1, "kinds": {"permutation"}, "sweeps": 4}
+    found = gather(models, X, **options)
+    assert found.distances[-1] < 0.95 * found.distances[0]
+    assert all(y <= x + 1e-9 for x, y in zip(found.distances, found.distances[1:]))
+    for model, moved in zip(models, found.apply(models)):
+        iw.testing.assert_same_function(model, moved, torch.randn(4, 1, 8, 8))
+    loader = digits.loader("test")
+    merged = evaluate(merge_many(models, X, loader=digits.loader("train"), **options), loader)
+    assert merged.accuracy > evaluate(average(models), loader).accuracy + 0.1
+
+
+def test_planted_copies_are_gathered_exactly(trained):
+    a = copy.deepcopy(trained["mlp"][0]).double()
+    sym = iw.symmetries(a, X.double())
+    copies = [a, *(sym.act(sym.random(seed=s, kinds={"permutation"}), a) for s in (1, 2))]
+    found = gather(copies, X.double(), kinds={"permutation"})
+    assert found.distances[-1] < 1e-12
+
+
+def test_bad_input(trained, aligned, digits):
+    a, b = trained["mlp"][:2]
+    norm = trained["cnn"][:2]
+    with pytest.raises(ValueError, match="loader must be given to repair a network with batch norms"):
+        merge(*norm, aligned["cnn"])
+    with pytest.raises(ValueError, match="repair must be 'repair' or 'rescale'"):
+        merge(a, b, None, repair="recalibrate", loader=[X])
+    with pytest.raises(ValueError, match=r"repair must be True or 'recalibrate' for a network with batch norms"):
+        merge(*norm, aligned["cnn"], repair="repair", loader=[X])
+    with pytest.raises(ValueError, match=r"repair must be True, False or one of .*Got 'magic'"):
+        merge(a, b, None, repair="magic")
+    with pytest.raises(ValueError, match=r"ratio must lie between 0 and 1\. Got 1\.5"):
+        merge(a, b, None, ratio=1.5)
+    with pytest.raises(ValueError, match=r"layers must be beginnings .*'nowhere'"):
+        merge(a, b, None, layers=["nowhere"])
+    with pytest.raises(ValueError, match="alignment must be given to merge by spaces"):
+        merge(a, b, None, spaces="1.weight[0]")
+    with pytest.raises(ValueError, match="must be of one architecture"):
+        merge(a, norm[0], None)
+    broken = merge(a, a, None)
+    broken[1].weight.data[0, 0] = torch.nan
+    with pytest.raises(ValueError, match=r"b must hold finite weights\. Got NaN or infinity in '1.weight'"):
+        merge(a, broken, None)
+    with pytest.raises(ValueError, match="models must be at least two"):
+        gather([a], X)
+    with pytest.raises(ValueError, match="loader must yield at least one batch"):
+        merge(*norm, aligned["cnn"], loader=[])
+
+
+def test_files_with_a_card(trained, tmp_path):
+    card = {"architecture": "digits_cnn", "recipe": {"ratio": 0.5}, "metrics": {"test_accuracy": 0.5}}
+    path = export(trained["mlp"][0], tmp_path / "m.safetensors", card)
+    read = training.read_card(path)
+    assert read.architecture == "digits_cnn" and read.recipe == {"ratio": 0.5}
+    assert json.loads((tmp_path / "m.json").read_text())["versions"]["torch"] == str(torch.__version__)
+    with pytest.raises(ValueError, match="card must have fields among"):
+        export(trained["mlp"][0], tmp_path / "m.safetensors", {"colour": "blue"})
+    with pytest.raises(TypeError, match="model must be one of transformers"):
+        export(trained["mlp"][0], tmp_path / "folder")
+    with pytest.raises(ValueError, match=r"path must end in \.safetensors"):
+        export(trained["mlp"][0], tmp_path / "m.pt")
+
+
+def test_a_hugging_face_directory(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 12}
+    config = transformers.ViTConfig(**sizes, image_size=8, patch_size=4, num_channels=1, num_labels=3)
+    a, b = (transformers.ViTForImageClassification(config).eval() for _ in range(2))
+    merged = merge(a, b, iw.align(a, b, torch.randn(2, 1, 8, 8), kinds={"permutation"}))
+    folder = export(merged, tmp_path / "merged", {"recipe": {"merged": ["a", "b|c"]}})
+    assert {p.name for p in folder.iterdir()} == {"config.json", "model.safetensors", "README.md"}
+    again = transformers.ViTForImageClassification.from_pretrained(folder)
+    iw.testing.assert_same_function(merged, again, torch.randn(2, 1, 8, 8))
+    assert "b\\|c" in (folder / "README.md").read_text()
+
+
+@pytest.mark.parametrize("method", ["weights", "activations", "mixed"])
+def test_a_layer_of_zeros_is_no_obstacle(trained, digits, method):
+    a, b = (copy.deepcopy(model) for model in trained["mlp"][:2])
+    b[1].weight.zero_(), b[1].bias.zero_()
+    loader = digits.loader("train", examples=200)
+    found = iw.align(a, b, X, method=method, loader=loader, kinds={"permutation"})
+    merged = merge(a, b, found, loader=loader)
+    assert all(p.isfinite().all() for p in merged.parameters())
+    iw.testing.assert_same_function(b, found.apply(b), torch.randn(3, 1, 8, 8))

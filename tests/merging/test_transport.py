@@ -1,0 +1,123 @@
+"""Optimal transport between widths: couplings, exact widening, equal widths, and what is refused."""
+
+import pytest
+import torch
+from scipy.optimize import linprog
+from torch import nn
+
+import intertwine as iw
+from intertwine.features import evaluate
+from intertwine.lab import networks
+from intertwine.merging import merge, transport
+from intertwine.merging.transport import coupling
+from intertwine.symmetry.action import tensors_of
+
+X = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def cheapest(cost):
+    """The transport cost by linear programming."""
+    n, m = cost.shape
+    rows = [[1.0 if k // m == i else 0.0 for k in range(n * m)] for i in range(n)]
+    columns = [[1.0 if k % m == j else 0.0 for k in range(n * m)] for j in range(m)]
+    return linprog(cost.flatten().numpy(), A_eq=rows + columns, b_eq=[1 / n] * n + [1 / m] * m).fun
+
+
+@pytest.mark.parametrize(("n", "m"), [(3, 3), (6, 4), (5, 7), (1, 4)])
+def test_couplings_are_optimal(n, m):
+    cost = torch.rand(n, m, dtype=torch.float64)
+    plan = coupling(cost)
+    assert torch.allclose(plan.sum(1), torch.full((n,), 1 / n).double())
+    assert torch.allclose(plan.sum(0), torch.full((m,), 1 / m).double())
+    assert float((plan * cost).sum()) == pytest.approx(cheapest(cost))
+
+
+def test_entropy_smooths_and_costs():
+    cost = torch.rand(8, 6, dtype=torch.float64)
+    exact, smooth = coupling(cost), coupling(cost, entropy=0.5)
+    assert torch.allclose(smooth.sum(1), torch.full((8,), 1 / 8).double(), atol=1e-6)
+    assert float((smooth * cost).sum()) > float((exact * cost).sum())
+    assert (smooth > 0).all() and (exact == 0).any()
+    near = coupling(cost, entropy=0.02)
+    assert float((near * cost).sum()) == pytest.approx(float((exact * cost).sum()), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("wide", "narrow"), [("mlp:widths=12-18", "mlp:widths=6-9"), ("digits_cnn:width=8", "digits_cnn:width=4")]
+)
+def test_widening_by_whole_copies_keeps_the_function(wide, narrow):
+    a, b = networks.build(wide).double().eval(), networks.build(narrow).double().eval()
+    moved = transport(a, b, X.double()).apply(b)
+    assert iw.testing.function_error(b, moved, X.double()) < 1e-12
+    assert {n: t.shape for n, t in tensors_of(moved).items()} == {n: t.shape for n, t in tensors_of(a).items()}
+
+
+def test_other_widths_do_not_keep_it():
+    a, b = (networks.build(f"mlp:widths={w}").eval() for w in ("20-30", "13-7"))
+    assert iw.testing.function_error(b, transport(a, b, X).apply(b), X) > 1e-3
+
+
+def test_equal_widths_give_the_planted_permutation():
+    a = networks.build("mlp:widths=12-9").eval()
+    sym = iw.symmetries(a, X)
+    b = sym.act(sym.random(seed=1, kinds={"permutation"}), a)
+    back = transport(a, b, X).apply(b)
+    assert all(torch.allclose(p, q) for p, q in zip(a.parameters(), back.parameters()))
+
+
+def test_a_wide_network_helps_a_narrow_one(trained, digits):
+    a, b = trained["mlp"][0], trained["mlp"][1]
+    narrow = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 36), nn.ReLU(), nn.Linear(36, 36), nn.ReLU(), nn.Linear(36, 10)
+    ).eval()
+    found = transport(narrow, b, X)
+    shrunk = found.apply(b)
+    loader = digits.loader("test")
+    assert evaluate(shrunk, loader).accuracy > 0.6 > evaluate(narrow, loader).accuracy
+    assert found.sizes == {"1.weight[0]": (36, 48), "3.weight[0]": (36, 48)}
+    merged = merge(a, b, transport(a, b, X))
+    assert evaluate(merged, loader).accuracy > 0.8
+
+
+class Heads(nn.Module):
+    def __init__(self, heads, width, hidden=10):
+        super().__init__()
+        self.heads, self.embed = heads, nn.Linear(3, 8)
+        self.qkv, self.proj = nn.Linear(8, 3 * heads * width), nn.Linear(heads * width, 8)
+        self.up, self.down, self.out = nn.Linear(8, hidden), nn.Linear(hidden, 8), nn.Linear(8, 2)
+
+    def forward(self, x):
+        x = self.embed(x)
+        n, t, _ = x.shape
+        q, k, v = self.qkv(x).view(n, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        y = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, t, -1)
+        x = x + self.proj(y)
+        return self.out(x + self.down(nn.functional.gelu(self.up(x))))
+
+
+def test_inner_widths_of_a_transformer():
+    x = torch.randn(4, 5, 3).double()
+    a, b = Heads(2, 4, hidden=20).double().eval(), Heads(2, 4, hidden=10).double().eval()
+    assert iw.testing.function_error(b, transport(a, b, x).apply(b), x) < 1.0
+    a.load_state_dict(
+        {**a.state_dict(), **{k: v for k, v in b.state_dict().items() if not k.startswith(("up", "down"))}}
+    )
+    assert iw.testing.function_error(b, transport(a, b, x).apply(b), x) < 1e-10
+
+
+def test_refusals():
+    x = torch.randn(4, 5, 3)
+    with pytest.raises(ValueError, match=r"widths must differ only where single units can be coupled\. Got .*heads"):
+        transport(Heads(2, 4), Heads(4, 4), x)
+    with pytest.raises(ValueError, match="must be of one architecture, but for widths"):
+        transport(networks.build("mlp:widths=8"), networks.build("mlp:widths=8-8"), X)
+    one, other = (nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, k)) for k in (3, 4))
+    with pytest.raises(ValueError, match="an axis that no space moves differs"):
+        transport(one, other, X)
+    with pytest.raises(ValueError, match="entropy must not be negative"):
+        transport(one, one, X, entropy=-1)
+    wide = nn.Sequential(nn.Flatten(), nn.Linear(64, 9), nn.ReLU(), nn.Linear(9, 3))
+    with pytest.raises(ValueError, match=r"must have the same widths for method 'weights'.*align\.transport"):
+        iw.align(one, wide, X)
+    with pytest.raises(RuntimeError, match="entropy must be large enough"):
+        coupling(torch.rand(9, 7), entropy=1e-9)
