@@ -7,7 +7,7 @@ from torch import nn
 
 import intertwine as iw
 from intertwine.gates import dgn, match_gates, npk_alignment
-from intertwine.gates.alignment import kernel_alignment
+from intertwine.gates.kernels.alignment import kernel_alignment
 from intertwine.similarity import cka
 
 NAMES = ["mlp", "mlp, biases", "mlp, leaky", "zero-padded GAP", "average pooling", "max pooling",

@@ -39,7 +39,7 @@ def test_effective_maps_by_name_at_the_centre_and_back_from_disk(tmp_path):
     assert [m.layer for m in every] == ["1", "3", "7"] and len(centre) == 1
     torch.testing.assert_close(centre["3"].weights, every["3"].weights[:, 1, 1])
     assert centre["3"].units == 2 and len(every.to_frame()) == sum(m.units for m in every) and "rank" in str(every)
-    again = iw.gates.EffectiveMaps.load(every.save(tmp_path / "maps.json"))
+    again = type(every).load(every.save(tmp_path / "maps.json"))
     assert all(torch.equal(m.weights, n.weights) and m.layer == n.layer for m, n in zip(every, again))
 
 
@@ -139,7 +139,7 @@ def test_top_paths_print_and_come_back(tmp_path):
     model, x = gate_models.make("zero-padded GAP"), gate_models.inputs("zero-padded GAP", 1)
     found = top_paths(model, x, 8)
     assert str(found).count("\n") == len(found.paths) == len(found.to_frame())
-    assert iw.gates.TopPaths.load(found.save(tmp_path / "paths.json")) == found
+    assert type(found).load(found.save(tmp_path / "paths.json")) == found
 
 
 def test_top_paths_of_bad_input():
@@ -253,7 +253,7 @@ def test_the_active_subnetwork_comes_back_and_leaves_the_model_alone(tmp_path):
     model.train()
     found = active_subnetwork(model, x)
     assert model.training and all(p.grad is None for p in model.parameters())
-    again = iw.gates.ActiveSubnetwork.load(found.save(tmp_path / "active.json"))
+    again = type(found).load(found.save(tmp_path / "active.json"))
     assert all(torch.equal(g, h) and g.dtype == h.dtype for g, h in zip(found.gates, again.gates))
     assert torch.equal(found.weights, again.weights) and str(found) == str(again) and "paths are on" in str(found)
     with pytest.raises(ValueError, match="x must be one input"):
@@ -286,7 +286,7 @@ def test_shared_gates_find_planted_units(tmp_path):
     assert found.shared("left", "right", "1").tolist() == [True, False, False]
     assert sorted(found.separating("left", "right", "1", 2)) == [((1,), 1.0), ((2,), -1.0)]
     assert found.alignment(0).tolist() == [[1.0, 0.5], [0.5, 1.0]]
-    again = iw.gates.SharedGates.load(found.save(tmp_path / "shared.json"))
+    again = type(found).load(found.save(tmp_path / "shared.json"))
     assert torch.equal(again.rates[0], found.rates[0]) and again.classes == found.classes
     assert "left" in str(found) and len(found.to_frame()) == 3
     with pytest.raises(ValueError, match=r"class must be one of \['left', 'right'\]. Got 'up'"):

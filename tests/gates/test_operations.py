@@ -193,8 +193,8 @@ def test_a_short_last_window_is_a_path_like_any_other():
 
 def test_all_nodes_agree_with_the_rules_and_with_signs_drawn_at_random(monkeypatch):
     """The slow kernel of networks that the rules know, in tiles and with another side."""
-    from intertwine.gates import path_kernel
-    from intertwine.gates._signals import Uncovered
+    from intertwine.gates.kernels.path import path_kernel
+    from intertwine.gates.kernels.path.moments import Uncovered
 
     def refuse(*_):
         raise Uncovered("rules are switched off")

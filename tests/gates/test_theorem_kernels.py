@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import intertwine as iw
-from intertwine.gates import gate_gram
+from intertwine.gates.kernels import gate_gram
 
 
 def equal(a, b):
@@ -30,7 +30,7 @@ def test_fully_connected_kernel_is_a_product_of_grams(input):
 
 
 def test_product_kernel_of_two_sides_and_many_tiles(monkeypatch):
-    monkeypatch.setattr(sys.modules["intertwine.gates.product_kernel"], "tile_size", lambda gates: 3)
+    monkeypatch.setattr(sys.modules["intertwine.gates.kernels.product_kernel"], "tile_size", lambda gates: 3)
     generator = torch.Generator().manual_seed(0)
     x, y = (torch.randn(n, 4, generator=generator).double() for n in (7, 5))
     gx, gy = ([torch.rand(n, w, generator=generator) > 0.4 for w in (6, 8)] for n in (7, 5))
@@ -226,7 +226,7 @@ def test_fully_connected_networks_go_to_the_product_kernel(name, log, monkeypatc
     model, x = gate_models.make(name), gate_models.inputs(name)
     value = lambda found: found[1] * found[0].exp() if log else found
     fast = [value(iw.gates.neural_path_kernel(model, x, *y, log=log)) for y in ((), (x[:4],))]
-    module = sys.modules["intertwine.gates.path_kernel"]
+    module = sys.modules["intertwine.gates.kernels.path.path_kernel"]
     monkeypatch.setattr(module, "Propagation", None)
     equal(value(iw.gates.neural_path_kernel(model, x, log=log)), fast[0])  # the general way is not taken
     monkeypatch.undo()

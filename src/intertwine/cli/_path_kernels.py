@@ -57,7 +57,7 @@ def alignment(a: nn.Module, b: nn.Module, x: Tensor, seed: int) -> tuple[dict[st
     """  # noqa: DOC502 - raised by affordable()
     import torch
 
-    from ..gates.alignment import kernel_alignment, path_kernel_of
+    from ..gates.kernels.alignment import kernel_alignment, path_kernel_of
 
     given = [x.to(next(model.parameters()).device) for model in (a, b)]
     count = min(len(x), *(affordable(model, z, None)[0] for model, z in zip((a, b), given)))

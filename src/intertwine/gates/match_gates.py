@@ -20,9 +20,9 @@ from ..symmetry.action import act, moved, tensors_of
 from ..symmetry.gauge.canonical import balanced, signing
 from ..symmetry.gauge.folding import Folded, fold
 from ..symmetry.transformation import identity, with_parts
-from ._capture import MAX_POOLS, RELUS, ReluProgram, capture_relu, gate_calls
-from .gated import GatedNetwork
+from .networks.gated import GatedNetwork
 from .patterns import is_zero_clamp, observe
+from .relu_program import MAX_POOLS, RELUS, ReluProgram, capture_relu, gate_calls
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._evaluation import evaluating
-from ._capture import MAX_POOLS, OTHERS, ReluProgram, capture_relu, gate_calls, slope_of
-from .gated import GatedNetwork
+from .networks.gated import GatedNetwork
+from .relu_program import MAX_POOLS, OTHERS, ReluProgram, capture_relu, gate_calls, slope_of
 
 __all__ = ["gate_patterns", "is_zero_clamp", "observe", "structure"]
 

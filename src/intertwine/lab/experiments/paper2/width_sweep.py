@@ -122,7 +122,7 @@ _MODELS = {"fully connected": _fully_connected, "convolutions": _convolutions, "
 
 def _limit(family: Family, network: nn.Module, x: Tensor, sigma: float) -> Tensor:
     from ....gates import ensemble_tangent_kernel, neural_path_kernel
-    from ....gates.gated import GatedNetwork
+    from ....gates.networks.gated import GatedNetwork
 
     if family == "residual" and isinstance(network, GatedNetwork):
         *inside, last = network.gates(x)

@@ -1,0 +1,104 @@
+"""How alike two networks switch: centred alignment of their neural path kernels."""
+
+import torch
+from torch import Tensor, nn
+
+from ..networks.gated import GatedNetwork
+from .path.path_kernel import neural_path_kernel
+
+__all__ = ["kernel_alignment", "npk_alignment", "path_kernel_of", "unscaled"]
+
+
+def npk_alignment(a: nn.Module, b: nn.Module, x: Tensor, *, input: str = "x", output: int = 0) -> float:
+    """Similarity of two networks by what they switch on: the alignment of their neural path kernels.
+
+    One number for two networks of any architectures, where ``cka(kernel="gates")`` compares layer with layer. As the
+    kernels are, it is invariant under every permutation and positive scaling of hidden units of either network. The
+    weights of the last layers play no part except through the gates.
+
+    Args:
+        a: A ReLU network that returns ``(N, outputs)``, in evaluation mode, or a gated network with hard gates.
+        b: Another; its inputs have the same shape.
+        x: Inputs ``(N, C, *S)``, at least 4.
+        input: ``"x"``, or ``"ones"`` to count shared paths whatever the inputs at their sources.
+        output: Which output the paths lead to.
+
+    Returns:
+        1 for networks that are the same up to symmetry, about 0 for kernels that have nothing in common.
+
+    Raises:
+        ValueError: If a network's gates are soft, or there are fewer than 4 inputs.
+
+    Examples:
+        >>> _ = torch.manual_seed(0)
+        >>> make = lambda: nn.Sequential(nn.Linear(3, 64), nn.ReLU(), nn.Linear(64, 2))
+        >>> a, b, x = make(), make(), torch.randn(30, 3)
+        >>> round(npk_alignment(a, a, x), 6), 0.5 < npk_alignment(a, b, x) < 1
+        (1.0, True)
+    """  # noqa: DOC502 - raised where kernels are made
+    return kernel_alignment(*(path_kernel_of(model, x, name, input, output) for name, model in (("a", a), ("b", b))))
+
+
+def path_kernel_of(model: nn.Module, x: Tensor, name: str, input: str = "x", output: int = 0) -> Tensor:
+    """The path kernel up to a factor, so that it is finite at any depth; ``name`` is what messages call the network.
+
+    Raises:
+        ValueError: If its gates are soft.
+    """
+    if isinstance(model, GatedNetwork) and model.gate != "hard":
+        raise ValueError(
+            f"gates of {name} must be hard: soft gates change when units are rescaled, so that no alignment by "
+            "them is a property of the network. Got soft gates. Build it with gate='hard'."
+        )
+    return unscaled(*neural_path_kernel(model, x, input=input, log=True, output=output))
+
+
+def unscaled(log: Tensor, sign: Tensor) -> Tensor:
+    """A kernel of any depth divided by its largest entry; 0 where no path is on."""
+    top = log.max()
+    return sign * (log - top).exp() if top.isfinite() else torch.zeros_like(log)
+
+
+def kernel_alignment(k: Tensor, l: Tensor) -> float:
+    """Centred alignment of two kernels of the same examples, by the unbiased HSIC.
+
+    Args:
+        k: Symmetric ``(N, N)``, N at least 4.
+        l: Symmetric ``(N, N)``.
+
+    Returns:
+        ``HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L))``, with diagonals left out: what is the same for all pairs, and what
+        an example shares with itself, says nothing.
+
+    Raises:
+        ValueError: If the kernels are not square matrices of one size, too small, or constant.
+
+    References:
+        Song, Smola, Gretton, Bedo, Borgwardt, "Feature selection via dependence maximization", JMLR 2012.
+
+    Examples:
+        >>> k = torch.eye(6) + torch.arange(6.0).outer(torch.arange(6.0))
+        >>> round(kernel_alignment(k, 5 * k + 2), 6)
+        1.0
+    """
+    for name, kernel in (("k", k), ("l", l)):
+        if kernel.dim() != 2 or kernel.shape[0] != kernel.shape[1] or len(kernel) < 4:
+            raise ValueError(f"{name} must be (N, N) with N at least 4. Got shape {tuple(kernel.shape)}.")
+    if k.shape != l.shape:
+        raise ValueError(f"k and l must be kernels of the same examples. Got {len(k)} and {len(l)}.")
+    a, b = _centred(k), _centred(l)
+    size = float(a.norm() * b.norm())
+    if not size > 0:
+        raise ValueError("kernels must tell examples apart. Got one that is the same for all pairs of examples.")
+    return float((a * b).sum()) / size
+
+
+def _centred(kernel: Tensor) -> Tensor:
+    """U-centred in float64: rows without their diagonal sum to 0; all 0 where only rounding is left."""
+    n = len(kernel)
+    whole = kernel.double()
+    k = (whole / whole.abs().max().clamp_min(torch.finfo(torch.float64).tiny)).fill_diagonal_(0)  # its square is finite
+    rows = k.sum(1) / (n - 2)
+    centred = (k - rows[:, None] - rows[None] + k.sum() / ((n - 1) * (n - 2))).fill_diagonal_(0)
+    rounding = 8 * torch.finfo(torch.float64).eps * k.norm()
+    return centred if centred.norm() > rounding else torch.zeros_like(centred)

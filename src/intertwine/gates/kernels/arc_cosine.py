@@ -1,0 +1,156 @@
+"""The infinite-width comparator: tangent kernels of ReLU networks by arc-cosine recursions."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..._progress import track
+
+__all__ = ["arc_cosine_tangent_kernel", "convolutional_tangent_kernel"]
+
+
+def arc_cosine_tangent_kernel(x: Tensor, depth: int, y: Tensor | None = None) -> Tensor:
+    """NTK of an infinitely wide fully connected ReLU network of ``depth`` layers of weights, without biases.
+
+    ``Theta_1 = Sigma_1 = <x, y>`` and ``Theta_l = Sigma_l + Theta_{l-1} k0``, where ``Sigma_l`` and ``k0`` are the
+    arc-cosine kernels of orders 1 and 0 of ``Sigma_{l-1}``, normalised so that variances stay. Weights are standard
+    normal; the first layer is not scaled, the others by ``sqrt(2 / fan in)`` (Jacot et al. 2018; Arora et al. 2019).
+
+    Args:
+        x: Inputs ``(N, d)``.
+        depth: Layers of weights, at least 1.
+        y: Inputs ``(M, d)``; ``x`` itself without.
+
+    Returns:
+        The kernel ``(N, M)`` in float64.
+
+    Raises:
+        ValueError: If ``depth`` is less than 1.
+
+    Examples:
+        >>> arc_cosine_tangent_kernel(torch.tensor([[3.0, 4.0]]), depth=3)  # on the diagonal depth * |x|^2
+        tensor([[75.]], dtype=torch.float64)
+    """
+    if depth < 1:
+        raise ValueError(f"depth must be at least 1. Got {depth}.")
+    a, b = x.double(), (x if y is None else y).double()
+    sigma = tangent = a @ b.T
+    norms = a.norm(dim=1)[:, None] * b.norm(dim=1)[None]  # the diagonal stays |x|^2 through the layers
+    for _ in range(depth - 1):
+        sigma, slope = _relu_moments(sigma, norms)
+        tangent = sigma + tangent * slope
+    return tangent
+
+
+def convolutional_tangent_kernel(
+    x: Tensor,
+    depth: int,
+    window: int = 3,
+    circular: bool = False,
+    y: Tensor | None = None,
+    *,
+    memory: float = 2**26,
+    progress: bool = False,
+) -> Tensor:
+    """CNTK-GAP: NTK of infinitely wide convolutions with global average pooling (Arora et al. 2019, section 4).
+
+    ``depth`` convolutions that keep the size, each followed by a ReLU, then a global average and a linear layer.
+    Weights are standard normal; the first convolution is scaled by ``1 / window``, all others by ``sqrt(2 / fan in)``.
+
+    Cost ``N M P^2`` times ``depth`` and the window, with ``P`` positions; one triangle where there is one side.
+
+    Args:
+        x: Inputs ``(N, C, H, W)``.
+        depth: Number of convolutions.
+        window: Odd size of their windows.
+        circular: Wrap around instead of padding with zeros.
+        y: Inputs ``(M, C, H, W)``; ``x`` itself without.
+        memory: Bytes for the pairs of positions that are done at once.
+        progress: Show the examples.
+
+    Returns:
+        The kernel ``(N, M)`` in float64.
+
+    Raises:
+        ValueError: If ``depth`` is less than 1, ``window`` even, or ``y`` of another shape.
+
+    Examples:
+        >>> convolutional_tangent_kernel(torch.ones(1, 1, 2, 2), depth=1, window=1)  # 2 |x_p|^2 at every position
+        tensor([[2.]], dtype=torch.float64)
+    """
+    if depth < 1 or window % 2 == 0:
+        raise ValueError(f"depth must be at least 1 and window odd. Got {depth} and {window}.")
+    if y is not None and y.shape[1:] != x.shape[1:]:
+        raise ValueError(f"y must have examples of x's shape {tuple(x.shape[1:])}. Got {tuple(y.shape[1:])}.")
+    space = (int(x.shape[2]), int(x.shape[3]))
+    left = x.double().flatten(2)
+    right = left if y is None else y.double().flatten(2)
+    step = max(1, int(memory / (8 * 6 * left.shape[2] ** 2)))
+    sum_window = lambda kernel: _window(kernel, space, window, circular)
+    own = [_variances(z, depth, step, sum_window) for z in ([left] if y is None else [left, right])]
+    kernel = torch.empty(len(left), len(right), dtype=torch.float64, device=x.device)
+    for i in track(range(len(left)), "CNTK", enabled=progress):
+        for j in range(i if y is None else 0, len(right), step):
+            chosen = slice(j, j + step)
+            norms = [(a[i, :, None] * b[chosen, None]).sqrt() for a, b in zip(own[0], own[-1])]
+            row = _tangent(left[i].T @ right[chosen], norms, sum_window)
+            kernel[i, chosen] = row
+            if y is None:
+                kernel[chosen, i] = row
+    return kernel
+
+
+def _variances(x: Tensor, depth: int, step: int, sum_window: Callable[[Tensor], Tensor]) -> list[Tensor]:
+    """Variance at each position ``(N, P)`` before each ReLU, which the moments between examples need."""
+    blocks = []
+    for start in range(0, len(x), step):
+        block = x[start : start + step]
+        moments, seen = block.transpose(1, 2) @ block, []
+        for _ in range(depth):
+            sigma = sum_window(moments)
+            seen.append(sigma.diagonal(dim1=1, dim2=2))
+            moments, _ = _relu_moments(sigma, (seen[-1][:, :, None] * seen[-1][:, None]).sqrt())
+        blocks.append(seen)
+    return [torch.cat(layer) for layer in zip(*blocks)]
+
+
+def _tangent(moments: Tensor, norms: list[Tensor], sum_window: Callable[[Tensor], Tensor]) -> Tensor:
+    """Entries of the kernel from moments ``(n, P, P)`` of pairs of inputs."""
+    tangent = torch.zeros_like(moments)
+    for norm in norms:
+        sigma = sum_window(moments)
+        tangent = sum_window(tangent).add_(sigma)
+        moments, slope = _relu_moments(sigma, norm)
+        tangent.mul_(slope)
+    return (tangent + moments).mean((1, 2))
+
+
+def _relu_moments(sigma: Tensor, norms: Tensor) -> tuple[Tensor, Tensor]:
+    """``2 E[relu(u) relu(v)]`` and ``2 E[1{u > 0} 1{v > 0}]`` for Gaussians of covariance ``sigma``."""
+    cosine = torch.where(norms > 0, sigma / norms.clamp(min=1e-300), 0.0).clamp(-1, 1)
+    angle = cosine.arccos()
+    slope = 1 - angle / math.pi
+    return norms * ((1 - cosine**2).clamp(min=0).sqrt() / math.pi + slope * cosine), slope
+
+
+def _window(kernel: Tensor, space: tuple[int, int], window: int, circular: bool) -> Tensor:
+    """Mean over the window of kernels ``(n, P, P)``, both positions moving together: rows first, then columns."""
+    n, half = len(kernel), window // 2
+    kernel = kernel.view(n, *space, *space)
+    for dim in (1, 2):
+        total = kernel.clone()
+        for shift in [s for s in range(-half, half + 1) if s]:
+            if circular:
+                total += kernel.roll((shift, shift), (dim, dim + 2))
+            elif abs(shift) < space[dim - 1]:
+                _both(total, dim, max(shift, 0), abs(shift)).add_(_both(kernel, dim, max(-shift, 0), abs(shift)))
+        kernel = total
+    return kernel.reshape(n, math.prod(space), math.prod(space)).div_(window**2)
+
+
+def _both(kernel: Tensor, dim: int, start: int, less: int) -> Tensor:
+    """A view of the same stretch of one axis of both positions."""
+    size = kernel.shape[dim] - less
+    return kernel.narrow(dim, start, size).narrow(dim + 2, start, size)

@@ -1,0 +1,62 @@
+"""Which operations the rules of the path kernel know, and what a program made of them needs."""
+
+import math
+
+from ....programs import Call
+from ...relu_program import MAX_POOLS, POOLS, ReluProgram, is_gate
+
+__all__ = ["CHOICES", "LINEAR", "MIXES", "PADDED", "SAME", "SHAPES", "UPSAMPLED", "fully_connected", "needs_pairs"]
+
+SAME = {"aten::clone", "aten::detach", "aten::alias", "aten::contiguous", "aten::_to_copy", "aten::dropout"}
+SHAPES = {"aten::view", "aten::_unsafe_view", "aten::reshape", "aten::squeeze", "aten::unsqueeze", "aten::flatten"}
+UPSAMPLED = {f"aten::{kind}{k}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for k in (1, 2, 3)}
+PADDED = {f"aten::{kind}_pad{k}d" for kind in ("reflection", "replication") for k in (1, 2, 3)}
+CHOICES = {
+    "aten::slice", "aten::select", "aten::index_select", "aten::constant_pad_nd", "aten::flip", "aten::roll",
+    "aten::transpose", *UPSAMPLED, *PADDED,
+}  # fmt: skip
+"""Each position takes the value of one other, or 0."""
+MIXES = {
+    "aten::sum", "aten::upsample_linear1d", "aten::upsample_bilinear2d", "aten::upsample_trilinear3d",
+    "aten::upsample_bicubic2d",
+}  # fmt: skip
+"""Fixed sums over positions: their coefficients are no values but stay on the paths."""
+LINEAR = {"aten::addmm", "aten::mm", "aten::convolution"}
+
+
+def needs_pairs(program: ReluProgram) -> bool:
+    """Whether something averages or chooses among positions, so that pairs of positions are needed."""
+    for call in program.program.calls:
+        if call.op in POOLS | MAX_POOLS | MIXES and call.inputs[0].id in program.activations:
+            shapes = [program.program.values[r.id].shape for r in (call.inputs[0], call.outputs[0]) if r is not None]
+            if any(math.prod(shape[2:]) > 1 for shape in shapes):
+                return True
+    return False
+
+
+def fully_connected(program: ReluProgram) -> tuple[bool, ...] | None:
+    """Whether each layer of weights has biases, where such layers and ReLUs in turns are all there is; else ``None``.
+
+    The input may be flattened first. The last layer must be one of weights, after which all outputs are equal.
+    """
+    biases: list[bool] = []
+    gated = True  # the input stands where gated units do
+    for call in program.program.calls:
+        if not any(r.id in program.activations for r in call.inputs):
+            continue
+        if is_gate(call) and call.op not in MAX_POOLS and not gated:
+            gated = True
+        elif call.op in ("aten::mm", "aten::addmm") and gated:
+            bias = call.args.get("self") if call.op == "aten::addmm" else None
+            learnt = [r.id for r in call.inputs if r.id not in program.activations]
+            if any(r not in program.weights for r in learnt):
+                return None
+            biases.append(bias is not None)
+            gated = False
+        elif call.op not in SAME and not (call.op in SHAPES and not biases and _keeps_examples(program, call)):
+            return None
+    return None if gated else tuple(biases)
+
+
+def _keeps_examples(program: ReluProgram, call: Call) -> bool:
+    return call.outputs[0] is not None and program.program.values[call.outputs[0].id].shape[0] == 1

@@ -1,0 +1,220 @@
+"""Theorem 3.1: the path kernel of a fully connected network is a product of Grams, one for each layer of gates."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from ..._progress import track
+from .gate_gram import exact_products, gram, ready, tile_size
+from .memory import check_fits
+
+__all__ = ["base_kernels", "product_kernel", "sum_kernel"]
+
+_ROOM = 690.0
+"""e^690 < 1.8e308: logarithm of the largest number that a product may reach."""
+
+
+def product_kernel(
+    x: Tensor, gates: Sequence[Tensor], y: Tensor | None = None, gates_y: Sequence[Tensor] | None = None, *,
+    input: str = "x", log: bool = False, biases: Sequence[bool] | None = None, progress: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
+    """``NPK(x, y) = <x, y> prod_l <G_l(x), G_l(y)>`` (P2 theorem 3.1, lemma 2.1), for fully connected networks.
+
+    With constant input 1 the first factor is ``d_in``. The order of the layers does not matter. Print has no biases;
+    with them, paths also begin at a constant 1 in each layer: ``K_l = K_(l-1) <G_l(x), G_l(y)> + 1``, and it does.
+
+    Only tiles of 256 by 256 (2,048 on a GPU) are held beside the gates and the result; where the processor does not
+    multiply bytes, float32 copies of either side too, if they are no larger than the result. With one side, only one
+    triangle is computed.
+
+    Args:
+        x: Inputs ``(N, d_in)``.
+        gates: Gates of each layer ``(N, w_l)``: bool, or numbers (soft gates).
+        y: Inputs ``(M, d_in)``; ``x`` itself without.
+        gates_y: Their gates, given together with ``y``.
+        input: ``"x"`` or ``"ones"``.
+        log: Return ``(log |K|, sign)``: exact at any width and depth.
+        biases: For each layer of weights, so one more than gates, whether it has biases; none has without.
+        progress: Show the tiles.
+
+    Returns:
+        The kernel ``(N, M)`` in float64. Products of hard gates are exact integers below 2^53.
+
+    Raises:
+        ValueError: If shapes do not match, x is not finite, an option is unknown, the kernel overflows or fits in no
+            memory.
+
+    Examples:
+        >>> x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+        >>> gates = [torch.tensor([[True, True], [True, False]])]
+        >>> product_kernel(x, gates)
+        tensor([[10., 11.],
+                [11., 25.]], dtype=torch.float64)
+    """
+    if input not in ("x", "ones"):
+        raise ValueError(f'input must be "x" or "ones". Got {input!r}.')
+    right = check_sides(x, gates, y, gates_y)
+    if not all(z.isfinite().all() for z in (x, y) if z is not None):
+        raise ValueError("x and y must be finite. Got NaN or infinite entries.")
+    biases = (False,) * (len(gates) + 1) if biases is None else tuple(biases)
+    if len(biases) != len(gates) + 1:
+        raise ValueError(f"biases must have one entry for each of {len(gates) + 1} layers. Got {len(biases)}.")
+    z = x if y is None else y
+    check_fits((len(x), len(z)), 9 if log else 8, x.device)
+    kernel = torch.empty(len(x), len(z), dtype=torch.float64, device=x.device)
+    sign = torch.empty(len(x), len(z), dtype=torch.int8, device=x.device) if log else None
+    hard = all(g.dtype == torch.bool for g in (*gates, *right))
+    left = ready(gates, kernel.nbytes)
+    right = left if right is gates else ready(right, kernel.nbytes)
+    for i, j in track(list(_tiles(len(x), len(z), y is None, tile_size(gates))), "path kernel", enabled=progress):
+        first = _input_kernel(x[i], z[j], input)
+        pairs = [(a[i], b[j]) for a, b in zip(left, right)]
+        part, signs = _logarithm(first, pairs, biases, hard) if log else (_product(first, pairs, biases, hard), None)
+        kernel[i, j] = part
+        if sign is not None and signs is not None:
+            sign[i, j] = signs
+        if y is None and i != j:
+            kernel[j, i] = part.T
+            if sign is not None and signs is not None:
+                sign[j, i] = signs.T
+    if sign is None and not kernel.sum().isfinite() and not kernel.isfinite().all():  # one fast pass
+        raise ValueError("the kernel must fit in float64. Got infinite entries. Use log=True.")
+    return kernel if sign is None else (kernel, sign)
+
+
+def _input_kernel(x: Tensor, y: Tensor, input: str) -> Tensor:
+    if input == "x":
+        return x.double() @ y.double().T
+    return torch.full((len(x), len(y)), float(x.shape[1]), dtype=torch.float64, device=x.device)
+
+
+def base_kernels(gates: Sequence[Tensor], gates_y: Sequence[Tensor] | None = None) -> Tensor:
+    """Correlation of the gates of each layer, ``<G_l(x), G_l(y)> / w_l`` (P2 section 3.1.1).
+
+    Args:
+        gates: Gates of each layer ``(N, w_l)``.
+        gates_y: Gates ``(M, w_l)``; ``gates`` themselves without.
+
+    Returns:
+        Kernels ``(layers, N, M)``, between 0 and 1 for hard gates.
+
+    Examples:
+        >>> base_kernels([torch.tensor([[True, True], [True, False]])])
+        tensor([[[1.0000, 0.5000],
+                 [0.5000, 0.5000]]], dtype=torch.float64)
+    """
+    other = _other(gates, gates_y)
+    return torch.stack([gram(a, b).double() / a.shape[1] for a, b in zip(gates, other)])
+
+
+def sum_kernel(gates: Sequence[Tensor], gates_y: Sequence[Tensor] | None = None) -> Tensor:
+    """``sum_l <G_l(x), G_l(y)>``: what concatenated gates would give instead of the product (P2 section 3.1.1).
+
+    Args:
+        gates: Gates of each layer ``(N, w_l)``.
+        gates_y: Gates ``(M, w_l)``; ``gates`` themselves without.
+
+    Returns:
+        The kernel ``(N, M)``, a comparator.
+
+    Examples:
+        >>> sum_kernel([torch.eye(2), torch.ones(2, 3)])
+        tensor([[4., 3.],
+                [3., 4.]], dtype=torch.float64)
+    """
+    other = _other(gates, gates_y)
+    total = gram(gates[0], other[0]).double()
+    for a, b in zip(gates[1:], other[1:]):
+        total += gram(a, b)
+    return total
+
+
+def _other(gates: Sequence[Tensor], gates_y: Sequence[Tensor] | None) -> Sequence[Tensor]:
+    other = gates if gates_y is None else gates_y
+    shapes = [[tuple(g.shape) for g in side] for side in (gates, other)]
+    if not gates or [s[1:] for s in shapes[0]] != [s[1:] for s in shapes[1]] or any(len(s) != 2 for s in shapes[0]):
+        raise ValueError(f"gates must be layers (N, w_l), and gates_y (M, w_l) of the same widths. Got {shapes}.")
+    return other
+
+
+def check_sides(
+    x: Tensor, gates: Sequence[Tensor], y: Tensor | None, gates_y: Sequence[Tensor] | None
+) -> Sequence[Tensor]:
+    """Gates of the other side, after a check of shapes.
+
+    Raises:
+        ValueError: If they do not match.
+    """
+    if (y is None) != (gates_y is None):
+        raise ValueError("y and gates_y must be given together. Got one of them.")
+    if not gates or any(g.dim() != 2 or len(g) != len(x) for g in gates) or x.dim() != 2:
+        shapes = [tuple(g.shape) for g in gates]
+        raise ValueError(f"x and gates must have shapes (N, d_in) and (N, w). Got {tuple(x.shape)} and {shapes}.")
+    if y is None or gates_y is None:
+        return gates
+    if [g.shape[1] for g in gates_y] != [g.shape[1] for g in gates] or any(len(g) != len(y) for g in gates_y):
+        raise ValueError(f"gates_y must match gates and y. Got widths {[g.shape[1] for g in gates_y]}.")
+    return gates_y
+
+
+def _tiles(n: int, m: int, same: bool, size: int) -> Iterator[tuple[slice, slice]]:
+    for i in range(0, n, size):
+        for j in range(i if same else 0, m, size):
+            yield slice(i, i + size), slice(j, j + size)
+
+
+def _product(first: Tensor, pairs: Sequence[tuple[Tensor, Tensor]], biases: Sequence[bool], hard: bool) -> Tensor:
+    kernel = first.add_(1) if biases[0] else first
+    if not any(biases[1:]):
+        for g in exact_products(pairs, hard):
+            kernel.mul_(g)
+        return kernel
+    for (a, b), bias in zip(pairs, biases[1:]):
+        kernel.mul_(gram(a, b, hard))
+        if bias:
+            kernel.add_(1)
+    return kernel
+
+
+def _logarithm(
+    first: Tensor, pairs: Sequence[tuple[Tensor, Tensor]], biases: Sequence[bool], hard: bool
+) -> tuple[Tensor, Tensor]:
+    """``log |K|`` and the sign of K, by a sum of logarithms or, with biases, by an exponent for each entry."""
+    if not any(biases[1:]):
+        first = first.add_(1) if biases[0] else first
+        logs, signs = _log_product(first, exact_products(pairs, hard))
+        return logs, signs.masked_fill_(logs == -math.inf, 0)
+    kernel, exponent = first, torch.zeros_like(first)  # K = kernel 2^exponent
+    room, scaled = _ROOM - math.log(max(float(first.abs().max()), 1.0) + 1), False
+    for k, bias in enumerate(biases):
+        if k:
+            grams = gram(*pairs[k - 1], hard)
+            size = math.log(float(grams.abs().max()) + 1)
+            if size > room or grams.dtype == torch.float64:  # soft gates may be small as well as large
+                kernel, more = torch.frexp(kernel)
+                exponent.add_(more)
+                room, scaled = _ROOM, True
+            kernel.mul_(grams)
+            room -= size
+        if bias:
+            kernel.add_(exponent.masked_fill_(kernel == 0, 0).neg().exp2_() if scaled else 1)
+    return kernel.abs().log_().add_(exponent, alpha=math.log(2)), kernel.sign().to(torch.int8)
+
+
+def _log_product(first: Tensor, grams: Iterator[Tensor]) -> tuple[Tensor, Tensor]:
+    """Sum of logarithms, and sign; counts are multiplied while they surely fit, so that few logarithms are taken."""
+    sign = first.sign().to(torch.int8)
+    total = first.abs().log_()
+    product, room = torch.ones_like(total), _ROOM
+    for g in grams:
+        size = math.log(max(float(g.abs().max()), 1e-300))
+        if size > room or g.dtype == torch.float64:  # soft gates may be small as well as large
+            total += product.abs().log_()
+            product, room = torch.ones_like(total), _ROOM
+        product *= g
+        room -= max(size, 0.0)
+        if g.is_floating_point():  # counts are never negative
+            sign *= g.sign().to(torch.int8)
+    return total.add_(product.abs_().log_()), sign

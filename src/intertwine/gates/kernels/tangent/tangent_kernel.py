@@ -1,0 +1,212 @@
+"""Empirical neural tangent kernel of any PyTorch model, by the structure of its layers or by Jacobians."""
+
+from collections.abc import Collection
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import jvp, vjp
+
+from ...._evaluation import evaluating
+from ...._functional import run_with
+from ..memory import check_fits
+from .jacobians import gradient, jacobian_of
+from .layer_sum import covered_names, layerwise_kernel
+
+__all__ = ["neural_tangent_kernel"]
+
+Kind = Literal["full", "per_output", "trace"]
+
+
+def neural_tangent_kernel(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor | None = None,
+    *,
+    kind: Kind = "full",
+    method: Literal["auto", "layers", "jacobian", "products"] = "auto",
+    parameters: Collection[str] | None = None,
+    memory: float = 2**30,
+) -> Tensor:
+    """Neural tangent kernel ``<d f_o(x) / d theta, d f_p(y) / d theta>`` at the present weights (P2 section 2.1).
+
+    ``"layers"`` never makes a whole Jacobian. A linear layer's part is the Gram of its inputs times the Gram of the
+    gradients at its outputs. For a convolution the same two Grams over pairs of positions are multiplied and summed, or
+    per-example gradients of blocks of output channels are compared: whichever needs fewer operations. ``"jacobian"``
+    contracts Jacobians by ``vmap(jacrev)`` (Novak et al. 2022 call it Jacobian contraction), example by example where a
+    model cannot be mapped (parametric ReLUs, recurrent cells); ``"products"`` applies the
+    kernel to one output at a time by ``vjp`` and ``jvp``. Batch norm is in evaluation mode throughout. ``"auto"`` takes
+    ``"layers"`` for the parameters of linear, convolutional and batch norm layers, and Jacobians for all others.
+
+    Args:
+        model: Any module whose output is ``(N, outputs)`` and treats examples one by one in evaluation mode.
+        x: Inputs ``(N, ...)``.
+        y: Inputs ``(M, ...)``; ``x`` itself without.
+        kind: ``"full"``: ``(N, M, O, O)``; ``"per_output"``: its diagonal ``(N, M, O)``; ``"trace"``: the sum over
+            outputs ``(N, M)``.
+        method: How; all give the same numbers.
+        parameters: Names of the parameters to differentiate, such as those of the value network of a DGN; all without.
+        memory: Bytes for what is held at once beside inputs and result.
+
+    Returns:
+        The kernel, in the dtype of the model's output.
+
+    Raises:
+        ValueError: If an option is unknown, the model's output is not ``(N, outputs)`` or the kernel fits in no memory.
+        TypeError: If ``model`` is not a module.
+
+    Examples:
+        >>> model = nn.Linear(2, 1, bias=False)
+        >>> neural_tangent_kernel(model, torch.tensor([[1.0, 2.0], [0.0, 3.0]]), kind="trace")
+        tensor([[5., 6.],
+                [6., 9.]])
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module. Got {type(model).__name__}.")
+    if kind not in ("full", "per_output", "trace"):
+        raise ValueError(f'kind must be "full", "per_output" or "trace". Got {kind!r}.')
+    if method not in ("auto", "layers", "jacobian", "products"):
+        raise ValueError(f'method must be "auto", "layers", "jacobian" or "products". Got {method!r}.')
+    for name, given in (("x", x), ("y", y)):
+        if given is not None and given.is_floating_point() and not given.isfinite().all():
+            raise ValueError(f"{name} must be finite. Got NaN or infinite entries.")
+    if y is not None and y.shape[1:] != x.shape[1:]:
+        raise ValueError(f"y must have examples of x's shape {tuple(x.shape[1:])}. Got {tuple(y.shape[1:])}.")
+    if not len(x) or torch.is_inference_mode_enabled() or torch.is_autocast_enabled(x.device.type):
+        where = "" if not len(x) else " inside torch.inference_mode or torch.autocast; leave it"
+        raise ValueError(f"x must hold examples, and gradients be possible. Got {len(x)} examples{where}.")
+    with evaluating(model), torch.enable_grad():
+        chosen = _chosen(model, parameters)
+        with torch.no_grad():
+            out = model(x[:1])
+        if not isinstance(out, Tensor) or out.dim() != 2:
+            raise ValueError(f"model must return (N, outputs). Got {tuple(getattr(out, 'shape', ()))} for one example.")
+        pairs = {"full": out.shape[1] ** 2, "per_output": out.shape[1], "trace": 1}[kind]
+        check_fits((len(x), len(x if y is None else y), pairs), 2 * out.element_size(), out.device)  # parts are added
+        if method == "products":
+            return _reduce(_by_products(model, x, x if y is None else y, chosen), kind)
+        if method == "jacobian":
+            return _by_jacobians(model, x, y, chosen, kind, memory)
+        return _by_layers(model, x, y, chosen, kind, memory, rest=method == "auto")
+
+
+def _chosen(model: nn.Module, names: Collection[str] | None) -> dict[str, Tensor]:
+    """The parameters to differentiate.
+
+    Raises:
+        ValueError: If a name is unknown or none is left.
+    """
+    known = dict(model.named_parameters())
+    wanted = list(known) if names is None else list(names)
+    unknown = [n for n in wanted if n not in known]
+    if unknown or not wanted:
+        raise ValueError(f"parameters must be names of parameters, such as {list(known)[:3]}. Got {unknown or 'none'}.")
+    return {n: known[n].detach() for n in wanted}
+
+
+def _reduce(full: Tensor, kind: Kind) -> Tensor:
+    if kind == "full":
+        return full
+    diagonal = full.diagonal(dim1=2, dim2=3)
+    return diagonal if kind == "per_output" else diagonal.sum(-1)
+
+
+def _pairs(a: Tensor, b: Tensor, kind: Kind) -> Tensor:
+    """Contract Jacobians ``(n, O, P)`` and ``(m, O, P)``."""
+    if kind == "full":
+        flat = a.flatten(0, 1) @ b.flatten(0, 1).T
+        return flat.view(len(a), a.shape[1], len(b), b.shape[1]).transpose(1, 2)
+    return torch.einsum("nop,mop->nmo" if kind == "per_output" else "nop,mop->nm", a, b)
+
+
+class _Combined(nn.Module):
+    """One number made of a model's outputs."""
+
+    def __init__(self, model: nn.Module, weights: Tensor) -> None:
+        super().__init__()
+        self.model, self.weights = model, weights
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x) @ self.weights[:, None]
+
+
+def _certified(model: nn.Module, x: Tensor, covered: dict[str, Tensor], memory: float) -> bool:
+    """Whether layers add up to the gradient of one random number made of the outputs of two examples.
+
+    A weight that a hook computes, or that is used outside its layer too, has a gradient that no single layer sees.
+    """
+    out = model(x).detach()
+    u = torch.randn(out.shape[1], generator=torch.Generator().manual_seed(0)).to(out)
+    one = _Combined(model, u)  # one output: one pass backwards
+    ours = float(layerwise_kernel(one, x, None, {f"model.{name}" for name in covered}, "trace", memory).result().sum())
+    true = float(gradient(model, covered, x, u.expand_as(out)).square().sum())
+    return abs(ours - true) <= 10 * torch.finfo(out.dtype).eps ** 0.5 * max(abs(ours), true)
+
+
+def _by_jacobians(
+    model: nn.Module, x: Tensor, y: Tensor | None, chosen: dict[str, Tensor], kind: Kind, memory: float
+) -> Tensor:
+    """Per-example Jacobians of some examples at a time, contracted block by block."""
+    with torch.no_grad():
+        outputs = model(x[:1]).shape[1]
+    size = sum(t.numel() * t.element_size() for t in chosen.values()) * outputs
+    step = max(1, int(memory / (2 * size)))
+
+    jacobian = jacobian_of(model, chosen, x[:2])
+    z = x if y is None else y
+    rows = []
+    for i in range(0, len(x), step):
+        left = jacobian(x[i : i + step])
+        blocks = [_pairs(left, jacobian(z[j : j + step]), kind) for j in range(0, len(z), step)]
+        rows.append(torch.cat(blocks, 1))
+    return torch.cat(rows)
+
+
+def _by_products(model: nn.Module, x: Tensor, y: Tensor, chosen: dict[str, Tensor]) -> Tensor:
+    """Column by column: the kernel applied to one output of one example, ``J_x (J_y^T e)``.
+
+    Raises:
+        ValueError: If an operation of the model has no forward derivative.
+    """
+    others = {n: t.detach() for n, t in [*model.named_parameters(), *model.named_buffers()] if n not in chosen}
+    f = lambda p, batch: run_with(model, {**others, **p}, batch)
+    columns = []
+    for example in y:
+        out, pull = vjp(lambda p, e=example: f(p, e[None])[0], chosen)[:2]
+        try:
+            per_output = [jvp(lambda p: f(p, x), (chosen,), pull(e))[1] for e in torch.eye(len(out)).to(out)]
+        except NotImplementedError as error:
+            reason = str(error).splitlines()[0]
+            raise ValueError(
+                f"method \"products\" needs forward derivatives. Got: {reason} Use method='auto'."
+            ) from None
+        columns.append(torch.stack(per_output, -1))
+    return torch.stack(columns, 1).detach()
+
+
+def _by_layers(
+    model: nn.Module, x: Tensor, y: Tensor | None, chosen: dict[str, Tensor], kind: Kind, memory: float, rest: bool
+) -> Tensor:
+    """What layers of a known kind add, and Jacobians of the parameters that no such layer holds.
+
+    Raises:
+        ValueError: If layers do not account for all parameters and ``rest`` is false.
+    """
+    covered = covered_names(model, x, chosen)
+    if covered and not _certified(model, x[:2], {name: chosen[name] for name in sorted(covered)}, memory):
+        if not rest:
+            raise ValueError(
+                'method "layers" must find every weight used by its own layer alone. Got a model that computes weights '
+                "by a hook, or uses them elsewhere too. Use method='auto'."
+            )
+        return _by_jacobians(model, x, y, chosen, kind, memory)
+    left_over = {name: chosen[name] for name in sorted(set(chosen) - covered)}
+    if left_over and not rest:
+        raise ValueError(
+            'method "layers" must find every parameter in a linear, convolutional or batch norm layer. Got '
+            f"{list(left_over)[:5]}. Use method='auto'."
+        )
+    kernel = layerwise_kernel(model, x, y, covered, kind, memory)
+    if left_over:
+        kernel.add_part(_by_jacobians(model, x, y, left_over, kind, memory), 0, 0)
+    return kernel.result()

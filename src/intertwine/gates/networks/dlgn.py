@@ -1,0 +1,131 @@
+"""Deep linearly gated networks: the gating network has no nonlinearity at all."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..._evaluation import evaluating
+from .affine import is_plain
+from .dgn import fresh_copy
+from .gated import Features, GatedNetwork, ShallowFeatures
+
+__all__ = ["dlgn", "dlgn_sf"]
+
+_AVERAGES: dict[type, type] = {nn.MaxPool1d: nn.AvgPool1d, nn.MaxPool2d: nn.AvgPool2d, nn.MaxPool3d: nn.AvgPool3d}
+_ADAPTIVE: dict[type, type] = {
+    nn.AdaptiveMaxPool1d: nn.AdaptiveAvgPool1d,
+    nn.AdaptiveMaxPool2d: nn.AdaptiveAvgPool2d,
+    nn.AdaptiveMaxPool3d: nn.AdaptiveAvgPool3d,
+}
+
+
+def dlgn(
+    model: nn.Module, example: Tensor | None = None, *, input: str = "x", gate: str = "soft", beta: float = 10.0,
+    permutation: Sequence[int] | None = None, initialise: Callable[[nn.Module], object] | None = None, seed: int = 0,
+) -> GatedNetwork:  # fmt: skip
+    """Build the deep linearly gated network of a ReLU network (P2 section 3).
+
+    The gating network is affine in evaluation mode only: a batch norm in training mode is not. It is ``model`` without
+    ReLUs; max poolings become averages in both networks and batch norms stay (appendix C). Both get fresh weights.
+
+    Args:
+        model: A ReLU network; it is copied.
+        example: Inputs ``(N, C, *S)``: with them, what is wrong with the model is said here rather than at the first
+            call.
+        input: What the value network is given: ``"x"``, or ``"ones"`` for ``DLGN(x, 1)``.
+        gate: ``"soft"`` or ``"hard"``.
+        beta: Steepness of soft gates.
+        permutation: The k-th ReLU of the value network uses the gates of layer ``permutation[k]``.
+        initialise: Gives a copy fresh weights; by default every module's own ``reset_parameters``.
+        seed: Of the fresh weights.
+
+    Returns:
+        A network with ``gating`` and ``value``; ``linear_map`` shows what each gate looks for.
+
+    Raises:
+        ValueError: If the model has other nonlinearities than ReLUs and max poolings.
+
+    Examples:
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> network = dlgn(model, input="ones")
+        >>> weights, offsets = network.linear_map(torch.zeros(1, 4), layer=1)
+        >>> weights.shape, offsets.shape
+        (torch.Size([8, 4]), torch.Size([8]))
+    """  # noqa: DOC502 - raised by check()
+    gating, value = (averaged(fresh_copy(model, initialise, s)) for s in (seed, seed + 1))
+    network = GatedNetwork(
+        Features(gating, linear=True), value, gate=gate, beta=beta, input=input, permutation=permutation
+    )
+    if example is not None:
+        network.check(example)
+    return network
+
+
+def dlgn_sf(
+    model: nn.Module, example: Tensor, *, input: str = "ones", gate: str = "soft", beta: float = 10.0,
+    kernel_size: int = 3, batch_norm: bool = False, permutation: Sequence[int] | None = None,
+    initialise: Callable[[nn.Module], object] | None = None, seed: int = 0,
+) -> GatedNetwork:  # fmt: skip
+    """Build the DLGN with shallow features: each layer's gates come from one linear map of the input (P2 section 3.3).
+
+    Print leaves the maps' kernel sizes and strides to its figures. Here gates ``(C, H, W)`` come from one convolution
+    of stride 1, averaged down to ``(H, W)``, and flat gates from one matrix.
+
+    Args:
+        model: A ReLU network; its architecture gives the value network and the shapes of the gates.
+        example: One input ``(1, C, *S)``.
+        input: What the value network is given; the paper found ``"ones"`` about 2 % better than ``"x"``.
+        gate: ``"soft"`` or ``"hard"``.
+        beta: Steepness of soft gates.
+        kernel_size: Window of the convolutions (odd).
+        batch_norm: Normalise each layer's pre-activations (they stay affine in evaluation mode).
+        permutation: The k-th ReLU of the value network uses the gates of layer ``permutation[k]``.
+        initialise: Gives the value network fresh weights; by default every module's own ``reset_parameters``.
+        seed: Of the fresh weights.
+
+    Returns:
+        A network with ``gating`` and ``value``.
+
+    Raises:
+        ValueError: If the model has other nonlinearities than ReLUs and max poolings.
+
+    Examples:
+        >>> model = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
+        >>> dlgn_sf(model, torch.zeros(1, 1, 4, 4)).gating.shapes
+        [(4, 4, 4)]
+    """  # noqa: DOC502 - raised by check()
+    value = averaged(fresh_copy(model, initialise, seed + 1))
+    with evaluating(value), torch.no_grad():
+        shapes = [tuple(q.shape[1:]) for q in Features(value, linear=True)(example[:1])]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        gating = ShallowFeatures(example, shapes, kernel_size, batch_norm).to(example)
+    network = GatedNetwork(gating, value, gate=gate, beta=beta, input=input, permutation=permutation)
+    if is_plain(example):  # not where only shapes are built
+        network.check(example)
+    return network
+
+
+def averaged(model: nn.Module) -> nn.Module:
+    """Replace max pooling modules by average pooling, in place."""
+    for module in list(model.modules()):
+        for name, child in module._modules.items():  # named_children() leaves out a pooling that is used twice
+            if type(child) in _AVERAGES | _ADAPTIVE:
+                setattr(module, name, _average(child))
+    return model
+
+
+def _average(pool: Any) -> nn.Module:
+    """The average pooling of the same windows.
+
+    Raises:
+        ValueError: If a max pooling is dilated, which no average pooling is.
+    """
+    if type(pool) in _ADAPTIVE:
+        return _ADAPTIVE[type(pool)](pool.output_size)
+    dilation = pool.dilation if isinstance(pool.dilation, tuple) else (pool.dilation,)
+    if set(dilation) != {1}:
+        raise ValueError(f"max pooling must not be dilated to become an average. Got {pool}.")
+    return _AVERAGES[type(pool)](pool.kernel_size, pool.stride, pool.padding, pool.ceil_mode)

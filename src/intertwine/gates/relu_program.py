@@ -1,0 +1,303 @@
+"""A ReLU network as a captured program: which values depend on the input, and which tensors are weights."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from ..programs import Call, Program, Ref, capture
+from .other_activations import RATIOS, other_activation
+
+__all__ = [
+    "BATCH_NORMS", "MAX_POOLS", "OTHERS", "POOLS", "RELUS", "ReluProgram", "capture_relu", "check_batch_norms",
+    "check_input", "gate_calls",
+    "is_gate", "slope_of",
+]  # fmt: skip
+
+RELUS = {
+    "aten::relu", "aten::leaky_relu", "aten::_prelu_kernel", "aten::abs", "aten::threshold", "aten::clamp",
+    "aten::clamp_min",
+}  # fmt: skip
+MAX_POOLS = {
+    "aten::max_pool2d_with_indices", "aten::max_pool3d_with_indices", "aten::adaptive_max_pool2d",
+    "aten::adaptive_max_pool3d",
+}  # fmt: skip
+"""They return where they took each number from, counted within its channel."""
+POOLS = {"aten::avg_pool2d", "aten::avg_pool3d", "aten::avg_pool1d", "aten::_adaptive_avg_pool2d", "aten::mean"}
+BATCH_NORMS = {
+    "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm",
+    "aten::_native_batch_norm_legit_no_training", "aten::_batch_norm_no_update",
+}  # fmt: skip
+_OTHER_ACTIVATIONS = {
+    f"aten::{name}"
+    for name in ("gelu", "silu", "elu", "celu", "selu", "tanh", "sigmoid", "softplus", "mish", "hardswish", "hardtanh",
+                 "hardsigmoid", "log_sigmoid_forward", "erf", "exp", "sin",
+                 "rrelu", "rrelu_with_noise")
+}  # fmt: skip
+OTHERS = {f"aten::{name}" for name in RATIOS}
+_OWN_STATISTICS = {
+    "aten::native_layer_norm", "aten::native_group_norm", "aten::rms_norm", "aten::_fused_rms_norm",
+}  # fmt: skip
+_ATTENTION = {"aten::_softmax", "aten::_scaled_dot_product_flash_attention_for_cpu", "aten::softmax"}
+
+
+@dataclass(frozen=True)
+class ReluProgram:
+    """A captured program with its values sorted into activations, weights and the rest.
+
+    Attributes:
+        program: What the model ran, on one example.
+        activations: Values that depend on the input.
+        weights: Values computed from parameters alone, with the names of those parameters.
+        gates: Positions in ``program.calls`` of the calls that gate: ReLUs and max poolings.
+        names: A name for each gate: its module, with ``#k`` where a module gates more than once.
+    """
+
+    program: Program
+    activations: frozenset[int]
+    weights: dict[int, tuple[str, ...]]
+    gates: tuple[int, ...]
+    names: tuple[str, ...]
+
+    @property
+    def output(self) -> Ref:
+        """The one tensor that the model returned."""
+        return self.program.outputs[0]
+
+
+def capture_relu(model: nn.Module, x: Tensor, others: bool = False) -> ReluProgram:
+    """Capture ``model`` on the first example of ``x`` and check that gates and linear maps are all it is made of.
+
+    With ``others``, activations that have a gate ``act(q) / q`` count as gates too.
+
+    Raises:
+        ValueError: If the model has no ReLU, another activation, attention, or one parameter in two places.
+    """
+    check_input(model, x)
+    gate = lambda call: is_gate(call) or (others and call.op in OTHERS)
+    whole = capture(model, (x[:1],))
+    if any(module.training for module in model.modules()):
+        with torch.no_grad(), _NothingRandom():
+            model(x[:1])
+    _check_operations(whole, _sort(whole)[0], others)
+    program = _simplified(whole, kept=gate)
+    activations, weights = _sort(program)
+    _check_numbers(program, activations, gate)
+    _check_reuse(program, activations, weights)
+    gates = tuple(i for i, call in enumerate(program.calls) if gate(call) and call.inputs[0].id in activations)
+    if not gates:
+        raise ValueError(
+            "model must have ReLUs, whose on/off states are the gates. Got a model without any: its output is linear "
+            "in the input, and its one sub-network is always active."
+        )
+    if len(program.outputs) != 1 or program.values[program.outputs[0].id].shape[:1] != (1,):
+        shapes = [program.values[r.id].shape for r in program.outputs]
+        raise ValueError(f"model must return one tensor of shape (N, outputs). Got shapes {shapes} for one example.")
+    return ReluProgram(program, activations, weights, gates, _names([program.calls[i] for i in gates]))
+
+
+def check_input(model: nn.Module, x: Tensor) -> None:
+    """Check that ``model`` is a module without random parts at work and ``x`` a batch of examples.
+
+    Raises:
+        TypeError: If ``model`` is not a module or ``x`` not a floating-point tensor.
+        ValueError: If ``x`` is empty or not finite, or the model holds dropout or batch norm in training mode.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module. Got {type(model).__name__}.")
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        raise TypeError(
+            f"x must be a floating-point tensor. Got {getattr(x, 'dtype', type(x).__name__)}. Paths begin at numbers: "
+            "networks of tokens have none, and attention and layer norms no gates."
+        )
+    if x.dim() < 2 or x.numel() == 0:
+        raise ValueError(f"x must have shape (N, C, *S) with at least one example. Got shape {tuple(x.shape)}.")
+    if torch.is_autocast_enabled(x.device.type):
+        raise ValueError(
+            "gates must be looked at in the precision of the weights. Got a call inside torch.autocast. Leave it."
+        )
+    if not torch.isfinite(x).all():
+        raise ValueError("x must be finite. Got NaN or infinite entries.")
+    for name, module in model.named_modules():
+        random = isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0
+        if module.training and (random or isinstance(module, nn.modules.batchnorm._BatchNorm)):
+            raise ValueError(
+                f"model must be in evaluation mode, so that gates are a function of the input. Got "
+                f"{type(module).__name__} {name!r} in training mode. Call model.eval() first."
+            )
+    check_batch_norms(model)
+
+
+def check_batch_norms(model: nn.Module) -> None:
+    """Check that batch norms are linear in evaluation mode.
+
+    Raises:
+        ValueError: If one has no running statistics.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
+            raise ValueError(
+                f"batch norms must have running statistics, which make them linear in evaluation mode. Got "
+                f"{type(module).__name__} {name!r} with track_running_stats=False."
+            )
+
+
+class _NothingRandom(TorchFunctionMode):
+    """Refuses dropout that a model calls as a function while it trains."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if "dropout" in name:
+            p = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
+            training = kwargs.get("training", kwargs.get("train", args[2] if len(args) > 2 else True))
+            if training and p > 0:
+                raise ValueError(
+                    f"model must be in evaluation mode, so that gates are a function of the input. Got a call of "
+                    f"{name} that is at work. Call model.eval() first."
+                )
+        return func(*args, **kwargs)
+
+
+def is_gate(call: Call) -> bool:
+    """Whether a call is a ReLU (a clamp from below at 0, or two slopes: leaky, parametric, |q|) or a max pooling."""
+    if call.op == "aten::threshold":
+        return call.args["threshold"] == 0 and call.args["value"] == 0
+    if call.op in ("aten::clamp", "aten::clamp_min"):
+        return call.args["min"] == 0 and call.args.get("max") is None
+    return call.op in RELUS or call.op in MAX_POOLS
+
+
+def slope_of(op: str, args: Any, kwargs: Any) -> Any:
+    """What a gate multiplies by where it is off: 0 for a ReLU, -1 for the absolute value."""
+    if op == "aten::leaky_relu":
+        return args[1] if len(args) > 1 else kwargs.get("negative_slope", 0.01)
+    if op == "aten::_prelu_kernel":
+        return args[1] if len(args) > 1 else kwargs["weight"]
+    return -1.0 if op == "aten::abs" else 0.0
+
+
+def gate_calls(program: ReluProgram) -> tuple[Call, ...]:
+    """The calls that gate, in the order in which they run."""
+    return tuple(program.program.calls[i] for i in program.gates)
+
+
+def _sort(program: Program) -> tuple[frozenset[int], dict[int, tuple[str, ...]]]:
+    activations = {ref.id for ref in program.inputs}
+    weights: dict[int, tuple[str, ...]] = {
+        r.id: (name,) for name, r in program.states.items() if program.values[r.id].kind == "parameter"
+    }
+    for call in program.calls:
+        found = {out.id for out in call.outputs if out is not None}
+        if any(r.id in activations for r in call.inputs):
+            activations |= found
+        elif any(r.id in weights for r in call.inputs):
+            names = tuple(dict.fromkeys(n for r in call.inputs for n in weights.get(r.id, ())))
+            weights.update(dict.fromkeys(found, names))
+    return frozenset(activations), weights
+
+
+def _check_operations(program: Program, activations: frozenset[int], others: bool) -> None:
+    for call in program.calls:
+        if not any(r.id in activations for r in call.inputs):
+            continue
+        if call.op in _ATTENTION:
+            raise ValueError(
+                f"model must be a ReLU network. Got attention or a softmax ({call.where}): its mixing weights depend "
+                "on the input, so there are no on/off paths. Take logits, or a part of the model without attention."
+            )
+        refused = _OTHER_ACTIVATIONS - OTHERS if others else _OTHER_ACTIVATIONS
+        op = call.op.split(" ")[0]  # what it writes to may follow
+        if op in refused or (op in RELUS and not is_gate(call)):
+            raise ValueError(
+                f"model must have ReLUs, leaky ReLUs or max poolings as its only nonlinearities. Got {call.where}. "
+                + other_activation(op.removeprefix("aten::"))
+            )
+        if op in _OWN_STATISTICS or (op in BATCH_NORMS and _uses_own_statistics(call)):
+            raise ValueError(
+                f"model must be linear between its gates. Got {call.where}, a norm by the statistics of its own input. "
+                "Take batch norms, which use running statistics in evaluation mode."
+            )
+        if call.op.startswith("intertwine::"):
+            raise ValueError(f"model must not write into activations in place or read them. Got this at {call.line}.")
+        both = sum(r.id in activations for r in call.inputs) > 1
+        if both and call.op in ("aten::mul", "aten::bmm", "aten::mm", "aten::div"):
+            raise ValueError(
+                f"model must be linear between its gates. Got a product of two activations ({call.where}), as "
+                "attention and multiplicative gates make: it has no on/off paths. Take a part of the model without it."
+            )
+
+
+def _check_numbers(program: Program, activations: frozenset[int], is_gate: Callable[[Call], bool]) -> None:
+    for call in program.calls:
+        if is_gate(call) and len(program.values[call.inputs[0].id].shape) < 2:
+            raise ValueError(f"ReLUs must act on (N, C, *S). Got {call.where} at {call.line} on single numbers.")
+        for out in () if is_gate(call) else call.outputs:
+            if out is not None and out.id in activations and not program.values[out.id].dtype.is_floating_point:
+                raise ValueError(
+                    f"model must be linear between its gates. Got {call.where} at {call.line}, which makes "
+                    "conditions or whole numbers of activations. Write what follows from them with ReLUs."
+                )
+
+
+def _uses_own_statistics(call: Call) -> bool:
+    return bool(call.args.get("training") or call.args.get("use_input_stats")) or call.args.get("running_mean") is None
+
+
+def _check_reuse(program: Program, activations: frozenset[int], weights: dict[int, tuple[str, ...]]) -> None:
+    seen: dict[str, Call] = {}
+    for call in program.calls:
+        if not any(r.id in activations for r in call.inputs):
+            continue
+        for name in dict.fromkeys(n for r in call.inputs for n in weights.get(r.id, ())):
+            if name in seen:
+                raise ValueError(
+                    f"every parameter must be used once. Got {name} in {seen[name].where} and {call.where}: a path "
+                    "would hold it twice, and values of different paths would no longer be independent."
+                )
+            seen[name] = call
+
+
+def _names(calls: list[Call]) -> tuple[str, ...]:
+    labels = [call.module or call.op.removeprefix("aten::") for call in calls]
+    count: Callable[[int], int] = lambda i: labels[:i].count(labels[i])
+    return tuple(f"{label}#{count(i)}" if labels.count(label) > 1 else label for i, label in enumerate(labels))
+
+
+def _simplified(program: Program, kept: Callable[[Call], bool]) -> Program:
+    """The same program with a slice for each part of a split or chunk, and a selection for each of ``unbind``.
+
+    Calls whose results nothing reads are left out (``max_pool1d`` squeezes positions that nobody asked for), except
+    those ``kept``: gates run whoever reads them, and are counted when the network runs.
+    """
+    wanted = {ref.id for ref in program.outputs}
+    calls: list[Call] = []
+    for call in reversed([part for whole in program.calls for part in _parts(program, whole)]):
+        if kept(call) or any(out is not None and out.id in wanted for out in call.outputs):
+            wanted.update(ref.id for ref in call.inputs)
+            calls.append(call)
+    return replace(program, calls=tuple(reversed(calls)))
+
+
+def _parts(program: Program, call: Call) -> list[Call]:
+    if call.op not in ("aten::split", "aten::split_with_sizes", "aten::unbind"):
+        return [call]
+    dim = call.args["dim"]
+    if call.op == "aten::unbind":
+        take = torch.ops.aten.select.int
+        options = [{"dim": dim, "index": k} for k in range(len(call.outputs))]
+    else:
+        take = torch.ops.aten.slice.Tensor
+        sizes = [0 if out is None else program.values[out.id].shape[dim] for out in call.outputs]
+        ends = list(accumulate(sizes))
+        options = [{"dim": dim, "start": e - s, "end": e, "step": 1} for s, e in zip(sizes, ends)]
+    op = "aten::select" if call.op == "aten::unbind" else "aten::slice"
+    return [
+        replace(call, op=op, func=take, args={"self": call.args["self"], **option}, outputs=(out,))
+        for option, out in zip(options, call.outputs)
+        if out is not None
+    ]

@@ -1,0 +1,138 @@
+"""The part of a network that one input switches on: which units, how many paths, and the affine map that is left."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from ..._evaluation import evaluating
+from ..._result import Result
+from ..kernels.path.path_kernel import neural_path_kernel
+from ..networks.gated import GatedNetwork
+from ..networks.substitution import Applied
+from ..patterns import observe, structure
+from ..relu_program import capture_relu
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["ActiveSubnetwork", "active_subnetwork"]
+
+
+@dataclass(frozen=True)
+class ActiveSubnetwork(Result):
+    """The sub-network of one input: the gates that it opens, and what the network does with these gates.
+
+    Attributes:
+        layers: Names of the gates, in the order in which they run.
+        gates: For each of them the gates of the input ``(C, *S)``: bool; values for leaky ReLUs and soft gates; for max
+            poolings the positions taken.
+        weights: Effective linear map ``(outputs, C, *S)``: what each output multiplies the value network's input by.
+        offsets: What biases add ``(outputs,)``.
+        outputs: ``weights`` applied to the input, plus ``offsets`` ``(outputs,)``: exactly the network's outputs.
+        log_overlap: Natural logarithm of the overlap of the input with itself: how many paths to one output are on.
+            Where layers share weights between positions, pairs of paths in one bundle are counted.
+    """
+
+    layers: tuple[str, ...]
+    gates: tuple[Tensor, ...] = field(repr=False)
+    weights: Tensor = field(repr=False)
+    offsets: Tensor = field(repr=False)
+    outputs: Tensor = field(repr=False)
+    log_overlap: float
+
+    def contributions(self, output: int, value: Tensor) -> Tensor:
+        """What every entry of the value network's input adds to one output, ``weights * value`` ``(C, *S)``."""
+        return self.weights[output] * value.to(self.weights)
+
+    def __str__(self) -> str:
+        frame = self.to_frame()
+        lines = [f"{r.layer}: {r.on:g} of {r.units} units on ({r.share:.0%})" for r in frame.itertuples()]
+        count = f"10^{self.log_overlap / math.log(10):.1f} paths are" if self.log_overlap > -math.inf else "No path is"
+        return "\n".join([f"{count} on for this input:", *lines])
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per ReLU layer: how many of its units are on; a leaky or soft gate counts by its value."""
+        import pandas as pd
+
+        rows = []
+        for name, gate in zip(self.layers, self.gates):
+            if gate.dtype != torch.long:
+                on = float(gate.double().sum())
+                rows.append({"layer": name, "units": gate.numel(), "on": on, "share": on / gate.numel()})
+        return pd.DataFrame(rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON data."""
+        kinds = [str(g.dtype).removeprefix("torch.") for g in self.gates]
+        tensors = {name: getattr(self, name).tolist() for name in ("weights", "offsets", "outputs")}
+        gates = [g.int().tolist() if g.dtype == torch.bool else g.tolist() for g in self.gates]
+        return {
+            "layers": list(self.layers), "gates": gates, "kinds": kinds, **tensors,
+            "log_overlap": self.log_overlap if self.log_overlap > -math.inf else None,
+        }  # fmt: skip
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Rebuild from ``to_dict``'s data."""
+        gates = tuple(torch.tensor(g).to(getattr(torch, kind)) for g, kind in zip(data["gates"], data["kinds"]))
+        tensors = {name: torch.tensor(data[name], dtype=torch.float64) for name in ("weights", "offsets", "outputs")}
+        log = -math.inf if data["log_overlap"] is None else data["log_overlap"]
+        return cls(tuple(data["layers"]), gates, **tensors, log_overlap=log)
+
+
+def active_subnetwork(model: nn.Module, x: Tensor) -> ActiveSubnetwork:
+    """Find the sub-network that one input switches on (P2 definition A.3) and the affine map that it computes.
+
+    With its gates held fixed a ReLU network is affine: the second of the two linearities of a gated network, and the
+    reason that one input's output can be explained exactly, entry by entry. The map holds as far as no gate changes. Of
+    a gated network it is the map of the value network, from ``x`` or from the constant 1 that it is given.
+
+    Args:
+        model: A ReLU network that returns ``(N, outputs)``, in evaluation mode, or a gated network.
+        x: One input ``(1, C, *S)``.
+
+    Returns:
+        The sub-network; tensors are on the CPU, floating-point ones in float64.
+
+    Raises:
+        ValueError: If there is more than one input, or the model is not made of gates and linear maps.
+
+    Examples:
+        >>> model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 1))
+        >>> with torch.no_grad():
+        ...     _ = model[0].weight.copy_(torch.eye(2))
+        >>> found = active_subnetwork(model, torch.tensor([[1.0, -1.0]]))
+        >>> found.gates[0], bool(found.weights[0, 1] == 0)
+        (tensor([ True, False]), True)
+    """
+    if not isinstance(x, Tensor) or x.dim() < 2 or len(x) != 1:
+        shape = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
+        raise ValueError(f"x must be one input (1, C, *S). Got {shape}.")
+    value, input = structure(model, "x")
+    program = capture_relu(value, x)
+    gates = observe(model, program, x)
+    log = neural_path_kernel(model, x, input="ones", log=True)[0]
+    given = (x if input == "x" else torch.ones_like(x)).detach()
+    weights, outputs = _affine(model, value, x, given)
+    offsets = outputs - (weights * given.cpu().double()).flatten(1).sum(1)
+    return ActiveSubnetwork(program.names, tuple(g[0].cpu() for g in gates), weights, offsets, outputs, float(log))
+
+
+def _affine(model: nn.Module, value: nn.Module, x: Tensor, given: Tensor) -> tuple[Tensor, Tensor]:
+    """Jacobian ``(outputs, C, *S)`` and outputs ``(outputs,)`` of the value network at fixed gates."""
+    z = given.clone().requires_grad_(True)
+    with evaluating(model), torch.enable_grad():
+        if isinstance(model, GatedNetwork):
+            with torch.no_grad():
+                gates = model.gates(x)
+            with Applied(gates):
+                out = value(z.clone())
+        else:
+            out = value(z.clone())
+    rows = [torch.autograd.grad(out[0, o], z, retain_graph=True)[0][0] for o in range(out.shape[1])]
+    return torch.stack(rows).cpu().double(), out[0].detach().cpu().double()
