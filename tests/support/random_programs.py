@@ -190,7 +190,7 @@ def worst_change(sym: Any, model: nn.Module, inputs: list[tuple[Tensor, ...]], s
 
 
 def _relative(a: Tensor, b: Tensor) -> float:
-    if not bool(torch.isfinite(a).all()):
+    if not a.numel() or not bool(torch.isfinite(a).all()):
         return 0.0
     error = (a - b).abs().max() / a.abs().max().clamp_min(1e-12)
     return float(error) if bool(torch.isfinite(error)) else math.inf

@@ -13,6 +13,7 @@ KINDS = ("permutation", "scale", "sign", "linear")
 INDEX = torch.tensor([3, 0, 0, 2, 1, 3, 3, 0])
 UNLIKE = torch.arange(48).reshape(8, 6) % 4
 LENGTHS = torch.tensor([3, 0, 1, 4])
+OWN = torch.tensor([[2, 6], [3, 5], [4, 4], [1, 7], [7, 1], [5, 3]])  # lengths of runs, by unit
 
 
 def added(h, how="sum", start=0.0, keep=True):
@@ -42,6 +43,7 @@ CASES = {
     "index_fill ones": (lambda h: h.index_fill(0, INDEX[:3], 1.0), 0, True),
     "segments": (lambda h: torch.segment_reduce(h, "mean", lengths=LENGTHS, initial=0), 36, True),
     "largest of segments": (lambda h: torch.segment_reduce(h, "max", lengths=LENGTHS, initial=0), 6, True),
+    "segments of every unit": (lambda h: torch.segment_reduce(h.t(), "max", lengths=OWN, axis=1).t(), 0, False),
     "index_select": (lambda h: h.index_select(0, INDEX), 36, True),
     "gathered": (lambda h: h.gather(0, INDEX[:, None].expand(-1, 6)), 36, True),
 }  # fmt: skip

@@ -63,19 +63,20 @@ def index_fill(engine: "Engine", call: Call) -> Value:
 
 @register_rule("aten::segment_reduce")
 def segment_reduce(engine: "Engine", call: Call) -> Value:
-    """Rows reduced run by run: their axis is fixed."""
+    """Rows reduced run by run: their axis is fixed, and axes along which the runs differ."""
     x, out = engine.value(call.args["data"]), call.outputs[0]
     axis = call.args.get("axis", 0) % len(x.axes)
     why = f"runs of rows at {call.where}"
+    kept = [i for i in range(len(x.axes)) if i != axis]
     for name in ("lengths", "indices", "offsets"):
         if isinstance(call.args.get(name), Ref):
-            for runs in engine.value(call.args[name]).axes:
+            for i, runs in enumerate(engine.value(call.args[name]).axes):
                 engine.fix(runs, why)
+                kept = [k for k in kept if k != i or all(isinstance(f, Flat) for f in runs)]
     shape = engine.program.values[out.id].shape if out is not None else x.shape
     start = Value(tuple((Flat(n, True),) if n != 1 else () for n in shape), zero=True)
     if call.args.get("initial") not in (None, 0):
         start = Value(tuple(forget_zeros(a) for a in start.axes))
-    kept = [i for i in range(len(x.axes)) if i != axis]
     return _reduced(engine, start, x, kept, why, call.args["reduce"])
 
 
