@@ -1,13 +1,12 @@
 """Finding symmetries over a zoo of architectures: counts, exactness, and that every axis is explained."""
 
-import importlib.util
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+import zoo
 from torch import nn
 
 from intertwine.programs import capture
@@ -15,10 +14,6 @@ from intertwine.symmetry import Fixed, Leaf, Symmetry, symmetries
 from intertwine.symmetry.explain import leaves
 from intertwine.symmetry.find import symmetries_of
 from intertwine.testing import function_error
-
-_spec = importlib.util.spec_from_file_location("symmetry_zoo", Path(__file__).with_name("zoo.py"))
-zoo = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(zoo)
 
 # at least: permutable spaces, scale and sign generators, spaces with linear maps. Padded segments are one space,
 # so ResNet20 A has 12 spaces with the dimension that 14 would have.

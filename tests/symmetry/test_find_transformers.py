@@ -1,19 +1,13 @@
 """Tiny random models of many transformers architectures: found from configurations, the function kept."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 import torch
+import transformers_zoo as hf_zoo
 
 from intertwine.symmetry import symmetries
 from intertwine.testing import function_error
 
 pytest.importorskip("transformers", reason="needs the [hf] extra")
-_spec = importlib.util.spec_from_file_location("hf_zoo", Path(__file__).with_name("transformers_zoo.py"))
-hf_zoo = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(hf_zoo)
-
 # what the models' own code computes in lower precision than their weights bounds what can be seen
 ROUNDING = {torch.float64: 1e-12, torch.float32: 5e-6}
 

@@ -1,6 +1,6 @@
 """Capture a model's run as a program, with the dispatch recorder or through ``torch.export``."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Literal
@@ -28,6 +28,7 @@ def capture(
     args: tuple = (),
     kwargs: Mapping[str, Any] | None = None,
     front: Literal["auto", "record", "export"] = "auto",
+    answers: Sequence[bool] = (),
 ) -> Program:
     """Run ``model`` once in evaluation mode, without gradients, and list what it did.
 
@@ -41,6 +42,7 @@ def capture(
         args: Positional arguments of its ``forward``.
         kwargs: Keyword arguments.
         front: Which front-end.
+        answers: What the first yes-or-no questions that the code asks of tensors are answered, instead of the truth.
 
     Returns:
         The program.
@@ -70,18 +72,18 @@ def capture(
                 from .export import record_export
 
                 return record_export(model, args, dict(kwargs or {}))
-            return capture_cold(kept, lambda: record_run(model, args, dict(kwargs or {})))
+            return capture_cold(kept, lambda: record_run(model, args, dict(kwargs or {}), answers))
         finally:
             kept.restore()
 
 
-def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Program:
+def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any], answers: Sequence[bool] = ()) -> Program:
     """Record one run of ``model`` as it is.
 
     Raises:
         CaptureError: If the model fails.
     """
-    recorder, kept = Recorder(), Kept(model)
+    recorder, kept = Recorder(answers), Kept(model)
     states, aliases = declare_states(recorder, model)
     inputs = tuple(recorder.declare(t, "input", str(i)) for i, t in enumerate(tensors([args, kwargs])))
     for tensor in kept.tensors():
@@ -104,7 +106,8 @@ def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Program
         finally:
             recorder.restore()
     program = finish(recorder, states, aliases, inputs, result, taps, "record")
-    return replace(program, caches=kept.filled(recorder.computed), visible=_visible(program, passed))
+    asked = None if recorder.answers is None else tuple(recorder.answers)
+    return replace(program, caches=kept.filled(recorder.computed), visible=_visible(program, passed), answers=asked)
 
 
 def _visible(program: Program, passed: dict[str, set[int]]) -> dict[str, frozenset[int]]:

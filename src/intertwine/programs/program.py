@@ -94,6 +94,8 @@ class Program:
         caches: Where the model keeps tensors that this run computed.
         visible: Name of every module that ran to the numbers of the values that its own code can see: what it and the
             modules that it called were given, returned or computed directly in it.
+        answers: To the yes-or-no questions that the code asked of tensors, in order; ``None`` where it took other
+            numbers out of them.
     """
 
     values: tuple[Value, ...]
@@ -109,6 +111,7 @@ class Program:
     front: str = "record"
     caches: tuple[Cache, ...] = ()
     visible: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    answers: tuple[bool, ...] | None = None
 
     def parameters_of(self, call: Call) -> tuple[str, ...]:
         """Parameters and buffers that ``call`` reads, directly or through tensors computed from parameters alone.

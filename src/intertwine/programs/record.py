@@ -1,7 +1,7 @@
 """The recorder: follows one real run of a model, operation by operation."""
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -45,8 +45,10 @@ class Recorder(TorchDispatchMode):
     part only, ``intertwine::overwritten`` is a result that nobody has a rule for.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, answers: Sequence[bool] = ()) -> None:
         super().__init__()
+        self.answers: list[bool] | None = []  # to yes-or-no questions; none where other numbers were read
+        self._given_answers = tuple(answers)  # to the first of them, instead of the true ones
         self.values: list[Value] = []
         self.calls: list[Call] = []
         self.reads: list[str] = []
@@ -105,10 +107,11 @@ class Recorder(TorchDispatchMode):
             self._remember(tensor, after)
         return after
 
-    def read(self, tensor: Tensor) -> None:
+    def read(self, tensor: Tensor, question: bool = False) -> None:
         """Note that a number left the world of tensors: what it came from must stay as it is."""
         value = self.ref(tensor)
         if value is not None and self._varies(value):
+            self.answers = self.answers if question else None
             line = self.line or user_line()
             self.reads.append(line)
             self.calls.append(Call("intertwine::read", {"self": value}, (), None, self.module, line))
@@ -153,11 +156,20 @@ class Recorder(TorchDispatchMode):
             return result
         deciding = self._deciding(func, arguments)
         for tensor in deciding:
-            self.read(tensor)
+            self.read(tensor, isinstance(result, bool))
         if deciding and not any(True for _ in tensors(result)):
-            return result
+            return self._answer(result) if isinstance(result, bool) else result
         self._record(func, name, arguments, {**before, **constants}, result)
         return result
+
+    def _answer(self, answer: bool) -> bool:
+        """The answer that a yes-or-no question gets."""
+        if self.answers is None:
+            return answer
+        if len(self.answers) < len(self._given_answers):
+            answer = self._given_answers[len(self.answers)]
+        self.answers.append(answer)
+        return answer
 
     def _follow_constants(self, func: Any, arguments: dict, result: Any) -> None:
         """Keep the values of what buffers alone determine: a slice of a buffer shares its memory."""

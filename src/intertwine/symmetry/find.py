@@ -7,7 +7,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from .._examples import each
-from ..programs import Program, capture, union
+from ..programs import Program, capture_paths, union
 from .detection.describe import describe
 from .detection.engine import Edit, Engine, Restart
 from .detection.rules import apply
@@ -29,7 +29,7 @@ def symmetries(model: nn.Module, example_inputs: Any, front: Literal["auto", "re
         example_inputs: A tensor, a tuple or list of positional arguments, a mapping of keyword arguments, or several
             of these as ``Examples``. Axes of size one carry no space, so give a batch of at least two. Where the code
             takes a path that depends on the data (``path_only``), what parameters that no example reads may meet is
-            fixed: give ``Examples`` that together read all of them.
+            fixed: give ``Examples`` that together read all of them. A few yes-or-no questions are answered both ways.
         front: ``"record"`` follows one run; ``"export"`` also demands that ``torch.export`` proves the control flow
             free of data; ``"auto"`` records.
 
@@ -42,7 +42,7 @@ def symmetries(model: nn.Module, example_inputs: Any, front: Literal["auto", "re
         >>> [s.name for s in symmetries(model, torch.zeros(2, 4)).spaces]
         ['0.weight[0]']
     """
-    programs = [capture(model, *arguments(example), front) for example in each(example_inputs)]
+    programs = [capture_paths(model, *arguments(example), front) for example in each(example_inputs)]
     return symmetries_of(union(programs))
 
 

@@ -1,0 +1,103 @@
+"""Code that asks yes-or-no questions of tensors: every path is followed, and what moves may move on all of them."""
+
+import logging
+import warnings
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from intertwine.programs import capture, capture_paths
+from intertwine.symmetry import symmetries
+from intertwine.testing import function_error
+
+
+class Asking(nn.Module):
+    """Two layers; ``ask(model, x, h)`` gives what the second one reads."""
+
+    def __init__(self, ask) -> None:
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(3, 6), nn.Linear(6, 2), nn.Linear(3, 6)
+        self.ask = ask
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.b(self.ask(self, x, self.a(x)))
+
+
+def found(ask):
+    torch.manual_seed(0)
+    model = Asking(ask).double()
+    sym = symmetries(model, inputs(1.0))
+    for x in (inputs(1.0), inputs(-1.0), inputs(0.0)):
+        for kind in ("permutation", "scale", "sign", "linear"):
+            twin = sym.act(sym.random(1, {kind}), model)
+            assert function_error(model, twin, (x,)) < 1e-11 or sym.path_only, kind
+    return sym
+
+
+def inputs(mean: float) -> Tensor:
+    return torch.randn(4, 3, generator=torch.Generator().manual_seed(0)).double() + 5 * mean
+
+
+def warned(model, x, h):
+    if (x == 0).any():
+        logging.getLogger("asking").error("zeros among the inputs")
+        warnings.warn("zeros among the inputs", stacklevel=2)
+    return h.relu()
+
+
+def test_a_question_that_only_decides_a_warning(caplog):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sym = found(warned)
+    assert not sym.path_only and not sym.notes and not caplog.records
+    assert sym.dim == 6 and sym.space("a.weight[0]").permutable
+    program = capture_paths(Asking(warned).double(), (inputs(1.0),), {})
+    assert "intertwine::read" not in [call.op for call in program.calls]
+
+
+@pytest.mark.parametrize("mean", [1.0, -1.0])
+def test_both_branches_are_seen(mean):
+    branch = lambda model, x, h: h.relu() if (mean * x).sum() > 0 else h.tanh()
+    sym = found(branch)
+    assert not sym.path_only and sym.dim == 0 and sym.space("a.weight[0]").permutable
+
+
+def test_a_layer_on_another_path_moves_with_the_rest():
+    sym = found(lambda model, x, h: h.relu() if x.mean() > 0 else model.c(x))
+    assert not sym.path_only and {a.space for n in "ac" for a in sym.layouts[f"{n}.weight"].axes[:1]} == {"a.weight[0]"}
+
+
+def test_what_is_asked_of_units_holds_them():
+    assert not found(lambda model, x, h: h.relu() if h[0, 0] > 0 else h.relu() + 1).spaces
+    assert not found(lambda model, x, h: h if (h[:, 2] > 0).all() else h.relu()).spaces
+    scaled = found(lambda model, x, h: h if (h > 0).any() else h.relu())
+    assert scaled.dim == 6 and scaled.space("a.weight[0]").permutable and not scaled.space("a.weight[0]").signs
+
+
+def test_questions_after_questions():
+    def nested(model, x, h):
+        if x.sum() > 0:
+            return h.relu() if x.max() > 3 else h.tanh()
+        return h.sin() if (x < -100).all() else h.relu()
+
+    program = capture_paths(Asking(nested).double(), (inputs(1.0),), {})
+    ops = [call.op for call in program.calls]
+    assert {"aten::relu", "aten::tanh", "aten::sin"} <= set(ops) and not program.reads
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda model, x, h: h.relu() * x.max().item(),
+        lambda model, x, h: h.relu() if (x > 0).any() and x.sum().item() > 0 else h.tanh(),
+        lambda model, x, h: h.relu() if (x > -100).all() else h.missing(),
+        lambda model, x, h: h.relu() if all(bool((x > k).any()) for k in (-4, -3, -2, -1)) else h,
+    ],
+    ids=["a number", "a question and a number", "another answer fails", "too many questions"],
+)
+def test_other_paths_stay_open(ask):
+    model = Asking(ask).double()
+    program = capture_paths(model, (inputs(1.0),), {})
+    assert program.reads == capture(model, (inputs(1.0),)).reads != ()
+    assert symmetries(model, inputs(1.0)).path_only
