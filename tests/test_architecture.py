@@ -17,7 +17,7 @@ LIBRARY |= {"merging", "dissection", "gates", "stitching"}
 BELOW = {"groups", "programs", "features", "symmetry", "testing"}
 MAY_IMPORT = {
     "groups": set(),
-    "programs": set(),
+    "programs": {"features"},
     "features": set(),
     "testing": set(),
     "symmetry": {"groups", "programs", "features", "testing"},

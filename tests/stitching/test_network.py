@@ -10,10 +10,11 @@ from torch import nn
 from intertwine.errors import CaptureError
 from intertwine.features import layers
 from intertwine.groups import PositiveMonomial
+from intertwine.programs import Part, capture_dynamic, flat_inputs
+from intertwine.programs.per_example import PerExample
 from intertwine.stitching import Pair, Stitched, family_of
 from intertwine.stitching.layer import Fixed
 from intertwine.stitching.network import Crossing, relate
-from intertwine.stitching.replay import PerExample, Replay, flat_inputs, record
 
 
 def identity(cut):
@@ -63,7 +64,7 @@ def test_before_the_cut_is_a_and_behind_it_is_b(kind):
         cut = pair.cut(tap, "b")
         found = identity(cut)(x)
         torch.testing.assert_close(found, replaced(a, b, tap, x), rtol=1e-11, atol=1e-11)
-        assert cut.inside_block != pair.b.program.is_cut_vertex(tap)
+        assert cut.inside_block != pair.b.is_cut_vertex(tap)
 
 
 def test_which_variant_of_the_skip_is_built_makes_a_difference_only_inside_blocks():
@@ -334,7 +335,7 @@ def test_models_that_depend_on_the_batch_are_refused():
         (Sized(), "must do the same with 5 examples as with 2"),
     ):
         with pytest.raises(CaptureError, match=message):
-            record(nn.Sequential(mlp().double()[:2], nn.Linear(7, 4).double(), extra), x)
+            capture_dynamic(nn.Sequential(mlp().double()[:2], nn.Linear(7, 4).double(), extra), x)
 
 
 def test_writes_into_parts_of_activations_are_refused():
@@ -346,7 +347,7 @@ def test_writes_into_parts_of_activations_are_refused():
 
     x = torch.randn(9, 4, dtype=torch.float64)
     with pytest.raises(CaptureError, match="must not write into parts of its activations"):
-        record(nn.Sequential(nn.Linear(4, 4).double(), Writes()), x)
+        capture_dynamic(nn.Sequential(nn.Linear(4, 4).double(), Writes()), x)
 
 
 def test_whole_numbers_that_grow_with_the_batch_are_found():
@@ -356,11 +357,11 @@ def test_whole_numbers_that_grow_with_the_batch_are_found():
             return x.view(2 * n, 2).repeat(1, 3).reshape(n, 12) + torch.ones(n, 12, dtype=x.dtype)
 
     model, x = nn.Sequential(nn.Linear(4, 4), Reshape()).double(), torch.randn(2, 4, dtype=torch.float64)
-    recording = record(model, x)
-    assert PerExample(0, 2) in next(c for c in recording.calls if c.op == "aten::view").args["size"]
-    replay = Replay(recording, [recording.program.inputs[0].id], [recording.program.outputs[0].id])
+    program = capture_dynamic(model, x)
+    assert PerExample(0, 2) in next(c for c in program.calls if c.op == "aten::view").growing["size"]
+    part = Part(program)
     y = torch.randn(11, 4, dtype=torch.float64)
-    torch.testing.assert_close(replay(y)[0], model(y))
+    torch.testing.assert_close(part(y)[0], model(y))
 
 
 def test_constants_that_grow_with_the_batch_are_made_anew():
@@ -374,12 +375,12 @@ def test_constants_that_grow_with_the_batch_are_made_anew():
             return x[torch.arange(n), x.argmax(1)][:, None] + x[torch.arange(n - 1, -1, -1) * 0 + torch.arange(n)]
 
     model, x = nn.Sequential(nn.Linear(4, 4), Picks()).double(), torch.randn(2, 4, dtype=torch.float64)
-    recording = record(model, x)
-    assert len(recording.growing) >= 2
-    replay = Replay(recording, [recording.program.inputs[0].id], [recording.program.outputs[0].id])
+    program = capture_dynamic(model, x)
+    assert len(program.growing) >= 2
+    part = Part(program)
     for n in (1, 7):
         y = torch.randn(n, 4, dtype=torch.float64)
-        torch.testing.assert_close(replay(y)[0], model(y))
+        torch.testing.assert_close(part(y)[0], model(y))
 
 
 def test_networks_on_several_devices_are_refused():

@@ -1,8 +1,14 @@
-"""One captured program of a model: what it computed, from which parameters, and where in the code."""
+"""Captured programs of models: what they compute, from which parameters, where in the code; run again in parts."""
 
+from .calls import Call, Ref, Value
 from .capture import capture
+from .dynamic import capture_dynamic, check_path, first_output, flat_inputs
+from .part import Part
 from .paths import capture_paths
-from .program import Call, Program, Ref, Value
+from .program import Program
 from .union import union
 
-__all__ = ["Call", "Program", "Ref", "Value", "capture", "capture_paths", "union"]
+__all__ = [
+    "Call", "Part", "Program", "Ref", "Value", "capture", "capture_dynamic", "capture_paths", "check_path",
+    "first_output", "flat_inputs", "union",
+]  # fmt: skip

@@ -10,9 +10,11 @@ import torch
 from torch import fx, nn
 
 from ..errors import CaptureError
-from .capture import declare_states, finish, record_run
-from .program import Program, Ref
-from .record import Recorder, WatchReads, tensors
+from .calls import Ref
+from .program import Program
+from .recorder import Recorder, WatchReads, tensors
+from .recording import finish, record_run
+from .states import declare_states
 
 __all__ = ["record_export"]
 

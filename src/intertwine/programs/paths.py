@@ -15,8 +15,9 @@ import torch
 from torch import nn
 
 from ..errors import CaptureError
+from .calls import Value
 from .capture import capture
-from .program import Program, Value
+from .program import Program
 from .union import union
 
 __all__ = ["capture_paths"]

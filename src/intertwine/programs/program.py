@@ -1,77 +1,19 @@
-"""One captured run of a model as a list of calls: who computed what, from which parameters, where in the code."""
+"""Captured programs: the calls of one run of a model, from which parts of it are run again."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from .._attributes import Cache
+from .calls import Call, Ref, Value
+from .liveness import last_reads, needed, reached
+from .per_example import Growing
+from .steps import Handler, Step
 
-__all__ = ["Call", "Program", "Ref", "Value"]
-
-
-@dataclass(frozen=True)
-class Ref:
-    """A tensor value of a program, by its number."""
-
-    id: int
-
-
-@dataclass(frozen=True)
-class Value:
-    """What is known of one tensor value.
-
-    Attributes:
-        kind: Where it comes from. A constant depends on neither the state dict nor a user input.
-        shape: Its shape.
-        dtype: Its element type.
-        name: Name of a parameter or buffer; position of an input.
-        data: Contents of a constant (``None`` where they are unknown, as on the meta device).
-        stride: How far its elements lie apart in memory, by dimension.
-        offset: Where it begins in its storage.
-    """
-
-    kind: Literal["parameter", "buffer", "input", "constant", "result"]
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    name: str = ""
-    data: Tensor | None = None
-    stride: tuple[int, ...] = ()
-    offset: int = 0
-
-
-@dataclass(frozen=True)
-class Call:
-    """One operation of the run.
-
-    Attributes:
-        op: Qualified name without overload, in-place underscore removed, such as ``"aten::add"``.
-        args: Arguments by schema name, defaults filled in; tensors are ``Ref``.
-        outputs: One ``Ref`` for every tensor returned (``None`` where the op returned none), lists flattened.
-        func: The operation itself, for those who must evaluate it.
-        module: Qualified name of the innermost module that ran it (``""`` at the top).
-        line: ``"file.py:12"``, the innermost line outside torch.
-    """
-
-    op: str
-    args: Mapping[str, Any]
-    outputs: tuple[Ref | None, ...]
-    func: Any = None
-    module: str = ""
-    line: str = ""
-
-    @property
-    def inputs(self) -> tuple[Ref, ...]:
-        """Every tensor that the call reads."""
-        return tuple(refs(self.args))
-
-    @property
-    def where(self) -> str:
-        """The call in words: ``"relu in features.1"``."""
-        name = self.op.removeprefix("aten::")
-        return f"{name} in {self.module}" if self.module else name
+__all__ = ["Program"]
 
 
 @dataclass(frozen=True)
@@ -96,6 +38,10 @@ class Program:
             modules that it called were given, returned or computed directly in it.
         answers: To the yes-or-no questions that the code asked of tensors, in order; ``None`` where it took other
             numbers out of them.
+        contents: Copies of parameters and buffers, by name, where they were kept: a model that is trained on changes
+            nothing here.
+        growing: Constants that grow with the batch, such as ``arange(N)`` and repeated masks, by number.
+        dynamic: Whether it was captured for any batch size.
     """
 
     values: tuple[Value, ...]
@@ -112,6 +58,92 @@ class Program:
     caches: tuple[Cache, ...] = ()
     visible: Mapping[str, frozenset[int]] = field(default_factory=dict)
     answers: tuple[bool, ...] | None = None
+    contents: Mapping[str, Tensor] = field(default_factory=dict)
+    growing: Mapping[int, Growing] = field(default_factory=dict)
+    dynamic: bool = False
+
+    def run(
+        self,
+        inputs: Tensor | Sequence[Tensor],
+        outputs: Sequence[Ref] | None = None,
+        *,
+        start: Sequence[Ref] | None = None,
+        states: Mapping[str, Tensor] | None = None,
+        handlers: Mapping[int, Handler] | None = None,
+        training: bool = False,
+    ) -> tuple[Tensor, ...]:
+        """Run the program, or a part of it, again; gradients flow through it.
+
+        Args:
+            inputs: A tensor for each of ``start``; the first axis of the first one is the batch.
+            outputs: Values to return, of whatever depth; the program's own outputs if ``None``.
+            start: Values that are given; the program's inputs if ``None``. Nothing before them runs.
+            states: Tensors in place of parameters and buffers, by name; all that are read where the program keeps no
+                ``contents``.
+            handlers: Position in ``calls`` to ``handler(call, operation, args)``, whose result takes the place of
+                ``operation(**args)``. Calls that no output depends on do not run.
+            training: Whether batch norms use the batch's statistics and update the running ones, in place.
+
+        Returns:
+            The values asked for.
+
+        Raises:
+            ValueError: If a state is missing or unknown, or an input has another shape than in the captured run, its
+                batch aside where the program was captured for any batch size.
+            CaptureError: If a call writes into part of an activation.
+
+        Examples:
+            >>> from intertwine.programs import capture_dynamic, operations
+            >>> model, x = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU()), torch.randn(7, 3)
+            >>> program = capture_dynamic(model, x)
+            >>> (gate,) = program.find(operations.is_gate)
+            >>> q, y = program.run(x, [program.calls[gate].inputs[0], *program.outputs])
+            >>> torch.equal(y, q.relu())
+            True
+            >>> open_gate = lambda call, operation, args: args["self"]
+            >>> torch.equal(program.run(x, handlers={gate: open_gate})[0], q)
+            True
+        """  # noqa: DOC502 - raised by what it calls
+        given = self.inputs if start is None else tuple(start)
+        tensors = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+        wanted = self.outputs if outputs is None else tuple(outputs)
+        self._check_given(given, tensors)
+        known = {ref.id: tensor for ref, tensor in zip(given, tensors)}
+        n, device, held = tensors[0].shape[0], tensors[0].device, self._held(states or {})
+
+        def fetch(ref: Ref) -> Tensor:
+            return known[ref.id] if ref.id in known else self._unchanging(ref, held, n, device)
+
+        positions = needed(self.calls, wanted, given)
+        momentum = float if training else None
+        last = last_reads([self.calls[i] for i in positions], wanted)
+        for position, done in zip(positions, last):
+            Step.of(self.calls[position]).run(known, fetch, n, momentum, (handlers or {}).get(position))
+            for number in done:
+                known.pop(number, None)
+        return tuple(fetch(ref) for ref in wanted)
+
+    def find(self, predicate: Callable[[Call], bool]) -> tuple[int, ...]:
+        """Positions of the calls for which ``predicate`` holds, such as ``operations.is_gate``."""
+        return tuple(i for i, call in enumerate(self.calls) if predicate(call))
+
+    def ancestors(self, values: Iterable[Ref], stop: Iterable[Ref] = ()) -> tuple[int, ...]:
+        """Positions of the calls that compute ``values``, in order, without going behind ``stop``."""
+        return needed(self.calls, values, stop)
+
+    def descendants(self, value: Ref) -> frozenset[int]:
+        """Numbers of the values that depend on ``value``, itself left out."""
+        return reached(self.calls, [value]) - {value.id}
+
+    @cached_property
+    def varying(self) -> frozenset[int]:
+        """Numbers of the values that depend on an input."""
+        return reached(self.calls, self.inputs)
+
+    @cached_property
+    def learned(self) -> frozenset[int]:
+        """Numbers of the values that depend on a parameter or buffer."""
+        return reached(self.calls, self.states.values())
 
     def parameters_of(self, call: Call) -> tuple[str, ...]:
         """Parameters and buffers that ``call`` reads, directly or through tensors computed from parameters alone.
@@ -126,22 +158,51 @@ class Program:
 
     def before(self, tap: str) -> tuple[Call, ...]:
         """The calls that the value at ``tap`` depends on, in order. Unknown taps are a ``ValueError``."""
-        wanted = {self._tap(tap).id}
-        needed = []
-        for call in reversed(self.calls):
-            if any(out is not None and out.id in wanted for out in call.outputs):
-                needed.append(call)
-                wanted.update(ref.id for ref in call.inputs)
-        return tuple(reversed(needed))
+        return tuple(self.calls[i] for i in self.ancestors([self._tap(tap)]))
 
     def is_cut_vertex(self, tap: str) -> bool:
         """Whether everything that the outputs learn of the inputs passes the value at ``tap`` (which must exist)."""
-        blocked = self._tap(tap).id
-        reached = {ref.id for ref in self.inputs} - {blocked}
-        for call in self.calls:
-            if any(ref.id in reached for ref in call.inputs):
-                reached.update(out.id for out in call.outputs if out is not None and out.id != blocked)
-        return not any(ref.id in reached for ref in self.outputs)
+        around = reached(self.calls, self.inputs, self._tap(tap))
+        return not any(ref.id in around for ref in self.outputs)
+
+    def _check_given(self, given: Sequence[Ref], tensors: Sequence[Tensor]) -> None:
+        if len(given) != len(tensors):
+            raise ValueError(f"inputs must be {len(given)} tensors, one for each value given. Got {len(tensors)}.")
+        free = 1 if self.dynamic else 0
+        for ref, tensor in zip(given, tensors):
+            shape = self.values[ref.id].shape
+            if len(shape) != tensor.ndim or shape[free:] != tuple(tensor.shape)[free:]:
+                wanted = ("N", *shape[1:]) if free else shape
+                raise ValueError(f"inputs must be shaped as in the captured run, {wanted}. Got {tuple(tensor.shape)}.")
+
+    def _held(self, states: Mapping[str, Tensor]) -> dict[int, Tensor]:
+        """Parameters and buffers by number.
+
+        Raises:
+            ValueError: If a name is unknown.
+        """
+        held = {self.states[name].id: tensor for name, tensor in self.contents.items()}
+        for name, tensor in states.items():
+            known = self.aliases.get(name, name)
+            if known not in self.states:
+                raise ValueError(f"states must be parameters and buffers of the captured model. Got {name!r}.")
+            held[self.states[known].id] = tensor
+        return held
+
+    def _unchanging(self, ref: Ref, held: Mapping[int, Tensor], n: int, device: torch.device) -> Tensor:
+        """A value that no call computes.
+
+        Raises:
+            ValueError: If it is a parameter or buffer that was not given.
+        """
+        if ref.id in self.growing:
+            return self.growing[ref.id].at(n).to(device)
+        if ref.id in held:
+            return held[ref.id]
+        value = self.values[ref.id]
+        if value.kind != "constant" or value.data is None:
+            raise ValueError(f"states must hold all that is read. Got no {value.kind} {value.name!r}.")
+        return value.data.to(device)
 
     def _tap(self, tap: str) -> Ref:
         if tap not in self.taps:
@@ -157,15 +218,3 @@ class Program:
                 names = tuple(dict.fromkeys(n for s in sources if s for n in s))
                 found.update({out.id: names for out in call.outputs if out is not None})
         return found
-
-
-def refs(value: Any) -> Iterator[Ref]:
-    """Every ``Ref`` inside nested arguments."""
-    if isinstance(value, Ref):
-        yield value
-    elif isinstance(value, Mapping):
-        for v in value.values():
-            yield from refs(v)
-    elif isinstance(value, list | tuple):
-        for v in value:
-            yield from refs(v)

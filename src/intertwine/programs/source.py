@@ -9,7 +9,7 @@ __all__ = ["error_line", "user_line"]
 
 _TORCH, _HERE = Path(torch.__file__).parent, Path(__file__).parent
 _SKIPPED = (str(_TORCH), str(_HERE))
-_RUNNERS = (str(_HERE / "capture.py"), str(_HERE / "export.py"))  # what calls these is no part of the model
+_RUNNERS = (str(_HERE / "recording.py"), str(_HERE / "export.py"))  # what calls these is no part of the model
 _LAYERS = str(_TORCH / "nn")
 _CALLS = str(_TORCH / "nn" / "modules" / "module.py")
 

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from ..errors import CaptureError
-from .program import Program, Ref, Value
+from .calls import Ref, Value
+from .program import Program
 
 __all__ = ["union"]
 

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 
 from ..features.batches import size
 from ..features.repeatable import repeatable
+from ..programs import flat_inputs
 from ._batches import labels_of, normalisable
 from .network import Stitched
-from .replay import flat_inputs
 
 __all__ = ["evaluated_losses", "some_batches"]
 

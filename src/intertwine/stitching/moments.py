@@ -13,8 +13,8 @@ from .._progress import track
 from ..features.batches import length
 from ..features.moments import CrossMoments
 from ..features.repeatable import repeatable
+from ..programs import flat_inputs
 from .network import Cut, Pair
-from .replay import flat_inputs
 
 __all__ = ["MomentSums", "Moments", "stream_moments"]
 

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from ..features import layers as points_of
 from ..features.batches import device_of
 from ..features.points import Point, choose
+from ..programs import Part, Ref, capture_dynamic
 from .layer import StitchingLayer
-from .replay import Replay, record
 
 __all__ = ["At", "Crossing", "Cut", "Features", "Pair", "Relation", "Skip", "Stitched", "Trunk", "relate"]
 
@@ -59,7 +59,7 @@ class Relation:
 class Trunk(nn.Module):
     """``f_{<=l}``, frozen: inputs to everything that crosses the cut, the tap first. Always in evaluation mode."""
 
-    def __init__(self, a: Replay, b: Replay | None, relation: Relation, dtype: torch.dtype) -> None:
+    def __init__(self, a: Part, b: Part | None, relation: Relation, dtype: torch.dtype) -> None:
         super().__init__()
         self.a, self.b = a, b
         self.relation = relation
@@ -111,7 +111,7 @@ class Stitched(nn.Module):
         self,
         trunk: Trunk,
         layer: StitchingLayer,
-        tail: Replay,
+        tail: Part,
         skip_layers: Sequence[StitchingLayer] = (),
         tail_norm: Literal["eval", "train"] = "eval",
     ) -> None:
@@ -204,8 +204,8 @@ class Cut:
 
     at: tuple[str, str]
     trunk: Trunk
-    tail: Replay
-    target: Replay
+    tail: Part
+    target: Part
     tap: Crossing
     skip: Skip
     skips: tuple[Crossing, ...]
@@ -269,9 +269,9 @@ class Cut:
 class Features(nn.Module):
     """Values of A and of B at several cuts, from one run of each model; see :meth:`Pair.features`."""
 
-    def __init__(self, a: Replay, b: Replay, cuts: tuple[Cut, ...]) -> None:
+    def __init__(self, a: Part, b: Part, cuts: tuple[Cut, ...]) -> None:
         super().__init__()
-        self.a, self.b, self._cuts = a.eval(), b.eval(), cuts
+        self.a, self.b, self._cuts = a, b, cuts
 
     @torch.no_grad()
     def forward(self, *inputs: Tensor) -> list[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]:
@@ -295,8 +295,8 @@ class Pair:
 
     Attributes:
         models: A and B.
-        a: A's recorded run.
-        b: B's recorded run.
+        a: A's program.
+        b: B's program.
 
     Examples:
         >>> from intertwine.stitching.layer import Fixed
@@ -319,7 +319,7 @@ class Pair:
             bad = next((key for key, p in model.named_parameters() if not bool(p.isfinite().all())), None)
             if bad is not None:
                 raise ValueError(f"{name} must have finite weights. Got NaN or infinity in {bad!r}.")
-        self.a, self.b = record(a, batch, "a"), record(b, batch, "b")
+        self.a, self.b = capture_dynamic(a, batch, "a"), capture_dynamic(b, batch, "b")
         self.models = a, b
         self._points = tuple(points_of(model, batch) for model in (a, b))
 
@@ -335,7 +335,7 @@ class Pair:
         Raises:
             ValueError: If its output is not one number for each example and class.
         """
-        shape = self.b.program.values[self.b.program.outputs[0].id].shape
+        shape = self.b.values[self.b.outputs[0].id].shape
         if len(shape) != 2:
             raise ValueError(f"B's (first) output must have shape (N, classes). Got {('N', *shape[1:])}.")
         return int(shape[1])
@@ -357,10 +357,9 @@ class Pair:
         Returns:
             A module from inputs to a list with, for each cut, the values of A and those of B.
         """
-        inputs_a, inputs_b = ([r.id for r in rec.program.inputs] for rec in (self.a, self.b))
         of_a = list(dict.fromkeys(i for cut in cuts for i in cut.trunk.a.outputs))
         of_b = list(dict.fromkeys(i for cut in cuts for i in cut.target.outputs))
-        return Features(Replay(self.a, inputs_a, of_a), Replay(self.b, inputs_b, of_b), tuple(cuts))
+        return Features(Part(self.a, None, of_a), Part(self.b, None, of_b), tuple(cuts))
 
     def layers(self) -> tuple[str, ...]:
         """Layers at which the pair can be cut under one name: those of both, whose value B's output depends on."""
@@ -386,29 +385,28 @@ class Pair:
         """  # noqa: DOC502 - raised by the checks
         names, (point_a, point_b), (tap_a, tap_b), skips, plain = self._checked(at, skip)
         from_b = (*skips, *plain) if skip == "b" else plain
-        inputs_a, inputs_b = ([r.id for r in rec.program.inputs] for rec in (self.a, self.b))
         trunk = Trunk(
-            Replay(self.a, inputs_a, (tap_a,) if skip == "b" else (tap_a, *skips)),
-            Replay(self.b, inputs_b, from_b) if from_b else None,
+            Part(self.a, None, (tap_a,) if skip == "b" else (tap_a, *skips)),
+            Part(self.b, None, from_b) if from_b else None,
             relate(point_a, point_b),
-            self.b.program.values[tap_b].dtype,
+            self.b.values[tap_b.id].dtype,
         )
         return Cut(
             at=names,
             trunk=trunk,
-            tail=Replay(self.b, (tap_b, *skips, *plain), (self.b.program.outputs[0].id,)).eval(),
-            target=Replay(self.b, inputs_b, (tap_b, *skips)).eval(),
+            tail=Part(self.b, (tap_b, *skips, *plain), self.b.outputs[:1]),
+            target=Part(self.b, None, (tap_b, *skips)),
             tap=Crossing(point_a.channels, point_b.channels, point_b.channel_dim),
             skip=skip,
             skips=tuple(self._describe(i, point_b, skip) for i in skips),
             shape_a=point_a.shape,
             shape_b=point_b.shape,
-            notes=tuple(f"{which}: {n}" for which, rec in (("A", self.a), ("B", self.b)) for n in rec.program.notes),
+            notes=tuple(f"{which}: {n}" for which, program in (("A", self.a), ("B", self.b)) for n in program.notes),
         )
 
     def _checked(
         self, at: At, skip: Skip
-    ) -> tuple[tuple[str, str], tuple[Point, Point], tuple[int, int], tuple[int, ...], tuple[int, ...]]:
+    ) -> tuple[tuple[str, str], tuple[Point, Point], tuple[Ref, Ref], tuple[Ref, ...], tuple[Ref, ...]]:
         """Names, points and values of the taps, and what else crosses the cut: with weights, and without.
 
         Raises:
@@ -421,7 +419,7 @@ class Pair:
             raise ValueError(f"at must be a layer, or (layer of A, layer of B). Got {at!r}.")
         self._check_order(names)
         points = self._point(0, names[0]), self._point(1, names[1])
-        taps = self.a.program.taps[names[0]].id, self.b.program.taps[names[1]].id
+        taps = self.a.taps[names[0]], self.b.taps[names[1]]
         skips, plain = self._crossing(taps[1], names[1])
         if skips and skip != "b":
             self._check_supply(skips, names, taps, skip)
@@ -437,7 +435,7 @@ class Pair:
         return True
 
     def _check_order(self, names: tuple[str, ...]) -> None:
-        taps_a, taps_b = self.a.program.taps, self.b.program.taps
+        taps_a, taps_b = self.a.taps, self.b.taps
         swapped = names[0] in taps_b and names[1] in taps_a
         if swapped and (names[0] not in taps_a or names[1] not in taps_b):
             raise ValueError(
@@ -446,36 +444,38 @@ class Pair:
             )
 
     def _point(self, side: int, name: str) -> Point:
-        recording = (self.a, self.b)[side]
+        program = (self.a, self.b)[side]
         (point,) = choose(self._points[side], [name], self.models[side])[:1]
-        value = recording.program.taps.get(point.name)
-        shape = None if value is None else recording.program.values[value.id].shape[1:]
-        if value is None or value.id not in recording.activations or shape != point.shape:
+        value = program.taps.get(point.name)
+        shape = None if value is None else program.values[value.id].shape[1:]
+        if value is None or value.id not in program.varying or shape != point.shape:
             raise ValueError(
                 f"a layer must give one tensor that depends on the input. Got {name!r} of {'AB'[side]}, whose output "
                 f"{'is not followed' if value is None else 'holds several, or a constant'}. Choose a layer inside it."
             )
         return point
 
-    def _crossing(self, tap: int, name: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def _crossing(self, tap: Ref, name: str) -> tuple[tuple[Ref, ...], tuple[Ref, ...]]:
         """What B's tail reads beside the tap: what depends on weights, and what the input alone determines.
 
         Raises:
             ValueError: If the output does not depend on the layer.
         """
         after = self.b.descendants(tap)
-        output = self.b.program.outputs[0].id
-        if output != tap and output not in after:
+        output = self.b.outputs[0]
+        if output != tap and output.id not in after:
             raise ValueError(
                 f"B's output must depend on the layer. Got {name!r}, which its (first) output does not: an auxiliary "
                 "head, or a layer whose result is not used."
             )
-        tail = (c for c in self.b.ancestors([output], [tap]) if any(o and o.id in after for o in c.outputs))
-        read = dict.fromkeys(ref.id for c in tail for ref in c.inputs)
-        crossing = [i for i in read if i in self.b.activations and i not in after and i != tap]
-        return tuple(i for i in crossing if i in self.b.trained), tuple(i for i in crossing if i not in self.b.trained)
+        calls = (self.b.calls[i] for i in self.b.ancestors([output], [tap]))
+        tail = (call for call in calls if any(o and o.id in after for o in call.outputs))
+        read = dict.fromkeys(ref for call in tail for ref in call.inputs)
+        crossing = [r for r in read if r.id in self.b.varying and r.id not in after and r != tap]
+        learned = self.b.learned
+        return tuple(r for r in crossing if r.id in learned), tuple(r for r in crossing if r.id not in learned)
 
-    def _check_supply(self, skips: Sequence[int], names: tuple[str, ...], taps: tuple[int, int], skip: Skip) -> None:
+    def _check_supply(self, skips: Sequence[Ref], names: tuple[str, ...], taps: tuple[Ref, Ref], skip: Skip) -> None:
         """A's skip connections can stand in for B's only in the same place of the same architecture.
 
         Raises:
@@ -488,7 +488,7 @@ class Pair:
                 f"the skip connection. Got {names[0]!r} of A and {names[1]!r} of B, where {count}. Cut at the end of a "
                 'block, or pass skip="b" to let B compute them.'
             )
-        shapes = [(self.a.program.values[i].shape[1:], self.b.program.values[i].shape[1:]) for i in skips]
+        shapes = [(self.a.values[r.id].shape[1:], self.b.values[r.id].shape[1:]) for r in skips]
         bad = next(((x, y) for x, y in shapes if (x != y if skip == "a" else len(x) != len(y))), None)
         if bad is not None:
             raise ValueError(
@@ -496,10 +496,10 @@ class Pair:
                 'the end of a block, or pass skip="mapped" or skip="b".'
             )
 
-    def _describe(self, value: int, tap: Point, skip: Skip) -> Crossing:
-        shape = self.b.program.values[value].shape[1:]
+    def _describe(self, value: Ref, tap: Point, skip: Skip) -> Crossing:
+        shape = self.b.values[value.id].shape[1:]
         axis = tap.channel_dim if len(shape) == len(tap.shape) else (-1 if len(shape) == 2 else 1)
-        ours = shape if skip == "b" else self.a.program.values[value].shape[1:]
+        ours = shape if skip == "b" else self.a.values[value.id].shape[1:]
         at = 0 if axis == 1 else -1
         return Crossing(ours[at], shape[at], axis)
 

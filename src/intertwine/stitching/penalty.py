@@ -9,15 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._evaluation import evaluating
 from .._progress import track
 from .._zoo_intervals import PairInterval, pair_interval
-from ..features.batches import call, head, length, size
+from ..features.batches import length
 from ..features.repeatable import repeatable
+from ..programs import Part, check_path, flat_inputs
 from ._batches import check_loader, labels_of
 from .network import Pair, Stitched
 from .recalibrate import by_trunk
-from .replay import Replay, first_output, flat_inputs
 
 __all__ = ["Evaluation", "accuracies", "evaluate", "penalty", "penalty_interval"]
 
@@ -118,15 +117,14 @@ def evaluate(pair: Pair, networks: Sequence[Stitched], loader: Iterable[Any], *,
         RuntimeError: If a model whose control flow depends on data took another path than in its recorded run.
     """  # noqa: DOC502 - raised by what it calls
     check_loader(loader)
-    whole = [
-        Replay(rec, [r.id for r in rec.program.inputs], [rec.program.outputs[0].id]).eval() for rec in (pair.a, pair.b)
-    ]
+    programs = pair.a, pair.b
+    whole = [Part(program, outputs=program.outputs[:1]) for program in programs]
     stitched = _together(networks)
-    check_path = _path_check(pair)
 
     def run(inputs: tuple[Tensor, ...], batch: Any) -> list[Tensor]:
-        outputs = [model(*inputs)[0] for model in whole]
-        check_path(batch, outputs)
+        outputs = [part(*inputs)[0] for part in whole]
+        for model, program, output, name in zip(pair.models, programs, outputs, "AB"):
+            check_path(model, program, batch, output, name)
         return [*outputs, *stitched(inputs, batch)]
 
     right_a, right_b, *rights = _hits(run, loader, pair.device, progress)
@@ -134,26 +132,6 @@ def evaluate(pair: Pair, networks: Sequence[Stitched], loader: Iterable[Any], *,
     errors = [float(x.std(unbiased=True) / len(x) ** 0.5) if len(x) > 1 else float("nan") for x in lost]
     share = lambda right: int(right.sum()) / len(right)
     return Evaluation(share(right_a), share(right_b), tuple(map(share, rights)), tuple(errors), len(right_a))
-
-
-def _path_check(pair: Pair) -> Callable[[Any, list[Tensor]], None]:
-    """For models that take numbers out of their tensors: whether the recorded run is still what they do."""
-    free = [(i, name) for i, (name, rec) in enumerate((("A", pair.a), ("B", pair.b))) if rec.program.reads]
-
-    def check(batch: Any, outputs: list[Tensor]) -> None:
-        for i, name in free:
-            model = pair.models[i]
-            with evaluating(model):
-                truth = first_output(call(model, head(batch, size(batch)), pair.device))
-            if not torch.allclose(outputs[i], truth, rtol=1e-3, atol=1e-3 * float(truth.abs().max())):
-                line = (pair.a, pair.b)[i].program.reads[0]
-                raise RuntimeError(
-                    f"{name} must do the same on all data as on the first batch. Got another path of its control flow "
-                    f"({line} takes a number out of a tensor). Give batches that take one path, such as all padded or "
-                    "none."
-                )
-
-    return check
 
 
 def _together(networks: Sequence[Stitched]) -> Callable[[tuple[Tensor, ...], Any], list[Tensor]]:

@@ -10,9 +10,9 @@ import torch
 from .._progress import track
 from ..features.batches import length
 from ..features.repeatable import repeatable
+from ..programs import flat_inputs
 from ._batches import check_loader, normalisable
 from .network import Stitched
-from .replay import flat_inputs
 
 __all__ = ["by_trunk", "recalibrate"]
 

@@ -31,12 +31,12 @@ from .._untrusted.weights import check_weights_file
 from ..errors import CheckpointError
 from ..features.batches import device_of, length, size
 from ..features.repeatable import repeatable
+from ..programs import flat_inputs
 from ._batches import check_loader, first_batch, labels_of
 from .judgement import evaluated_losses, some_batches
 from .layer import StitchingLayer
 from .layers.relaxed import RelaxedPermutation
 from .network import Stitched, Trunk
-from .replay import flat_inputs
 
 __all__ = ["RECIPES", "Epoch", "Recipe", "Trained", "train_layers"]
 

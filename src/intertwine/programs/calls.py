@@ -1,0 +1,91 @@
+"""Calls and values of a captured run: who computed what from what, and where in the code."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+__all__ = ["Call", "Ref", "Value", "leaves", "refs"]
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A tensor value of a program, by its number."""
+
+    id: int
+
+
+@dataclass(frozen=True)
+class Value:
+    """What is known of one tensor value.
+
+    Attributes:
+        kind: Where it comes from. A constant depends on neither the state dict nor a user input.
+        shape: Its shape.
+        dtype: Its element type.
+        name: Name of a parameter or buffer; position of an input.
+        data: Contents of a constant (``None`` where they are unknown, as on the meta device).
+        stride: How far its elements lie apart in memory, by dimension.
+        offset: Where it begins in its storage.
+    """
+
+    kind: Literal["parameter", "buffer", "input", "constant", "result"]
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    name: str = ""
+    data: Tensor | None = None
+    stride: tuple[int, ...] = ()
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operation of the run.
+
+    Attributes:
+        op: Qualified name without overload, in-place underscore removed, such as ``"aten::add"``.
+        args: Arguments by schema name, defaults filled in; tensors are ``Ref``.
+        outputs: One ``Ref`` for every tensor returned (``None`` where the op returned none), lists flattened.
+        func: The operation itself, for those who must evaluate it.
+        module: Qualified name of the innermost module that ran it (``""`` at the top).
+        line: ``"file.py:12"``, the innermost line outside torch.
+        growing: Those of the arguments that hold numbers which grow with the batch, with ``PerExample`` in their place;
+            known where the program was captured for any batch size.
+    """
+
+    op: str
+    args: Mapping[str, Any]
+    outputs: tuple[Ref | None, ...]
+    func: Any = None
+    module: str = ""
+    line: str = ""
+    growing: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def inputs(self) -> tuple[Ref, ...]:
+        """Every tensor that the call reads."""
+        return tuple(refs(self.args))
+
+    @property
+    def where(self) -> str:
+        """The call in words: ``"relu in features.1"``."""
+        name = self.op.removeprefix("aten::")
+        return f"{name} in {self.module}" if self.module else name
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """Everything inside nested arguments that is no container."""
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        yield value
+        return
+    for item in value:
+        yield from leaves(item)
+
+
+def refs(value: Any) -> Iterator[Ref]:
+    """Every ``Ref`` inside nested arguments."""
+    return (leaf for leaf in leaves(value) if isinstance(leaf, Ref))

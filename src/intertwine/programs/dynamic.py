@@ -1,0 +1,224 @@
+"""Capture for any batch size: the numbers and constants of a run that grow with the batch.
+
+A run holds the batch size in places (``view(x, [2, 512])``). Two runs, on two and on three examples, show where: an
+integer that differs grows with the batch, ``base + slope N``. A third run on five examples must then be reproduced, or
+the model is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._evaluation import evaluating
+from ..errors import CaptureError
+from ..features.batches import call, device_of, head, size
+from .calls import Call
+from .capture import capture
+from .per_example import Growing, PerExample, grows
+from .program import Program
+from .recorder import tensors
+from .recording import output_tensors
+
+__all__ = ["capture_dynamic", "check_path", "first_output", "flat_inputs"]
+
+_SIZES = (2, 3, 5)  # two runs to find the batch size in the program, one to check it
+
+
+def capture_dynamic(model: nn.Module, batch: Any, name: str = "model") -> Program:
+    """Capture a model's run as a program for any batch size, and check it on a batch that was not used for it.
+
+    Args:
+        model: Any module; unchanged afterwards. It runs in evaluation mode.
+        batch: A tensor, a tuple ``(inputs, labels, ...)`` or a dict of keyword arguments; a few examples suffice.
+        name: What the model is called in messages.
+
+    Returns:
+        The run on two examples, with copies of the model's parameters and buffers.
+
+    Raises:
+        CaptureError: If the run depends on the number of examples in another way, draws random numbers in evaluation
+            mode, or writes into parts of its activations.
+    """  # noqa: DOC502 - raised by what it calls
+    two, three = (_captured(model, batch, n) for n in _SIZES[:2])
+    _check_same_run(two, three, name)
+    states = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    program = replace(
+        two,
+        calls=tuple(_with_growing(x, y) for x, y in zip(two.calls, three.calls)),
+        contents={key: states[key].detach().clone() for key in two.states},
+        growing=_growing(two, three, name),
+        dynamic=True,
+    )
+    _check_program(model, program, batch, name)
+    return program
+
+
+def flat_inputs(batch: Any, device: torch.device | None = None) -> tuple[Tensor, ...]:
+    """The input tensors of a batch in the order in which a program counts them.
+
+    Args:
+        batch: A tensor, a tuple ``(inputs, labels, ...)`` or a dict of keyword arguments.
+        device: Where they go; ``None`` leaves them.
+
+    Returns:
+        The tensors.
+    """
+    inputs = head(batch, size(batch))
+    return tuple(t if device is None else t.to(device) for t in tensors(inputs))
+
+
+def first_output(result: Any) -> Tensor:
+    """The tensor that counts as the output of a model: the first of what it returns."""
+    return next(output_tensors(result))
+
+
+@torch.no_grad()
+def check_path(model: nn.Module, program: Program, batch: Any, output: Tensor, name: str = "model") -> None:
+    """Check that a model whose control flow depends on data takes the captured path on a batch.
+
+    Args:
+        model: The captured model.
+        program: Its program; nothing is run where it never takes a number out of a tensor.
+        batch: Inputs, as in ``capture_dynamic``.
+        output: What the program gave for them, the first of its outputs.
+        name: What the model is called in messages.
+
+    Raises:
+        RuntimeError: If the model gives another output.
+    """
+    if not program.reads:
+        return
+    with evaluating(model):
+        truth = first_output(call(model, head(batch, size(batch)), device_of(model)))
+    if not torch.allclose(output, truth, rtol=1e-3, atol=1e-3 * float(truth.abs().max())):
+        raise RuntimeError(
+            f"{name} must do the same on all data as on the first batch. Got another path of its control flow "
+            f"({program.reads[0]} takes a number out of a tensor). Give batches that take one path, such as all padded "
+            "or none."
+        )
+
+
+def _take(value: Any, n: int, examples: int) -> Any:
+    """``n`` examples; the first come again where there are too few."""
+    if isinstance(value, Tensor):
+        rows = torch.arange(n, device=value.device) % examples
+        return value[rows] if value.ndim and value.shape[0] == examples else value
+    if isinstance(value, Mapping):
+        return {key: _take(item, n, examples) for key, item in value.items()}
+    return tuple(_take(item, n, examples) for item in value) if isinstance(value, tuple) else value
+
+
+def _examples(batch: Any, n: int) -> Any:
+    """A batch of ``n`` examples: a mapping, or a tuple of one that holds the positional arguments."""
+    examples = size(batch)
+    return _take(head(batch, examples), n, examples)
+
+
+def _captured(model: nn.Module, batch: Any, n: int) -> Program:
+    """A run on ``n`` examples, with random numbers that belong to ``n``: what a model draws differs between sizes."""
+    inputs, device = _examples(batch, n), device_of(model)
+    named = isinstance(inputs, Mapping)
+    args = () if named else inputs[0] if isinstance(inputs[0], tuple) else inputs
+    kwargs = {key: _to(value, device) for key, value in inputs.items()} if named else {}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(n)
+        return capture(model, tuple(_to(value, device) for value in args), kwargs)
+
+
+def _to(value: Any, device: torch.device | None) -> Any:
+    return value.to(device) if isinstance(value, Tensor) and device is not None else value
+
+
+def _check_same_run(two: Program, three: Program, name: str) -> None:
+    """Both runs must have made the same calls on the same values.
+
+    Raises:
+        CaptureError: If they did not.
+    """
+    same = len(two.calls) == len(three.calls) and all(
+        x.op == y.op and x.inputs == y.inputs and x.outputs == y.outputs for x, y in zip(two.calls, three.calls)
+    )
+    if not same:
+        ours, theirs = ([c.where for c in p.calls] for p in (two, three))
+        where = next((x for x, y in zip(ours, theirs) if x != y), "the end")
+        raise CaptureError(
+            f"{name} must make the same calls for every number of examples. Got runs on {_SIZES[0]} and {_SIZES[1]} "
+            f"examples that differ at {where}."
+        )
+
+
+def _with_growing(two: Call, three: Call) -> Call:
+    """A call on two examples with those of its arguments that grow with the batch."""
+    found = {key: _generic(value, three.args[key]) for key, value in two.args.items()}
+    return replace(two, growing={key: value for key, value in found.items() if grows(value)})
+
+
+def _generic(x: Any, y: Any) -> Any:
+    """``x`` with ``PerExample`` where ``y``, of one example more, holds another whole number."""
+    if isinstance(x, Mapping):
+        return {key: _generic(value, y[key]) for key, value in x.items()}
+    if isinstance(x, list | tuple):
+        return [_generic(a, b) for a, b in zip(x, y)]
+    if isinstance(x, int) and not isinstance(x, bool) and isinstance(y, int) and x != y:
+        slope = (y - x) // (_SIZES[1] - _SIZES[0])
+        return PerExample(x - slope * _SIZES[0], slope)
+    return x
+
+
+def _growing(two: Program, three: Program, name: str) -> dict[int, Growing]:
+    """Constants that change between the runs, which must do so by equal steps along one axis.
+
+    Raises:
+        CaptureError: If one changes in another way.
+    """
+    found: dict[int, Growing] = {}
+    for i, (x, y) in enumerate(zip(two.values, three.values)):
+        if x.kind != "constant" or x.data is None or y.data is None or _equal(x.data, y.data):
+            continue
+        one = _steps(x.data, y.data)
+        if one is None or not (_equal(one.at(_SIZES[0]), x.data) and _equal(one.at(_SIZES[1]), y.data)):
+            users = [c.where for c in two.calls if any(ref.id == i for ref in c.inputs)]
+            raise CaptureError(
+                f"{name} must use the same constants for every batch. Got one that changes with the number of examples "
+                f"or at random, in {users[0] if users else 'an unused place'}. Random numbers belong in training only."
+            )
+        found[i] = one
+    return found
+
+
+def _steps(x: Tensor, y: Tensor) -> Growing | None:
+    axes = [d for d, (a, b) in enumerate(zip(x.shape, y.shape)) if a != b]
+    if x.ndim != y.ndim or len(axes) != 1 or x.shape[axes[0]] * _SIZES[1] != y.shape[axes[0]] * _SIZES[0]:
+        return None
+    (axis,) = axes
+    size = x.shape[axis] // _SIZES[0]
+    first, second = (y.narrow(axis, k * size, size) for k in (0, 1))
+    return Growing(axis, first, None if _equal(first, second) else second - first)
+
+
+def _equal(x: Tensor, y: Tensor) -> bool:
+    return x.shape == y.shape and torch.equal(x.nan_to_num(), y.nan_to_num())
+
+
+def _check_program(model: nn.Module, program: Program, batch: Any, name: str) -> None:
+    """The program must give what the model gives on a batch of another size.
+
+    Raises:
+        CaptureError: If it does not.
+    """
+    inputs = _examples(batch, _SIZES[2])
+    device = device_of(model)
+    with evaluating(model), torch.no_grad():
+        truth = first_output(call(model, inputs, device))
+        (found,) = program.run(flat_inputs(inputs, device), program.outputs[:1])
+    close = found.shape == truth.shape and bool((found - truth).abs().max() <= 1e-3 * truth.abs().max().clamp_min(1e-6))
+    if not close:
+        raise CaptureError(
+            f"{name} must do the same with {_SIZES[2]} examples as with {_SIZES[0]}. Got another output when its calls "
+            "were run again: it depends on the number of examples, or on what the examples are."
+        )

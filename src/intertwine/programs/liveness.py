@@ -1,0 +1,37 @@
+"""Liveness of a program's values: which calls compute a value, what depends on it, and when it is last read."""
+
+from collections.abc import Iterable, Sequence
+
+from .calls import Call, Ref
+
+__all__ = ["last_reads", "needed", "reached"]
+
+
+def needed(calls: Sequence[Call], wanted: Iterable[Ref], stop: Iterable[Ref] = ()) -> tuple[int, ...]:
+    """Positions of the calls that compute ``wanted``, in order, without going behind ``stop``."""
+    given = set(stop)
+    missing, found = set(wanted) - given, []
+    for position in range(len(calls) - 1, -1, -1):
+        if any(out in missing for out in calls[position].outputs):
+            found.append(position)
+            missing.update(ref for ref in calls[position].inputs if ref not in given)
+    return tuple(reversed(found))
+
+
+def reached(calls: Iterable[Call], start: Iterable[Ref], blocked: Ref | None = None) -> frozenset[int]:
+    """Numbers of the values that depend on ``start``, those included, otherwise than through ``blocked``."""
+    found = set(start) - {blocked}
+    for call in calls:
+        if any(ref in found for ref in call.inputs):
+            found.update(out for out in call.outputs if out is not None and out != blocked)
+    return frozenset(ref.id for ref in found if ref is not None)
+
+
+def last_reads(calls: Sequence[Call], kept: Iterable[Ref]) -> tuple[tuple[int, ...], ...]:
+    """For every call the numbers of the values that nothing reads after it, ``kept`` left out."""
+    seen, found = set(kept), []
+    for call in reversed(calls):
+        here = {*call.inputs, *(out for out in call.outputs if out is not None)}
+        found.append(tuple(ref.id for ref in here - seen))
+        seen |= here
+    return tuple(reversed(found))

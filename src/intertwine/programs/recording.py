@@ -1,0 +1,168 @@
+"""Recording one run of a model: every operation, with the module that ran it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .._attributes import Kept
+from ..errors import CaptureError
+from .calls import Ref
+from .circular import CircularAsIndex
+from .one_hot import OneHotAsScatter
+from .program import Program
+from .recorder import Recorder, WatchReads, tensors
+from .source import error_line
+from .states import declare_states
+
+__all__ = ["finish", "output_tensors", "record_run"]
+
+
+def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any], answers: Sequence[bool] = ()) -> Program:
+    """Record one run of ``model`` as it is.
+
+    Raises:
+        CaptureError: If the model fails.
+    """
+    recorder, kept = Recorder(answers), Kept(model)
+    states, aliases = declare_states(recorder, model)
+    inputs = tuple(recorder.declare(t, "input", str(i)) for i, t in enumerate(tensors([args, kwargs])))
+    for tensor in kept.tensors():
+        recorder.guard(tensor)
+    taps: dict[str, Ref] = {}
+    passed: dict[str, set[int]] = {"": set()}
+    with ExitStack() as stack:
+        at = _follow_modules(recorder, model, taps, passed, stack)
+        try:
+            with torch.no_grad(), CircularAsIndex(), OneHotAsScatter(), WatchReads(recorder), recorder:
+                result = model(*args, **kwargs)
+        except CaptureError:
+            raise
+        except Exception as error:
+            first = next(iter(str(error).splitlines()), "")
+            raise CaptureError(
+                f"model must run on the example inputs. Got {type(error).__name__} in {at() or type(model).__name__}"
+                f"{_place(error)}: {first.rstrip('.')}. Check shapes, dtypes and that inputs are on the model's device."
+            ) from error
+        finally:
+            recorder.restore()
+    program = finish(recorder, states, aliases, inputs, result, taps, "record")
+    asked = None if recorder.answers is None else tuple(recorder.answers)
+    return replace(program, caches=kept.filled(recorder.computed), visible=_visible(program, passed), answers=asked)
+
+
+def _visible(program: Program, passed: dict[str, set[int]]) -> dict[str, frozenset[int]]:
+    """What the code of every module that ran can see."""
+    seen = {name: set(numbers) for name, numbers in passed.items()}
+    seen[""].update(ref.id for ref in (*program.inputs, *program.outputs))
+    for call in program.calls:
+        seen[call.module].update(ref.id for ref in (*call.inputs, *call.outputs) if ref is not None)
+    return {name: frozenset(numbers) for name, numbers in seen.items()}
+
+
+def _place(error: BaseException) -> str:
+    """Where the model's own code failed, if it did outside torch and this package."""
+    line = error_line(error)
+    return f" at {line}" if line else ""
+
+
+def finish(
+    recorder: Recorder,
+    states: dict[str, Ref],
+    aliases: dict[str, str],
+    inputs: tuple[Ref, ...],
+    result: Any,
+    taps: dict[str, Ref],
+    front: str,
+) -> Program:
+    """Make the program from what was recorded.
+
+    Raises:
+        CaptureError: If the model returned no tensor.
+    """
+    notes: list[str] = []
+    found = list(output_tensors(result, notes))
+    if not found:
+        raise CaptureError(
+            f"model must return a tensor, or a list, tuple or mapping of them. Got {type(result).__name__}. "
+            "Wrap it in a module that returns the tensor to preserve."
+        )
+    outputs = tuple(ref for t in found if (ref := recorder.ref(t)) is not None)
+    reads = tuple(dict.fromkeys(recorder.reads))
+    notes += [
+        f"{line} takes a number out of a tensor that varies: only the path of this run is certified" for line in reads
+    ]
+    floats = [d for d in recorder.dtypes if d.is_floating_point] or [torch.get_default_dtype()]
+    lowest = max(floats, key=lambda d: torch.finfo(d).eps)
+    return Program(
+        tuple(recorder.values), tuple(recorder.calls), inputs, outputs, states, aliases, _number(taps), reads, lowest,
+        tuple(notes), front,
+    )  # fmt: skip
+
+
+def _number(taps: dict[str, Ref]) -> dict[str, Ref]:
+    """Drop ``#0`` from modules that ran once."""
+    return {
+        (tap.removesuffix("#0") if f"{tap.removesuffix('#0')}#1" not in taps else tap): r for tap, r in taps.items()
+    }
+
+
+def _follow_modules(
+    recorder: Recorder, model: nn.Module, taps: dict[str, Ref], passed: dict[str, set[int]], stack: ExitStack
+) -> Any:
+    """Keep ``recorder.module`` at the module that runs, and note what each module was given and returned."""
+    running: list[str] = [""]
+    counts: dict[str, int] = {}
+
+    def note(*given: Any) -> None:
+        """The module that runs and the one that called it see these."""
+        found = {ref.id for t in output_tensors(given) if (ref := recorder.ref(t)) is not None}
+        for name in running[-2:]:
+            passed.setdefault(name, set()).update(found)
+
+    def enter(name: str) -> Any:
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+            running.append(name)
+            note(args, kwargs)
+            recorder.module = name
+
+        return hook
+
+    def leave(name: str) -> Any:
+        def hook(module: nn.Module, args: Any, result: Any) -> None:
+            note(result)
+            running.pop()
+            recorder.module = running[-1]
+            first = next(iter(output_tensors(result)), None)
+            ref = None if first is None else recorder.ref(first)
+            if ref is not None:
+                taps[f"{name}#{counts.setdefault(name, 0)}"] = ref
+                counts[name] += 1
+
+        return hook
+
+    for name, module in model.named_modules():
+        if name and not isinstance(module, torch.jit.ScriptModule):  # those take no hooks: the module above runs them
+            stack.callback(module.register_forward_pre_hook(enter(name), with_kwargs=True).remove)
+            stack.callback(module.register_forward_hook(leave(name)).remove)
+    return lambda: running[-1]
+
+
+def output_tensors(result: Any, notes: list[str] | None = None) -> Iterator[Tensor]:
+    """Tensors of an output: lists, tuples, mappings and dataclasses are opened; other objects go into ``notes``."""
+    if isinstance(result, Tensor):
+        yield result
+    elif isinstance(result, Mapping):
+        for v in result.values():
+            yield from output_tensors(v, notes)
+    elif isinstance(result, list | tuple):
+        for v in result:
+            yield from output_tensors(v, notes)
+    elif hasattr(result, "__dataclass_fields__"):
+        for name in result.__dataclass_fields__:
+            yield from output_tensors(getattr(result, name), notes)
+    elif notes is not None and result is not None and not isinstance(result, str | int | float | bool):
+        notes.append(f"the {type(result).__name__} that the model also returns is not part of the function preserved")

@@ -1,0 +1,132 @@
+"""Steps of the interpreter: one call of a program as a function of tensors that writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..errors import CaptureError
+from .calls import Call, Ref, refs
+from .operations import BATCH_NORMS, writes
+from .per_example import PerExample, grows
+
+__all__ = ["Handler", "Step"]
+
+Handler = Callable[[Call, Callable[..., Any], dict[str, Any]], Any]
+"""``handler(call, operation, args)``, in place of ``operation(**args)``."""
+_VIEWS = {"aten::view", "aten::_unsafe_view"}  # of memory that may be laid out otherwise when a call is run again
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call, ready to run: arguments that never change are kept apart from those filled in at every run.
+
+    Attributes:
+        call: The call.
+        operation: Its function.
+        plain: Arguments without tensors.
+        filled: Arguments with ``Ref`` and ``PerExample`` in them.
+        norm: Whether it is a batch norm with running statistics.
+    """
+
+    call: Call
+    operation: Callable[..., Any]
+    plain: Mapping[str, Any]
+    filled: Mapping[str, Any]
+    norm: bool
+
+    @classmethod
+    def of(cls, call: Call) -> Step:
+        """A call as a step.
+
+        Raises:
+            CaptureError: If it cannot be run without writing into its arguments.
+        """  # noqa: DOC502 - raised by what it calls
+        args = {**call.args, **{key: value for key, value in call.growing.items() if key in call.args}}
+        norm = call.op in BATCH_NORMS
+        operation: Callable[..., Any]
+        if norm:
+            operation, args = F.batch_norm, _norm_arguments(args)
+        elif call.op in _VIEWS:
+            operation, args = torch.reshape, {"input": args["self"], "shape": args["size"]}
+        else:
+            operation = _functional(call)
+        filled = {key: value for key, value in args.items() if grows(value) or any(True for _ in refs(value))}
+        plain = {key: value for key, value in args.items() if key not in filled}
+        return cls(call, operation, plain, filled, norm and args["running_mean"] is not None)
+
+    def run(
+        self,
+        known: dict[int, Tensor],
+        fetch: Callable[[Ref], Tensor],
+        n: int,
+        momentum: Callable[[float], float] | None = None,
+        handler: Handler | None = None,
+    ) -> None:
+        """Run the call for ``n`` examples and put what it returns into ``known``.
+
+        Args:
+            known: Values by number.
+            fetch: A value's tensor.
+            n: Examples.
+            momentum: Of running statistics, from the recorded one; ``None``: batch norms use them as they are.
+            handler: What runs in place of the operation.
+        """
+        args = {**{key: _fill(value, fetch, n) for key, value in self.filled.items()}, **self.plain}
+        if self.norm:
+            args["training"] = momentum is not None
+            args["momentum"] = 0.0 if momentum is None else momentum(args["momentum"])
+        result = self.operation(**args) if handler is None else handler(self.call, self.operation, args)
+        for ref, tensor in zip(self.call.outputs, _results(result)):
+            if ref is not None and tensor is not None:
+                known[ref.id] = tensor
+
+
+def _functional(call: Call) -> Callable[..., Any]:
+    """The operation without writing into its arguments.
+
+    Raises:
+        CaptureError: If there is none.
+    """
+    if call.op.startswith("intertwine::") or call.func is None or call.op.endswith("(writes its argument)"):
+        raise CaptureError(
+            f"model must not write into parts of its activations. Got {call.where} at {call.line}. Make the change on "
+            "a copy, or by torch.cat."
+        )
+    if not writes(call.func):
+        return call.func
+    space, _, name = call.func._schema.name.partition("::")
+    packet = getattr(getattr(torch.ops, space), name.removesuffix("_"), None)
+    overload = call.func._schema.overload_name or "default"
+    if packet is None or overload not in packet.overloads():
+        raise CaptureError(f"operations in place must have a form without writes. Got {call.where} at {call.line}.")
+    return getattr(packet, overload)
+
+
+def _norm_arguments(a: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of ``F.batch_norm``, from those of any backend's operation."""
+    return {
+        "input": a["input"], "running_mean": a["running_mean"], "running_var": a["running_var"],
+        "weight": a["weight"], "bias": a["bias"], "training": bool(a.get("training", False)),
+        "momentum": a.get("momentum", a.get("exponential_average_factor")), "eps": a.get("eps", a.get("epsilon")),
+    }  # fmt: skip
+
+
+def _fill(value: Any, fetch: Callable[[Ref], Tensor], n: int) -> Any:
+    if isinstance(value, Ref):
+        return fetch(value)
+    if isinstance(value, PerExample):
+        return value.at(n)
+    return [_fill(item, fetch, n) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _results(result: Any) -> list[Tensor | None]:
+    """Tensors that an operation returned, in the order of ``Call.outputs``."""
+    if isinstance(result, Tensor) or result is None:
+        return [result]
+    return [t for item in result for t in _results(item)] if isinstance(result, list | tuple) else []

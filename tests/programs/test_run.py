@@ -1,0 +1,152 @@
+"""Programs run again: any batch size, other states, operations watched and replaced, gradients, both modes of norms."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from intertwine.programs import Part, capture, capture_dynamic, operations
+
+
+class Network(nn.Module):
+    """Convolutions with batch norm, a clamp as ReLU, max pooling, a skip connection and a view that holds the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 5, 3, padding=1), nn.BatchNorm2d(5)
+        self.branch, self.head = nn.Conv2d(5, 5, 1), nn.Linear(5 * 4, 3)
+
+    def forward(self, x):
+        x = F.max_pool2d(torch.clamp_min(self.norm(self.stem(x)), 0), 2)
+        x = x + torch.relu_(self.branch(x))
+        return self.head(x.view(x.shape[0], -1))
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    model = Network().double()
+    with torch.no_grad():
+        model.norm.running_mean.normal_()
+        model.norm.running_var.uniform_(0.5, 2)
+    return model.eval()
+
+
+@pytest.fixture
+def x():
+    return torch.randn(9, 3, 4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def live(model):
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+@pytest.mark.parametrize("n", [1, 4, 9])
+def test_a_program_gives_what_the_model_gives_for_any_batch(model, x, n):
+    program = capture_dynamic(model, x)
+    torch.testing.assert_close(program.run(x[:n])[0], model(x[:n]))
+    torch.testing.assert_close(Part(program)(x[:n])[0], model(x[:n]))
+
+
+def test_a_plain_capture_runs_on_the_shape_it_was_captured_on(model, x):
+    program = capture(model, (x,))
+    torch.testing.assert_close(program.run(x * 2, states=live(model))[0], model(x * 2))
+    with pytest.raises(ValueError, match=r"inputs must be shaped as in the captured run, \(9, 3, 4, 4\)"):
+        program.run(x[:4], states=live(model))
+    with pytest.raises(ValueError, match=r"states must hold all that is read\. Got no parameter 'stem.weight'"):
+        program.run(x)
+
+
+def test_other_states_take_the_place_of_those_captured(model, x):
+    program, other = capture_dynamic(model, x), copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.add_(0.3)
+    assert not torch.allclose(program.run(x)[0], other(x))
+    torch.testing.assert_close(program.run(x, states=live(other))[0], other(x))
+    torch.testing.assert_close(
+        program.run(x, states={"head.bias": torch.zeros(3).double()})[0] + model.head.bias, model(x)
+    )
+    with pytest.raises(ValueError, match=r"Got 'head\.scale'"):
+        program.run(x, states={"head.scale": torch.ones(())})
+
+
+def test_gradients_reach_states_and_inputs(model, x):
+    program = capture_dynamic(model, x)
+    x.requires_grad_(True)
+    wanted = torch.autograd.grad(model(x).square().sum(), [*model.parameters(), x])
+    found = torch.autograd.grad(program.run(x, states=live(model))[0].square().sum(), [*model.parameters(), x])
+    torch.testing.assert_close(found, wanted)
+
+
+def test_training_mode_is_that_of_batch_norm(model, x):
+    program, other = capture_dynamic(model, x), copy.deepcopy(model).train()
+    states = {name: tensor.detach().clone() for name, tensor in live(model).items()}
+    torch.testing.assert_close(program.run(x, states=states, training=True)[0], other(x))
+    torch.testing.assert_close(states["norm.running_mean"], other.norm.running_mean)
+    torch.testing.assert_close(states["norm.running_var"], other.norm.running_var)
+
+
+def test_any_value_is_watched_and_a_part_starts_anywhere(model, x):
+    program = capture_dynamic(model, x)
+    gates = program.find(operations.is_gate)
+    assert [program.calls[i].op for i in gates] == ["aten::clamp_min", "aten::max_pool2d_with_indices", "aten::relu"]
+    q, pooled, taken = program.run(x, [program.calls[gates[0]].inputs[0], *program.calls[gates[1]].outputs])
+    torch.testing.assert_close(q, model.norm(model.stem(x)))
+    torch.testing.assert_close((pooled, taken), F.max_pool2d(q.relu(), 2, return_indices=True))
+    (y,) = program.run(pooled, start=program.calls[gates[1]].outputs[:1])
+    torch.testing.assert_close(y, model(x))
+    assert torch.equal(program.run(q, [program.taps["norm"]], start=[program.taps["norm"]])[0], q)
+
+
+def test_handlers_see_and_replace_operations(model, x):
+    program, seen = capture_dynamic(model, x), []
+    _, pool, second = program.find(operations.is_gate)
+
+    def watch(call, operation, args):
+        seen.append((call.op, args["self"].shape))
+        return operation(**args)
+
+    def closed(call, operation, args):
+        return args["self"] * 0
+
+    (y,) = program.run(x, handlers={pool: watch, second: closed})
+    assert seen == [("aten::max_pool2d_with_indices", (9, 5, 4, 4))]
+    x = F.max_pool2d(model.norm(model.stem(x)).relu(), 2)
+    torch.testing.assert_close(y, model.head(x.flatten(1)))
+
+
+def test_random_operations_are_read_off_a_program_of_the_model_as_it_is():
+    class Drops(nn.Module):
+        def forward(self, x):
+            return F.dropout(x, 0.5, self.training) + F.dropout(x, 0.0, self.training)
+
+    model, x = Drops().train(), torch.randn(2, 3)
+    calls = capture(model, (x,), evaluation=False).calls
+    assert model.training and sum(map(operations.is_random, calls)) == 1
+    assert not capture(model, (x,)).find(operations.is_random)
+
+
+def test_one_table_says_what_operations_are():
+    def program(f, *shape):
+        return capture(Wrapped(f), (torch.randn(*shape),))
+
+    class Wrapped(nn.Module):
+        def __init__(self, f):
+            super().__init__()
+            self.f = f
+
+        def forward(self, x):
+            return self.f(x)
+
+    gates = [F.relu, lambda x: x.clamp(min=0), lambda x: F.leaky_relu(x, 0.3), abs, lambda x: F.threshold(x, 0, 0)]
+    slopes = [0, 0, 0.3, -1, 0]
+    for f, slope in zip(gates, slopes):
+        (call,) = program(f, 2, 3).calls
+        assert operations.is_gate(call) and operations.slope_of(call) == slope
+    others = [F.relu6, lambda x: x.clamp(0, 1), lambda x: x.clamp(min=1), lambda x: F.threshold(x, 1, 0), torch.tanh]
+    assert not any(operations.is_gate(call) for f in others for call in program(f, 2, 3).calls)
+    (norm,) = program(lambda x: F.layer_norm(x, (3,)), 2, 3).calls
+    assert operations.normalises_by_input(norm)
