@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -534,3 +535,26 @@ def test_specs(tmp_path, masks, broden):
 def test_wrong_specs(spec, options, message):
     with pytest.raises(ValueError, match=message):
         load_concepts(spec, **options)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("index.csv", ",4,6,2,3,", ",4,six,2,3,", "whole numbers from 0 in the column of iw. Got 'six'"),
+        ("index.csv", ",4,6,2,3,", ",4,-6,2,3,", "in the column of iw. Got '-6'"),
+        ("index.csv", "7;8", "7;" + "9" * 5000, "in the column of a category. Got '9999"),
+        ("index.csv", ",4,6,2,3,", ",4,6,2,3,,", "a cell for each column in every row. Got others in row 2"),
+        ("index.csv", ",,,7;8", "", "a cell for each column in every row. Got others in row 3"),
+        ("label.csv", "300,house", "3e2,house", "label.csv must hold whole numbers from 0 in the column of number"),
+        ("label.csv", "300,house", ",house", "in the column of number. Got ''"),
+        ("c_part.csv", "0,4,door", "0,four,door", "c_part.csv must hold whole numbers from 0 in the column of number"),
+        ("c_part.csv", "door,5", "door,often", "c_part.csv must hold numbers in the column of frequency. Got 'often'"),
+        ("c_part.csv", "door,5", "door,nan", "in the column of frequency. Got 'nan'"),
+    ],
+)  # fmt: skip
+def test_broden_cells_that_are_no_numbers_are_named(broden, file, old, new, said):
+    text = (broden / file).read_text()
+    assert old in text
+    (broden / file).write_text(text.replace(old, new, 1))
+    with pytest.raises(DataError, match=re.escape(said)):
+        BrodenConcepts(broden)

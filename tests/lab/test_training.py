@@ -506,6 +506,21 @@ def test_a_checkpoint_round_trip(checkpoint):
         assert not loaded.training
 
 
+@pytest.mark.parametrize(
+    "given", [None, "mlp:widths=8-6", networks.build("mlp:widths=8-6")], ids=["card", "spec", "module"]
+)
+def test_weights_that_are_not_the_cards_are_refused_whoever_names_the_model(checkpoint, given):
+    path, _ = checkpoint
+    other = save_checkpoint(path.with_name("b.safetensors"), networks.build("mlp:widths=8-6"), Card(architecture="mlp"))
+    path.write_bytes(other.read_bytes())
+    before = {k: v.clone() for k, v in given.state_dict().items()} if isinstance(given, nn.Module) else {}
+    with pytest.raises(CheckpointError, match=r"Got '.*a.safetensors', of another SHA-256 than 'a.json' says"):
+        load_checkpoint(path, given)
+    assert not before or same(given.state_dict(), before)
+    training.card_path(path).unlink()  # without a card nothing is promised of them
+    assert load_checkpoint(path, given or "mlp:widths=8-6") is not None
+
+
 def test_the_card_says_what_it_is(digits, tmp_path):
     out = tmp_path / "a.safetensors"
     train("mlp:widths=8", digits, QUICK, seed=4, out=out, progress=False)

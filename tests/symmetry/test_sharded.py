@@ -9,6 +9,8 @@ from safetensors.torch import save_file
 
 import intertwine as iw
 from intertwine.errors import CheckpointError
+from intertwine.matching.sharded import align_sharded
+from intertwine.symmetry.action import act_
 from intertwine.symmetry.gauge.fingerprint import fingerprint
 from intertwine.symmetry.sharded import ShardedState, act_sharded, fingerprint_sharded
 from intertwine.testing import function_error
@@ -119,3 +121,32 @@ def test_bad_input(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(CheckpointError, match="must hold an"):
         ShardedState(tmp_path / "empty")
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.complex64], ids=str)
+def test_numbers_that_moving_would_cast_are_refused_before_anything_is_written(dtype, tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    sym = iw.symmetries(model, torch.zeros(2, 4))
+    state = {name: tensor.detach().contiguous() for name, tensor in model.state_dict().items()}
+    state["2.weight"] = (10 * state["2.weight"]).to(dtype)
+    save_file(state, tmp_path / "a.safetensors")
+    said = f"2.weight must hold real numbers to be moved. Got {str(dtype).removeprefix('torch.')}"
+    for work in (
+        lambda: act_sharded(sym, sym.random(seed=1), tmp_path / "a.safetensors", tmp_path / "b", shard_bytes=1),
+        lambda: fingerprint_sharded(sym, tmp_path / "a.safetensors"),
+        lambda: align_sharded(tmp_path / "a.safetensors", tmp_path / "a.safetensors", sym, tmp_path / "b"),
+        lambda: act_(sym, sym.random(seed=1), state),
+    ):
+        with pytest.raises(ValueError, match=said):
+            work()
+    assert [file.name for file in tmp_path.iterdir()] == ["a.safetensors"]
+    assert torch.equal(state["0.weight"], model.state_dict()["0.weight"])
+
+
+def test_whole_numbers_that_nothing_moves_are_kept(tmp_path):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3)).eval()
+    sym = iw.symmetries(model, torch.zeros(2, 4))
+    model[1].num_batches_tracked += 7
+    source = shard(model, tmp_path / "a")
+    index = act_sharded(sym, sym.random(seed=1), source, tmp_path / "b")
+    assert ShardedState(index)["1.num_batches_tracked"] == 7

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..symmetry.action import check_shapes, transform
+from ..symmetry.action import transform
 from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.sharded import ShardedState, act_sharded
 from ..symmetry.transformation import KINDS, check_kinds, identity
@@ -94,7 +94,7 @@ def align_sharded(
         raise ValueError(f"restarts must be positive. Got {restarts}.")
     states = ShardedState(a), ShardedState(b)
     for state in states:
-        check_shapes(sym, state.shapes())
+        state.check(sym)
         check_weights(sym, state)
     still = identity(sym)
     free = searched(sym, chosen)

@@ -265,6 +265,7 @@ def check(sym: Symmetry, g: Transformation, state: Mapping[str, Tensor], names: 
     needed = [n for name in names for n in [name, *([gains[name]] if name in gains else [])]]
     if isinstance(state, dict):
         check_shapes(sym, {name: tuple(tensor.shape) for name, tensor in state.items()}, needed)
+        check_numbers(sym, {name: tensor.dtype for name, tensor in state.items()}, needed)
 
 
 def check_shapes(sym: Symmetry, shapes: Mapping[str, tuple[int, ...]], names: Iterable[str] | None = None) -> None:
@@ -279,6 +280,20 @@ def check_shapes(sym: Symmetry, shapes: Mapping[str, tuple[int, ...]], names: It
         size = tuple(axis_size(axis) for axis in sym.layouts[name].axes)
         if shapes[name] != size:
             raise ValueError(f"{name} must have shape {size}. Got {shapes[name]}: another architecture.")
+
+
+def check_numbers(sym: Symmetry, dtypes: Mapping[str, torch.dtype], names: Iterable[str] | None = None) -> None:
+    """Refuse tensors that elements scale, flip or mix, and that hold no real numbers: they would be cast silently.
+
+    Raises:
+        ValueError: If there is one.
+    """
+    for name in sym.layouts if names is None else names:
+        leaves = [leaf for block in blocks(sym.layouts[name]) for leaf in block.leaves if isinstance(leaf, Leaf)]
+        multiplied = any(any(leaf.scale) or any(leaf.sign) or leaf.variance for leaf in leaves)
+        if multiplied and not dtypes[name].is_floating_point:
+            found = str(dtypes[name]).removeprefix("torch.")
+            raise ValueError(f"{name} must hold real numbers to be moved. Got {found}: convert or dequantise it first.")
 
 
 def _inverse_transpose(leaf: Leaf | Fixed) -> Leaf | Fixed:

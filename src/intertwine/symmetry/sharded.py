@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from .._io import write_json, write_tensors
 from .._memory import check_fits
 from .._untrusted.files import json_of, regular_file, within
 from ..errors import CheckpointError
-from .action import check_shapes, moved
+from .action import check_numbers, check_shapes, moved
 from .gauge.fingerprint import fingerprint_state
 
 if TYPE_CHECKING:
@@ -81,15 +82,24 @@ class ShardedState(Mapping[str, Tensor]):
         check_fits(size, "checkpoint", f"{len(self)} tensors", "Work on its shards instead.", error=CheckpointError)
         return {name: self[name] for name in self}
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shape of every tensor, read from the headers alone."""
+    def check(self, sym: Symmetry) -> None:
+        """Refuse tensors of another architecture, or of numbers that cannot be moved; only headers are read.
+
+        Raises:
+            ValueError: If there is one.
+        """  # noqa: DOC502 - raised by the checks
         from safetensors import safe_open
 
-        found: dict[str, tuple[int, ...]] = {}
+        shapes: dict[str, tuple[int, ...]] = {}
+        dtypes: dict[str, torch.dtype] = {}
         for path in sorted(set(self.files.values())):
             with safe_open(path, framework="pt") as file:
-                found |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        return found
+                for name in file.keys():  # noqa: SIM118
+                    header = file.get_slice(name)
+                    shapes[name] = tuple(header.get_shape())
+                    dtypes[name] = (header[:0] if shapes[name] else file.get_tensor(name)).dtype
+        check_shapes(sym, shapes)
+        check_numbers(sym, dtypes)
 
 
 def act_sharded(
@@ -111,14 +121,15 @@ def act_sharded(
         The index that was written, last: a folder without it is incomplete.
 
     Raises:
-        ValueError: If ``target`` holds the source, or ``shard_bytes`` is not positive.
+        ValueError: If ``target`` holds the source, ``shard_bytes`` is not positive, or the tensors are of another
+            architecture or no real numbers; nothing is written then.
     """
     state, target = ShardedState(source), Path(target)
     if any(file.parent.resolve() == target.resolve() for file in state.files.values()):
         raise ValueError(f"target must be another folder than the source's. Got {str(target)!r}.")
     if shard_bytes < 1:
         raise ValueError(f"shard_bytes must be positive. Got {shard_bytes}.")
-    check_shapes(sym, state.shapes())
+    state.check(sym)
     shard: dict[str, Tensor] = {}
     table: dict[str, str] = {}
     held = total = 0
@@ -148,7 +159,7 @@ def fingerprint_sharded(sym: Symmetry, source: str | Path) -> str:
         The same string as ``fingerprint`` of the model.
     """
     state = ShardedState(source)
-    check_shapes(sym, state.shapes())
+    state.check(sym)
     return fingerprint_state(sym, state)
 
 

@@ -12,6 +12,7 @@ Source: Bau et al. 2017, section 2.1, and the files that its authors distribute.
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import torch
@@ -27,6 +28,8 @@ from .splits import MOST_CLASSES
 __all__ = ["BrodenConcepts"]
 
 _SIZES = ("ih", "iw", "sh", "sw")
+_DIGITS = 18  # of the largest numbers that 64 bits hold
+_REAL = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d{1,3})?", re.ASCII)
 
 
 class BrodenConcepts(ConceptSet):
@@ -53,16 +56,20 @@ class BrodenConcepts(ConceptSet):
         if not self._rows:
             raise DataError(f"split must be one of {', '.join(splits)}. Got {split!r}.")
         category = _categories(root, names)
-        kept = [row for row in labels if int(row["number"]) in category]
+        numbers = [_whole(row["number"], "number", "label.csv") for row in labels]
+        kept = [(number, row["name"]) for number, row in zip(numbers, labels) if number in category]
         if not kept:
             raise DataError(f"label.csv of {str(root)!r} must name labels of the categories. Got none.")
-        self.concepts = tuple(Concept(row["name"], category[int(row["number"])]) for row in kept)
-        highest = max(int(row["number"]) for row in labels)
+        self.concepts = tuple(Concept(name, category[number]) for number, name in kept)
+        highest = max(numbers)
         if highest >= MOST_CLASSES:
             raise DataError(f"label.csv must hold numbers below {MOST_CLASSES:,}. Got {highest:,}.")
         self._index = torch.full((highest + 1,), -1)
-        self._index[torch.tensor([int(row["number"]) for row in kept])] = torch.arange(len(kept))
+        self._index[torch.tensor([number for number, _ in kept])] = torch.arange(len(kept))
         self._root, self._names = root, names
+        for row in self._rows:
+            for column in _SIZES:
+                _whole(row[column], column, "index.csv")
         self.name = root.name + (f":{split}" if split else "")
         counts = [(len(files), len(numbers)) for files, numbers in map(self._cells, self._rows)]
         self.planes, self.whole = max(max(f for f, _ in counts), 1), max(n for _, n in counts)
@@ -102,7 +109,8 @@ class BrodenConcepts(ConceptSet):
     def _cells(self, row: dict[str, str]) -> tuple[list[str], list[int]]:
         """Mask files and whole-image label numbers of an image, over all categories."""
         parts = [part for name in self._names for part in row[name].split(";") if part]
-        return [p for p in parts if not p.isdecimal()], [int(p) for p in parts if p.isdecimal()]
+        numbers = [_whole(p, "a category", "index.csv") for p in parts if p.isdecimal()]
+        return [p for p in parts if not p.isdecimal()], numbers
 
     def _concept(self, numbers: Tensor, name: str) -> Tensor:
         """Label numbers to concept indices; 0 is none.
@@ -122,7 +130,8 @@ def _categories(root: Path, names: list[str]) -> dict[int, str]:
     best: dict[int, tuple[float, str]] = {}
     for name in names:
         for row in _table(root / f"c_{name}.csv", ("number", "frequency")):
-            number, frequency = int(row["number"]), float(row["frequency"] or 0)
+            number = _whole(row["number"], "number", f"c_{name}.csv")
+            frequency = _real(row["frequency"] or "0", "frequency", f"c_{name}.csv")
             if number and (number not in best or frequency > best[number][0]):
                 best[number] = (frequency, name)
     return {number: name for number, (_, name) in best.items()}
@@ -139,4 +148,19 @@ def _table(path: Path, columns: tuple[str, ...]) -> list[dict[str, str]]:
     missing = [c for c in columns if not rows or c not in rows[0]]
     if missing:
         raise DataError(f"{path.name} must have rows with the columns {', '.join(columns)}. Got no {missing[0]}.")
+    for line, row in enumerate(rows, 2):
+        if None in row or None in row.values():  # as the reader marks a row that is longer or shorter than the first
+            raise DataError(f"{path.name} must have a cell for each column in every row. Got others in row {line}.")
     return rows
+
+
+def _whole(cell: str, column: str, file: str) -> int:
+    if not (cell.isascii() and cell.isdecimal() and len(cell) <= _DIGITS):
+        raise DataError(f"{file} must hold whole numbers from 0 in the column of {column}. Got {cell[:80]!r}.")
+    return int(cell)
+
+
+def _real(cell: str, column: str, file: str) -> float:
+    if not _REAL.fullmatch(cell):
+        raise DataError(f"{file} must hold numbers in the column of {column}. Got {cell[:80]!r}.")
+    return float(cell)

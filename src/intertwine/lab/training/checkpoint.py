@@ -142,7 +142,7 @@ def check_card(path: str | Path, card: Card | None) -> None:
 
 
 def load_checkpoint(path: str | Path, model: nn.Module | str | None = None) -> nn.Module:
-    """Build a network and load its weights.
+    """Build a network and load its weights, which must be those that the card beside them was written for.
 
     Args:
         path: Safetensors, or a torch file that reads with ``weights_only=True``.
@@ -153,12 +153,13 @@ def load_checkpoint(path: str | Path, model: nn.Module | str | None = None) -> n
         The network in eval mode.
 
     Raises:
-        CheckpointError: If the file is missing, damaged, unsafe or of another architecture, or nothing says which one.
+        CheckpointError: If the file is missing, damaged, unsafe, of another architecture or not the card's, or nothing
+            says which architecture.
     """
     path = Path(path)
-    tensors = read_tensors(path)
+    tensors, card = read_tensors(path), read_card(path)
+    check_card(path, card)
     if model is None:
-        card = read_card(path)
         if card is None:
             raise CheckpointError(
                 f"model must be given where no card lies beside the weights. Got no {str(card_path(path))!r}. "
@@ -169,7 +170,6 @@ def load_checkpoint(path: str | Path, model: nn.Module | str | None = None) -> n
                 f"model must be given where the card names no built-in network. Got {card.architecture!r} in "
                 f"{str(card_path(path))!r}. Pass the module that the weights belong to."
             )
-        check_card(path, card)
         model = card.architecture
     source = f"{str(path)!r}"
     if isinstance(model, str):
