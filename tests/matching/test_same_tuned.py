@@ -176,3 +176,34 @@ def test_without_a_rule_it_cannot_be_told(op, monkeypatch):
     assert same(a, copy.deepcopy(a), x).verdict == SAME  # what agrees as it stands needs no symmetry
     # the last bias is of known symmetry and tells these apart
     assert same(a, make(1), x).verdict == DIFFERENT
+
+
+class Branching(nn.Module):
+    """One of two layers is run; the sign of a weight says which."""
+
+    def __init__(self, seed, gate):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.gate = nn.Parameter(torch.tensor(float(gate)))
+        self.first, self.second, self.out = nn.Linear(4, 8), nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.out((self.first if self.gate * x.square().sum() > 0 else self.second)(x).relu())
+
+
+def test_runs_on_different_paths_cannot_be_told_apart():
+    x, a = torch.randn(5, 4), Branching(0, gate=1)
+    far = same(a, Branching(1, gate=-1), x)
+    assert far.verdict == UNTOLD and not far
+    assert far.reason.endswith("but the runs took different paths")
+    assert same(a, Branching(1, gate=1), x).verdict == DIFFERENT  # one path: the symmetry of both is known
+    assert same(a, copy.deepcopy(a), x)
+
+
+def test_a_copy_that_was_sent_on_another_path_is_not_the_same():
+    x, a = torch.randn(5, 4), Branching(0, gate=1)
+    b = copy.deepcopy(a)
+    with torch.no_grad():
+        b.gate.neg_()
+    found = same(a, b, x)
+    assert found.verdict == RELATED and not found and found.differing.keys() == {"gate"}
