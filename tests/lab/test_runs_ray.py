@@ -1,5 +1,6 @@
 """Jobs on Ray, where it is installed."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -50,10 +51,14 @@ def test_a_cluster_that_disappears_ends_the_run_and_keeps_what_is_finished(tmp_p
         port = unused.getsockname()[1]
     ray = [sys.executable, "-m", "ray.scripts.scripts"]
     start = [*ray, "start", "--head", f"--port={port}", "--num-cpus=2", "--include-dashboard=false", "--block"]
-    head = subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    # a cluster finds modules of jobs where its own processes do
+    support = str(Path(__file__).parent.parent / "support")
+    paths = [support, *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    head = subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
     try:
         code = (
-            f"import sys; sys.path.insert(0, {str(Path(__file__).parent.parent / 'support')!r})\n"
+            f"import sys; sys.path.insert(0, {support!r})\n"
             "from run_jobs import Squares\nfrom intertwine.lab.runs import OnRay, RunError, run\n"
             f"executor = OnRay('127.0.0.1:{port}')\n"
             f"try: run(Squares(count=500, seconds=0.2), {str(tmp_path)!r}, executor=executor, progress=False)\n"

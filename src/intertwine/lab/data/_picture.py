@@ -99,13 +99,14 @@ def _check_size(image: Image, name: str) -> None:
 def _in_8_bits(image: Image, name: str) -> np.ndarray:
     from PIL import ImageOps
 
-    mode = image.mode
+    mode, upright = image.mode, ImageOps.exif_transpose(image)
+    assert upright is not None  # only where it turns in place
     if mode.startswith("I;16") or (mode == "I" and image.format in _OF_16_BITS):
-        values = np.array(ImageOps.exif_transpose(image)).astype(np.float64)
+        values = np.array(upright).astype(np.float64)
         return np.round(values / 257).clip(0, 255).astype(np.uint8)
     if mode not in _GREY + _COLOUR:
         raise DataError(
             f"{name} must have pixels of 8 or 16 bits. Got the mode {mode!r}, of which nothing says the range. "
             "Scale it to 8 bits first."
         )
-    return np.array(ImageOps.exif_transpose(image).convert("L" if mode in _GREY else "RGB"))
+    return np.array(upright.convert("L" if mode in _GREY else "RGB"))

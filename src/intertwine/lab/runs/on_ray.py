@@ -47,10 +47,9 @@ class OnRay(Executor):
         self._ray, self._address, self._cpus = ray, address, cpus
         self._started = not ray.is_initialized()
         self._tasks: dict[Any, tuple[Task, float]] = {}
-        own: dict[str, Any] = (
-            {"num_cpus": workers, "include_dashboard": False} if address is None else {"address": address}
-        )
+        own: dict[str, Any] = {"address": address or "local"}  # "local" never joins a cluster that happens to run here
         if address is None:  # a Ray that is started here finds jobs where this process does
+            own |= {"num_cpus": workers, "include_dashboard": False}
             own["runtime_env"] = {"env_vars": {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}}
         try:
             if address is not None and ":" in address:
