@@ -10,7 +10,10 @@ Examples:
 
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from ._pages import set_writer
 
 __version__ = version("intertwine")
 
@@ -91,6 +94,14 @@ def __getattr__(name: str) -> Any:
     if name in _NAMES:
         return getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _write_page(result: Any, path: Path) -> Path:
+    found: Path = import_module(f"{__name__}.report").write_page(result, path)
+    return found
+
+
+set_writer(_write_page)
 
 
 def __dir__() -> list[str]:

@@ -42,12 +42,6 @@ class Cache:
     before: tuple[str, ...] = ()
     empty: tuple[tuple[str, Plain], ...] = ()
 
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Cache:
-        """Rebuild from the fields, as JSON gives them."""
-        empty = tuple((key, value) for key, value in data["empty"])
-        return cls(data["module"], tuple(data["path"]), tuple(data["made"]), tuple(data["before"]), empty)
-
 
 @dataclass
 class _Container:

@@ -1,71 +1,112 @@
-"""What every result can do: print well, become a data frame, save and load, become a page."""
+"""Protocol of results: they print, become data frames, HTML and pages, and are saved and loaded."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from ._io import read_json, write_json
+from ._codec import APART, UNSAVED, decode, encode
+from ._io import write_atomically
+from ._pages import write_page
+from ._saving import read_value, write_value
+from ._untrusted.text import printable
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Result"]
+__all__ = ["APART", "UNSAVED", "Result"]
+
+_LONGEST = 140  # characters of a headline
+_ROWS = 20  # of the table in a notebook
 
 
 class Result(ABC):
-    """Base of the frozen dataclasses that capabilities return.
+    """Base of the frozen dataclasses that capabilities return (``@dataclass(frozen=True, repr=False)``).
 
-    A subclass says what it is as plain data (``to_dict``/``from_dict``) and as a table
-    (``to_frame``); files and pages follow.
+    A subclass gives its ``summary`` and its table; its fields are saved by their annotations. A field marked
+    ``UNSAVED`` is left out, the tensors of one marked ``APART`` lie beside a JSON file.
     """
+
+    @abstractmethod
+    def summary(self) -> str:
+        """The result in text: what was found in the first line, then details."""
 
     @abstractmethod
     def to_frame(self) -> pd.DataFrame:
         """One row per finding, with named columns."""
 
-    @abstractmethod
+    @property
+    def headline(self) -> str:
+        """What was found, in one short line."""
+        line = self.summary().partition("\n")[0]
+        return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 3]}..."
+
+    @property
+    def _titled(self) -> str:
+        name = type(self).__name__
+        return self.headline if self.headline.startswith(name) else f"{name}: {self.headline}"
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def __repr__(self) -> str:
+        return f"<{self._titled}>"
+
+    def _repr_html_(self) -> str:
+        """The headline and the first rows of the table, for notebooks."""
+        frame = self.to_frame()
+        table = frame.head(_ROWS).map(_shown).rename(columns=_shown)
+        more = f"<p>{len(frame) - _ROWS:,} more rows.</p>" if len(frame) > _ROWS else ""
+        head = f"<p><b>{escape(printable(self._titled))}</b></p>"
+        return head + table.to_html(index=False, border=0, escape=True, float_format="{:.4g}".format) + more
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data from which ``from_dict`` rebuilds the result."""
+        """The saved fields as plain data, those left out whose tensors are stored apart."""
+        data: dict[str, Any] = encode(self, type(self))
+        return data
 
     @classmethod
-    @abstractmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Rebuild a result from ``to_dict``'s data."""
+        result: Self = decode(data, cls)
+        return result
 
     def save(self, path: str | Path) -> Path:
-        """Write the result as JSON (``.json``) or its table as Parquet (``.parquet``), atomically.
+        """Write the result (``.json`` or ``.safetensors``) or its table (``.parquet``), atomically.
+
+        Args:
+            path: Where to write. JSON has large tensors beside it in a ``.safetensors`` file of the same name.
+
+        Returns:
+            The path.
 
         Raises:
-            ValueError: If the suffix is neither.
+            ValueError: If the suffix is another.
         """
-        from ._io import write_atomically
-
         path = Path(path)
-        if path.suffix == ".json":
-            return write_json(path, {"kind": type(self).__name__, **self.to_dict()})
+        if path.suffix in (".json", ".safetensors"):
+            return write_value(path, self)
         if path.suffix == ".parquet":
             frame = self.to_frame()
             frame.attrs["intertwine"] = type(self).__name__  # by which the file is known as ours
             return write_atomically(path, lambda p: frame.to_parquet(p))
-        raise ValueError(f"path must end in .json or .parquet. Got {str(path)!r}.")
+        raise ValueError(f"path must end in .json, .safetensors or .parquet. Got {str(path)!r}.")
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a result that ``save`` wrote as JSON.
+        """Read a result that ``save`` wrote as ``.json`` or ``.safetensors``.
 
         Raises:
-            ValueError: If the file holds a result of another kind.
-        """
-        data = read_json(path)
-        kind = data.pop("kind", None) if isinstance(data, dict) else None
-        if kind != cls.__name__:
-            raise ValueError(f"path must hold a {cls.__name__} written by save(). Got {kind!r} in {str(path)!r}.")
-        return cls.from_dict(data)
+            ValueError: If the file is missing or damaged, or holds a result of another kind.
+        """  # noqa: DOC502 - raised by what it calls
+        return read_value(Path(path), cls)
 
     def to_html(self, path: str | Path) -> Path:
         """Write the result as one self-contained page, atomically."""
-        from .report import write_page  # the one arrow that points up: pages know results, and results offer their page
+        return write_page(self, Path(path))
 
-        return write_page(self, path)
+
+def _shown(value: Any) -> Any:
+    return printable(value) if isinstance(value, str) else value

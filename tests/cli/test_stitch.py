@@ -76,7 +76,7 @@ def test_three_networks_every_ordered_pair(run, nets, tmp_path):
     assert ran.code == 0, ran.err
     study = StitchingStudy.load(tmp_path / "zoo" / "results.json")
     assert len(study.pairs) == 6
-    assert set(study.summary()["over"]) == {"models"}
+    assert set(study.table()["over"]) == {"models"}
 
 
 def test_other_architectures_and_layers_by_pattern(run, nets):

@@ -48,7 +48,7 @@ def test_transformations_that_were_changed_are_one_clear_error(tmp_path):
 
     path = tmp_path / "g.safetensors"
     for spaces in ("", "[", "[" * 10**5, "7", '[{"space": {}, "charges": 3}]', '{"a": 1}'):
-        save_file({"0.permutation": torch.zeros(3)}, path, {"kind": "intertwine.Transformation", "spaces": spaces})
+        save_file({"0.permutation": torch.zeros(3)}, path, {"kind": "intertwine.Transformation", "data": spaces})
         with pytest.raises(CheckpointError, match="complete Transformation"):
             transformation.load(path)
     os.mkfifo(tmp_path / "pipe.safetensors")

@@ -166,7 +166,7 @@ def test_results_print_save_and_load(tmp_path):
     a, args = build("resnet18")
     b, _ = build("resnet18", seed=1)
     found = align(a, b, args, sweeps=2)
-    assert "Alignment by weights" in repr(found) and "cosine" in repr(found)
+    assert "Alignment by weights" in repr(found) and "cosine" in found.summary()
     assert list(found.to_frame()["space"]) == [s.name for s in found.symmetry.spaces]
     for name in ("alignment.safetensors", "alignment.json"):
         again = Alignment.load(found.save(tmp_path / name))

@@ -109,7 +109,7 @@ def test_results_are_saved_and_printed(found, tmp_path):
         assert len(one.to_frame()) == len(one.curves) * 7
         one.save(tmp_path / f"{kind}.parquet")
         assert "<h1>The barrier between a and b</h1>" in one.to_html(tmp_path / "page.html").read_text()
-        assert "aligned" in repr(one) and "loss barrier" in repr(one)
+        assert "aligned" in one.summary() and "loss barrier" in one.summary()
 
 
 def test_the_page_says_what_fell(found):
@@ -131,7 +131,7 @@ def test_other_losses_and_dictionaries(trained, loader):
     a, b = trained["mlp"][:2]
     plain = [x for x, _ in loader]
     found = barrier(a, b, plain, points=3, alignment=None, loss=lambda output, _: output.square().mean())
-    assert found.curves[0].accuracy is None and "-" in repr(found)
+    assert found.curves[0].accuracy is None and "-" in found.summary()
 
     class Named(nn.Module):
         def __init__(self, inner):

@@ -97,12 +97,8 @@ class Strange(Result):
     def to_frame(self):
         return pd.DataFrame({"name": [self.text], "value": [0.5]})
 
-    def to_dict(self):
-        return {"text": self.text}
-
-    @classmethod
-    def from_dict(cls, data):
-        return cls(**data)
+    def summary(self):
+        return self.text
 
 
 def test_any_result_has_a_page(tmp_path):

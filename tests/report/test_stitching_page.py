@@ -62,7 +62,7 @@ def test_curves_have_a_point_and_an_error_bar_for_every_layer(study):
         assert [t["name"] for t in figure.spec["data"]] == ["g_relu", "full", "rank-1", "rank-4"]
         for trace in figure.spec["data"]:
             assert len(trace["x"]) == len(trace["y"]) == len(trace["error_y"]["array"]) == 2
-    row = study.select(method="task_loss", family="full").summary().iloc[0]
+    row = study.select(method="task_loss", family="full").table().iloc[0]
     full = curves[0].spec["data"][1]
     assert full["y"][0] == pytest.approx(100 * row["penalty"], abs=1e-3)
     assert full["error_y"]["arrayminus"][0] == pytest.approx(100 * (row["penalty"] - row["low"]), abs=1e-3)

@@ -110,7 +110,7 @@ def test_results_are_saved_printed_and_shown(tmp_path):
     found = distances(related(), "pwcca")
     again = Distances.load(found.save(tmp_path / "d.json"))
     assert torch.equal(again.distances, found.distances) and again.to_dict() == found.to_dict()
-    assert repr(again) == found.summary() and "nearest" in found.summary() and "directed" in found.summary()
+    assert again.summary() == found.summary() and "nearest" in found.summary() and "directed" in found.summary()
     frame = found.to_frame()
     assert len(frame) == 20 and set(frame) == {"a", "b", "score", "distance"}
     points = found.embedding()

@@ -37,8 +37,8 @@ def test_one_layer_and_family_is_a_stitching_and_lists_are_a_study(pair):
     assert isinstance(many, StitchingStudy)
     assert len(many.stitchings) == 2 * 2 * (1 + 2)  # closed forms do not depend on the seed
     assert (many.layers, many.families, many.methods) == (("2", "5"), ("g_relu", "rank-1"), ("direct", "task_loss"))
-    assert len(many.to_frame()) == 12 and len(many.summary()) == 8
-    assert "measured on the training data" in repr(many.stitchings[0]) and "penalty" in repr(many)
+    assert len(many.to_frame()) == 12 and len(many.table()) == 8
+    assert "measured on the training data" in many.stitchings[0].summary() and "penalty" in many.summary()
 
 
 def test_models_loaders_and_random_numbers_are_left_alone(pair):
@@ -114,7 +114,7 @@ def test_starred_layers_and_skips(tmp_path, bias):
                    bias=bias)  # fmt: skip
     assert found.layers == ("relu.0", "relu.1*")
     assert len(found.stitchings[1].model.skip_layers) == 1
-    assert "* inside a residual block" in repr(found)
+    assert "* inside a residual block" in found.summary()
     again, x = StitchingStudy.load(found.save(tmp_path / "s.json")), data("residual")[0][0]
     for before, after in zip(found.stitchings, again.stitchings):
         net = after.rebuild(a, b, data("residual")[0])
@@ -161,7 +161,7 @@ def test_a_study_survives_a_file_and_pairs_are_joined(pair, tmp_path):
         if i != j
     ]
     study = StitchingStudy.join(parts, {"data": "random"})
-    row = study.summary().iloc[0]
+    row = study.table().iloc[0]
     assert (row["models"], row["runs"], row["over"]) == (3, 6, "models")
     assert row["low"] <= row["penalty"] <= row["high"]
     again = StitchingStudy.load(study.save(tmp_path / "study.json"))
@@ -174,11 +174,11 @@ def test_a_study_survives_a_file_and_pairs_are_joined(pair, tmp_path):
 
 def test_intervals_say_what_they_resample(pair):
     one = stitch(*pair, "2", ["full"], loader=data(), method="direct")
-    assert one.summary()["over"].tolist() == ["examples"]
+    assert one.table()["over"].tolist() == ["examples"]
     low, high = one.stitchings[0].interval()
     assert low <= one.stitchings[0].penalty <= high
     seeds = stitch(*pair, "2", "softsort", loader=data(), recipe=SHORT, start="random", seeds=[0, 1, 2])
-    row = seeds.summary().iloc[0]
+    row = seeds.table().iloc[0]
     assert row["over"] == "runs (range)" and row["low"] == min(s.penalty for s in seeds.stitchings)
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from handmade import MAKERS, make
 
+from intertwine._io import write_tensors
 from intertwine.errors import CheckpointError
-from intertwine.symmetry import transformation
 from intertwine.symmetry.spaces import Space
 from intertwine.symmetry.transformation import KINDS, identity, load, random
 
@@ -80,6 +80,6 @@ def test_bad_input(tmp_path):
     with pytest.raises(CheckpointError, match="must be an existing file"):
         load(tmp_path / "nothing.safetensors")
     other = tmp_path / "weights.safetensors"
-    transformation.write_tensors(other, {"w": torch.zeros(2)})
+    write_tensors(other, {"w": torch.zeros(2)})
     with pytest.raises(CheckpointError, match="written by save"):
         load(other)

@@ -180,7 +180,7 @@ def _merged(
 
 def _scores(group: Group, merged: nn.Module, examples: int, batch_size: int) -> list[tuple[str, float, float | None]]:
     """Loss and accuracy of all networks on the test split, the merged one last."""
-    from ..features import evaluate
+    from ..features.evaluate import evaluate
 
     if group.data is None:
         return []

@@ -39,7 +39,7 @@ def same(
       intertwine same a.safetensors b.safetensors --model mypackage.nets:decoder --input-shape 2,16 --tokens 50000
       intertwine same hf:one_directory hf:another
     """  # noqa: DOC501
-    from .. import symmetry
+    from .. import matching
     from ._hugging_face import HF
     from ._networks import named_by, open_alone, read_checkpoint
     from ._outputs import claim_file
@@ -55,7 +55,7 @@ def same(
     example = example_input(specs[0], data, input_shape, tokens)
     pair = open_alone(specs[0], left), open_alone(specs[1], right)
     threads_for(weights=sum(p.numel() for model in pair for p in model.parameters()))
-    found = symmetry.same(*pair, example)
+    found = matching.same(*pair, example)
     if out is not None and found.transformation is not None:
         tell(f"wrote {found.transformation.save(out)}")
     if as_json:

@@ -239,7 +239,7 @@ def _print(study: StitchingStudy) -> None:
             f"{100 * row.low:.2f} to {100 * row.high:.2f}", row.over, f"{row.accuracy:.2%}", row.dim,
             share(row.agreement), row.frechet,
         ]
-        for row in study.summary().itertuples()
+        for row in study.table().itertuples()
     ]  # fmt: skip
     columns = [
         "layer",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -75,7 +75,7 @@ class SpaceBasis:
         return (self.trend == "falls") == self.privileged
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PrivilegedBases(Result):
     """Every hidden space of a network: what its group predicts and what dissection measures.
 
@@ -97,17 +97,8 @@ class PrivilegedBases(Result):
 
         return pd.DataFrame([{**asdict(s), "agrees": s.agrees} for s in self.spaces])
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Rebuild a result from ``to_dict``'s data."""
-        spaces = tuple(SpaceBasis(**s) for s in data["spaces"])
-        return cls(data["model"], data["data"], spaces, tuple(data["without_maps"]))
-
-    def __str__(self) -> str:
+    def summary(self) -> str:
+        """For every space what its group predicts and what was measured."""
         lines = [f"Privileged bases of {self.model} on {self.data}"]
         for s in self.spaces:
             lines.append(f"{s.layer} carries {s.space}, {s.group}")

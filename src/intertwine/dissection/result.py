@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from math import sqrt
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 from .._result import Result
 from .._words import counted
@@ -100,7 +100,7 @@ class Count:
         return cls(kind, alpha, n, mean, max(mean - half, 0.0), mean + half)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Dissection(Result):
     """The result of ``intertwine.dissect``.
 
@@ -245,27 +245,8 @@ class Dissection(Result):
         found = Counter(result.concept[u] for u in result.detectors(self.iou_threshold))
         return [(self.concepts[c], n) for c, n in found.most_common()]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Rebuild a result from ``to_dict``'s data."""
-        return cls(
-            **{
-                **data,
-                "concepts": tuple(Concept(**c) for c in data["concepts"]),
-                "coverage": tuple(data["coverage"]),
-                "constant": tuple(data["constant"]),
-                "channels": tuple(data["channels"]),
-                "arms": tuple(arm_from_dict(a) for a in data["arms"]),
-                "pictures": tuple(Picture(**p) for p in data["pictures"]),
-                "notes": tuple(data["notes"]),
-            }
-        )
-
-    def __str__(self) -> str:
+    def summary(self) -> str:
+        """What was dissected, and detectors for every power of the rotation."""
         lines = [
             f"Dissection of {self.layer} in {self.model}: {counted(self.units, 'unit')}, "
             f"{counted(self.images, 'image')} of {self.data}, {counted(len(self.concepts), 'concept')}, "
@@ -278,8 +259,3 @@ class Dissection(Result):
             share = total.mean / self.units
             lines.append(f"{basis:16}  {total.mean:6.1f} {interval:14}  {share:6.1%}  {unique.mean:6.1f}")
         return "\n".join([*lines, *self.notes])
-
-
-def arm_from_dict(data: dict[str, Any]) -> ArmResult:
-    """Rebuild the result of one basis from plain data."""
-    return ArmResult(Arm(**data["arm"]), tuple(data["concept"]), tuple(data["iou"]), data["rank_error"])

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from .._codec import decode, encode
 from .._io import read_json, write_json
 from .arms import Arm
 from .concepts import ConceptSet
-from .result import ArmResult, Picture, arm_from_dict
+from .result import ArmResult, Picture
 
 __all__ = ["Folder", "digest", "digest_data"]
 
@@ -48,13 +48,14 @@ class Folder:
         file = self._path and self._path / f"{arm.name}.json"
         if not file or not file.exists() or (data := read_json(file))["asked"] < pictures:
             return None
-        shown = tuple(Picture(**p) for p in data["pictures"]) if pictures else ()
-        return arm_from_dict(data["result"]), shown
+        shown = decode(data["pictures"], tuple[Picture, ...]) if pictures else ()
+        return decode(data["result"], ArmResult), shown
 
     def save(self, result: ArmResult, pictures: tuple[Picture, ...], asked: int) -> None:
         """Write a finished basis."""
         if self._path:
-            data = {"result": asdict(result), "pictures": [asdict(p) for p in pictures], "asked": asked}
+            shown = encode(pictures, tuple[Picture, ...])
+            data = {"result": encode(result, ArmResult), "pictures": shown, "asked": asked}
             write_json(self._path / f"{result.arm.name}.json", data)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._evaluation import copied
-from .._result import Result
+from .._result import UNSAVED, Result
 from ..groups.assignment import assign
 from ..matching.refit import refit
 from ..matching.units import match, monomial
@@ -50,7 +50,7 @@ class SpaceMatch:
     ambiguous: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GateMatch(Result):
     """What ``match_gates`` found.
 
@@ -63,14 +63,15 @@ class GateMatch(Result):
 
     spaces: tuple[SpaceMatch, ...]
     unmatched: tuple[str, ...] = ()
-    transformation: Transformation | None = field(default=None, repr=False)
+    transformation: Transformation | None = field(default=None, metadata=UNSAVED)
 
     @property
     def agreement(self) -> float:
         """Mean agreement of the matched spaces."""
         return sum(s.agreement for s in self.spaces) / len(self.spaces)
 
-    def __str__(self) -> str:
+    def summary(self) -> str:
+        """The agreement of gates in every space."""
         lines = [f"{s.space}: {s.agreement:.1%} of gates agree (before {s.before:.1%})" for s in self.spaces]
         lines += [f"{name}: left in place" for name in self.unmatched]
         return "\n".join(lines)
@@ -80,16 +81,6 @@ class GateMatch(Result):
         import pandas as pd
 
         return pd.DataFrame([{**vars(s), "layers": ", ".join(s.layers)} for s in self.spaces])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data, without the transformation."""
-        return {"spaces": [vars(s) for s in self.spaces], "unmatched": list(self.unmatched)}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Rebuild from ``to_dict``'s data."""
-        spaces = (SpaceMatch(**{**s, "layers": tuple(s["layers"])}) for s in data["spaces"])
-        return cls(tuple(spaces), tuple(data["unmatched"]))
 
 
 def match_gates(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
-from .._result import Result
+from .._result import UNSAVED, Result
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,7 +21,7 @@ DIFFERENT = "different"
 UNTOLD = "cannot be told"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Match(Result):
     """What ``same`` found; truthy where the networks are one up to symmetry.
 
@@ -48,7 +48,7 @@ class Match(Result):
     deviation: float
     precision: str | None
     reason: str
-    transformation: Transformation | None = None
+    transformation: Transformation | None = field(default=None, metadata=UNSAVED)
     chance: float | None = None
     differing: Mapping[str, float] = field(default_factory=dict)
 
@@ -63,32 +63,10 @@ class Match(Result):
             + (f"differs by {d:.3g} of its size" if d < float("inf") else "only in one, or reshaped")
             for name, d in self.differing.items()
         ]
-        return "\n".join([str(self), *lines])
+        return "\n".join([f"{self.verdict}: {self.reason}", *lines])
 
     def to_frame(self) -> pd.DataFrame:
         """One row; tensors that differ are named in one string."""
         import pandas as pd
 
         return pd.DataFrame([{**self.to_dict(), "differing": ", ".join(self.differing)}])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data, without the transformation."""
-        return {
-            "verdict": self.verdict,
-            "residual": self.residual,
-            "deviation": self.deviation,
-            "precision": self.precision,
-            "reason": self.reason,
-            "chance": self.chance,
-            "differing": dict(self.differing),
-        }
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Rebuild from ``to_dict``'s data."""
-        far = {key: float("inf") if data[key] is None else data[key] for key in ("residual", "deviation")}
-        differing = {n: float("inf") if d is None else d for n, d in data.get("differing", {}).items()}
-        return cls(**{**data, **far, "differing": differing})
-
-    def __str__(self) -> str:
-        return f"{self.verdict}: {self.reason}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from .._result import Result
 from .._words import counted
@@ -147,33 +147,14 @@ class Barrier(Result):
                 rows.append({**key, **point})
         return pd.DataFrame(rows)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data."""
-        return {
-            "ratios": list(self.ratios),
-            "pairs": [list(pair) for pair in self.pairs],
-            "curves": [
-                {**vars(c), "loss": list(c.loss), "accuracy": None if c.accuracy is None else list(c.accuracy)}
-                for c in self.curves
-            ],
-            "alignment": self.alignment,
-            "interpolation": self.interpolation,
-            "examples": self.examples,
-            "settings": dict(self.settings),
-            "notes": list(self.notes),
-        }
+    @property
+    def headline(self) -> str:
+        """The mean loss barrier before and after alignment."""
+        aligned = "" if self.alignment is None else f", {self.after:.4f} after alignment"
+        return f"Barrier {self.before:.4f} in loss{aligned}, mean over {counted(len(self.pairs), 'pair')}"
 
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Rebuild a barrier from ``to_dict``'s data."""
-        curves = []
-        for c in data["curves"]:
-            accuracy = None if c["accuracy"] is None else _numbers(c["accuracy"])
-            curves.append(Curve(**{**c, "loss": _numbers(c["loss"]), "accuracy": accuracy}))
-        fixed = {"ratios": tuple(data["ratios"]), "curves": tuple(curves), "notes": tuple(data["notes"])}
-        return cls(**{**data, **fixed, "pairs": tuple((a, b) for a, b in data["pairs"])})
-
-    def __repr__(self) -> str:
+    def summary(self) -> str:
+        """The mean barrier of every kind of path, with its interval over networks."""
         sizes = (len(self.ratios), "point"), (len(self.pairs), "pair"), (self.examples, "example")
         head = f"Barrier over {', '.join(counted(n, noun) for n, noun in sizes)}"
         rows: list[tuple[str, ...]] = [("path", "batch norms", "loss barrier", "accuracy barrier")]
@@ -198,7 +179,3 @@ class Barrier(Result):
 
 def _largest(values: Sequence[float]) -> float:
     return float("nan") if any(v != v for v in values) else max(values)
-
-
-def _numbers(values: Sequence[float | None]) -> tuple[float, ...]:
-    return tuple(float("nan") if v is None else v for v in values)

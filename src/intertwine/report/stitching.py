@@ -135,7 +135,7 @@ def _notes(study: StitchingStudy) -> list[Block]:
 
 
 def _curves_text(study: StitchingStudy) -> str:
-    over = set(study.summary()["over"])
+    over = set(study.table()["over"])
     bars_are = {
         "models": "95 % confidence intervals that resample models, not pairs, since pairs share models",
         "examples": "95 % confidence intervals over examples: other test images, the same two networks",
@@ -165,7 +165,7 @@ def _by_method(study: StitchingStudy) -> Block:
 
 def _curves(study: StitchingStudy, method: str) -> Figure:
     """Penalty over layers, one curve for each family, with error bars."""
-    table = study.select(method=method).summary()
+    table = study.select(method=method).table()
     layers, traces = study.layers, []
     for k, family in enumerate(study.families):
         rows = {row.layer: row for row in table[table["family"] == family].itertuples()}
@@ -203,7 +203,7 @@ def _ordering(study: StitchingStudy) -> list[Block]:
         if first in study.families and second in study.families
     ]
     method = _shown_methods(study)[0]
-    table = study.select(method=method).summary()
+    table = study.select(method=method).table()
     means = {(row.layer, row.family): row.penalty for row in table.itertuples()}
     if not claims:
         return []

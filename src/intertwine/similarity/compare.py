@@ -318,4 +318,4 @@ def _by_cell(summarise: Callable[[float, Tensor], float], scores: Tensor, sample
 
 def versions() -> dict[str, str]:
     """Versions of the software that made a result."""
-    return {"intertwine": version("intertwine"), "torch": torch.__version__, "python": platform.python_version()}
+    return {"intertwine": version("intertwine"), "torch": str(torch.__version__), "python": platform.python_version()}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Comparison"]
 
-_MATRICES = ("scores", "low", "high", "chance", "null_p", "calibrated", "floor")
+_MATRICES = ("low", "high", "chance", "null_p", "calibrated", "floor")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -105,7 +105,7 @@ class Comparison(Result):
         """One row per measure and pair of layers; missing values are NaN."""
         import pandas as pd
 
-        columns = {"score": self.scores, **{name: getattr(self, name) for name in _MATRICES[1:]}}
+        columns = {"score": self.scores, **{name: getattr(self, name) for name in _MATRICES}}
         nan = torch.full((len(self.layers_a), len(self.layers_b)), torch.nan, dtype=torch.float64)
         parts = []
         for measure in self.measures:
@@ -115,30 +115,8 @@ class Comparison(Result):
             parts.append(pd.DataFrame({"measure": measure, **names, **cells}))
         return pd.concat(parts, ignore_index=True)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data from which ``from_dict`` rebuilds the result; NaN is ``None``."""
-        data: dict[str, Any] = {}
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if f.name in _MATRICES:
-                data[f.name] = {m: None if v is None else _to_lists(v) for m, v in value.items()}
-            else:
-                data[f.name] = _plain(value)
-        return data
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Rebuild a comparison from ``to_dict``'s data."""
-        values = dict(data)
-        for name in _MATRICES:
-            values[name] = {m: None if v is None else _from_lists(v) for m, v in values[name].items()}
-        for name in ("layers_a", "layers_b", "measures", "channels_a", "channels_b", "dead_a", "dead_b", "notes"):
-            values[name] = tuple(values[name])
-        for name in ("shapes_a", "shapes_b"):
-            values[name] = tuple(tuple(shape) for shape in values[name])
-        return cls(**values)
-
-    def __repr__(self) -> str:
+    def summary(self) -> str:
+        """For every measure and layer of A the most similar layer of B."""
         head = (
             f"Comparison of {len(self.layers_a)} with {counted(len(self.layers_b), 'layer')} on "
             f"{counted(self.examples, 'example')}, "
@@ -164,17 +142,3 @@ def _table(result: Comparison, measure: str) -> str:
 
 def _number(value: float) -> str:
     return "" if value != value else f"{value:.3f}"
-
-
-def _to_lists(matrix: Tensor) -> list[list[float | None]]:
-    return [[None if v != v else v for v in row] for row in matrix.tolist()]
-
-
-def _from_lists(rows: list[list[float | None]]) -> Tensor:
-    return torch.tensor([[torch.nan if v is None else v for v in row] for row in rows], dtype=torch.float64)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items()}
-    return [_plain(v) for v in value] if isinstance(value, list | tuple) else value

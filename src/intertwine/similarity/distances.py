@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["Distances", "distances"]
-
-_MATRICES = ("distances", "scores")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -103,18 +101,6 @@ class Distances(Result):
         }
         return pd.DataFrame(columns)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data from which ``from_dict`` rebuilds the result."""
-        data = {f.name: getattr(self, f.name) for f in fields(self)}
-        data |= {name: data[name].tolist() for name in _MATRICES}
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in data.items()}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Rebuild distances from ``to_dict``'s data."""
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-        return cls(**values | {name: torch.tensor(data[name], dtype=torch.float64) for name in _MATRICES})
-
     def summary(self) -> str:
         """What was compared, the nearest of each, and notes."""
         head = (
@@ -126,9 +112,6 @@ class Distances(Result):
         for name, nearest, distance in self.nearest().itertuples(index=False):
             rows.append(f"{name:<{width}}  {nearest:<{width}}  {distance:.3f}")
         return "\n".join([head, *rows, *(f"Note: {note}" for note in self.notes)])
-
-    def __repr__(self) -> str:
-        return self.summary()
 
 
 def distances(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 from torch import Tensor
@@ -53,16 +53,8 @@ class Embedding(Result):
         columns = {f"x{k}": column.tolist() for k, column in enumerate(self.points.T, 1)}
         return pd.DataFrame({"name": self.names, **columns})
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data from which ``from_dict`` rebuilds the result."""
-        return {"names": list(self.names), "points": self.points.tolist(), "stress": self.stress}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Rebuild points from ``to_dict``'s data."""
-        return cls(tuple(data["names"]), torch.tensor(data["points"], dtype=torch.float64), data["stress"])
-
-    def __repr__(self) -> str:
+    def summary(self) -> str:
+        """The stress, and the coordinates of every point."""
         places = ("  ".join(f"{v:8.3f}" for v in point) for point in self.points.tolist())
         width = max(map(len, self.names))
         space = counted(self.points.shape[1], "dimension")

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import nan
-from pathlib import Path
 from statistics import NormalDist, fmean
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
 
-from .._io import read_tensors, write_tensors
-from .._result import Result
+from .._result import APART, UNSAVED, Result
 from .._words import counted
 from ..groups.capacity import log_points
 from .drift import Drift
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["Stitching", "StitchingStudy"]
-
-_LIVE = ("matrix", "bias", "skip_maps", "statistics", "model")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -106,11 +102,11 @@ class Stitching(Result):
     names: tuple[str, str] = ("A", "B")
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    matrix: Tensor | None = None
-    bias: Tensor | None = None
-    skip_maps: tuple[tuple[Tensor, Tensor | None], ...] = ()
-    statistics: Mapping[str, Tensor] = field(default_factory=dict)
-    model: Stitched | None = None
+    matrix: Tensor | None = field(default=None, metadata=APART)
+    bias: Tensor | None = field(default=None, metadata=APART)
+    skip_maps: tuple[tuple[Tensor, Tensor | None], ...] = field(default=(), metadata=APART)
+    statistics: Mapping[str, Tensor] = field(default_factory=dict, metadata=APART)
+    model: Stitched | None = field(default=None, metadata=UNSAVED)
 
     @property
     def penalty(self) -> float:
@@ -196,59 +192,8 @@ class Stitching(Result):
         row |= {f"drift_{key}": value for key, value in (asdict(self.drift) if self.drift else {}).items()}
         return pd.DataFrame([row])
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data from which ``from_dict`` rebuilds the result, maps and statistics left out."""
-        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _LIVE}
-        plain |= {"penalty": self.penalty, "drift": None if self.drift is None else asdict(self.drift)}
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in plain.items()}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Rebuild a result from ``to_dict``'s data."""
-        values = {key: value for key, value in data.items() if key not in ("penalty", "kind")}
-        values["drift"] = None if values["drift"] is None else Drift(**values["drift"])
-        for key in ("history", "names", "notes"):
-            values[key] = tuple(values[key])
-        values["error"] = nan if values["error"] is None else values["error"]
-        return cls(**values)
-
-    def save(self, path: str | Path) -> Path:
-        """Write the result as JSON with its map beside it (``.safetensors``), or its table as Parquet, atomically.
-
-        Args:
-            path: Must end in ``.json`` or ``.parquet``.
-
-        Returns:
-            The path.
-        """
-        written = super().save(path)
-        if written.suffix == ".json" and self.matrix is not None:
-            write_tensors(written.with_suffix(".safetensors"), self.tensors())
-        return written
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read a result that ``save`` wrote as JSON, with its map where that lies beside it."""
-        beside = Path(path).with_suffix(".safetensors")
-        result = super().load(path)
-        return result.with_tensors(read_tensors(beside)) if beside.is_file() else result
-
-    def tensors(self, prefix: str = "") -> dict[str, Tensor]:
-        """Maps, biases and statistics by name."""
-        found = {"matrix": self.matrix, "bias": self.bias, **{f"tail.{k}": v for k, v in self.statistics.items()}}
-        for i, (matrix, bias) in enumerate(self.skip_maps):
-            found |= {f"skip.{i}.matrix": matrix, f"skip.{i}.bias": bias}
-        return {f"{prefix}{key}": value for key, value in found.items() if value is not None}
-
-    def with_tensors(self, tensors: Mapping[str, Tensor], prefix: str = "") -> Self:
-        """The same result with what ``tensors`` gave."""
-        own = {key.removeprefix(prefix): value for key, value in tensors.items() if key.startswith(prefix)}
-        statistics = {key.removeprefix("tail."): value for key, value in own.items() if key.startswith("tail.")}
-        count = sum(key.startswith("skip.") and key.endswith(".matrix") for key in own)
-        skip_maps = tuple((own[f"skip.{i}.matrix"], own.get(f"skip.{i}.bias")) for i in range(count))
-        return replace(self, matrix=own.get("matrix"), bias=own.get("bias"), skip_maps=skip_maps, statistics=statistics)
-
-    def __repr__(self) -> str:
+    def summary(self) -> str:
+        """The penalty with its interval, accuracies, and what the features became."""
         low, high = self.interval()
         where = f"{self.names[0]} -> {self.names[1]} at {self.layer_name}"
         lines = [
@@ -336,7 +281,7 @@ class StitchingStudy(Result):
 
         return replace(self, stitchings=tuple(s for s in self.stitchings if wanted(s)))
 
-    def summary(self, level: float = 0.95) -> pd.DataFrame:
+    def table(self, level: float = 0.95) -> pd.DataFrame:
         """Mean penalty for every layer, family and method, with an interval that says what it resamples.
 
         From three models on it resamples ``"models"`` (pairs share models, so never pairs); for one pair with several
@@ -377,47 +322,10 @@ class StitchingStudy(Result):
         # by rows: columns that are empty for some networks keep the type that they have for others
         return pd.DataFrame([row for s in self.stitchings for row in s.to_frame().to_dict("records")])
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data."""
-        return {"stitchings": [s.to_dict() for s in self.stitchings], "settings": dict(self.settings)}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Rebuild a study from ``to_dict``'s data."""
-        return cls(tuple(Stitching.from_dict(s) for s in data["stitchings"]), data["settings"])
-
-    def save(self, path: str | Path) -> Path:
-        """Write the study as JSON with all maps beside it (``.safetensors``), or its table as Parquet, atomically.
-
-        Args:
-            path: Must end in ``.json`` or ``.parquet``.
-
-        Returns:
-            The path.
-        """
-        written = super().save(path)
-        tensors: dict[str, Tensor] = {}
-        for i, s in enumerate(self.stitchings):
-            tensors |= s.tensors(f"{i}.")
-        if written.suffix == ".json" and tensors:
-            write_tensors(written.with_suffix(".safetensors"), tensors)
-        return written
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read a study that ``save`` wrote as JSON, with the maps where they lie beside it."""
-        beside = Path(path).with_suffix(".safetensors")
-        study = super().load(path)
-        if not beside.is_file():
-            return study
-        tensors = read_tensors(beside)
-        return replace(
-            study, stitchings=tuple(s.with_tensors(tensors, f"{i}.") for i, s in enumerate(study.stitchings))
-        )
-
-    def __repr__(self) -> str:
+    def summary(self) -> str:
+        """The mean penalty of every layer, family and method."""
         rows = [("layer", "family", "method", "penalty", "interval", "over", "agreement")]
-        for row in self.summary().itertuples():
+        for row in self.table().itertuples():
             interval = "" if row.low != row.low else f"[{_points(row.low)}, {_points(row.high)}]"
             agreement = "" if row.agreement is None or row.agreement != row.agreement else f"{row.agreement:.0%}"
             method = row.method.replace("_", " ")

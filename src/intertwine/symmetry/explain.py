@@ -81,15 +81,20 @@ def summary(sym: Symmetry) -> str:
     lines = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths)).rstrip() for line in table]
     if not sym.spaces:
         lines = ["No hidden space may move; explain(parameter, axis) says why for each axis."]
-    lines.append(
-        f"{counted(len(sym.spaces), 'space')}, dimension {sym.dim}, log of discrete size {sym.log_size:.1f}, "
-        f"{counted(len(sym.fixed), 'fixed axis')}, captured by {sym.front}, lowest precision {precision}"
-    )
+    lines.append(f"{totals(sym)}, captured by {sym.front}, lowest precision {precision}")
     if sym.unknown_ops:
         lines.append(f"operations without a rule (what they touch is fixed): {', '.join(sym.unknown_ops)}")
     if sym.path_only:
         lines.append(f"certified for {sym.certified}")
     return "\n".join([*lines, *sym.notes])
+
+
+def totals(sym: Symmetry) -> str:
+    """Number of spaces, dimension, size of the discrete part and number of fixed axes."""
+    return (
+        f"{counted(len(sym.spaces), 'space')}, dimension {sym.dim}, log of discrete size {sym.log_size:.1f}, "
+        f"{counted(len(sym.fixed), 'fixed axis')}"
+    )
 
 
 def explain(sym: Symmetry, parameter: str, axis: int) -> str:

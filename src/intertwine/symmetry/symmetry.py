@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .._attributes import Cache
 from .._result import Result
 from .._words import counted
-from . import dimension, explain, serialise
+from . import dimension, explain
 from .spaces import UNREAD, BatchNormTensors, FixedAxis, Layout, Space
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Symmetry"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Symmetry(Result):
     """The group of weight-space symmetries that an architecture has, as found by ``symmetries``.
 
@@ -103,6 +103,11 @@ class Symmetry(Result):
                 return space
         raise ValueError(f"name must be one of the spaces {[s.name for s in self.spaces]}. Got {name!r}.")
 
+    @property
+    def headline(self) -> str:
+        """Number of spaces, dimension and size."""
+        return explain.totals(self)
+
     def summary(self) -> str:
         """A table of the spaces: size, group, generators, how many tensor axes move, and what restricts them."""
         return explain.summary(self)
@@ -152,36 +157,3 @@ class Symmetry(Result):
         import pandas as pd
 
         return pd.DataFrame(explain.rows(self))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data."""
-        return {
-            "spaces": [serialise.space_to_dict(s) for s in self.spaces],
-            "layouts": {name: serialise.layout_to_dict(layout) for name, layout in self.layouts.items()},
-            "fixed": [vars(f) for f in self.fixed],
-            "batch_norms": [vars(b) for b in self.batch_norms],
-            "aliases": dict(self.aliases),
-            "dtype": str(self.dtype).removeprefix("torch."),
-            "path_only": self.path_only,
-            "notes": list(self.notes),
-            "unknown_ops": list(self.unknown_ops),
-            "front": self.front,
-            "caches": [vars(c) for c in self.caches],
-        }
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Rebuild a symmetry from ``to_dict``'s data."""
-        return cls(
-            spaces=tuple(serialise.space_from_dict(s) for s in data["spaces"]),
-            layouts={name: serialise.layout_from_dict(layout) for name, layout in data["layouts"].items()},
-            fixed=tuple(FixedAxis(**f) for f in data["fixed"]),
-            batch_norms=tuple(BatchNormTensors(**b) for b in data["batch_norms"]),
-            aliases=dict(data["aliases"]),
-            dtype=getattr(torch, data["dtype"]),
-            path_only=data["path_only"],
-            notes=tuple(data["notes"]),
-            unknown_ops=tuple(data["unknown_ops"]),
-            front=data["front"],
-            caches=tuple(Cache.from_dict(c) for c in data.get("caches", ())),
-        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from math import prod
@@ -10,16 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
-from .._io import write_tensors
 from .._memory import check_fits
-from .._untrusted.weights import check_weights_file
+from .._saving import read_value, write_value
 from .._words import counted
-from ..errors import CheckpointError
 from . import element as elements_of
 from .element import Element
-from .serialise import space_from_dict, space_to_dict
 
 if TYPE_CHECKING:
     from .spaces import Space
@@ -113,17 +108,15 @@ class Transformation:
         )
 
     def save(self, path: str | Path) -> Path:
-        """Write the element as safetensors; ``load`` reads it back exactly.
+        """Write the element; ``load`` reads it back exactly.
 
         Args:
-            path: Where to write.
+            path: Ends in ``.safetensors`` or ``.json``.
 
         Returns:
             The path written.
         """
-        tensors, described = to_tensors(self)
-        metadata = {"kind": "intertwine.Transformation", "spaces": json.dumps(described)}
-        return write_tensors(path, tensors or {"empty": torch.zeros(0)}, metadata)
+        return write_value(Path(path), self)
 
     def __repr__(self) -> str:
         moved = sum(int(elements_of.displaced(e)) for e in self.elements.values())
@@ -209,54 +202,8 @@ def load(path: str | Path) -> Transformation:
 
     Raises:
         CheckpointError: If the file is missing or holds something else.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(check_weights_file(path), framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"path must be a safetensors file. Got {str(path)!r} ({error}).") from None
-    if metadata.get("kind") != "intertwine.Transformation":
-        raise CheckpointError(
-            f"path must hold a Transformation written by save(). Got {metadata.get('kind')!r} in {str(path)!r}."
-        )
-    try:
-        return from_tensors(tensors, json.loads(metadata["spaces"]))
-    except Exception as error:  # a file that was changed may fail anywhere
-        raise CheckpointError(
-            f"path must hold a complete Transformation. Got {str(path)!r}, where something is amiss "
-            f"({type(error).__name__}: {error})."
-        ) from error
-
-
-def to_tensors(g: Transformation) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """The arrays of ``g`` by number and part, and a description of its spaces in that order as plain JSON data."""
-    tensors: dict[str, Tensor] = {}
-    described = []
-    for number, e in enumerate(g.elements.values()):
-        tensors |= {f"{number}.{part}": t for part, t in elements_of.tensors(e).items()}
-        described.append({"space": space_to_dict(e.space), "charges": e.charges})
-    return tensors, described
-
-
-def from_tensors(tensors: Mapping[str, Tensor], spaces: list[dict[str, Any]]) -> Transformation:
-    """Rebuild an element from what ``to_tensors`` gave."""
-    loaded = {}
-    for number, described in enumerate(spaces):
-        space = space_from_dict(described["space"])
-        parts = {k.removeprefix(f"{number}."): t for k, t in tensors.items() if k.startswith(f"{number}.")}
-        charges = described["charges"]
-        loaded[space.name] = Element(
-            space=space,
-            permutation=parts["permutation"],
-            scales=parts["scales"],
-            signs=parts["signs"],
-            linear=parts.get("linear"),
-            charges=None if charges is None else (tuple(charges[0]), tuple(charges[1])),
-        )
-    return Transformation(loaded)
+    """  # noqa: DOC502 - raised by what it calls
+    return read_value(Path(path), Transformation)
 
 
 def check_kinds(kinds: Collection[str] | None) -> frozenset[str]:

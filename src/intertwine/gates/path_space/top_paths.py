@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +41,7 @@ class TopPath:
         return " -> ".join([begin, *(f"{name}{list(unit)}" for name, unit in self.units)])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TopPaths(Result):
     """The largest contributions to one output for one input.
 
@@ -74,7 +74,8 @@ class TopPaths(Result):
                 picture[path.source] += path.contribution
         return picture
 
-    def __str__(self) -> str:
+    def summary(self) -> str:
+        """The output, the share of it that these paths carry, and the paths."""
         head = (
             f"Output {self.output} = {self.value:.4g}, from {self.active:.3g} paths; these {len(self.paths)} carry "
             f"{100 * self.share:.3g} % of all that is added and taken away:"
@@ -94,24 +95,6 @@ class TopPaths(Result):
             for p in self.paths
         ]
         return pd.DataFrame(rows)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data."""
-        return {**vars(self), "paths": [vars(p) for p in self.paths]}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Rebuild from ``to_dict``'s data."""
-        paths = tuple(
-            TopPath(
-                p["contribution"],
-                None if p["source"] is None else tuple(p["source"]),
-                p["start"],
-                tuple((name, tuple(unit)) for name, unit in p["units"]),
-            )
-            for p in data["paths"]
-        )
-        return cls(**{**data, "paths": paths, "shape": tuple(data["shape"])})
 
 
 def top_paths(

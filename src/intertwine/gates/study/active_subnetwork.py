@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["ActiveSubnetwork", "active_subnetwork"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ActiveSubnetwork(Result):
     """The sub-network of one input: the gates that it opens, and what the network does with these gates.
 
@@ -39,17 +39,18 @@ class ActiveSubnetwork(Result):
     """
 
     layers: tuple[str, ...]
-    gates: tuple[Tensor, ...] = field(repr=False)
-    weights: Tensor = field(repr=False)
-    offsets: Tensor = field(repr=False)
-    outputs: Tensor = field(repr=False)
+    gates: tuple[Tensor, ...]
+    weights: Tensor
+    offsets: Tensor
+    outputs: Tensor
     log_overlap: float
 
     def contributions(self, output: int, value: Tensor) -> Tensor:
         """What every entry of the value network's input adds to one output, ``weights * value`` ``(C, *S)``."""
         return self.weights[output] * value.to(self.weights)
 
-    def __str__(self) -> str:
+    def summary(self) -> str:
+        """How many paths and units are on for the input."""
         frame = self.to_frame()
         lines = [f"{r.layer}: {r.on:g} of {r.units} units on ({r.share:.0%})" for r in frame.itertuples()]
         count = f"10^{self.log_overlap / math.log(10):.1f} paths are" if self.log_overlap > -math.inf else "No path is"
@@ -65,24 +66,6 @@ class ActiveSubnetwork(Result):
                 on = float(gate.double().sum())
                 rows.append({"layer": name, "units": gate.numel(), "on": on, "share": on / gate.numel()})
         return pd.DataFrame(rows)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data."""
-        kinds = [str(g.dtype).removeprefix("torch.") for g in self.gates]
-        tensors = {name: getattr(self, name).tolist() for name in ("weights", "offsets", "outputs")}
-        gates = [g.int().tolist() if g.dtype == torch.bool else g.tolist() for g in self.gates]
-        return {
-            "layers": list(self.layers), "gates": gates, "kinds": kinds, **tensors,
-            "log_overlap": self.log_overlap if self.log_overlap > -math.inf else None,
-        }  # fmt: skip
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Rebuild from ``to_dict``'s data."""
-        gates = tuple(torch.tensor(g).to(getattr(torch, kind)) for g, kind in zip(data["gates"], data["kinds"]))
-        tensors = {name: torch.tensor(data[name], dtype=torch.float64) for name in ("weights", "offsets", "outputs")}
-        log = -math.inf if data["log_overlap"] is None else data["log_overlap"]
-        return cls(tuple(data["layers"]), gates, **tensors, log_overlap=log)
 
 
 def active_subnetwork(model: nn.Module, x: Tensor) -> ActiveSubnetwork:

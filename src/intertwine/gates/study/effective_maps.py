@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +54,7 @@ class EffectiveMap:
         return flat.view(len(x), *self.offsets.shape) + self.offsets
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EffectiveMaps(Result):
     """The affine maps of every layer of a linear gating network.
 
@@ -80,7 +80,8 @@ class EffectiveMaps(Result):
     def __len__(self) -> int:
         return len(self.maps)
 
-    def __str__(self) -> str:
+    def summary(self) -> str:
+        """Units and rank of every layer's map."""
         lines = [f"{m.layer}: {m.units} units, rank {_rank(m)} of {m.images[0].numel()}" for m in self.maps]
         return "\n".join(["What each gate looks for, one image for each unit:", *lines])
 
@@ -94,18 +95,6 @@ class EffectiveMaps(Result):
             for u, (image, offset) in enumerate(zip(m.images, m.offsets.flatten()))
         ]
         return pd.DataFrame(rows)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data."""
-        maps = [{"layer": m.layer, "weights": m.weights.tolist(), "offsets": m.offsets.tolist()} for m in self.maps]
-        return {"maps": maps, "positions": self.positions}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Rebuild from ``to_dict``'s data."""
-        tensor = lambda values: torch.tensor(values, dtype=torch.float64)
-        maps = (EffectiveMap(m["layer"], tensor(m["weights"]), tensor(m["offsets"])) for m in data["maps"])
-        return cls(tuple(maps), data["positions"])
 
 
 def effective_maps(

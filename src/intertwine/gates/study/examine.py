@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -52,7 +52,7 @@ class GateLayer:
         return torch.Size(self.shape).numel()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GateStudy(Result):
     """What ``examine`` found.
 
@@ -79,17 +79,17 @@ class GateStudy(Result):
     model: str
     layers: tuple[GateLayer, ...]
     examples: int
-    labels: Tensor = field(repr=False)
-    shared: SharedGates = field(repr=False)
-    base: Mapping[str, Tensor] = field(repr=False)
-    npk: Tensor = field(repr=False)
-    ntk: Tensor = field(repr=False)
-    alignments: Mapping[str, Mapping[str, float]] = field(repr=False)
-    example: Tensor = field(repr=False)
-    active: ActiveSubnetwork = field(repr=False)
-    paths: TopPaths | None = field(default=None, repr=False)
-    features: EffectiveMaps | None = field(default=None, repr=False)
-    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    labels: Tensor
+    shared: SharedGates
+    base: Mapping[str, Tensor]
+    npk: Tensor
+    ntk: Tensor
+    alignments: Mapping[str, Mapping[str, float]]
+    example: Tensor
+    active: ActiveSubnetwork
+    paths: TopPaths | None = None
+    features: EffectiveMaps | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def to_frame(self) -> pd.DataFrame:
@@ -111,45 +111,8 @@ class GateStudy(Result):
         ]
         return pd.DataFrame(rows)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data."""
-        tensors = {name: getattr(self, name).tolist() for name in ("labels", "npk", "ntk", "example")}
-        return {
-            **vars(self),
-            **tensors,
-            "layers": [vars(l) for l in self.layers],
-            "base": {name: kernel.tolist() for name, kernel in self.base.items()},
-            "alignments": {a: {b: None if v != v else v for b, v in row.items()} for a, row in self.alignments.items()},
-            "shared": self.shared.to_dict(),
-            "active": self.active.to_dict(),
-            "paths": self.paths and self.paths.to_dict(),
-            "features": self.features and self.features.to_dict(),
-        }
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Rebuild from ``to_dict``'s data."""
-        tensor = lambda values: torch.tensor(values, dtype=torch.float64)
-        alignments = {
-            a: {b: float("nan") if v is None else v for b, v in row.items()} for a, row in data["alignments"].items()
-        }
-        return cls(
-            **{
-                **data,
-                **{name: tensor(data[name]) for name in ("npk", "ntk", "example")},
-                "labels": torch.tensor(data["labels"]),
-                "layers": tuple(GateLayer(**{**l, "shape": tuple(l["shape"])}) for l in data["layers"]),
-                "base": {name: tensor(kernel) for name, kernel in data["base"].items()},
-                "alignments": alignments,
-                "shared": SharedGates.from_dict(data["shared"]),
-                "active": ActiveSubnetwork.from_dict(data["active"]),
-                "paths": data["paths"] and TopPaths.from_dict(data["paths"]),
-                "features": data["features"] and EffectiveMaps.from_dict(data["features"]),
-                "notes": tuple(data["notes"]),
-            }
-        )
-
-    def __str__(self) -> str:
+    def summary(self) -> str:
+        """How every layer switches, and how the kernels agree."""
         lines = [f"{l.name}: {l.on:.0%} of {l.units} units on, {l.never} never, {l.always} always" for l in self.layers]
         kernels = f"path kernel ~ tangent kernel: {self.alignments['path kernel']['tangent kernel']:.3f}"
         return "\n".join([f"Gates of {self.model} over {counted(self.examples, 'example')}", *lines, kernels])

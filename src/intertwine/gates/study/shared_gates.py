@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["SharedGates", "shared_gates"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SharedGates(Result):
     """Gates by class, layer by layer.
 
@@ -33,9 +33,9 @@ class SharedGates(Result):
 
     layers: tuple[str, ...]
     classes: tuple[str, ...]
-    counts: Tensor = field(repr=False)
-    rates: tuple[Tensor, ...] = field(repr=False)
-    overlap: tuple[Tensor, ...] = field(repr=False)
+    counts: Tensor
+    rates: tuple[Tensor, ...]
+    overlap: tuple[Tensor, ...]
 
     def alignment(self, layer: str | int) -> Tensor:
         """``overlap[a, b] / sqrt(overlap[a, a] overlap[b, b])`` ``(classes, classes)``.
@@ -60,7 +60,8 @@ class SharedGates(Result):
         rates = self.rates[self._at(layer)]
         return (rates[self._class(a)] >= rate) & (rates[self._class(b)] >= rate)
 
-    def __str__(self) -> str:
+    def summary(self) -> str:
+        """The two classes that share most gates, for every layer."""
         lines = []
         for layer in self.layers:
             aligned = self.alignment(layer)
@@ -82,25 +83,6 @@ class SharedGates(Result):
                     values = {"overlap": float(overlap[i, j]), "alignment": float(aligned[i, j])}
                     rows.append({"layer": layer, "a": a, "b": b, **values})
         return pd.DataFrame(rows)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data."""
-        return {
-            "layers": list(self.layers),
-            "classes": list(self.classes),
-            "counts": self.counts.tolist(),
-            "rates": [r.tolist() for r in self.rates],
-            "overlap": [o.tolist() for o in self.overlap],
-        }
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Rebuild from ``to_dict``'s data."""
-        tensors = lambda values: tuple(torch.tensor(v, dtype=torch.float64) for v in values)
-        return cls(
-            tuple(data["layers"]), tuple(data["classes"]), torch.tensor(data["counts"]), tensors(data["rates"]),
-            tensors(data["overlap"]),
-        )  # fmt: skip
 
     def _at(self, layer: str | int) -> int:
         if isinstance(layer, int):

@@ -7,11 +7,11 @@ import re
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -169,7 +169,7 @@ def _commit() -> dict[str, str]:
     return {"commit": head.stdout.strip() + "+" * (changed == 1)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Reproduction(Result):
     """One table or figure: numbers beside the paper's, claims checked.
 
@@ -237,7 +237,8 @@ class Reproduction(Result):
             found.setdefault((tuple(row.what for row in rows), title), {})[name] = rows
         return [Panel(title, points, groups) for (points, title), groups in found.items()]
 
-    def __str__(self) -> str:
+    def summary(self) -> str:
+        """The verdict, and every claim."""
         lines = [f"{self.title} ({self.papers}), {self.scale}: {self.verdict}."]
         lines += [f"  {c.verdict}: {c.text}" + (f" ({c.detail})" if c.detail else "") for c in self.claims]
         return "\n".join(lines)
@@ -248,16 +249,3 @@ class Reproduction(Result):
 
         columns = ["group", "what", "paper", "ours", "low", "high", "difference", "verdict"]
         return pd.DataFrame([[getattr(row, c) for c in columns] for row in self.rows], columns=columns)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data."""
-        plain = {key: getattr(self, key) for key in ("name", "title", "papers", "scale", "comparable", "facts")}
-        rows, claims = [asdict(row) for row in self.rows], [asdict(claim) for claim in self.claims]
-        return {**plain, "rows": rows, "claims": claims, "notes": list(self.notes)}
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Rebuild it from ``to_dict``'s data."""
-        rows = [Row(**row) for row in data["rows"]]
-        claims = [Claim(**claim) for claim in data["claims"]]
-        return cls(**{**data, "rows": rows, "claims": claims})

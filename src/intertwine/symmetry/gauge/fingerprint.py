@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ..._codec import encode
 from ..action import moved, tensors_of
 from ..blocks import Block, align, blocks
 from ..element import parent_dims
-from ..serialise import layout_to_dict
-from ..spaces import Fixed, Leaf
+from ..spaces import Fixed, Layout, Leaf
 from .balanced_bases import passing
 from .canonical import balanced, check_weights
 from .folding import fold
@@ -75,7 +75,7 @@ def fingerprint_state(sym: Symmetry, state: Mapping[str, Tensor]) -> str:
         The string.
     """
     numbers = [round(float(x) / _STEP) for x in invariants(sym, state)]
-    described = {name: layout_to_dict(layout) for name, layout in sorted(sym.layouts.items())}
+    described = {name: encode(layout, Layout) for name, layout in sorted(sym.layouts.items())}
     return f"iw1-{_digest(described, 4)}-{_digest(numbers, 8)}"
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from ..._result import Result
+from ..._words import counted
 from ...testing import call, outputs, tensors_in
 from ..action import moved, rewritable, tensors_of
 from ..element import Element
@@ -27,7 +28,7 @@ _LARGEST = 4000  # parameters of a model whose Jacobian is still quick to decomp
 _STEP = 1e-6  # of the central differences that give tangents
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Completeness(Result):
     """The meter's reading.
 
@@ -52,21 +53,18 @@ class Completeness(Result):
         """Directions that were not found."""
         return self.nullity - self.detected - self.shifted
 
+    def summary(self) -> str:
+        """Dimension of the null space, and how much of it was found."""
+        lines = [f"{self.detected + self.shifted} of {self.nullity} directions found, gap {self.gap}"]
+        lines += [f"{kind} of {', '.join(tensors)}: {counted(n, 'direction')}" for kind, tensors, n in self.families]
+        return "\n".join([*lines, f"largest change along a detected direction: {self.leak:.1e}"])
+
     def to_frame(self) -> pd.DataFrame:
         """One row."""
         import pandas as pd
 
-        return pd.DataFrame([{**self.to_dict(), "gap": self.gap}])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data."""
-        return dict(vars(self))
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Rebuild from ``to_dict``'s data."""
-        families = tuple((kind, tuple(tensors), count) for kind, tensors, count in data["families"])
-        return cls(**{**data, "families": families})
+        families = ", ".join(kind for kind, _, _ in self.families)
+        return pd.DataFrame([{**self.to_dict(), "families": families, "gap": self.gap}])
 
 
 def completeness(sym: Symmetry, model: nn.Module, inputs: Any) -> Completeness:

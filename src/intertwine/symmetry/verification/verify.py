@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -48,7 +48,7 @@ class Control:
     error: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Verification(Result):
     """What ``verify`` measured.
 
@@ -97,28 +97,8 @@ class Verification(Result):
         ]  # fmt: skip
         return pd.DataFrame(rows, columns=["space", "kind", "seed", "error", "left_out", "ok"])
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON data."""
-        return {
-            "checks": [vars(c) for c in self.checks],
-            "controls": [vars(c) for c in self.controls],
-            "rtol": self.rtol,
-            "dtype": str(self.dtype).removeprefix("torch."),
-            "notes": list(self.notes),
-        }
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Rebuild from ``to_dict``'s data."""
-        return cls(
-            checks=tuple(Check(**c) for c in data["checks"]),
-            controls=tuple(Control(**c) for c in data["controls"]),
-            rtol=data["rtol"],
-            dtype=getattr(torch, data["dtype"]),
-            notes=tuple(data["notes"]),
-        )
-
-    def __str__(self) -> str:
+    def summary(self) -> str:
+        """Worst error, weakest control, and what failed."""
         weakest = min((c.error for c in self.controls), default=float("nan"))
         said = [
             f"{'passed' if self.passed else 'FAILED'}: worst error {self.worst:.1e} in {len(self.checks)} checks, "
