@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import intertwine as iw
-from intertwine.features import evaluate
+from intertwine.features.evaluate import evaluate
 from intertwine.merging import Barrier, Curve, barrier, barriers, recalibrate_
 from intertwine.report import load_result, page_of
 

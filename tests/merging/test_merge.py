@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import intertwine as iw
-from intertwine.features import evaluate
+from intertwine.features.evaluate import evaluate
 from intertwine.lab import training
 from intertwine.merging import average, export, gather, merge, merge_many, recalibrate_, repair_
 from intertwine.merging.interpolate import between

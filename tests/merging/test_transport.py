@@ -6,7 +6,7 @@ from scipy.optimize import linprog
 from torch import nn
 
 import intertwine as iw
-from intertwine.features import evaluate
+from intertwine.features.evaluate import evaluate
 from intertwine.lab import networks
 from intertwine.merging import merge, transport
 from intertwine.merging.transport import coupling
