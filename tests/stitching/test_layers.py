@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from intertwine import groups
+from intertwine.features.moments import CrossMoments
 from intertwine.groups.capacity import log_count_g_relu, log_count_rank
 from intertwine.stitching.layer import doubly_stochastic_error
 from intertwine.stitching.layers import (
@@ -19,7 +20,7 @@ from intertwine.stitching.layers import (
     sparsity,
     takes,
 )
-from intertwine.stitching.moments import MomentSums
+from intertwine.stitching.moments import Moments
 
 NAMES = [
     "identity", "diagonal", "permutation", "signed_permutation", "g_relu", "monomial", "softsort", "gumbel_sinkhorn",
@@ -41,9 +42,9 @@ NESTED = {
 
 
 def moments(x, y):
-    sums = MomentSums()
+    sums = CrossMoments(within=True)
     sums.add(x, y)
-    return sums.result()
+    return Moments.of(sums)
 
 
 def steps(layer, count=5, lr=0.05):

@@ -9,8 +9,9 @@ from stitching_models import cnn, labelled, make
 from torch import nn
 
 from intertwine import groups
+from intertwine.features.moments import CrossMoments
 from intertwine.stitching import (
-    MomentSums,
+    Moments,
     Pair,
     accuracies,
     drift,
@@ -40,10 +41,10 @@ def features(n=200, c_in=6, c_out=6, seed=0):
 
 
 def moments(x, y):
-    sums = MomentSums()
+    sums = CrossMoments(within=True)
     for a, b in zip(x.split(64), y.split(64)):
         sums.add(a, b)
-    return sums.result()
+    return Moments.of(sums)
 
 
 # --- moments and closed forms ----------------------------------------------------------------------------------------
@@ -64,10 +65,10 @@ def test_constant_channels_are_not_live_about_their_means():
 
 def test_moments_are_sums_over_examples_and_space():
     x, y = torch.randn(7, 3, 4, 5, dtype=torch.float64), torch.randn(7, 2, 4, 5, dtype=torch.float64)
-    sums = MomentSums()
+    sums = CrossMoments(within=True)
     for part in (slice(0, 4), slice(4, 7)):
         sums.add(x[part], y[part])
-    found = sums.result()
+    found = Moments.of(sums)
     torch.testing.assert_close(found.xy, torch.einsum("nihw,njhw->ij", x, y))
     torch.testing.assert_close(found.yy, torch.einsum("nihw,njhw->ij", y, y))
     assert found.count == 7 * 4 * 5
@@ -77,9 +78,9 @@ def test_moments_are_sums_over_examples_and_space():
     missed = (y - act_on_channels(x, a, b)).square().sum() / y.square().sum()
     assert found.residual(a, b) == pytest.approx(float(missed), rel=1e-12)
     with pytest.raises(ValueError, match="at least one batch"):
-        MomentSums().result()
+        Moments.of(CrossMoments(within=True))
     with pytest.raises(ValueError, match=r"must have the same positions. Got 20 and 16"):
-        MomentSums().add(torch.ones(1, 2, 20), torch.ones(1, 2, 16))
+        CrossMoments(within=True).add(torch.ones(1, 2, 20), torch.ones(1, 2, 16))
 
 
 def test_streamed_moments_of_several_layers_are_those_of_the_models():

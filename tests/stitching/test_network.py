@@ -13,8 +13,9 @@ from intertwine.groups import PositiveMonomial
 from intertwine.programs import Part, capture_dynamic, flat_inputs
 from intertwine.programs.per_example import PerExample
 from intertwine.stitching import Pair, Stitched, family_of
+from intertwine.stitching.cut import Crossing
 from intertwine.stitching.layer import Fixed
-from intertwine.stitching.network import Crossing, relate
+from intertwine.stitching.relation import relate
 
 
 def identity(cut):

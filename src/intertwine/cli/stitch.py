@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ..lab.data import Batches
     from ..stitching import StitchingStudy
-    from ..stitching.network import At
+    from ..stitching.pair import At
 
 __all__ = ["stitch"]
 

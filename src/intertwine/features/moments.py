@@ -105,8 +105,16 @@ class CrossMoments:
         self._products: list[Tensor] = []  # sums of products about the means
 
     def add(self, x: Tensor, y: Tensor, channel_dim: int = 1) -> None:
-        """Add features ``(N, C, *S)`` and ``(N, C', *S)`` of the same examples."""
+        """Add features ``(N, C, *S)`` and ``(N, C', *S)`` of the same examples.
+
+        Raises:
+            ValueError: If they differ in their positions.
+        """
         rows = flat_channels(x, channel_dim), flat_channels(y, channel_dim)
+        if rows[0].shape[1] != rows[1].shape[1]:
+            raise ValueError(
+                f"both features must have the same positions. Got {rows[0].shape[1]} and {rows[1].shape[1]}."
+            )
         n, seen, sides = rows[0].shape[1], self.a.count, (self.a, self.b)
         means = [row_means(side) for side in rows]
         x, y = (side - mean[:, None] for side, mean in zip(rows, means))

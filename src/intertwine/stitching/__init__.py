@@ -1,14 +1,16 @@
 """Stitching: can network B read network A's features through a map of one family?"""
 
+from .cut import Cut
 from .drift import Drift, drift
 from .layer import Fixed, StitchingLayer
 from .layers.families import families, family_of
-from .moments import Moments, MomentSums, stream_moments
-from .network import Cut, Pair, Stitched
+from .moments import Moments
+from .pair import Pair, stream_moments
 from .penalty import Evaluation, accuracies, evaluate, penalty, penalty_interval
 from .recalibrate import recalibrate
 from .result import Stitching, StitchingStudy
 from .stitch import stitch
+from .stitched import Stitched
 from .training import RECIPES, Epoch, Recipe, Trained, train_layers
 
 __all__ = [
@@ -19,5 +21,5 @@ __all__ = [
     "train_layers", "Recipe", "RECIPES", "Trained", "Epoch", "recalibrate",
     # measures
     "accuracies", "evaluate", "Evaluation", "penalty", "penalty_interval", "drift", "Drift",
-    "Moments", "MomentSums", "stream_moments",
+    "Moments", "stream_moments",
 ]  # fmt: skip

@@ -14,11 +14,12 @@ from ..features.batches import size
 from ..features.repeatable import repeatable
 from ..groups import Group
 from ._batches import check_loader, labels_of
+from .cut import Cut
 from .layers import family_of, takes
 from .moments import Moments
-from .network import Cut, Stitched
 from .penalty import accuracies
 from .recalibrate import recalibrate
+from .stitched import Stitched
 from .training import RECIPES, Recipe, train_layers
 
 __all__ = ["ALPHAS", "AlphaChoice", "InMemory", "choose_alpha", "split_examples"]

@@ -52,10 +52,10 @@ def drift(moments: Moments, matrix: Tensor, bias: Tensor | None = None) -> Drift
         ValueError: If B's features do not vary.
 
     Examples:
-        >>> from intertwine.stitching.moments import MomentSums
-        >>> sums, x = MomentSums(), torch.randn(100, 3, generator=torch.Generator().manual_seed(0))
+        >>> from intertwine.features.moments import CrossMoments
+        >>> sums, x = CrossMoments(within=True), torch.randn(100, 3, generator=torch.Generator().manual_seed(0))
         >>> sums.add(x, x)
-        >>> found = drift(sums.result(), torch.eye(3))
+        >>> found = drift(Moments.of(sums), torch.eye(3))
         >>> round(found.residual, 6), round(found.frechet, 6), round(found.mahalanobis, 6)
         (0.0, 0.0, 1.0)
     """

@@ -12,7 +12,7 @@ from ..features.batches import size
 from ..features.repeatable import repeatable
 from ..programs import flat_inputs
 from ._batches import labels_of, normalisable
-from .network import Stitched
+from .stitched import Stitched
 
 __all__ = ["evaluated_losses", "some_batches"]
 

@@ -1,18 +1,16 @@
-"""What every stitching layer is: a linear map of channels, of one family, and what is evaluated of it."""
+"""Stitching layers: linear maps of channels, of one family; their training and evaluation forms."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..groups.capacity import log_points
-
-if TYPE_CHECKING:
-    from .moments import Moments
+from .closed_form import intercept
+from .moments import Moments
 
 __all__ = ["Fixed", "StitchingLayer", "act_on_channels", "doubly_stochastic_error"]
 
@@ -91,14 +89,30 @@ class StitchingLayer(nn.Module, ABC):
     def head_start(self, active: bool) -> None:
         """Hold back a part of the parameters in the first epochs (G_ReLU: the scales), or let it go. Nothing here."""
 
+    @torch.no_grad()
     def start(self, moments: Moments) -> None:
         """Set the parameters to the family's closed-form solution for these second moments (direct matching).
 
         Args:
-            moments: Of the features at both taps.
+            moments: Of the features at both taps; a layer with a bias is fitted about their means.
 
         Raises:
-            ValueError: If the family has no closed form.
+            ValueError: If the family has no closed form, or widths differ.
+        """
+        if (moments.c_in, moments.c_out) != (self.c_in, self.c_out):
+            raise ValueError(
+                f"moments must be of {self.c_in} channels of A and {self.c_out} of B. "
+                f"Got {moments.c_in} and {moments.c_out}."
+            )
+        self.fit(moments if self.bias is None else moments.centred())
+        if self.bias is not None:
+            self.bias.copy_(intercept(self.rounded(), moments))
+
+    def fit(self, moments: Moments) -> None:
+        """Set the parameters of ``matrix`` to the family's least-squares solution.
+
+        Raises:
+            ValueError: If there is none in closed form.
         """
         raise ValueError(
             f"a start from moments must have a closed form. Got the family {self.family!r}, which has none."

@@ -1,22 +1,15 @@
-"""Second moments of the features at two taps, streamed: all that the closed-form families need."""
+"""Second moments of the features at two taps: all that the closed-form families need."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from .._progress import track
-from ..features.batches import length
 from ..features.moments import CrossMoments
-from ..features.repeatable import repeatable
-from ..programs import flat_inputs
-from .network import Cut, Pair
 
-__all__ = ["MomentSums", "Moments", "stream_moments"]
+__all__ = ["Moments"]
 
 
 @dataclass(frozen=True)
@@ -41,6 +34,23 @@ class Moments:
     sum_y: Tensor
     count: int
     about_means: tuple[Tensor, Tensor, Tensor] | None = None
+
+    @classmethod
+    def of(cls, sums: CrossMoments) -> Moments:
+        """What was added up, A's features first, products within each side included.
+
+        Raises:
+            ValueError: If nothing was added, or a feature was NaN or infinite.
+        """
+        xy, xx, yy = sums.products()
+        for side, square in (("A", xx), ("B", yy)):
+            if not bool(torch.isfinite(square).all()):
+                raise ValueError(
+                    f"features must be finite. Got NaN or infinite ones of {side}. Check inputs and weights."
+                )
+        x, y, count = sums.a.mean, sums.b.mean, sums.a.count
+        raw = (part + count * torch.outer(m, n) for part, m, n in ((xx, x, x), (xy, x, y), (yy, y, y)))
+        return cls(*raw, count * x, count * y, count, (xx, xy, yy))
 
     @property
     def c_in(self) -> int:
@@ -94,75 +104,3 @@ class Moments:
     def live_y(self) -> Tensor:
         """``(C_out,)`` bool: channels of B that ever respond."""
         return self.yy.diagonal() > 0
-
-
-class MomentSums:
-    """Adds up the moments batch by batch, in float64 and about the means."""
-
-    def __init__(self) -> None:
-        self._moments = CrossMoments(within=True)
-
-    def add(self, x: Tensor, y: Tensor, channel_dim: int = 1) -> None:
-        """Add one batch of features with the same examples and positions.
-
-        Args:
-            x: Features of A, ``(N, C_in, *S)``.
-            y: Features of B, ``(N, C_out, *S)``.
-            channel_dim: The channel axis of both.
-
-        Raises:
-            ValueError: If the other axes differ.
-        """
-        positions = [f.numel() // f.shape[channel_dim] for f in (x, y)]
-        if positions[0] != positions[1]:
-            raise ValueError(f"both features must have the same positions. Got {positions[0]} and {positions[1]}.")
-        self._moments.add(x, y, channel_dim)
-
-    def result(self) -> Moments:
-        """The moments so far.
-
-        Raises:
-            ValueError: If nothing was added, or a feature was NaN or infinite.
-        """
-        count = self._moments.a.count
-        if not count:
-            raise ValueError("moments must be of at least one batch. Got none.")
-        means = {"A": self._moments.a.mean, "B": self._moments.b.mean}
-        xy, xx, yy = self._moments.products()
-        for side, square in (("A", xx), ("B", yy)):
-            if not bool(torch.isfinite(square).all()):
-                raise ValueError(
-                    f"features must be finite. Got NaN or infinite ones of {side}. Check inputs and weights."
-                )
-        x, y = means["A"], means["B"]
-        raw_xx, raw_xy, raw_yy = (
-            part + count * torch.outer(m, n) for part, m, n in ((xx, x, x), (xy, x, y), (yy, y, y))
-        )
-        return Moments(raw_xx, raw_xy, raw_yy, count * x, count * y, count, (xx, xy, yy))
-
-
-def stream_moments(
-    pair: Pair, cuts: Sequence[Cut], loader: Iterable[Any], *, progress: bool = False
-) -> list[tuple[Moments, ...]]:
-    """Second moments at several cuts, in one pass over the data with one run of each model per batch.
-
-    Args:
-        pair: The models.
-        cuts: Made by ``pair``.
-        loader: Training data; labels are not read.
-        progress: Whether to show progress.
-
-    Returns:
-        For every cut the moments of the tap, then of each value that crosses it beside the tap where
-        ``skip="mapped"``.
-
-    Raises:
-        ValueError: If the loader is empty.
-    """  # noqa: DOC502 - raised by the sums
-    read = pair.features(cuts)
-    sums = [[MomentSums() for _ in cut.mapped] for cut in cuts]
-    for batch in track(repeatable(loader), "Reading features", length(loader), progress):
-        for cut, into, (ours, theirs) in zip(cuts, sums, read(*flat_inputs(batch, pair.device))):
-            for one, crossing, x, y in zip(into, cut.mapped, ours, theirs):
-                one.add(x, y, crossing.channel_dim)
-    return [tuple(one.result() for one in into) for into in sums]

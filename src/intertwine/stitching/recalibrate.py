@@ -12,9 +12,9 @@ from ..features.batches import length
 from ..features.repeatable import repeatable
 from ..programs import flat_inputs
 from ._batches import check_loader, normalisable
-from .network import Stitched
+from .stitched import Stitched, by_trunk
 
-__all__ = ["by_trunk", "recalibrate"]
+__all__ = ["recalibrate"]
 
 
 def recalibrate(
@@ -48,14 +48,6 @@ def recalibrate(
     check_loader(loader)
     for group in by_trunk([net for net in nets if net.tail.norms]):
         _recalibrate(group, loader, momentum, progress)
-
-
-def by_trunk(networks: Sequence[Stitched]) -> list[list[Stitched]]:
-    """Networks grouped by the trunk that they share."""
-    groups: dict[int, list[Stitched]] = {}
-    for net in networks:
-        groups.setdefault(id(net.trunk), []).append(net)
-    return list(groups.values())
 
 
 @torch.no_grad()

@@ -16,16 +16,18 @@ from ..groups import Group, PositiveMonomial
 from ._batches import check_loader, first_batch, labels_of
 from .alpha import choose_alpha
 from .closed_form import group_procrustes
+from .cut import Cut, Skip
 from .drift import drift
 from .layer import StitchingLayer
 from .layers.birkhoff import Birkhoff
 from .layers.families import family_of, takes
 from .layers.lasso import sparsity
-from .moments import Moments, stream_moments
-from .network import At, Cut, Pair, Skip, Stitched
+from .moments import Moments
+from .pair import At, Pair, stream_moments
 from .penalty import Evaluation, evaluate
 from .recalibrate import recalibrate
 from .result import Stitching, StitchingStudy, pairing_of
+from .stitched import Stitched
 from .training import RECIPES, Recipe, Trained, train_layers
 
 __all__ = ["stitch"]

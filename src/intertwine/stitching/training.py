@@ -36,7 +36,7 @@ from ._batches import check_loader, first_batch, labels_of
 from .judgement import evaluated_losses, some_batches
 from .layer import StitchingLayer
 from .layers.relaxed import RelaxedPermutation
-from .network import Stitched, Trunk
+from .stitched import Stitched, Trunk
 
 __all__ = ["RECIPES", "Epoch", "Recipe", "Trained", "train_layers"]
 

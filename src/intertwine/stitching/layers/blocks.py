@@ -11,13 +11,12 @@ from torch import Tensor, nn
 from ...groups import Product, Wreath, assign
 from ..closed_form import group_procrustes
 from ..layer import StitchingLayer, doubly_stochastic_error
-from ._moments import seen_by, set_bias
+from ..moments import Moments
 from .birkhoff import frobenius_on_polytope
 from .sinkhorn import sinkhorn
 
 if TYPE_CHECKING:
     from ...groups import Group
-    from ..moments import Moments
 
 __all__ = ["Blocks", "SwappedBlocks"]
 
@@ -86,16 +85,10 @@ class Blocks(_OfBlocks):
         """Block-diagonal."""
         return torch.block_diag(*(part.rounded() for part in self.parts))
 
-    def start(self, moments: Moments) -> None:
-        """Each block by itself: the squared error is a sum over blocks.
-
-        Args:
-            moments: Of the features at both taps.
-        """
-        seen = seen_by(self, moments)
+    def fit(self, moments: Moments) -> None:
+        """Each block by itself: the squared error is a sum over blocks."""
         for part, s in zip(self.parts, self.group.slices, strict=True):
-            part.start(seen.select(s, s))
-        set_bias(self, moments)
+            part.start(moments.select(s, s))
 
     def doubly_stochastic_error(self) -> float | None:
         """The largest of all blocks; ``None`` where none has a relaxed permutation."""
@@ -159,22 +152,16 @@ class SwappedBlocks(_OfBlocks):
         super().after_step(lr)
         self.permutation.copy_(sinkhorn(self.permutation, self.sinkhorn_steps))
 
-    def start(self, moments: Moments) -> None:
-        """The best pairing of blocks by ``group.procrustes``, then each block by itself.
-
-        Args:
-            moments: Of the features at both taps.
-        """
-        seen, k, m = seen_by(self, moments), self.group.k, self.group.base.n
-        sizes = group_procrustes(self.group, seen).abs().reshape(k, m, k, m).sum((1, 3))
+    def fit(self, moments: Moments) -> None:
+        """The best pairing of blocks by ``group.procrustes``, then each block by itself."""
+        k, m = self.group.k, self.group.base.n
+        sizes = group_procrustes(self.group, moments).abs().reshape(k, m, k, m).sum((1, 3))
         order = sizes.argmax(1).tolist()  # one block of every row is not zero
-        with torch.no_grad():
-            self.permutation.zero_()
-            self.permutation[torch.arange(k), torch.tensor(order)] = 1
+        self.permutation.zero_()
+        self.permutation[torch.arange(k), torch.tensor(order)] = 1
         slices = self.group.slices
         for part, y, j in zip(self.parts, slices, order, strict=True):
-            part.start(seen.select(slices[j], y))
-        set_bias(self, moments)
+            part.start(moments.select(slices[j], y))
 
     def doubly_stochastic_error(self) -> float:
         """The largest of ``P`` and all blocks."""

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
 from ..closed_form import diagonal
 from ..layer import StitchingLayer
-from ._moments import seen_by, set_bias
-
-if TYPE_CHECKING:
-    from ..moments import Moments
+from ..moments import Moments
 
 __all__ = ["Diagonal"]
 
@@ -56,12 +51,6 @@ class Diagonal(StitchingLayer):
         """``diag(d)``."""
         return nn.functional.pad(torch.diag(self.scale), (0, self.c_in - self.dim, 0, self.c_out - self.dim))
 
-    def start(self, moments: Moments) -> None:
-        """Least squares channel by channel; channels of A that never respond keep factor one.
-
-        Args:
-            moments: Of the features at both taps.
-        """
-        with torch.no_grad():
-            self.scale.copy_(diagonal(seen_by(self, moments)).diagonal())
-        set_bias(self, moments)
+    def fit(self, moments: Moments) -> None:
+        """Least squares channel by channel; channels of A that never respond keep factor one."""
+        self.scale.copy_(diagonal(moments).diagonal())

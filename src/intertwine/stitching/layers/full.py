@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
 from ..closed_form import least_squares
 from ..layer import StitchingLayer
-from ._moments import seen_by, set_bias
-
-if TYPE_CHECKING:
-    from ..moments import Moments
+from ..moments import Moments
 
 __all__ = ["Full"]
 
@@ -54,15 +49,9 @@ class Full(StitchingLayer):
         """The weight."""
         return self.weight
 
-    def start(self, moments: Moments) -> None:
-        """Least squares: ``min sum |y - A x|^2``, the solution of smallest norm.
-
-        Args:
-            moments: Of the features at both taps.
-        """
-        with torch.no_grad():
-            self.weight.copy_(least_squares(seen_by(self, moments)))
-        set_bias(self, moments)
+    def fit(self, moments: Moments) -> None:
+        """Least squares: ``min sum |y - A x|^2``, the solution of smallest norm."""
+        self.weight.copy_(least_squares(moments))
 
 
 def uniform(rows: int, columns: int, generator: torch.Generator | None) -> Tensor:

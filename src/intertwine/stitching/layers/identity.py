@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from ..layer import StitchingLayer
-from ._moments import seen_by, set_bias
-
-if TYPE_CHECKING:
-    from ..moments import Moments
+from ..moments import Moments
 
 __all__ = ["Identity"]
 
@@ -49,11 +44,5 @@ class Identity(StitchingLayer):
         """Ones on the diagonal."""
         return torch.eye(self.c_out, self.c_in, device=None if self.bias is None else self.bias.device)
 
-    def start(self, moments: Moments) -> None:
-        """Only a bias has something to fit.
-
-        Args:
-            moments: Of the features at both taps.
-        """
-        seen_by(self, moments)
-        set_bias(self, moments)
+    def fit(self, moments: Moments) -> None:
+        """Only a bias has something to fit."""

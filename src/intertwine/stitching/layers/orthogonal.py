@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import log
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -11,10 +10,7 @@ from torch import Tensor, nn
 from ... import groups
 from ..closed_form import group_procrustes
 from ..layer import StitchingLayer
-from ._moments import seen_by, set_bias
-
-if TYPE_CHECKING:
-    from ..moments import Moments
+from ..moments import Moments
 
 __all__ = ["Orthogonal"]
 
@@ -71,15 +67,9 @@ class Orthogonal(StitchingLayer):
         """The polar factor."""
         self.weight.copy_(_polar(self.weight))
 
-    def start(self, moments: Moments) -> None:
-        """Orthogonal Procrustes: ``max tr(A x.T y)``; the least ``sum |y - A x|^2`` unless ``C_in > C_out``.
-
-        Args:
-            moments: Of the features at both taps.
-        """
-        with torch.no_grad():
-            self.weight.copy_(group_procrustes(self._group, seen_by(self, moments)))
-        set_bias(self, moments)
+    def fit(self, moments: Moments) -> None:
+        """Orthogonal Procrustes: ``max tr(A x.T y)``; the least ``sum |y - A x|^2`` unless ``C_in > C_out``."""
+        self.weight.copy_(group_procrustes(self._group, moments))
 
 
 def _polar(matrix: Tensor) -> Tensor:

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
 from ...groups import Group
 from ..closed_form import group_procrustes
 from ..layer import StitchingLayer
-from ._moments import seen_by, set_bias
-
-if TYPE_CHECKING:
-    from ..moments import Moments
+from ..moments import Moments
 
 __all__ = ["Projected"]
 
@@ -61,12 +56,6 @@ class Projected(StitchingLayer):
         """The nearest element."""
         self.weight.copy_(self.group.project(self.weight).matrix())
 
-    def start(self, moments: Moments) -> None:
-        """The group's element with the least ``sum |y - g x|^2``.
-
-        Args:
-            moments: Of the features at both taps.
-        """
-        with torch.no_grad():
-            self.weight.copy_(group_procrustes(self.group, seen_by(self, moments)))
-        set_bias(self, moments)
+    def fit(self, moments: Moments) -> None:
+        """The group's element with the least ``sum |y - g x|^2``."""
+        self.weight.copy_(group_procrustes(self.group, moments))

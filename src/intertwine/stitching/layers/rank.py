@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor, nn
 
 from ..closed_form import reduced_rank
 from ..layer import StitchingLayer
-from ._moments import seen_by, set_bias
+from ..moments import Moments
 from .full import uniform
-
-if TYPE_CHECKING:
-    from ..moments import Moments
 
 __all__ = ["Rank"]
 
@@ -66,16 +61,10 @@ class Rank(StitchingLayer):
         """``U V``."""
         return self.up @ self.down
 
-    def start(self, moments: Moments) -> None:
-        """Reduced-rank regression, the best map of its rank; both factors get equal sizes, so that one rate suits them.
-
-        Args:
-            moments: Of the features at both taps.
-        """
-        up, down = reduced_rank(seen_by(self, moments), self.rank)  # orthonormal columns, so `down` has all the size
+    def fit(self, moments: Moments) -> None:
+        """Reduced-rank regression; both factors get equal sizes, so that one learning rate suits them."""
+        up, down = reduced_rank(moments, self.rank)  # orthonormal columns, so `down` has all the size
         u, s, vh = torch.linalg.svd(down, full_matrices=False)
         root = s.sqrt()
-        with torch.no_grad():
-            self.up.copy_(up @ u * root)
-            self.down.copy_(root[:, None] * vh)
-        set_bias(self, moments)
+        self.up.copy_(up @ u * root)
+        self.down.copy_(root[:, None] * vh)

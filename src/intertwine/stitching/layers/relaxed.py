@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from math import lgamma, log
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,10 +11,7 @@ from torch import Tensor
 from ... import groups
 from ..closed_form import group_procrustes
 from ..layer import StitchingLayer, doubly_stochastic_error
-from ._moments import seen_by, set_bias
-
-if TYPE_CHECKING:
-    from ..moments import Moments
+from ..moments import Moments
 
 __all__ = ["SMALLEST_SCALE", "RelaxedPermutation"]
 
@@ -98,19 +94,13 @@ class RelaxedPermutation(StitchingLayer):
         a[torch.arange(self.n, device=scale.device), index] = sign * scale[index]
         return a[: self.c_out, : self.c_in]
 
-    def start(self, moments: Moments) -> None:
-        """Direct matching: the member with the least ``sum |y - A x|^2``, by optimal assignment.
-
-        Args:
-            moments: Of the features at both taps.
-        """
-        seen = seen_by(self, moments)
-        matrix = group_procrustes(groups.named(self.group_name, self.n), seen)
+    def fit(self, moments: Moments) -> None:
+        """Direct matching: the member with the least ``sum |y - A x|^2``, by optimal assignment."""
+        matrix = group_procrustes(groups.named(self.group_name, self.n), moments)
         index, matched = _injection(matrix, self.n)
         scale = torch.ones_like(matched)
         scale[index] = matched.abs().clamp_min(SMALLEST_SCALE)
         self.set_element(index, torch.where(matched < 0, -1.0, 1.0), scale)
-        set_bias(self, moments)
 
     def doubly_stochastic_error(self) -> float:
         """Of the relaxed permutation."""
