@@ -22,7 +22,7 @@ def relative_error(width, seed, x, build=fully_connected, depth=3):
     torch.manual_seed(seed)
     sigma = 1 / math.sqrt(width)
     network = iw.gates.dgn(build(width), regime="fixed_random", seed=seed).eval()
-    iw.gates.bernoulli_(network.value, sigma, seed)
+    iw.gates.networks.bernoulli_(network.value, sigma, seed)
     names = [f"value.{n}" for n, _ in network.value.named_parameters()]
     tangent = iw.gates.neural_tangent_kernel(network, x, kind="trace", parameters=names)
     limit = depth * sigma ** (2 * (depth - 1)) * iw.gates.neural_path_kernel(network, x)
@@ -49,7 +49,7 @@ def test_expectation_is_exact_at_every_width(gates):
     total = torch.zeros(4, 4).double()
     draws = 800
     for seed in range(draws):
-        iw.gates.bernoulli_(network.value, 0.5, seed)
+        iw.gates.networks.bernoulli_(network.value, 0.5, seed)
         total += iw.gates.neural_tangent_kernel(network, x, kind="trace", parameters=names) / draws
     limit = 3 * 0.5**4 * iw.gates.neural_path_kernel(network, x)
     assert (total - limit).norm() < 0.1 * limit.norm()
@@ -62,7 +62,7 @@ def mean_tangent_kernel(name, sigma, draws=600):
     names = [f"value.{n}" for n, _ in network.value.named_parameters()]
     total = torch.zeros(4, 4).double()
     for seed in range(draws):
-        iw.gates.bernoulli_(network.value, sigma, seed)
+        iw.gates.networks.bernoulli_(network.value, sigma, seed)
         total += iw.gates.neural_tangent_kernel(network, x, kind="per_output", parameters=names)[..., 0] / draws
     return network, x, total
 
@@ -79,7 +79,7 @@ def test_constants_of_residual_sub_networks():
     """Theorems 3.3 and B.1, with the corrected exponent."""
     network, x, mean = mean_tangent_kernel("residual, ReLU inside", sigma := 0.6)
     a, b, c, d, last = network.gates(x)
-    limit = iw.gates.ensemble_tangent_kernel(x, [last], [[a, b], [c, d]], sigma=sigma, depth=2, outer_depth=2)
+    limit = iw.gates.kernels.ensemble_tangent_kernel(x, [last], [[a, b], [c, d]], sigma=sigma, depth=2, outer_depth=2)
     assert (mean - limit).norm() < 0.12 * limit.norm()
 
 
@@ -104,9 +104,9 @@ def test_arc_cosine_kernel_is_the_tangent_kernel_of_a_wide_network():
         NTKLinear(width, 1, gain),
     )
     empirical = iw.gates.neural_tangent_kernel(model, x, kind="trace", method="products")
-    limit = iw.gates.arc_cosine_tangent_kernel(x, 3)
+    limit = iw.gates.kernels.arc_cosine_tangent_kernel(x, 3)
     assert (empirical - limit).norm() < 0.1 * limit.norm()
-    assert torch.allclose(iw.gates.arc_cosine_tangent_kernel(x, 3, x[:2]), limit[:, :2])
+    assert torch.allclose(iw.gates.kernels.arc_cosine_tangent_kernel(x, 3, x[:2]), limit[:, :2])
 
 
 class NTKConv(nn.Module):
@@ -125,29 +125,29 @@ def test_convolutional_kernel_is_the_tangent_kernel_of_a_wide_network():
     convolutions = [NTKConv(2, width, 1 / 3), nn.ReLU(), NTKConv(width, width, math.sqrt(2 / (9 * width))), nn.ReLU()]
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), NTKLinear(width, 1, math.sqrt(2))]
     empirical = iw.gates.neural_tangent_kernel(nn.Sequential(*convolutions, *head), x, kind="trace", method="products")
-    limit = iw.gates.convolutional_tangent_kernel(x, 2)
+    limit = iw.gates.kernels.convolutional_tangent_kernel(x, 2)
     assert (empirical - limit).norm() < 0.12 * limit.norm()
 
 
 def test_bad_arguments():
     with pytest.raises(ValueError, match="sigma must be positive"):
-        iw.gates.bernoulli_(nn.Linear(1, 1), 0.0)
+        iw.gates.networks.bernoulli_(nn.Linear(1, 1), 0.0)
     with pytest.raises(ValueError, match="depth must be at least 1"):
-        iw.gates.arc_cosine_tangent_kernel(torch.ones(1, 1), 0)
+        iw.gates.kernels.arc_cosine_tangent_kernel(torch.ones(1, 1), 0)
     with pytest.raises(ValueError, match="window odd"):
-        iw.gates.convolutional_tangent_kernel(torch.ones(1, 1, 2, 2), 1, 2)
+        iw.gates.kernels.convolutional_tangent_kernel(torch.ones(1, 1, 2, 2), 1, 2)
 
 
 @pytest.mark.parametrize("circular", [False, True])
 def test_convolutional_kernel_of_two_sides_and_in_blocks(circular):
     x = torch.randn(5, 2, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    whole = iw.gates.convolutional_tangent_kernel(x, 3, circular=circular)
+    whole = iw.gates.kernels.convolutional_tangent_kernel(x, 3, circular=circular)
     assert torch.equal(whole, whole.T)
-    blocks = iw.gates.convolutional_tangent_kernel(x, 3, circular=circular, memory=1)
+    blocks = iw.gates.kernels.convolutional_tangent_kernel(x, 3, circular=circular, memory=1)
     torch.testing.assert_close(blocks, whole, rtol=1e-12, atol=0)
-    two = iw.gates.convolutional_tangent_kernel(x, 3, circular=circular, y=x[1:4])
+    two = iw.gates.kernels.convolutional_tangent_kernel(x, 3, circular=circular, y=x[1:4])
     torch.testing.assert_close(two, whole[:, 1:4], rtol=1e-12, atol=0)
-    rolled = iw.gates.convolutional_tangent_kernel(x, 3, circular=circular, y=x.roll((1, 2), (2, 3)))
+    rolled = iw.gates.kernels.convolutional_tangent_kernel(x, 3, circular=circular, y=x.roll((1, 2), (2, 3)))
     assert torch.allclose(rolled, whole, rtol=1e-10) == circular  # only then do rotations not matter
     with pytest.raises(ValueError, match="y must have examples of x's shape"):
-        iw.gates.convolutional_tangent_kernel(x, 3, y=x[:, :1])
+        iw.gates.kernels.convolutional_tangent_kernel(x, 3, y=x[:, :1])

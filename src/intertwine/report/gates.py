@@ -15,7 +15,7 @@ from .pictures import input_picture, is_image, signed_picture
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..gates import EffectiveMap, GateStudy
+    from ..gates.study import EffectiveMap, GateStudy
 
 __all__ = ["gates_page", "headline"]
 

@@ -10,7 +10,7 @@ from ..._progress import track
 from .gate_gram import exact_products, gram, ready, tile_size
 from .memory import check_fits
 
-__all__ = ["base_kernels", "product_kernel", "sum_kernel"]
+__all__ = ["base_kernels", "product_kernel"]
 
 _ROOM = 690.0
 """e^690 < 1.8e308: logarithm of the largest number that a product may reach."""
@@ -107,28 +107,6 @@ def base_kernels(gates: Sequence[Tensor], gates_y: Sequence[Tensor] | None = Non
     """
     other = _other(gates, gates_y)
     return torch.stack([gram(a, b).double() / a.shape[1] for a, b in zip(gates, other)])
-
-
-def sum_kernel(gates: Sequence[Tensor], gates_y: Sequence[Tensor] | None = None) -> Tensor:
-    """``sum_l <G_l(x), G_l(y)>``: what concatenated gates would give instead of the product (P2 section 3.1.1).
-
-    Args:
-        gates: Gates of each layer ``(N, w_l)``.
-        gates_y: Gates ``(M, w_l)``; ``gates`` themselves without.
-
-    Returns:
-        The kernel ``(N, M)``, a comparator.
-
-    Examples:
-        >>> sum_kernel([torch.eye(2), torch.ones(2, 3)])
-        tensor([[4., 3.],
-                [3., 4.]], dtype=torch.float64)
-    """
-    other = _other(gates, gates_y)
-    total = gram(gates[0], other[0]).double()
-    for a, b in zip(gates[1:], other[1:]):
-        total += gram(a, b)
-    return total
 
 
 def _other(gates: Sequence[Tensor], gates_y: Sequence[Tensor] | None) -> Sequence[Tensor]:

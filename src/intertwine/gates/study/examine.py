@@ -14,6 +14,7 @@ from ..._result import Result
 from ..._words import counted
 from ..kernels.alignment import kernel_alignment, unscaled
 from ..kernels.path.path_kernel import neural_path_kernel
+from ..kernels.product_kernel import base_kernels
 from ..kernels.tangent.tangent_kernel import neural_tangent_kernel
 from ..networks.gated import GatedNetwork
 from ..path_space.top_paths import TopPaths, top_paths
@@ -173,7 +174,7 @@ def examine(
     z = x[chosen]
     patterns = {n: g for n, g in gate_patterns(switches, x).items() if g.dtype != torch.long}
     layers = tuple(_layer(n, g) for n, g in patterns.items())
-    base = {n: _normalised(_gram(g[chosen])) for n, g in patterns.items()}
+    base = {n: _normalised(base_kernels([g[chosen].flatten(1)])[0].cpu()) for n, g in patterns.items()}
     next(steps)
     log, sign = neural_path_kernel(model, z, log=True, max_operations=max_operations)
     npk = _normalised(unscaled(log, sign).cpu())
@@ -239,11 +240,6 @@ def _layer(name: str, gates: Tensor) -> GateLayer:
     on = gates if gates.dtype == torch.bool else gates == 1  # a leaky ReLU is on where its slope is 1
     always, ever = int(on.all(0).sum()), int(on.any(0).sum())
     return GateLayer(name, tuple(on.shape[1:]), float(on.double().mean()), on[0].numel() - ever, always)
-
-
-def _gram(gates: Tensor) -> Tensor:
-    flat = gates.flatten(1).double()
-    return (flat @ flat.T).cpu()
 
 
 def _normalised(kernel: Tensor) -> Tensor:

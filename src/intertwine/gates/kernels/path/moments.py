@@ -25,8 +25,8 @@ __all__ = [
     "add",
     "channel_slice",
     "contract",
-    "gate",
     "multiply",
+    "renewed",
     "settle",
 ]
 
@@ -213,10 +213,14 @@ def multiply(signal: Signal, left: Tensor, right: Tensor, layout: Layout) -> Sig
     return replace(signal, terms=terms)
 
 
-def gate(signal: Signal, left: Tensor, right: Tensor, layout: Layout) -> Signal:
-    """Multiply by gates of the signal's own shape."""
-    shape = (-1, signal.channels, signal.positions)
-    return multiply(signal, left.reshape(shape), right.reshape(shape), layout)
+def renewed(signal: Signal) -> Signal:
+    """The signal times new independent values: terms that shared a source still do."""
+    new: dict[int, Source] = {}
+    for t in signal.terms:  # fields of one origin still have one
+        new.setdefault(id(t.source.origin), replace(t.source.origin, constant=False))
+    for t in signal.terms:
+        new.setdefault(id(t.source), replace(t.source, constant=False, root=new[id(t.source.origin)]))
+    return replace(signal, terms=tuple(replace(t, source=new[id(t.source)]) for t in signal.terms))
 
 
 def add(a: Signal, b: Signal, layout: Layout, apart: bool = False) -> Signal:

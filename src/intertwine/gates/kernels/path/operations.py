@@ -5,14 +5,14 @@ import math
 from ....programs import Call
 from ...relu_program import MAX_POOLS, POOLS, ReluProgram, is_gate
 
-__all__ = ["CHOICES", "LINEAR", "MIXES", "PADDED", "SAME", "SHAPES", "UPSAMPLED", "fully_connected", "needs_pairs"]
+__all__ = ["CHOICES", "MIXES", "PADDED", "SAME", "SHAPES", "UPSAMPLED", "fully_connected", "needs_pairs"]
 
 SAME = {"aten::clone", "aten::detach", "aten::alias", "aten::contiguous", "aten::_to_copy", "aten::dropout"}
 SHAPES = {"aten::view", "aten::_unsafe_view", "aten::reshape", "aten::squeeze", "aten::unsqueeze", "aten::flatten"}
 UPSAMPLED = {f"aten::{kind}{k}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for k in (1, 2, 3)}
 PADDED = {f"aten::{kind}_pad{k}d" for kind in ("reflection", "replication") for k in (1, 2, 3)}
 CHOICES = {
-    "aten::slice", "aten::select", "aten::index_select", "aten::constant_pad_nd", "aten::flip", "aten::roll",
+    "aten::slice", "aten::select", "aten::index_select", "aten::flip", "aten::roll",
     "aten::transpose", *UPSAMPLED, *PADDED,
 }  # fmt: skip
 """Each position takes the value of one other, or 0."""
@@ -21,7 +21,6 @@ MIXES = {
     "aten::upsample_bicubic2d",
 }  # fmt: skip
 """Fixed sums over positions: their coefficients are no values but stay on the paths."""
-LINEAR = {"aten::addmm", "aten::mm", "aten::convolution"}
 
 
 def needs_pairs(program: ReluProgram) -> bool:

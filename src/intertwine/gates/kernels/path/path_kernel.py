@@ -13,7 +13,8 @@ from ..product_kernel import product_kernel
 from .joint_moments import joint_kernel
 from .moments import Layout, Uncovered
 from .operations import CHOICES, fully_connected, needs_pairs
-from .rules import Propagation
+from .propagation import propagate
+from .tile import Tile
 
 __all__ = ["neural_path_kernel", "neural_path_kernel_cost"]
 
@@ -141,7 +142,7 @@ def neural_path_kernel_cost(model: nn.Module, x: Tensor, y: Tensor | None = None
 def _operations(program: ReluProgram, n: int, m: int) -> float:
     power = 2 if needs_pairs(program) else 1
     total = 0.0
-    padded = {c.outputs[0]: c.inputs[0] for c in program.program.calls if c.op in CHOICES}
+    padded = {c.outputs[0]: c.inputs[0] for c in program.program.calls if c.op in CHOICES | {"aten::constant_pad_nd"}}
     for call in program.program.calls:
         if call.op in ("aten::addmm", "aten::mm", "aten::convolution"):
             read = next(r for r in call.inputs if r.id in program.activations)
@@ -225,7 +226,7 @@ def _tiles(
     for i, j in track(starts, "path kernel", enabled=progress):
         a, b = ([t[k : k + tile] for t in side] for side, k in ((left, i), (right, j)))
         layout = Layout(len(a[0]), len(b[0]), pairs, kernel.device)
-        part, scale = Propagation(program, a, b, layout).run(output)  # the scale is the same for all tiles
+        part, scale = propagate(Tile(program, a, b, layout), output)  # the scale is the same for all tiles
         kernel[i : i + tile, j : j + tile] = part
         if same and j > i:
             kernel[j : j + tile, i : i + tile] = part.T

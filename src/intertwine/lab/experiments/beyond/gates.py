@@ -114,7 +114,8 @@ class GateSpectrum(Job):
 def _spectrum(model: Any, x: Tensor, labels: Tensor, new: Tensor, truth: Tensor) -> dict[str, float]:
     import torch
 
-    from ....gates import GatedNetwork, kernel_alignment, kernel_regression, neural_path_kernel
+    from ....gates import GatedNetwork, kernel_regression, neural_path_kernel
+    from ....gates.kernels import kernel_alignment
 
     if isinstance(model, GatedNetwork):
         model.gate = "hard"  # paths are on or off

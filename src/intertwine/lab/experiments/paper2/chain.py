@@ -118,7 +118,7 @@ def _tangent_kernel(model: nn.Module, x: Tensor, y: Tensor | None) -> Tensor:
 
 
 def _convolutional_kernel(x: Tensor, y: Tensor | None) -> Tensor:
-    from ....gates import convolutional_tangent_kernel
+    from ....gates.kernels import convolutional_tangent_kernel
 
     return convolutional_tangent_kernel(x, depth=4, y=y)
 

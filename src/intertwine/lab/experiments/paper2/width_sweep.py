@@ -42,7 +42,8 @@ class Distance(Job):
         """Relative Frobenius error ``|NTK - limit| / |limit|``; norms of matrices, since entries may be near 0."""
         import torch
 
-        from ....gates import bernoulli_, dgn, neural_tangent_kernel
+        from ....gates import dgn, neural_tangent_kernel
+        from ....gates.networks import bernoulli_
 
         shape = (1, 6) if self.family == "convolutions" else (_INPUTS,)
         x = torch.randn(self.examples, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -121,8 +122,8 @@ _MODELS = {"fully connected": _fully_connected, "convolutions": _convolutions, "
 
 
 def _limit(family: Family, network: nn.Module, x: Tensor, sigma: float) -> Tensor:
-    from ....gates import ensemble_tangent_kernel, neural_path_kernel
-    from ....gates.networks.gated import GatedNetwork
+    from ....gates import GatedNetwork, neural_path_kernel
+    from ....gates.kernels import ensemble_tangent_kernel
 
     if family == "residual" and isinstance(network, GatedNetwork):
         *inside, last = network.gates(x)

@@ -1,0 +1,45 @@
+"""Second moments carried through a captured network, call by call, with the rule of each operation."""
+
+from torch import Tensor
+
+from ....programs import Call
+from .moments import channel_slice, contract
+from .rules import rule_of
+from .tile import Tile, refuse
+
+__all__ = ["propagate"]
+
+
+def propagate(tile: Tile, output: int) -> tuple[Tensor, float]:
+    """Run the rules over a program for one tile of examples.
+
+    Args:
+        tile: With the signal of the input.
+        output: Which output of the network.
+
+    Returns:
+        The kernel ``(n, m)`` of the output up to a factor, and the factor's logarithm.
+    """
+    program = tile.program
+    last = {r.id: i for i, call in enumerate(program.program.calls) for r in call.inputs}
+    for i, call in enumerate(program.program.calls):
+        if any(r.id in program.activations for r in call.inputs):
+            _step(tile, call)
+        for done in [r.id for r in call.inputs if last[r.id] == i and r != program.output]:
+            tile.signals.pop(done, None)
+    final = tile.signals[program.output.id]
+    channel, position = divmod(output, final.positions)
+    kernel, scale = contract(channel_slice(final, channel, channel + 1), tile.layout)
+    return (kernel[:, position, :, position] if tile.layout.pairs else kernel[position]), scale
+
+
+def _step(tile: Tile, call: Call) -> None:
+    read = next(r.id for r in call.inputs if r.id in tile.program.activations)
+    rule = rule_of(call)
+    if read not in tile.signals:
+        refuse(call, "a result of an operation that no rule of the path kernel covers")
+    if rule is None:
+        refuse(call, "an operation that no rule of the path kernel covers")
+    found = rule(tile, call, tile.signals[read])
+    if call.outputs[0] is not None:
+        tile.signals[call.outputs[0].id] = found

@@ -1,0 +1,101 @@
+"""Maps of positions: averages, fixed sums, slices, paddings, flips and upsampling."""
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from .....programs import Call
+from ....relu_program import POOLS
+from ..moments import Signal, Source, Term, channel_slice, renewed, settle
+from ..operations import CHOICES, MIXES, PADDED, UPSAMPLED
+from ..tile import Tile, refuse
+from .channels import pad_channels
+from .registry import register_kernel_rule
+
+
+@register_kernel_rule(*POOLS)
+def average(tile: Tile, call: Call, signal: Signal) -> Signal:
+    """An average over positions; its 1/size is a value, so paths are counted without it.
+
+    Sizes may differ, at borders or where they do not divide the map: each is a value of its own.
+    """
+    matrix, signal = tile.position_matrix(call, signal), settle(signal, tile.layout)
+    sizes = matrix.abs().amax(1)
+    parts = [
+        _summed(tile, call, renewed(signal), ((sizes == size)[:, None] & (matrix != 0)).double())
+        for size in sizes.unique()
+    ]
+    return replace(parts[0], terms=tuple(t for part in parts for t in part.terms))
+
+
+@register_kernel_rule(*MIXES)
+def mix(tile: Tile, call: Call, signal: Signal) -> Signal:
+    """A fixed sum over positions; what is not random is summed at once, and stays what it is."""
+    signal, matrix = settle(signal, tile.layout), tile.position_matrix(call, signal)
+    mixed = _summed(tile, call, signal, matrix)
+    apply = lambda m: None if m is None else m.double() @ matrix.T
+    one = tile.constant_source(mixed.positions)
+    terms = (Term(one, apply(t.left), apply(t.right)) if t.source.constant else t for t in mixed.terms)
+    return replace(mixed, terms=tuple(terms))
+
+
+@register_kernel_rule(*CHOICES)
+def choose(tile: Tile, call: Call, signal: Signal) -> Signal:
+    """Chosen positions, or a slice of the channels."""
+    shape = tile.shape(call.args["self"])
+    axes = _axes(call, len(shape))
+    if min(axes) >= 2:
+        return _moved(tile, call, signal)
+    if call.op == "aten::slice" and axes == {1}:
+        start, end = call.args["start"] or 0, call.args["end"]
+        return channel_slice(signal, start, signal.channels if end is None else end, call.args["step"])
+    if call.op != "aten::slice" or tile.shape(call.outputs[0]) != shape:
+        refuse(call, "a choice of examples or channels")
+    return signal
+
+
+@register_kernel_rule("aten::constant_pad_nd")
+def pad(tile: Tile, call: Call, signal: Signal) -> Signal:
+    """Zeros around positions and channels."""
+    if call.args["value"] != 0:
+        refuse(call, "padding with a value other than 0")
+    dims = len(tile.shape(call.args["self"]))
+    given = list(call.args["pad"]) + [0] * (2 * dims - len(call.args["pad"]))
+    low, high = given[-4:-2]
+    spatial = {**call.args, "pad": given[: 2 * (dims - 2)]}
+    moved = _moved(tile, replace(call, args=spatial), signal) if any(spatial["pad"]) else signal
+    return pad_channels(tile, moved, low, high)
+
+
+def _summed(tile: Tile, call: Call, signal: Signal, matrix: Tensor) -> Signal:
+    terms = tuple(replace(t, post=matrix) for t in signal.terms)
+    return Signal(terms, signal.channels, tile.shape(call.outputs[0])[2:])
+
+
+def _axes(call: Call, count: int) -> set[int]:
+    """The axes that a choice is made along."""
+    if call.op in UPSAMPLED | PADDED:
+        return set(range(2, count)) or {1}
+    named = [call.args[n] for n in ("dim", "dim0", "dim1") if n in call.args] or call.args["dims"] or range(count)
+    return {d % count for d in named}
+
+
+def _moved(tile: Tile, call: Call, signal: Signal) -> Signal:
+    """A map that gives each position the value of one other, or 0."""
+    signal = settle(signal, tile.layout)
+    matrix = tile.position_matrix(call, signal)
+    space = tile.shape(call.outputs[0])[2:]
+    readers = [c for c in tile.program.program.calls if call.outputs[0] in c.inputs]
+    if all(c.op == "aten::convolution" for c in readers):  # sum over channels first: padding repeats positions
+        taken = torch.where(matrix.any(1), matrix.argmax(1) + 1, 0)
+        return Signal(tuple(replace(t, post=taken) for t in signal.terms), signal.channels, space)
+    moved: dict[int, Source] = {}
+    for source in {id(t.source): t.source for t in signal.terms}.values():
+        kernel = tile.layout.move(source.kernel, matrix)
+        new = replace(source, kernel=kernel, root=source.origin)  # of the same channels
+        moved[id(source)] = tile.constant_source(math.prod(space)) if source.constant else new
+    apply = lambda m: None if m is None else (m.double() @ matrix.T).to(m.dtype)
+    terms = (Term(moved[id(t.source)], apply(t.left), apply(t.right)) for t in signal.terms)
+    return Signal(tuple(terms), signal.channels, space)

@@ -1,0 +1,40 @@
+"""What operations do to the second moments of signals: one rule per operation, looked up by its qualified name."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from .....programs import Call
+from ..moments import Signal
+from ..tile import Tile
+
+__all__ = ["KernelRule", "register_kernel_rule", "rule_of"]
+
+KernelRule = Callable[[Tile, Call, Signal], Signal]
+R = TypeVar("R", bound=KernelRule)
+
+_RULES: dict[str, KernelRule] = {}
+
+
+def register_kernel_rule(*ops: str) -> Callable[[R], R]:
+    """Teach the path kernel operations: a decorator for a function of the tile, a call and the signal that it reads.
+
+    The rule returns the signal of the call's result. One that is wrong gives a wrong kernel: test it against
+    ``iw.gates.paths``.
+
+    Args:
+        *ops: Qualified operation names without overload or trailing underscore, such as ``"aten::neg"``.
+
+    Returns:
+        The decorator.
+    """
+
+    def decorate(rule: R) -> R:
+        _RULES.update(dict.fromkeys(ops, rule))
+        return rule
+
+    return decorate
+
+
+def rule_of(call: Call) -> KernelRule | None:
+    """The rule of a call's operation, if there is one."""
+    return _RULES.get(call.op)

@@ -1,0 +1,95 @@
+"""Signals of one tile of examples, and what rules must know of the program that they run through."""
+
+import math
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from ....programs import Call, Ref
+from ...relu_program import ReluProgram, gate_calls
+from .moments import Layout, Signal, Source, Term, Uncovered
+
+__all__ = ["Tile", "refuse"]
+
+
+class Tile:
+    """The second moments of a network's values between two groups of examples, as far as the rules have come.
+
+    Args:
+        program: The captured network.
+        left: Input and gates of the examples on one side, the input first.
+        right: The same for the other side.
+        layout: How kernels lie in memory.
+    """
+
+    def __init__(self, program: ReluProgram, left: list[Tensor], right: list[Tensor], layout: Layout) -> None:
+        self.program, self.layout = program, layout
+        self.gates = {id(call): (a, b) for call, a, b in zip(gate_calls(program), left[1:], right[1:])}
+        self._constants: dict[int, Source] = {}
+        given = program.program.inputs[0]
+        _, channels, *space = self.shape(given)
+        masks = [side[0].reshape(len(side[0]), channels, -1).double() for side in (left, right)]
+        term = Term(self.constant_source(math.prod(space)), *masks)
+        self.signals = {given.id: Signal((term,), channels, tuple(space))}
+
+    def shape(self, ref: Ref | None) -> tuple[int, ...]:
+        """Shape of a value, for one example."""
+        return () if ref is None else tuple(self.program.program.values[ref.id].shape)
+
+    def is_activation(self, value: Any) -> bool:
+        """Whether an argument is a value that depends on the input."""
+        return isinstance(value, Ref) and value.id in self.program.activations
+
+    def is_weight(self, value: Any) -> bool:
+        """Whether an argument is computed from parameters alone."""
+        return isinstance(value, Ref) and value.id in self.program.weights
+
+    def constant_source(self, positions: int) -> Source:
+        """The source of what is not random: the input, and constants of the model."""
+        return self._constants.setdefault(positions, Source(self.layout.ones(positions), constant=True))
+
+    def masks(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        """A constant ``(1, C, P)`` as masks of both sides."""
+        return value.expand(self.layout.n, -1, -1), value.expand(self.layout.m, -1, -1)
+
+    def constant(self, call: Call, value: Any, signal: Signal) -> Tensor:
+        """A constant argument of a call as ``(1, C, P)``."""
+        if isinstance(value, Ref):
+            value = self.program.program.values[value.id].data
+            if value is None:
+                refuse(call, "a constant of unknown value")
+        tensor = torch.as_tensor(value, dtype=torch.float64, device=self.layout.device)
+        return tensor.expand(self.shape(call.outputs[0])).reshape(1, signal.channels, signal.positions)
+
+    def is_per_channel(self, parameter: Ref, signal: Signal) -> bool:
+        """Whether a parameter holds one number for each channel of a signal."""
+        shape = self.shape(parameter)
+        dims = 2 if signal.flat else 2 + len(signal.space)
+        full = (1,) * (dims - len(shape)) + tuple(shape)
+        return full[0] == 1 and full[1] == signal.channels and math.prod(full[2:]) == 1
+
+    def position_matrix(self, call: Call, signal: Signal) -> Tensor:
+        """The matrix ``(P', P)`` of a map of positions, by applying it to every position."""
+        given = self.shape(call.args["self"])
+        axes = {d % len(given) for d in call.args["dim"] or (0,)} if call.op in ("aten::sum", "aten::mean") else set()
+        if signal.flat or self.shape(call.outputs[0])[:2] != given[:2] or axes & {0, 1}:
+            refuse(call, "an operation on other axes than positions")
+        eye = torch.eye(signal.positions, dtype=torch.float64, device=self.layout.device)
+        arguments = {k: v for k, v in call.args.items() if k not in ("self", "dtype")}
+        if isinstance(arguments.get("index"), Ref):
+            data = self.program.program.values[arguments["index"].id].data
+            arguments["index"] = None if data is None else data.to(self.layout.device)
+        return call.func(self=eye.view(-1, 1, *signal.space), **arguments).reshape(signal.positions, -1).T
+
+
+def refuse(call: Call, what: str) -> NoReturn:
+    """Say what no rule covers.
+
+    Raises:
+        Uncovered: Always.
+    """
+    raise Uncovered(
+        "model must be made of linear and convolutional layers, batch norms, poolings, sums, concatenations of "
+        f"channels and ReLUs on (N, C, *S). Got {what}: {call.where} at {call.line}."
+    )
