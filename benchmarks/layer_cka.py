@@ -30,7 +30,7 @@ import intertwine as iw
 from intertwine.features import collect, layers
 from intertwine.lab import networks
 from intertwine.similarity import minibatch_cka
-from intertwine.similarity.linear import linear_gram
+from intertwine.similarity.kernels.linear import linear_gram
 
 BLOCKS = "layer[0-9].[0-9]"
 GRAM_RATE, OVERHEAD = 1.3, 1.4  # least rate of the Gram matrices over sgemm; most time in units of them

@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from .matching import Alignment, align, same
     from .merging import Barrier, barrier, merge
     from .similarity import Comparison
-    from .similarity.compare import compare
+    from .similarity.comparison.compare import compare
     from .stitching import Stitching
     from .stitching.stitch import stitch
     from .symmetry import Symmetry, canonical, fingerprint, symmetries

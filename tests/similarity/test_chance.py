@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from intertwine.similarity import measure, measures
-from intertwine.similarity.inference import infer
+from intertwine.similarity import measure, measure_names
+from intertwine.similarity.comparison.inference import infer
 
 NEW = ("linear_regression", "r2_cca", "distance_correlation", "neighbour_jaccard", "cknna", "soft_matching")
 NEW = (*NEW, "linear_regression_backward", "distance_correlation_biased", "size_and_shape_procrustes")
@@ -51,7 +51,7 @@ def test_more_agreement_scores_more():
     """Every measure rises with the share of a common signal."""
     g = torch.Generator().manual_seed(1)
     signal, noise = torch.rand(80, 5, generator=g), torch.rand(80, 5, generator=g)
-    for name in (n for n in measures() if not n.startswith("gates")):  # whose units are all on
+    for name in (n for n in measure_names() if not n.startswith("gates")):  # whose units are all on
         m = measure(name)
         scores = [m(signal, (1 - t) * noise + t * signal) for t in (0.0, 0.6, 1.0)]
         assert scores[0] < scores[1] < scores[2] == pytest.approx(1, abs=1e-6), name

@@ -7,7 +7,7 @@ import similarity_references as slow
 import torch
 from torch import nn
 
-from intertwine.similarity import CKA, cka, hsic, kernels, measure, prepare_gram
+from intertwine.similarity import CKA, cka, hsic, kernel_names, measure, prepare_gram
 from intertwine.similarity.hsic import center_gram
 
 
@@ -91,7 +91,7 @@ def test_wide_independent_features(n):
 def test_resolutions_and_widths_may_differ():
     x = normal(40, 6, 4, 4)
     pooled = nn.functional.avg_pool2d(x, 2)[:, :3]
-    for kernel in kernels():
+    for kernel in kernel_names():
         assert 0.02 < cka(x, pooled, kernel) < 1
 
 
@@ -132,7 +132,7 @@ def test_biased_max_cka_may_be_negative_and_says_so():
 
 def test_the_fused_max_kernel_agrees(monkeypatch):
     """The path around torch.compile, with its function left uncompiled: compiling takes a minute."""
-    from intertwine.similarity import maximum
+    from intertwine.similarity.kernels import maximum
 
     monkeypatch.setattr(maximum, "_fused", lambda: lambda a, b: (a[:, None] * b[None]).amax(-1))
     x = normal(40, 6)
@@ -142,7 +142,7 @@ def test_the_fused_max_kernel_agrees(monkeypatch):
 
 def test_max_cka_of_noise_stays_at_zero_as_channels_grow():
     """v2 D.8: the maximum over more channels drifts, as sqrt(2 log C); its CKA does not."""
-    from intertwine.similarity.maximum import max_gram
+    from intertwine.similarity.kernels.maximum import max_gram
 
     means = []
     for c in (16, 256):

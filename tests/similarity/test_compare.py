@@ -9,9 +9,9 @@ from torch import nn
 import intertwine as iw
 from intertwine.features import collect
 from intertwine.similarity import DEFAULT, Comparison, measure
-from intertwine.similarity.compare_draws import Draws
-from intertwine.similarity.compare_space import common_space, pool
-from intertwine.similarity.inference import calibrate, p_value
+from intertwine.similarity.comparison.draws import Draws
+from intertwine.similarity.comparison.inference import calibrate, p_value
+from intertwine.similarity.comparison.space import common_space, pool
 
 MEASURES = (
     *DEFAULT,
@@ -100,7 +100,7 @@ def test_chance_and_halves_are_the_measures_own(name):
         assert float(result.chance[name][at]) == pytest.approx(float(null.mean()), abs=1e-8)
         assert float(result.null_p[name][at]) == p_value(score, null)
         assert float(result.calibrated[name][at]) == pytest.approx(calibrate(score, null), abs=1e-8)
-        low, high = iw.similarity.inference.interval(m, score, halves, 24, 0.95, len(draws.folds))
+        low, high = iw.similarity.comparison.inference.interval(m, score, halves, 24, 0.95, len(draws.folds))
         assert float(result.low[name][at]) == pytest.approx(low, abs=1e-6)
         assert float(result.high[name][at]) == pytest.approx(high, abs=1e-6)
 
@@ -125,7 +125,7 @@ def test_large_means_and_any_size_keep_chance_and_intervals(name, scale, shift):
     draws, (a, b) = Draws.make(200, 3, 3, 1), (m.prepare(f(x).double().detach()) for f in nets)
     null = double([m.score(a, b.take(order)) for order in draws.permutations])
     halves = double([m.score(a.take(h), b.take(h)) for h in draws.subsamples])
-    low, high = iw.similarity.inference.interval(m, m.score(a, b), halves, 200, parts=len(draws.folds))
+    low, high = iw.similarity.comparison.inference.interval(m, m.score(a, b), halves, 200, parts=len(draws.folds))
     for found, expected in ((result.scores, m.score(a, b)), (result.chance, float(null.mean()))):
         assert float(found[name]) == pytest.approx(expected, abs=2e-5)
     assert (float(result.low[name]), float(result.high[name])) == pytest.approx((low, high), abs=1e-3)
@@ -394,7 +394,7 @@ def test_double_precision_is_counted_before_the_networks_run():
 def test_sides_that_do_not_fit_are_made_again(name, monkeypatch):
     x = images(30)
     roomy = iw.compare(net(), net(seed=2), [x], measures=name, null=2, bootstrap=2)
-    monkeypatch.setattr("intertwine.similarity.compare_pairs._SHARE", 10**12)
+    monkeypatch.setattr("intertwine.similarity.comparison.pairs._SHARE", 10**12)
     tight = iw.compare(net(), net(seed=2), [x], measures=name, null=2, bootstrap=2)
     assert torch.equal(roomy.scores[name], tight.scores[name])
     assert torch.equal(roomy.chance[name], tight.chance[name])

@@ -6,16 +6,16 @@ import torch
 from hypothesis import given, settings
 from torch import nn
 
-from intertwine.similarity import compare, measure, measures, minibatch_cka, procrustes
+from intertwine.similarity import compare, measure, measure_names, minibatch_cka, procrustes
 from intertwine.similarity._features import is_constant, moments
-from intertwine.similarity.compare_draws import Draws
-from intertwine.similarity.inference import interval
+from intertwine.similarity.comparison.draws import Draws
+from intertwine.similarity.comparison.inference import interval
 
 TYPES = st.sampled_from([torch.float64, torch.float32, torch.float16, torch.bfloat16])
 SPACES = st.sampled_from([(), (3,), (7, 7), (2, 3, 5)])
 CENTRED = [
     name
-    for name in measures()
+    for name in measure_names()
     if ("procrustes" not in name or name.endswith("_centered")) and not name.startswith("trivial")
 ]
 
@@ -86,7 +86,7 @@ def test_constant_channels_change_no_score_of_a_measure_that_centres(name, dtype
         assert m.score(a, b) == pytest.approx(expected, abs=1e-12 if dtype == torch.float64 else 1e-5)
 
 
-@pytest.mark.parametrize("name", measures())
+@pytest.mark.parametrize("name", measure_names())
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("shape", [(1000, 10), (300, 4, 5, 5)], ids=str)
 def test_constant_layers_have_no_score(name, dtype, shape):
@@ -108,7 +108,7 @@ class Constant(nn.Module):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_compare_says_which_layers_are_constant(dtype):
     net = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), Constant()).to(dtype)
-    names = [m for m in measures() if "laplace" not in m and "rbf" not in m]
+    names = [m for m in measure_names() if "laplace" not in m and "rbf" not in m]
     result = compare(net, net, normal(40, 5, dtype=dtype).split(7), ["1", "2"], names, null=2, bootstrap=2)
     for name in names:
         assert not result.scores[name][0, 0].isnan()
@@ -144,7 +144,7 @@ def test_a_channel_that_is_constant_in_each_batch_is_alive(name):
     assert float(result.scores[name]) == pytest.approx(measure(name)(whole, whole), abs=1e-7)
 
 
-@pytest.mark.parametrize("name", [m for m in measures() if "procrustes" in m])
+@pytest.mark.parametrize("name", [m for m in measure_names() if "procrustes" in m])
 def test_halves_in_which_a_channel_is_silent_leave_it_out(name):
     """A channel that lives in one example of 40 is constant in half of the halves: rounding must not be normalised."""
     x = normal(40, 5) + 1e3

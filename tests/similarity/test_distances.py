@@ -8,7 +8,7 @@ from torch import nn
 
 from intertwine.features import collect
 from intertwine.report import load_result, page_of, render
-from intertwine.similarity import Distances, Embedding, distances, measure, measures
+from intertwine.similarity import Distances, Embedding, distances, measure, measure_names
 from intertwine.similarity.embedding import classical_scaling, majorised
 
 
@@ -21,7 +21,7 @@ def related(count=5, width=6, n=40):
     return {f"net {k}": normal(n, width) * k / count + normal(n, width, seed=k) for k in range(1, count + 1)}
 
 
-@pytest.mark.parametrize("name", measures())
+@pytest.mark.parametrize("name", measure_names())
 def test_distances_are_distances(name):
     m, features = measure(name), related()
     found = distances(features | {"twin": features["net 2"].clone()}, m)

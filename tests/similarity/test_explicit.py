@@ -5,8 +5,8 @@ import torch
 
 from intertwine.similarity import CKA, cka, hsic, measure, prepare_gram
 from intertwine.similarity import _linalg as linalg
-from intertwine.similarity._explicit import ExplicitSide
-from intertwine.similarity.soft_matching import _by_program, transport
+from intertwine.similarity.measures.explicit import ExplicitSide
+from intertwine.similarity.measures.soft_matching import _by_program, transport
 
 
 def normal(*shape, seed=0, dtype=torch.float64):
@@ -98,7 +98,7 @@ def test_extreme_sizes(name, size):
 
 @pytest.mark.parametrize("shape", [(4, 4), (3, 7), (6, 4), (1, 5)], ids=str)
 def test_transport_by_copies_is_the_linear_program(shape, monkeypatch):
-    monkeypatch.setattr("intertwine.similarity.soft_matching._COPIES", 100)
+    monkeypatch.setattr("intertwine.similarity.measures.soft_matching._COPIES", 100)
     gain = normal(*shape)
     assert transport(gain) == pytest.approx(_by_program(gain), abs=1e-9)
 

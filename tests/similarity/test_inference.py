@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from intertwine.similarity import cka, measure
-from intertwine.similarity.compare_draws import Draws
-from intertwine.similarity.hsic import center_gram, inner
-from intertwine.similarity.inference import (
+from intertwine.similarity.comparison.draws import Draws
+from intertwine.similarity.comparison.inference import (
     calibrate,
     half_sample_scores,
     infer,
@@ -14,6 +13,7 @@ from intertwine.similarity.inference import (
     p_value,
     permutation_scores,
 )
+from intertwine.similarity.hsic import center_gram, inner
 
 
 def normal(*shape, generator):

@@ -5,11 +5,11 @@ import pytest
 import similarity_references as slow
 import torch
 
-from intertwine.similarity import kernel, kernels
-from intertwine.similarity.laplace import LaplaceKernel, channel_distances
-from intertwine.similarity.linear import linear_gram, square_distances
-from intertwine.similarity.maximum import MaxKernel, max_gram
-from intertwine.similarity.rbf import RBFKernel
+from intertwine.similarity import kernel, kernel_names
+from intertwine.similarity.kernels.laplace import LaplaceKernel, channel_distances
+from intertwine.similarity.kernels.linear import linear_gram, square_distances
+from intertwine.similarity.kernels.maximum import MaxKernel, max_gram
+from intertwine.similarity.kernels.rbf import RBFKernel
 
 SHAPES = [(33, 5), (33, 5, 7), (21, 4, 3, 3), (19, 3, 9, 9)]
 
@@ -35,7 +35,7 @@ def test_max_gram_shifts_and_scales_channels(shape):
 
 
 def test_max_gram_in_several_blocks_of_channels(monkeypatch):
-    monkeypatch.setattr("intertwine.similarity._blocks._BYTES", 2 * 21 * 9 * 8)  # two channels at a time
+    monkeypatch.setattr("intertwine.similarity.kernels.blocks._BYTES", 2 * 21 * 9 * 8)  # two channels at a time
     x, zero = normal(21, 5, 3, 3), torch.zeros(5)
     torch.testing.assert_close(max_gram(x, zero, tile=4), slow.max_kernel(x))
 
@@ -79,7 +79,7 @@ def test_the_max_kernel_is_not_positive_semi_definite():
     assert not MaxKernel().psd
 
 
-@pytest.mark.parametrize("name", [k for k in kernels() if kernel(k).psd])
+@pytest.mark.parametrize("name", [k for k in kernel_names() if kernel(k).psd])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_kernels_that_say_so_are_positive_semi_definite(name, shape):
     from intertwine.similarity._features import moments

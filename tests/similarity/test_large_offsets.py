@@ -4,10 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from intertwine.similarity import compare, measure, measures, minibatch_cka
+from intertwine.similarity import compare, measure, measure_names, minibatch_cka
 from intertwine.similarity._features import subtract
 
-CENTRED = [name for name in measures() if not ("procrustes" in name and "centered" not in name) and name != "gates_cka"]
+CENTRED = [
+    name for name in measure_names() if not ("procrustes" in name and "centered" not in name) and name != "gates_cka"
+]
 CENTRED = [name for name in CENTRED if name not in ("rsa", "gates_cka_biased")]  # sees the offset; sees signs
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from intertwine import similarity
-from intertwine.similarity import Measure, measure, measures
+from intertwine.similarity import Measure, measure, measure_names
 
 N, C = 60, 6
 SHAPES = {"flat": (N, C), "tokens": (N, C, 3), "maps": (N, C, 2, 2)}
@@ -96,11 +96,11 @@ INVARIANCE |= {f"{k}_biased": v for k, v in INVARIANCE.items() if k.endswith("_c
 
 
 def test_every_measure_has_its_law():
-    assert set(measures()) == set(INVARIANCE)
+    assert set(measure_names()) == set(INVARIANCE)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", measures())
+@pytest.mark.parametrize("name", measure_names())
 def test_invariance_under_exactly_its_group(name, shape):
     m = measure(name)
     x, y = features(shape, 1), features(shape, 2)
@@ -113,7 +113,7 @@ def test_invariance_under_exactly_its_group(name, shape):
 DIRECTED = ("pwcca", "linear_regression", "linear_regression_backward")
 
 
-@pytest.mark.parametrize("name", [n for n in measures() if n not in DIRECTED])
+@pytest.mark.parametrize("name", [n for n in measure_names() if n not in DIRECTED])
 def test_symmetry(name):
     m, x, y = measure(name), features("maps", 1), features("maps", 2)[:, :4]
     assert m(x, y) == pytest.approx(m(y, x), abs=1e-9)
@@ -129,14 +129,14 @@ def test_pwcca_is_not_symmetric_and_its_first_side_has_a_smaller_group():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", measures())
+@pytest.mark.parametrize("name", measure_names())
 def test_identical_inputs_score_one(name, shape, dtype):
     for seed in range(3):
         x = features(shape, seed).to(dtype)
         assert measure(name)(x, x.clone()) == pytest.approx(1, abs=1e-6)
 
 
-@pytest.mark.parametrize("name", measures())
+@pytest.mark.parametrize("name", measure_names())
 def test_scores_stay_in_the_range_and_above_the_floor(name):
     m = measure(name)
     positive = lambda x: x.abs() * (x > -1)  # with some zeros, so that gates vary too
@@ -168,7 +168,7 @@ def test_floors_for_want_of_examples_are_reached():
     assert knn.floor(a, b) == 1 / 4 <= knn.score(a, b)
 
 
-@pytest.mark.parametrize("name", measures())
+@pytest.mark.parametrize("name", measure_names())
 def test_taking_examples_equals_preparing_them(name):
     """Exactly, except that in subsamples normalising kernels keep what all examples taught them."""
     m, x, y = measure(name), features("maps", 1), features("maps", 2)
@@ -185,7 +185,7 @@ def test_taking_examples_equals_preparing_them(name):
     assert m.score(a.take(half[:12]), nested) == pytest.approx(m.score(a.take(half[:12]), direct), abs=1e-7)
 
 
-@pytest.mark.parametrize("name", measures())
+@pytest.mark.parametrize("name", measure_names())
 def test_the_callers_tensors_are_left_alone(name):
     x, y = features("maps", 1), features("maps", 2)
     before = x.clone(), y.clone()
@@ -193,14 +193,14 @@ def test_the_callers_tensors_are_left_alone(name):
     assert torch.equal(x, before[0]) and torch.equal(y, before[1])
 
 
-@pytest.mark.parametrize("name", measures())
+@pytest.mark.parametrize("name", measure_names())
 def test_tokens_name_their_channel_axis(name):
     x, y = features("tokens", 1), features("tokens", 2)
     m = measure(name)
     assert m(x.movedim(1, -1), y.movedim(1, -1), channel_dim=-1) == pytest.approx(m(x, y), abs=1e-9)
 
 
-@pytest.mark.parametrize("name", measures())
+@pytest.mark.parametrize("name", measure_names())
 def test_dead_channels_are_counted_and_never_agree(name):
     m = measure(name)
     x, y = features("maps", 1), features("maps", 2)
@@ -211,7 +211,7 @@ def test_dead_channels_are_counted_and_never_agree(name):
     assert m.score(a, b) == pytest.approx(m(x, y), abs=1e-9)
 
 
-@pytest.mark.parametrize("name", measures())
+@pytest.mark.parametrize("name", measure_names())
 def test_bad_input_is_explained(name):
     m, x = measure(name), features("maps", 1)
     with pytest.raises(ValueError, match=r"same examples in the same order. Got 60 and 59"):
@@ -243,14 +243,14 @@ def test_bad_input_is_explained(name):
         m.prepare(x).take(torch.arange(3))
 
 
-@pytest.mark.parametrize("name", measures())
+@pytest.mark.parametrize("name", measure_names())
 def test_constant_features_are_refused(name):
     constant = torch.full((N, C), 3.0)
     with pytest.raises(ValueError, match=r"must vary between examples. Got 6 channels, all of them constant"):
         measure(name)(constant, constant)
 
 
-@pytest.mark.parametrize("name", measures())
+@pytest.mark.parametrize("name", measure_names())
 def test_size_and_type_of_the_numbers_do_not_matter(name):
     m, x, y = measure(name), features("maps", 1), features("maps", 2)
     expected = m(x, y)
@@ -273,7 +273,7 @@ def test_channels_that_vary_by_rounding_only_are_constant():
     assert measure("g_relu_cka").prepare(torch.cat([features("flat"), x], 1).float()).dead == 1
 
 
-@pytest.mark.parametrize("name", measures())
+@pytest.mark.parametrize("name", measure_names())
 def test_measures_are_values(name):
     m = measure(name)
     assert m == type(m)(**{f: getattr(m, f) for f in m.__dataclass_fields__}) and hash(m) == hash(m)

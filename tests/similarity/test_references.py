@@ -10,7 +10,7 @@ from scipy.spatial.distance import pdist, squareform
 from scipy.stats import spearmanr
 from sklearn.metrics import r2_score
 
-from intertwine.similarity import CKNNA, MutualKNN, NeighbourJaccard, measure, measures
+from intertwine.similarity import CKNNA, MutualKNN, NeighbourJaccard, measure, measure_names
 
 # --- definitions on arrays (N, C, P) -------------------------------------------------------------------------------
 
@@ -276,11 +276,11 @@ CASES = ("plain", "maps", "dead", "duplicate channels", "wide", "long", "few", "
 
 
 def test_every_measure_has_a_reference():
-    assert set(REFERENCES) == set(measures())
+    assert set(REFERENCES) == set(measure_names())
 
 
 @pytest.mark.parametrize("of", CASES)
-@pytest.mark.parametrize("name", measures())
+@pytest.mark.parametrize("name", measure_names())
 def test_measures_are_what_their_definitions_say(name, of):
     x, y = case(of)
     if name == "rsa" and of == "one unit":  # no correlation over one number
@@ -295,14 +295,14 @@ def test_measures_are_what_their_definitions_say(name, of):
     assert measure(name)(torch.tensor(x), torch.tensor(y)) == pytest.approx(expected, abs=3e-7)
 
 
-@pytest.mark.parametrize("name", measures())
+@pytest.mark.parametrize("name", measure_names())
 @pytest.mark.parametrize("n", [2, 3])
 def test_two_or_three_examples_are_refused(name, n):
     with pytest.raises(ValueError, match=rf"at least 4 examples.*Got {n}"):
         measure(name)(torch.tensor(normal(n, 5)), torch.tensor(normal(n, 5, seed=1)))
 
 
-@pytest.mark.parametrize("name", [m for m in measures() if m not in ("mutual_knn", "neighbour_jaccard", "cknna")])
+@pytest.mark.parametrize("name", [m for m in measure_names() if m not in ("mutual_knn", "neighbour_jaccard", "cknna")])
 def test_four_examples_and_duplicate_ones(name):
     x, y = related(4, 5, 4, seed=3)
     assert measure(name)(*map(torch.tensor, (x, y))) == pytest.approx(REFERENCES[name](x, y), abs=1e-6)

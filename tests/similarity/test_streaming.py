@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from intertwine.features import Point
-from intertwine.similarity.streaming import Spool, parse_memory, readable
+from intertwine.similarity.comparison.spool import Spool, parse_memory, readable
 
 
 def point(name="x", shape=(3, 4), channel_dim=1, dtype=torch.float32):

@@ -2,7 +2,7 @@
 
 import torch
 
-from intertwine.similarity.comparison import Comparison
+from intertwine.similarity.comparison.result import Comparison
 
 MEASURES = ("orthogonal_procrustes", "g_relu_procrustes", "linear_cka", "g_relu_cka")
 HOSTILE = (

@@ -1,29 +1,30 @@
 """How similar two layers are, up to a group of maps of their channels."""
 
-from . import inference
 from .base import Measure, Prepared
-from .cca import PWCCA, R2CCA, SVCCA
-from .cka import CKA, GramSide, cka, prepare_gram
-from .compare import compare
-from .comparison import Comparison
-from .distance_correlation import DistanceCorrelation
+from .comparison import inference
+from .comparison.compare import compare
+from .comparison.result import Comparison
 from .distances import Distances, distances
 from .embedding import Embedding
-from .gates import GatesKernel
 from .hsic import hsic
-from .kernels import Kernel, kernel, kernels
-from .laplace import LaplaceKernel
-from .linear import ChannelNormalizedKernel, LinearKernel
+from .kernels.base import Kernel
+from .kernels.gates import GatesKernel
+from .kernels.laplace import LaplaceKernel
+from .kernels.linear import ChannelNormalizedKernel, LinearKernel
+from .kernels.maximum import MaxKernel
+from .kernels.rbf import RBFKernel
+from .kernels.registry import kernel, kernel_names
 from .locations import location_cka, location_cost
-from .maximum import MaxKernel
+from .measures.cca import PWCCA, R2CCA, SVCCA
+from .measures.cka import CKA, GramSide, cka, prepare_gram
+from .measures.distance_correlation import DistanceCorrelation
+from .measures.neighbours import CKNNA, MutualKNN, NeighbourJaccard
+from .measures.procrustes import Procrustes, procrustes
+from .measures.regression import LinearRegression
+from .measures.rsa import RSA
+from .measures.soft_matching import SoftMatching
 from .minibatch import minibatch_cka
-from .neighbours import CKNNA, MutualKNN, NeighbourJaccard
-from .procrustes import Procrustes, procrustes
-from .rbf import RBFKernel
-from .registry import DEFAULT, measure, measures, register
-from .regression import LinearRegression
-from .rsa import RSA
-from .soft_matching import SoftMatching
+from .registry import DEFAULT, measure, measure_names, register
 
 __all__ = [
     # two networks
@@ -43,7 +44,7 @@ __all__ = [
     # measures by name
     "DEFAULT",
     "measure",
-    "measures",
+    "measure_names",
     "register",
     # measures as values
     "Measure",
@@ -65,7 +66,7 @@ __all__ = [
     # kernels
     "Kernel",
     "kernel",
-    "kernels",
+    "kernel_names",
     "LinearKernel",
     "MaxKernel",
     "LaplaceKernel",

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 from torch import Tensor
 
@@ -62,6 +62,14 @@ class Measure(ABC, Generic[P]):
 
     metric: ClassVar[bool] = False
     """Whether :meth:`to_distance` obeys the triangle inequality, so that networks can be placed in a space by it."""
+
+    engine: ClassVar[Literal["pairs", "grams", "crosses"]] = "pairs"
+    """What ``compare`` computes for all layers at once: nothing, Gram matrices of examples, or products of channels."""
+
+    @property
+    def reads_gates(self) -> bool:
+        """Whether signs of features are taken for the gates of their units."""
+        return False
 
     @property
     @abstractmethod

@@ -16,7 +16,7 @@ from .._words import counted
 from ..features import batches as batching
 from ..features import collect, layers
 from .base import Measure
-from .compare import versions
+from .comparison.compare import versions
 from .embedding import Embedding, classical_scaling, majorised
 from .registry import measure as find
 

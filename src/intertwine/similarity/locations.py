@@ -9,8 +9,8 @@ from torch import Tensor
 from .._progress import track
 from ._features import Moments, check_same_examples, double, working_dtype
 from ._sides import living_channels
-from ._symmetric import triangle_tiles
-from .maximum import fill_maximum
+from .kernels.maximum import fill_maximum
+from .kernels.symmetric import triangle_tiles
 
 __all__ = ["location_cka", "location_cost"]
 

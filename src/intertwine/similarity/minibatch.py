@@ -11,11 +11,11 @@ from .._words import counted
 from ..features import Point, Selector, Tapped
 from ..features import batches as batching
 from ._features import double, working_dtype
-from .compare import versions
-from .comparison import Comparison
+from .comparison.compare import versions
+from .comparison.inference import student_t
+from .comparison.result import Comparison
 from .hsic import center_gram
-from .inference import student_t
-from .linear import linear_gram
+from .kernels.linear import linear_gram
 from .registry import measure as find
 
 __all__ = ["minibatch_cka"]

@@ -3,17 +3,17 @@
 from typing import Any
 
 from .base import Measure
-from .cca import PWCCA, R2CCA, SVCCA
-from .cka import CKA
-from .distance_correlation import DistanceCorrelation
-from .kernels import kernel, kernels
-from .neighbours import CKNNA, MutualKNN, NeighbourJaccard
-from .procrustes import Procrustes
-from .regression import LinearRegression
-from .rsa import RSA
-from .soft_matching import SoftMatching
+from .kernels.registry import kernel, kernel_names
+from .measures.cca import PWCCA, R2CCA, SVCCA
+from .measures.cka import CKA
+from .measures.distance_correlation import DistanceCorrelation
+from .measures.neighbours import CKNNA, MutualKNN, NeighbourJaccard
+from .measures.procrustes import Procrustes
+from .measures.regression import LinearRegression
+from .measures.rsa import RSA
+from .measures.soft_matching import SoftMatching
 
-__all__ = ["DEFAULT", "measure", "measures", "register"]
+__all__ = ["DEFAULT", "measure", "measure_names", "register"]
 
 DEFAULT = ("orthogonal_procrustes", "g_relu_procrustes", "linear_cka", "g_relu_cka")
 """What ``compare`` measures unless told otherwise: the four measures of paper 1."""
@@ -53,11 +53,11 @@ def measure(name: str | Measure[Any]) -> Measure[Any]:
     if isinstance(name, Measure):
         return name
     if name not in _REGISTRY:
-        raise ValueError(f"measure must be one of {', '.join(measures())}, or a Measure. Got {name!r}.")
+        raise ValueError(f"measure must be one of {', '.join(measure_names())}, or a Measure. Got {name!r}.")
     return _REGISTRY[name]
 
 
-def measures() -> tuple[str, ...]:
+def measure_names() -> tuple[str, ...]:
     """Names of all registered measures."""
     return tuple(_REGISTRY)
 
@@ -65,7 +65,7 @@ def measures() -> tuple[str, ...]:
 for _kind in ("orthogonal", "g_relu", "monomial", "permutation", "signed_permutation", "trivial", "size_and_shape"):
     for _center in (False, True):
         register(Procrustes(_kind, _center))
-for _kernel in kernels():
+for _kernel in kernel_names():
     for _estimator in ("unbiased", "biased"):
         register(CKA(kernel(_kernel), _estimator))
 _OTHERS: tuple[Measure[Any], ...] = (

@@ -55,7 +55,7 @@ def alignment(x: Tensor, y: Tensor, kernel: str = "linear") -> float:
 
 def _unit_gram(x: Tensor, kernel: str) -> Tensor:
     """Gram matrix ``(N, N)`` at Frobenius norm 1."""
-    from ....similarity.maximum import max_gram
+    from ....similarity.kernels.maximum import max_gram
 
     if kernel == "linear":
         gram = x.flatten(1) @ x.flatten(1).T
@@ -90,7 +90,7 @@ class Centred(PairJob):
             By measure, ``score``, ``chance`` and ``calibrated`` score of each layer.
         """
         from ....features import collect
-        from ....similarity import compare
+        from ....similarity.comparison import compare
         from ...data import load
 
         a, b = self.networks()
@@ -111,7 +111,7 @@ class Centred(PairJob):
     def _aligned(self, x: Tensor, y: Tensor, kernel: str) -> dict[str, float]:
         import torch
 
-        from ....similarity.inference import calibrate
+        from ....similarity.comparison.inference import calibrate
 
         one, two = _unit_gram(x, kernel), _unit_gram(y, kernel)
         generator = torch.Generator().manual_seed(self.seed)

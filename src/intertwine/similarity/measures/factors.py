@@ -7,9 +7,9 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from ._features import check_distinct, check_same_examples
-from ._linalg import eigen, singular
-from ._sides import FeatureSide, check_same_size, cross_moments, feature_side, products
+from .._features import check_distinct, check_same_examples
+from .._linalg import eigen, singular
+from .._sides import FeatureSide, check_same_size, cross_moments, feature_side, products
 
 __all__ = ["FactorSide", "correlations", "factor_side", "forced", "overlap"]
 

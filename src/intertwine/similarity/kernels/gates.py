@@ -5,8 +5,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ._features import Moments, double, working_dtype
-from .kernels import Kernel
+from .._features import Moments, double, working_dtype
+from .base import Kernel
 from .linear import linear_gram
 
 __all__ = ["GatesKernel"]
@@ -41,6 +41,7 @@ class GatesKernel(Kernel):
     measure = "gates_cka"
     group = "positive monomial maps (permutations times positive scales per channel); signs too where nothing is 0"
     psd = True
+    reads_gates = True
 
     def gram(self, x: Tensor, moments: Moments) -> tuple[Tensor, dict[str, Any]]:
         """Gram matrix of the gates, each centred over examples."""

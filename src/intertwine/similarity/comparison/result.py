@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .._result import Result
-from .._words import counted
+from ..._result import Result
+from ..._words import counted
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ._features import check_same_examples, double
-from ._sides import PairwiseSide, living_channels
-from .base import Measure
-from .linear import square_distances
+from .._features import check_same_examples, double
+from .._sides import PairwiseSide, living_channels
+from ..base import Measure
+from ..kernels.linear import square_distances
 
 __all__ = ["RSA"]
 
@@ -67,12 +67,7 @@ class RSA(Measure[PairwiseSide]):
         return _GROUPS[self.distance]
 
     def prepare(self, x: Tensor, channel_dim: int = 1) -> PairwiseSide:
-        """Compute the dissimilarities of all pairs of examples.
-
-        Args:
-            x: Features ``(N, C, *S)``, or with the channels at ``channel_dim``.
-            channel_dim: Axis of the channels.
-        """
+        """Compute the dissimilarities of all pairs of examples."""
         x, m, dead = living_channels(x, channel_dim)
         matrix = _correlation_distances(x) if self.distance == "correlation" else square_distances(x, m).sqrt_()
         return PairwiseSide(matrix, x.shape[1] + dead, dead)

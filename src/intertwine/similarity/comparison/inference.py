@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._features import check_same_examples
-from .base import Measure, Prepared
-from .registry import measure as find
+from .._features import check_same_examples
+from ..base import Measure, Prepared
+from ..registry import measure as find
 
 __all__ = [
     "Inference",
@@ -87,7 +87,7 @@ def infer(
 
     Examples:
         >>> import torch
-        >>> from intertwine.similarity.inference import infer
+        >>> from intertwine.similarity.comparison.inference import infer
         >>> g = torch.Generator().manual_seed(0)
         >>> x, y = torch.randn(64, 10, generator=g).relu(), torch.randn(64, 10, generator=g).relu()
         >>> chance = infer(x, y, "g_relu_procrustes")  # unrelated, yet far from 0

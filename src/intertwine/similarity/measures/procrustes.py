@@ -6,11 +6,11 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from ..groups.assignment import assign
-from ._features import check_same_examples
-from ._linalg import singular_values
-from ._sides import FeatureSide, cross_moments, feature_side, placed
-from .base import Measure
+from ...groups.assignment import assign
+from .._features import check_same_examples
+from .._linalg import singular_values
+from .._sides import FeatureSide, cross_moments, feature_side, placed
+from ..base import Measure
 
 __all__ = ["Procrustes", "procrustes"]
 
@@ -73,6 +73,7 @@ class Procrustes(Measure[FeatureSide]):
     center: bool = False
 
     metric = True
+    engine = "crosses"
 
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:

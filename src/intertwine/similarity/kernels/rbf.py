@@ -5,9 +5,9 @@ from typing import Any
 
 from torch import Tensor
 
-from ._bandwidth import check_bandwidth, median_distance
-from ._features import Moments, working_dtype
-from .kernels import Kernel
+from .._features import Moments, working_dtype
+from .bandwidth import check_bandwidth, median_distance
+from .base import Kernel
 from .linear import square_distances
 
 __all__ = ["RBFKernel"]

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from .compare_layers import Layer
+from .layers import Layer
 
 __all__ = ["common_space", "pool", "pooling_note"]
 

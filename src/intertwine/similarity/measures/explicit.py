@@ -6,8 +6,8 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from ._features import check_distinct
-from .hsic import center_gram
+from .._features import check_distinct
+from ..hsic import center_gram
 
 __all__ = ["ExplicitSide", "explicit_side", "pays"]
 

@@ -6,25 +6,39 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from ._neighbourhoods import NeighbourSide, check_neighbours, neighbour_side
-from .base import Measure
+from ..base import Measure
+from .neighbourhoods import NeighbourSide, check_neighbours, neighbour_side
 
 __all__ = ["CKNNA", "MutualKNN", "NeighbourJaccard"]
 
-_GROUP = "orthogonal maps times isotropic scales, and translations"
 
+@dataclass(frozen=True)
+class _ByNeighbours(Measure[NeighbourSide]):
+    """A measure of the ``k`` nearest neighbours of every example."""
 
-def _check_k(k: int) -> None:
-    if k < 1:
-        raise ValueError(f"k must be at least 1. Got {k}.")
+    k: int = 10
 
+    stem = ""
+    group = "orthogonal maps times isotropic scales, and translations"
+    range = (0.0, 1.0)
+    pairwise = True
 
-def _named(name: str, k: int) -> str:
-    return name if k == 10 else f"{name}_{k}"
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ValueError(f"k must be at least 1. Got {self.k}.")
+
+    @property
+    def name(self) -> str:
+        """The measure's name, with the number of neighbours where it is not 10."""
+        return self.stem if self.k == 10 else f"{self.stem}_{self.k}"
+
+    def prepare(self, x: Tensor, channel_dim: int = 1) -> NeighbourSide:
+        """Find the neighbours of every example."""
+        return neighbour_side(x, channel_dim, self.k)
 
 
 @dataclass(frozen=True)
-class MutualKNN(Measure[NeighbourSide]):
+class MutualKNN(_ByNeighbours):
     """Share of an example's ``k`` nearest neighbours that both sides agree on, averaged over examples.
 
     ``sum over i, j of min(a_ij, b_ij) / (N k)``, where ``a_ij`` says whether ``j`` is a neighbour of ``i``. Differs
@@ -43,28 +57,7 @@ class MutualKNN(Measure[NeighbourSide]):
         Huh, Cheung, Wang, Isola, "The platonic representation hypothesis", ICML 2024.
     """
 
-    k: int = 10
-
-    group = _GROUP
-    range = (0.0, 1.0)
-    pairwise = True
-
-    def __post_init__(self) -> None:
-        _check_k(self.k)
-
-    @property
-    def name(self) -> str:
-        """``mutual_knn``, with the number of neighbours where it is not 10."""
-        return _named("mutual_knn", self.k)
-
-    def prepare(self, x: Tensor, channel_dim: int = 1) -> NeighbourSide:
-        """Find the neighbours of every example.
-
-        Args:
-            x: Features ``(N, C, *S)``, or with the channels at ``channel_dim``.
-            channel_dim: Axis of the channels.
-        """
-        return neighbour_side(x, channel_dim, self.k)
+    stem = "mutual_knn"
 
     def score(self, a: NeighbourSide, b: NeighbourSide) -> float:
         """Mean overlap of the neighbourhoods."""
@@ -77,7 +70,7 @@ class MutualKNN(Measure[NeighbourSide]):
 
 
 @dataclass(frozen=True)
-class NeighbourJaccard(Measure[NeighbourSide]):
+class NeighbourJaccard(_ByNeighbours):
     """Jaccard index of an example's ``k`` nearest neighbours on the two sides, averaged over examples.
 
     ``mean over i of sum_j min(a_ij, b_ij) / sum_j max(a_ij, b_ij)``: neighbours in common over all neighbours.
@@ -95,28 +88,7 @@ class NeighbourJaccard(Measure[NeighbourSide]):
         ICLR 2025.
     """
 
-    k: int = 10
-
-    group = _GROUP
-    range = (0.0, 1.0)
-    pairwise = True
-
-    def __post_init__(self) -> None:
-        _check_k(self.k)
-
-    @property
-    def name(self) -> str:
-        """``neighbour_jaccard``, with the number of neighbours where it is not 10."""
-        return _named("neighbour_jaccard", self.k)
-
-    def prepare(self, x: Tensor, channel_dim: int = 1) -> NeighbourSide:
-        """Find the neighbours of every example.
-
-        Args:
-            x: Features ``(N, C, *S)``, or with the channels at ``channel_dim``.
-            channel_dim: Axis of the channels.
-        """
-        return neighbour_side(x, channel_dim, self.k)
+    stem = "neighbour_jaccard"
 
     def score(self, a: NeighbourSide, b: NeighbourSide) -> float:
         """Mean Jaccard index of the neighbourhoods."""
@@ -134,7 +106,7 @@ class NeighbourJaccard(Measure[NeighbourSide]):
 
 
 @dataclass(frozen=True)
-class CKNNA(Measure[NeighbourSide]):
+class CKNNA(_ByNeighbours):
     """Centred kernel alignment of nearest neighbours: linear CKA of the pairs that are near on both sides.
 
     With U-centred linear Gram matrices ``K`` and ``L`` and neighbour weights ``a``, ``b`` of :class:`MutualKNN`,
@@ -157,28 +129,8 @@ class CKNNA(Measure[NeighbourSide]):
         Huh, Cheung, Wang, Isola, "The platonic representation hypothesis", ICML 2024, appendix A.
     """
 
-    k: int = 10
-
-    group = _GROUP
+    stem = "cknna"
     range = (-1.0, 1.0)
-    pairwise = True
-
-    def __post_init__(self) -> None:
-        _check_k(self.k)
-
-    @property
-    def name(self) -> str:
-        """``cknna``, with the number of neighbours where it is not 10."""
-        return _named("cknna", self.k)
-
-    def prepare(self, x: Tensor, channel_dim: int = 1) -> NeighbourSide:
-        """Compute the Gram matrix and find the neighbours of every example.
-
-        Args:
-            x: Features ``(N, C, *S)``, or with the channels at ``channel_dim``.
-            channel_dim: Axis of the channels.
-        """
-        return neighbour_side(x, channel_dim, self.k)
 
     def score(self, a: NeighbourSide, b: NeighbourSide) -> float:
         """Local alignment.

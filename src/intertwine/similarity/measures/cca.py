@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ._factors import FactorSide, correlations, factor_side, forced, overlap
-from .base import Measure
+from ..base import Measure
+from .factors import FactorSide, correlations, factor_side, forced, overlap
 
 __all__ = ["PWCCA", "R2CCA", "SVCCA"]
 
@@ -45,12 +45,7 @@ class SVCCA(Measure[FactorSide]):
         return "svcca" if self.share == 0.99 else f"svcca_{self.share:g}"
 
     def prepare(self, x: Tensor, channel_dim: int = 1) -> FactorSide:
-        """Centre the features and find their main directions.
-
-        Args:
-            x: Features ``(N, C, *S)``, or with the channels at ``channel_dim``.
-            channel_dim: Axis of the channels.
-        """
+        """Centre the features and find their main directions."""
         return factor_side(x, channel_dim, self.share)
 
     def score(self, a: FactorSide, b: FactorSide) -> float:
@@ -62,8 +57,18 @@ class SVCCA(Measure[FactorSide]):
         return forced(a, b) / min(a.rank, b.rank)
 
 
+class _OfAllDirections(Measure[FactorSide]):
+    """A measure of all directions of both sides."""
+
+    range = (0.0, 1.0)
+
+    def prepare(self, x: Tensor, channel_dim: int = 1) -> FactorSide:
+        """Centre the features and find their directions."""
+        return factor_side(x, channel_dim, 1.0)
+
+
 @dataclass(frozen=True)
-class PWCCA(Measure[FactorSide]):
+class PWCCA(_OfAllDirections):
     """Canonical correlations weighted by how much of the *first* side they account for; not symmetric.
 
     ``sum of alpha_i rho_i / sum of alpha_i`` with ``alpha_i = sum over c of |<h_i, x_c>|``, ``h_i`` the canonical
@@ -78,16 +83,6 @@ class PWCCA(Measure[FactorSide]):
 
     name = "pwcca"
     group = "first side: signed permutations times isotropic scales; second side: invertible maps; and translations"
-    range = (0.0, 1.0)
-
-    def prepare(self, x: Tensor, channel_dim: int = 1) -> FactorSide:
-        """Centre the features and find their directions.
-
-        Args:
-            x: Features ``(N, C, *S)``, or with the channels at ``channel_dim``.
-            channel_dim: Axis of the channels.
-        """
-        return factor_side(x, channel_dim, 1.0)
 
     def score(self, a: FactorSide, b: FactorSide) -> float:
         """Weighted canonical correlation of ``a``'s directions with those of ``b``."""
@@ -101,7 +96,7 @@ class PWCCA(Measure[FactorSide]):
 
 
 @dataclass(frozen=True)
-class R2CCA(Measure[FactorSide]):
+class R2CCA(_OfAllDirections):
     """Mean squared canonical correlation, ``sum of rho_i^2 / min(k, k')`` for sides of rank ``k`` and ``k'``.
 
     It equals ``|Q_a^T Q_b|^2 / min(k, k')`` for orthonormal bases ``Q`` of the two sides' centred channels. With space,
@@ -115,16 +110,6 @@ class R2CCA(Measure[FactorSide]):
 
     name = "r2_cca"
     group = "invertible maps, and translations"
-    range = (0.0, 1.0)
-
-    def prepare(self, x: Tensor, channel_dim: int = 1) -> FactorSide:
-        """Centre the features and find their directions.
-
-        Args:
-            x: Features ``(N, C, *S)``, or with the channels at ``channel_dim``.
-            channel_dim: Axis of the channels.
-        """
-        return factor_side(x, channel_dim, 1.0)
 
     def score(self, a: FactorSide, b: FactorSide) -> float:
         """Mean squared canonical correlation."""

@@ -8,13 +8,14 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ._explicit import ExplicitSide, explicit_side, pays
-from ._features import Moments, check_distinct, check_same_examples
-from ._sides import living_channels
-from .base import Measure
-from .hsic import center_gram, check_estimator, check_gram, inner
-from .kernels import Kernel, kernel
-from .linear import LinearKernel
+from .._features import Moments, check_distinct, check_same_examples
+from .._sides import living_channels
+from ..base import Measure
+from ..hsic import center_gram, check_estimator, check_gram, inner
+from ..kernels.base import Kernel
+from ..kernels.linear import LinearKernel
+from ..kernels.registry import kernel
+from .explicit import ExplicitSide, explicit_side, pays
 
 __all__ = ["CKA", "GramSide", "cka", "prepare_gram"]
 
@@ -70,6 +71,7 @@ class CKA(Measure[GramSide | ExplicitSide]):
     estimator: str = "unbiased"
 
     metric = True
+    engine = "grams"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "kernel", kernel(self.kernel))
@@ -86,6 +88,11 @@ class CKA(Measure[GramSide | ExplicitSide]):
         return self.kernel.group
 
     @property
+    def reads_gates(self) -> bool:
+        """Whether the kernel takes signs for gates."""
+        return self.kernel.reads_gates
+
+    @property
     def range(self) -> tuple[float, float]:
         """0 to 1 for the biased estimator of a positive semi-definite kernel, -1 to 1 otherwise."""
         return (0.0 if self.estimator == "biased" and self.kernel.psd else -1.0), 1.0
@@ -99,12 +106,7 @@ class CKA(Measure[GramSide | ExplicitSide]):
         return 0.0 if self.range[0] == 0 else None
 
     def prepare(self, x: Tensor, channel_dim: int = 1) -> GramSide | ExplicitSide:
-        """Compute the Gram matrix, centre it and divide it by its norm; or do that to features where they are fewer.
-
-        Args:
-            x: Features ``(N, C, *S)``, or with the channels at ``channel_dim``.
-            channel_dim: Axis of the channels.
-        """
+        """Compute the Gram matrix, centre it and divide it by its norm; or do that to features where they are fewer."""
         x, m, dead = living_channels(x, channel_dim)
         if pays(x) and (features := self.kernel.explicit(x, m)) is not None:
             side = explicit_side(features, self.estimator, x.shape[1] + dead, dead, {})

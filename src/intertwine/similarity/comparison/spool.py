@@ -10,9 +10,9 @@ from typing import Any, BinaryIO, Self
 import torch
 from torch import Tensor
 
-from .._memory import free_bytes, readable
-from .._scratch import Scratch, sweep
-from ..features import Point
+from ..._memory import free_bytes, readable
+from ..._scratch import Scratch, sweep
+from ...features import Point
 
 __all__ = ["Spool", "parse_memory"]
 

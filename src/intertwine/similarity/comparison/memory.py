@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from .base import Measure
-from .cka import CKA
-from .compare_crosses import CROSS_SHARE, stack_sizes
-from .compare_draws import Draws
-from .compare_grams import SHARE, gram_size
-from .compare_layers import Layer, chunks
-from .compare_pairs import pairwise_size
-from .compare_space import common_space
-from .procrustes import Procrustes
+from ..base import Measure
+from .crosses import CROSS_SHARE, stack_sizes
+from .draws import Draws
+from .grams import SHARE, gram_size
+from .layers import Layer, chunks
+from .pairs import pairwise_size
+from .space import common_space
 
 __all__ = ["check_memory"]
 
@@ -28,9 +26,9 @@ def check_memory(
         draws: Shuffles and halves of as many examples as are expected.
         memory: Bytes in all.
     """
-    if any(isinstance(m, CKA) for m in measures):
+    if any(m.engine == "grams" for m in measures):
         _fit([gram_size(draws.examples, (*a, *b))], memory)
-    if any(isinstance(m, Procrustes) for m in measures):
+    if any(m.engine == "crosses" for m in measures):
         for some, others in ((a, b), (b, a)):
             for layer in some:
                 for space in {common_space(layer.space, other.space) for other in others}:

@@ -1,13 +1,13 @@
-"""What every kernel of a CKA declares and can do, and the list of those that have a name."""
+"""Kernels of examples: what a CKA asks of them."""
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-from ._features import Moments
+from .._features import Moments
 
-__all__ = ["Kernel", "kernel", "kernels"]
+__all__ = ["Kernel"]
 
 
 class Kernel(ABC):
@@ -36,6 +36,9 @@ class Kernel(ABC):
     def psd(self) -> bool:
         """Whether every Gram matrix is positive semi-definite."""
 
+    reads_gates: ClassVar[bool] = False
+    """Whether signs of features are taken for the gates of their units."""
+
     @abstractmethod
     def gram(self, x: Tensor, moments: Moments) -> tuple[Tensor, dict[str, Any]]:
         """Gram matrix ``(N, N)`` and what was chosen on the way.
@@ -55,33 +58,3 @@ class Kernel(ABC):
             moments: Their per-channel moments.
         """
         return None
-
-
-def kernel(name: str | Kernel) -> Kernel:
-    """Find a kernel by name; kernels pass through.
-
-    Raises:
-        ValueError: If no kernel has this name.
-    """
-    known = _known()
-    if isinstance(name, Kernel):
-        return name
-    if name not in known:
-        raise ValueError(f"kernel must be one of {', '.join(map(repr, known))}, or a Kernel. Got {name!r}.")
-    return known[name]
-
-
-def kernels() -> tuple[str, ...]:
-    """Names of all kernels."""
-    return tuple(_known())
-
-
-def _known() -> dict[str, Kernel]:
-    from .gates import GatesKernel
-    from .laplace import LaplaceKernel
-    from .linear import ChannelNormalizedKernel, LinearKernel
-    from .maximum import MaxKernel
-    from .rbf import RBFKernel
-
-    found = (LinearKernel(), MaxKernel(), LaplaceKernel(), RBFKernel(), GatesKernel(), ChannelNormalizedKernel())
-    return {k.name: k for k in found}

@@ -10,24 +10,21 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from .._progress import track
-from ..features import Point, Selector, Tapped
-from ..features import batches as batching
-from .base import Measure
-from .cka import CKA
-from .compare_crosses import compare_crosses
-from .compare_draws import Cells, Draws
-from .compare_grams import compare_grams
-from .compare_layers import Layer
-from .compare_memory import check_memory
-from .compare_pairs import compare_pairs
-from .comparison import Comparison
-from .gates import GatesKernel
+from ..._progress import track
+from ...features import Point, Selector, Tapped
+from ...features import batches as batching
+from ..base import Measure
+from ..registry import DEFAULT
+from ..registry import measure as find
+from .crosses import compare_crosses
+from .draws import Cells, Draws
+from .grams import compare_grams
 from .inference import calibrate, interval, p_value
-from .procrustes import Procrustes
-from .registry import DEFAULT
-from .registry import measure as find
-from .streaming import Spool, parse_memory
+from .layers import Layer
+from .memory import check_memory
+from .pairs import compare_pairs
+from .result import Comparison
+from .spool import Spool, parse_memory
 
 __all__ = ["compare", "versions"]
 
@@ -74,7 +71,7 @@ def compare(
         layers: Layer names or patterns, for both networks; ``name#k`` for the ``k``-th call of a module that runs more
             than once. ``None`` takes the outputs of activation modules, or of leaf modules where a model calls its
             activations as functions.
-        measures: Measures or their names (see :func:`intertwine.similarity.measures`).
+        measures: Measures or their names (see :func:`intertwine.similarity.measure_names`).
         layers_b: Layers of B where they differ.
         null: Shuffles of the examples for chance levels, p-values and calibrated scores; 0 for none.
         bootstrap: Random halves of the examples for the intervals, drawn without replacement; 0 for none.
@@ -156,7 +153,7 @@ def _check_gates(chosen: Sequence[Measure[Any]], *models: nn.Module) -> None:
     Raises:
         ValueError: If a network's units are switched by another network.
     """
-    names = [m.name for m in chosen if isinstance(m, CKA) and isinstance(m.kernel, GatesKernel)]
+    names = [m.name for m in chosen if m.reads_gates]
     own = (getattr(part, "makes_own_gates", True) for model in models for part in model.modules())  # iw.gates says so
     if names and not all(own):
         raise ValueError(
@@ -223,18 +220,16 @@ def _run(
 ) -> dict[str, Cells]:
     """Every measure's cells, each kind by the engine that is fastest for it."""
     found: dict[str, Cells] = {}
-    crosses = [m for m in measures if isinstance(m, Procrustes)]
+    crosses: list[Any] = [m for m in measures if m.engine == "crosses"]
     pairs = len(a) * len(b)
     if crosses:
         work = compare_crosses(crosses, a, b, draws, memory)
         found |= _finish(work, "Comparing by Procrustes", pairs, progress)
+    steps = {"grams": (compare_grams, len(a) + len(b)), "pairs": (compare_pairs, pairs)}
     for m in measures:
-        if isinstance(m, CKA):
-            found[m.name] = _finish(
-                compare_grams(m, a, b, draws, memory), f"Comparing by {m.name}", len(a) + len(b), progress
-            )
-        elif not isinstance(m, Procrustes):
-            found[m.name] = _finish(compare_pairs(m, a, b, draws, memory), f"Comparing by {m.name}", pairs, progress)
+        if m.engine in steps:
+            engine, total = steps[m.engine]
+            found[m.name] = _finish(engine(m, a, b, draws, memory), f"Comparing by {m.name}", total, progress)  # type: ignore[operator]
     return found
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from .base import Measure
-from .compare_draws import Cells, Draws
-from .compare_layers import Layer
-from .compare_space import common_space, pool, pooling_note
+from ..base import Measure
+from .draws import Cells, Draws
+from .layers import Layer
+from .space import common_space, pool, pooling_note
 
 __all__ = ["compare_pairs", "pairwise_size"]
 

@@ -8,10 +8,10 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ._features import check_distinct, check_same_examples
-from ._sides import living_channels
-from .hsic import center_gram
-from .linear import square_distances_of, unit_gram
+from .._features import check_distinct, check_same_examples
+from .._sides import living_channels
+from ..hsic import center_gram
+from ..kernels.linear import square_distances_of, unit_gram
 
 __all__ = ["NeighbourSide", "check_neighbours", "neighbour_side", "neighbourhoods"]
 

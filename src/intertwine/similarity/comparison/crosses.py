@@ -7,11 +7,11 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from ._features import double, is_constant, subtract
-from .compare_draws import Cells, Draws
-from .compare_layers import Layer, chunks
-from .compare_space import common_space, pool, pooling_note
-from .procrustes import Procrustes
+from .._features import double, is_constant, subtract
+from ..measures.procrustes import Procrustes
+from .draws import Cells, Draws
+from .layers import Layer, chunks
+from .space import common_space, pool, pooling_note
 
 __all__ = ["CROSS_SHARE", "compare_crosses", "stack_sizes"]
 

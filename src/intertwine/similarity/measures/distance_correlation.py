@@ -5,12 +5,12 @@ from math import acos, sqrt
 
 from torch import Tensor
 
-from ._features import check_same_examples
-from ._sides import living_channels
-from .base import Measure
+from .._features import check_same_examples
+from .._sides import living_channels
+from ..base import Measure
+from ..hsic import check_estimator, inner
+from ..kernels.linear import square_distances
 from .cka import GramSide, prepare_gram
-from .hsic import check_estimator, inner
-from .linear import square_distances
 
 __all__ = ["DistanceCorrelation"]
 
@@ -60,12 +60,7 @@ class DistanceCorrelation(Measure[GramSide]):
         return (0.0 if self.estimator == "biased" else -1.0), 1.0
 
     def prepare(self, x: Tensor, channel_dim: int = 1) -> GramSide:
-        """Compute all distances between examples, centre them and divide them by their norm.
-
-        Args:
-            x: Features ``(N, C, *S)``, or with the channels at ``channel_dim``.
-            channel_dim: Axis of the channels.
-        """
+        """Compute all distances between examples, centre them and divide them by their norm."""
         x, m, dead = living_channels(x, channel_dim)
         distances = square_distances(x, m).sqrt_()
         return prepare_gram(distances, self.estimator, channels=x.shape[1] + dead, dead=dead)

@@ -5,10 +5,10 @@ from collections.abc import Generator, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from .cka import CKA, GramSide, prepare_gram
-from .compare_draws import Cells, Draws
-from .compare_layers import Layer, chunks
-from .linear import LinearKernel, linear_gram
+from ..kernels.linear import LinearKernel, linear_gram
+from ..measures.cka import CKA, GramSide, prepare_gram
+from .draws import Cells, Draws
+from .layers import Layer, chunks
 
 __all__ = ["SHARE", "compare_grams", "gram_size"]
 

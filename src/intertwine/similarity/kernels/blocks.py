@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ._features import subtract
+from .._features import subtract
 
 __all__ = ["channel_blocks"]
 

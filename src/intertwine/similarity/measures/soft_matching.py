@@ -6,10 +6,10 @@ from math import gcd
 import torch
 from torch import Tensor
 
-from ..groups.assignment import assign
-from ._features import check_same_examples
-from ._sides import FeatureSide, cross_moments, feature_side
-from .base import Measure
+from ...groups.assignment import assign
+from .._features import check_same_examples
+from .._sides import FeatureSide, cross_moments, feature_side
+from ..base import Measure
 
 __all__ = ["SoftMatching", "transport"]
 

@@ -6,11 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._bandwidth import check_bandwidth, median_distance
-from ._blocks import channel_blocks
-from ._features import Moments, working_dtype
-from ._symmetric import mirror, row_tiles
-from .kernels import Kernel
+from .._features import Moments, working_dtype
+from .bandwidth import check_bandwidth, median_distance
+from .base import Kernel
+from .blocks import channel_blocks
+from .symmetric import mirror, row_tiles
 
 __all__ = ["LaplaceKernel", "channel_distances"]
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ._factors import FactorSide, factor_side, forced, overlap
-from .base import Measure
+from ..base import Measure
+from .factors import FactorSide, factor_side, forced, overlap
 
 __all__ = ["LinearRegression"]
 
@@ -60,12 +60,7 @@ class LinearRegression(Measure[FactorSide]):
         return _DIRECTIONS[self.direction][1] + "; and translations"
 
     def prepare(self, x: Tensor, channel_dim: int = 1) -> FactorSide:
-        """Centre the features and find their directions.
-
-        Args:
-            x: Features ``(N, C, *S)``, or with the channels at ``channel_dim``.
-            channel_dim: Axis of the channels.
-        """
+        """Centre the features and find their directions."""
         return factor_side(x, channel_dim, 1.0)
 
     def score(self, a: FactorSide, b: FactorSide) -> float:

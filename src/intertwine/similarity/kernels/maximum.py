@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._blocks import channel_blocks
-from ._features import Moments, working_dtype
-from ._symmetric import mirror, triangle_tiles
-from .kernels import Kernel
+from .._features import Moments, working_dtype
+from .base import Kernel
+from .blocks import channel_blocks
+from .symmetric import mirror, triangle_tiles
 
 __all__ = ["MaxKernel", "fill_maximum", "max_gram"]
 
@@ -70,7 +70,7 @@ def max_gram(
         The counterexample of the paper (v2 E.44): this Gram matrix has a negative direction.
 
         >>> import torch
-        >>> from intertwine.similarity.maximum import max_gram
+        >>> from intertwine.similarity.kernels.maximum import max_gram
         >>> gram = max_gram(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]))
         >>> gram
         tensor([[1., 0., 1.],

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .._memory import readable
-from ._features import is_constant, unit_scale
-from .streaming import Spool
+from ..._memory import readable
+from .._features import is_constant, unit_scale
+from .spool import Spool
 
 __all__ = ["Layer", "chunks"]
 

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ._features import Moments, double, unit_scale, working_dtype
-from ._symmetric import add_product, mirror
-from .kernels import Kernel
+from .._features import Moments, double, unit_scale, working_dtype
+from .base import Kernel
+from .symmetric import add_product, mirror
 
 __all__ = [
     "ChannelNormalizedKernel",
@@ -79,7 +79,7 @@ def linear_gram(x: Tensor, scale: Tensor | None = None, dtype: torch.dtype | Non
 
     Examples:
         >>> import torch
-        >>> from intertwine.similarity.linear import linear_gram
+        >>> from intertwine.similarity.kernels.linear import linear_gram
         >>> x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
         >>> torch.equal(linear_gram(x), x @ x.T)
         True

@@ -1,0 +1,1 @@
+"""Comparisons of two networks, layer by layer."""

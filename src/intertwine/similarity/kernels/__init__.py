@@ -1,0 +1,1 @@
+"""Kernels of examples for centred kernel alignment."""

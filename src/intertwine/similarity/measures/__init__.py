@@ -1,0 +1,1 @@
+"""Similarity measures, one class each."""
