@@ -81,8 +81,7 @@ if TYPE_CHECKING:
     from .groups import Intertwiner, intertwiner
     from .matching import Alignment, align, same
     from .merging import Barrier, barrier, merge
-    from .similarity import Comparison
-    from .similarity.comparison.compare import compare
+    from .similarity import Comparison, compare
     from .stitching import Stitching
     from .stitching.stitch import stitch
     from .symmetry import Symmetry, canonical, fingerprint, symmetries

@@ -90,7 +90,7 @@ class Centred(PairJob):
             By measure, ``score``, ``chance`` and ``calibrated`` score of each layer.
         """
         from ....features import collect
-        from ....similarity.comparison import compare
+        from ....similarity import compare
         from ...data import load
 
         a, b = self.networks()

@@ -54,7 +54,7 @@ class Ranked(PairJob):
         Returns:
             ``penalties`` by family and ``dissimilarities`` by measure, one number for each layer.
         """
-        from ....similarity.comparison import compare
+        from ....similarity import compare
         from ....stitching import RECIPES, stitch
         from ...data import load
 

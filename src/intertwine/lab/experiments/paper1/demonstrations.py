@@ -124,7 +124,7 @@ def _drift(seed: int) -> tuple[list[Row], Claim]:
     """D.8: with as much noise as signal, max-kernel CKA falls as channels grow; Laplace and linear CKA do not."""
     import torch
 
-    from ....similarity.measures import cka
+    from ....similarity import cka
 
     rows, found = [], {}
     for kernel in ("max", "laplace", "linear"):

@@ -45,7 +45,7 @@ class LayerSimilarity(PairJob):
             For each measure, scores of every layer of the first against every layer of the second, and the calibrated
             scores of equal layers.
         """
-        from ....similarity.comparison import compare
+        from ....similarity import compare
         from ...data import load
 
         a, b = self.networks()
