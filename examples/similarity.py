@@ -4,9 +4,9 @@ Run it with ``python examples/similarity.py``; it takes a few seconds.
 """
 
 import torch
-from intertwine.similarity.comparison.inference import infer
 
 from intertwine import groups
+from intertwine.similarity.comparison.inference import infer
 
 NAMES = ("orthogonal_procrustes", "g_relu_procrustes", "linear_cka", "g_relu_cka", "laplace_cka", "rsa", "mutual_knn")
 
