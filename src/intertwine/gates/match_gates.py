@@ -14,7 +14,7 @@ from .._evaluation import copied
 from .._result import UNSAVED, Result
 from ..groups.assignment import assign
 from ..matching.refit import refit
-from ..matching.units import match, monomial
+from ..matching.units import match_units, monomial
 from ..symmetry import Space, Symmetry, Transformation, symmetries
 from ..symmetry.action import act, moved, tensors_of
 from ..symmetry.gauge.canonical import balanced, signing
@@ -160,8 +160,7 @@ def _by_weights(a: Folded, b: Folded, g: Transformation, agree: Mapping[str, Ten
     start = identity(signed)
     for space in a.sym.spaces:
         start = with_parts(start, space.name, permutation=g[space.name].permutation)
-    known = frozenset(s.name for s in a.sym.spaces) - agree.keys()
-    better = match(signed, normal_a, normal_b, start=start, known=known)
+    better = match_units(signed, normal_a, normal_b, start=start).g
     for name, counts in agree.items():
         order = better[name].permutation
         of = lambda which, counts=counts: float(counts.gather(1, which[:, None]).sum())

@@ -1,9 +1,10 @@
-"""The best step of one space, given what its units say to each other: assignments, signs, closest rotations."""
+"""Block update from cost matrices: assignments, signs and closest rotations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +22,8 @@ Costs = Mapping[tuple[int, ...], Tensor]
 def assign(gain: Tensor, fast: bool = False) -> Tensor:
     """The permutations with the largest total gain, ``max_p Σ_i gain[..., i, p[i]]``.
 
+    Where every row has its largest entry in a column of its own, those entries are the optimum and nothing is solved.
+
     Args:
         gain: ``(..., n, n)``, on any device; the assignment itself runs on the CPU.
         fast: Solve by Jonker and Volgenant's algorithm of the extra ``[fast]`` instead of SciPy's; the same optimum,
@@ -28,22 +31,31 @@ def assign(gain: Tensor, fast: bool = False) -> Tensor:
 
     Returns:
         ``p``, int64 ``(..., n)`` on the CPU.
-
-    Raises:
-        MissingExtraError: If ``fast`` is set and the extra is not installed.
     """
     flat = gain.detach().to("cpu").reshape(-1, *gain.shape[-2:])
-    if fast:
-        try:
-            from lap import lapjv
-        except ImportError:
-            raise MissingExtraError("lapx", "fast") from None
-        found = [torch.as_tensor(lapjv((-g).double().numpy())[1], dtype=torch.int64) for g in flat]
-    else:
+    order = flat.argmax(-1)
+    clashing = (order.sort(-1).values != torch.arange(order.shape[-1])).any(-1)
+    solve = _solver(fast) if fast or bool(clashing.any()) else None
+    for index in clashing.nonzero()[:, 0].tolist() if solve else ():
+        order[index] = torch.as_tensor(solve(flat[index]), dtype=torch.int64)
+    return order.reshape(gain.shape[:-1])
+
+
+def _solver(fast: bool) -> Callable[[Tensor], Any]:
+    """The assignment of one matrix by SciPy, or by the extra ``[fast]``.
+
+    Raises:
+        MissingExtraError: If the extra is not installed.
+    """
+    if not fast:
         from scipy.optimize import linear_sum_assignment
 
-        found = [torch.from_numpy(linear_sum_assignment(g.numpy(), maximize=True)[1]) for g in flat]
-    return torch.stack(found).reshape(gain.shape[:-1])
+        return lambda gain: linear_sum_assignment(gain.numpy(), maximize=True)[1]
+    try:
+        from lap import lapjv
+    except ImportError:
+        raise MissingExtraError("lapx", "fast") from None
+    return lambda gain: lapjv((-gain).double().numpy())[1]
 
 
 def monomial_step(costs: Costs, signs: int, permutable: bool, fast: bool = False) -> tuple[Tensor, Tensor]:
@@ -96,7 +108,7 @@ def closest_rotation(cross: Tensor) -> Tensor:
 
 
 def _solved(signed: Costs, signs: int, order: Tensor) -> Tensor:
-    """Signs that make the inner products of matched units positive, those that say most first."""
+    """Signs that make the inner products of matched units positive, largest total inner product first."""
     said = [(row, c.cpu().gather(-1, order[..., None])[..., 0]) for row, c in signed.items()]
     rows: list[tuple[int, ...]] = []
     bits: list[Tensor] = []

@@ -17,8 +17,7 @@ from ..symmetry.transformation import Transformation, identity, with_parts
 from .deviation import Deviation, deviation
 from .joint_scales import joint_scales
 from .refit import refit
-from .search import search
-from .units import distance, match, monomial
+from .units import distance, match_units, monomial
 
 if TYPE_CHECKING:
     from ..symmetry.symmetry import Symmetry
@@ -36,7 +35,8 @@ def closest(a: Folded, b: Folded) -> tuple[Transformation, float]:
     to_a, to_b = _normalising(a), _normalising(b)
     normal_a = {**a.state, **moved(a.sym, to_a, a.state)}
     normal_b = {**b.state, **moved(b.sym, to_b, b.state)}
-    best, residual = search(monomial(a.sym), normal_a, normal_b)
+    units = match_units(monomial(a.sym), normal_a, normal_b)
+    best, residual = units.g, units.residual
     in_place = distance(a.state, b.state)
     if in_place < residual:  # merged in place: balancing only blurs what the units share
         return identity(a.sym), in_place
@@ -65,7 +65,7 @@ def concentrated(a: Folded, b: Folded, g: Transformation) -> Transformation:
     for ridge in _RIDGES:
         near = to_b @ g
         normal = {**a.state, **moved(a.sym, near, a.state)}
-        found = match(signed, normal, normal_b, identity(signed), votes=_votes(left, ridge))
+        found = match_units(signed, normal, normal_b, _votes(left, ridge), identity(signed)).g
         h = ~to_b @ (_lifted(found, a.sym) @ near)
         for _ in range(_FITS):
             votes = _votes(left, ridge)

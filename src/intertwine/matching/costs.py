@@ -19,8 +19,8 @@ from ..symmetry.action import transform, transform_block
 from ..symmetry.element import Element, compose, reindex
 from ..symmetry.spaces import Space
 from ..symmetry.transformation import Transformation, identity
-from .problem import Member, Problem
-from .weight_blocks import Joint, Row
+from .problem import Problem
+from .weight_blocks import Joint, Member, Row
 
 __all__ = ["Costs"]
 

@@ -1,87 +1,172 @@
-"""Units that hold spaces of their own (heads, groups): matched by what they could reach inside, then moved together."""
+"""Joint step of a space and the spaces inside it (heads and their dimensions, groups and their channels)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..symmetry.transformation import Transformation, with_parts
-from .assignment import assign, best_signs, closest_rotation, monomial_step
-from .problem import Member
+from .assignment import assign, best_signs, closest_rotation
 
 if TYPE_CHECKING:
     from ..symmetry.spaces import Space
     from .costs import Costs
+    from .weight_blocks import Member, Row
 
 __all__ = ["nested_step"]
 
 
+@dataclass(frozen=True, eq=False)
+class _Node:
+    """Inner products of the units of one space, for all pairs of units around them.
+
+    Attributes:
+        space: The space.
+        held: Parents that stay as they are: those of the outermost space, then others.
+        chain: Parents that are matched together with the space, outermost first.
+        rows: By parities of signs ``(outer, held, c_1, c_1', ..., n, n')``, where the outermost space's parents and
+            the other held ones are one dimension each, and ``c_i, c_i'`` are units of the chain in ``a`` and ``b``.
+        inside: Spaces whose innermost parent this one is.
+    """
+
+    space: Space
+    held: tuple[str, ...]
+    chain: tuple[str, ...]
+    rows: dict[Row, Tensor]
+    inside: tuple[_Node, ...]
+
+
 def nested_step(costs: Costs, space: Space, fast: bool = False) -> Transformation:
-    """The best step of a space together with the spaces directly inside it.
+    """The best step of a space together with all spaces inside it.
 
     The gain of putting unit ``j`` in place ``i`` counts, for each inner space, the best assignment (or rotation) of the
-    inner units of ``j`` to those of ``i``. Tensors that carry several inner spaces are counted for the first one, so
-    the step is a proposal; the caller keeps it only if the objective rises.
+    inner units of ``j`` to those of ``i``. Blocks that carry several inner spaces are counted for the innermost, or the
+    first one, so the step is a proposal; the caller keeps it only if the objective rises.
 
     Args:
         costs: Where ``b`` is now.
-        space: A space that is the parent of others, and has no parents itself.
+        space: A space that is the parent of others.
         fast: As in ``assign``.
 
     Returns:
-        The step; the identity where the space has parents or may not be permuted.
+        The step; the identity where the space may not be permuted.
     """
-    sym = costs.problem.sym
     still = costs.still
-    inside = [s for s in sym.spaces if s.parents == (space.name,)]
-    if space.parents or not space.permutable or not inside:
+    if not space.permutable:
         return still
-    taken: set[tuple[str, int]] = set()
-    products: dict[str, dict[tuple[int, ...], Tensor]] = {}
-    for child in inside:
-        own = [m for m in costs.problem.members[child.name] if (m.tensor, id(m.block)) not in taken]
-        taken |= {(m.tensor, id(m.block)) for m in own}
-        products[child.name] = {}
-        for m in own:
-            before = products[child.name].get(m.row)
-            products[child.name][m.row] = _pairs(costs, m) if before is None else before + _pairs(costs, m)
-    outer = [m for m in costs.problem.members[space.name] if (m.tensor, id(m.block)) not in taken]
-    plain = costs.restricted(outer)
-    gain, choose = best_signs(plain, space.signs) if plain else (torch.zeros(space.size, space.size), None)
-    for child in inside:
-        if products[child.name]:
-            gain = gain + _reach(products[child.name], child, fast).to(gain)
-    order = assign(gain, fast)
-    signs = choose(order) if choose is not None else still[space.name].signs
-    step = with_parts(still, space.name, permutation=order, signs=signs)
-    for child in inside:
-        pairs = products[child.name]
-        if pairs:
-            chosen = {row: p[torch.arange(space.size), order.to(p.device)] for row, p in pairs.items()}
-            step = with_parts(step, child.name, **_inner_step(chosen, child, fast))
+    tree = _tree(costs, space)
+    step = still
+    for node, order, signs in _solved(tree, fast) if tree.rows or tree.inside else ():
+        parts = {"linear": order} if node.space.linear != "none" else {"permutation": order, "signs": signs}
+        step = with_parts(step, node.space.name, **{k: _ordered(costs, node, x, k) for k, x in parts.items()})
     return step
 
 
-def _pairs(costs: Costs, member: Member) -> Tensor:
-    """Inner products of the inner units of every unit with those of every other, ``(N, N, n, n)``."""
-    a = member.view(member.block.read(costs.problem.a[member.tensor]))
-    b = member.view(member.block.read(costs.present(member.tensor)))
-    return torch.einsum("ikr,jlr->ijkl", a, b)
+def _tree(costs: Costs, outer: Space) -> _Node:
+    """The space and those inside it, with the inner products of the blocks of each."""
+    spaces = {s.name: s for s in costs.problem.sym.spaces}
+    taken: set[tuple[str, int]] = set()
+
+    def node(space: Space) -> _Node:
+        matched = [p for p in space.parents if p == outer.name or outer.name in spaces[p].parents]
+        chain = tuple(sorted(matched, key=lambda p: len(spaces[p].parents)))
+        others = tuple(p for p in space.parents if p not in {*chain, *outer.parents})
+        inside = [s for s in spaces.values() if space.name in s.parents and outer.name in {space.name, *s.parents}]
+        nearest = [s for s in inside if not any(space.name in spaces[p].parents for p in s.parents)]
+        children = tuple(found for s in nearest if _fits(found := node(s), others, outer))
+        rows: dict[Row, Tensor] = {}
+        for m in costs.problem.members[space.name]:
+            if (m.tensor, id(m.block)) not in taken:
+                taken.add((m.tensor, id(m.block)))
+                table = _table(costs, m, space, outer.parents, others, chain)
+                rows[m.row] = rows[m.row] + table if m.row in rows else table
+        return _Node(space, (*outer.parents, *others), chain, rows, children)
+
+    return node(outer)
 
 
-def _reach(pairs: dict[tuple[int, ...], Tensor], child: Space, fast: bool) -> Tensor:
-    """The largest total inner product that each pair of units can reach, ``(N, N)``."""
-    if child.linear != "none":
-        return torch.linalg.svdvals(sum(pairs.values(), start=torch.zeros(()))).sum(-1)
-    gain, _ = best_signs(pairs, child.signs)
-    order = assign(gain, fast) if child.permutable else torch.arange(child.size).expand(gain.shape[:-1])
-    return gain.gather(-1, order.to(gain.device)[..., None])[..., 0].sum(-1)
+def _fits(node: _Node, held: tuple[str, ...], outer: Space) -> bool:
+    """Whether a node has weights, and its held parents are those of the space around it, which may have none."""
+    others = node.held[len(outer.parents) :]
+    return bool(node.rows or node.inside) and (not held or others == held)
 
 
-def _inner_step(pairs: dict[tuple[int, ...], Tensor], child: Space, fast: bool) -> dict[str, Tensor]:
-    if child.linear != "none":
-        return {"linear": closest_rotation(sum(pairs.values(), start=torch.zeros(()))).cpu()}
-    order, signs = monomial_step(pairs, child.signs, child.permutable, fast)
-    return {"permutation": order, "signs": signs}
+def _table(
+    costs: Costs, m: Member, space: Space, outer: tuple[str, ...], others: tuple[str, ...], chain: tuple[str, ...]
+) -> Tensor:
+    """Inner products of one member for all pairs of units of the chain, as in ``_Node.rows``."""
+    order = [space.parents.index(p) for p in (*outer, *others, *chain)]
+    sides = []
+    for tensor in (costs.problem.a[m.tensor], costs.present(m.tensor)):
+        x = m.view(m.block.read(tensor))
+        x = x.permute([*order, len(order), len(order) + 1])
+        sizes = x.shape[len(outer) + len(others) : -1]
+        rows, held = prod(x.shape[: len(outer)]), prod(x.shape[len(outer) : len(outer) + len(others)])
+        sides.append(x.reshape(rows, held, prod(sizes), -1))
+    table = sides[0] @ sides[1].mT
+    table = table.reshape(*table.shape[:2], *sizes, *sizes)
+    return table.permute([0, 1, *(d for i in range(len(sizes)) for d in (2 + i, 2 + i + len(sizes)))])
+
+
+def _gains(node: _Node, fast: bool) -> Tensor:
+    """The largest inner product that every pair of units can reach with what is inside them."""
+    gain = best_signs(node.rows, node.space.signs)[0] if node.rows else torch.zeros(())
+    for child in node.inside:
+        reached = _reached(child, fast)
+        if len(child.held) > len(node.held):
+            reached = reached.sum(1, keepdim=True)
+        gain = gain + reached
+    return gain
+
+
+def _reached(node: _Node, fast: bool) -> Tensor:
+    """The largest total inner product of a space for every pair of units around it."""
+    if node.space.linear != "none":
+        return torch.linalg.svdvals(sum(node.rows.values(), start=torch.zeros(()))).sum(-1)
+    gain = _gains(node, fast)
+    if not node.space.permutable:
+        return gain.diagonal(dim1=-2, dim2=-1).sum(-1)
+    return gain.gather(-1, assign(gain, fast).to(gain.device)[..., None])[..., 0].sum(-1)
+
+
+def _solved(node: _Node, fast: bool) -> Iterator[tuple[_Node, Tensor, Tensor]]:
+    """The permutation (or rotation) and signs of a space whose chain is matched, then those of what is inside it."""
+    if node.space.linear != "none":
+        yield node, closest_rotation(sum(node.rows.values(), start=torch.zeros(()))).cpu(), torch.ones(0)
+        return
+    gain = _gains(node, fast)
+    permutable = node.space.permutable
+    order = assign(gain, fast) if permutable else torch.arange(node.space.size).expand(gain.shape[:-1])
+    ones = torch.ones(node.space.signs, *order.shape, dtype=torch.float64)
+    yield node, order, best_signs(node.rows, node.space.signs)[1](order) if node.rows else ones
+    for child in node.inside:
+        yield from _solved(_picked(child, order), fast)
+
+
+def _picked(node: _Node, order: Tensor) -> _Node:
+    """A node, and those inside it, for the pairs of units that an order of the space around it makes."""
+    dim = order.ndim
+
+    def picked(table: Tensor) -> Tensor:
+        index = order.to(table.device).reshape(*order.shape, *[1] * (table.ndim - dim))
+        return table.gather(dim, index.expand(*table.shape[:dim], 1, *table.shape[dim + 1 :])).squeeze(dim)
+
+    rows = {row: picked(table) for row, table in node.rows.items()}
+    return replace(node, rows=rows, inside=tuple(_picked(child, order) for child in node.inside))
+
+
+def _ordered(costs: Costs, node: _Node, x: Tensor, kind: str) -> Tensor:
+    """A part of an element with its leading dimensions in the order of the space's parents."""
+    names = (*node.held, *node.chain)
+    sizes = [costs.problem.sym.space(name).size for name in names]
+    first = x.shape[:1] if kind == "signs" else ()
+    last = x.shape[-2:] if kind == "linear" else x.shape[-1:]
+    x = x.reshape(*first, *sizes, *last)
+    start = len(first)
+    where = [start + names.index(p) for p in node.space.parents]
+    return x.permute([*range(start), *where, *range(start + len(names), x.ndim)]).contiguous()

@@ -15,44 +15,16 @@ import torch
 from torch import Tensor
 
 from ..symmetry.action import tensors_of, transform_block
-from ..symmetry.blocks import Block, blocks, map_leaves
-from ..symmetry.element import parent_dims
-from ..symmetry.spaces import Fixed, Leaf, Space
+from ..symmetry.blocks import blocks, map_leaves
+from ..symmetry.spaces import Leaf, Space
 from ..symmetry.transformation import Transformation, identity, with_parts
-from .weight_blocks import Parts, cut
+from .weight_blocks import Member, Parts, cut, members
 
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
     from .task import Task
 
-__all__ = ["Member", "Problem", "problem", "searched"]
-
-
-@dataclass(frozen=True, eq=False)
-class Member:
-    """One dimension of one block of a tensor that carries a space.
-
-    Attributes:
-        space: Name of the space.
-        tensor: Name of the tensor.
-        block: The block.
-        dim: Its dimension.
-        dims: The dimensions of the space's parents in the block, then ``dim``.
-        row: Parity of each sign generator of the space on this dimension.
-    """
-
-    space: str
-    tensor: str
-    block: Block
-    dim: int
-    dims: tuple[int, ...]
-    row: tuple[int, ...]
-
-    def view(self, block: Tensor) -> Tensor:
-        """A tensor of the block's shape as slices ``(p..., n, rest)`` of the units."""
-        order = [*self.dims, *(d for d in range(block.ndim) if d not in self.dims)]
-        x = block.permute(order)
-        return x.reshape(*x.shape[: len(self.dims)], -1)
+__all__ = ["Problem", "problem", "searched"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,18 +145,3 @@ def searched(sym: Symmetry, kinds: Collection[str]) -> Symmetry:
 
     layouts = {name: map_leaves(layout, leaf) for name, layout in sym.layouts.items() if name not in statistics}
     return replace(sym, spaces=tuple(space(s) for s in sym.spaces), layouts=layouts, batch_norms=())
-
-
-def members(sym: Symmetry) -> dict[str, tuple[Member, ...]]:
-    """For every space the dimensions of blocks that carry it."""
-    spaces = {s.name: s for s in sym.spaces}
-    found: dict[str, list[Member]] = {name: [] for name in spaces}
-    for name, layout in sym.layouts.items():
-        for block in blocks(layout):
-            for dim, leaf in enumerate(block.leaves):
-                if isinstance(leaf, Fixed):
-                    continue
-                dims = tuple(parent_dims(spaces[leaf.space], dim, block.spaces))
-                row = tuple(e % 2 for e in leaf.sign)
-                found[leaf.space].append(Member(leaf.space, name, block, dim, dims, row))
-    return {name: tuple(some) for name, some in found.items()}

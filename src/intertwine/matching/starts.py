@@ -21,8 +21,8 @@ from .weight_blocks import KERNEL
 
 if TYPE_CHECKING:
     from ..symmetry.spaces import Space
-    from .problem import Member, Problem
-    from .weight_blocks import Both, Joint, Row
+    from .problem import Problem
+    from .weight_blocks import Both, Joint, Member, Row
 
 __all__ = ["outwards", "profiles", "streamed_profiles"]
 

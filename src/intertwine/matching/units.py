@@ -1,68 +1,51 @@
-"""Which unit of one network is which unit of another: assignments, space by space, until nothing changes.
-
-Slices of units are compared as vectors. Dimensions whose own units are matched already (or are fixed) keep their
-order; along the others values are sorted by size, which no permutation or sign of those units alters. So the first
-pass needs no starting point, and later passes compare slices entry by entry.
-"""
+"""Permutations and signs that match the units of two networks in balanced coordinates."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import TYPE_CHECKING
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from ..symmetry.action import moved
-from ..symmetry.blocks import Block, align, blocks, map_leaves
-from ..symmetry.element import parent_dims
-from ..symmetry.gauge.signs import independent, solve_signs
+from ..symmetry.blocks import map_leaves
+from ..symmetry.gauge.canonical import arranged
+from ..symmetry.gauge.signs import signing
 from ..symmetry.spaces import Leaf, Space
-from ..symmetry.transformation import Transformation, identity, with_parts
+from ..symmetry.transformation import Transformation, identity
+from .coordinate_descent import descend
+from .problem import Problem
+from .starts import profiles
 
 if TYPE_CHECKING:
     from ..symmetry.symmetry import Symmetry
 
-__all__ = ["distance", "match", "monomial", "regrouped"]
+__all__ = ["UnitMatch", "distance", "match_units", "monomial"]
 
-_SWEEPS = 20
-_MOST_GROUPS = 16  # that are tried at each other's places
-_MAX_SIGNS = 4  # up to so many sign generators are tried in all combinations
-
-
-@dataclass(frozen=True)
-class _Member:
-    """One block dimension that carries the space under work."""
-
-    name: str
-    block: Block
-    dim: int
-    leaf: Leaf
-
-    def dims(self, space: Space) -> list[int]:
-        """The dimensions of the space's parents, then its own."""
-        return parent_dims(space, self.dim, self.block.spaces)
+_FOUND = 1e-2  # residual at which copies are found, and only rounding remains
+_LIKE = 0.25  # residual of networks so alike that no further start is needed
+_RESTARTS = 3
+_OUTER = 8  # largest number of groups or heads whose order is drawn at random
+_LARGE = 100_000  # weights above which costs are float32 and no order is drawn
+_UNRELATED = 0.8  # residual above which small gains are not pursued
+_COARSE = 1e-3  # relative gain of a sweep that is small
+_CLOSE = 0.98  # squared cosine of tensors that all count alike
+_RIDGE = 0.01  # squared sine of tensors that get half the weight of equal ones
 
 
-@dataclass(frozen=True)
-class _Compared:
-    """One block's part of the cost: new units along the last dimension but one, old units along the last.
+@dataclass(frozen=True, eq=False)
+class UnitMatch:
+    """Matched units.
 
-    ``row`` holds the parities of the block's sign; all zero where values are sorted by size, which hides signs.
+    Attributes:
+        g: The element of permutations and signs that moves ``a``.
+        residual: ``distance`` of the moved ``a`` from ``b``.
     """
 
-    squares: Tensor
-    inner: Tensor
-    row: tuple[int, ...]
-
-    def cost(self, signs: tuple[int, ...]) -> Tensor:
-        flip = 1
-        for parity, sign in zip(self.row, signs):
-            flip *= sign if parity else 1
-        return self.squares - 2 * flip * self.inner
+    g: Transformation
+    residual: float
 
 
 def monomial(sym: Symmetry) -> Symmetry:
@@ -80,116 +63,37 @@ def monomial(sym: Symmetry) -> Symmetry:
     return replace(sym, spaces=tuple(space(s) for s in sym.spaces), layouts=layouts)
 
 
-def match(
+def match_units(
     sym: Symmetry,
     a: Mapping[str, Tensor],
     b: Mapping[str, Tensor],
-    start: Transformation | None = None,
-    known: frozenset[str] = frozenset(),
     votes: Mapping[str, float] | None = None,
-) -> Transformation:
-    """Permutations and signs ``g`` that bring the weights ``a`` close to ``b``.
+    start: Transformation | None = None,
+) -> UnitMatch:
+    """Permutations and signs that bring the weights ``a`` close to ``b``, by coordinate descent from several starts.
+
+    Starts, until one is good enough: the canonical forms of both, which meet for copies; similar weight profiles, with
+    all signs solved together; units in place, as fine-tuning leaves them; in small networks random orders of groups and
+    heads, from fixed seeds. Costs are float32 in networks of more than 100,000 weights; residuals are always float64.
 
     Args:
         sym: A symmetry without scales and matrices (``monomial``).
-        a: Tensors to move, in normal form.
-        b: Tensors to meet, in normal form.
-        start: Where to start; without it, sorted values take the place of the units that are not matched yet.
-        known: Spaces that the start matches, if it does not match all.
-        votes: How much each tensor says; all alike by default.
+        a: Tensors to move, in balanced coordinates.
+        b: Tensors to meet, in balanced coordinates.
+        votes: Weight of each tensor's entries in the costs; all alike by default.
+        start: The only start, where one is known.
 
     Returns:
-        The element; a local optimum, and the exact answer for copies with distinct units.
+        The best local optimum found; the exact answer for copies with distinct units.
     """
-    g = identity(sym) if start is None else start
-    resolved = set(known) if start is None or known else {s.name for s in sym.spaces}
-    weights = _norm_weights(sym, b, votes)
-    members = {s.name: _members(sym, s) for s in sym.spaces}
-    children = {s.name: {c.name for c in sym.spaces if s.name in c.parents} for s in sym.spaces}
-    for sweep in range(_SWEEPS):
-        before = g
-        waiting = [s for s in sym.spaces if sweep or s.name not in known]
-        while waiting:
-            space = max(
-                (s for s in waiting if not any(w.name in s.parents for w in waiting)),
-                key=lambda s: _comparable_share(members[s.name], s, resolved - children[s.name]),
-            )
-            waiting.remove(space)
-            if sweep and children[space.name] and space.permutable and 1 < space.size <= _MOST_GROUPS:
-                g = regrouped(sym, space, g, a, b, votes)
-                continue
-            old = g[space.name].permutation
-            known_now = resolved - children[space.name] - {space.name}
-            g = _match_space(sym, space, members[space.name], g, a, b, known_now, weights)
-            resolved.add(space.name)
-            if not torch.equal(old, g[space.name].permutation):  # elements inside moved units are stale
-                g = g.restrict(spaces=set(g.spaces) - children[space.name])
-                resolved -= children[space.name]
-        if g.allclose(before, 0.0):
+    search = _Search(sym, a, b, votes)
+    if start is not None:
+        return search.descended(start)
+    best = search.judged(identity(sym))
+    for candidate in search.candidates():
+        best = min(best, candidate(), key=lambda m: m.residual)
+        if best.residual < _FOUND:
             break
-    return g
-
-
-def regrouped(
-    sym: Symmetry,
-    outer: Space,
-    g: Transformation,
-    a: Mapping[str, Tensor],
-    b: Mapping[str, Tensor],
-    votes: Mapping[str, float] | None = None,
-) -> Transformation:
-    """``g`` with groups or heads matched together with what lies inside them.
-
-    Every group of ``a`` is tried at every place, with the best order of its own units there; so a group is told by all
-    of its weights, not by sorted values.
-
-    Args:
-        sym: A symmetry without scales and matrices.
-        outer: A space that others lie inside.
-        g: An element that matches the other spaces.
-        a: Tensors to move.
-        b: Tensors to meet.
-        votes: How much each tensor says; all alike by default.
-
-    Returns:
-        The element with the best order of groups.
-    """
-    inside = [s for s in sym.spaces if outer.name in s.parents]
-    resolved = {s.name for s in sym.spaces} - {s.name for s in inside}
-    weights = _norm_weights(sym, b, votes)
-    members = {s.name: _members(sym, s) for s in (outer, *inside)}
-    names = {m.name for found in members.values() for m in found}
-    still = g[outer.name].permutation
-    n, places = outer.size, torch.arange(outer.size)
-    carried = torch.empty_like(g[outer.name].signs).scatter(
-        -1, still.expand_as(g[outer.name].signs), g[outer.name].signs
-    )
-    costs = torch.zeros(*still.shape, n, dtype=torch.float64)
-    tried = []
-    for shift in range(n):
-        order = (places + shift) % n
-        trial = g.restrict(spaces=set(g.spaces) - {s.name for s in inside})
-        trial = with_parts(trial, outer.name, permutation=order.expand_as(still).clone(), signs=carried[..., order])
-        known = set(resolved)
-        for space in sorted(inside, key=lambda s: len(s.parents)):
-            trial = _match_space(sym, space, members[space.name], trial, a, b, known, weights)
-            known.add(space.name)
-        tried.append(trial)
-        near = {**a, **moved(sym, trial, a, names)}
-        for m in members[outer.name]:
-            x, y = (_features(m.block.read(t[m.name]), m.block, m.dims(outer), None) for t in (near, b))
-            costs[..., places, order] += weights[m.name] * (x - y).square().sum(-1)
-    order = _assign(costs, still.shape, permutable=True)
-    best = with_parts(tried[0], outer.name, permutation=order, signs=carried.gather(-1, order.expand_as(carried)))
-    shifts = (order - places) % n
-    for space in inside:
-        dims = [*(space.parents.index(p) for p in outer.parents), space.parents.index(outer.name)]
-        parts = [one[space.name] for one in tried]
-        permutation, signs = (torch.stack(some) for some in ([e.permutation for e in parts], [e.signs for e in parts]))
-        which = align(shifts, dims, permutation.ndim - 1)
-        permutation = permutation.gather(0, which.expand(1, *permutation.shape[1:]))[0]
-        signs = signs.gather(0, which.expand(1, *signs.shape[1:]))[0]
-        best = with_parts(best, space.name, permutation=permutation, signs=signs)
     return best
 
 
@@ -212,113 +116,72 @@ def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
     return (unexplained / total) ** 0.5 if total else 0.0
 
 
-def _match_space(
-    sym: Symmetry,
-    space: Space,
-    members: list[_Member],
-    g: Transformation,
-    a: Mapping[str, Tensor],
-    b: Mapping[str, Tensor],
-    resolved: set[str],
-    weights: Mapping[str, float],
-) -> Transformation:
-    """Replace the part of ``g`` on one space by the best assignment, given the spaces that are resolved."""
-    if not members or (not space.permutable and not space.signs):
-        return g
-    fresh = g.restrict(spaces=set(g.spaces) - {space.name})
-    here = {name: t for name, t in a.items() if name in {m.name for m in members}}
-    here = {**here, **moved(sym, fresh, here, list(here))}
-    compared = [_compared(m, space, here, b, resolved, weights) for m in members]
-    if space.signs <= _MAX_SIGNS:
-        order, signs = _joint(space, compared, g[space.name].permutation.shape)
-    else:
-        order, signs = _separate(space, compared, g[space.name].permutation.shape)
-    return with_parts(g, space.name, permutation=order, signs=signs)
+class _Search:
+    """Searches of one pair of networks.
 
-
-def _compared(
-    m: _Member,
-    space: Space,
-    a: Mapping[str, Tensor],
-    b: Mapping[str, Tensor],
-    resolved: set[str],
-    weights: Mapping[str, float],
-) -> _Compared:
-    """Every slice of ``b`` against every slice of ``a`` in one block."""
-    dims = m.dims(space)
-    left = _features(m.block.read(a[m.name]), m.block, dims, resolved)
-    right = _features(m.block.read(b[m.name]), m.block, dims, resolved)
-    squares = right.square().sum(-1)[..., :, None] + left.square().sum(-1)[..., None, :]
-    in_order = all(s is None or s in resolved or d in dims for d, s in enumerate(m.block.spaces))
-    row = tuple(e % 2 for e in m.leaf.sign) if in_order and m.leaf.sign else (0,) * space.signs
-    return _Compared(weights[m.name] * squares, weights[m.name] * (right @ left.mT), row)
-
-
-def _joint(space: Space, compared: list[_Compared], shape: torch.Size) -> tuple[Tensor, Tensor]:
-    """The assignment with all combinations of signs tried for every pair of units."""
-    choices = list(product((1, -1), repeat=space.signs))
-    costs = torch.stack([sum((c.cost(signs) for c in compared), start=torch.zeros(())) for signs in choices])
-    best, which = costs.min(0)
-    order = _assign(best, shape, space.permutable)
-    chosen = which.gather(-1, order[..., None])[..., 0]
-    table = torch.tensor(choices, dtype=torch.float64).reshape(len(choices), space.signs)
-    return order, table[chosen].movedim(-1, 0).contiguous()
-
-
-def _separate(space: Space, compared: list[_Compared], shape: torch.Size) -> tuple[Tensor, Tensor]:
-    """The assignment as if every slice had a sign of its own; then signs, from the slices that say most first."""
-    cost = sum((c.squares - 2 * (c.inner.abs() if any(c.row) else c.inner) for c in compared), start=torch.zeros(()))
-    order = _assign(cost, shape, space.permutable)
-    said = [(c.row, c.inner.gather(-1, order[..., None])[..., 0]) for c in compared if any(c.row)]
-    rows: list[tuple[int, ...]] = []
-    bits: list[Tensor] = []
-    for row, inner in sorted(said, key=lambda s: -float(s[1].abs().sum())):
-        if len(rows) < space.signs and independent([*rows, row]):
-            rows.append(row)
-            bits.append(inner < 0)
-    return order, solve_signs(rows, bits, space.signs, shape)
-
-
-def _comparable_share(members: list[_Member], space: Space, resolved: set[str]) -> float:
-    """Share of a space's slices whose other dimensions are all in a known order."""
-    known = resolved | {space.name, *space.parents}
-    return sum(all(s is None or s in known for s in m.block.spaces) for m in members) / max(len(members), 1)
-
-
-def _features(x: Tensor, block: Block, dims: list[int], resolved: set[str] | None) -> Tensor:
-    """Slices of units as vectors ``(p..., n, F)``: open dimensions sorted by size, the others in order.
-
-    ``resolved`` names the spaces whose units are in order; ``None`` says that all are.
+    Args:
+        sym: A symmetry without scales and matrices.
+        a: Tensors to move.
+        b: Tensors to meet.
+        votes: Weight of each tensor's entries.
     """
-    in_order = [s is None or resolved is None or s in resolved for s in block.spaces]
-    known = [d for d, ordered in enumerate(in_order) if d not in dims and ordered]
-    unknown = [d for d in range(x.ndim) if d not in dims and d not in known]
-    x = x.permute([*dims, *known, *unknown])
-    x = x.reshape(*x.shape[: len(dims) + len(known)], -1)
-    if unknown:
-        x = x.abs().sort(-1).values
-    return x.reshape(*x.shape[: len(dims)], -1)
+
+    def __init__(
+        self, sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], votes: Mapping[str, float] | None
+    ) -> None:
+        self.sym, self.a, self.b = sym, a, b
+        self.votes = dict.fromkeys(sym.layouts, 1.0) if votes is None else votes
+        self.problem = self._problem(self.votes)
+
+    def judged(self, g: Transformation) -> UnitMatch:
+        """An element with its residual."""
+        return UnitMatch(g, distance(self._near(g), self.b))
+
+    def candidates(self) -> Iterator[Callable[[], UnitMatch]]:
+        """Starts and what descent makes of them, to be computed one after the other."""
+        yield lambda: self.judged(~arranged(self.sym, self.b) @ arranged(self.sym, self.a))
+        yield lambda: self.descended(self._agreeing(profiles(self.problem)))
+        yield lambda: self.descended(identity(self.sym))
+
+    def descended(self, start: Transformation) -> UnitMatch:
+        """The local optimum; where the networks are unrelated, close to it.
+
+        A second descent weights every tensor by how well it agrees after the first one, and is kept if the residual is
+        smaller: so tensors that were replaced do not outvote the others.
+        """
+        generator = torch.Generator().manual_seed(0)
+        found = descend(self.problem, start, generator, tolerance=_COARSE)
+        first = self.judged(found.g)
+        if found.history[-1] < (1 - _UNRELATED**2) ** 0.5 * self.problem.size:
+            return first
+        near = self._near(first.g)
+        squares = {n: max(_cosine(near[n], self.b[n]), 0.0) ** 2 for n in self.sym.layouts}
+        again = self.problem
+        if min(squares.values(), default=1.0) < _CLOSE:
+            again = self._problem({n: self.votes[n] * c / (1 - c + _RIDGE) for n, c in squares.items()})
+        return min(first, self.judged(descend(again, first.g, generator).g), key=lambda m: m.residual)
+
+    def _problem(self, votes: Mapping[str, float]) -> Problem:
+        """The problem in which the squared norm of every tensor of ``b`` is its number of entries, times its vote."""
+        names = self.sym.layouts
+        dtype = torch.float32 if sum(self.b[name].numel() for name in names) > _LARGE else torch.float64
+        means = {name: float(self.b[name].square().mean()) for name in names}
+        factors = {name: (votes[name] / mean if mean > 0 else votes[name]) ** 0.5 for name, mean in means.items()}
+        sides = [{name: (state[name] * factors[name]).to(dtype) for name in names} for state in (self.b, self.a)]
+        still = identity(self.sym)
+        return Problem(self.sym, sides[0], sides[1], still, still, self.sym)
+
+    def _near(self, g: Transformation) -> dict[str, Tensor]:
+        return {**self.a, **moved(self.sym, g, self.a)}
+
+    def _agreeing(self, g: Transformation) -> Transformation:
+        """``g`` with the signs that make its products with ``b`` positive, largest first."""
+        if not any(s.signs for s in self.sym.spaces):
+            return g
+        near = self._near(g)
+        return signing(self.sym, {n: near[n] * self.b[n] for n in self.sym.layouts}, power=1) @ g
 
 
-def _assign(cost: Tensor, shape: torch.Size, permutable: bool) -> Tensor:
-    """For each new place the old unit ``(p..., n)``, one assignment for each unit of the parents."""
-    if not permutable:
-        return torch.arange(shape[-1]).expand(shape).clone()
-    flat = cost.reshape(-1, *cost.shape[-2:])
-    return torch.stack([torch.from_numpy(linear_sum_assignment(c.numpy())[1]) for c in flat]).reshape(shape)
-
-
-def _members(sym: Symmetry, space: Space) -> list[_Member]:
-    return [
-        _Member(name, block, dim, leaf)
-        for name, layout in sym.layouts.items()
-        for block in blocks(layout)
-        for dim, leaf in enumerate(block.leaves)
-        if isinstance(leaf, Leaf) and leaf.space == space.name
-    ]
-
-
-def _norm_weights(sym: Symmetry, state: Mapping[str, Tensor], votes: Mapping[str, float] | None) -> dict[str, float]:
-    """Entries over squared norm of each tensor, as in ``distance``: every weight has one vote, or as many as given."""
-    squares = {name: float(state[name].square().mean()) for name in sym.layouts}
-    return {name: (1.0 if votes is None else votes[name]) * (1.0 / s if s > 0 else 1.0) for name, s in squares.items()}
+def _cosine(x: Tensor, y: Tensor) -> float:
+    norms = float(x.norm() * y.norm())
+    return float((x * y).sum()) / norms if norms > 0 else 0.0

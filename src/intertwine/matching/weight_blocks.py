@@ -1,7 +1,7 @@
-"""The tensors of a problem as a search multiplies them: sorted by the spaces that they join, small ones side by side.
+"""Weight blocks of two networks, grouped by the spaces they carry.
 
-A batch norm, a bias and a first layer all say something of one space alone; every convolution between two spaces says
-something of how they fit together. A network of hundreds of small tensors becomes a few products for each space.
+A batch norm, a bias and a first layer carry one space; a convolution between two hidden layers carries two. Small
+blocks of one kind are concatenated, so that a network of hundreds of small tensors needs a few products per space.
 """
 
 from __future__ import annotations
@@ -15,19 +15,46 @@ import torch
 from torch import Tensor
 
 from ..symmetry.blocks import Block, blocks
+from ..symmetry.element import parent_dims
+from ..symmetry.spaces import Fixed, Space
 
 if TYPE_CHECKING:
-    from ..symmetry import Symmetry
-    from ..symmetry.spaces import Space
-    from .problem import Member
+    from ..symmetry.symmetry import Symmetry
 
-__all__ = ["KERNEL", "Alone", "Both", "Joint", "Parts", "Piece", "Row", "cut"]
+__all__ = ["KERNEL", "Alone", "Both", "Joint", "Member", "Parts", "Piece", "Row", "cut", "members"]
 
 KERNEL = 4  # positions beside the units of two spaces from which on a block is a kernel
 
 Row = tuple[int, ...]  # parity of each sign generator of a space
 Both = tuple[Tensor, Tensor]  # of the network that stays, and of the one that moves
 _SMALL = 1 << 16  # entries below which blocks are copied to lie side by side
+
+
+@dataclass(frozen=True, eq=False)
+class Member:
+    """One dimension of one block of a tensor that carries a space.
+
+    Attributes:
+        space: Name of the space.
+        tensor: Name of the tensor.
+        block: The block.
+        dim: Its dimension.
+        dims: The dimensions of the space's parents in the block, then ``dim``.
+        row: Parity of each sign generator of the space on this dimension.
+    """
+
+    space: str
+    tensor: str
+    block: Block
+    dim: int
+    dims: tuple[int, ...]
+    row: tuple[int, ...]
+
+    def view(self, block: Tensor) -> Tensor:
+        """A tensor of the block's shape as slices ``(p..., n, rest)`` of the units."""
+        order = [*self.dims, *(d for d in range(block.ndim) if d not in self.dims)]
+        x = block.permute(order)
+        return x.reshape(*x.shape[: len(self.dims)], -1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +130,21 @@ class Parts:
                 if joint.sides[side]:
                     found[space].append((joint, side))
         return {name: tuple(some) for name, some in found.items()}
+
+
+def members(sym: Symmetry) -> dict[str, tuple[Member, ...]]:
+    """For every space the dimensions of blocks that carry it."""
+    spaces = {s.name: s for s in sym.spaces}
+    found: dict[str, list[Member]] = {name: [] for name in spaces}
+    for name, layout in sym.layouts.items():
+        for block in blocks(layout):
+            for dim, leaf in enumerate(block.leaves):
+                if isinstance(leaf, Fixed):
+                    continue
+                dims = tuple(parent_dims(spaces[leaf.space], dim, block.spaces))
+                row = tuple(e % 2 for e in leaf.sign)
+                found[leaf.space].append(Member(leaf.space, name, block, dim, dims, row))
+    return {name: tuple(some) for name, some in found.items()}
 
 
 def cut(
