@@ -35,8 +35,10 @@ def assign(gain: Tensor, fast: bool = False) -> Tensor:
     flat = gain.detach().to("cpu").reshape(-1, *gain.shape[-2:])
     order = flat.argmax(-1)
     clashing = (order.sort(-1).values != torch.arange(order.shape[-1])).any(-1)
-    solve = _solver(fast) if fast or bool(clashing.any()) else None
-    for index in clashing.nonzero()[:, 0].tolist() if solve else ():
+    if not fast and not bool(clashing.any()):
+        return order.reshape(gain.shape[:-1])
+    solve = _solver(fast)
+    for index in clashing.nonzero()[:, 0].tolist():
         order[index] = torch.as_tensor(solve(flat[index]), dtype=torch.int64)
     return order.reshape(gain.shape[:-1])
 
