@@ -46,9 +46,10 @@ class ChannelMoments:
         """Add features ``(N, C, *S)``."""
         rows = flat_channels(x, channel_dim)
         mean = row_means(rows)
-        self._merge(rows.shape[1], mean, (rows - mean[:, None]).square().sum(1))
+        self.merge(rows.shape[1], mean, (rows - mean[:, None]).square().sum(1))
 
-    def _merge(self, n: int, mean: Tensor, squares: Tensor) -> None:
+    def merge(self, n: int, mean: Tensor, squares: Tensor) -> None:
+        """Add ``n`` values per channel by their means and sums of squares about them, ``(C,)``, in float64."""
         if self._mean is None or self._squares is None:
             self.count, self._mean, self._squares = n, mean, squares
             return
@@ -126,7 +127,7 @@ class CrossMoments:
                 total += old + torch.outer(shifts[i], shifts[j]) * (seen * n / (seen + n))
         self._products = new
         for side, mean, centred in zip(sides, means, (x, y)):
-            side._merge(n, mean, centred.square().sum(1))
+            side.merge(n, mean, centred.square().sum(1))
 
     @property
     def covariance(self) -> Tensor:

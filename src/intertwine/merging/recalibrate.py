@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .._evaluation import evaluating
 from ..features.batches import call, device_of, peek
-from ..features.moments import ChannelMoments
+from ..features.norm_statistics import NormStatistics
 
 __all__ = ["batch_norms", "recalibrate_"]
 
@@ -31,8 +31,8 @@ def recalibrate_(model: nn.Module, loader: Iterable[Any]) -> nn.Module:
     """Replace the running statistics of all batch norms by the moments of their inputs over a loader.
 
     While the loader is read, batch norms normalise by their batch, everything else is in evaluation mode. Unlike an
-    average of running statistics, the moments are those of all examples together, in float64, with the variance
-    unbiased as torch keeps it.
+    average of running statistics, the moments are those of all examples together, with the variance unbiased as torch
+    keeps it.
 
     Args:
         model: A model with batch norms, changed in place; one without is left as it is.
@@ -55,40 +55,40 @@ def recalibrate_(model: nn.Module, loader: Iterable[Any]) -> nn.Module:
     norms = batch_norms(model)
     if not norms:
         return model
-    found = {name: ChannelMoments() for name in norms}
     _, batches = peek(loader)
     device = device_of(model)
-    with evaluating(model), _normalising_by_batch(norms, found), torch.no_grad():
+    with evaluating(model), _measuring(norms), torch.no_grad():
         for batch in batches:
             call(model, batch, device)
-        for name, norm in norms.items():
-            if found[name].count:
-                norm.running_mean.copy_(found[name].mean)  # type: ignore[union-attr]
-                norm.running_var.copy_(found[name].variance)  # type: ignore[union-attr]
     return model
 
 
 @contextmanager
-def _normalising_by_batch(norms: dict[str, _BatchNorm], found: dict[str, ChannelMoments]) -> Iterator[None]:
-    """Train mode for batch norms, without their own running averages; their inputs are measured."""
+def _measuring(norms: dict[str, _BatchNorm]) -> Iterator[None]:
+    """Train mode for batch norms, which hold the moments of all their inputs afterwards."""
 
-    def measuring(name: str) -> Any:
-        def hook(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    def checking(name: str) -> Any:
+        def hook(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             if inputs[0].numel() == inputs[0].shape[1]:
                 raise ValueError(
                     "batches must hold several examples to measure batch norms. Got one value per channel in "
                     f"{name!r}. Use larger batches."
                 )
-            found[name].add(inputs[0])
 
         return hook
 
+    def measure(norm: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        found.add(norm.running_mean, norm.running_var, inputs[0].numel() // inputs[0].shape[1])  # type: ignore[arg-type]
+
+    found = NormStatistics((norm.running_mean, norm.running_var) for norm in norms.values())  # type: ignore[misc]
     kept = [(norm, norm.momentum, _copied(norm.num_batches_tracked)) for norm in norms.values()]
-    hooks = [norm.register_forward_pre_hook(measuring(name)) for name, norm in norms.items()]
+    hooks = [norm.register_forward_pre_hook(checking(name)) for name, norm in norms.items()]
+    hooks += [norm.register_forward_hook(measure) for norm in norms.values()]
     try:
         for norm in norms.values():
-            norm.training, norm.momentum = True, 0.0
-        yield
+            norm.training, norm.momentum = True, 1.0
+        with found:
+            yield
     finally:
         for hook in hooks:
             hook.remove()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Self
 
 import torch
 from torch import Tensor, nn
 
+from ..features.norm_statistics import NormStatistics
 from .calls import Call, Ref
 from .liveness import last_reads
 from .per_example import grows
@@ -30,8 +32,6 @@ class Part(nn.Module):
         outputs: Values that it returns; the program's outputs if ``None``.
 
     Attributes:
-        momentum: Of the running statistics; ``"recorded"`` for each layer's own, ``None`` for a plain average over all
-            batches since ``reset_norms``.
         norms: Number of batch norms among the calls.
 
     Raises:
@@ -46,7 +46,7 @@ class Part(nn.Module):
         super().__init__()
         self.inputs = program.inputs if inputs is None else tuple(inputs)
         self.outputs = program.outputs if outputs is None else tuple(outputs)
-        self.momentum: float | str | None = "recorded"
+        self._measured: NormStatistics | None = None
         calls = [program.calls[i] for i in program.ancestors(self.outputs, self.inputs)]
         live = _live(calls, program.varying | program.growing.keys())
         self._steps = tuple(Step.of(call) for call in live)
@@ -80,10 +80,14 @@ class Part(nn.Module):
                 return self._growing[ref.id].at(n).to(device)
             return self._buffers[f"v{ref.id}"]  # type: ignore[return-value]
 
-        if self.training and self.norms:
+        training = self.training or self._measured is not None
+        if self.training and self._measured is None and self.norms:
             self.batches += 1
         for step, done in zip(self._steps, self._last):
-            step.run(known, fetch, n, self._momentum if self.training else None)
+            step.run(known, fetch, n, self._momentum if training else None)
+            if step.norm and self._measured is not None:
+                x = fetch(step.filled["input"])
+                self._measured.add(*self._running(step), x.numel() // x.shape[1])
             for i in done:
                 known.pop(i, None)
         return tuple(known[ref.id] for ref in self.outputs)
@@ -92,19 +96,22 @@ class Part(nn.Module):
         """The same calls with statistics of their own; weights are shared."""
         twin = type(self).__new__(type(self))
         nn.Module.__init__(twin)
-        for key in ("inputs", "outputs", "momentum", "norms", "_statistics", "_growing", "_steps", "_last"):
+        for key in ("inputs", "outputs", "norms", "_measured", "_statistics", "_growing", "_steps", "_last"):
             setattr(twin, key, getattr(self, key))
         for key, tensor in self._buffers.items():
             own = key in self._statistics or key == "batches"
             twin.register_buffer(key, tensor.clone() if own and tensor is not None else tensor)
         return twin.train(self.training)
 
-    def reset_norms(self) -> None:
-        """Forget the running statistics: mean 0, variance 1."""
-        for step in (step for step in self._steps if step.norm):
-            self._buffers[f"v{step.filled['running_mean'].id}"].zero_()  # type: ignore[union-attr]
-            self._buffers[f"v{step.filled['running_var'].id}"].fill_(1)  # type: ignore[union-attr]
-        self.batches.zero_()
+    @contextmanager
+    def measuring_norms(self) -> Iterator[None]:
+        """Batch norms normalise by their batch in the block, and hold the moments of all examples afterwards."""
+        norms = [step for step in self._steps if step.norm]
+        with NormStatistics(self._running(step) for step in norms) as self._measured:
+            try:
+                yield
+            finally:
+                self._measured = None
 
     def statistics(self) -> dict[str, Tensor]:
         """Copies of all running statistics, by an internal name."""
@@ -129,9 +136,17 @@ class Part(nn.Module):
         """How many calls."""
         return f"{len(self._steps)} calls, {self.norms} batch norms"
 
+    def _running(self, step: Step) -> tuple[Tensor, Tensor]:
+        """Running mean and variance of a batch norm."""
+        mean, variance = (self._buffers[f"v{step.filled[key].id}"] for key in ("running_mean", "running_var"))
+        assert mean is not None
+        assert variance is not None
+        return mean, variance
+
     def _momentum(self, recorded: float) -> float:
-        chosen = recorded if self.momentum == "recorded" else self.momentum
-        return float(chosen) if chosen else 1 / max(int(self.batches), 1)  # 0 or None: a plain average
+        if self._measured is not None:
+            return 1.0
+        return recorded or 1 / max(int(self.batches), 1)  # without one: a plain average over all batches
 
 
 def _live(calls: Sequence[Call], varying: frozenset[int]) -> list[Call]:

@@ -1,4 +1,4 @@
-"""What a stitched network loses on training data as it would be evaluated: the map rounded, batch norm found anew."""
+"""Training losses of stitched networks as they are evaluated: the map rounded, batch norm recalibrated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from ..features.batches import size
 from ..features.repeatable import repeatable
 from ..programs import flat_inputs
-from ._batches import labels_of, normalisable
+from ._batches import labels_of
+from .recalibrate import measure_norms
 from .stitched import Stitched
 
 __all__ = ["evaluated_losses", "some_batches"]
@@ -60,18 +61,13 @@ def evaluated_losses(
     maps, tails = [net.evaluated() for net in networks], [net.tail.fork().eval() for net in networks]
     if recalibration:
         anew = [(mapped, tail) for mapped, tail in zip(maps, tails) if tail.norms]
-        for _, tail in anew:
-            tail.train().reset_norms()
-            tail.momentum = None
-        for batch in normalisable(batches) if anew else ():
-            crossing = trunk(*flat_inputs(batch, device))
-            for mapped, tail in anew:
-                tail(*mapped(crossing))
+        if anew:
+            measure_norms(trunk, anew, batches)
     sums, count = [0.0] * len(networks), 0
     for batch in batches:
         crossing = trunk(*flat_inputs(batch, device))
         labels = labels_of(batch).to(crossing[0].device)
         count += len(labels)
         for i, (mapped, tail) in enumerate(zip(maps, tails)):
-            sums[i] += float(F.cross_entropy(tail.eval()(*mapped(crossing))[0], labels, reduction="sum"))
+            sums[i] += float(F.cross_entropy(tail(*mapped(crossing))[0], labels, reduction="sum"))
     return [total / max(count, 1) for total in sums]

@@ -49,8 +49,10 @@ class Moments:
                     f"features must be finite. Got NaN or infinite ones of {side}. Check inputs and weights."
                 )
         x, y, count = sums.a.mean, sums.b.mean, sums.a.count
-        raw = (part + count * torch.outer(m, n) for part, m, n in ((xx, x, x), (xy, x, y), (yy, y, y)))
-        return cls(*raw, count * x, count * y, count, (xx, xy, yy))
+        raw_xx, raw_xy, raw_yy = (
+            part + count * torch.outer(m, n) for part, m, n in ((xx, x, x), (xy, x, y), (yy, y, y))
+        )
+        return cls(raw_xx, raw_xy, raw_yy, count * x, count * y, count, (xx, xy, yy))
 
     @property
     def c_in(self) -> int:

@@ -1,0 +1,54 @@
+"""Statistics of batch norms measured anew: the moments of all examples that run through them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from .moments import ChannelMoments
+
+__all__ = ["NormStatistics"]
+
+
+class NormStatistics:
+    """Replaces running statistics by the moments of what runs through batch norms in a ``with`` block.
+
+    In the block batch norms normalise by their batch and write its statistics (momentum 1), which ``add`` takes over.
+    Afterwards each holds the mean and the unbiased variance of all examples together, merged in float64, unlike an
+    average of running statistics. A norm that did not run, and all of them after an error, hold what they held.
+
+    Args:
+        norms: Running mean and running variance of each, ``(C,)``, changed in place.
+    """
+
+    def __init__(self, norms: Iterable[tuple[Tensor, Tensor]]) -> None:
+        self._norms = {id(mean): (mean, variance) for mean, variance in norms}
+        self._before = {key: (mean.clone(), variance.clone()) for key, (mean, variance) in self._norms.items()}
+        self._found = {key: ChannelMoments() for key in self._norms}
+
+    def add(self, mean: Tensor, variance: Tensor, values: int) -> None:
+        """Take over the statistics of one batch.
+
+        Args:
+            mean: The running mean that a norm has just written, itself.
+            variance: Its running variance.
+            values: Values of each channel in the batch.
+        """
+        self._found[id(mean)].merge(values, mean.to(torch.float64, copy=True), variance.double() * (values - 1))
+
+    def __enter__(self) -> Self:
+        return self
+
+    @torch.no_grad()
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for key, norm in self._norms.items():
+            found = self._found[key]
+            kept = kind is not None or not found.count
+            for tensor, value in zip(norm, self._before[key] if kept else (found.mean, found.variance)):
+                tensor.copy_(value)
