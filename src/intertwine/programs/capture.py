@@ -10,12 +10,12 @@ from torch import nn
 from .._attributes import Kept
 from .._evaluation import alone, evaluating
 from ..errors import CaptureError
-from .caches import capture_cold
-from .export import record_export
 from .program import Program
-from .recording import record_run
-from .states import check_states
-from .switches import FASTPATH, MKLDNN
+from .recording.caches import capture_cold
+from .recording.export import record_export
+from .recording.run import record_run
+from .recording.states import check_states
+from .recording.switches import FASTPATH, MKLDNN
 
 __all__ = ["capture"]
 

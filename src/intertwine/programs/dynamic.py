@@ -21,8 +21,8 @@ from .calls import Call
 from .capture import capture
 from .per_example import Growing, PerExample, grows
 from .program import Program
-from .recorder import tensors
-from .recording import output_tensors
+from .recording.recorder import tensors
+from .recording.run import output_tensors
 
 __all__ = ["capture_dynamic", "check_path", "first_output", "flat_inputs"]
 

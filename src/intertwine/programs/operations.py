@@ -1,4 +1,4 @@
-"""What operations are: gates, poolings, norms, attention, random numbers. One table for all who ask."""
+"""Predicates on operations: gates, poolings, norms, attention, random numbers."""
 
 from typing import Any
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from ..errors import CaptureError
-from .calls import Ref
+from ...errors import CaptureError
+from ..calls import Ref
 from .memory import Geometry, geometry, overlap, storage_key
 from .recorder import Recorder
 

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from ..errors import CaptureError
-from .calls import Ref
-from .program import Program
+from ...errors import CaptureError
+from ..calls import Ref
+from ..program import Program
 from .recorder import Recorder, WatchReads, tensors
-from .recording import finish, record_run
+from .run import finish, record_run
 from .states import declare_states
 
 __all__ = ["record_export"]

@@ -11,7 +11,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .calls import Call, Ref, Value
+from ..calls import Call, Ref, Value
 from .memory import Geometry, covers, geometry, overlap, storage_key
 from .shadow import UNWRITTEN, Shadows
 from .source import user_line

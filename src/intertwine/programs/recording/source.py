@@ -1,4 +1,4 @@
-"""Where in the user's code an operation was called."""
+"""Lines of the user's code at which operations were called."""
 
 import sys
 from pathlib import Path
@@ -8,8 +8,8 @@ import torch
 __all__ = ["error_line", "user_line"]
 
 _TORCH, _HERE = Path(torch.__file__).parent, Path(__file__).parent
-_SKIPPED = (str(_TORCH), str(_HERE))
-_RUNNERS = (str(_HERE / "recording.py"), str(_HERE / "export.py"))  # what calls these is no part of the model
+_SKIPPED = (str(_TORCH), str(_HERE.parent))
+_RUNNERS = (str(_HERE / "run.py"), str(_HERE / "export.py"))  # what calls these is no part of the model
 _LAYERS = str(_TORCH / "nn")
 _CALLS = str(_TORCH / "nn" / "modules" / "module.py")
 

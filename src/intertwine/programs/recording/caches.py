@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
-from .._attributes import Kept
-from ..errors import CaptureError
-from .program import Program
+from ..._attributes import Kept
+from ...errors import CaptureError
+from ..program import Program
 
 __all__ = ["capture_cold"]
 

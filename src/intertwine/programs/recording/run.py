@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._attributes import Kept
-from ..errors import CaptureError
-from .calls import Ref
+from ..._attributes import Kept
+from ...errors import CaptureError
+from ..calls import Ref
+from ..program import Program
 from .circular import CircularAsIndex
 from .one_hot import OneHotAsScatter
-from .program import Program
 from .recorder import Recorder, WatchReads, tensors
 from .source import error_line
 from .states import declare_states

@@ -1,11 +1,11 @@
-"""Which tensors share memory: what makes in-place writes safe to follow."""
+"""Memory shared by tensors: what makes in-place writes safe to follow."""
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from ..errors import CaptureError
+from ...errors import CaptureError
 
 __all__ = ["Geometry", "covers", "geometry", "overlap", "storage_key"]
 
