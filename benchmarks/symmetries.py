@@ -112,7 +112,7 @@ def row(name: str, model: nn.Module, inputs: tuple | dict, repeats: int = 3) -> 
     error = "not run" if meta else f"{worst_error(sym, model, inputs):.0e}"
     seconds = best_seconds(lambda: iw.symmetries(model, inputs), repeats)
     size = sum(p.numel() for p in model.parameters())
-    scales, signs = sum(s.scales for s in sym.spaces), sum(s.signs for s in sym.spaces)
+    scales, signs = sum(s.group.scales for s in sym.spaces), sum(s.group.signs for s in sym.spaces)
     cast = " (float32 inside)" if sym.dtype != torch.float64 and not meta else ""
     line = f"| {name} | {size:,} | {len(sym.spaces)} | {scales} | {signs} | {sym.dim} | {error}{cast} | {seconds:.2f} |"
     if meta and not name.startswith("Llama"):

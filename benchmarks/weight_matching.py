@@ -109,7 +109,7 @@ def git_rebasin(task: Task, seed: int = 0, tolerance: float = 1e-6) -> tuple[iw.
         for index in torch.randperm(len(stated.sym.spaces), generator=generator).tolist():
             space = stated.sym.spaces[index]
             here = costs.restricted(stated.members[space.name])
-            order, _ = monomial_step(here, space.signs, space.permutable)
+            order, _ = monomial_step(here, space.group.signs, space.group.permutes)
             step = with_parts(identity(stated.sym), space.name, permutation=order)
             if (gain := costs.gain(step)) > tolerance * abs(before):
                 costs.move(step, gain)

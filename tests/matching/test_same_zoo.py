@@ -96,7 +96,7 @@ def test_directions_that_nothing_writes_take_their_signs_from_what_reads_them(mo
     torch.manual_seed(0)
     model, x = Relative().double(), torch.randn(2, 3, 5).double()
     sym = iw.symmetries(model, x)
-    assert sum(s.linear == "general" and s.size == 6 for s in sym.spaces) == 1  # written with rank 3
+    assert sum(s.group.is_general and s.size == 6 for s in sym.spaces) == 1  # written with rank 3
     form = iw.canonical(model, x, sym)
     for kind in ("permutation", "scale", "sign", "linear"):
         for seed in range(3):
@@ -122,7 +122,7 @@ def test_signs_of_an_axis_that_holds_one_space_several_times():
     model, x = Windows().double(), torch.randn(2, 3, 7).double()
     sym = iw.symmetries(model, x)
     (space,) = sym.spaces
-    assert (space.size, space.permutable) == (2, False) and space.signs
+    assert (space.size, space.group.permutes) == (2, False) and space.group.signs
     form = iw.canonical(model, x, sym)
     for seed in range(4):
         twin = sym.act(sym.random(seed), model)

@@ -43,7 +43,7 @@ def test_updated_costs_are_those_computed_from_scratch(name):
         for space in stated.sym.spaces:
             step = random(stated.sym, seed=seed).restrict([space.name])
             part = step[space.name].permutation  # two units change places: a low-rank change
-            if space.linear == "none" and space.permutable and space.size > 2:
+            if not space.group.mixes and space.group.permutes and space.size > 2:
                 part[..., 2:] = torch.arange(2, space.size)
                 part[..., :2] = torch.tensor([1, 0])
             gain = costs.gain(step)
@@ -64,7 +64,7 @@ def test_the_objective_never_falls_and_is_that_of_the_element(name):
     assert found.history[-1] == pytest.approx(stated.objective(found.g), rel=1e-10)
     costs = Costs(stated, found.g)
     for space in stated.sym.spaces:  # a local optimum: no space can be improved alone
-        if space.linear == "none" and space.name not in {m for s in stated.sym.spaces for m in s.parents}:
+        if not space.group.mixes and space.name not in {m for s in stated.sym.spaces for m in s.parents}:
             assert costs.gain(step_of(costs, space)) <= 1e-9 * abs(found.history[-1])
 
 
@@ -142,11 +142,11 @@ def test_soft_elements_move_like_hard_ones_and_their_gradient_is_the_cost(name):
     costs = Costs(stated, g)
     assert value == pytest.approx(costs.value)
     for space in stated.sym.spaces:
-        if not space.parents and space.linear == "none":
+        if not space.parents and not space.group.mixes:
             order = g[space.name].permutation.argsort()
-            plain = costs.of(space.name).get((0,) * space.signs)
+            plain = costs.of(space.name).get((0,) * space.group.signs)
             if plain is not None and not any(s.parents for s in stated.sym.spaces):
-                assert torch.allclose(slopes[space.name, (0,) * space.signs], plain[:, order], atol=1e-9)
+                assert torch.allclose(slopes[space.name, (0,) * space.group.signs], plain[:, order], atol=1e-9)
 
 
 def test_balanced_coordinates_do_not_depend_on_scales_and_hardly_on_noise():

@@ -25,7 +25,9 @@ def test_circular_padding_is_one_choice_of_positions_for_each_axis(dims):
 def test_symmetries_are_those_of_zero_padding():
     x = torch.randn(2, 1, 6, 6)
     circular, zeros = (iw.symmetries(network(mode), (x,)) for mode in ("circular", "zeros"))
-    assert [(s.name, s.size, s.scales) for s in circular.spaces] == [(s.name, s.size, s.scales) for s in zeros.spaces]
+    assert [(s.name, s.size, s.group.scales) for s in circular.spaces] == [
+        (s.name, s.size, s.group.scales) for s in zeros.spaces
+    ]
     assert not circular.unknown_ops and len(circular.spaces) == 2
 
 

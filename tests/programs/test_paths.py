@@ -51,7 +51,7 @@ def test_a_question_that_only_decides_a_warning(caplog):
         warnings.simplefilter("error")
         sym = found(warned)
     assert not sym.path_only and not sym.notes and not caplog.records
-    assert sym.dim == 6 and sym.space("a.weight[0]").permutable
+    assert sym.dim == 6 and sym.space("a.weight[0]").group.permutes
     program = capture_paths(Asking(warned).double(), (inputs(1.0),), {})
     assert "intertwine::read" not in [call.op for call in program.calls]
 
@@ -60,7 +60,7 @@ def test_a_question_that_only_decides_a_warning(caplog):
 def test_both_branches_are_seen(mean):
     branch = lambda model, x, h: h.relu() if (mean * x).sum() > 0 else h.tanh()
     sym = found(branch)
-    assert not sym.path_only and sym.dim == 0 and sym.space("a.weight[0]").permutable
+    assert not sym.path_only and sym.dim == 0 and sym.space("a.weight[0]").group.permutes
 
 
 def test_a_layer_on_another_path_moves_with_the_rest():
@@ -72,7 +72,7 @@ def test_what_is_asked_of_units_holds_them():
     assert not found(lambda model, x, h: h.relu() if h[0, 0] > 0 else h.relu() + 1).spaces
     assert not found(lambda model, x, h: h if (h[:, 2] > 0).all() else h.relu()).spaces
     scaled = found(lambda model, x, h: h if (h > 0).any() else h.relu())
-    assert scaled.dim == 6 and scaled.space("a.weight[0]").permutable and not scaled.space("a.weight[0]").signs
+    assert scaled.dim == 6 and scaled.space("a.weight[0]").group.permutes and not scaled.space("a.weight[0]").group.signs
 
 
 def test_questions_after_questions():

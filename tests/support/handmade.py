@@ -6,6 +6,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from intertwine.groups import (
+    GeneralLinear,
+    Monomial,
+    Orthogonal,
+    Permutation,
+    PositiveMonomial,
+    Representation,
+    Semidirect,
+    SignedPermutation,
+)
 from intertwine.symmetry.spaces import BatchNormTensors, Fixed, Layout, Leaf, Part, Product, Space, Sum
 from intertwine.symmetry.symmetry import Symmetry
 
@@ -13,7 +23,7 @@ ONE = Fraction(1)
 
 
 def leaf(space: str, size: int, *scale: int, sign: tuple[int, ...] = (), variance: int = 0) -> Leaf:
-    return Leaf(space, size, tuple(Fraction(e) for e in scale), sign, variance)
+    return Leaf(space, size, scale=tuple(Fraction(e) for e in scale), sign=sign, variance=variance)
 
 
 def fixed(size: int) -> Fixed:
@@ -35,7 +45,11 @@ def mlp():
         "4.weight": tensor(fixed(2), leaf("b", 5, -1)),
         "4.bias": tensor(fixed(2)),
     }
-    return model, Symmetry((Space("a", 6, scales=1), Space("b", 5, scales=1)), layouts), torch.randn(7, 3)
+    return (
+        model,
+        Symmetry((Space("a", PositiveMonomial(6)), Space("b", PositiveMonomial(5))), layouts),
+        torch.randn(7, 3),
+    )
 
 
 def conv_bn():
@@ -55,7 +69,7 @@ def conv_bn():
         "5.bias": tensor(fixed(2)),
     }
     norm = BatchNormTensors("1.running_mean", "1.running_var", "1.weight", "1.bias", 1e-5)
-    sym = Symmetry((Space("c", 6, scales=2, signs=1),), layouts, batch_norms=(norm,))
+    sym = Symmetry((Space("c", Monomial(6, scales=2)),), layouts, batch_norms=(norm,))
     model[1].running_mean.normal_()
     model[1].running_var.uniform_(0.5, 1.5)
     nn.init.normal_(model[1].weight)
@@ -77,7 +91,11 @@ def grouped():
         "4.weight": tensor(fixed(2), Product((outer, leaf("o", 3, -1))), fixed(1), fixed(1)),
         "4.bias": tensor(fixed(2)),
     }
-    spaces = (Space("i", 3, ("g",), scales=1), Space("g", 2), Space("o", 3, ("g",), scales=1))
+    spaces = (
+        Space("i", PositiveMonomial(3), ("g",)),
+        Space("g", Permutation(2)),
+        Space("o", PositiveMonomial(3), ("g",)),
+    )
     return model, Symmetry(spaces, layouts), torch.randn(4, 3, 5, 5)
 
 
@@ -104,7 +122,11 @@ def branches():
         "read.weight": tensor(fixed(2), read),
         "read.bias": tensor(fixed(2)),
     }
-    return Branches(), Symmetry((Space("a", 4, scales=1), Space("b", 4, scales=1)), layouts), torch.randn(7, 3)
+    return (
+        Branches(),
+        Symmetry((Space("a", PositiveMonomial(4)), Space("b", PositiveMonomial(4))), layouts),
+        torch.randn(7, 3),
+    )
 
 
 class Heads(nn.Module):
@@ -134,10 +156,10 @@ def attention():
         layouts[f"{name}.bias"] = tensor(axis)
     layouts["o.weight"] = tensor(fixed(4), both("vo", -1))
     layouts["o.bias"] = tensor(fixed(4))
-    per_head = {"parents": ("h",), "scales": 1, "signs": 1, "linear": "general"}
+    mixed = Semidirect(GeneralLinear(3), Monomial(3), Representation(scale=(Fraction(1),), sign=(1,)))
     return (
         Heads(),
-        Symmetry((Space("h", 2), Space("qk", 3, **per_head), Space("vo", 3, **per_head)), layouts),
+        Symmetry((Space("h", Permutation(2)), Space("qk", mixed, ("h",)), Space("vo", mixed, ("h",))), layouts),
         torch.randn(2, 5, 4),
     )
 
@@ -165,7 +187,7 @@ def residual():
         "down.weight": tensor(leaf("r", 6, variance=1), leaf("u", 5, sign=(1,))),
         "down.bias": tensor(leaf("r", 6, variance=1)),
     }
-    spaces = (Space("r", 6, linear="orthogonal"), Space("u", 5, signs=1))
+    spaces = (Space("r", Semidirect(Orthogonal(6))), Space("u", SignedPermutation(5)))
     return Residual(), Symmetry(spaces, layouts), torch.randn(7, 3)
 
 

@@ -41,6 +41,6 @@ def group(function, out: int = 6, width: int = 6) -> str:
     if not isinstance(moving, Leaf):
         return "held"
     space = sym.space(moving.space)
-    if space.linear != "none":
-        return space.linear
-    return PLAIN[min(space.scales, 1), min(space.signs, 1)] if space.permutable else "held"
+    if space.group.mixes:
+        return "general" if space.group.is_general else "orthogonal"
+    return PLAIN[min(space.group.scales, 1), min(space.group.signs, 1)] if space.group.permutes else "held"

@@ -79,7 +79,7 @@ def test_a_symmetry_with_a_part_left_out_shows_a_gap(tmp_path):
     model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3)).double()
     x = torch.randn(200, 6).double()
     sym = iw.symmetries(model, x)
-    less = replace(sym, spaces=tuple(replace(s, scales=0) for s in sym.spaces))
+    less = replace(sym, spaces=tuple(replace(s, group=s.group.reduced(scales=0)) for s in sym.spaces))
     reading = completeness(less, model, x)
     assert reading.gap == 6
     assert Completeness.load(reading.save(tmp_path / "c.json")) == reading

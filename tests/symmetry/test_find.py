@@ -60,8 +60,8 @@ def test_each_kind_keeps_the_function(name, found):
 def test_counts(name, found):
     spaces = found(name)[2].spaces
     counts = (
-        sum(s.permutable for s in spaces), sum(s.scales for s in spaces), sum(s.signs for s in spaces),
-        sum(s.linear != "none" for s in spaces),
+        sum(s.group.permutes for s in spaces), sum(s.group.scales for s in spaces), sum(s.group.signs for s in spaces),
+        sum(s.group.mixes for s in spaces),
     )  # fmt: skip
     assert all(have >= want for have, want in zip(counts, AT_LEAST[name])), counts
 
@@ -84,7 +84,7 @@ def test_every_axis_is_moved_or_fixed_with_a_reason(name, found):
 def test_both_fronts_agree(name, found):
     model, args, sym = found(name)
     strict = symmetries(model, args, front="export")
-    shape = lambda s: sorted((x.size, x.scales, x.signs, x.linear, len(x.parents)) for x in s.spaces)
+    shape = lambda s: sorted((x.size, x.group.scales, x.group.signs, x.group.symbol, len(x.parents)) for x in s.spaces)
     assert shape(strict) == shape(sym) and strict.dim == sym.dim
 
 
@@ -126,7 +126,7 @@ def test_dimension_counts_overlaps_once(found):
     assert found("mlp")[2].dim == 8 + 7
     assert found("mlp_identity")[2].dim == 25 + 16  # the scales lie inside GL
     heads = found("vit_module")[2]
-    per_head = [s for s in heads.spaces if s.linear == "general"]
+    per_head = [s for s in heads.spaces if s.group.is_general]
     # two GL(4) for each of four heads, in which the scales of heads lie; three gains that pass scales
     assert len(per_head) == 2 and heads.dim == 2 * 4 * 16 + 3 * 16
 
@@ -161,7 +161,7 @@ def test_what_depends_on_order_moves_nothing(how):
 
 def test_constants_that_differ_hold_units_in_place_but_let_scales_pass():
     sym = symmetries(Sandwich(lambda h: F.relu(h) * torch.arange(1.0, 7.0)), torch.randn(5, 4))
-    assert [(s.permutable, s.scales) for s in sym.spaces] == [(False, 1)]
+    assert [(s.group.permutes, s.group.scales) for s in sym.spaces] == [(False, 1)]
     assert "1 space, dimension 6" in sym.summary()
     assert "a constant that differs" in sym.explain("a.weight", 0)
 
@@ -175,7 +175,7 @@ def test_an_unknown_operation_is_listed():
 def test_reading_a_number_certifies_the_path_only():
     sym = symmetries(Sandwich(lambda h: F.relu(h) * (2 if F.relu(h).sum() > 0 else 3)), torch.randn(5, 4))
     assert sym.path_only and any("test_find.py" in note for note in sym.notes)
-    assert [(s.permutable, s.scales) for s in sym.spaces] == [(True, 0)]
+    assert [(s.group.permutes, s.group.scales) for s in sym.spaces] == [(True, 0)]
 
 
 def test_a_batch_of_one_is_said():
@@ -193,7 +193,7 @@ def test_unused_parameters_are_fixed():
 def test_thresholds_beyond_the_range_of_measurement_are_not_believed():
     for function in (lambda h: h.clamp(-1e8, 1e9), lambda h: h.clamp_min(1e-12), lambda h: F.threshold(h, 1e-9, 0.0)):
         (space,) = symmetries(Sandwich(function), torch.randn(5, 4)).spaces
-        assert (space.scales, space.signs, space.linear) == (0, 0, "none")
+        assert (space.group.scales, space.group.signs, space.group.mixes) == (0, 0, False)
 
 
 def test_fixed_leaves_say_why():
@@ -238,7 +238,7 @@ def test_a_result_that_no_operation_made_holds_everything():
 def test_rrelu_in_evaluation_is_a_leaky_relu():
     model, x = nn.Sequential(nn.Linear(4, 6), nn.RReLU(), nn.Linear(6, 2)).double(), torch.randn(3, 4).double()
     sym = symmetries(model, x)
-    assert [(s.size, s.scales, s.signs) for s in sym.spaces] == [(6, 1, 0)] and sym.verify(model, x).passed
+    assert [(s.size, s.group.scales, s.group.signs) for s in sym.spaces] == [(6, 1, 0)] and sym.verify(model, x).passed
 
 
 class Patches(nn.Module):

@@ -33,5 +33,5 @@ def test_a_large_language_model_is_read_without_weights():
         model = LlamaForCausalLM(LlamaConfig(hidden_size=4096, num_hidden_layers=8, intermediate_size=11008))
     tokens = torch.zeros(2, 8, dtype=torch.long, device="meta")
     sym = symmetries(model, {"input_ids": tokens, "use_cache": False})
-    heads = [s for s in sym.spaces if s.linear == "general"]
+    heads = [s for s in sym.spaces if s.group.is_general]
     assert len(heads) == 8 and all(s.size == 128 and s.parents for s in heads) and not sym.path_only

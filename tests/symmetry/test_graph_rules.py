@@ -62,7 +62,7 @@ def test_rows_by_an_index(name):
     torch.manual_seed(0)
     model, x = Around().double(), torch.randn(8, 3).double()
     sym = symmetries(model, x)
-    assert (sym.dim, any(s.size == 6 and s.permutable for s in sym.spaces)) == CASES[name][1:]
+    assert (sym.dim, any(s.size == 6 and s.group.permutes for s in sym.spaces)) == CASES[name][1:]
     assert not sym.unknown_ops
     for kind in KINDS:
         assert function_error(model, sym.act(sym.random(3, kinds={kind}), model), x) < 1e-12, kind
@@ -210,13 +210,13 @@ def test_graph_layers(name):
     torch.manual_seed(0)
     sym = checked(Two(layer(4, 6), layer(6, 3)))
     assert sym.dim == dimension
-    assert all(s.permutable for s in sym.spaces if s.size == 6)
+    assert all(s.group.permutes for s in sym.spaces if s.size == 6)
 
 
 def test_heads_of_graph_attention_have_scales_of_their_own():
     torch.manual_seed(0)
     sym = checked(Two(Attention(4, 3), Attention(6, 3, heads=1)))
-    units = next(s for s in sym.spaces if s.size == 3 and s.permutable)
+    units = next(s for s in sym.spaces if s.size == 3 and s.group.permutes)
     assert len(units.parents) == 1 and sym.dim == 6
 
 

@@ -104,7 +104,7 @@ def test_views_and_writes(name):
     torch.manual_seed(0)
     model, x = Around(function, out).double(), torch.randn(2, 5, 3).double()
     sym = symmetries(model, x)
-    moving = [s.size for s in sym.spaces if s.permutable and s.name.startswith("a.weight")]
+    moving = [s.size for s in sym.spaces if s.group.permutes and s.name.startswith("a.weight")]
     assert (moving, sym.dim) == (sizes, dimension)
     assert not sym.unknown_ops
     for kind in ("permutation", "scale", "sign", "linear"):

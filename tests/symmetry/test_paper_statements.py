@@ -142,5 +142,5 @@ def test_a_linear_activation_frees_less_than_its_group_where_other_layers_stand(
 
     sym = iw.symmetries(Block().double().eval(), torch.randn(5, 4, dtype=torch.float64))
     assert repr(iw.intertwiner(nn.LeakyReLU(1.0), n=N).group) == f"GeneralLinear({N})"
-    assert all(space.linear == "none" and space.permutable for space in sym.spaces)
+    assert all(not space.group.mixes and space.group.permutes for space in sym.spaces)
     assert any("norm" in reason for space in sym.spaces for reason in space.reasons)

@@ -65,5 +65,5 @@ def test_turned_pairs_leave_heads_and_values_free():
                 kind
             )
     assert not sym.unknown_ops
-    heads = next(s for s in sym.spaces if s.size == 2 and s.permutable)
-    assert any(s.linear == "general" and s.parents == (heads.name,) for s in sym.spaces)
+    heads = next(s for s in sym.spaces if s.size == 2 and s.group.permutes)
+    assert any(s.group.is_general and s.parents == (heads.name,) for s in sym.spaces)

@@ -206,9 +206,9 @@ def test_experts(function):
     sym = checked(model, lambda seed: torch.randn(8, 3, generator=torch.Generator().manual_seed(seed)).double())
     experts_move, own_units = CASES[function]
     assert not sym.unknown_ops
-    assert any(s.size == EXPERTS and s.permutable for s in sym.spaces) == experts_move
+    assert any(s.size == EXPERTS and s.group.permutes for s in sym.spaces) == experts_move
     inner = next(s for s in sym.spaces if s.size == INNER)
-    assert inner.permutable and bool(inner.parents) == own_units
+    assert inner.group.permutes and bool(inner.parents) == own_units
 
 
 def test_linear_experts_have_bases_of_their_own():
@@ -217,7 +217,7 @@ def test_linear_experts_have_bases_of_their_own():
     sym = checked(model, lambda seed: torch.randn(8, 3, generator=torch.Generator().manual_seed(seed)).double())
     inner = next(s for s in sym.spaces if s.size == INNER)
     experts = sym.space(inner.parents[0])
-    assert inner.linear == "general" and experts.permutable and experts.size == EXPERTS
+    assert inner.group.is_general and experts.group.permutes and experts.size == EXPERTS
 
 
 # scores that are equal on many inputs, whatever the weights
@@ -234,7 +234,7 @@ EQUAL = {
 def test_scores_that_may_be_equal_hold_their_units(name):
     model = Routed(lambda m, h: m.experts(h, EQUAL[name](m.router, h).argmax(-1).expand(len(h)))).double()
     sym = symmetries(model, torch.randn(8, 3).double())
-    assert not any(s.size == EXPERTS and s.permutable for s in sym.spaces)
+    assert not any(s.size == EXPERTS and s.group.permutes for s in sym.spaces)
 
 
 @pytest.mark.parametrize("spread", [lambda h: h.repeat_interleave(2, -1), lambda h: h.repeat(1, 2),
@@ -257,9 +257,9 @@ def test_experts_in_groups(number):
     torch.manual_seed(0)
     model = Routed(lambda m, h: limited(m, h, number)).double()
     sym = checked(model, lambda seed: torch.randn(8, 3, generator=torch.Generator().manual_seed(seed)).double())
-    groups = next(s for s in sym.spaces if s.size == 2 and s.permutable and not s.parents)
+    groups = next(s for s in sym.spaces if s.size == 2 and s.group.permutes and not s.parents)
     experts = next(s for s in sym.spaces if s.parents == (groups.name,))
-    assert experts.permutable and experts.size == 2
+    assert experts.group.permutes and experts.size == 2
     assert next(s for s in sym.spaces if s.size == INNER).parents == (groups.name, experts.name)
 
 
@@ -267,7 +267,7 @@ def test_excluded_experts_that_may_win_do_not_move():
     torch.manual_seed(0)
     model = Routed(lambda m, h: limited(m, h, 0.5)).double()
     sym = checked(model, lambda seed: torch.randn(8, 3, generator=torch.Generator().manual_seed(seed)).double())
-    assert not any(s.size == 2 and s.permutable for s in sym.spaces)
+    assert not any(s.size == 2 and s.group.permutes for s in sym.spaces)
 
 
 @pytest.mark.parametrize("how", ["eager", "batched_mm", "grouped_mm"])
@@ -287,6 +287,6 @@ def test_experts_of_transformers(family, how):
             p.add_(0.1 * torch.randn_like(p))
     made = lambda seed: torch.randint(3, 37, (2, 8), generator=torch.Generator().manual_seed(seed))
     sym = checked(model, made, 5e-5)
-    moving = [s for s in sym.spaces if s.size == 4 and s.permutable and ("gate" in s.name or "router" in s.name)]
+    moving = [s for s in sym.spaces if s.size == 4 and s.group.permutes and ("gate" in s.name or "router" in s.name)]
     assert bool(moving) == (how != "eager")
-    assert any(s.size == 8 and s.parents and s.permutable for s in sym.spaces)
+    assert any(s.size == 8 and s.parents and s.group.permutes for s in sym.spaces)

@@ -6,6 +6,7 @@ from handmade import MAKERS, make
 
 from intertwine._io import write_tensors
 from intertwine.errors import CheckpointError
+from intertwine.groups import GeneralLinear, Orthogonal, Permutation, Semidirect
 from intertwine.symmetry.spaces import Space
 from intertwine.symmetry.transformation import KINDS, identity, load, random
 
@@ -62,21 +63,21 @@ def test_same_seed_same_element(sym):
 
 
 def test_random_is_moderate():
-    g = random((Space("v", 40, linear="general"), Space("w", 40, linear="orthogonal")), seed=0)
+    g = random((Space("v", Semidirect(GeneralLinear(40))), Space("w", Semidirect(Orthogonal(40)))), seed=0)
     assert torch.linalg.cond(g["v"].linear) < 3
     assert torch.allclose(g["w"].linear @ g["w"].linear.mT, torch.eye(40, dtype=torch.float64))
 
 
 def test_bad_input(tmp_path):
-    a, b = random((Space("a", 3),)), random((Space("b", 3),))
+    a, b = random((Space("a", Permutation(3)),)), random((Space("b", Permutation(3)),))
     with pytest.raises(ValueError, match="one symmetry"):
         a @ b
     with pytest.raises(ValueError, match="kinds must be among"):
-        random((Space("a", 3),), kinds={"rotation"})
+        random((Space("a", Permutation(3)),), kinds={"rotation"})
     with pytest.raises(ValueError, match="spaces must be among"):
         a.restrict(spaces={"b"})
     with pytest.raises(ValueError, match="parents must be known"):
-        identity((Space("a", 3, ("missing",)),))
+        identity((Space("a", Permutation(3), ("missing",)),))
     with pytest.raises(CheckpointError, match="must be an existing file"):
         load(tmp_path / "nothing.safetensors")
     other = tmp_path / "weights.safetensors"

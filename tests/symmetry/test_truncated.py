@@ -10,6 +10,7 @@ import torch
 from handmade import fixed, leaf, make, tensor
 from torch import nn
 
+from intertwine.groups import Monomial, PositiveMonomial
 from intertwine.symmetry.action import act, act_on_features
 from intertwine.symmetry.spaces import Space
 from intertwine.symmetry.symmetry import Symmetry
@@ -57,7 +58,7 @@ def network(name: str):
         "4.bias": tensor(fixed(2)),
     }
     scales = 1 if degree else 0
-    spaces = (Space("a", 5, scales=scales, signs=signs), Space("b", 4, scales=scales, signs=signs))
+    spaces = (Space("a", Monomial(5, scales, signs)), Space("b", Monomial(4, scales, signs)))
     return model, Symmetry(spaces, layouts), torch.randn(6, 3, dtype=torch.float64)
 
 
@@ -105,7 +106,7 @@ def test_linear_and_orthogonal_features():
 
 
 def test_exponents_may_be_fractions():
-    sym = Symmetry((Space("a", 3, scales=1),), {"w": tensor(leaf("a", 3))})
+    sym = Symmetry((Space("a", PositiveMonomial(3)),), {"w": tensor(leaf("a", 3))})
     layout = type(sym.layouts["w"])((leaf("a", 3, Fraction(1, 2)),))
     sym = Symmetry(sym.spaces, {"w": layout})
     g = random(sym, 0, kinds={"scale"})

@@ -7,6 +7,7 @@ from torch import nn
 
 from intertwine import Examples
 from intertwine.errors import PathWarning
+from intertwine.groups import GeneralLinear, Semidirect
 from intertwine.symmetry import symmetries
 from intertwine.symmetry.spaces import Space
 from intertwine.symmetry.transformation import random
@@ -90,7 +91,7 @@ def test_one_step_from_a_zero_state_says_nothing_of_three(cell):
 
 def test_a_group_too_large_for_memory_is_refused():
     with pytest.raises(ValueError, match=r"matrices of a random element must fit in memory. Got GL\(10000000\)"):
-        random((Space("fc.weight[1]", 10_000_000, linear="general"),))
+        random((Space("fc.weight[1]", Semidirect(GeneralLinear(10_000_000))),))
 
 
 class Experts(nn.Module):
@@ -134,8 +135,8 @@ def test_several_examples_together_read_all_experts():
     one, all_of_them = symmetries(model, examples.inputs[0]), symmetries(model, examples)
     whole = symmetries(model, to_experts(0, 1, 2, 3))
     assert not all_of_them.unread and {s.name for s in one.spaces} < {s.name for s in all_of_them.spaces}
-    assert [(s.name, s.size, s.linear) for s in all_of_them.spaces] == [
-        (s.name, s.size, s.linear) for s in whole.spaces
+    assert [(s.name, s.size, s.symbol) for s in all_of_them.spaces] == [
+        (s.name, s.size, s.symbol) for s in whole.spaces
     ]
     with pytest.warns(PathWarning):
         twin = all_of_them.act(all_of_them.random(seed=0), model)

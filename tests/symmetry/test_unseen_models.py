@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from intertwine.groups import PositiveMonomial
 from intertwine.symmetry import symmetries
 from intertwine.testing import function_error
 
@@ -167,7 +168,7 @@ CASES.update(
 @pytest.mark.parametrize("name", CHOICES)
 def test_a_choice_follows_its_condition(name):
     sym = found(f"choice_{name}")
-    assert [s.size for s in sym.spaces if s.permutable] == [8]
+    assert [s.size for s in sym.spaces if s.group.permutes] == [8]
 
 
 # ---- exponents: only what is exactly a short fraction is followed
@@ -178,7 +179,7 @@ def test_powers_are_followed_exactly(exponent, scales):
     CASES["power"] = lambda: (
         Snippet(lambda s, x: s.out(F.relu(s.a(x)).pow(exponent)), a=Linear(6, 8), out=Linear(8, 3)), (6,)
     )  # fmt: skip
-    assert [s.scales for s in found("power").spaces] == [scales]
+    assert [s.group.scales for s in found("power").spaces] == [scales]
 
 
 @case(4, 6)
@@ -229,7 +230,7 @@ def convolution_with_its_own_weight():
 )  # fmt: skip
 def test_an_axis_that_meets_itself_has_one_basis(name, linear):
     sym = found(name)
-    assert {s.linear for s in sym.spaces} - {"none"} == linear
+    assert {"general" if s.group.is_general else "orthogonal" for s in sym.spaces if s.group.mixes} == linear
     assert not any(s.parents for s in sym.spaces)
 
 
@@ -279,7 +280,7 @@ CASES.update({f"buffer_{name}": lambda maker=maker: (maker(), (6,)) for name, ma
 def test_what_is_found_on_fresh_buffers_holds_for_trained_ones(name, permuted, scales):
     fresh = BUFFERS[name]()
     sym = symmetries(fresh, torch.zeros(3, 6))
-    assert (sum(s.permutable for s in sym.spaces), sum(s.scales for s in sym.spaces)) == (permuted, scales)
+    assert (sum(s.group.permutes for s in sym.spaces), sum(s.group.scales for s in sym.spaces)) == (permuted, scales)
     model, inputs = built(f"buffer_{name}")  # the same architecture with other buffers
     errors = worst_error(model, sym, inputs)
     assert max(errors.values()) < 1e-10, errors
@@ -295,7 +296,7 @@ def test_memory_that_is_exchanged_is_followed():
         return self.out(h)
 
     CASES["exchanged"] = lambda: (Snippet(forward, a=Linear(6, 8), out=Linear(8, 3)), (6,))
-    assert [(s.signs, s.linear) for s in found("exchanged").spaces] == [(0, "none")]
+    assert [(s.group.signs, s.group.mixes) for s in found("exchanged").spaces] == [(0, False)]
 
 
 def test_the_search_leaves_everything_as_it_was():
@@ -400,7 +401,7 @@ def shared_heads_of_one_projection():
 @pytest.mark.parametrize("name", ["slopes_over_copies", "linear_blocks_transposed", "shared_heads_of_one_projection"])
 def test_drawn_at_random(name):
     sym = found(name)
-    linear = {s.name for s in sym.spaces if s.linear != "none"}
+    linear = {s.name for s in sym.spaces if s.group.mixes}
     assert not any(linear & set(s.parents) for s in sym.spaces)  # else two elements would not compose to a third
 
 
@@ -409,7 +410,7 @@ def test_pointwise_functions_without_a_tag(activation):
     CASES["untagged"] = lambda: (
         Snippet(lambda s, x: s.out(activation(s.a(x))), a=Linear(6, 8), out=Linear(8, 3)), (6,)
     )  # fmt: skip
-    assert [(s.size, s.permutable, s.scales) for s in found("untagged").spaces] == [(8, True, 0)]
+    assert [(s.size, s.group.permutes, s.group.scales) for s in found("untagged").spaces] == [(8, True, 0)]
 
 
 @case(3, 6, 6)
@@ -475,7 +476,7 @@ CASES.update({f"pairs_{n}": lambda f=f: (sorted_pairs(f), (6,)) for n, f in RENA
 @pytest.mark.parametrize("name", RENAMED)
 def test_places_that_are_renamed_have_no_elements_of_their_own(name):
     spaces = found(f"pairs_{name}").spaces
-    assert sorted((s.size, s.scales, s.parents) for s in spaces) == [(2, 0, ()), (2, 1, ())]
+    assert sorted((s.size, s.group.scales, s.parents) for s in spaces) == [(2, 0, ()), (2, 1, ())]
 
 
 # ---- parameters that are no real numbers
@@ -497,7 +498,7 @@ class Grid(nn.Module):
 def test_whole_numbers_are_permuted_only():
     CASES["grid"] = lambda: (Grid(), (6,))
     (space,) = found("grid").spaces
-    assert space.permutable and (space.scales, space.signs, space.linear) == (1, 0, "none")  # the gain has a scale
+    assert space.group == PositiveMonomial(space.size)  # the gain has a scale
 
 
 def test_complex_numbers_stay_where_they_are():
@@ -536,4 +537,4 @@ CASES.update({f"masked_{name}": lambda make=make: (make(), (4, 5)) for name, (ma
 def test_masks_fix_what_they_pick_from_and_only_data_decides_a_path(name):
     sym = found(f"masked_{name}")
     assert sym.path_only == MASKED[name][1]
-    assert sorted(s.size for s in sym.spaces if s.permutable) == [6, 7]
+    assert sorted(s.size for s in sym.spaces if s.group.permutes) == [6, 7]

@@ -10,6 +10,7 @@ from handmade import MAKERS, leaf, make, tensor
 from torch import nn
 
 from intertwine.errors import VerificationError
+from intertwine.groups import Monomial, Permutation
 from intertwine.symmetry import admissible, symmetries
 from intertwine.symmetry.action import tensors_of
 from intertwine.symmetry.spaces import Space
@@ -46,7 +47,7 @@ def wrong_sign():
     model, sym, x = make("mlp")
     layouts = {name: replace(layout) for name, layout in sym.layouts.items()}
     layouts["0.weight"] = tensor(leaf("a", 6, 1, sign=(1,)), layouts["0.weight"].axes[1])
-    return model, replace(sym, spaces=(replace(sym.spaces[0], signs=1), sym.spaces[1]), layouts=layouts), x
+    return model, replace(sym, spaces=(replace(sym.spaces[0], group=Monomial(6)), sym.spaces[1]), layouts=layouts), x
 
 
 def wrong_linear():
@@ -74,7 +75,7 @@ def test_wrong_symmetries_raise_and_refine_drops_them(maker, kind):
     verify(refined, model, x)
     assert any(f"dropped: {kind} of" in note for note in refined.notes)
     if maker is not wrong_permutation:
-        assert ("permutation", True) in {("permutation", s.permutable) for s in refined.spaces}
+        assert ("permutation", True) in {("permutation", s.group.permutes) for s in refined.spaces}
 
 
 def test_generators_that_hold_are_kept():
@@ -82,7 +83,7 @@ def test_generators_that_hold_are_kept():
     wrong = tensor(leaf("c", 6, 0, 0, sign=(1,)))  # the mean must follow the first scale
     sym = replace(sym, layouts={**sym.layouts, "1.running_mean": wrong})
     refined = sym.refine(model, x)
-    assert [(s.scales, s.signs) for s in refined.spaces] == [(1, 1)]
+    assert [(s.group.scales, s.group.signs) for s in refined.spaces] == [(1, 1)]
     assert refined.notes[-1].startswith("dropped: scale of c (1 of 2 generators)")
     verify(refined, model, x)
 
@@ -96,7 +97,7 @@ def test_a_space_that_loses_everything_becomes_fixed():
     model, sym, x = make("mlp")
     layouts = dict(sym.layouts)
     layouts["0.weight"] = tensor(*[layouts["0.weight"].axes[0], replace(leaf("in", 3), space="in")])
-    sym = replace(sym, spaces=(*sym.spaces, Space("in", 3)), layouts=layouts)
+    sym = replace(sym, spaces=(*sym.spaces, Space("in", Permutation(3))), layouts=layouts)
     refined = sym.refine(model, x)
     assert "in" not in {s.name for s in refined.spaces}
     assert [(f.tensor, f.axis, f.reason) for f in refined.fixed] == [("0.weight", 1, "permutation failed verification")]
@@ -182,7 +183,7 @@ def test_batch_norm_without_a_gain_and_nearly_dead_channels(randomise):
     model[1].running_var.copy_(torch.tensor([1e-6, 0.0, 1.0, 2.0, 0.5, 1e-6]))
     x = torch.randn(4, 2, 6, 6).double()
     sym = symmetries(model, x)
-    assert any(space.scales for space in sym.spaces)
+    assert any(space.group.scales for space in sym.spaces)
     assert verify(sym, model, x, randomise=randomise).passed
     state = tensors_of(model)
     for seed in range(20):

@@ -79,8 +79,8 @@ def test_rule_over_space(name):
     torch.manual_seed(0)
     model, x = Between().double(), torch.randn(2, 3, *(6, 6, 4)[:rank]).double()
     sym = symmetries(model, x)
-    space = next((s for s in sym.spaces if s.name == "a.weight[0]" and s.permutable), None)
-    found = None if space is None else G if space.linear == "general" else (sym.dim, space.signs)
+    space = next((s for s in sym.spaces if s.name == "a.weight[0]" and s.group.permutes), None)
+    found = None if space is None else G if space.group.is_general else (sym.dim, space.group.signs)
     assert found == expected and not sym.unknown_ops
     for kind in KINDS:
         assert function_error(model, sym.act(sym.random(3, kinds={kind}), model), x) < 1e-12, kind
@@ -249,6 +249,6 @@ def test_every_gain_over_merged_patches_is_a_scale(by_slices):
     model, x = Merging(by_slices).double(), torch.randn(2, 3, 4, 4).double()
     sym = symmetries(model, x)
     assert sym.dim == 3 + 12
-    assert [(s.size, s.permutable, s.scales) for s in sym.spaces] == [(3, True, 5), (4, True, 0)]
+    assert [(s.size, s.group.permutes, s.group.scales) for s in sym.spaces] == [(3, True, 5), (4, True, 0)]
     for kind in KINDS:
         assert function_error(model, sym.act(sym.random(3, kinds={kind}), model), x) < 1e-12, kind

@@ -161,7 +161,6 @@ def privileged_bases(
         Prediction and measurement for each space.
     """
     from ..symmetry import symmetries
-    from ..symmetry.explain import group_of
 
     images = next(concepts.batches(2)).images
     example = images if transform is None else transform(images)
@@ -180,7 +179,7 @@ def privileged_bases(
         found.append(
             SpaceBasis(
                 space.name,
-                group_of(space),
+                space.symbol,
                 layer,
                 _words(kinds),
                 "linear" not in kinds,

@@ -202,7 +202,7 @@ def _carriers(model: nn.Module, sym: Symmetry, program: ReluProgram, x: Tensor) 
     before = _pre_activations(probe, examples)
     found: dict[str, list[tuple[int, Tensor]]] = {}
     for space in sym.spaces:
-        if space.parents or not space.permutable or space.size < 2:
+        if space.parents or not space.group.permutes or space.size < 2:
             continue
         shift = torch.arange(space.size).roll(1)
         twin = act(sym, with_parts(identity(sym), space.name, permutation=shift), probe)

@@ -7,22 +7,26 @@ from .gelu import gelu_error
 from .group import Element, Group, Unattained
 from .homogeneity import Homogeneity
 from .intertwiners import GatedIntertwiner, Intertwiner, TableRow, classify, intertwiner, table
-from .lattice import is_subgroup, join, named, names, next_larger
 from .monomial import Monomial, Permutation, PositiveMonomial, SignedPermutation, Trivial
 from .monomial_element import MonomialElement
+from .naming import canonical_name, name_of, named, names
 from .products import BlockElement, Product, Wreath
+from .representation import Representation
+from .semidirect import Semidirect, SpaceGroup
 
 __all__ = [
     # groups
     "Trivial", "Permutation", "SignedPermutation", "PositiveMonomial", "Monomial",
-    "Orthogonal", "UnitRowSum", "GeneralLinear", "Product", "Wreath", "Group",
+    "Orthogonal", "UnitRowSum", "GeneralLinear", "Semidirect", "Product", "Wreath", "Group", "SpaceGroup",
     # elements
     "Element", "MonomialElement", "DenseElement", "BlockElement", "Unattained",
-    # by name, and which lies in which
-    "named", "names", "is_subgroup", "join", "next_larger",
+    # how an element acts on an axis
+    "Representation",
+    # by name
+    "canonical_name", "name_of", "named", "names",
     # activations
     "intertwiner", "Intertwiner", "GatedIntertwiner", "Homogeneity", "classify", "table", "TableRow",
-    "activation_names",     "gelu_error",
+    "activation_names", "gelu_error",
     # solver
     "assign",
 ]  # fmt: skip

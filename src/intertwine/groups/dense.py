@@ -36,11 +36,6 @@ class DenseElement(Element):
         a = self._matrix.to(tensor.device, tensor.dtype)
         return (a @ tensor.reshape(self.n, -1)).reshape(tensor.shape)
 
-    def __matmul__(self, other: Element) -> Element:
-        from .lattice import compose
-
-        return compose(self, other)
-
     def __invert__(self) -> DenseElement:
         orthogonal = isinstance(self.group, Orthogonal)
         inverse = self._matrix.T if orthogonal else torch.linalg.inv(self._matrix)
@@ -73,6 +68,10 @@ class DenseGroup(Group):
         return DenseElement(self, a)
 
     from_matrix = element
+
+    def dense(self, matrix: Tensor) -> DenseElement:
+        """The element with this matrix, which is not checked."""
+        return DenseElement(self, matrix)
 
     def identity(self, dtype: torch.dtype = torch.float64, device: torch.device | str | None = None) -> DenseElement:
         """The element that changes nothing."""
@@ -121,6 +120,20 @@ class Orthogonal(DenseGroup):
     def words(self) -> str:
         """In words."""
         return "orthogonal matrices" + (" of determinant 1" if self.special else "")
+
+    @property
+    def above(self) -> tuple[Group, ...]:
+        """``O(n)``, then all invertible matrices."""
+        return (Orthogonal(self.n),) if self.special else (GeneralLinear(self.n),)
+
+    @property
+    def closed(self) -> Group:
+        """``O(n)``: an exchange of blocks may have determinant -1."""
+        return Orthogonal(self.n)
+
+    @property
+    def _on_one_channel(self) -> tuple[bool, bool]:
+        return False, not self.special
 
     @property
     def dim(self) -> int:
@@ -179,6 +192,8 @@ class GeneralLinear(DenseGroup):
 
     words = "all invertible matrices"
     log_components = 0.0
+    above = ()
+    _on_one_channel = (True, True)
 
     @property
     def dim(self) -> int:
@@ -234,6 +249,12 @@ class UnitRowSum(DenseGroup):
 
     words = "invertible matrices whose rows sum to one"
     log_components = 0.0
+    _on_one_channel = (False, False)
+
+    @property
+    def above(self) -> tuple[Group, ...]:
+        """All invertible matrices."""
+        return (GeneralLinear(self.n),)
 
     @property
     def dim(self) -> int:

@@ -8,14 +8,16 @@ prints as the expression that makes it, and is cheap to pass around. Its element
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import lgamma
 from typing import Literal, Self
 
 import torch
 from torch import Tensor
 
-__all__ = ["Element", "Group", "Objective", "Unattained", "Generator"]
+from .capacity import log_points
+
+__all__ = ["Element", "Generator", "Group", "Objective", "Unattained"]
 
 Generator = torch.Generator | int | None
 Objective = Literal["least_squares", "cosine"]
@@ -49,8 +51,9 @@ class Element(ABC):
     @abstractmethod
     def __invert__(self) -> Element: ...
 
-    @abstractmethod
-    def __matmul__(self, other: Element) -> Element: ...
+    def __matmul__(self, other: Element) -> Element:
+        group, dtype = self.group.join(other.group), other.matrix().dtype
+        return group.dense(self.apply(other.matrix(dtype), dim=0))
 
     @abstractmethod
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Self:
@@ -109,6 +112,28 @@ class Group(ABC):
 
     @property
     @abstractmethod
+    def above(self) -> tuple[Group, ...]:
+        """The groups of this library just above: what must break an invariance that is exactly this group's."""
+
+    @property
+    def closed(self) -> Group:
+        """The smallest kind that holds this one and is closed under direct sums and permutations of blocks."""
+        return self
+
+    def on(self, n: int) -> Group:
+        """The same kind on another number of channels."""
+        return replace(self, n=n)
+
+    def dense(self, matrix: Tensor) -> Element:
+        """The element with this matrix, which is not checked.
+
+        Raises:
+            TypeError: If elements of this group are no dense matrices.
+        """
+        raise TypeError(f"{self!r} must hold dense matrices to make an element of one. Use from_matrix().")
+
+    @property
+    @abstractmethod
     def dim(self) -> int:
         """Dimension as a Lie group; 0 for finite groups."""
 
@@ -130,8 +155,6 @@ class Group(ABC):
         Returns:
             A natural logarithm.
         """
-        from .capacity import log_points
-
         return self.log_components + (self.dim * log_points(eps, bound) if self.dim else 0.0)
 
     @abstractmethod
@@ -174,10 +197,57 @@ class Group(ABC):
         """
 
     def is_subgroup_of(self, other: Group) -> bool:
-        """Whether every element is one of ``other``, decided from the kinds of both, never from numbers."""
-        from .lattice import is_subgroup
+        """Whether every element is one of ``other``, decided from the kinds of both, never from numbers.
 
-        return is_subgroup(self, other)
+        For products and wreath products by blocks; ``False`` where the kinds do not tell.
+
+        Examples:
+            >>> from intertwine.groups import Orthogonal, Permutation, PositiveMonomial
+            >>> Permutation(3).is_subgroup_of(Orthogonal(3)), PositiveMonomial(3).is_subgroup_of(Orthogonal(3))
+            (True, False)
+        """
+        if self.n != other.n:
+            return False
+        if self == other or other._holds(self):
+            return True
+        if self.n == 1:
+            return all(a <= b for a, b in zip(self._on_one_channel, other._on_one_channel, strict=True))
+        return any(group.is_subgroup_of(other) for group in self.above)
+
+    def join(self, other: Group) -> Group:
+        """The smallest group of this library that holds both; ``GeneralLinear`` at worst.
+
+        Args:
+            other: A group on as many channels.
+
+        Returns:
+            The group.
+
+        Raises:
+            ValueError: If they act on different numbers of channels.
+
+        Examples:
+            >>> from intertwine.groups import PositiveMonomial, SignedPermutation
+            >>> SignedPermutation(2).join(PositiveMonomial(2))
+            Monomial(2)
+        """
+        if self.n != other.n:
+            raise ValueError(f"both groups must act on as many channels. Got {self!r} and {other!r}.")
+        candidates: list[Group] = [self, other]
+        for group in candidates:  # breadth first: grows as it is read
+            if self.is_subgroup_of(group) and other.is_subgroup_of(group):
+                return group
+            candidates += group.above
+        raise ValueError(f"groups must lie in a common one. Got {self!r} and {other!r}.")
+
+    def _holds(self, inner: Group) -> bool:
+        """Whether this group holds ``inner`` for a reason of its own kind."""
+        return False
+
+    @property
+    @abstractmethod
+    def _on_one_channel(self) -> tuple[bool, bool]:
+        """Whether positive scales and signs belong to the group where ``n`` is 1, which says all of it."""
 
     def _check(self, matrix: Tensor, name: str = "matrix") -> Tensor:
         """``matrix`` in float64 after checking its shape.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Literal
 
 import torch
@@ -11,7 +13,7 @@ from torch import Tensor
 
 from .dense import GeneralLinear, UnitRowSum
 from .group import Group
-from .monomial import Monomial, Permutation, PositiveMonomial, SignedPermutation
+from .monomial import Monomial
 
 __all__ = ["Homogeneity", "Kind", "Parity"]
 
@@ -52,8 +54,8 @@ class Homogeneity:
         return self.parity is not None
 
     @property
-    def kind_of_group(self) -> type[Group]:
-        """The group's class, for any number of channels.
+    def kind_of_group(self) -> Callable[[int], Group]:
+        """What makes the group on any number of channels.
 
         Raises:
             ValueError: If the activation is constant: every matrix passes and ``phi`` is not unique.
@@ -65,9 +67,7 @@ class Homogeneity:
             )
         if self.kind in ("linear", "affine"):
             return GeneralLinear if self.kind == "linear" else UnitRowSum
-        if self.scales:
-            return Monomial if self.signs else PositiveMonomial
-        return SignedPermutation if self.signs else Permutation
+        return partial(Monomial, scales=int(self.scales), signs=int(self.signs))
 
     def group(self, n: int) -> Group:
         """The intertwiner group on ``n`` channels.

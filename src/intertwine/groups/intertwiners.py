@@ -13,7 +13,7 @@ from .activations import RULE_NAMES, known_activation, named_activation
 from .group import Element, Group
 from .homogeneity import Homogeneity
 from .measured import measure
-from .monomial import Monomial, Permutation, PositiveMonomial, SignedPermutation
+from .monomial import Monomial, Permutation
 from .monomial_element import MonomialElement
 
 __all__ = ["GatedIntertwiner", "Intertwiner", "TableRow", "classify", "intertwiner", "table"]
@@ -74,10 +74,8 @@ class Intertwiner:
         Raises:
             ValueError: If ``element`` does not belong to the activation's group.
         """
-        from .lattice import is_subgroup
-
         group = self.group_for(element.n)
-        if not is_subgroup(element.group, group) and not group.contains(element.matrix()):
+        if not element.group.is_subgroup_of(group) and not group.contains(element.matrix()):
             raise ValueError(
                 f"element must belong to {group!r}, the group of {self.name}. Got one of {element.group!r}."
             )
@@ -139,9 +137,7 @@ class GatedIntertwiner:
         h = self.gate.homogeneity
         if h.kind == "affine":
             return Permutation(n)
-        if h.scales:
-            return Monomial(n) if h.signs else PositiveMonomial(n)
-        return SignedPermutation(n) if h.signs else Permutation(n)
+        return Monomial(n, scales=int(h.scales), signs=int(h.signs))
 
     def phi(self, value: MonomialElement, gate: MonomialElement | None = None) -> MonomialElement:
         """The element that acts on the output ``v * sigma(u)``.
@@ -271,11 +267,5 @@ def table(names: tuple[str, ...] | None = None) -> list[TableRow]:
 
 def _rescaled(element: MonomialElement, scale: Tensor) -> MonomialElement:
     """The same permutation with other scales, in the smallest group that allows them."""
-    n = element.n
-    if bool((scale == 1).all()):
-        group: Permutation | SignedPermutation | PositiveMonomial | Monomial = Permutation(n)
-    elif bool((scale > 0).all()):
-        group = PositiveMonomial(n)
-    else:
-        group = SignedPermutation(n) if bool((scale.abs() == 1).all()) else Monomial(n)
+    group = Monomial(element.n, scales=int(not bool((scale.abs() == 1).all())), signs=int(bool((scale < 0).any())))
     return group.element(element.index, scale)

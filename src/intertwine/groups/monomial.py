@@ -1,47 +1,145 @@
-"""Groups of permutations with scales: one nonzero entry in every row and column.
+"""Groups of permutations with scales and signs: one nonzero entry in every row and column.
 
 Elements are an index and a scale, ``(g x)_i = s_i x_{p[i]}``, never a dense matrix.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import log
 
 import torch
 from torch import Tensor
 
 from .assignment import assign
+from .dense import GeneralLinear, Orthogonal, UnitRowSum
 from .group import Generator, Group, Objective, Unattained, log_factorial, make_generator
 from .monomial_element import MonomialElement
-from .sampling import lognormal
+from .sampling import lognormal, random_signs
 
-__all__ = [
-    "Monomial",
-    "MonomialElement",
-    "MonomialGroup",
-    "Permutation",
-    "PositiveMonomial",
-    "SignedPermutation",
-    "Trivial",
-]
+__all__ = ["Monomial", "MonomialElement", "Permutation", "PositiveMonomial", "SignedPermutation", "Trivial"]
 
 _SHOWN = 8  # most numbers that an error message lists
+_NAMES = {
+    (False, 0, 0): "Trivial",
+    (True, 0, 0): "Permutation",
+    (True, 0, 1): "SignedPermutation",
+    (True, 1, 0): "PositiveMonomial",
+    (True, 1, 1): "Monomial",
+}
+_ENTRIES = {(True, False): "positive entries", (False, True): "entries -1 and 1", (True, True): "nonzero entries"}
 
 
-class MonomialGroup(Group):
-    """Base of the groups whose elements are an index and a scale."""
+@dataclass(frozen=True, repr=False)
+class Monomial(Group):
+    """Matrices ``P D``: permutations with independent positive scales and signs for every channel.
 
-    @abstractmethod
-    def _scales(self, matched: Tensor) -> Tensor | None:
-        """The allowed scales nearest to ``matched``; zeros where none is nearest."""
+    With the defaults that is the group of ``x^d`` and ``|x|``; ``Permutation(n)``, ``SignedPermutation(n)``,
+    ``PositiveMonomial(n)`` and ``Trivial(n)`` are the ones with fewer generators, and print so. A hidden space of a
+    network may have more than one scale (before and after its batch norm): the group is then ``S_n`` with ``(R_+^k x
+    Z_2^m)^n``, and its matrices, the same as for ``k = m = 1``, are one representation of it among others.
 
-    @abstractmethod
-    def _allowed(self, scale: Tensor, tol: float) -> bool:
-        """Whether scales are allowed, up to a relative tolerance."""
+    Attributes:
+        n: Number of channels.
+        scales: Number ``k`` of positive scales for each channel.
+        signs: Number ``m`` of signs for each channel.
+        permutes: Whether channels may change places.
 
-    def _draw(self, generator: torch.Generator | None, sigma: float) -> Tensor | None:
-        return None
+    Examples:
+        >>> Monomial(4, scales=0, signs=0), Monomial(4, scales=2).dim
+        (Permutation(4), 8)
+    """
+
+    scales: int = 1
+    signs: int = 1
+    permutes: bool = True
+
+    mixes = is_orthogonal = is_general = False  # it has no linear part
+
+    def __repr__(self) -> str:
+        name = _NAMES.get((self.permutes, self.scales, self.signs))
+        if name is not None:
+            return f"{name}({self.n})"
+        still = "" if self.permutes else ", permutes=False"
+        return f"Monomial({self.n}, scales={self.scales}, signs={self.signs}{still})"
+
+    @property
+    def words(self) -> str:
+        """The group's matrices, in words."""
+        entries = _ENTRIES.get((self.scales > 0, self.signs > 0))
+        if entries is None:
+            return "permutation matrices" if self.permutes else "the identity matrix"
+        return f"matrices P D, D with {entries}" if self.permutes else f"diagonal matrices with {entries}"
+
+    @property
+    def symbol(self) -> str:
+        """The group in symbols, such as ``"S(64) x R+^64"``."""
+        powers = [(f"R+^{_power(self.n, self.scales)}", self.scales), (f"Z2^{_power(self.n, self.signs)}", self.signs)]
+        pieces = [f"S({self.n})"] if self.permutes else []
+        return " x ".join([*pieces, *(text for text, count in powers if count)]) or "1"
+
+    @property
+    def dim(self) -> int:
+        """``n`` for every scale."""
+        return self.n * self.scales
+
+    @property
+    def log_components(self) -> float:
+        """``log n!`` for permutations and ``log 2`` for every sign; a grid for a scale covers both signs."""
+        signs = self.n * max(self.signs - self.scales, 0) * log(2)
+        return (log_factorial(self.n) if self.permutes else 0.0) + signs
+
+    @property
+    def above(self) -> tuple[Group, ...]:
+        """The groups with one kind of generators more, and the first dense ones that hold this one."""
+        n, kind = self.n, (self.scales > 0, self.signs > 0)
+        if not self.permutes:
+            return (replace(self, permutes=True), *(() if any(kind) else (Orthogonal(n, special=True),)))
+        signed, scaled = replace(self, signs=1), replace(self, scales=1)
+        if kind == (False, False):
+            return signed, scaled, UnitRowSum(n)
+        if kind == (False, True):
+            return scaled, Orthogonal(n)
+        return (signed,) if kind == (True, False) else (GeneralLinear(n),)
+
+    @property
+    def closed(self) -> Group:
+        """The same with permutations."""
+        return replace(self, permutes=True)
+
+    def reduced(
+        self,
+        *,
+        permutes: bool = True,
+        scales: int | Sequence[int] | None = None,
+        signs: int | Sequence[int] | None = None,
+        mixes: bool = True,
+    ) -> Monomial:
+        """The subgroup with fewer kinds of generators.
+
+        Args:
+            permutes: ``False`` leaves permutations out.
+            scales: Which scales stay, or how many; all by default.
+            signs: Which signs stay, or how many; all by default.
+            mixes: ``False`` leaves a linear part out, which this group has not.
+
+        Examples:
+            >>> Monomial(4).reduced(scales=0)
+            SignedPermutation(4)
+        """
+        k, m = (len(chosen(which, count)) for which, count in ((scales, self.scales), (signs, self.signs)))
+        return replace(self, permutes=self.permutes and permutes, scales=k, signs=m)
+
+    def _holds(self, inner: Group) -> bool:
+        if not isinstance(inner, Monomial):
+            return False
+        fewer = inner.scales <= self.scales and inner.signs <= self.signs
+        return fewer and (self.permutes or not inner.permutes or self.n == 1)
+
+    @property
+    def _on_one_channel(self) -> tuple[bool, bool]:
+        return self.scales > 0, self.signs > 0
 
     def element(self, index: Tensor | list[int], scale: Tensor | list[float] | None = None) -> MonomialElement:
         """The element ``x -> (scale_i x_{index_i})_i``.
@@ -59,7 +157,7 @@ class MonomialGroup(Group):
         p = torch.as_tensor(index, dtype=torch.int64).clone()
         if p.shape != (self.n,) or not torch.equal(p.sort().values, torch.arange(self.n, device=p.device)):
             raise ValueError(f"index must be a permutation of 0 .. {self.n - 1}. Got {p.tolist()[:_SHOWN]}.")
-        if isinstance(self, Trivial) and not torch.equal(p, torch.arange(self.n, device=p.device)):
+        if not self.permutes and not torch.equal(p, torch.arange(self.n, device=p.device)):
             raise ValueError(f"index must be 0 .. {self.n - 1} in {self!r}. Got {p.tolist()[:_SHOWN]}.")
         if scale is None:
             return MonomialElement(self, p, None)
@@ -94,7 +192,8 @@ class MonomialGroup(Group):
         """
         source = make_generator(generator)
         where = source.device if source is not None else None
-        index = torch.randperm(self.n, generator=source, device=where)
+        index = torch.arange(self.n, device=where)
+        index = torch.randperm(self.n, generator=source, device=where) if self.permutes else index
         scale = self._draw(source, sigma)
         return MonomialElement(self, index.to(device), None if scale is None else scale.to(device, dtype))
 
@@ -107,7 +206,7 @@ class MonomialGroup(Group):
         support = a.abs() > tol * top[:, None]
         if bool((top == 0).any()) or not bool((support.sum(1) == 1).all() & (support.sum(0) == 1).all()):
             return False
-        if isinstance(self, Trivial) and not torch.equal(column, torch.arange(self.n, device=a.device)):
+        if not self.permutes and not torch.equal(column, torch.arange(self.n, device=a.device)):
             return False
         return self._allowed(a.gather(1, column[:, None])[:, 0], tol)
 
@@ -143,7 +242,7 @@ class MonomialGroup(Group):
             ValueError: If ``matrix`` is not finite or of another size, or ``floor`` is not positive.
         """  # noqa: DOC502 - raised by checks
         m = self._check_finite(matrix)
-        index = assign(self._gain(m))
+        index = self._order(self._gain(m))
         return self._attained(index, m.gather(1, index[:, None])[:, 0], floor)
 
     def procrustes(
@@ -183,27 +282,48 @@ class MonomialGroup(Group):
         """
         c = self._check_finite(xy, "xy").T  # c[i, j] = <y_i, x_j>
         if objective == "least_squares":
-            if not self.dim:
+            if not self.scales:
                 return self.project(c)  # sum |g x|^2 does not depend on g
             energy = self._energy(xx, "xx")
-            index = assign(self._gain(c / energy.sqrt()))
+            index = self._order(self._gain(c / energy.sqrt()))
             return self._attained(index, c.gather(1, index[:, None])[:, 0] / energy[index], floor)
         if objective == "cosine":
             x_norm, y_norm = self._energy(xx, "xx").sqrt(), self._energy(yy, "yy").sqrt()
             cosine = c / (y_norm[:, None] * x_norm)
-            signed = isinstance(self, SignedPermutation | Monomial)
+            signed = self.signs > 0
             index = self._order(cosine.abs() if signed else cosine)
             sign = cosine.gather(1, index[:, None])[:, 0].sign() if signed else torch.ones_like(x_norm)
             sign = torch.where(sign == 0, 1.0, sign)
-            return self._attained(index, sign * y_norm / x_norm[index] if self.dim else sign, floor)
+            return self._attained(index, sign * y_norm / x_norm[index] if self.scales else sign, floor)
         raise ValueError(f"objective must be 'least_squares' or 'cosine'. Got {objective!r}.")
 
     def _order(self, gain: Tensor) -> Tensor:
-        return assign(gain)
+        return assign(gain) if self.permutes else torch.arange(self.n, device=gain.device)
 
     def _gain(self, m: Tensor) -> Tensor:
         """What pairing output ``i`` with input ``j`` saves of ``|m|^2``, up to what all permutations share."""
-        return m
+        if self.scales:
+            return m.square() if self.signs else m.clamp_min(0).square()
+        return m.abs() if self.signs else m
+
+    def _scales(self, matched: Tensor) -> Tensor | None:
+        """The allowed scales nearest to ``matched``; zeros where none is nearest."""
+        if self.scales:
+            return matched if self.signs else matched.clamp_min(0)
+        return torch.where(matched < 0, -1.0, 1.0).to(matched.dtype) if self.signs else None
+
+    def _allowed(self, scale: Tensor, tol: float) -> bool:
+        """Whether scales are allowed, up to a relative tolerance."""
+        if self.scales:
+            return bool((scale != 0).all() if self.signs else (scale > 0).all())
+        return bool((((scale.abs() if self.signs else scale) - 1).abs() <= tol).all())
+
+    def _draw(self, generator: torch.Generator | None, sigma: float) -> Tensor | None:
+        magnitude = lognormal(self.n, generator, sigma) if self.scales else None
+        if not self.signs:
+            return magnitude
+        signs = random_signs((self.n,), generator)
+        return signs if magnitude is None else magnitude * signs
 
     def _attained(self, index: Tensor, best: Tensor, floor: float | None) -> MonomialElement:
         if floor is not None and not floor > 0:
@@ -213,7 +333,7 @@ class MonomialGroup(Group):
             if floor is None:
                 bad = int((scale == 0).nonzero()[0])
                 raise Unattained(
-                    f"the matched entries must be {'nonzero' if isinstance(self, Monomial) else 'positive'} for a "
+                    f"the matched entries must be {'nonzero' if self.signs else 'positive'} for a "
                     f"nearest element of {self!r} to exist. Got {float(best[bad]):g} for output {bad}. "
                     "Pass floor= to use that scale there, or drop dead channels first."
                 )
@@ -234,38 +354,12 @@ class MonomialGroup(Group):
         return energy
 
 
-class Trivial(MonomialGroup):
+def Trivial(n: int) -> Monomial:
     """The identity alone."""
-
-    words = "the identity matrix"
-    dim = 0
-    log_components = 0.0
-
-    def _allowed(self, scale: Tensor, tol: float) -> bool:
-        return bool(((scale - 1).abs() <= tol).all())
-
-    def _scales(self, matched: Tensor) -> Tensor | None:
-        return None
-
-    def random(
-        self,
-        generator: Generator = None,
-        dtype: torch.dtype = torch.float64,
-        device: torch.device | str | None = None,
-        sigma: float = 1.0,
-    ) -> MonomialElement:
-        """The identity."""
-        return self.identity(dtype, device)
-
-    def project(self, matrix: Tensor, floor: float | None = None) -> MonomialElement:
-        """The identity."""
-        return self.identity(device=self._check_finite(matrix).device)
-
-    def _order(self, gain: Tensor) -> Tensor:
-        return torch.arange(self.n, device=gain.device)
+    return Monomial(n, scales=0, signs=0, permutes=False)
 
 
-class Permutation(MonomialGroup):
+def Permutation(n: int) -> Monomial:
     """Permutation matrices: the group of sigmoid, GELU, SiLU and most smooth activations.
 
     Examples:
@@ -273,47 +367,15 @@ class Permutation(MonomialGroup):
         >>> g.apply(torch.tensor([10.0, 11.0, 12.0]), dim=0)
         tensor([12., 10., 11.])
     """
-
-    words = "permutation matrices"
-    dim = 0
-
-    @property
-    def log_components(self) -> float:
-        """``log n!``."""
-        return log_factorial(self.n)
-
-    def _allowed(self, scale: Tensor, tol: float) -> bool:
-        return bool(((scale - 1).abs() <= tol).all())
-
-    def _scales(self, matched: Tensor) -> Tensor | None:
-        return None
+    return Monomial(n, scales=0, signs=0)
 
 
-class SignedPermutation(MonomialGroup):
+def SignedPermutation(n: int) -> Monomial:
     """Matrices ``P D`` with ``D`` of entries -1 and 1: the group of tanh, erf, sin and the Gaussian bump."""
-
-    words = "matrices P D, D with entries -1 and 1"
-    dim = 0
-
-    @property
-    def log_components(self) -> float:
-        """``log(2^n n!)``."""
-        return log_factorial(self.n) + self.n * log(2)
-
-    def _allowed(self, scale: Tensor, tol: float) -> bool:
-        return bool(((scale.abs() - 1).abs() <= tol).all())
-
-    def _scales(self, matched: Tensor) -> Tensor | None:
-        return torch.where(matched < 0, -1.0, 1.0).to(matched.dtype)
-
-    def _draw(self, generator: torch.Generator | None, sigma: float) -> Tensor | None:
-        return _random_signs(self.n, generator)
-
-    def _gain(self, m: Tensor) -> Tensor:
-        return m.abs()
+    return Monomial(n, scales=0)
 
 
-class PositiveMonomial(MonomialGroup):
+def PositiveMonomial(n: int) -> Monomial:
     """Matrices ``P D`` with ``D`` positive: G_ReLU, the intertwiner group of ReLU and LeakyReLU (paper 1, Table 1).
 
     Examples:
@@ -322,61 +384,15 @@ class PositiveMonomial(MonomialGroup):
         >>> torch.equal(torch.relu(g.apply(x)), g.apply(torch.relu(x)))
         True
     """
-
-    words = "matrices P D, D with positive entries"
-
-    @property
-    def dim(self) -> int:
-        """``n``."""
-        return self.n
-
-    @property
-    def log_components(self) -> float:
-        """``log n!``."""
-        return log_factorial(self.n)
-
-    def _allowed(self, scale: Tensor, tol: float) -> bool:
-        return bool((scale > 0).all())
-
-    def _scales(self, matched: Tensor) -> Tensor | None:
-        return matched.clamp_min(0)
-
-    def _draw(self, generator: torch.Generator | None, sigma: float) -> Tensor | None:
-        return lognormal(self.n, generator, sigma)
-
-    def _gain(self, m: Tensor) -> Tensor:
-        return m.clamp_min(0).square()
+    return Monomial(n, signs=0)
 
 
-class Monomial(MonomialGroup):
-    """Matrices ``P D`` with ``D`` nonzero: the group of ``x^d`` and ``|x|``."""
-
-    words = "matrices P D, D with nonzero entries"
-
-    @property
-    def dim(self) -> int:
-        """``n``."""
-        return self.n
-
-    @property
-    def log_components(self) -> float:
-        """``log n!``: a grid over ``[-bound, bound]`` covers both signs."""
-        return log_factorial(self.n)
-
-    def _allowed(self, scale: Tensor, tol: float) -> bool:
-        return bool((scale != 0).all())
-
-    def _scales(self, matched: Tensor) -> Tensor | None:
-        return matched
-
-    def _draw(self, generator: torch.Generator | None, sigma: float) -> Tensor | None:
-        magnitude = lognormal(self.n, generator, sigma)
-        return magnitude * _random_signs(self.n, generator)
-
-    def _gain(self, m: Tensor) -> Tensor:
-        return m.square()
+def chosen(which: int | Sequence[int] | None, count: int) -> tuple[int, ...]:
+    """Which of ``count`` generators are meant by a number of them, a choice, or ``None`` for all."""
+    if which is None or isinstance(which, int):
+        return tuple(range(count if which is None else min(which, count)))
+    return tuple(which)
 
 
-def _random_signs(n: int, generator: torch.Generator | None) -> Tensor:
-    where = generator.device if generator is not None else None
-    return 2.0 * torch.randint(0, 2, (n,), generator=generator, device=where).to(torch.float64) - 1
+def _power(n: int, count: int) -> str:
+    return f"({n} x {count})" if count > 1 else str(n)

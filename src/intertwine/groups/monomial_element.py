@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
-from .group import Element
-
-if TYPE_CHECKING:
-    from .monomial import MonomialGroup
+from .group import Element, Group
 
 __all__ = ["MonomialElement"]
 
@@ -28,8 +25,8 @@ class MonomialElement(Element):
 
     __slots__ = ("group", "index", "scale")
 
-    def __init__(self, group: MonomialGroup, index: Tensor, scale: Tensor | None) -> None:
-        self.group: MonomialGroup = group
+    def __init__(self, group: Group, index: Tensor, scale: Tensor | None) -> None:
+        self.group: Group = group
         self.index = index
         self.scale = scale
 
@@ -62,16 +59,14 @@ class MonomialElement(Element):
         return moved * scale.view(-1, *[1] * (tensor.ndim - 1))
 
     def __matmul__(self, other: Element) -> Element:
-        from .lattice import compose, join
-
         if not isinstance(other, MonomialElement):
-            return compose(self, other)
-        group = join(self.group, other.group)
+            return super().__matmul__(other)
+        group = self.group.join(other.group)
         theirs = other.to(self.index.device)
         scale = None
         if self.scale is not None or theirs.scale is not None:
             scale = self.scales(_widest(self, theirs)) * theirs.scales(_widest(self, theirs))[self.index]
-        return MonomialElement(group, theirs.index[self.index], scale)  # type: ignore[arg-type]
+        return MonomialElement(group, theirs.index[self.index], scale)
 
     def __invert__(self) -> MonomialElement:
         back = torch.argsort(self.index)

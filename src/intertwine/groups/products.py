@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
+from functools import reduce
 from typing import Self
 
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor
 
 from .assignment import assign
 from .group import Element, Generator, Group, Objective, Unattained, log_factorial, make_generator
+from .monomial import Trivial
 
 __all__ = ["BlockElement", "Product", "Wreath"]
 
@@ -47,10 +50,8 @@ class BlockElement(Element):
         return torch.cat([b.apply(pieces[j], dim=0) for b, j in zip(self.blocks, self.order, strict=True)])
 
     def __matmul__(self, other: Element) -> Element:
-        from .lattice import compose
-
         if not isinstance(other, BlockElement) or other.group != self.group:
-            return compose(self, other)
+            return super().__matmul__(other)
         blocks = tuple(b @ other.blocks[j] for b, j in zip(self.blocks, self.order, strict=True))
         return BlockElement(self.group, tuple(other.order[j] for j in self.order), blocks)
 
@@ -70,8 +71,26 @@ class BlockElement(Element):
         return f"<element of {self.group!r}: blocks read {list(self.order)}>"
 
 
+class BlockGroup(Group):
+    """Base of the groups whose elements are made of blocks."""
+
+    @property
+    @abstractmethod
+    def blocks(self) -> tuple[Group, ...]:
+        """The groups of the blocks, each kind once."""
+
+    @property
+    def above(self) -> tuple[Group, ...]:
+        """The smallest group closed under direct sums and permutations of blocks that holds every block."""
+        return (reduce(Group.join, (block.closed.on(self.n) for block in self.blocks)),)
+
+    @property
+    def _on_one_channel(self) -> tuple[bool, bool]:
+        return self.blocks[0]._on_one_channel
+
+
 @dataclass(frozen=True, init=False, repr=False)
-class Product(Group):
+class Product(BlockGroup):
     """The direct product ``G_1 x ... x G_k`` as block-diagonal matrices: concatenated channels with a group each.
 
     Args:
@@ -100,6 +119,17 @@ class Product(Group):
         """The channels of each block."""
         starts = [sum(f.n for f in self.factors[:i]) for i in range(len(self.factors))]
         return tuple(slice(a, a + f.n) for a, f in zip(starts, self.factors, strict=True))
+
+    @property
+    def blocks(self) -> tuple[Group, ...]:
+        """The factors."""
+        return self.factors
+
+    def _holds(self, inner: Group) -> bool:
+        if not isinstance(inner, Product):
+            return inner == Trivial(self.n)
+        same = [f.n for f in inner.factors] == [f.n for f in self.factors]
+        return same and all(a.is_subgroup_of(b) for a, b in zip(inner.factors, self.factors, strict=True))
 
     @property
     def words(self) -> str:
@@ -181,7 +211,7 @@ class Product(Group):
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class Wreath(Group):
+class Wreath(BlockGroup):
     """The wreath product ``G wr S_k``: ``k`` blocks that change places, each with its own element of ``G``.
 
     Attention heads whose bases are free, and the groups of a grouped convolution. ``Wreath(Trivial(1), k)`` is
@@ -216,6 +246,18 @@ class Wreath(Group):
     def slices(self) -> tuple[slice, ...]:
         """The channels of each block."""
         return tuple(slice(i * self.base.n, (i + 1) * self.base.n) for i in range(self.k))
+
+    @property
+    def blocks(self) -> tuple[Group, ...]:
+        """The base."""
+        return (self.base,)
+
+    def _holds(self, inner: Group) -> bool:
+        if isinstance(inner, Wreath):
+            return inner.k == self.k and inner.base.is_subgroup_of(self.base)
+        if isinstance(inner, Product):
+            return len(inner.factors) == self.k and all(f.is_subgroup_of(self.base) for f in inner.factors)
+        return inner == Trivial(self.n)
 
     @property
     def words(self) -> str:

@@ -1,13 +1,15 @@
-"""Random matrices and scales: Haar rotations, well-conditioned matrices, lognormal scales of mean one."""
+"""Random matrices, scales and signs: Haar rotations, well-conditioned matrices, lognormal scales of mean one."""
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-__all__ = ["haar", "lognormal", "well_conditioned"]
+__all__ = ["haar", "lognormal", "random_signs", "well_conditioned"]
 
 
-def haar(n: int, generator: torch.Generator | None = None, special: bool = False) -> Tensor:
-    """A rotation drawn from the Haar measure of ``O(n)``, or of ``SO(n)``.
+def haar(n: int, generator: torch.Generator | None = None, special: bool = False, shape: Sequence[int] = ()) -> Tensor:
+    """Rotations drawn from the Haar measure of ``O(n)``, or of ``SO(n)``.
 
     The Q of a QR decomposition of Gaussians is not Haar: LAPACK's convention for the signs of diag R biases it.
     Multiplying column ``j`` by ``sign(R_jj)`` makes the decomposition unique and Q Haar; flipping one column where
@@ -17,15 +19,16 @@ def haar(n: int, generator: torch.Generator | None = None, special: bool = False
         n: Size.
         generator: Where randomness comes from.
         special: Whether the determinant shall be +1.
+        shape: Leading axes; one rotation without.
 
     Returns:
-        ``(n, n)`` in float64 on the generator's device.
+        ``(*shape, n, n)`` in float64 on the generator's device.
     """
     device = generator.device if generator is not None else None
-    q, r = torch.linalg.qr(torch.randn(n, n, generator=generator, dtype=torch.float64, device=device))
-    q = q * torch.where(r.diagonal() < 0, -1.0, 1.0)
-    if special and torch.linalg.slogdet(q).sign < 0:
-        q[:, 0] = -q[:, 0]
+    q, r = torch.linalg.qr(torch.randn(*shape, n, n, generator=generator, dtype=torch.float64, device=device))
+    q = q * torch.where(r.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)[..., None, :]
+    if special:
+        q[..., 0] *= torch.linalg.slogdet(q).sign[..., None]
     return q
 
 
@@ -60,3 +63,9 @@ def lognormal(n: int, generator: torch.Generator | None = None, sigma: float = 1
     device = generator.device if generator is not None else None
     z = torch.randn(n, generator=generator, dtype=torch.float64, device=device)
     return torch.exp(sigma * z - sigma**2 / 2)
+
+
+def random_signs(shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
+    """Fair coins with the values -1 and 1, in float64 on the generator's device."""
+    device = generator.device if generator is not None else None
+    return 1.0 - 2.0 * torch.randint(0, 2, tuple(shape), generator=generator, device=device).to(torch.float64)

@@ -133,12 +133,12 @@ def _likeness(sym: Symmetry, place: Place, m: CrossMoments) -> _Seen:
     spaces = {s.name: s for s in sym.spaces}
 
     def leaf(old: Leaf) -> Leaf:
-        if spaces[old.space].linear != "none":
+        if spaces[old.space].group.mixes:
             return replace(old, scale=(), sign=(), variance=1)
-        return replace(old, scale=(), sign=old.sign if spaces[old.space].signs else (), variance=0)
+        return replace(old, scale=(), sign=old.sign if spaces[old.space].group.signs else (), variance=0)
 
     covariance, variances = m.covariance.cpu(), (m.a.variance.cpu(), m.b.variance.cpu())
-    if any(spaces[name].linear != "none" for name in place.spaces):
+    if any(spaces[name].group.mixes for name in place.spaces):
         sizes = [v.sum().sqrt() for v in variances]
         likeness = covariance / (sizes[0] * sizes[1]).clamp_min(1e-300)
     else:
@@ -165,7 +165,7 @@ def _ascend(posed: Problem, seen: list[_Seen], share: float) -> tuple[Transforma
         start = best
         resolved = {s.name for s in order} if sweep else set()
         for space in order:
-            if not (space.permutable or space.signs or space.linear != "none"):
+            if not (space.group.permutes or space.group.signs or space.group.mixes):
                 continue
             step = _step(posed, seen, g, space, resolved, 0.0 if sweep == 0 else weights, features)
             resolved.add(space.name)
@@ -196,7 +196,7 @@ def _step(
     def add(row: tuple[int, ...], gain: Tensor) -> None:
         costs[row] = costs[row] + gain if row in costs else gain
 
-    still = (0,) * space.signs
+    still = (0,) * space.group.signs
     for one in seen:
         likeness = _moved(one, g, posed.sym)
         for block in blocks(Layout((one.axis,))):
@@ -210,9 +210,9 @@ def _step(
             add(row or still, (weights or 1.0) * gain)
     if not costs:
         return identity(posed.sym)
-    if space.linear != "none":
+    if space.group.mixes:
         return with_parts(identity(posed.sym), space.name, linear=closest_rotation(sum(costs.values())))  # type: ignore[arg-type]
-    permutation, signs = monomial_step(costs, space.signs, space.permutable)
+    permutation, signs = monomial_step(costs, space.group.signs, space.group.permutes)
     return with_parts(identity(posed.sym), space.name, permutation=permutation, signs=signs)
 
 
@@ -262,14 +262,15 @@ def _scales(
     sym: Symmetry, found: Sequence[Place], moments: Mapping[str, CrossMoments], posed: Problem, g: Transformation
 ) -> Transformation:
     """Positive scales that bring standard deviations of ``b`` to those of ``a``, in balanced coordinates."""
-    scaled = {s.name: s for s in sym.spaces if s.scales and s.linear == "none"}
+    scaled = {s.name: s for s in sym.spaces if s.group.scales and not s.group.mixes}
     start = identity(sym)
     normal = {
-        name: torch.zeros(*start[name].permutation.shape, s.scales, s.scales, dtype=torch.float64)
+        name: torch.zeros(*start[name].permutation.shape, s.group.scales, s.group.scales, dtype=torch.float64)
         for name, s in scaled.items()
     }
     right = {
-        name: torch.zeros(*start[name].permutation.shape, s.scales, dtype=torch.float64) for name, s in scaled.items()
+        name: torch.zeros(*start[name].permutation.shape, s.group.scales, dtype=torch.float64)
+        for name, s in scaled.items()
     }
     order = g.restrict(kinds={"permutation"})
     for place in found:

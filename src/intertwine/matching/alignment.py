@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from .._result import UNSAVED, Result
 from ..symmetry.element import displaced
-from ..symmetry.explain import group_of
 from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import KINDS, Transformation
 
@@ -96,7 +95,7 @@ class Alignment(Result):
                 {
                     "space": space.name,
                     "units": e.permutation.numel(),
-                    "group": group_of(space),
+                    "group": space.symbol,
                     "moved": displaced(e),
                     "flipped": int((e.signs < 0).sum()),
                     "scale": float(e.scales.abs().amax()) if e.scales.numel() else 0.0,

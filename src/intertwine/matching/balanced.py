@@ -79,7 +79,7 @@ def balance(model: nn.Module, sym: Symmetry, scales: bool = True, linear: bool =
         return Balanced(folded.sym, folded.state, identity(folded.sym))
     to = balanced_coordinates(folded.sym, folded.state, scales, linear)
     state = {**folded.state, **moved(folded.sym, to, folded.state)}
-    general = [s for s in folded.sym.spaces if s.linear == "general"] if linear else []
+    general = [s for s in folded.sym.spaces if s.group.is_general] if linear else []
     return Balanced(folded.sym, state, to, tuple(s.name for s in general if _basis(folded.sym, state, s) is None))
 
 
@@ -98,7 +98,7 @@ def balanced_coordinates(
         An element without permutations and signs.
     """
     g = identity(sym)
-    general = [s for s in sym.spaces if s.linear == "general"] if linear else []
+    general = [s for s in sym.spaces if s.group.is_general] if linear else []
     free = _free_generators(sym, {s.name for s in general})
     for _ in range(_ROUNDS if general else 1):  # norms depend on bases and bases on scales
         before = g
@@ -154,7 +154,7 @@ def _free_generators(sym: Symmetry, general: set[str]) -> dict[str, Tensor]:
     pieces = [block for layout in sym.layouts.values() for block in blocks(layout)]
     found = {}
     for space in sym.spaces:
-        if not space.scales or space.linear != "none":
+        if not space.group.scales or space.group.mixes:
             continue
         inside = {s.name for s in sym.spaces if space.name in s.parents and s.name in general}
         rows = [
@@ -164,7 +164,7 @@ def _free_generators(sym: Symmetry, general: set[str]) -> dict[str, Tensor]:
             for leaf in block.leaves
             if isinstance(leaf, Leaf) and leaf.space == space.name
         ]
-        table = torch.tensor(rows or [[0.0] * space.scales], dtype=torch.float64)
+        table = torch.tensor(rows or [[0.0] * space.group.scales], dtype=torch.float64)
         _, sizes, vh = torch.linalg.svd(table, full_matrices=False)
         basis = vh[sizes > _RANK * sizes.max().clamp_min(1.0)].mT
         if basis.shape[1]:

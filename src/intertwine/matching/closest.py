@@ -105,7 +105,7 @@ def _normalising(folded: Folded) -> Transformation:
     """Scales and bases, and signs of spaces that others lie inside: those are matched by values without signs."""
     g = balanced(folded)
     outer = {parent for s in folded.sym.spaces for parent in s.parents}
-    if any(s.signs and s.name in outer for s in folded.sym.spaces):
+    if any(s.group.signs and s.name in outer for s in folded.sym.spaces):
         state = {**folded.state, **moved(folded.sym, g, folded.state)}
         g = signing(folded.sym, state).restrict(spaces=outer) @ g
     return g
@@ -117,7 +117,7 @@ def _lifted(g: Transformation, sym: Symmetry) -> Transformation:
     for space in sym.spaces:
         e = g[space.name]
         parts: dict[str, Any] = {"permutation": e.permutation, "signs": e.signs}
-        if space.linear != "none":
+        if space.group.mixes:
             parts = {"linear": _matrix(e)}
         full = with_parts(full, space.name, **parts)
     return full

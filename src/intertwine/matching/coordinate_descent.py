@@ -240,7 +240,7 @@ def _sweep(kept: Costs, generator: torch.Generator, slack: float, still: float, 
 
 def _shaken(kept: Costs, generator: torch.Generator, slack: float, still: float, fast: bool) -> None:
     """Shuffle one space and descend again; go back where that did not help."""
-    spaces = [s for s in kept.problem.sym.spaces if s.permutable and not s.parents and s.size > 1]
+    spaces = [s for s in kept.problem.sym.spaces if s.group.permutes and not s.parents and s.size > 1]
     if not spaces:
         return
     saved, before = kept.saved(), kept.value
@@ -262,10 +262,10 @@ def step_of(costs: Costs, space: Space, fast: bool = False) -> Transformation:
     here, still = costs.of(space.name), costs.still
     if not here:
         return still
-    if space.linear != "none":
+    if space.group.mixes:
         cross = sum(here.values(), start=torch.zeros(()))
         return with_parts(still, space.name, linear=closest_rotation(cross).cpu())
-    order, signs = monomial_step(here, space.signs, space.permutable, fast)
+    order, signs = monomial_step(here, space.group.signs, space.group.permutes, fast)
     return with_parts(still, space.name, permutation=order, signs=signs)
 
 
@@ -276,7 +276,7 @@ def _improve(costs: Costs, space: Space, slack: float, still: float, fast: bool)
         steps.append(nested_step(costs, space, fast))
     gains = [0.0 if _stays(costs, step, still) else costs.gain(step) for step in steps]
     best = max(range(len(steps)), key=lambda k: gains[k])
-    turns = space.linear != "none" and not _stays(costs, steps[best], still)
+    turns = space.group.mixes and not _stays(costs, steps[best], still)
     # what a small turn gains is below rounding
     if gains[best] > (-slack if turns else 1e-3 * slack):
         costs.move(steps[best], gains[best])

@@ -103,7 +103,7 @@ def deviation(a: Folded, b: Folded, g: Transformation, rounded: frozenset[str] =
         Their deviation.
     """
     near = {**a.state, **moved(a.sym, g, a.state)}
-    linear = {s.name for s in a.sym.spaces if s.linear != "none"}
+    linear = {s.name for s in a.sym.spaces if s.group.mixes}
     ratios, distances = {}, {}
     for name, layout in b.sym.layouts.items():
         size = b.spread.get(name, b.state[name].abs())

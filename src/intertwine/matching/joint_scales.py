@@ -53,7 +53,7 @@ def joint_scales(
     Returns:
         The fitted element.
     """
-    spaces = {s.name: s for s in sym.spaces if s.scales and s.linear == "none"}
+    spaces = {s.name: s for s in sym.spaces if s.group.scales and not s.group.mixes}
     for _ in range(_STEPS if spaces else 0):
         sums = _sums(sym, {**a, **moved(sym, g, a)}, b, spaces, votes)
         step = _solved(sums, spaces, {name: torch.zeros_like(g[name].scales) for name in spaces})

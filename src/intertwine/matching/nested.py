@@ -57,12 +57,12 @@ def nested_step(costs: Costs, space: Space, fast: bool = False) -> Transformatio
         The step; the identity where the space may not be permuted.
     """
     still = costs.still
-    if not space.permutable:
+    if not space.group.permutes:
         return still
     tree = _tree(costs, space)
     step = still
     for node, order, signs in _solved(tree, fast) if tree.rows or tree.inside else ():
-        parts = {"linear": order} if node.space.linear != "none" else {"permutation": order, "signs": signs}
+        parts = {"linear": order} if node.space.group.mixes else {"permutation": order, "signs": signs}
         step = with_parts(step, node.space.name, **{k: _ordered(costs, node, x, k) for k, x in parts.items()})
     return step
 
@@ -115,7 +115,7 @@ def _table(
 
 def _gains(node: _Node, fast: bool) -> Tensor:
     """The largest inner product that every pair of units can reach with what is inside them."""
-    gain = best_signs(node.rows, node.space.signs)[0] if node.rows else torch.zeros(())
+    gain = best_signs(node.rows, node.space.group.signs)[0] if node.rows else torch.zeros(())
     for child in node.inside:
         reached = _reached(child, fast)
         if len(child.held) > len(node.held):
@@ -126,24 +126,24 @@ def _gains(node: _Node, fast: bool) -> Tensor:
 
 def _reached(node: _Node, fast: bool) -> Tensor:
     """The largest total inner product of a space for every pair of units around it."""
-    if node.space.linear != "none":
+    if node.space.group.mixes:
         return torch.linalg.svdvals(sum(node.rows.values(), start=torch.zeros(()))).sum(-1)
     gain = _gains(node, fast)
-    if not node.space.permutable:
+    if not node.space.group.permutes:
         return gain.diagonal(dim1=-2, dim2=-1).sum(-1)
     return gain.gather(-1, assign(gain, fast).to(gain.device)[..., None])[..., 0].sum(-1)
 
 
 def _solved(node: _Node, fast: bool) -> Iterator[tuple[_Node, Tensor, Tensor]]:
     """The permutation (or rotation) and signs of a space whose chain is matched, then those of what is inside it."""
-    if node.space.linear != "none":
+    if node.space.group.mixes:
         yield node, closest_rotation(sum(node.rows.values(), start=torch.zeros(()))).cpu(), torch.ones(0)
         return
     gain = _gains(node, fast)
-    permutable = node.space.permutable
+    permutable = node.space.group.permutes
     order = assign(gain, fast) if permutable else torch.arange(node.space.size).expand(gain.shape[:-1])
-    ones = torch.ones(node.space.signs, *order.shape, dtype=torch.float64)
-    yield node, order, best_signs(node.rows, node.space.signs)[1](order) if node.rows else ones
+    ones = torch.ones(node.space.group.signs, *order.shape, dtype=torch.float64)
+    yield node, order, best_signs(node.rows, node.space.group.signs)[1](order) if node.rows else ones
     for child in node.inside:
         yield from _solved(_picked(child, order), fast)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..groups import Orthogonal, Semidirect, Trivial
 from ..symmetry.action import tensors_of, transform_block
 from ..symmetry.blocks import blocks, map_leaves
 from ..symmetry.spaces import Leaf, Space
@@ -125,18 +126,13 @@ def searched(sym: Symmetry, kinds: Collection[str]) -> Symmetry:
     Running statistics of batch norms that were not folded are left out.
     """
     statistics = {name for norm in sym.batch_norms for name in (norm.mean, norm.variance)}
-    linear = {s.name for s in sym.spaces if s.linear != "none"} if "linear" in kinds else set()
+    linear = {s.name for s in sym.spaces if s.group.mixes} if "linear" in kinds else set()
 
     def space(s: Space) -> Space:
         if s.name in linear:
-            return replace(s, scales=0, signs=0, permutable=False, linear="orthogonal")
-        return replace(
-            s,
-            scales=0,
-            signs=s.signs if "sign" in kinds else 0,
-            permutable=s.permutable and "permutation" in kinds,
-            linear="none",
-        )
+            return replace(s, group=Semidirect(Orthogonal(s.size), Trivial(s.size)))
+        signs = None if "sign" in kinds else 0
+        return replace(s, group=s.group.reduced(permutes="permutation" in kinds, scales=0, signs=signs, mixes=False))
 
     def leaf(old: Leaf) -> Leaf:
         if old.space in linear:

@@ -51,10 +51,10 @@ def refit(
     for space in sym.spaces:
         near = {**a, **moved(sym, g, a)}
         step = None
-        if space.linear != "none":
+        if space.group.mixes:
             matrix = _matrix(sym, near, b, space, said)
             step = None if matrix is None else with_parts(identity(sym), space.name, linear=matrix)
-        elif space.scales:
+        elif space.group.scales:
             step = with_parts(identity(sym), space.name, scales=_scales(sym, near, b, space, trust))
         g = g if step is None else step @ g
     return g
@@ -70,7 +70,7 @@ def _scales(
         usable = (squares > 0) & (inner > 0)
         ratio = torch.where(usable, inner / squares.clamp_min(1e-300), 1.0).log()
         weight = ((x != 0) * vote).sum(-1) * usable
-        e = torch.tensor([float(v) for v in leaf.scale] or [0.0] * space.scales, dtype=torch.float64)
+        e = torch.tensor([float(v) for v in leaf.scale] or [0.0] * space.group.scales, dtype=torch.float64)
         n = weight[..., None, None] * torch.outer(e, e)
         r = (weight * ratio)[..., None] * e
         normal, right = (n, r) if normal is None or right is None else (normal + n, right + r)
@@ -91,13 +91,13 @@ def _matrix(
     written, read, right = (torch.zeros(n, n, dtype=torch.float64) for _ in range(3))
     for (name, x, leaf), (_, y, _) in zip(slices(sym, a, space), slices(sym, b, space)):
         vote = votes[name] / b[name].square().mean().clamp_min(1e-300)
-        if space.linear == "orthogonal" or leaf.variance == 1:
+        if space.group.is_orthogonal or leaf.variance == 1:
             written = written + vote * x @ x.mT
             right = right + vote * y @ x.mT
         elif leaf.variance == -1:
             read = read + vote * y @ y.mT
             right = right + vote * y @ x.mT
-    if space.linear == "orthogonal":
+    if space.group.is_orthogonal:
         u, _, vh = torch.linalg.svd(right)
         return u @ vh
     fitted = _sylvester(written, read, right)

@@ -147,7 +147,7 @@ class _Pair:
         It must then have been moved after the cast. Bases mix entries, so that noise on all weights alike passes for
         rounding weight by weight: either the residual is rounding's, or one network, cast, is the other.
         """
-        mixed = any(space.linear != "none" for space in self.a.sym.spaces)
+        mixed = any(space.group.mixes for space in self.a.sym.spaces)
         if not mixed or self.residual <= _CAST:
             return True
         for half in _HALVES:
@@ -197,7 +197,7 @@ def _beyond_chance(pair: _Pair) -> tuple[bool, str, float | None]:
     """Whether the residual is below that of unrelated networks with the same statistics, why, and their residual."""
     a, b, residual = pair.a, pair.b, pair.residual
     in_place = distance(a.state, b.state)
-    linear = bool(a.sym.spaces) and all(s.linear != "none" for s in a.sym.spaces)
+    linear = bool(a.sym.spaces) and all(s.group.mixes for s in a.sym.spaces)
     beyond = _BEYOND_LINEAR if linear else _BEYOND
     said = f"residual {residual:.3f} after matching"
     if in_place > _IN_PLACE and residual > beyond:  # chance leaves no more than 1

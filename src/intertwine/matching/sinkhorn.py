@@ -149,10 +149,10 @@ def _first_scores(stated: Problem, generator: torch.Generator) -> dict[tuple[str
     found: dict[tuple[str, Row | str], Tensor] = {}
     for (name, row), matrix in of_element(stated, identity(stated.sym)).items():
         kinds: list[Row | str] = []
-        if spaces[name].linear != "none":
+        if spaces[name].group.mixes:
             kinds = ["rotation"]
         else:
-            kinds = (["assignment"] if spaces[name].permutable else []) + ([row] if any(row) else [])
+            kinds = (["assignment"] if spaces[name].group.permutes else []) + ([row] if any(row) else [])
         for kind in kinds:
             noise = torch.randn(matrix.shape, generator=generator, dtype=torch.float64)
             found[name, kind] = (1e-2 * noise).to(matrix.device).requires_grad_()

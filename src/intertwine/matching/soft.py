@@ -38,7 +38,7 @@ def barycentre(stated: Problem) -> Soft:
     spaces = {s.name: s for s in stated.sym.spaces}
     found = of_element(stated, identity(stated.sym))
     for (name, row), matrix in found.items():
-        if spaces[name].permutable and spaces[name].linear == "none":
+        if spaces[name].group.permutes and not spaces[name].group.mixes:
             found[name, row] = torch.full_like(matrix, (not any(row)) / matrix.shape[-1])
     return found
 
@@ -91,10 +91,10 @@ def vertex(stated: Problem, costs: Soft, fast: bool = False) -> Transformation:
         here = {row: matrix.detach() for (name, row), matrix in costs.items() if name == space.name}
         if not here:
             continue
-        if space.linear != "none":
+        if space.group.mixes:
             g = with_parts(g, space.name, linear=closest_rotation(sum(here.values(), start=torch.zeros(()))).cpu())
         else:
-            order, signs = monomial_step(here, space.signs, space.permutable, fast)
+            order, signs = monomial_step(here, space.group.signs, space.group.permutes, fast)
             g = with_parts(g, space.name, permutation=order, signs=signs)
     return g
 

@@ -62,7 +62,7 @@ def _matched(stated: Problem, profiles_of: Callable[[Space], Iterable[Both]], fa
     g = identity(stated.sym)
     outer = {parent for s in stated.sym.spaces for parent in s.parents}
     for space in stated.sym.spaces:
-        if not space.permutable or space.parents or space.name in outer:
+        if not space.group.permutes or space.parents or space.name in outer:
             continue
         cost: Tensor | None = None
         for distance in starmap(_distances, profiles_of(space)):  # which holds on to no profile longer than needed
@@ -93,8 +93,8 @@ def outwards(stated: Problem, fast: bool = False) -> Transformation:
 def _turned(stated: Problem, g: Transformation, fast: bool) -> Transformation:
     """Closest rotations of linear spaces, from the ends of a network to its middle."""
     outer = {parent for s in stated.sym.spaces for parent in s.parents}
-    known = {s.name for s in stated.sym.spaces if s.permutable and not s.parents and s.name not in outer}
-    waiting = [s.name for s in stated.sym.spaces if s.linear != "none" and not s.parents]
+    known = {s.name for s in stated.sym.spaces if s.group.permutes and not s.parents and s.name not in outer}
+    waiting = [s.name for s in stated.sym.spaces if s.group.mixes and not s.parents]
     return _placed(stated, g, known, waiting, fast)
 
 
@@ -121,10 +121,10 @@ def _placed(stated: Problem, g: Transformation, known: set[str], waiting: list[s
             b = transform_block(m.block.read(stated.b[m.tensor]), m.block, g)
             cross = m.view(m.block.read(stated.a[m.tensor])) @ m.view(b).mT
             costs[m.row] = costs[m.row] + cross if m.row in costs else cross
-        if spaces[name].linear != "none":
+        if spaces[name].group.mixes:
             parts = {"linear": closest_rotation(sum(costs.values(), start=torch.zeros(()))).cpu()}
         else:
-            order, signs = monomial_step(costs, spaces[name].signs, spaces[name].permutable, fast)
+            order, signs = monomial_step(costs, spaces[name].group.signs, spaces[name].group.permutes, fast)
             parts = {"permutation": order, "signs": signs}
         g = with_parts(g, name, **parts)
         known.add(name)
@@ -144,7 +144,7 @@ def _of_joint(joint: Joint, side: int) -> Both:
 
 def _of_members(stated: Problem, members: Iterable[Member]) -> Iterator[Both]:
     """Profiles in one block after the other."""
-    linear = {s.name for s in stated.sym.spaces if s.linear != "none"}
+    linear = {s.name for s in stated.sym.spaces if s.group.mixes}
     for m in members:
         if not linear & set(m.block.spaces):
             yield (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..groups import SignedPermutation
 from ..symmetry.action import moved
 from ..symmetry.blocks import map_leaves
 from ..symmetry.gauge.canonical import arranged
@@ -50,11 +51,10 @@ class UnitMatch:
 
 def monomial(sym: Symmetry) -> Symmetry:
     """The symmetry that is left in normal bases: linear spaces keep permutations and one sign per unit."""
-    linear = {s.name for s in sym.spaces if s.linear != "none"}
+    linear = {s.name for s in sym.spaces if s.group.mixes}
 
     def space(s: Space) -> Space:
-        basis = {"permutable": True, "signs": 1, "linear": "none"} if s.name in linear else {}
-        return replace(s, scales=0, **basis)  # type: ignore[arg-type]
+        return replace(s, group=SignedPermutation(s.size) if s.name in linear else s.group.reduced(scales=0))
 
     def leaf(old: Leaf) -> Leaf:
         return replace(old, scale=(), sign=(1,) if old.space in linear else old.sign, variance=0)
@@ -176,7 +176,7 @@ class _Search:
 
     def _agreeing(self, g: Transformation) -> Transformation:
         """``g`` with the signs that make its products with ``b`` positive, largest first."""
-        if not any(s.signs for s in self.sym.spaces):
+        if not any(s.group.signs for s in self.sym.spaces):
             return g
         near = self._near(g)
         return signing(self.sym, {n: near[n] * self.b[n] for n in self.sym.layouts}, power=1) @ g

@@ -205,7 +205,7 @@ def cut(
 
 def _sides(first: Space, second: Space) -> tuple[bool, bool]:
     """Each of two spaces can use their joint if the other's units only change places and signs."""
-    return second.linear == "none", first.linear == "none"
+    return not second.group.mixes, not first.group.mixes
 
 
 def _single(both: Both, dim: int) -> Both:

@@ -223,7 +223,7 @@ class _Search:
 
     def _coupled(self, space: Space, cost: Tensor) -> Tensor:
         parents = {parent for s in self._sym.spaces for parent in s.parents}
-        if space.parents or space.name in parents or space.linear != "none" or not space.permutable:
+        if space.parents or space.name in parents or space.group.mixes or not space.group.permutes:
             return torch.eye(space.size, dtype=torch.float64) / space.size  # left in place: of equal widths
         return coupling(cost, self._entropy)
 
@@ -312,7 +312,7 @@ def _checked(ours: Symmetry, theirs: Symmetry) -> dict[str, tuple[int, int]]:
     for space in ours.spaces:
         n, m = sizes[space.name]
         nested = space.name in parents or space.parents
-        if n != m and (nested or space.linear != "none" or not space.permutable):
+        if n != m and (nested or space.group.mixes or not space.group.permutes):
             why = "lies inside another space or holds one" if nested else "is not made of single units"
             raise ValueError(
                 f"widths must differ only where single units can be coupled. Got {space.name!r} with {n} and {m} "

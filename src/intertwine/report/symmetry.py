@@ -74,7 +74,7 @@ def _power_of_ten(log_size: float) -> str:
 
 def _graph(sym: Symmetry) -> Figure:
     """One row for each space, one column for each tensor; a dot where the space moves an axis of the tensor."""
-    from ..symmetry.explain import group_of, leaves
+    from ..symmetry.explain import leaves
     from ..symmetry.spaces import Leaf
 
     tensors = list(sym.layouts)
@@ -94,7 +94,7 @@ def _graph(sym: Symmetry) -> Figure:
                 "type": "scatter", "mode": "lines+markers", "name": label(space.name), "showlegend": False,
                 "x": [x for x, _ in dots], "y": [y] * len(dots), "line": {"color": colour, "width": 1.5},
                 "marker": {"color": colour, "size": 7}, "text": [label(text) for _, text in dots],
-                "hovertemplate": f"%{{text}}<br>{label(group_of(space))}<extra></extra>",
+                "hovertemplate": f"%{{text}}<br>{label(space.symbol)}<extra></extra>",
             }
         )  # fmt: skip
     traces += [
@@ -125,11 +125,11 @@ def _graph(sym: Symmetry) -> Figure:
 
 
 def _kind(space: Any) -> str:
-    if space.linear != "none":
-        return "GL" if space.linear == "general" else "O"
-    if not space.permutable:
+    if space.group.mixes:
+        return "GL" if space.group.is_general else "O"
+    if not space.group.permutes:
         return "held in place"
-    return "S and scales" if space.scales else "S"
+    return "S and scales" if space.group.scales else "S"
 
 
 def _fixed(sym: Symmetry) -> Table:

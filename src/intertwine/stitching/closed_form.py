@@ -9,9 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..groups import GeneralLinear, Group, Orthogonal, Permutation, SignedPermutation, assign
+from ..groups import GeneralLinear, Group, Monomial, Orthogonal, assign
 from ..groups.group import Objective
-from ..groups.monomial import MonomialGroup, Trivial
 from .moments import Moments
 
 __all__ = ["diagonal", "group_procrustes", "identity", "intercept", "least_squares", "pseudo_inverse", "reduced_rank"]
@@ -119,11 +118,11 @@ def group_procrustes(group: Group, moments: Moments, objective: Objective = "lea
         u, _, vh = torch.linalg.svd(moments.xy.T, full_matrices=False)
         return u @ vh
     unread = moments.c_in > moments.c_out and objective == "least_squares"
-    if unread and isinstance(group, Permutation | SignedPermutation):
-        return _best_injection(moments, isinstance(group, SignedPermutation))
+    if unread and isinstance(group, Monomial) and group.permutes and not group.scales:
+        return _best_injection(moments, group.signs > 0)
     dead = ~(xx.diagonal() > 0)
     xx, yy = _with_energy(xx), _with_energy(yy)
-    if isinstance(group, MonomialGroup) and not isinstance(group, Trivial):
+    if isinstance(group, Monomial) and group.permutes:
         element = group.procrustes(xy, xx, yy, objective=objective, floor=FLOOR)
         scale = torch.where(dead[element.index], 1.0, element.scales()) if group.dim else element.scales()
         matrix = torch.zeros_like(xx)

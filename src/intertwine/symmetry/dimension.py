@@ -15,6 +15,7 @@ from fractions import Fraction
 from itertools import chain, combinations, product
 from math import lgamma, log, prod
 
+from ..groups import Semidirect
 from .detection.linear_equations import BinaryEquations, RationalEquations
 from .spaces import Axis, Layout, Leaf, Product, Space, Sum
 
@@ -24,11 +25,12 @@ __all__ = ["blocks", "continuous", "log_discrete"]
 def continuous(spaces: Sequence[Space], layouts: Mapping[str, Layout]) -> int:
     """Dimension of the continuous part: positive scales, O(n) and GL(n)."""
     sizes = {s.name: s.size for s in spaces}
-    off_diagonal = {"none": 0.0, "orthogonal": 0.5, "general": 1.0}
-    mixing = sum(off_diagonal[s.linear] * s.size * (s.size - 1) * prod(sizes[p] for p in s.parents) for s in spaces)
+    linear = [(s, s.group.linear) for s in spaces if isinstance(s.group, Semidirect)]
+    # the diagonal of a general matrix overlaps with the scales: it is counted among them
+    mixing = sum((m.dim - m.n * s.group.is_general) * prod(sizes[p] for p in s.parents) for s, m in linear)
 
     def exponents(space: Space, leaf: Leaf) -> list[Fraction]:
-        diagonal = [Fraction(leaf.variance)] if space.linear == "general" else []
+        diagonal = [Fraction(leaf.variance)] if space.group.is_general else []
         return [*leaf.scale, *diagonal]
 
     def rank(rows: list[dict]) -> int:
@@ -37,17 +39,17 @@ def continuous(spaces: Sequence[Space], layouts: Mapping[str, Layout]) -> int:
             equations.add(row)
         return equations.rank
 
-    return int(mixing) + _independent(spaces, layouts, exponents, rank)
+    return mixing + _independent(spaces, layouts, exponents, rank)
 
 
 def log_discrete(spaces: Sequence[Space], layouts: Mapping[str, Layout]) -> float:
     """Natural logarithm of the number of permutations and independent signs outside O(n) and GL(n)."""
     sizes = {s.name: s.size for s in spaces}
-    monomial = [s for s in spaces if s.linear == "none"]
-    permutations = sum(lgamma(s.size + 1) * prod(sizes[p] for p in s.parents) for s in monomial if s.permutable)
+    monomial = [s for s in spaces if not s.group.mixes]
+    permutations = sum(lgamma(s.size + 1) * prod(sizes[p] for p in s.parents) for s in monomial if s.group.permutes)
 
     def exponents(space: Space, leaf: Leaf) -> list[Fraction]:
-        return [Fraction(e % 2) for e in leaf.sign] if space.linear == "none" else []
+        return [] if space.group.mixes else [Fraction(e % 2) for e in leaf.sign]
 
     def rank(rows: list[dict]) -> int:
         equations = BinaryEquations()

@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .blocks import align, blocks
-from .spaces import Leaf, Space
+from ..groups import Representation, Semidirect
+from ..groups.sampling import haar, random_signs
+from .blocks import align
+from .spaces import Space
 
 __all__ = [
     "Element",
@@ -32,8 +34,6 @@ __all__ = [
     "tensors",
 ]
 
-Charges = tuple[tuple[float, ...], tuple[int, ...]]
-
 
 @dataclass(frozen=True, eq=False)
 class Element:
@@ -45,8 +45,6 @@ class Element:
         scales: Logarithms of the positive scales, float64 ``(k, p..., n)`` for ``k`` generators.
         signs: Signs +1 or -1, float64 ``(k, p..., n)`` for ``k`` generators.
         linear: Matrices, float64 ``(p..., n, n)``, or ``None`` for the identity.
-        charges: Exponents of scale and sign generators on leaves of variance +1, for a linear space; ``None`` where
-            there are none that all leaves agree on.
     """
 
     space: Space
@@ -54,7 +52,6 @@ class Element:
     scales: Tensor
     signs: Tensor
     linear: Tensor | None = None
-    charges: Charges | None = None
 
 
 def identities(sym: Any) -> dict[str, Element]:
@@ -70,7 +67,6 @@ def identities(sym: Any) -> dict[str, Element]:
         ValueError: If a space has a parent that is unknown or whose own parents are not among its parents.
     """
     spaces: Sequence[Space] = sym if isinstance(sym, tuple) else sym.spaces
-    charges = {} if isinstance(sym, tuple) else _charges(sym)
     known = {space.name: space for space in spaces}
     found = {}
     for space in sorted(spaces, key=lambda s: len(s.parents)):
@@ -83,9 +79,8 @@ def identities(sym: Any) -> dict[str, Element]:
         found[space.name] = Element(
             space=space,
             permutation=torch.arange(space.size).expand(*sizes, space.size).clone(),
-            scales=torch.zeros(space.scales, *sizes, space.size, dtype=torch.float64),
-            signs=torch.ones(space.signs, *sizes, space.size, dtype=torch.float64),
-            charges=charges.get(space.name, ((0.0,) * space.scales, (0,) * space.signs)),
+            scales=torch.zeros(space.group.scales, *sizes, space.size, dtype=torch.float64),
+            signs=torch.ones(space.group.signs, *sizes, space.size, dtype=torch.float64),
         )
     return found
 
@@ -95,15 +90,15 @@ def drawn(e: Element, generator: torch.Generator, scale_std: float) -> Element:
     space, shape = e.space, e.permutation.shape
     order = torch.rand(shape, generator=generator, dtype=torch.float64).argsort(-1)
     scales = scale_std * torch.randn(e.scales.shape, generator=generator, dtype=torch.float64)
-    signs = 1.0 - 2.0 * torch.randint(0, 2, e.signs.shape, generator=generator).to(torch.float64)
+    signs = random_signs(e.signs.shape, generator)
     linear = None
-    if space.linear != "none":
-        linear = _haar(shape, generator)
-        if space.linear == "general":
+    if space.group.mixes:
+        linear = haar(shape[-1], generator, shape=shape[:-1])
+        if space.group.is_general:
             singular = torch.exp(scale_std * (2 * torch.rand(shape, generator=generator, dtype=torch.float64) - 1))
-            linear = (linear * singular[..., None, :]) @ _haar(shape, generator)
+            linear = (linear * singular[..., None, :]) @ haar(shape[-1], generator, shape=shape[:-1])
     return replace(
-        e, permutation=order if space.permutable else e.permutation, scales=scales, signs=signs, linear=linear
+        e, permutation=order if space.group.permutes else e.permutation, scales=scales, signs=signs, linear=linear
     )
 
 
@@ -246,35 +241,17 @@ def _diagonal(e: Element) -> Tensor:
     Raises:
         ValueError: If the leaves agree on no exponents.
     """
-    if e.charges is None:
+    charges = e.space.group.charges if isinstance(e.space.group, Semidirect) else Representation()
+    if charges is None:
         raise ValueError(
             f"elements must keep the shape M D P under composition. Got {e.space.name!r}, whose scale exponents do not "
             "follow its matrices: restrict to kinds={'linear'} or leave 'linear' out."
         )
-    scale, sign = e.charges
-    logs = sum((c * t for c, t in zip(scale, e.scales)), start=torch.zeros(e.permutation.shape, dtype=torch.float64))
+    logs = sum(
+        (float(c) * t for c, t in zip(charges.scale, e.scales)),
+        start=torch.zeros(e.permutation.shape, dtype=torch.float64),
+    )
     flips = torch.ones(e.permutation.shape, dtype=torch.float64)
-    for c, s in zip(sign, e.signs):
+    for c, s in zip(charges.sign, e.signs):
         flips = flips * s if c % 2 else flips
     return torch.exp(logs) * flips
-
-
-def _charges(sym: Any) -> dict[str, Charges | None]:
-    """For every linear space the exponents on leaves of variance +1, or ``None`` where leaves disagree."""
-    linear = {space.name for space in sym.spaces if space.linear != "none"}
-    found: dict[str, Charges | None] = {}
-    if not linear:
-        return found
-    for layout in sym.layouts.values():
-        for leaf in {leaf for block in blocks(layout) for leaf in block.leaves}:
-            if not isinstance(leaf, Leaf) or leaf.space not in linear or leaf.variance == 0:
-                continue
-            charges = (tuple(float(e) * leaf.variance for e in leaf.scale), tuple(e % 2 for e in leaf.sign))
-            found[leaf.space] = charges if found.get(leaf.space, charges) == charges else None
-    return found
-
-
-def _haar(shape: Sequence[int], generator: torch.Generator) -> Tensor:
-    """Haar orthogonal matrices ``(p..., n, n)``: QR with the signs of diag R moved into Q."""
-    q, r = torch.linalg.qr(torch.randn(*shape, shape[-1], generator=generator, dtype=torch.float64))
-    return q * r.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]

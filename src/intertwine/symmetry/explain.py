@@ -12,7 +12,7 @@ from .spaces import Axis, Fixed, Leaf, Product, Space, axis_size
 if TYPE_CHECKING:
     from .symmetry import Symmetry
 
-__all__ = ["explain", "group_of", "leaves", "rows", "summary"]
+__all__ = ["explain", "leaves", "rows", "summary"]
 
 
 def leaves(axis: Axis, path: str = "") -> Iterator[tuple[str, Leaf | Fixed]]:
@@ -26,24 +26,6 @@ def leaves(axis: Axis, path: str = "") -> Iterator[tuple[str, Leaf | Fixed]]:
         for part in axis.parts:
             rows = ", ".join(f"{start}:{stop}" for start, stop in part.ranges)
             yield from leaves(part.axis, f"{path} rows {rows}")
-
-
-def group_of(space: Space) -> str:
-    """The group of a space in symbols, such as ``"S(64) x R+^64"`` or ``"GL(16) for each of blocks.0.q.weight[0]"``."""
-    n = space.size
-    pieces = []
-    if space.linear == "general":
-        pieces.append(f"GL({n})")
-    elif space.linear == "orthogonal":
-        pieces.append(f"O({n})")
-    elif space.permutable:
-        pieces.append(f"S({n})")
-    if space.linear != "general" and space.scales:
-        pieces.append(f"R+^({n} x {space.scales})" if space.scales > 1 else f"R+^{n}")
-    if space.linear == "none" and space.signs:
-        pieces.append(f"Z2^({n} x {space.signs})" if space.signs > 1 else f"Z2^{n}")
-    group = " x ".join(pieces) or "1"
-    return f"{group} for each of {', '.join(space.parents)}" if space.parents else group
 
 
 def rows(sym: Symmetry) -> list[dict[str, Any]]:
@@ -60,11 +42,11 @@ def rows(sym: Symmetry) -> list[dict[str, Any]]:
             "space": s.name,
             "size": s.size,
             "copies": prod(sizes[p] for p in s.parents),
-            "group": group_of(s),
-            "scales": s.scales,
-            "signs": s.signs,
-            "linear": s.linear,
-            "permutable": s.permutable,
+            "group": s.symbol,
+            "scales": s.group.scales,
+            "signs": s.group.signs,
+            "mixes": s.group.mixes,
+            "permutes": s.group.permutes,
             "axes": members.get(s.name, 0),
             "restricted by": "; ".join(s.reasons),
         }
@@ -123,4 +105,4 @@ def explain(sym: Symmetry, parameter: str, axis: int) -> str:
 def _moved(space: Space, leaf: Leaf) -> str:
     exponents = [f"scale exponents {', '.join(map(str, leaf.scale))}"] if any(leaf.scale) else []
     why = [f"restricted by {'; '.join(space.reasons)}"] if space.reasons else []
-    return ", ".join([f"moved by {space.name}: {group_of(space)}", *exponents, *why])
+    return ", ".join([f"moved by {space.name}: {space.symbol}", *exponents, *why])

@@ -4,25 +4,17 @@ These are values: they hold names, sizes and exponents, never a tensor of the mo
 saved description and a sharded checkpoint all work with the same objects.
 
 Conventions
-    An element ``g`` of a space of ``n`` units holds a permutation ``p``, positive scales ``exp(t_k)`` (one vector
-    per scale generator ``k``), signs ``s_k`` in {+1, -1} (one vector per sign generator) and, where the space is
-    linear, a matrix ``M``.
-    A tensor axis that carries the space as a ``Leaf`` becomes
-
-        new[i] = prod_k exp(scale[k] * t_k[i]) * prod_k s_k[i] ** sign[k] * old[p[i]]
-
-    and, for a linear space, is further multiplied by ``M`` (variance +1) or by the inverse transpose of ``M``
-    (variance -1).
-    A space with ``parents`` has its own element for every unit of the parents (a wreath product: per-head bases,
-    groups of a grouped convolution): its arrays carry leading axes of the parents' sizes, in the order
-    of ``parents``, indexed by the parents' *new* units.
+    A tensor axis that carries a space is a ``Leaf``: the representation by which an element of the space's group acts
+    on that axis. A space with ``parents`` has its own element for every unit of the parents (a wreath product: per-head
+    bases, groups of a grouped convolution): its arrays carry leading axes of the parents' sizes, in the order of
+    ``parents``, indexed by the parents' *new* units.
 """
 
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
 from math import prod
-from typing import Literal
+
+from ..groups import Representation, SpaceGroup
 
 __all__ = [
     "UNRULED",
@@ -51,34 +43,38 @@ class Space:
 
     Attributes:
         name: Unique, from the first tensor axis that carries it, such as ``"layer1.0.conv1.weight[0]"``.
-        size: Number of units ``n`` (per unit of the parents).
+        group: What may act on its units, such as ``PositiveMonomial(64)``.
         parents: Names of the spaces whose units each have their own copy of this space (outermost first).
-        permutable: Whether all ``n!`` permutations are symmetries.
-        scales: Number of positive-scale generators per unit.
-        signs: Number of sign generators per unit.
-        linear: ``"general"`` for GL(n), ``"orthogonal"`` for O(n), ``"none"`` otherwise.
         reasons: What restricts the space, in words, such as ``"relu in features.1: positive monomial only"``.
     """
 
     name: str
-    size: int
+    group: SpaceGroup
     parents: tuple[str, ...] = ()
-    permutable: bool = True
-    scales: int = 0
-    signs: int = 0
-    linear: Literal["none", "orthogonal", "general"] = "none"
     reasons: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Number of units ``n`` (per unit of the parents)."""
+        return self.group.n
+
+    @property
+    def symbol(self) -> str:
+        """The group in symbols, such as ``"S(64) x R+^64"`` or ``"GL(16) for each of blocks.0.q.weight[0]"``."""
+        return f"{self.group.symbol} for each of {', '.join(self.parents)}" if self.parents else self.group.symbol
 
 
 @dataclass(frozen=True)
-class Leaf:
-    """An axis (or a factor, or a segment of one) that carries a space."""
+class Leaf(Representation):
+    """An axis (or a factor, or a segment of one) that carries a space, with the representation of its group there.
+
+    Attributes:
+        space: Name of the space.
+        size: Number of units that lie on the axis.
+    """
 
     space: str
     size: int
-    scale: tuple[Fraction, ...] = ()
-    sign: tuple[int, ...] = ()
-    variance: Literal[-1, 0, 1] = 0
 
 
 @dataclass(frozen=True)

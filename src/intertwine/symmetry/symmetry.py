@@ -50,7 +50,7 @@ class Symmetry(Result):
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
         >>> from intertwine.symmetry import symmetries
         >>> sym = symmetries(model, torch.zeros(2, 4))
-        >>> [(s.name, s.size, s.scales) for s in sym.spaces], sym.dim
+        >>> [(s.name, s.size, s.group.scales) for s in sym.spaces], sym.dim
         ([('0.weight[0]', 8, 1)], 8)
         >>> sym.explain("0.weight", axis=1)
         '0.weight[1] (size 4): fixed, input'

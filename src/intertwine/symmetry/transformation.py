@@ -38,8 +38,9 @@ class Transformation:
         certified: For which inputs it keeps the function, where these are not all of the example's shapes.
 
     Examples:
-        >>> from intertwine.symmetry.spaces import Space
-        >>> g = random((Space("0.weight[0]", 4, scales=1),), seed=0)
+        >>> from intertwine.groups import PositiveMonomial
+        >>> from intertwine.symmetry import Space
+        >>> g = random((Space("0.weight[0]", PositiveMonomial(4)),), seed=0)
         >>> g
         Transformation(1 space: 3 units moved, scales exp(±0.70))
         >>> (g @ ~g).is_identity()
@@ -180,13 +181,12 @@ def random(
 def _check_size(spaces: tuple[Space, ...]) -> None:
     """Refuse matrices that memory cannot hold before they are drawn."""
     sizes = {space.name: space.size for space in spaces}
-    linear = [s for s in spaces if s.linear != "none"]
+    linear = [s for s in spaces if s.group.mixes]
     needed = {s.name: 8.0 * _DRAWN * prod(sizes.get(p, 1) for p in s.parents) * s.size**2 for s in linear}
     if needed:
         largest = max(linear, key=lambda s: needed[s.name])
-        group = "GL" if largest.linear == "general" else "O"
         check_fits(
-            sum(needed.values()), "the matrices of a random element", f"{group}({largest.size}) of {largest.name!r}",
+            sum(needed.values()), "the matrices of a random element", f"{largest.group.symbol} of {largest.name!r}",
             "Give a smaller model.",
         )  # fmt: skip
 

@@ -35,14 +35,7 @@ _LAYERS: dict[str, type[StitchingLayer]] = {
     )
 }  # fmt: skip
 _LAYERS["lasso"] = Lasso
-_ALIASES = {"positive_monomial": "g_relu", "trivial": "identity", "signed": "signed_permutation"}
-_RELAXED: dict[type[Group], str] = {
-    groups.Trivial: "identity",
-    groups.Permutation: "permutation",
-    groups.SignedPermutation: "signed_permutation",
-    groups.PositiveMonomial: "g_relu",
-    groups.Monomial: "monomial",
-}
+_OF_GROUP = {groups.canonical_name(name): name for name in _LAYERS}  # the layer that is named for a group
 
 
 def families() -> tuple[str, ...]:
@@ -104,7 +97,7 @@ def family_of(
         return _of_group(family, common, settings)
     if c_in is None or c_out is None:
         raise ValueError(f"c_in and c_out must be given for a family by name. Got {c_in} and {c_out} for {family!r}.")
-    name = _ALIASES.get(family, family)
+    name = _layer_name(family)
     if name in ("special_orthogonal", "unit_row_sum", "general_linear"):
         if c_in != c_out:
             raise ValueError(f"both taps must have as many channels for the family {name!r}. Got {c_in} and {c_out}.")
@@ -133,8 +126,8 @@ def takes(family: str | Group, setting: str) -> bool:
     if isinstance(family, groups.Wreath):
         return setting in _settings(SwappedBlocks) or takes(family.base, setting)
     if isinstance(family, Group):
-        return type(family) in _RELAXED and takes(_RELAXED[type(family)], setting)
-    name = _ALIASES.get(family, family)
+        return isinstance(family, groups.Monomial) and setting in _settings(_relaxed(family))
+    name = _layer_name(family)
     if name in ("special_orthogonal", "unit_row_sum", "general_linear"):
         return False
     return setting in _settings(_read(name, {})[0])
@@ -149,10 +142,27 @@ def _of_group(group: Group, common: dict[str, Any], settings: dict[str, Any]) ->
         return Blocks(group, part, **outer)
     if isinstance(group, groups.Wreath):
         return SwappedBlocks(group, part, **common, **own(SwappedBlocks))
-    if type(group) in _RELAXED:
-        kind = _LAYERS[_RELAXED[type(group)]]
+    if isinstance(group, groups.Monomial):
+        kind = _relaxed(group)
         return kind(group.n, group.n, **common, **own(kind))
     return Projected(group, **common)
+
+
+def _layer_name(family: str) -> str:
+    """The name of a family's layer for any of its names."""
+    return _OF_GROUP.get(groups.canonical_name(family), family)
+
+
+def _relaxed(group: groups.Monomial) -> type[StitchingLayer]:
+    """The layer that relaxes permutations and signs.
+
+    Raises:
+        ValueError: If there is none for this group.
+    """
+    name = groups.name_of(group)
+    if name is None:
+        raise ValueError(f"family must be one of {', '.join(families())}, or a group of theirs. Got {group!r}.")
+    return _LAYERS[_OF_GROUP[name]]
 
 
 def _read(name: str, settings: dict[str, Any]) -> tuple[Callable[..., StitchingLayer], dict[str, Any]]:

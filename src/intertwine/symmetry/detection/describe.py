@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal
 
+from ...groups import GeneralLinear, Monomial, Orthogonal, Representation, Semidirect, SpaceGroup
 from .. import spaces as public
 from ..symmetry import Symmetry
 from .adjacent import always_siblings
@@ -69,24 +70,30 @@ def describe(engine: Engine) -> Symmetry:
             continue
         size = leaf.size + sum(leaves[s].size for s, into in merged.items() if into == space)
         above = tuple(leaves[p].name for p in parents.get(space, ()) if p in carried)
-        described.append(
-            public.Space(
-                leaf.name,
-                size,
-                above,
-                not leaf.why,
-                len(leaf.scales),
-                len(leaf.signs),
-                leaf.linear,
-                _reasons(engine, space, leaf),
-            )
-        )
+        described.append(public.Space(leaf.name, _group(leaf, size), above, _reasons(engine, space, leaf)))
     # A norm of a single channel, along which nothing moves, has no layout and nothing to keep.
     norms = tuple(norm for norm in engine.batch_norms if norm.variance in layouts)
     return Symmetry(
         tuple(described), layouts, tuple(writer.fixed), norms, dict(program.aliases), program.dtype,
         bool(program.reads), program.notes, tuple(engine.unknown_ops), program.front, program.caches,
     )  # fmt: skip
+
+
+def _group(leaf: Leaf, size: int) -> SpaceGroup:
+    """The group of a space; where it is mixed, with the one way in which its scales and signs follow the matrices."""
+    monomial = Monomial(size, len(leaf.scales), len(leaf.signs), permutes=not leaf.why)
+    if leaf.linear == "none":
+        return monomial
+    charges = {
+        Representation(
+            scale=tuple(basis.get(v, Fraction(0)) * variance for basis in leaf.scales),
+            sign=tuple(int(v in basis) for basis in leaf.signs),
+        )
+        for v, variance in leaf.variance.items()
+        if variance
+    }
+    linear = Orthogonal(size) if leaf.linear == "orthogonal" else GeneralLinear(size)
+    return Semidirect(linear, monomial, charges.pop() if len(charges) == 1 else None)
 
 
 def _settle(engine: Engine, leaves: dict[int, Leaf], parents: dict[int, list[int]]) -> None:
@@ -299,7 +306,7 @@ class _Writer:
         scale = tuple(basis.get(v, Fraction(0)) for basis in leaf.scales)
         sign = tuple(int(v in basis) for basis in leaf.signs)
         variance: Any = leaf.variance.get(v, 0)
-        return public.Leaf(self._leaves[space].name, slot.size, scale, sign, variance)
+        return public.Leaf(self._leaves[space].name, slot.size, scale=scale, sign=sign, variance=variance)
 
     def _fixed(self, name: str, dim: int, size: int, reason: str) -> public.Fixed:
         self.fixed.append(public.FixedAxis(name, dim, reason))

@@ -59,14 +59,14 @@ def balancing_scales(
     Returns:
         Name of each space with scales to its log scales ``(k, p..., n)``.
     """
-    scaled = {s.name: s for s in sym.spaces if s.scales and s.linear == "none"}
+    scaled = {s.name: s for s in sym.spaces if s.group.scales and not s.group.mixes}
     sizes = {s.name: s.size for s in sym.spaces}
     logs = {
-        name: torch.zeros(s.scales, *(sizes[p] for p in s.parents), s.size, dtype=torch.float64)
+        name: torch.zeros(s.group.scales, *(sizes[p] for p in s.parents), s.size, dtype=torch.float64)
         for name, s in scaled.items()
     }
     members = _members(sym, state, scaled, pinned)
-    linear = {s.name for s in sym.spaces if s.linear == "general"}
+    linear = {s.name for s in sym.spaces if s.group.is_general}
     touched = {n for n, layout in sym.layouts.items() if any(linear & set(b.spaces) for b in blocks(layout))}
     settled = {n: [m for m in found if m[0].name not in touched] for n, found in members.items()}
     needed = _needed(sym, scaled)
@@ -129,7 +129,7 @@ def _idle(sym: Symmetry, logs: Mapping[str, Tensor]) -> Tensor:
         for piece in pieces
     ]
     table = torch.tensor(effects, dtype=torch.float64)
-    bases = [_variances(pieces, s.name) for s in sym.spaces if s.linear == "general"]
+    bases = [_variances(pieces, s.name) for s in sym.spaces if s.group.is_general]
     if bases:
         taken = torch.stack(bases, 1)
         table = table - taken @ (torch.linalg.pinv(taken) @ table)
@@ -166,10 +166,10 @@ def _needed(sym: Symmetry, scaled: Mapping[str, Space]) -> dict[str, Tensor]:
 
     kept = {}
     for name, space in scaled.items():
-        inside = [effect(c.name, k) for c in scaled.values() if name in c.parents for k in range(c.scales)]
-        inside += [_variances(pieces, c.name) for c in sym.spaces if name in c.parents and c.linear == "general"]
-        kept[name] = torch.ones(space.scales, dtype=torch.float64)
-        for k in range(space.scales if inside else 0):
+        inside = [effect(c.name, k) for c in scaled.values() if name in c.parents for k in range(c.group.scales)]
+        inside += [_variances(pieces, c.name) for c in sym.spaces if name in c.parents and c.group.is_general]
+        kept[name] = torch.ones(space.group.scales, dtype=torch.float64)
+        for k in range(space.group.scales if inside else 0):
             together = [*inside, effect(name, k)]
             if _rank(together) == _rank(inside):
                 kept[name][k] = 0.0
@@ -189,7 +189,9 @@ def _rank(rows: list[Tensor]) -> int:
 
 def _solver(space: Space, members: list[tuple[_Squares, int]], scaled: dict[str, Space], needed: Tensor) -> Tensor:
     """For every unit the matrix ``(p..., k, members)`` from log norms to the best change of its log scales."""
-    one = {n: torch.zeros(s.scales, *([1] * (len(s.parents) + 1)), dtype=torch.float64) for n, s in scaled.items()}
+    one = {
+        n: torch.zeros(s.group.scales, *([1] * (len(s.parents) + 1)), dtype=torch.float64) for n, s in scaled.items()
+    }
     e = torch.tensor([[float(x) for x in squares.leaves[d].scale] for squares, d in members], dtype=torch.float64)
     e = e * needed
     known = torch.stack([_slice_squares(space, squares, d, one, scaled) > 0 for squares, d in members], -1)

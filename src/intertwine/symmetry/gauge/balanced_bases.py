@@ -48,7 +48,7 @@ def general_bases(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tenso
     Returns:
         Name of each general linear space whose tensors determine a basis to its matrices ``(p..., n, n)``.
     """
-    general = {s.name: s for s in sym.spaces if s.linear == "general"}
+    general = {s.name: s for s in sym.spaces if s.group.is_general}
     if not general:
         return {}
     roots = _roots(sym, state, general, 1.0)
@@ -80,7 +80,7 @@ def passing(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     Returns:
         Name of each general linear space with a basis to 1 or 0 for each unit, ``(p..., n)``.
     """
-    general = {s.name: s for s in sym.spaces if s.linear == "general"}
+    general = {s.name: s for s in sym.spaces if s.group.is_general}
     roots = _roots(sym, state, general, 1.0)
     found = {}
     for name in general:
@@ -203,7 +203,7 @@ def _second(
 
     The others, read through another linear space or a rotated one, are mixtures that depend on that space's basis.
     """
-    rotated = {s.name for s in sym.spaces if s.linear != "none"}
+    rotated = {s.name for s in sym.spaces if s.group.mixes}
     found, single = [], []
     for m in _members(sym, state, space.name):
         x = _slices(state, m, space, general, roots, 2.0) if m[3].variance == variance else None

@@ -131,7 +131,7 @@ def balanced(folded: Folded) -> Transformation:
     g = _scaling(sym, {n: t for n, t in scales.items() if not _near(t, torch.zeros(()))})
     g = _turning(sym, general_bases(sym, {**state, **moved(sym, g, state)})) @ g
     for space in sym.spaces:
-        if space.linear == "orthogonal":
+        if space.group.is_orthogonal:
             basis = orthogonal_basis(sym, {**state, **moved(sym, g, state)}, space)
             g = _turning(sym, {} if basis is None else {space.name: basis}) @ g
     return g
@@ -139,8 +139,8 @@ def balanced(folded: Folded) -> Transformation:
 
 def _mutual(sym: Symmetry) -> list[str]:
     """Tensors with a general linear space, if any of them also carries a scale."""
-    general = {s.name for s in sym.spaces if s.linear == "general"}
-    scaled = {s.name for s in sym.spaces if s.linear == "none" and s.scales}
+    general = {s.name for s in sym.spaces if s.group.is_general}
+    scaled = {s.name for s in sym.spaces if not s.group.mixes and s.group.scales}
     found = {n: {s for b in blocks(layout) for s in b.spaces} for n, layout in sym.layouts.items()}
     names = [n for n, spaces in found.items() if spaces & general]
     return names if any(found[n] & scaled for n in names) else []
@@ -188,7 +188,7 @@ def _ordering(sym: Symmetry, state: Mapping[str, Tensor]) -> Transformation:
     """Order every space by the sum of |w|^1.5 over its slices, a key that no permutation or sign of others changes."""
     g = identity(sym)
     for space in sym.spaces:
-        if not space.permutable or space.size < 2 or space.linear != "none":  # singular values order linear spaces
+        if not space.group.permutes or space.size < 2 or space.group.mixes:  # singular values order linear spaces
             continue
         key = torch.zeros(g[space.name].permutation.shape, dtype=torch.float64)
         for _, x, _ in slices(sym, state, space):

@@ -120,7 +120,7 @@ def coupled(sym: Symmetry) -> list[list[str]]:
         Groups in the order of the network.
     """
     ties: dict[str, list[str]] = {}
-    continuous = {s.name for s in sym.spaces if s.scales or s.linear != "none"}
+    continuous = {s.name for s in sym.spaces if s.group.scales or s.group.mixes}
     for name, layout in sym.layouts.items():
         leaves = {leaf for block in blocks(layout) for leaf in block.leaves if isinstance(leaf, Leaf)}
         for space in {f.space for f in leaves if f.space in continuous and (any(f.scale) or f.variance)}:
@@ -157,7 +157,7 @@ def restricted(sym: Symmetry, names: Iterable[str]) -> Symmetry:
 def _sums(
     name: str, tensor: Tensor, pieces: tuple[Block, ...], sym: Symmetry, seen: Mapping[str, Tensor]
 ) -> list[Tensor]:
-    linear = {s.name for s in sym.spaces if s.linear != "none"}
+    linear = {s.name for s in sym.spaces if s.group.mixes}
     generator = _generator(name)
     first, second, squares = torch.zeros(3, dtype=torch.float64)
     for block in pieces:

@@ -55,8 +55,8 @@ def fold_norm_gains(model: nn.Module, example_inputs: Any, sym: Symmetry | None 
         >>> model, x = Block(), torch.randn(5, 3)
         >>> folded = fold_norm_gains(model, x)
         >>> iw.testing.assert_same_function(model, folded, x)
-        >>> [s.linear for s in iw.symmetries(model, x).spaces], [s.linear for s in iw.symmetries(folded, x).spaces]
-        (['none'], ['orthogonal'])
+        >>> [s.symbol for s in iw.symmetries(model, x).spaces], [s.symbol for s in iw.symmetries(folded, x).spaces]
+        (['S(6)'], ['O(6)'])
     """
     sym = symmetries(model, example_inputs) if sym is None else sym
     twin = rewritable(sym, model)
@@ -104,7 +104,7 @@ def _to_one(g: Transformation, space: Space, gains: list[tuple[str, Leaf]], live
     rows = torch.tensor([[float(e) for e in leaf.scale] for _, leaf in gains], dtype=torch.float64)
     scales = torch.linalg.pinv(rows) @ -values.abs().log()
     parities = [tuple(e % 2 for e in leaf.sign) for _, leaf in gains]
-    signs = solve_signs(parities, [value < 0 for value in values], space.signs, values[0].shape)
+    signs = solve_signs(parities, [value < 0 for value in values], space.group.signs, values[0].shape)
     return with_parts(g, space.name, scales=scales, signs=signs)
 
 

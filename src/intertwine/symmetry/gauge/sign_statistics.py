@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ...groups import Semidirect, SignedPermutation
 from ..blocks import Block, blocks
 from ..element import parent_dims
 from ..spaces import Leaf, Space
@@ -58,7 +59,13 @@ class Witness:
 
 def signed_spaces(sym: Symmetry) -> list[Space]:
     """Spaces whose signs are to be set; a linear space in its normal basis counts with one sign per unit."""
-    return [s if s.linear == "none" else replace(s, signs=1) for s in sym.spaces if s.signs or s.linear != "none"]
+    return [_signed(s) for s in sym.spaces if s.group.signs or s.group.mixes]
+
+
+def _signed(space: Space) -> Space:
+    if not isinstance(space.group, Semidirect):
+        return space
+    return replace(space, group=Semidirect(space.group.linear, SignedPermutation(space.size)))
 
 
 def witnesses(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, list[Witness]]:
@@ -85,7 +92,7 @@ def witnesses(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, list[Witn
 
 def parities(leaf: object, space: Space) -> tuple[int, ...]:
     """For each sign of a space whether it flips what a leaf belongs to."""
-    return (1,) if space.linear != "none" else tuple(e % 2 for e in leaf.sign)  # type: ignore[attr-defined]
+    return (1,) if space.group.mixes else tuple(e % 2 for e in leaf.sign)  # type: ignore[attr-defined]
 
 
 def odd_statistic(x: Tensor, dims: list[int], power: int) -> Tensor:
@@ -122,13 +129,13 @@ def _needed(sym: Symmetry, space: Space) -> tuple[int, ...]:
     pieces = [b for layout in sym.layouts.values() for b in blocks(layout)]
     inside = [s for s in signed_spaces(sym) if space.name in s.parents]
     if not inside or any(b.spaces.count(s.name) > 1 for b in pieces for s in (space, *inside)):
-        return (1,) * space.signs
+        return (1,) * space.group.signs
 
     def effects(of: Space) -> list[tuple[int, ...]]:
         rows = [
             next((parities(f, of) for f in b.leaves if isinstance(f, Leaf) and f.space == of.name), ()) for b in pieces
         ]
-        return [tuple(row[k] if row else 0 for row in rows) for k in range(of.signs)]
+        return [tuple(row[k] if row else 0 for row in rows) for k in range(of.group.signs)]
 
     known = [row for child in inside for row in effects(child)]
     needed = []

@@ -56,7 +56,7 @@ def signing(sym: Symmetry, state: Mapping[str, Tensor], power: int = 3) -> Trans
     while waiting:
         ready = next((s for s in waiting.values() if _ready(found[s.name], waiting)), None)
         group = [ready] if ready else _connected(found, waiting)
-        apart = bool(ready) or sum(s.signs * prod(unit_shape(sym, s)) for s in group) > _MOST_BITS
+        apart = bool(ready) or sum(s.group.signs * prod(unit_shape(sym, s)) for s in group) > _MOST_BITS
         group = group[:1] if apart else group
         current = {**state, **moved(sym, g, state, {w.name for s in group for w in found[s.name]})}
         if apart:
@@ -72,7 +72,7 @@ def signing(sym: Symmetry, state: Mapping[str, Tensor], power: int = 3) -> Trans
 def _flipping(sym: Symmetry, signs: Mapping[str, Tensor]) -> Transformation:
     g = identity(sym)
     for name, flips in signs.items():
-        if sym.space(name).linear == "none":
+        if not sym.space(name).group.mixes:
             g = with_parts(g, name, signs=flips)
         elif bool((flips < 0).any()):
             g = with_parts(g, name, linear=torch.diag_embed(flips[0]))
@@ -122,7 +122,7 @@ def _alone(
     found = [w for w in found if space.name not in w.others]
     found.sort(key=lambda w: bool(w.others & set(waiting)))  # those first that no waiting sign touches
     patterns, unit = _patterns(found)
-    signs = torch.ones(space.signs, shape.numel(), dtype=torch.float64)
+    signs = torch.ones(space.group.signs, shape.numel(), dtype=torch.float64)
     negative: dict[int, Tensor] = {}
     for p, pattern in enumerate(patterns):
         chosen: list[int] = []
@@ -134,13 +134,15 @@ def _alone(
                 negative[i] = found[i].bits(state, space, power).flatten()
         here = unit == p
         bits = [negative[i][here] for i in chosen]
-        signs[:, here] = solve_signs([found[i].row for i in chosen], bits, space.signs, torch.Size([int(here.sum())]))
-    return signs.reshape(space.signs, *shape)
+        signs[:, here] = solve_signs(
+            [found[i].row for i in chosen], bits, space.group.signs, torch.Size([int(here.sum())])
+        )
+    return signs.reshape(space.group.signs, *shape)
 
 
 def _together(sym: Symmetry, state: Mapping[str, Tensor], waiting: list[Space], power: int) -> dict[str, Tensor]:
     """Signs of several spaces at once."""
-    shapes = {s.name: (s.signs, *unit_shape(sym, s)) for s in waiting}
+    shapes = {s.name: (s.group.signs, *unit_shape(sym, s)) for s in waiting}
     starts, total = {}, 0
     for name, shape in shapes.items():
         starts[name], total = total, total + prod(shape)

@@ -159,14 +159,14 @@ def _coordinates(e: Element) -> list[tuple[Element, Element]]:
         step[i] = _STEP
         step = step.reshape(e.scales.shape)
         found.append((replace(e, scales=step), replace(e, scales=-step)))
-    if e.space.linear == "none":
+    if not e.space.group.mixes:
         return found
     n = e.space.size
     eye = torch.eye(n, dtype=torch.float64).expand(*e.permutation.shape, n)
     for index in torch.cartesian_prod(*(torch.arange(s) for s in eye.shape)).tolist():
         *parents, i, j = index
         turn = torch.zeros_like(eye)
-        if e.space.linear == "orthogonal":
+        if e.space.group.is_orthogonal:
             if i >= j:
                 continue
             turn[(*parents, j, i)] = -_STEP

@@ -60,7 +60,7 @@ def refine(sym: Symmetry, model: nn.Module, inputs: Any, **options: Any) -> Symm
 def _failing(sym: Symmetry, probe: Probe, space: str, kind: str, seeds: int, rtol: float) -> tuple[int, ...] | None:
     """Generators of scales or signs that fail alone; ``None`` where they are all, or none can be told from the rest."""
     part = {"scale": "scales", "sign": "signs"}.get(kind)
-    count = getattr(sym.space(space), part) if part else 1
+    count = getattr(sym.space(space).group, part) if part else 1
     if part is None or count == 1:
         return None
     failing = []
@@ -90,16 +90,16 @@ def drop(sym: Symmetry, space: str, kind: str, generators: Collection[int] | Non
         A new symmetry; a space that has no kind left, and no children, becomes fixed axes.
     """
     old = sym.space(space)
-    count = {"scale": old.scales, "sign": old.signs}.get(kind, 0)
+    count = {"scale": old.group.scales, "sign": old.group.signs}.get(kind, 0)
     left = [k for k in range(count) if generators is not None and k not in generators]
     reason = f"{kind} failed verification" + (f" in {count - len(left)} of {count} generators" if left else "")
     changes: dict[str, dict[str, Any]] = {
-        "permutation": {"permutable": False},
-        "scale": {"scales": len(left)},
-        "sign": {"signs": len(left)},
-        "linear": {"linear": "none"},
+        "permutation": {"permutes": False},
+        "scale": {"scales": left},
+        "sign": {"signs": left},
+        "linear": {"mixes": False},
     }
-    new = replace(old, reasons=(*old.reasons, reason), **changes[kind])
+    new = replace(old, reasons=(*old.reasons, reason), group=old.group.reduced(**changes[kind]))
     some = f" ({count - len(left)} of {count} generators)" if left else ""
     parents = {parent for s in sym.spaces for parent in s.parents}
     gone = not kinds_of(new) and space not in parents
@@ -133,4 +133,4 @@ def _rewritten(leaf: Leaf, space: Space, gone: bool, kind: str, left: list[int])
         return replace(leaf, scale=tuple(leaf.scale[k] for k in left))
     if kind == "sign":
         return replace(leaf, sign=tuple(leaf.sign[k] for k in left))
-    return replace(leaf, variance=leaf.variance if space.linear != "none" else 0)
+    return replace(leaf, variance=leaf.variance if space.group.mixes else 0)

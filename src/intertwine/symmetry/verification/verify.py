@@ -216,10 +216,10 @@ def measure(
 def kinds_of(space: Space) -> tuple[str, ...]:
     """The kinds of elements that a space has."""
     has = {
-        "permutation": space.permutable and space.size > 1,
-        "scale": space.scales > 0,
-        "sign": space.signs > 0,
-        "linear": space.linear != "none",
+        "permutation": space.group.permutes and space.size > 1,
+        "scale": space.group.scales > 0,
+        "sign": space.group.signs > 0,
+        "linear": space.group.mixes,
     }
     return tuple(kind for kind, yes in has.items() if yes)
 

@@ -1,0 +1,60 @@
+"""Groups by name."""
+
+from collections.abc import Callable
+
+from .dense import GeneralLinear, Orthogonal, UnitRowSum
+from .group import Group
+from .monomial import Monomial, Permutation, PositiveMonomial, SignedPermutation, Trivial
+
+__all__ = ["canonical_name", "name_of", "named", "names"]
+
+_MAKERS: dict[str, Callable[[int], Group]] = {  # smaller groups first
+    "trivial": Trivial,
+    "permutation": Permutation,
+    "signed_permutation": SignedPermutation,
+    "positive_monomial": PositiveMonomial,
+    "monomial": Monomial,
+    "special_orthogonal": lambda n: Orthogonal(n, special=True),
+    "orthogonal": Orthogonal,
+    "unit_row_sum": UnitRowSum,
+    "general_linear": GeneralLinear,
+}
+_ALIASES = {"identity": "trivial", "g_relu": "positive_monomial", "signed": "signed_permutation"}
+
+
+def names() -> tuple[str, ...]:
+    """The names that ``named`` knows, smaller groups first, then other words for them."""
+    return (*_MAKERS, *_ALIASES)
+
+
+def canonical_name(name: str) -> str:
+    """The name of a group for any of its names; what is no name of a group stays as it is."""
+    return _ALIASES.get(name, name)
+
+
+def named(name: str, n: int) -> Group:
+    """The group of a name, such as ``"g_relu"``.
+
+    Args:
+        name: One of ``names()``.
+        n: Number of channels.
+
+    Returns:
+        The group.
+
+    Raises:
+        ValueError: If the name is unknown.
+
+    Examples:
+        >>> named("g_relu", 64)
+        PositiveMonomial(64)
+    """
+    kind = canonical_name(name)
+    if kind not in _MAKERS:
+        raise ValueError(f"name must be one of {', '.join(names())}. Got {name!r}.")
+    return _MAKERS[kind](n)
+
+
+def name_of(group: Group) -> str | None:
+    """The name under which ``named`` knows a group; ``None`` where it has none."""
+    return next((name for name, maker in _MAKERS.items() if maker(group.n) == group), None)

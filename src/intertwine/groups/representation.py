@@ -1,0 +1,29 @@
+"""Representations: how an element ``M D P`` of a space's group acts on one axis of a tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Literal, Self
+
+__all__ = ["Representation"]
+
+
+@dataclass(frozen=True)
+class Representation:
+    """How an element acts on one axis: ``y_i = prod_k exp(e_k t_ki) prod_k s_ki^(f_k) x_(p_i)``, then ``M y``.
+
+    Attributes:
+        scale: Exponent ``e_k`` of every positive scale ``exp(t_k)``.
+        sign: Exponent ``f_k`` of every sign ``s_k``; only its parity matters.
+        variance: 1 for ``M``, -1 for the inverse transpose of ``M``, 0 for neither.
+    """
+
+    scale: tuple[Fraction, ...] = field(default=(), kw_only=True)
+    sign: tuple[int, ...] = field(default=(), kw_only=True)
+    variance: Literal[-1, 0, 1] = field(default=0, kw_only=True)
+
+    @property
+    def dual(self) -> Self:
+        """The inverse transpose, ``(M D P)^-T = M^-T D^-1 P``: how an axis that reads the features moves."""
+        return replace(self, scale=tuple(-e for e in self.scale), variance=-self.variance)
