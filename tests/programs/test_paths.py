@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from intertwine.groups import PositiveMonomial
 from intertwine.programs import capture, capture_paths
 from intertwine.symmetry import symmetries
 from intertwine.testing import function_error
@@ -72,7 +73,7 @@ def test_what_is_asked_of_units_holds_them():
     assert not found(lambda model, x, h: h.relu() if h[0, 0] > 0 else h.relu() + 1).spaces
     assert not found(lambda model, x, h: h if (h[:, 2] > 0).all() else h.relu()).spaces
     scaled = found(lambda model, x, h: h if (h > 0).any() else h.relu())
-    assert scaled.dim == 6 and scaled.space("a.weight[0]").group.permutes and not scaled.space("a.weight[0]").group.signs
+    assert scaled.dim == 6 and scaled.space("a.weight[0]").group == PositiveMonomial(6)
 
 
 def test_questions_after_questions():
