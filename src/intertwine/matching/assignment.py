@@ -12,8 +12,10 @@ from torch import Tensor
 from ..errors import MissingExtraError
 from ..symmetry.gauge.signs import independent, solve_signs
 
-__all__ = ["assign", "best_signs", "closest_rotation", "monomial_step"]
+__all__ = ["assign", "assign_nearly", "best_signs", "closest_rotation", "monomial_step"]
 
+_EXACT = 512  # units of which the assignment is solved exactly in any case
+_PREFERRED = 0.1  # share of units that prefer each other, below which the others are solved exactly
 _MAX_SIGNS = 6  # sign generators of which all combinations are tried where their effects are tangled
 
 Costs = Mapping[tuple[int, ...], Tensor]
@@ -41,6 +43,36 @@ def assign(gain: Tensor, fast: bool = False) -> Tensor:
     for index in clashing.nonzero()[:, 0].tolist():
         order[index] = torch.as_tensor(solve(flat[index]), dtype=torch.int64)
     return order.reshape(gain.shape[:-1])
+
+
+def assign_nearly(gain: Tensor, fast: bool = False) -> Tensor:
+    """A permutation with almost the largest total gain: pairs that prefer each other, then the assignment of the rest.
+
+    Up to 512 units it is the optimum. Costs of few degrees of freedom, such as distances of profiles, have many near
+    ties, over which an exact assignment of thousands of units takes long.
+
+    Args:
+        gain: ``(n, n)``.
+        fast: As in ``assign``.
+
+    Returns:
+        ``p``, int64 ``(n,)`` on the CPU.
+    """
+    gain = gain.detach().cpu()
+    order = torch.empty(len(gain), dtype=torch.int64)
+    rows = columns = torch.arange(len(gain))
+    left = gain
+    while len(left) > _EXACT:
+        best = left.argmax(1)
+        mutual = left.argmax(0)[best] == torch.arange(len(left))
+        order[rows[mutual]] = columns[best[mutual]]
+        kept = torch.ones(len(left), dtype=torch.bool).index_fill_(0, best[mutual], value=False)
+        rows, columns = rows[~mutual], columns[kept]
+        left = gain[rows][:, columns]
+        if int(mutual.sum()) < _PREFERRED * len(mutual):
+            break
+    order[rows] = columns[assign(left, fast)]
+    return order
 
 
 def _solver(fast: bool) -> Callable[[Tensor], Any]:

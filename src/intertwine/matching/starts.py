@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..symmetry.action import transform_block
 from ..symmetry.transformation import Transformation, identity, with_parts
-from .assignment import assign, closest_rotation, monomial_step
+from .assignment import assign_nearly, closest_rotation, monomial_step
 from .weight_blocks import KERNEL
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _matched(stated: Problem, profiles_of: Callable[[Space], Iterable[Both]], fa
         for distance in starmap(_distances, profiles_of(space)):  # which holds on to no profile longer than needed
             cost = distance if cost is None else cost + distance
         if cost is not None:
-            g = with_parts(g, space.name, permutation=assign(-cost, fast))
+            g = with_parts(g, space.name, permutation=assign_nearly(-cost, fast))
     return g
 
 

@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["UnitMatch", "distance", "match_units", "monomial"]
 
 _FOUND = 1e-2  # residual at which copies are found, and only rounding remains
-_LIKE = 0.25  # residual of networks so alike that no further start is needed
-_RESTARTS = 3
-_OUTER = 8  # largest number of groups or heads whose order is drawn at random
-_LARGE = 100_000  # weights above which costs are float32 and no order is drawn
+_LARGE = 100_000  # weights above which costs are float32
+_APART = 0.97  # residual in place of large networks whose units have nothing in common there
 _UNRELATED = 0.8  # residual above which small gains are not pursued
 _COARSE = 1e-3  # relative gain of a sweep that is small
 _CLOSE = 0.98  # squared cosine of tensors that all count alike
@@ -73,8 +71,8 @@ def match_units(
     """Permutations and signs that bring the weights ``a`` close to ``b``, by coordinate descent from several starts.
 
     Starts, until one is good enough: the canonical forms of both, which meet for copies; similar weight profiles, with
-    all signs solved together; units in place, as fine-tuning leaves them; in small networks random orders of groups and
-    heads, from fixed seeds. Costs are float32 in networks of more than 100,000 weights; residuals are always float64.
+    all signs solved together; units in place, as fine-tuning leaves them. Costs are float32 in networks of more than
+    100,000 weights; residuals are always float64.
 
     Args:
         sym: A symmetry without scales and matrices (``monomial``).
@@ -90,7 +88,7 @@ def match_units(
     if start is not None:
         return search.descended(start)
     best = search.judged(identity(sym))
-    for candidate in search.candidates():
+    for candidate in search.candidates(in_place=best.residual):
         best = min(best, candidate(), key=lambda m: m.residual)
         if best.residual < _FOUND:
             break
@@ -131,17 +129,22 @@ class _Search:
     ) -> None:
         self.sym, self.a, self.b = sym, a, b
         self.votes = dict.fromkeys(sym.layouts, 1.0) if votes is None else votes
+        self.large = sum(b[name].numel() for name in sym.layouts) > _LARGE
         self.problem = self._problem(self.votes)
 
     def judged(self, g: Transformation) -> UnitMatch:
         """An element with its residual."""
         return UnitMatch(g, distance(self._near(g), self.b))
 
-    def candidates(self) -> Iterator[Callable[[], UnitMatch]]:
-        """Starts and what descent makes of them, to be computed one after the other."""
+    def candidates(self, in_place: float) -> Iterator[Callable[[], UnitMatch]]:
+        """Starts and what descent makes of them, to be computed one after the other.
+
+        Large networks start in place only where their units share something there: ``in_place`` is that residual.
+        """
         yield lambda: self.judged(~arranged(self.sym, self.b) @ arranged(self.sym, self.a))
         yield lambda: self.descended(self._agreeing(profiles(self.problem)))
-        yield lambda: self.descended(identity(self.sym))
+        if in_place < _APART or not self.large:
+            yield lambda: self.descended(identity(self.sym))
 
     def descended(self, start: Transformation) -> UnitMatch:
         """The local optimum; where the networks are unrelated, close to it.
@@ -164,7 +167,7 @@ class _Search:
     def _problem(self, votes: Mapping[str, float]) -> Problem:
         """The problem in which the squared norm of every tensor of ``b`` is its number of entries, times its vote."""
         names = self.sym.layouts
-        dtype = torch.float32 if sum(self.b[name].numel() for name in names) > _LARGE else torch.float64
+        dtype = torch.float32 if self.large else torch.float64
         means = {name: float(self.b[name].square().mean()) for name in names}
         factors = {name: (votes[name] / mean if mean > 0 else votes[name]) ** 0.5 for name, mean in means.items()}
         sides = [{name: (state[name] * factors[name]).to(dtype) for name in names} for state in (self.b, self.a)]
