@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import intertwine as iw
-from intertwine.features import collect, layers
+from intertwine.features import Reading, collect, layers
 from intertwine.lab import networks
 from intertwine.similarity import minibatch_cka
 from intertwine.similarity.kernels.linear import linear_gram
@@ -100,7 +100,7 @@ def measure(a: nn.Module, b: nn.Module, x: Tensor, batch: int, repeats: int) -> 
     passes = best_of(lambda: forward([a, b], batches), repeats)
     plain = {"null": 0, "bootstrap": 0, "measures": "linear_cka"}
     exact = best_of(lambda: iw.compare(a, b, batches, BLOCKS, **plain), repeats)
-    spooled = best_of(lambda: iw.compare(a, b, batches, BLOCKS, memory=BIT * len(x) ** 2, **plain), 1)
+    spooled = best_of(lambda: iw.compare(a, b, batches, BLOCKS, reading=Reading(memory=BIT * len(x) ** 2), **plain), 1)
     checked = best_of(lambda: iw.compare(a, b, batches, BLOCKS, measures="linear_cka"), 1)
     mini = best_of(lambda: minibatch_cka(a, b, batches, BLOCKS, group=batch), repeats)
     theirs = rival("pytorch-cka", lambda: pytorch_cka(a, b, loader, names_a, names_b), repeats)

@@ -7,6 +7,7 @@ seeds, as the tables in the documentation do, in about a quarter of an hour.
 import argparse
 from pathlib import Path
 
+from intertwine.dissection import Criterion
 from intertwine.lab.data import GeneratedConcepts
 from intertwine.lab.experiments.paper1.dissection import PAPER, SITUATIONS, dissect_situations, summarise
 
@@ -27,8 +28,7 @@ def main() -> None:
         epochs=10 if options.full else 3,
         rotations=(0, 0.25, 0.5, 0.75, 1) if options.full else (0, 1),
         rotation_seeds=3 if options.full else 2,
-        quantile=0.01,
-        empty="drop",
+        criterion=Criterion(quantile=0.01, empty="drop"),
         pictures=8 if options.out else 0,
         progress=True,
     )

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from intertwine.dissection import Concept, Dissection, TensorConcepts, WithColours, dissect
+from intertwine.dissection import Concept, Criterion, Dissection, Maps, TensorConcepts, WithColours, dissect
 from intertwine.dissection.arms import Arm, plan_arms
 from intertwine.errors import DataError
 
@@ -16,7 +16,7 @@ FAST = {"seeds": 2, "pictures": 0}
 
 @pytest.fixture
 def found(network, concept_set):
-    return dissect(network, "3", concept_set, quantile=0.1, seeds=2, g_relu=3, pictures=2)
+    return dissect(network, "3", concept_set, seeds=2, g_relu=3, pictures=2, criterion=Criterion(quantile=0.1))
 
 
 def test_own_basis_equals_the_direct_computation(network, concept_set, slow_iou, found):
@@ -43,7 +43,7 @@ def test_elements_of_g_relu_change_nothing(found):
 
 @pytest.mark.parametrize("layer", ["0", "1", "2"])
 def test_g_relu_changes_nothing_with_and_without_activation(network, concept_set, layer):
-    found = dissect(network, layer, concept_set, [0], quantile=0.05, g_relu=5, **FAST)
+    found = dissect(network, layer, concept_set, [0], g_relu=5, criterion=Criterion(quantile=0.05), **FAST)
     assert found.unchanged is True
 
 
@@ -53,7 +53,7 @@ def test_the_equality_check_can_fail(network, concept_set, monkeypatch):
         return (lambda maps: maps) if self.kind == "rotation" else (lambda maps: -maps.double())
 
     monkeypatch.setattr(Arm, "action", negative)
-    found = dissect(network, "2", concept_set, [0], quantile=0.1, **FAST)
+    found = dissect(network, "2", concept_set, [0], criterion=Criterion(quantile=0.1), **FAST)
     assert found.unchanged is False
     assert any("must not happen" in note for note in found.notes)
 
@@ -73,11 +73,14 @@ def test_rotated_counts_depend_on_scales_unless_standardised(network, concept_se
     with torch.no_grad():
         twin[2].weight.copy_(network[2].weight * scale[:, None, None, None])
         twin[2].bias.copy_(network[2].bias * scale)
-    options = {"quantile": 0.1, "g_relu": 0, **FAST}
-    plain = [dissect(m, "3", concept_set, [0, 1], **options) for m in (network, twin)]
+    options = {"g_relu": 0, **FAST}
+    plain = [dissect(m, "3", concept_set, [0, 1], criterion=Criterion(0.1), **options) for m in (network, twin)]
     assert plain[0].own.iou == plain[1].own.iou
     assert plain[0].arms[1].iou != plain[1].arms[1].iou
-    equal = [dissect(m, "3", concept_set, [0, 1], standardise=True, **options) for m in (network, twin)]
+    equal = [
+        dissect(m, "3", concept_set, [0, 1], criterion=Criterion(0.1, standardise=True), **options)
+        for m in (network, twin)
+    ]
     assert [a.iou for a in equal[0].arms] == [a.iou for a in equal[1].arms]
 
 
@@ -86,28 +89,43 @@ def test_permuted_network_has_permuted_units(network, concept_set):
     twin = nn.Sequential(*network)
     twin[2] = nn.Conv2d(6, 8, 3, stride=2, padding=1)
     twin[2].weight.data, twin[2].bias.data = network[2].weight.data[order], network[2].bias.data[order]
-    a = dissect(network, "3", concept_set, [0], quantile=0.1, g_relu=0, **FAST)
-    b = dissect(twin, "3", concept_set, [0], quantile=0.1, g_relu=0, **FAST)
+    a = dissect(network, "3", concept_set, [0], g_relu=0, criterion=Criterion(quantile=0.1), **FAST)
+    b = dissect(twin, "3", concept_set, [0], g_relu=0, criterion=Criterion(quantile=0.1), **FAST)
     assert [a.own.iou[i] for i in order] == list(b.own.iou)
     assert a.unchanged is None
 
 
 @pytest.mark.parametrize("options", [{"memory": 0}, {"batch_size": 2}, {"memory": 0, "batch_size": 4}])
 def test_memory_and_batches_do_not_change_findings(network, concept_set, found, options):
-    again = dissect(network, "3", concept_set, quantile=0.1, seeds=2, g_relu=3, pictures=0, **options)
+    again = dissect(
+        network,
+        "3",
+        concept_set,
+        seeds=2,
+        g_relu=3,
+        pictures=0,
+        criterion=Criterion(quantile=0.1),
+        maps=Maps(**options),
+    )
     assert [a.concept for a in again.arms] == [a.concept for a in found.arms]
     assert again.own.iou == found.own.iou
 
 
 def test_sketched_thresholds_say_their_error(network, concept_set):
-    found = dissect(network, "3", concept_set, [0], quantile=0.1, thresholds="sketch", **FAST)
+    found = dissect(network, "3", concept_set, [0], criterion=Criterion(quantile=0.1, thresholds="sketch"), **FAST)
     assert found.own.rank_error == 0  # the set is small: the sketch is exact
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_other_precisions(network, concept_set, dtype):
     found = dissect(
-        network.to(dtype), "3", concept_set, [0, 1], quantile=0.1, transform=lambda images: images.to(dtype), **FAST
+        network.to(dtype),
+        "3",
+        concept_set,
+        [0, 1],
+        criterion=Criterion(quantile=0.1),
+        maps=Maps(transform=lambda images: images.to(dtype)),
+        **FAST,
     )
     assert found.unchanged is True
 
@@ -122,7 +140,7 @@ def test_model_is_left_as_it_was(network, concept_set):
 
 
 def test_same_seed_same_result(network, concept_set, found):
-    again = dissect(network, "3", concept_set, quantile=0.1, seeds=2, g_relu=3, pictures=2)
+    again = dissect(network, "3", concept_set, seeds=2, g_relu=3, pictures=2, criterion=Criterion(quantile=0.1))
     assert again == found
 
 
@@ -174,7 +192,7 @@ def test_resume_goes_on_where_it_stopped(network, concept_set, found, tmp_path, 
         return real(stream, arm, *rest)
 
     monkeypatch.setattr(module, "_one_basis", stops)
-    options = {"quantile": 0.1, "seeds": 2, "g_relu": 3, "pictures": 2, "resume": tmp_path}
+    options = {"criterion": Criterion(0.1), "seeds": 2, "g_relu": 3, "pictures": 2, "resume": tmp_path}
     with pytest.raises(KeyboardInterrupt):
         dissect(network, "3", concept_set, **options)
     assert len(list(tmp_path.glob("*-*.json"))) == 4
@@ -188,9 +206,11 @@ def test_resume_goes_on_where_it_stopped(network, concept_set, found, tmp_path, 
 def test_resume_refuses_another_plan(network, concept_set, tmp_path):
     dissect(network, "3", concept_set, [0], resume=tmp_path, **FAST)
     with pytest.raises(ValueError, match=r"resume must be a folder of the same dissection.*quantile"):
-        dissect(network, "3", concept_set, [0], resume=tmp_path, quantile=0.1, **FAST)
+        dissect(network, "3", concept_set, [0], resume=tmp_path, criterion=Criterion(quantile=0.1), **FAST)
     with pytest.raises(ValueError, match=r"where data differ"):
-        dissect(network, "3", concept_set, [0], resume=tmp_path, transform=lambda images: images - 0.5, **FAST)
+        dissect(
+            network, "3", concept_set, [0], resume=tmp_path, maps=Maps(transform=lambda images: images - 0.5), **FAST
+        )
     with torch.no_grad():
         network[0].weight += 1
     with pytest.raises(ValueError, match="model"):
@@ -215,9 +235,11 @@ class Tokens(nn.Module):
 def test_tokens_form_a_grid(concept_set, extra):
     torch.manual_seed(0)
     model = Tokens(extra)
-    found = dissect(model, "norm", concept_set, [0, 1], quantile=0.1, grid=(3, 2), **FAST)
+    found = dissect(
+        model, "norm", concept_set, [0, 1], criterion=Criterion(quantile=0.1), maps=Maps(grid=(3, 2)), **FAST
+    )
     plain = nn.Sequential(model.patch, ChannelNorm())
-    assert found.own.iou == dissect(plain, "1", concept_set, [0], quantile=0.1, **FAST).own.iou
+    assert found.own.iou == dissect(plain, "1", concept_set, [0], criterion=Criterion(quantile=0.1), **FAST).own.iou
 
 
 class ChannelNorm(nn.Module):
@@ -229,8 +251,10 @@ def test_square_grid_is_found_by_itself():
     images = torch.randint(0, 256, (4, 3, 16, 16), dtype=torch.uint8)
     data = TensorConcepts(images, torch.randint(-1, 2, (4, 16, 16)), ["a", "b"])
     for extra in (0, 1):
-        assert dissect(with_square_patches(extra), "norm", data, [0], quantile=0.2, **FAST).units == 8
-    with pytest.raises(ValueError, match=r"tokens must form a grid.*Got 18 tokens for 16 x 16.*Say grid="):
+        assert (
+            dissect(with_square_patches(extra), "norm", data, [0], criterion=Criterion(quantile=0.2), **FAST).units == 8
+        )
+    with pytest.raises(ValueError, match=r"tokens must form a grid.*Got 18 tokens for 16 x 16.*Say Maps\(grid="):
         dissect(with_square_patches(2), "norm", data, [0], **FAST)
 
 
@@ -245,7 +269,7 @@ def test_layers_without_places_are_refused(concept_set):
     with pytest.raises(ValueError, match=r"one map for each unit.*Got \(.*, 2\).*before pooling.*grid="):
         dissect(model, "3", concept_set, [0], **FAST)
     with pytest.raises(ValueError, match="grid must have at most T = 6 patches"):
-        dissect(Tokens(0), "norm", concept_set, [0], grid=(3, 3), **FAST)
+        dissect(Tokens(0), "norm", concept_set, [0], maps=Maps(grid=(3, 3)), **FAST)
 
 
 def test_empty_concepts(network):
@@ -253,14 +277,14 @@ def test_empty_concepts(network):
     data = TensorConcepts(images, torch.zeros(4, 8, 8).long(), ["all", "never"])
     with pytest.raises(DataError, match=r"every concept of tensors must have pixels.*never.*empty='drop'"):
         dissect(network, "3", data, [0], **FAST)
-    found = dissect(network, "3", data, [0], empty="drop", **FAST)
+    found = dissect(network, "3", data, [0], criterion=Criterion(empty="drop"), **FAST)
     assert found.coverage == (1, 0)
     assert 1 not in found.own.concept
     assert "Left out, for want of pixels: 1 concept (never)" in found.notes[0]
     assert "1 concept (all). A mask of the top 0.50% cannot reach an IoU of 0.04" in found.notes[1]
     nothing = TensorConcepts(images, -torch.ones(4, 8, 8).long(), ["a"])
     with pytest.raises(DataError, match="at least one concept"):
-        dissect(network, "3", nothing, [0], empty="drop", **FAST)
+        dissect(network, "3", nothing, [0], criterion=Criterion(empty="drop"), **FAST)
 
 
 def test_constant_channels_are_left_out_of_counts_and_rotations(concept_set, network):
@@ -270,11 +294,13 @@ def test_constant_channels_are_left_out_of_counts_and_rotations(concept_set, net
     with torch.no_grad():
         network[2].weight[3], network[2].bias[3] = 0, -1
     for memory in (0, 2**30):
-        found = dissect(network, "3", concept_set, [0, 1], quantile=0.1, memory=memory, **FAST)
+        found = dissect(
+            network, "3", concept_set, [0, 1], criterion=Criterion(quantile=0.1), maps=Maps(memory=memory), **FAST
+        )
         assert found.constant == (3,)
         assert found.channels == tuple(kept)
         assert any("1 of 8 channels are constant" in n for n in found.notes)
-        without = dissect(smaller, "3", concept_set, [0, 1], quantile=0.1, **FAST)
+        without = dissect(smaller, "3", concept_set, [0, 1], criterion=Criterion(quantile=0.1), **FAST)
         for a, b in zip(found.arms, without.arms, strict=True):
             assert a.concept == b.concept
             assert a.iou == pytest.approx(b.iou, abs=0.01)
@@ -295,22 +321,32 @@ def test_layers_of_constants_or_nan_are_refused(concept_set, network):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"quantile": 0}, r"quantile must be a share in \(0, 1\)"),
-        ({"iou": 1}, r"iou must be in \[0, 1\)"),
-        ({"thresholds": "guess"}, "thresholds must be 'exact' or 'sketch'"),
-        ({"empty": "keep"}, "empty must be 'error' or 'drop'"),
         ({"rotations": [0, 2]}, r"rotations must be powers in \[0, 1\]"),
         ({"rotations": []}, r"rotations must be powers in \[0, 1\]"),
         ({"seeds": 0}, "seeds must be different and at least one"),
         ({"seeds": [1, 1]}, "seeds must be different and at least one"),
         ({"g_relu": -1}, "g_relu must be a number of elements"),
-        ({"batch_size": 0}, "batch_size must be at least 1"),
         ({"layer": "9"}, "layers must be names of modules"),
     ],
 )
 def test_bad_arguments_are_refused(network, concept_set, options, message):
     with pytest.raises(ValueError, match=message):
         dissect(network, options.pop("layer", "3"), concept_set, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "values", "message"),
+    [
+        (Criterion, {"quantile": 0}, r"quantile must be a share in \(0, 1\)"),
+        (Criterion, {"iou": 1}, r"iou must be in \[0, 1\)"),
+        (Criterion, {"thresholds": "guess"}, "thresholds must be 'exact' or 'sketch'"),
+        (Criterion, {"empty": "keep"}, "empty must be 'error' or 'drop'"),
+        (Maps, {"batch_size": 0}, "batch_size must be at least 1"),
+    ],
+)
+def test_options_out_of_range_are_refused(options, values, message):
+    with pytest.raises(ValueError, match=message):
+        options(**values)
 
 
 def test_arms_cover_the_plan_once():
@@ -339,11 +375,13 @@ def test_colours_from_pixels_can_be_dissected(concept_set):
     images[:, 0, :4, :4] = 220
     images[:, 2, 4:, 4:] = 220
     data = WithColours(TensorConcepts(images, torch.zeros(6, 8, 8).long(), [Concept("all", "thing")]))
-    found = dissect(nn.Conv2d(3, 3, 1, bias=False).requires_grad_(False), "", data, [0], empty="drop", **FAST)
+    found = dissect(
+        nn.Conv2d(3, 3, 1, bias=False).requires_grad_(False), "", data, [0], criterion=Criterion(empty="drop"), **FAST
+    )
     assert found.categories == ("thing", "colour")
     identity = nn.Conv2d(3, 3, 1, bias=False)
     identity.weight.data = torch.eye(3)[:, :, None, None]
-    found = dissect(identity, "", data, [0], quantile=0.3, empty="drop", **FAST)
+    found = dissect(identity, "", data, [0], criterion=Criterion(quantile=0.3, empty="drop"), **FAST)
     assert [found.concepts[c].name if c >= 0 else None for c in found.own.concept] == ["red", "blue"]
     assert found.own.iou == (1.0, 1.0)
     assert found.constant == (1,)

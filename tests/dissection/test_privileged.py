@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from intertwine.dissection import PrivilegedBases, predict, privileged_bases
+from intertwine.dissection import Criterion, PrivilegedBases, predict, privileged_bases
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_predictions_follow_the_activation(model, layer):
 
 
 def test_every_space_has_a_row_or_is_named(model, concept_set):
-    found = privileged_bases(model, concept_set, seeds=2, quantile=0.1)
+    found = privileged_bases(model, concept_set, seeds=2, criterion=Criterion(quantile=0.1))
     assert {s.layer: s.privileged for s in found.spaces} == {"1": True, "2": False, "4": True, "6": True}
     assert found.without_maps == ("9.weight[0]",)
     for space in found.spaces:
@@ -44,7 +44,7 @@ def test_every_space_has_a_row_or_is_named(model, concept_set):
 
 
 def test_saving_and_loading(model, concept_set, tmp_path):
-    found = privileged_bases(model, concept_set, seeds=2, quantile=0.1)
+    found = privileged_bases(model, concept_set, seeds=2, criterion=Criterion(quantile=0.1))
     assert PrivilegedBases.load(found.save(tmp_path / "bases.json")) == found
 
 

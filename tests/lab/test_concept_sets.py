@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-from intertwine.dissection import COLOURS, Concept, TensorConcepts, WithColours, name_colours
+from intertwine.dissection import COLOURS, Concept, Criterion, TensorConcepts, WithColours, name_colours
 from intertwine.errors import DataError
 from intertwine.lab.data.broden import BrodenConcepts
 from intertwine.lab.data.coco import CocoConcepts, decode_runs, fill_polygons
@@ -477,7 +477,15 @@ def test_broden_can_be_dissected(broden):
     from intertwine.dissection import dissect
 
     torch.manual_seed(0)
-    found = dissect(torch.nn.Conv2d(3, 5, 1), "", BrodenConcepts(broden), [0, 1], seeds=1, quantile=0.2, pictures=1)
+    found = dissect(
+        torch.nn.Conv2d(3, 5, 1),
+        "",
+        BrodenConcepts(broden),
+        [0, 1],
+        seeds=1,
+        pictures=1,
+        criterion=Criterion(quantile=0.2),
+    )
     assert found.unchanged is True
     assert found.categories == ("color", "object", "part", "scene")
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import intertwine as iw
-from intertwine.features import collect
+from intertwine.features import Reading, collect
 from intertwine.similarity import DEFAULT, Comparison, measure
 from intertwine.similarity.comparison.draws import Draws
 from intertwine.similarity.comparison.inference import calibrate, p_value
@@ -199,7 +199,7 @@ def test_little_memory_gives_the_same_numbers(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", None)
     x, layers = images(60), ["0", "1", "2", "3", "6", "7"]
     roomy = iw.compare(net(), net(seed=2), x.split(16), layers, null=3, bootstrap=3)
-    tight = iw.compare(net(), net(seed=2), x.split(16), layers, null=3, bootstrap=3, memory=700_000)
+    tight = iw.compare(net(), net(seed=2), x.split(16), layers, null=3, bootstrap=3, reading=Reading(memory=700_000))
     assert any("temporary files" in note for note in tight.notes)
     assert not any("temporary files" in note for note in roomy.notes)
     for name in DEFAULT:
@@ -233,9 +233,9 @@ def test_tokens_keep_channels_last():
     a, x = nn.Sequential(nn.Linear(6, 9), nn.GELU()), torch.randn(20, 5, 6)
     result = iw.compare(a, a, [x], null=0, bootstrap=0)
     assert (result.channels_a, result.shapes_a) == ((9,), ((9, 5),))
-    wrong = iw.compare(a, a, [x], null=0, bootstrap=0, channel_dim=1)
+    wrong = iw.compare(a, a, [x], null=0, bootstrap=0, reading=Reading(channel_dim=1))
     assert wrong.channels_a == (5,)
-    by_name = iw.compare(a, a, [x], null=0, bootstrap=0, channel_dim={"1": 1})
+    by_name = iw.compare(a, a, [x], null=0, bootstrap=0, reading=Reading(channel_dim={"1": 1}))
     assert by_name.channels_a == (5,)
 
 
@@ -323,7 +323,7 @@ def test_a_generator_is_read_once_and_max_examples_stops_it():
         yield from images(40).split(10)
         raise AssertionError("read too far")
 
-    result = iw.compare(net(), net(seed=1), batches(), null=0, bootstrap=0, max_examples=35)
+    result = iw.compare(net(), net(seed=1), batches(), null=0, bootstrap=0, reading=Reading(max_examples=35))
     assert result.examples == 35
 
 
@@ -347,13 +347,19 @@ def run(**options):
         ({"null": -1}, r"null must be 0 or more\. Got -1"),
         ({"bootstrap": 1}, "one half has no spread"),
         ({"confidence": 95}, r"between 0 and 1\. Got 95"),
-        ({"memory": "lots"}, r"memory must be a positive number of bytes or text such as '4 GiB'\. Got 'lots'"),
         (
-            {"memory": 10_000},
+            {"reading": Reading(memory="lots")},
+            r"memory must be a positive number of bytes or text such as '4 GiB'\. Got 'lots'",
+        ),
+        (
+            {"reading": Reading(memory=10_000)},
             r"memory must hold the working data of two layers.*Got 9\.77 KiB.*needs 25 KiB.*max_examples",
         ),
-        ({"max_examples": 3}, r"max_examples must be at least 4\. Got 3"),
-        ({"channel_dim": 4}, r"channel_dim must be an axis of '1' other than the batch\. Got 4 of 4 axes"),
+        ({"reading": Reading(max_examples=3)}, r"max_examples must be at least 4\. Got 3"),
+        (
+            {"reading": Reading(channel_dim=4)},
+            r"channel_dim must be an axis of '1' other than the batch\. Got 4 of 4 axes",
+        ),
     ],
 )
 def test_bad_options(options, message):
@@ -366,7 +372,7 @@ def test_too_little_memory_is_refused_before_the_long_work():
     a = net()
     a[0].register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
     with pytest.raises(ValueError, match="memory must hold"):
-        run(a=a, loader=[images(50)] * 20, memory=100_000)
+        run(a=a, loader=[images(50)] * 20, reading=Reading(memory=100_000))
     assert sum(seen) <= 2
 
 
@@ -378,7 +384,7 @@ def test_every_engine_refuses_before_the_networks_run(measures):
     wide.register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
     batches = [torch.randn(300, 4)] * 5
     with pytest.raises(ValueError, match=r"memory must hold the working data of two layers.*max_examples"):
-        iw.compare(wide, wide, batches, measures=measures, memory="40 MB")
+        iw.compare(wide, wide, batches, measures=measures, reading=Reading(memory="40 MB"))
     assert sum(seen) <= 4  # the listing runs alone
 
 
@@ -386,7 +392,7 @@ def test_double_precision_is_counted_before_the_networks_run():
     net64, seen = net().double(), []
     net64[0].register_forward_pre_hook(lambda _, args: seen.append(len(args[0])))
     with pytest.raises(ValueError, match=r"needs 50 KiB"):  # 4 x 8 x 40^2 bytes; half of that for float32 would fit
-        run(a=net64, b=net64, loader=[images().double()], measures="linear_cka", memory=30_000)
+        run(a=net64, b=net64, loader=[images().double()], measures="linear_cka", reading=Reading(memory=30_000))
     assert sum(seen) <= 4
 
 
@@ -410,7 +416,7 @@ def test_intervals_hold_their_scores():
 
 def test_a_large_first_batch_does_not_count_for_all():
     batches = [images(40), *images(20).split(2)]
-    result = run(loader=batches, measures="linear_cka", memory=70_000)
+    result = run(loader=batches, measures="linear_cka", reading=Reading(memory=70_000))
     assert result.examples == 60
 
 

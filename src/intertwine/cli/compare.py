@@ -66,6 +66,7 @@ def compare(
       intertwine compare a.safetensors b.safetensors --path-kernels --measures gates_cka,g_relu_cka
     """
     from .. import similarity
+    from ..features import Reading
     from ..lab.training import choose_device
     from ._networks import batches, check_layers, check_run, data_facts, open_network, read_checkpoint, read_data
     from ._outputs import RESULTS, claim_folder
@@ -101,8 +102,8 @@ def compare(
         null=null,
         bootstrap=bootstrap,
         seed=seed,
-        memory=memory,
         progress=True,
+        reading=Reading(memory=memory),
     )
     if whole is not None:
         comparison = replace(comparison, settings={**comparison.settings, "path kernels": whole[0]})

@@ -70,6 +70,7 @@ def dissect(
       intertwine dissect --model resnet50 --weights resnet50.pth --layer layer4 --concepts broden:broden1_224
       intertwine dissect --weights hf_vit --layer vit.layernorm --concepts parquet:camvid.parquet --size 224x224
     """
+    from ..dissection import Criterion, Maps
     from ..dissection import dissect as run
     from ..lab.data import load_concepts
     from ..lab.training import choose_device
@@ -95,14 +96,8 @@ def dissect(
         powers,
         seeds=range(seed, seed + rotation_seeds),
         g_relu=g_relu,
-        standardise=standardise,
-        quantile=quantile,
-        iou=iou,
-        thresholds="sketch" if sketch else "exact",
-        empty="drop",
-        transform=transform,
-        grid=patches,
-        batch_size=batch_size,
+        criterion=Criterion(quantile, iou, "sketch" if sketch else "exact", standardise, empty="drop"),
+        maps=Maps(transform, grid=patches, batch_size=batch_size, device=where),
         pictures=pictures,
         resume=out / "bases",
         name=facts["name"],

@@ -3,6 +3,7 @@
 from .colours import COLOURS, WithColours, name_colours
 from .concepts import Concept, ConceptBatch, ConceptSet, Sample, Subset, TensorConcepts
 from .dissect import dissect
+from .options import Criterion, Maps
 from .privileged import PrivilegedBases, SpaceBasis, predict, privileged_bases
 from .quantiles import Thresholds, TopSketch, exact_thresholds, sketch_thresholds
 from .result import ArmResult, Count, Dissection, Picture
@@ -10,6 +11,8 @@ from .rotation import Rotation, random_rotation
 
 __all__ = [
     "dissect",
+    "Criterion",
+    "Maps",
     # what comes back
     "Dissection",
     "ArmResult",

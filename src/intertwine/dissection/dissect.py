@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +14,7 @@ from ..errors import DataError
 from .arms import Arm, plan_arms
 from .concepts import ConceptSet
 from .maps import LabelledMaps, MapStream, values_of
+from .options import Criterion, Maps
 from .overlap import Tally, label_areas
 from .pictures import TopImages, take_pictures
 from .quantiles import Thresholds, exact_thresholds, sketch_thresholds
@@ -22,6 +22,8 @@ from .result import ArmResult, Dissection, Picture
 from .resume import Folder, digest, digest_data
 
 __all__ = ["dissect"]
+
+CRITERION, MAPS = Criterion(), Maps()
 
 
 def dissect(
@@ -32,17 +34,8 @@ def dissect(
     *,
     seeds: int | Sequence[int] = 5,
     g_relu: int = 1,
-    standardise: bool = False,
-    quantile: float = 0.005,
-    iou: float = 0.04,
-    thresholds: Literal["exact", "sketch"] = "exact",
-    empty: Literal["error", "drop"] = "error",
-    transform: Callable[[Tensor], Any] | None = None,
-    channel_dim: int | None = None,
-    grid: tuple[int, int] | None = None,
-    batch_size: int = 32,
-    memory: int = 2**30,
-    device: torch.device | str | None = None,
+    criterion: Criterion = CRITERION,
+    maps: Maps = MAPS,
     pictures: int = 8,
     resume: str | Path | None = None,
     name: str | None = None,
@@ -67,19 +60,8 @@ def dissect(
         rotations: Powers ``alpha`` in [0, 1]; 0, the basis of the network, is always done.
         seeds: Random rotations for each power: a number of them, or their seeds.
         g_relu: Number of random elements of G_ReLU.
-        standardise: Divide every channel by its root mean square before rotating. The scales of channels after a ReLU
-            are free under the symmetry group, and a rotation mixes them: only with this does the result not depend on
-            them. The papers rotate channels as they are.
-        quantile: Share of a unit's values above its threshold.
-        iou: Intersection over union above which a unit is a detector.
-        thresholds: ``"exact"`` reads maps twice where needed; ``"sketch"`` once, with an error that the result states.
-        empty: What to do about concepts that no pixel carries: refuse, or leave them out and say so.
-        transform: Turns images ``(B, 3, H, W)`` in [0, 1] into the model's input, such as a normalisation.
-        channel_dim: Channel axis of the features, 1 or -1; ``None`` asks ``intertwine.features``.
-        grid: Rows and columns of patches, for tokens that do not form a grid of the image's shape.
-        batch_size: Images in a batch.
-        memory: Bytes that maps and labels may take; beyond it the model runs again for every basis.
-        device: Where the model's inputs go; ``None`` for where the model is.
+        criterion: Quantile of a unit's threshold, and when it is a detector.
+        maps: How the layer's maps are read: transform of the images, batches, memory, device.
         pictures: Number of best units to show for the lowest, the middle and the highest power; 0 for none.
         resume: A folder where each basis is saved when it is done; a second call with the same arguments goes on there.
         name: Name of the model in the result; ``None`` for its class.
@@ -104,25 +86,14 @@ def dissect(
         Bau, Zhou, Khosla, Oliva, Torralba 2017, Network Dissection, sections 2 and 3.2.
         Paper 1, section 6 and appendix F.
     """
-    _check(quantile, iou, thresholds, empty)
     arms = plan_arms(rotations, tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds), g_relu)
-    stream = MapStream(
-        model,
-        layer,
-        concepts,
-        batch_size=batch_size,
-        transform=transform,
-        channel_dim=channel_dim,
-        grid=grid,
-        device=device,
-        memory=memory,
-    )
+    stream = MapStream(model, layer, concepts, maps)
     settings = {
-        "quantile": quantile,
-        "thresholds": thresholds,
-        "standardise": standardise,
-        "grid": list(grid) if grid else None,
-        "channel_dim": channel_dim,
+        "quantile": criterion.quantile,
+        "thresholds": criterion.thresholds,
+        "standardise": criterion.standardise,
+        "grid": list(maps.grid) if maps.grid else None,
+        "channel_dim": maps.channel_dim,
     }
     folder = Folder(
         resume,
@@ -130,19 +101,19 @@ def dissect(
             **settings,
             "model": digest(model),
             "layer": layer,
-            "data": digest_data(concepts, transform or (lambda images: images)),
+            "data": digest_data(concepts, maps.transform or (lambda images: images)),
         },
     )
-    channels, constant, coverage, size = _look(stream, empty, progress)
+    channels, constant, coverage, size = _look(stream, criterion.empty, progress)
     stream.keep(channels)
-    units, scale = len(channels), size[list(channels)] if standardise else None
+    units, scale = len(channels), size[list(channels)] if criterion.standardise else None
     shown = _shown(arms) if pictures else set()
     results: list[ArmResult] = []
     wall: list[Picture] = []
     for arm in track(arms, f"dissecting {layer or 'the output'}", enabled=progress):
         loaded = folder.load(arm, pictures if arm in shown else 0)
         result, taken = loaded or _one_basis(
-            stream, arm, arm.action(units, scale), quantile, thresholds, pictures * (arm in shown)
+            stream, arm, arm.action(units, scale), criterion, pictures * (arm in shown)
         )
         if not loaded:
             folder.save(result, taken, pictures if arm in shown else 0)
@@ -157,21 +128,22 @@ def dissect(
         concepts=concepts.concepts,
         coverage=coverage,
         constant=constant,
-        quantile=quantile,
-        iou_threshold=iou,
+        quantile=criterion.quantile,
+        iou_threshold=criterion.iou,
         arms=tuple(results),
         pictures=tuple(wall),
-        notes=_notes(results, concepts, coverage, quantile, iou, constant, units),
+        notes=_notes(results, concepts, coverage, criterion, constant, units),
         settings={**settings, "seeds": sorted({a.seed for a in arms if a.kind == "rotation"}), "versions": _versions()},
     )
 
 
 def _one_basis(
-    stream: MapStream, arm: Arm, action: Callable[[Tensor], Tensor], quantile: float, mode: str, pictures: int
+    stream: MapStream, arm: Arm, action: Callable[[Tensor], Tensor], criterion: Criterion, pictures: int
 ) -> tuple[ArmResult, tuple[Picture, ...]]:
     """Thresholds, then overlaps, of all units in one basis."""
     values = lambda: (values_of(action(batch.maps)) for batch in stream)
-    found: Thresholds = exact_thresholds(values, quantile) if mode == "exact" else sketch_thresholds(values(), quantile)
+    exact, quantile = criterion.thresholds == "exact", criterion.quantile
+    found: Thresholds = exact_thresholds(values, quantile) if exact else sketch_thresholds(values(), quantile)
     tally, images = Tally(stream.concepts, found.value), TopImages(len(found.value))
     for batch in stream:
         turned = LabelledMaps(action(batch.maps), batch.labels, batch.image_labels, batch.index)
@@ -211,7 +183,7 @@ def _look(
     if missing and empty == "error":
         raise DataError(
             f"every concept of {data.name} must have pixels in these {len(data)} images. "
-            f"Got none for {_listed(missing)}. Say empty='drop' to leave them out."
+            f"Got none for {_listed(missing)}. Say Criterion(empty='drop') to leave them out."
         )
     coverage = area / whole[data.category_of].clamp_min(1)
     live, constant = (tuple(torch.nonzero(which).flatten().tolist()) for which in (low != high, low == high))
@@ -230,12 +202,11 @@ def _notes(
     results: Sequence[ArmResult],
     data: ConceptSet,
     coverage: Sequence[float],
-    quantile: float,
-    iou: float,
+    criterion: Criterion,
     constant: tuple[int, ...],
     units: int,
 ) -> tuple[str, ...]:
-    notes = []
+    notes, quantile, iou = [], criterion.quantile, criterion.iou
     if missing := [c.name for c, share in zip(data.concepts, coverage) if not share]:
         notes.append(f"Left out, for want of pixels: {counted(len(missing), 'concept')} ({_listed(missing)}).")
     if wide := [c.name for c, share in zip(data.concepts, coverage) if share * iou > quantile]:
@@ -259,17 +230,6 @@ def _notes(
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:12]) + (" ..." if len(names) > 12 else "")
-
-
-def _check(quantile: float, iou: float, thresholds: str, empty: str) -> None:
-    if not 0 < quantile < 1:
-        raise ValueError(f"quantile must be a share in (0, 1), such as 0.005. Got {quantile}.")
-    if not 0 <= iou < 1:
-        raise ValueError(f"iou must be in [0, 1), such as 0.04. Got {iou}.")
-    if thresholds not in ("exact", "sketch"):
-        raise ValueError(f"thresholds must be 'exact' or 'sketch'. Got {thresholds!r}.")
-    if empty not in ("error", "drop"):
-        raise ValueError(f"empty must be 'error' or 'drop'. Got {empty!r}.")
 
 
 def _versions() -> dict[str, str]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isqrt, prod
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from .._progress import track
 from ..features import tap
 from .concepts import ConceptBatch, ConceptSet
+from .options import Maps
 
 __all__ = ["LabelledMaps", "MapStream", "as_maps", "values_of"]
 
@@ -83,7 +83,7 @@ def _find_grid(tokens: int, image_size: tuple[int, int], layer: str) -> tuple[in
                 return r, patches // r
     raise ValueError(
         f"tokens must form a grid of the image's shape, with at most one class token before it. Got {tokens} tokens "
-        f"for {height} x {width} images at layer {layer!r}. Say grid=(rows, columns)."
+        f"for {height} x {width} images at layer {layer!r}. Say Maps(grid=(rows, columns))."
     )
 
 
@@ -97,12 +97,7 @@ class MapStream:
         model: Any module; it runs in evaluation mode and without gradients.
         layer: A layer name (see ``intertwine.features``).
         concepts: The images and labels.
-        batch_size: Images in a batch.
-        transform: Turns images ``(B, 3, H, W)`` in [0, 1] into the model's input; ``None`` passes them as they are.
-        channel_dim: Channel axis of the features; ``None`` asks ``intertwine.features``.
-        grid: Rows and columns of patches, for tokens.
-        device: Where the model's inputs go; ``None`` for where the model is.
-        memory: Bytes that maps and labels may take.
+        maps: How they are read.
     """
 
     def __init__(
@@ -110,19 +105,15 @@ class MapStream:
         model: nn.Module,
         layer: str,
         concepts: ConceptSet,
-        *,
-        batch_size: int = 32,
-        transform: Callable[[Tensor], Any] | None = None,
-        channel_dim: int | None = None,
-        grid: tuple[int, int] | None = None,
-        device: torch.device | str | None = None,
-        memory: int = 2**30,
+        maps: Maps,
     ) -> None:
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1. Got {batch_size}.")
         self.model, self.layer, self.concepts = model, layer, concepts
-        self._size, self._transform, self._device = batch_size, transform or (lambda images: images), device
-        self._channel_dim, self._grid, self._memory = channel_dim, grid, memory
+        self._size, self._transform, self._device = (
+            maps.batch_size,
+            maps.transform or (lambda images: images),
+            maps.device,
+        )
+        self._channel_dim, self._grid, self._memory = maps.channel_dim, maps.grid, maps.memory
         self._kept: list[LabelledMaps] | None = None
         self._channels: Tensor | None = None
 

@@ -12,7 +12,7 @@ without ReLU is still tied to its channels where batch norm writes to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from .._progress import track
 from .._result import Result
 from .concepts import ConceptSet
-from .dissect import dissect
+from .dissect import CRITERION, MAPS, dissect
 from .maps import as_maps
+from .options import Criterion, Maps
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -141,10 +142,10 @@ def privileged_bases(
     concepts: ConceptSet,
     *,
     seeds: int = 5,
-    transform: Callable[[Tensor], Any] | None = None,
+    criterion: Criterion = CRITERION,
+    maps: Maps = MAPS,
     name: str | None = None,
     progress: bool = False,
-    **options: Any,
 ) -> PrivilegedBases:
     """Dissect one layer for every hidden space that ``intertwine.symmetries`` finds.
 
@@ -152,10 +153,10 @@ def privileged_bases(
         model: Any module whose symmetries can be found.
         concepts: Images with labels.
         seeds: Random rotations for each layer.
-        transform: Turns images in [0, 1] into the model's input.
+        criterion: Quantile of a unit's threshold, and when it is a detector.
+        maps: How maps are read; its ``transform`` turns images in [0, 1] into the model's input.
         name: Name of the model in the result.
         progress: Whether to show how far the work is.
-        options: More arguments of :func:`intertwine.dissect`, such as ``quantile``.
 
     Returns:
         Prediction and measurement for each space.
@@ -163,7 +164,7 @@ def privileged_bases(
     from ..symmetry import symmetries
 
     images = next(concepts.batches(2)).images
-    example = images if transform is None else transform(images)
+    example = images if maps.transform is None else maps.transform(images)
     sym = symmetries(model, example)
     found, without = [], []
     for space in track(sym.spaces, "dissecting spaces", enabled=progress):
@@ -173,7 +174,7 @@ def privileged_bases(
             continue
         kinds = _kinds_at(sym, model, layer, example, space.name)
         result = dissect(
-            model, layer, concepts, [0, 1], seeds=seeds, g_relu=0, transform=transform, pictures=0, **options
+            model, layer, concepts, [0, 1], seeds=seeds, g_relu=0, criterion=criterion, maps=maps, pictures=0
         )
         own, turned = result.counts()
         found.append(

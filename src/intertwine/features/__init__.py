@@ -2,7 +2,9 @@
 
 from ._outputs import Selector
 from .collect import collect
+from .evaluate import Score, evaluate
 from .points import Point, layers
+from .reading import Reading
 from .tapped import Tapped, tap
 
-__all__ = ["Point", "Selector", "Tapped", "collect", "layers", "tap"]
+__all__ = ["Point", "Reading", "Score", "Selector", "Tapped", "collect", "evaluate", "layers", "tap"]

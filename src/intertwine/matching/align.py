@@ -127,7 +127,7 @@ def _symmetries(
         name = different[0]
         raise ValueError(
             f"a and b must have the same widths for method {method!r}. Got {name!r} of shape {shapes_a[name]} and "
-            f"{shapes_b[name]}. For networks that differ in widths only, use align.transport (the command's --method "
+            f"{shapes_b[name]}. For networks that differ in widths only, use merging.transport (the command's --method "
             "transport)."
         )
     if sym is not None:

@@ -79,7 +79,7 @@ def check_matching(a: nn.Module, b: nn.Module, names: tuple[str, str] = ("a", "b
             shapes = f"{tuple(one[name].shape)} and {tuple(other[name].shape)}"
             raise ValueError(
                 f"{names[0]} and {names[1]} must be of one architecture. Got {name!r} with shapes {shapes}. "
-                "For other widths of one architecture, bring b to those of a with align.transport first."
+                "For other widths of one architecture, bring b to those of a with merging.transport first."
             )
     for whose, model in zip(names, (a, b)):
         for name, parameter in model.named_parameters():

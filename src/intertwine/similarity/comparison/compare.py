@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._progress import track
-from ...features import Point, Selector, Tapped
+from ...features import Point, Reading, Tapped
 from ...features import batches as batching
 from ..base import Measure
 from ..registry import DEFAULT
@@ -27,6 +27,8 @@ from .result import Comparison
 from .spool import Spool, parse_memory
 
 __all__ = ["compare", "versions"]
+
+READING = Reading()
 
 T = TypeVar("T")
 _FEWEST = 4  # examples: the unbiased estimators divide by N (N - 3)
@@ -44,10 +46,7 @@ def compare(
     bootstrap: int = 20,
     confidence: float = 0.95,
     seed: int = 0,
-    memory: int | str | None = None,
-    outputs: Selector | Mapping[str, Selector] | None = None,
-    channel_dim: int | Mapping[str, int] | None = None,
-    max_examples: int | None = None,
+    reading: Reading = READING,
     progress: bool = False,
 ) -> Comparison:
     """Compare every layer of one network with every layer of another on the same examples.
@@ -77,11 +76,7 @@ def compare(
         bootstrap: Random halves of the examples for the intervals, drawn without replacement; 0 for none.
         confidence: Coverage of the intervals.
         seed: Seed of shuffles and halves: the same seed gives the same numbers.
-        memory: Bytes, or text such as ``"4 GiB"``: half for features, half for work. By default half of what is free.
-        outputs: Which tensor of a tuple or mapping to read; see :func:`intertwine.features.layers`.
-        channel_dim: Axis of the channels, for all layers or by name, where the guess of
-            :func:`intertwine.features.layers` is wrong.
-        max_examples: Use this many examples at most.
+        reading: Which tensors and axes are features, how many examples are read, and in how much memory.
         progress: Whether to show progress.
 
     Returns:
@@ -104,17 +99,17 @@ def compare(
     """
     chosen = _measures(measures)
     _check_gates(chosen, a, b)
-    _check_options(null, bootstrap, confidence, max_examples)
-    budget = parse_memory(memory)
+    _check_options(null, bootstrap, confidence, reading.max_examples)
+    budget = parse_memory(reading.memory)
     first, stream = batching.peek(loader)
-    expected = _expected(loader, first, max_examples)
+    expected = _expected(loader, first, reading.max_examples)
     with ExitStack() as stack:
         tapped, spools, sides = [], [], []
         device = _work_device(a)
         for side, model, wanted in (("A", a, layers), ("B", b, layers if layers_b is None else layers_b)):
-            spool = stack.enter_context(Spool(budget // 4, expected, max_examples))
-            tap = stack.enter_context(Tapped(model, wanted, outputs=outputs, keep=spool.append))
-            spool.open(_with_axes(tap.prepare(first), channel_dim))
+            spool = stack.enter_context(Spool(budget // 4, expected, reading.max_examples))
+            tap = stack.enter_context(Tapped(model, wanted, outputs=reading.outputs, keep=spool.append))
+            spool.open(_with_axes(tap.prepare(first), reading.channel_dim))
             tapped.append(tap)
             spools.append(spool)
             sides.append([Layer(name, side, spool, device) for name in spool.points])
@@ -123,7 +118,7 @@ def compare(
         for batch in track(stream, "Running both networks", batching.length(loader), progress):
             for tap in tapped:
                 tap(batch)
-            if spools[0].examples == max_examples:
+            if spools[0].examples == reading.max_examples:
                 break
         examples = spools[0].examples
         if examples < _FEWEST:

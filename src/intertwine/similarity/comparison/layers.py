@@ -94,7 +94,8 @@ def chunks(sizes: Sequence[int], memory: int, share: int) -> Iterator[range]:
         if size > budget:
             raise ValueError(
                 f"memory must hold the working data of two layers at a time. Got {readable(memory)}; "
-                f"this comparison needs {readable(share * size)}. Use fewer examples (max_examples=), or more memory=."
+                f"this comparison needs {readable(share * size)}. Use fewer examples or more memory: "
+                "Reading(max_examples=..., memory=...)."
             )
         if used + size > budget:
             yield range(start, k)

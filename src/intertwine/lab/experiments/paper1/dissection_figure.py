@@ -89,13 +89,14 @@ class DissectedNetwork(Job):
         Returns:
             For each place, the dissection as plain data.
         """
+        from ....dissection import Criterion
         from .dissection import SITUATIONS, dissect_situations
 
         train, test = concept_sets(self.concepts, self.images, self.side)
         (situation,) = (s for s in SITUATIONS if s.name == self.situation)
         found = dissect_situations(
             train, test, (self.seed,), (situation,), epochs=self.epochs, rotations=self.rotations,
-            rotation_seeds=self.rotation_seeds, quantile=self.quantile, empty="drop", pictures=0,
+            rotation_seeds=self.rotation_seeds, criterion=Criterion(self.quantile, empty="drop"), pictures=0,
         )  # fmt: skip
         return {place: result.to_dict() for (_, place), (result,) in found.items()}
 
