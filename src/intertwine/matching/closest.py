@@ -2,113 +2,162 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import log
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ..symmetry.action import moved
+from ..symmetry.action import moved, transform
 from ..symmetry.element import Element
 from ..symmetry.gauge.canonical import balanced
 from ..symmetry.gauge.folding import Folded
 from ..symmetry.gauge.signs import signing
 from ..symmetry.transformation import Transformation, identity, with_parts
-from .deviation import Deviation, deviation
-from .joint_scales import joint_scales
-from .refit import refit
-from .units import distance, match_units, monomial
+from .deviation import TRUST, apart, combined, distance, sine
+from .refit import Fit
+from .units import match_units, monomial
 
 if TYPE_CHECKING:
     from ..symmetry.symmetry import Symmetry
 
-__all__ = ["closest", "concentrated"]
+__all__ = ["Normal", "closest", "concentrated", "normalised"]
 
-_FITS = 10  # rounds of scales and bases in turn
+_FITS = 10  # rounds of bases and scales in turn: copies need one or two, chains of linear layers more
 _ABSENT = 1e3  # times the ridge: squared distance of a tensor that has no vote
 _RIDGES = (1e-2, 1e-5, 1e-8)  # squared distances of tensors that get half a vote, one round after the other
+_ALIKE = 0.5  # smallest over largest vote from which on weighting changes nothing
 _SETTLED = 0.1  # fall of the loss that is worth another fit
+_HELPS = 0.99  # share of the residual that a fit must fall below to be followed by another
 
 
-def closest(a: Folded, b: Folded) -> tuple[Transformation, float]:
+@dataclass(frozen=True, eq=False)
+class Normal:
+    """A network in balanced coordinates.
+
+    Attributes:
+        folded: Its weights, batch norms folded.
+        to: The element that brings them into balanced coordinates.
+        state: The weights there; those that ``to`` leaves as they are, are shared.
+    """
+
+    folded: Folded
+    to: Transformation
+    state: Mapping[str, Tensor]
+
+    @property
+    def sym(self) -> Symmetry:
+        """The symmetry of the folded weights."""
+        return self.folded.sym
+
+
+def normalised(folded: Folded) -> Normal:
+    """Scales and bases in normal form, and signs of spaces that others lie inside: those are matched without signs."""
+    g = balanced(folded)
+    outer = {parent for s in folded.sym.spaces for parent in s.parents}
+    state = {**folded.state, **moved(folded.sym, g, folded.state)}
+    if any(s.group.signs and s.name in outer for s in folded.sym.spaces):
+        signs = signing(folded.sym, state).restrict(spaces=outer)
+        g, state = signs @ g, {**state, **moved(folded.sym, signs, state)}
+    return Normal(folded, g, state)
+
+
+def closest(a: Normal, b: Normal) -> tuple[Transformation, float]:
     """The element that brings folded weights ``a`` closest to ``b``, and the residual in balanced coordinates."""
-    to_a, to_b = _normalising(a), _normalising(b)
-    normal_a = {**a.state, **moved(a.sym, to_a, a.state)}
-    normal_b = {**b.state, **moved(b.sym, to_b, b.state)}
-    units = match_units(monomial(a.sym), normal_a, normal_b)
-    best, residual = units.g, units.residual
-    in_place = distance(a.state, b.state)
-    if in_place < residual:  # merged in place: balancing only blurs what the units share
+    units = match_units(monomial(a.sym), a.state, b.state)
+    in_place = distance(a.folded.state, b.folded.state)
+    if in_place < units.residual:  # merged in place: balancing only blurs what the units share
         return identity(a.sym), in_place
-    g = ~to_b @ (_lifted(best, a.sym) @ to_a)
-    return _refitted(a, b, g, lambda h: distance({**a.state, **moved(a.sym, to_b @ h, a.state)}, normal_b), residual)
+    return _fitted(a, b, ~b.to @ (_lifted(units.g, a.sym) @ a.to), units.residual)
 
 
-def concentrated(a: Folded, b: Folded, g: Transformation) -> Transformation:
+def _fitted(a: Normal, b: Normal, g: Transformation, residual: float) -> tuple[Transformation, float]:
+    """Scales and bases fitted in turn, for each depends on the others, as long as that helps."""
+    fit = Fit(a.sym, a.folded.state, b.folded.state, g, b.folded.spread)
+    if fit.exact:
+        return g, residual
+    there = b.to @ g
+    fixed = {
+        n: sine(transform(a.folded.state[n], a.sym.layouts[n], there), b.state[n]) for n in b.state.keys() - fit.near
+    }
+    sizes = {n: t.numel() for n, t in b.state.items()}
+
+    def left() -> float:
+        moving = {n: sine(transform(x, a.sym.layouts[n], b.to), b.state[n]) for n, x in fit.near.items()}
+        return combined({**fixed, **moving}, sizes)
+
+    fit.each_space()
+    g, reached = fit.g, left()
+    for _ in range(_FITS):
+        fit.bases()
+        fit.scales()
+        before, now = min(residual, reached), left()
+        if now < before:
+            g, reached = fit.g, now
+        if not now < _HELPS * before:
+            break
+    return g, min(residual, reached)
+
+
+def concentrated(a: Normal, b: Normal, g: Transformation) -> Transformation:
     """``g`` fitted anew to the tensors that it explains best, so that the others cannot blur it.
 
     A tensor votes with the inverse of its squared distance, so that where some tensors were changed and the rest was
     not, units, scales and bases follow from the rest alone (iteratively reweighted least squares).
 
     Args:
-        a: Weights to move, batch norms folded.
+        a: Weights to move.
         b: Weights to meet.
         g: An element that brings ``a`` close to ``b``.
 
     Returns:
         The element of the last round that helped.
     """
-    to_b = _normalising(b)
-    normal_b = {**b.state, **moved(b.sym, to_b, b.state)}
     signed = monomial(a.sym)
-    left = deviation(a, b, g)
+    distances = _distances(a, b, Fit(a.sym, a.folded.state, b.folded.state, g, b.folded.spread), {})
     for ridge in _RIDGES:
-        near = to_b @ g
-        normal = {**a.state, **moved(a.sym, near, a.state)}
-        found = match_units(signed, normal, normal_b, _votes(left, ridge), identity(signed)).g
-        h = ~to_b @ (_lifted(found, a.sym) @ near)
+        votes = _votes(distances, ridge)
+        if not max(votes.values(), default=0.0) or min(votes.values()) > _ALIKE * max(votes.values()):
+            continue
+        near = b.to @ g
+        normal = {**a.folded.state, **moved(a.sym, near, a.folded.state)}
+        found = match_units(signed, normal, b.state, votes, identity(signed)).g
+        h = ~b.to @ (_lifted(found, a.sym) @ near)
+        fit = Fit(a.sym, a.folded.state, b.folded.state, h, b.folded.spread)
+        fit.each_space(votes)
+        fixed: dict[str, float] = {}
         for _ in range(_FITS):
-            votes = _votes(left, ridge)
-            h = joint_scales(a.sym, a.state, b.state, refit(a.sym, a.state, b.state, h, b.spread, votes), votes)
-            now = deviation(a, b, h)
-            fell = left.loss - now.loss
+            fit.bases(votes)
+            fit.scales(votes)
+            now = _distances(a, b, fit, fixed)
+            fell = _loss(distances) - _loss(now)
             if fell > 0:
-                g, left = h, now
+                g, distances = fit.g, now
             if fell < _SETTLED:
                 break
+            votes = _votes(distances, ridge)
     return g
 
 
-def _votes(left: Deviation, ridge: float) -> dict[str, float]:
+def _distances(a: Normal, b: Normal, fit: Fit, fixed: dict[str, float]) -> dict[str, float]:
+    """Relative distances of all tensors; ``fixed`` collects those that no fit changes."""
+    for name, layout in a.sym.layouts.items():
+        if name not in fit.near and name not in fixed:
+            fixed[name] = apart(transform(a.folded.state[name], layout, fit.g), b.folded, name)
+    return {n: fixed[n] if n in fixed else apart(fit.near[n], b.folded, n) for n in a.sym.layouts}
+
+
+def _loss(distances: Mapping[str, float]) -> float:
+    """``Σ log(d² + τ)`` over the distances of tensors: few far away cost less than all a little."""
+    return sum(log(min(d, 1.0) ** 2 + TRUST) for d in distances.values())
+
+
+def _votes(distances: Mapping[str, float], ridge: float) -> dict[str, float]:
     """Half a vote for a tensor whose squared distance is the ridge; none where it is far larger."""
-    squares = {name: min(d, 1.0) ** 2 for name, d in left.distances.items()}
+    squares = {name: min(d, 1.0) ** 2 for name, d in distances.items()}
     return {name: ridge / (d + ridge) if d < _ABSENT * ridge else 0.0 for name, d in squares.items()}
-
-
-def _refitted(
-    a: Folded, b: Folded, g: Transformation, left: Callable[[Transformation], float], residual: float
-) -> tuple[Transformation, float]:
-    """Scales and bases fitted in turn, for each depends on the others, as long as that helps."""
-    for round_ in range(_FITS):
-        fitted = refit(a.sym, a.state, b.state, g, b.spread)
-        d = left(fitted)
-        if round_ and not d < residual:
-            break
-        helped = d < 0.99 * residual
-        g, residual = fitted, min(residual, d)
-        if round_ and not helped:
-            break
-    return g, residual
-
-
-def _normalising(folded: Folded) -> Transformation:
-    """Scales and bases, and signs of spaces that others lie inside: those are matched by values without signs."""
-    g = balanced(folded)
-    outer = {parent for s in folded.sym.spaces for parent in s.parents}
-    if any(s.group.signs and s.name in outer for s in folded.sym.spaces):
-        state = {**folded.state, **moved(folded.sym, g, folded.state)}
-        g = signing(folded.sym, state).restrict(spaces=outer) @ g
-    return g
 
 
 def _lifted(g: Transformation, sym: Symmetry) -> Transformation:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import log
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ..symmetry.action import moved
+from ..symmetry.action import transform
 from ..symmetry.blocks import blocks
 from ..symmetry.gauge.folding import Folded
 from .narrow import narrowed
@@ -19,7 +18,17 @@ if TYPE_CHECKING:
     from ..symmetry.symmetry import Symmetry
     from ..symmetry.transformation import Transformation
 
-__all__ = ["PRECISIONS", "TRUST", "Deviation", "constant", "deviation"]
+__all__ = [
+    "PRECISIONS",
+    "TRUST",
+    "Deviation",
+    "apart",
+    "combined",
+    "constant",
+    "deviation",
+    "distance",
+    "sine",
+]
 
 # Precisions a copy may have gone through, and the relative deviation of single weights that each explains.
 PRECISIONS = {"float64": 1e-9, "float32": 1e-5, "float16": 2.0**-9, "bfloat16": 2.0**-6}
@@ -60,11 +69,6 @@ class Deviation:
         fits = (name for name, limit in PRECISIONS.items() if self.overall <= limit and not self.beyond(name))
         return next(fits, None)
 
-    @property
-    def loss(self) -> float:
-        """``Σ log(d² + τ)`` over the distances of tensors: few far away cost less than all a little."""
-        return sum(log(min(d, 1.0) ** 2 + TRUST) for d in self.distances.values())
-
     def beyond(self, precision: str) -> dict[str, float]:
         """Tensors that differ by more than rounding to a precision explains, with their relative distances.
 
@@ -91,7 +95,7 @@ class Deviation:
 
 
 def deviation(a: Folded, b: Folded, g: Transformation, rounded: frozenset[str] = frozenset()) -> Deviation:
-    """Compare the moved ``a`` with ``b``, weight by weight.
+    """Compare the moved ``a`` with ``b``, weight by weight; one tensor is moved at a time.
 
     Args:
         a: Weights to move, batch norms folded.
@@ -102,32 +106,80 @@ def deviation(a: Folded, b: Folded, g: Transformation, rounded: frozenset[str] =
     Returns:
         Their deviation.
     """
-    near = {**a.state, **moved(a.sym, g, a.state)}
     linear = {s.name for s in a.sym.spaces if s.group.mixes}
-    ratios, distances = {}, {}
+    tensors, distances, sizes, informative = {}, {}, {}, []
+    count = sum(b.state[name].numel() for name in b.sym.layouts)
+    largest = torch.zeros(0, dtype=torch.float64)
+    kept = count - min(int(_QUANTILE * count), count - 1)  # the smallest of so many largest is the quantile
     for name, layout in b.sym.layouts.items():
-        size = b.spread.get(name, b.state[name].abs())
-        distances[name] = float((near[name] - b.state[name]).norm() / size.norm().clamp_min(1e-300))
+        right = b.state[name]
+        near = transform(a.state[name], layout, g)
+        distances[name], sizes[name] = apart(near, b, name), right.numel()
+        if not (constant(a.state[name]) and constant(right)):
+            informative.append(name)
+        if not right.numel():
+            continue
+        size = b.spread.get(name, right.abs())
         if any(space in linear for block in blocks(layout) for space in block.spaces):
             # a basis mixes entries, and with them their rounding, which a fitted matrix doubles on either side
             size = 4 * size.square().mean().sqrt().expand_as(size)
-        difference = (near[name] - b.state[name]).abs()
-        ratios[name] = torch.where(difference == 0, 0.0, difference / size.clamp_min(1e-300)).flatten()
-    joined = torch.cat(list(ratios.values())) if ratios else torch.zeros(1)
+        gap = (near - right).abs()
+        ratios = torch.where(gap == 0, 0.0, gap / size.clamp_min(torch.finfo(size.dtype).tiny)).flatten()
+        tensors[name] = max(_quantile(ratios, _OF_ONE), _MEAN * distances[name])
+        largest = torch.cat([largest, ratios.topk(min(kept, len(ratios))).values.double()])
+        largest = largest.topk(min(kept, len(largest))).values
     return Deviation(
-        overall=_quantile(joined, _QUANTILE),
-        tensors={n: max(_quantile(some, _OF_ONE), _MEAN * distances[n]) for n, some in ratios.items() if len(some)},
+        overall=float(largest[-1]) if len(largest) else 0.0,
+        tensors=tensors,
         distances=distances,
-        informative=frozenset(n for n in ratios if not (constant(a.state[n]) and constant(b.state[n]))),
-        sizes={name: len(some) for name, some in ratios.items()},
+        informative=frozenset(informative),
+        sizes=sizes,
         sym=b.sym,
         rounded=rounded,
     )
 
 
+def apart(near: Tensor, b: Folded, name: str) -> float:
+    """Relative distance of a moved tensor from the one that it should meet."""
+    size = b.spread.get(name, b.state[name])
+    return _norm(near - b.state[name]) / max(_norm(size), 1e-300)
+
+
+def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
+    """Root mean square sine of the angle between tensors of one name, each tensor weighted by its size.
+
+    A tensor's ``sin^2`` is the share of ``b`` that no positive multiple of ``a`` explains: 0 for equal directions, 1
+    for orthogonal or opposite ones.
+    """
+    return combined({name: sine(a[name], right) for name, right in b.items()}, {n: t.numel() for n, t in b.items()})
+
+
+def combined(sines: Mapping[str, float], sizes: Mapping[str, int]) -> float:
+    """Root mean square of the sines of tensors, each weighted by its size."""
+    total = sum(sizes[name] for name in sines)
+    return (sum(sizes[name] * s**2 for name, s in sines.items()) / total) ** 0.5 if total else 0.0
+
+
+def sine(left: Tensor, right: Tensor) -> float:
+    """Sine of the angle between two tensors; 1 beyond a right angle, and beside a tensor of zeros."""
+    if torch.equal(left, right):
+        return 0.0
+    ours, theirs = _norm(left), _norm(right)
+    if not ours * theirs > 0:
+        return 1.0
+    unit = right / theirs
+    inner = (left * unit).sum(dtype=torch.float64)
+    return _norm(left - inner.to(left) * unit) / ours if inner > 0 else 1.0
+
+
 def constant(x: Tensor) -> bool:
     """Whether a tensor has no more than two values, as gains and biases have that were not trained."""
-    return len(x.flatten()[: 1 << 16].unique()) <= 2
+    some = x.flatten()[: 1 << 16]
+    return not len(some) or bool(((some == some.min()) | (some == some.max())).all())
+
+
+def _norm(x: Tensor) -> float:
+    return float(torch.linalg.vector_norm(x, dtype=torch.float64))
 
 
 def _quantile(ratios: Tensor, share: float) -> float:

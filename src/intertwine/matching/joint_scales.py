@@ -1,152 +1,179 @@
-"""Scales of all spaces fitted at once: where one tensor joins two spaces, fits in turn hardly move."""
+"""Gauss-Newton steps for the log scales of all spaces at once.
+
+Where one tensor joins two spaces, fits of one space after the other hardly move. The normal equations hold one block
+for every two spaces that share a tensor; they are solved by preconditioned conjugate gradients.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ..symmetry.action import moved
-from ..symmetry.blocks import align, blocks
+from ..symmetry.blocks import Block, align, blocks
 from ..symmetry.element import parent_dims
-from ..symmetry.spaces import Leaf, Space
-from ..symmetry.transformation import Transformation, identity, with_parts
+from ..symmetry.spaces import Leaf
 
 if TYPE_CHECKING:
     from ..symmetry.symmetry import Symmetry
 
-__all__ = ["joint_scales"]
+__all__ = ["ScaleSystem"]
 
-_STEPS = 4  # Gauss-Newton steps
-_ITERATIONS = 400  # of conjugate gradients in each
-_EXACT = 1e-13  # fall of the squared gradient that ends them
-_LEAP = 1.0  # largest change of a log scale in one step
-_SETTLED = 1e-13
+_STEPS = 8  # Gauss-Newton steps: each leaves a thousandth of an error that scales explain, and rounding is 1e-16
+_ITERATIONS = 200  # of conjugate gradients in each, a bound for systems that are nearly singular
+_FORCING = 1e-3  # fall of the gradient's norm that ends them: the next step begins from new curvatures anyway
+_LEAP = 1.0  # largest change of a log scale in one step, beyond which the linear model is wrong
+_SETTLED = 1e-13  # steps below it are rounding
+_SLOW = 0.5  # steps below a leap that do not shrink by that factor fit noise, not a copy
 
-Logs = dict[str, Tensor]
+Key = tuple[tuple[str, tuple[object, ...]], ...]
 
 
 @dataclass(frozen=True)
-class _Sums:
-    """Sums over one block along all dimensions that no scale moves: of ``v x²`` and of ``v x (y - x)``."""
+class _Site:
+    """One dimension of a sum that carries a scaled space: the space, its exponents, where its axes are."""
 
-    leaves: tuple[Leaf, ...]
-    squares: Tensor
-    gaps: Tensor
+    space: str
+    row: Tensor
+    dims: tuple[int, ...]
+    order: tuple[int, ...]
+
+    def gathered(self, values: Tensor) -> Tensor:
+        """Values summed for every unit, ``(p..., n)``."""
+        x = values.permute(self.order)
+        return x.flatten(len(self.dims)).sum(-1) if x.ndim > len(self.dims) else x
 
 
-def joint_scales(
-    sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], g: Transformation, votes: Mapping[str, float]
-) -> Transformation:
-    """``g`` with the scales for which ``Σ v |g a - b|² / |b|²`` is smallest, by Gauss-Newton steps.
+@dataclass(frozen=True)
+class _Part:
+    """One block of a tensor: what is summed over, and the sites that are left."""
+
+    tensor: str
+    block: Block
+    rest: tuple[int, ...]
+    sites: tuple[_Site, ...]
+    key: Key
+
+
+class ScaleSystem:
+    """The equations of all log scales that move some tensors.
 
     Args:
         sym: The symmetry, batch norms folded.
-        a: Tensors to move.
-        b: Tensors to meet.
-        g: An element that brings ``a`` close to ``b``.
-        votes: How much each tensor says.
-
-    Returns:
-        The fitted element.
+        names: The tensors.
     """
-    spaces = {s.name: s for s in sym.spaces if s.group.scales and not s.group.mixes}
-    for _ in range(_STEPS if spaces else 0):
-        sums = _sums(sym, {**a, **moved(sym, g, a)}, b, spaces, votes)
-        step = _solved(sums, spaces, {name: torch.zeros_like(g[name].scales) for name in spaces})
-        largest = max(float(t.abs().max()) for t in step.values())
-        for name, logs in step.items():
-            g = with_parts(identity(sym), name, scales=logs.clamp(-_LEAP, _LEAP)) @ g
-        if largest < _SETTLED:
-            break
-    return g
 
+    def __init__(self, sym: Symmetry, names: Iterable[str]) -> None:
+        sizes = {s.name: s.size for s in sym.spaces}
+        self._spaces = {s.name: s for s in sym.spaces if s.group.scales and not s.group.mixes}
+        self._shapes = {
+            n: torch.Size((s.group.scales, *(sizes[p] for p in s.parents), s.size)) for n, s in self._spaces.items()
+        }
+        self._parts = [
+            part for n in names for block in blocks(sym.layouts[n]) if (part := self._part(n, block)) is not None
+        ]
+        self._sites = {part.key: part.sites for part in self._parts}
 
-def _sums(
-    sym: Symmetry,
-    a: Mapping[str, Tensor],
-    b: Mapping[str, Tensor],
-    spaces: Mapping[str, Space],
-    votes: Mapping[str, float],
-) -> list[_Sums]:
-    found = []
-    for name, layout in sym.layouts.items():
-        vote = votes[name] * b[name].numel() / b[name].square().sum().clamp_min(1e-300)
-        for block in blocks(layout):
-            moving = {x.space for x in block.leaves if isinstance(x, Leaf) and x.space in spaces and any(x.scale)}
-            if not moving:
-                continue
-            kept = moving | {p for s in moving for p in spaces[s].parents}
-            rest = [d for d, s in enumerate(block.spaces) if s not in kept]
-            leaves = tuple(x for x in block.leaves if isinstance(x, Leaf) and x.space in kept)
-            x, y = block.read(a[name]), block.read(b[name])
-            both = (vote * x * x, vote * x * (y - x))
-            squares, gaps = (t.sum(rest) if rest else t for t in both)
-            found.append(_Sums(leaves, squares, gaps))
-    return found
+    def steps(
+        self, a: Mapping[str, Tensor], b: Mapping[str, Tensor], votes: Mapping[str, Tensor]
+    ) -> Iterator[dict[str, Tensor]]:
+        """Steps towards the scales for which ``Σ v |g a - b|²`` is smallest; the caller moves ``a`` between them.
 
+        Args:
+            a: Tensors, read anew for every step.
+            b: Tensors to meet.
+            votes: The weight ``v`` of each tensor.
 
-def _solved(sums: list[_Sums], spaces: Mapping[str, Space], zero: Logs) -> Logs:
-    """The least-squares step by conjugate gradients, preconditioned by the curvature of every scale alone."""
-    right = _gathered(sums, spaces, zero, [part.gaps for part in sums])
-    curve = _gathered(sums, spaces, zero, [part.squares for part in sums], squared=True)
-    known = {name: torch.where(c > 0, 1.0 / c.clamp_min(1e-300), 0.0) for name, c in curve.items()}
-    x, residual = zero, right
-    ahead = {name: known[name] * t for name, t in residual.items()}
-    direction, size = ahead, _inner(residual, ahead)
-    first = size
-    for _ in range(_ITERATIONS):
-        if not size > _EXACT**2 * first:
-            break
-        image = _gathered(sums, spaces, zero, [s.squares * _exponents(s, spaces, direction) for s in sums])
-        bent = _inner(direction, image)
-        if not bent > 0:
-            break
-        x, residual = _plus(x, size / bent, direction), _plus(residual, -size / bent, image)
-        ahead = {name: known[name] * t for name, t in residual.items()}
-        size, before = _inner(residual, ahead), size
-        direction = _plus(ahead, size / before, direction)
-    return x
+        Yields:
+            Name of each space to the change of its log scales ``(k, p..., n)``.
+        """
+        last = float("inf")
+        for _ in range(_STEPS if self._parts else 0):
+            squares, gaps = self._sums(a, b, votes)
+            step = self._solved(squares, gaps)
+            size = float(step.abs().max())
+            if size > _SETTLED:
+                yield self._split(step.clamp(-_LEAP, _LEAP))
+            if size <= _SETTLED or _LEAP > size > _SLOW * last:
+                return
+            last = size
 
+    def _part(self, name: str, block: Block) -> _Part | None:
+        moving = {x.space for x in block.leaves if isinstance(x, Leaf) and x.space in self._spaces and any(x.scale)}
+        kept = moving | {p for s in moving for p in self._spaces[s].parents}
+        inside = [d for d, s in enumerate(block.spaces) if s in kept]
+        if not moving:
+            return None
+        names = tuple(block.spaces[d] for d in inside)
+        sites = []
+        for at, d in enumerate(inside):
+            leaf = block.leaves[d]
+            if isinstance(leaf, Leaf) and leaf.space in moving and any(leaf.scale):
+                dims = tuple(parent_dims(self._spaces[leaf.space], at, names))
+                order = (*dims, *(i for i in range(len(inside)) if i not in dims))
+                row = torch.tensor([float(e) for e in leaf.scale], dtype=torch.float64)
+                sites.append(_Site(leaf.space, row, dims, order))
+        rest = tuple(d for d in range(len(block.leaves)) if d not in inside)
+        key = tuple((x.space, x.scale) for d in inside if isinstance(x := block.leaves[d], Leaf))
+        return _Part(name, block, rest, tuple(sites), key)
 
-def _exponents(part: _Sums, spaces: Mapping[str, Space], logs: Logs) -> Tensor:
-    """What log scales add to the logarithm of every entry."""
-    names = tuple(leaf.space for leaf in part.leaves)
-    total = torch.zeros_like(part.squares)
-    for dim, leaf in enumerate(part.leaves):
-        if leaf.space in spaces and any(leaf.scale):
-            term = torch.einsum("k,k...->...", _row(leaf), logs[leaf.space])
-            total = total + align(term, parent_dims(spaces[leaf.space], dim, names), total.ndim)
-    return total
+    def _sums(
+        self, a: Mapping[str, Tensor], b: Mapping[str, Tensor], votes: Mapping[str, Tensor]
+    ) -> tuple[dict[Key, Tensor], Tensor]:
+        """Sums of ``v x²``, blocks that join the same spaces added up, and the negative gradient ``v x (y - x)``."""
+        squares: dict[Key, Tensor] = {}
+        gaps: dict[Key, Tensor] = {}
+        for part in self._parts:
+            x, y = part.block.read(a[part.tensor]), part.block.read(b[part.tensor])
+            for found, value in ((squares, x * x), (gaps, x * (y - x))):
+                value = value.sum(part.rest, dtype=torch.float64) if part.rest else value.double()
+                value = votes[part.tensor] * value
+                found[part.key] = found[part.key] + value if part.key in found else value
+        return squares, self._gathered(gaps)
 
+    def _solved(self, squares: Mapping[Key, Tensor], right: Tensor) -> Tensor:
+        """The least-squares step, preconditioned by the curvature of every scale alone."""
+        curve = self._gathered(squares, squared=True)
+        known = torch.where(curve > 0, 1.0 / curve.clamp_min(1e-300), 0.0)
+        x, residual = torch.zeros_like(right), right
+        direction = ahead = known * residual
+        size = first = float(residual @ ahead)
+        for _ in range(_ITERATIONS):
+            if not size > _FORCING**2 * first:
+                break
+            logs = self._split(direction)
+            image = self._gathered({key: s * self._exponents(key, logs) for key, s in squares.items()})
+            bent = float(direction @ image)
+            if not bent > 0:
+                break
+            x, residual = x + size / bent * direction, residual - size / bent * image
+            ahead = known * residual
+            size, before = float(residual @ ahead), size
+            direction = ahead + size / before * direction
+        return x
 
-def _gathered(
-    sums: list[_Sums], spaces: Mapping[str, Space], zero: Logs, values: list[Tensor], squared: bool = False
-) -> Logs:
-    """Values of all entries summed for every scale that moves them, times its exponent (or the square of that)."""
-    found = dict(zero)
-    for part, value in zip(sums, values):
-        names = tuple(leaf.space for leaf in part.leaves)
-        for dim, leaf in enumerate(part.leaves):
-            if leaf.space in spaces and any(leaf.scale):
-                kept = parent_dims(spaces[leaf.space], dim, names)
-                rest = [d for d in range(value.ndim) if d not in kept]
-                total = value.permute([*kept, *rest]).flatten(len(kept)).sum(-1) if rest else value.permute(kept)
-                e = _row(leaf).square() if squared else _row(leaf)
-                found[leaf.space] = found[leaf.space] + e.reshape(-1, *[1] * total.ndim) * total
-    return found
+    def _exponents(self, key: Key, logs: Mapping[str, Tensor]) -> Tensor:
+        """What log scales add to the logarithm of every entry of a sum."""
+        total = torch.zeros(())
+        for site in self._sites[key]:
+            term = (site.row @ logs[site.space].flatten(1)).reshape(logs[site.space].shape[1:])
+            total = total + align(term, site.dims, len(key))
+        return total
 
+    def _gathered(self, values: Mapping[Key, Tensor], squared: bool = False) -> Tensor:
+        """Values summed for every scale that moves them, times its exponent (or the square of that), as one vector."""
+        found = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in self._shapes.items()}
+        for key, value in values.items():
+            for site in self._sites[key]:
+                total = site.gathered(value)
+                e = site.row.square() if squared else site.row
+                found[site.space] += e.reshape(-1, *[1] * total.ndim) * total
+        return torch.cat([t.flatten() for t in found.values()])
 
-def _row(leaf: Leaf) -> Tensor:
-    return torch.tensor([float(e) for e in leaf.scale], dtype=torch.float64)
-
-
-def _inner(x: Logs, y: Logs) -> float:
-    return sum(float((t * y[name]).sum()) for name, t in x.items())
-
-
-def _plus(x: Logs, factor: float, y: Logs) -> Logs:
-    return {name: t + factor * y[name] for name, t in x.items()}
+    def _split(self, flat: Tensor) -> dict[str, Tensor]:
+        parts = flat.split([prod(shape) for shape in self._shapes.values()])
+        return {name: part.reshape(shape) for (name, shape), part in zip(self._shapes.items(), parts)}

@@ -1,4 +1,4 @@
-"""Fitting what is continuous once units are matched: scales by log ratios, bases by least squares."""
+"""Least-squares fits of scales and bases once units are matched: log ratios, Sylvester equations, closest rotations."""
 
 from __future__ import annotations
 
@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..symmetry.action import moved
-from ..symmetry.gauge.canonical import slices
-from ..symmetry.spaces import Space
+from ..symmetry.action import leaf_factor, multiply, transform
+from ..symmetry.blocks import align, blocks
+from ..symmetry.element import compose
+from ..symmetry.spaces import Leaf, Space
 from ..symmetry.transformation import Transformation, identity, with_parts
+from .joint_scales import ScaleSystem
+from .problem import Member, members
 
 if TYPE_CHECKING:
     from ..symmetry.symmetry import Symmetry
 
-__all__ = ["refit"]
+__all__ = ["Fit", "refit"]
 
-_CONDITION = 1e6  # a basis that is worse conditioned was not fitted but made up
+_CONDITION = 1e6  # a fitted basis is unidentifiable above this condition number: float32 weights leave it no digit
+_UNKNOWN = 1e-12  # sums of eigenvalues, relative to the largest, along which the weights determine nothing
 
 
 def refit(
@@ -27,9 +31,8 @@ def refit(
     b: Mapping[str, Tensor],
     g: Transformation,
     spread: Mapping[str, Tensor] | None = None,
-    votes: Mapping[str, float] | None = None,
 ) -> Transformation:
-    """``g`` with its scales and matrices fitted so that the moved ``a`` meets ``b``.
+    """``g`` with its scales and matrices fitted, space by space, so that the moved ``a`` meets ``b``.
 
     Balanced forms fix scales by norms, one vote per slice; here every weight has one, so that rounding averages out.
 
@@ -38,77 +41,172 @@ def refit(
         a: Tensors to move.
         b: Tensors to meet.
         g: An element that matches units.
-        spread: Sizes of what was subtracted to give entries of ``b`` (``Folded.spread``): what cancels says little.
-        votes: How much each tensor says; all alike by default.
+        spread: Sizes of what was subtracted to give entries of ``b`` (``Folded.spread``), which weigh less.
 
     Returns:
         The fitted element.
     """
-    said = dict.fromkeys(sym.layouts, 1.0) if votes is None else votes
-    trust = {name: torch.full_like(b[name], said[name]) for name in sym.layouts}
-    for name, size in (spread or {}).items():
-        trust[name] = trust[name] * (b[name] / size.clamp_min(1e-300)).square()
-    for space in sym.spaces:
-        near = {**a, **moved(sym, g, a)}
-        step = None
-        if space.group.mixes:
-            matrix = _matrix(sym, near, b, space, said)
-            step = None if matrix is None else with_parts(identity(sym), space.name, linear=matrix)
-        elif space.group.scales:
-            step = with_parts(identity(sym), space.name, scales=_scales(sym, near, b, space, trust))
-        g = g if step is None else step @ g
-    return g
+    fit = Fit(sym, a, b, g, spread)
+    fit.each_space()
+    return fit.g
 
 
-def _scales(
-    sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], space: Space, trust: Mapping[str, Tensor]
-) -> Tensor:
-    """Log scales ``(k, p..., n)`` by least squares on log ratios of slices, each weighted by its number of entries."""
-    normal = right = None
-    for (_, x, leaf), (_, y, _), (_, vote, _) in zip(*(slices(sym, t, space) for t in (a, b, trust))):
-        squares, inner = x.square().sum(-1), (x * y).sum(-1)
-        usable = (squares > 0) & (inner > 0)
-        ratio = torch.where(usable, inner / squares.clamp_min(1e-300), 1.0).log()
-        weight = ((x != 0) * vote).sum(-1) * usable
-        e = torch.tensor([float(v) for v in leaf.scale] or [0.0] * space.group.scales, dtype=torch.float64)
-        n = weight[..., None, None] * torch.outer(e, e)
-        r = (weight * ratio)[..., None] * e
-        normal, right = (n, r) if normal is None or right is None else (normal + n, right + r)
-    if normal is None or right is None:
-        return identity(sym)[space.name].scales
-    return (torch.linalg.pinv(normal, rtol=1e-9, hermitian=True) @ right[..., None])[..., 0].movedim(-1, 0)
+class Fit:
+    """A network moved by an element whose scales and matrices are being fitted to another network.
 
+    Tensors that no scale and no matrix moves are not held. Numbers are those of the networks; sums over them are taken
+    in float64.
 
-def _matrix(
-    sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], space: Space, votes: Mapping[str, float]
-) -> Tensor | None:
-    """Matrices ``(p..., n, n)`` that bring all slices of ``a`` closest to those of ``b``, every weight with its vote.
+    Args:
+        sym: The symmetry, batch norms folded.
+        a: Tensors to move.
+        b: Tensors to meet.
+        g: The element to begin with.
+        spread: As in ``refit``.
 
-    With ``X`` of variance +1 and ``Y`` of variance -1 the errors ``M X_a - X_b`` and ``M^T Y_b - Y_a`` are both linear
-    in ``M``, so their least squares are a Sylvester equation ``M X_a X_a^T + Y_b Y_b^T M = X_b X_a^T + Y_b Y_a^T``.
+    Attributes:
+        g: The element so far.
+        near: The tensors that scales or matrices move, moved by ``g``.
     """
-    n = space.size
-    written, read, right = (torch.zeros(n, n, dtype=torch.float64) for _ in range(3))
-    for (name, x, leaf), (_, y, _) in zip(slices(sym, a, space), slices(sym, b, space)):
-        vote = votes[name] / b[name].square().mean().clamp_min(1e-300)
-        if space.group.is_orthogonal or leaf.variance == 1:
-            written = written + vote * x @ x.mT
-            right = right + vote * y @ x.mT
-        elif leaf.variance == -1:
-            read = read + vote * y @ y.mT
-            right = right + vote * y @ x.mT
-    if space.group.is_orthogonal:
-        u, _, vh = torch.linalg.svd(right)
-        return u @ vh
-    fitted = _sylvester(written, read, right)
-    return fitted if bool((torch.linalg.cond(fitted) < _CONDITION).all()) else None
+
+    def __init__(
+        self,
+        sym: Symmetry,
+        a: Mapping[str, Tensor],
+        b: Mapping[str, Tensor],
+        g: Transformation,
+        spread: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        self.sym, self.b, self.g = sym, b, g
+        self._spread = spread or {}
+        self._spaces = [s for s in sym.spaces if s.group.scales or s.group.mixes]
+        self._still = identity(sym)
+        self.near = {
+            name: transform(a[name], layout, g).clone() for name, layout in sym.layouts.items() if _continuous(layout)
+        }
+        self._members = members(sym)
+        self._joint = ScaleSystem(sym, self.near)
+
+    @property
+    def exact(self) -> bool:
+        """Whether no scale and no matrix is free, so that there is nothing to fit."""
+        return not self.near
+
+    def each_space(self, votes: Mapping[str, float] | None = None) -> None:
+        """Fit one space after the other: scales by log ratios of slices, matrices by least squares."""
+        for space in self._spaces:
+            if space.group.mixes:
+                self._turn(space, votes)
+            else:
+                self._put(space, scales=self._log_ratios(space, votes))
+
+    def bases(self, votes: Mapping[str, float] | None = None) -> None:
+        """Fit the matrices of one space after the other."""
+        for space in self._spaces:
+            if space.group.mixes:
+                self._turn(space, votes)
+
+    def scales(self, votes: Mapping[str, float] | None = None) -> None:
+        """Fit the scales of all spaces at once."""
+        means = {n: self.b[n].square().mean(dtype=torch.float64).clamp_min(1e-300) for n in self.near}
+        for logs in self._joint.steps(self.near, self.b, {n: _vote(votes, n) / x for n, x in means.items()}):
+            for name, step in logs.items():
+                self._put(self.sym.space(name), scales=step)
+
+    def _put(self, space: Space, **parts: Tensor) -> None:
+        """Compose a step of one space with the element, and move the tensors that carry the space."""
+        step = with_parts(self._still, space.name, **parts)[space.name]
+        self.g = Transformation({**self.g.elements, space.name: compose(step, self.g[space.name])}, self.g.certified)
+        for m in self._members[space.name]:
+            if m.tensor not in self.near:
+                continue
+            leaf = m.block.leaves[m.dim]
+            assert isinstance(leaf, Leaf)
+            x = m.block.read(self.near[m.tensor])
+            factor = leaf_factor(leaf, step)
+            if factor is not None:
+                x = x * align(factor, m.dims, x.ndim).to(x)
+            if step.linear is not None and leaf.variance:
+                matrix = step.linear if leaf.variance > 0 else torch.linalg.inv(step.linear).mT
+                x = multiply(x, matrix.to(x), list(m.dims))
+            self.near[m.tensor] = m.block.write(self.near[m.tensor], x)
+
+    def _log_ratios(self, space: Space, votes: Mapping[str, float] | None) -> Tensor:
+        """Log scales ``(k, p..., n)`` by least squares on log ratios of slices, weighted by their sizes."""
+        normal = right = None
+        for m, x, y in self._slices(space):
+            squares, inner = x.square().sum(-1, dtype=torch.float64), (x * y).sum(-1, dtype=torch.float64)
+            usable = (squares > 0) & (inner > 0)
+            ratio = torch.where(usable, inner / squares.clamp_min(1e-300), 1.0).log()
+            weight = (x != 0).sum(-1) if m.tensor not in self._spread else (x != 0).mul(self._trust(m)).sum(-1)
+            weight = _vote(votes, m.tensor) * weight * usable
+            leaf = m.block.leaves[m.dim]
+            assert isinstance(leaf, Leaf)
+            e = torch.tensor([float(v) for v in leaf.scale] or [0.0] * space.group.scales, dtype=torch.float64)
+            n, r = weight[..., None, None] * torch.outer(e, e), (weight * ratio)[..., None] * e
+            normal, right = (n, r) if normal is None or right is None else (normal + n, right + r)
+        if normal is None or right is None:
+            return self._still[space.name].scales
+        return (torch.linalg.pinv(normal, rtol=1e-9, hermitian=True) @ right[..., None])[..., 0].movedim(-1, 0)
+
+    def _trust(self, m: Member) -> Tensor:
+        """Weights of the entries of a folded bias: those that cancelled when it was made are rounded most."""
+        left = (self.b[m.tensor] / self._spread[m.tensor].clamp_min(1e-300)).square()
+        return m.view(m.block.read(left))
+
+    def _turn(self, space: Space, votes: Mapping[str, float] | None) -> None:
+        matrix = self._matrix(space, votes)
+        if matrix is not None:
+            self._put(space, linear=matrix)
+
+    def _matrix(self, space: Space, votes: Mapping[str, float] | None) -> Tensor | None:
+        """Matrices ``(p..., n, n)`` that bring all slices of ``a`` closest to those of ``b``, weight by weight.
+
+        With ``X`` of variance +1 and ``Y`` of variance -1 the errors ``M X_a - X_b`` and ``M^T Y_b - Y_a`` are both
+        linear in ``M``: their least squares are a Sylvester equation
+        ``M X_a X_a^T + Y_b Y_b^T M = X_b X_a^T + Y_b Y_a^T``.
+        """
+        n = space.size
+        written, read, right = (torch.zeros(n, n, dtype=torch.float64) for _ in range(3))
+        for m, x, y in self._slices(space):
+            leaf = m.block.leaves[m.dim]
+            assert isinstance(leaf, Leaf)
+            x, y = x.double(), y.double()
+            vote = _vote(votes, m.tensor) / self.b[m.tensor].square().mean(dtype=torch.float64).clamp_min(1e-300)
+            if space.group.is_orthogonal or leaf.variance == 1:
+                written = written + vote * x @ x.mT
+            elif leaf.variance == -1:
+                read = read + vote * y @ y.mT
+            if space.group.is_orthogonal or leaf.variance:
+                right = right + vote * y @ x.mT
+        if space.group.is_orthogonal:
+            u, _, vh = torch.linalg.svd(right)
+            return u @ vh
+        fitted = _sylvester(written, read, right)
+        return fitted if bool((torch.linalg.cond(fitted) < _CONDITION).all()) else None
+
+    def _slices(self, space: Space) -> list[tuple[Member, Tensor, Tensor]]:
+        """The slices of a space in both networks, ``(p..., n, rest)``."""
+        return [
+            (m, m.view(m.block.read(self.near[m.tensor])), m.view(m.block.read(self.b[m.tensor])))
+            for m in self._members[space.name]
+            if m.tensor in self.near
+        ]
+
+
+def _continuous(layout: object) -> bool:
+    return any(isinstance(x, Leaf) and (any(x.scale) or x.variance) for block in blocks(layout) for x in block.leaves)  # type: ignore[arg-type]
+
+
+def _vote(votes: Mapping[str, float] | None, name: str) -> float:
+    return 1.0 if votes is None else votes[name]
 
 
 def _sylvester(written: Tensor, read: Tensor, right: Tensor) -> Tensor:
-    """The solution of ``M written + read M = right``; the identity along directions of which nothing is known."""
+    """The solution of ``M written + read M = right``; the identity along directions that nothing determines."""
     l1, u1 = torch.linalg.eigh(written)
     l2, u2 = torch.linalg.eigh(read)
     sums = l2[..., :, None] + l1[..., None, :]
-    known = sums > 1e-12 * sums.amax((-2, -1), keepdim=True)
+    known = sums > _UNKNOWN * sums.amax((-2, -1), keepdim=True)
     inner = torch.where(known, u2.mT @ right @ u1 / sums.clamp_min(1e-300), u2.mT @ u1)
     return u2 @ inner @ u1.mT

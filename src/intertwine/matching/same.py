@@ -17,10 +17,10 @@ from ..symmetry.spaces import UNRULED
 from ..symmetry.transformation import identity
 from ..testing import function_error
 from .chance import unrelated
-from .closest import closest, concentrated
-from .deviation import PRECISIONS, constant, deviation
+from .closest import closest, concentrated, normalised
+from .deviation import PRECISIONS, constant, deviation, distance
 from .narrow import narrowed
-from .units import distance
+from .unchanged import may_be_unchanged
 from .verdict import DIFFERENT, RELATED, SAME, UNTOLD, Match
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ _IN_PLACE = 0.8  # the same for networks compared unit by unit as they are: aver
 _PLAIN = 0.2  # share of the residual of unmatched networks that no search comes near where weights outnumber scales
 _FEW = 4  # weights for each free scale or entry of a basis from which on that holds
 _SMALL = 50_000  # weights below which chance is averaged over two draws
-_NEAR = 0.5  # relative distance below which a tensor may be one that was not changed
 _NAMED = 4  # tensors that a reason names
 _HALVES = (torch.float16, torch.bfloat16)
 _HALF_NAMES = ("float16", "bfloat16")
@@ -130,13 +129,14 @@ class _Pair:
             check_weights(sym, state)
         self.a, self.b = fold(sym, state_a), fold(sym, state_b)
         rounded = frozenset(n for n in self.a.sym.layouts if _halved(state_a[n]) or _halved(state_b[n]))
-        self.g, self.residual = closest(self.a, self.b)
+        self.normal = normalised(self.b)
+        normal = normalised(self.a)
+        self.g, self.residual = closest(normal, self.normal)
         self.deviation = deviation(self.a, self.b, self.g, rounded)
-        if self.deviation.precision is None and min(self.deviation.distances.values(), default=1.0) < _NEAR:
-            g = concentrated(self.a, self.b, self.g)
-            better = deviation(self.a, self.b, g, rounded)
-            if better.loss < self.deviation.loss:
-                self.g, self.deviation = g, better
+        if self.deviation.precision is None and may_be_unchanged(self.a, self.b, self.g, self.deviation):
+            g = concentrated(normal, self.normal, self.g)
+            if g is not self.g:
+                self.g, self.deviation = g, deviation(self.a, self.b, g, rounded)
         self.precision = self.deviation.precision
         if self.precision in _HALF_NAMES and not rounded and not self._cast(sym, state_a, state_b):
             self.precision = None
@@ -156,7 +156,7 @@ class _Pair:
                 if not all(x.isfinite().all() for x in cast.values()):
                     continue
                 one, other = fold(sym, cast), fold(sym, far)
-                found = deviation(one, other, closest(one, other)[0])
+                found = deviation(one, other, closest(normalised(one), normalised(other))[0])
                 if found.precision is not None and found.precision not in _HALF_NAMES:
                     return True
         return False
@@ -207,7 +207,7 @@ def _beyond_chance(pair: _Pair) -> tuple[bool, str, float | None]:
     unmatched = sum(distance(draw.state, b.state) for draw in draws) / len(draws)
     if residual <= _PLAIN * unmatched and weights >= _FEW * a.sym.dim:
         return True, f"{said}, far below {unmatched:.3f} of unmatched networks and so of any match by chance", None
-    chance = sum(closest(draw, b)[1] for draw in draws) / len(draws)
+    chance = sum(closest(normalised(draw), pair.normal)[1] for draw in draws) / len(draws)
     related = residual <= beyond * chance or in_place <= _IN_PLACE * unmatched
     return related, f"{said}, {chance:.3f} by chance", chance
 

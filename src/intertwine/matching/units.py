@@ -17,13 +17,14 @@ from ..symmetry.gauge.signs import signing
 from ..symmetry.spaces import Leaf, Space
 from ..symmetry.transformation import Transformation, identity
 from .coordinate_descent import descend
+from .deviation import distance
 from .problem import Problem
 from .starts import profiles
 
 if TYPE_CHECKING:
     from ..symmetry.symmetry import Symmetry
 
-__all__ = ["UnitMatch", "distance", "match_units", "monomial"]
+__all__ = ["UnitMatch", "match_units", "monomial"]
 
 _FOUND = 1e-2  # residual at which copies are found, and only rounding remains
 _LARGE = 100_000  # weights above which costs are float32
@@ -93,25 +94,6 @@ def match_units(
         if best.residual < _FOUND:
             break
     return best
-
-
-def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
-    """Root mean square sine of the angle between tensors of one name, each tensor weighted by its size.
-
-    A tensor's ``sin^2`` is the share of ``b`` that no positive multiple of ``a`` explains: 0 for equal directions, 1
-    for orthogonal or opposite ones.
-    """
-    total = unexplained = 0.0
-    for name, right in b.items():
-        norms = float(a[name].norm() * right.norm())
-        sine = 0.0 if torch.equal(a[name], right) else 1.0
-        if norms > 0:
-            unit = right / right.norm()
-            inner = (a[name] * unit).sum().clamp_min(0)
-            sine = float((a[name] - inner * unit).norm() / a[name].norm()) if inner > 0 else 1.0
-        total += right.numel()
-        unexplained += right.numel() * sine**2
-    return (unexplained / total) ** 0.5 if total else 0.0
 
 
 class _Search:

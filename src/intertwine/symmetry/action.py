@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .symmetry import Symmetry
     from .transformation import Transformation
 
-__all__ = ["KeptVariance", "act", "act_", "act_on_features", "kept_variances", "moved", "tensors_of"]
+__all__ = ["KeptVariance", "act", "act_", "act_on_features", "kept_variances", "moved", "multiply", "tensors_of"]
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def transform_block(x: Tensor, block: Block, g: Transformation) -> Tensor:
             x = x.to(work) * align(factor, dims, x.ndim).to(x.device, work)
         if e.linear is not None and leaf.variance:
             matrix = e.linear if leaf.variance > 0 else torch.linalg.inv(e.linear).mT
-            x = _multiply(x.to(work), matrix.to(x.device, work), dims)
+            x = multiply(x.to(work), matrix.to(x.device, work), dims)
     return x.to(dtype)
 
 
@@ -307,7 +307,7 @@ def _acts(e: Element) -> bool:
     return not is_identity(e, atol=0.0)
 
 
-def _multiply(x: Tensor, matrix: Tensor, dims: list[int]) -> Tensor:
+def multiply(x: Tensor, matrix: Tensor, dims: list[int]) -> Tensor:
     """Multiply ``x`` along its dimension ``dims[-1]`` by ``matrix``, one for each unit along ``dims[:-1]``."""
     *parents, dim = dims
     order = [*parents, dim, *(d for d in range(x.ndim) if d not in dims)]
