@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Normal", "closest", "concentrated", "normalised"]
 
-_FITS = 10  # rounds of bases and scales in turn: copies need one or two, chains of linear layers more
+_FITS = 40  # rounds of bases and scales in turn: copies need one or two, bases that meet in one tensor dozens
 _ABSENT = 1e3  # times the ridge: squared distance of a tensor that has no vote
 _RIDGES = (1e-2, 1e-5, 1e-8)  # squared distances of tensors that get half a vote, one round after the other
 _ALIKE = 0.5  # smallest over largest vote from which on weighting changes nothing
