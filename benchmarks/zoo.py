@@ -1,4 +1,4 @@
-"""Training k = 16 networks at once against one after the other: every engine, and the automatic choice.
+"""Training k = 16 networks at once against one after the other: every engine, and what the kind of network chooses.
 
 Budget on a CPU: the choice is never below 0.95 x the plain loop, at least 2 x for an MLP, 1.4 x for the digits CNN; on
 a GPU at least 3 x for both. Throughput of optimizer steps, best of several, the loop measured before and after.
@@ -12,7 +12,7 @@ from _timing import best_of, describe, verdict
 
 from intertwine.lab import networks
 from intertwine.lab.training import RECIPES
-from intertwine.lab.training.choice import candidates, choose_engine
+from intertwine.lab.training.choice import candidates, engine_for
 from intertwine.lab.training.engines import ENGINES
 
 K = 16
@@ -51,7 +51,7 @@ def main():
         loop = seconds("in turn", nets, inputs, targets, options.repeats)
         found = {n: seconds(n, nets, inputs, targets, options.repeats) for n in candidates(nets, inputs[0])}
         loop = min(loop, found["in turn"])
-        chosen, _ = choose_engine(nets, RECIPES["digits"], inputs, targets)
+        chosen = engine_for(nets, inputs[0])
         gains = ", ".join(f"{name} {loop / value:.2f}" for name, value in found.items() if name != "in turn")
         gain = loop / found[chosen] if chosen != "in turn" else 1.0
         budget = on_cpu if options.device == "cpu" else on_gpu

@@ -9,7 +9,7 @@ from torch import nn
 
 from intertwine.lab import networks
 from intertwine.lab.training import RECIPES, Recipe, member_path, read_card, train, train_many
-from intertwine.lab.training.choice import agrees, candidates, choose_engine, draws_random_numbers
+from intertwine.lab.training.choice import agrees, candidates, draws_random_numbers, engine_for, fastest_engine
 from intertwine.lab.training.engines import ENGINES
 from intertwine.lab.training.grouped import Ungroupable, group_networks
 from intertwine.lab.zoo import draw_pairs, read_zoo
@@ -126,9 +126,40 @@ def test_the_choice_is_the_fastest_that_was_measured(monkeypatch):
     x, y = torch.randn(2, 4, 1, 8, 8), torch.zeros(2, 4, dtype=torch.int64)
     times = {**dict.fromkeys(ENGINES, 2.0), "in turn": 1.0, "stacked": 0.97, "grouped": 0.5}
     monkeypatch.setattr("intertwine.lab.training.choice.step_seconds", lambda e, *_: times[e.name])
-    assert choose_engine(nets, Recipe(), x, y)[0] == "grouped"
+    assert fastest_engine(nets, Recipe(), x, y)[0] == "grouped"
     times["grouped"] = 1.5  # a gain of 3 % is none
-    assert choose_engine(nets, Recipe(), x, y)[0] == "in turn"
+    assert fastest_engine(nets, Recipe(), x, y)[0] == "in turn"
+
+
+@pytest.mark.parametrize(
+    ("spec", "k", "shape", "wanted"),
+    [
+        ("mlp", 3, (1, 8, 8), "grouped"),
+        ("digits_cnn", 8, (1, 8, 8), "grouped by 4"),
+        ("digits_cnn", 3, (1, 8, 8), "grouped"),
+        ("digits_cnn", 1, (1, 8, 8), "grouped"),
+        ("myrtle_cnn:base=4", 3, (3, 32, 32), "grouped by 2"),
+        ("mlp:widths=1024-1024", 3, (1, 8, 8), "in turn"),  # wide layers fill a machine alone
+        ("small_convnext", 3, (3, 32, 32), "in turn"),  # has no grouped counterpart
+    ],
+)
+def test_the_kind_of_network_decides_and_no_clock(spec, k, shape, wanted, monkeypatch):
+    monkeypatch.setattr("intertwine.lab.training.choice.step_seconds", lambda *_: pytest.fail("a clock was asked"))
+    nets = [networks.build(spec) for _ in range(k)]
+    assert engine_for(nets, torch.randn(4, *shape)) == wanted
+
+
+@pytest.mark.parametrize("engine", ["in turn", "grouped by 2"])
+def test_workers_change_no_bit(engine):
+    nets = [n.float() for n in build("myrtle_cnn:base=4", 5)]
+    x, y = torch.randn(3, 5, 16, 3, 32, 32), torch.randint(0, 10, (3, 5, 16))
+    found = []
+    for workers in (1, 3):
+        joint = ENGINES[engine](nets, Recipe(), workers)
+        losses = [joint.step(a, b, 1e-3) for a, b in zip(x, y)]
+        found.append([*losses, joint.logits(x[0, 0]), *(t for i in range(5) for t in joint.member(i).values())])
+        joint.close()
+    assert all(torch.equal(one, other) for one, other in zip(*found))
 
 
 def test_dropout_is_seen():
@@ -151,7 +182,8 @@ def test_members_are_what_train_makes_of_their_seeds(tmp_path, engine):
     for seed, member in zip([3, 5], read_zoo(tmp_path).members):
         alone = train("mlp:widths=16,bn=true", "digits", PLAIN, seed=seed, progress=False)
         card = read_card(member.path)
-        other_file = {"metrics": {}, "sha256": ""}  # of training alone, nothing was written
+        assert card.engine == ("" if engine == "in turn" else engine)
+        other_file = {"metrics": {}, "sha256": "", "engine": ""}  # of training alone, nothing was written
         assert {**card.model_dump(), **other_file} == {**alone.card.model_dump(), **other_file}
         assert card.metrics["test_accuracy"] == pytest.approx(alone.card.metrics["test_accuracy"], abs=0.02)
         for name, tensor in member.load().state_dict().items():
@@ -236,7 +268,7 @@ def test_mixup_and_dropout_go_through_the_single_loop(tmp_path):
     [
         ({"seeds": []}, "seeds must be at least one whole number"),
         ({"seeds": [-1]}, "seeds must be at least one whole number"),
-        ({"engine": "magic"}, "engine must be one of auto, in turn"),
+        ({"engine": "magic"}, "engine must be one of auto, measured, in turn"),
         ({"together": 0}, "together must be at least 1"),
         ({"model": "alexnet"}, "network must be one of"),
         ({"recipe": "best"}, "recipe must be one of"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,7 +58,8 @@ def train(
     """Train a network and keep the weights of its best validation epoch.
 
     The default is the recipe of the first paper. A run that is interrupted goes on when the same command is given
-    again.
+    again. It has the same bits on any number of cores, since it takes one thread, or as many as 'intertwine --threads N
+    train' says, which is faster for large networks.
 
     Example:
       intertwine train --model resnet20 --data cifar10:PATH --seed 0 --out a.safetensors
@@ -68,15 +68,20 @@ def train(
     from ..lab import data as lab_data
     from ..lab import training
     from ._outputs import claim_file
+    from ._running import running
     from ._show import print_json, print_table
-    from ._threads import threads_for
 
     where = training.choose_device(device)
     claim_file(out, beside=[training.card_path(out)])
     splits = lab_data.load(data)
-    threads_for(values=math.prod(splits.shape))
     settings = recipe_of(
-        recipe, splits.shape, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate, precision=precision
+        recipe,
+        splits.shape,
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        precision=precision,
+        threads=running().threads,
     )
     network = _fresh(model, seed)
     name = None if isinstance(network, str) else model

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -45,7 +44,10 @@ def zoo(
     together: Annotated[int, typer.Option(min=1, help="Networks that are trained at once.")] = 16,
     engine: Annotated[
         str,
-        typer.Option(help="auto (measured), 'in turn', threads, stacked, grouped, 'grouped by 4' or 'grouped by 2'."),
+        typer.Option(
+            help="auto (by the kind of network), measured (the fastest here), 'in turn', stacked, grouped, 'grouped by 4' "
+            "or 'grouped by 2'."
+        ),
     ] = "auto",
     resume: Annotated[
         bool, typer.Option("--resume/--restart", help="Keep what is there, or train it anew and replace it.")
@@ -55,9 +57,10 @@ def zoo(
 ) -> None:
     """Train many seeds of one network at once, or show a zoo.
 
-    Each network is the one that 'intertwine train' makes of its seed. How they are trained together, stacked, side by
-    side, in threads or in turn, is measured first. What is there already is kept, and after an interruption the same
-    command goes on.
+    Each network is, up to rounding, the one that 'intertwine train' makes of its seed. The kind of network decides how
+    they are trained together, stacked, side by side or each by itself, and each takes one thread unless --threads says
+    more, so that the bits are the same on any number of cores. What is there already is kept, and after an interruption
+    the same command goes on.
 
     Example:
       intertwine zoo train --model digits_cnn --count 8 --out zoo
@@ -74,18 +77,24 @@ def zoo(
     from ..lab.training import train_many
     from ._models import is_builtin
     from ._outputs import claim_folder
-    from ._threads import threads_for
+    from ._running import running
     from .train import recipe_of
 
     if model is None or not is_builtin(model):
         raise ValueError(f"--model must be a built-in network. Got {model!r}. 'intertwine models' lists them.")
     claim_folder(out, [f"seed-{k:04d}{end}" for k in range(seed, seed + count) for end in (".safetensors", ".json")])
     splits = load(data)
-    threads_for(values=math.prod(splits.shape))
     made = train_many(
         model,
         splits,
-        recipe_of(recipe, splits.shape, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate),
+        recipe_of(
+            recipe,
+            splits.shape,
+            epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            threads=running().threads,
+        ),
         seeds=range(seed, seed + count),
         out=out,
         engine=engine,

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ..._threads import threads
 from ...errors import DataError
 
 __all__ = ["MOST_CLASSES", "Batches", "DataSplits", "Split", "SplitName", "class_labels", "make_splits"]
@@ -268,7 +269,8 @@ def make_splits(
         train, test = _hold_out(name, train, test_fraction, generator)
     if validation is None:
         train, validation = _hold_out(name, train, validation_fraction, generator)
-    mean, std = _channel_moments(train.inputs)
+    with threads(1):  # the same digits on every machine
+        mean, std = _channel_moments(train.inputs)
     return DataSplits(name, train, validation, test, classes, mean, std)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..._threads import threads
 from .executor import Executor, Outcome, Task
 from .store import perform
 
@@ -11,9 +12,14 @@ __all__ = ["InProcess"]
 
 
 class InProcess(Executor):
-    """Runs each task here, when it is waited for. A job that kills its process takes the driver with it."""
+    """Runs each task here, when it is waited for. A job that kills its process takes the driver with it.
 
-    def __init__(self) -> None:
+    Args:
+        threads: That numerical libraries may use in a job, as in ``Local``.
+    """
+
+    def __init__(self, threads: int = 1) -> None:
+        self.threads = threads
         self._task: Task | None = None
 
     def fits(self, task: Task) -> bool:
@@ -29,7 +35,8 @@ class InProcess(Executor):
         if self._task is None:
             return []
         task, self._task = self._task, None
-        return [perform(task, "this process")]
+        with threads(self.threads):
+            return [perform(task, "this process")]
 
     def close(self) -> None:
         """Nothing to stop."""

@@ -46,6 +46,7 @@ class Card(BaseModel):
         start: Digest of the initial weights, where a module was given whose weights do not follow from the seed.
         metrics: Accuracies and losses by name.
         best_epoch: Epoch, from 1, whose weights these are.
+        engine: How it was trained with others; empty where by itself.
         mean: Channel means that inputs were centred by.
         std: Channel standard deviations that inputs were divided by.
         classes: Class names, in logit order.
@@ -63,6 +64,7 @@ class Card(BaseModel):
     start: str = ""
     metrics: dict[str, float | None] = Field(default_factory=dict)
     best_epoch: int | None = None
+    engine: str = ""
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     classes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Which engine trains k networks fastest on this machine: measured, not guessed."""
+"""Which engine trains k networks: by the kind of network, the same on every machine, or the fastest, measured."""
 
 from __future__ import annotations
 
@@ -9,20 +9,48 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from .engines import ENGINES, Engine, InTurn, Threads
+from .engines import ENGINES, Engine, Grouped, GroupedByFour, GroupedByTwo, InTurn, Stacked
 from .recipe import Recipe
 
-__all__ = ["agrees", "candidates", "choose_engine", "draws_random_numbers", "step_seconds"]
+__all__ = ["agrees", "candidates", "draws_random_numbers", "engine_for", "fastest_engine", "step_seconds"]
 
 _GAIN = 1.05  # an engine replaces the plain loop only if it is clearly faster
 _TIMED = 3  # steps at least, after one to warm up
 _MOST = 20  # steps, where they are short
 _LONG = 0.5  # seconds after which no more are taken
 _TOLERANCE = 1e-8  # of logits in float64
+_SMALL_INPUT = 256  # numbers of an example: digits have 64
+_SMALL_NETWORK = 1_000_000  # weights
 
 
-def choose_engine(
-    networks: Sequence[nn.Module], recipe: Recipe, inputs: Tensor, targets: Tensor
+def engine_for(networks: Sequence[nn.Module], inputs: Tensor) -> str:
+    """The engine that suits a kind of network: a rule, so that the same networks get the same bits everywhere.
+
+    Small layers waste a machine one network at a time, wide ones do not; more than a few maps side by side leave a
+    processor's cache.
+
+    Args:
+        networks: k networks.
+        inputs: ``(B, C, *S)``.
+
+    Returns:
+        Its name: one that computes what the networks compute one by one.
+    """
+    if sum(p.numel() for p in networks[0].parameters()) > _SMALL_NETWORK:
+        return InTurn.name
+    if not any(isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) for m in networks[0].modules()):
+        wanted: list[type[Engine]] = [Grouped, Stacked]
+    elif inputs.device.type != "cpu":
+        wanted = [Grouped, Stacked] if inputs[0].numel() <= _SMALL_INPUT else []
+    else:
+        size = GroupedByFour if inputs[0].numel() <= _SMALL_INPUT else GroupedByTwo
+        wanted = [size, Grouped] if len(networks) <= (size.most or 0) else [size]
+    able = candidates(networks, inputs)
+    return next((engine.name for engine in wanted if engine.name in able), InTurn.name)
+
+
+def fastest_engine(
+    networks: Sequence[nn.Module], recipe: Recipe, inputs: Tensor, targets: Tensor, workers: int = 1
 ) -> tuple[str, dict[str, float]]:
     """Time a few real steps of every engine that can train these networks, on copies.
 
@@ -31,13 +59,15 @@ def choose_engine(
         recipe: Settings.
         inputs: ``(k, B, C, *S)``, a batch for each.
         targets: ``(k, B)``.
+        workers: Parts of the work that may run at a time.
 
     Returns:
         The name of the fastest engine, and seconds of a step of all networks by engine. The plain loop stays unless
         another is at least 5 % faster.
     """
     seconds = {
-        name: step_seconds(ENGINES[name](networks, recipe), inputs, targets) for name in candidates(networks, inputs[0])
+        name: step_seconds(ENGINES[name](networks, recipe, workers), inputs, targets)
+        for name in candidates(networks, inputs[0])
     }
     best = min(seconds, key=lambda name: seconds[name])
     return (best if seconds[best] * _GAIN <= seconds[InTurn.name] else InTurn.name), seconds
@@ -53,12 +83,9 @@ def candidates(networks: Sequence[nn.Module], inputs: Tensor) -> list[str]:
     Returns:
         Names, the plain loop first.
     """
-    names = [InTurn.name]
-    if inputs.device.type == "cpu" and torch.get_num_threads() > 1:
-        names.append(Threads.name)
-    joint = [name for name in ENGINES if name not in (InTurn.name, Threads.name)]
+    joint = [name for name in ENGINES if name != InTurn.name]
     joint = [name for name in joint if (getattr(ENGINES[name], "most", None) or 0) < len(networks)]  # no parts of one
-    return names + [name for name in joint if agrees(ENGINES[name], networks, inputs)]
+    return [InTurn.name, *(name for name in joint if agrees(ENGINES[name], networks, inputs))]
 
 
 def agrees(engine: type[Engine], networks: Sequence[nn.Module], inputs: Tensor) -> bool:

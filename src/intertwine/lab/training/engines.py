@@ -1,10 +1,10 @@
-"""Engines that take one optimizer step of k networks: in threads, stacked through torch.func, or side by side."""
+"""Engines that take one optimizer step of k networks: each by itself, stacked through torch.func, or side by side."""
 
 from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from .grouped import group_networks, ungrouped
 from .recipe import Recipe
 
-__all__ = ["ENGINES", "Engine", "Grouped", "GroupedByFour", "GroupedByTwo", "InTurn", "Stacked", "Threads"]
+__all__ = ["ENGINES", "Engine", "Grouped", "GroupedByFour", "GroupedByTwo", "InTurn", "Stacked"]
 
 
 class Engine(ABC):
@@ -27,12 +27,15 @@ class Engine(ABC):
     Args:
         networks: k networks in training mode; they are not changed.
         recipe: Settings.
+        workers: Networks, or groups of them, that are computed at a time, each on ``recipe.threads`` threads. Their
+            number changes no bit.
     """
 
     name: ClassVar[str]
 
-    def __init__(self, networks: Sequence[nn.Module], recipe: Recipe) -> None:
-        self.k, self.recipe = len(networks), recipe
+    def __init__(self, networks: Sequence[nn.Module], recipe: Recipe, workers: int = 1) -> None:
+        self.k, self.recipe, self.workers = len(networks), recipe, workers
+        self._pool: ThreadPoolExecutor | None = None
 
     @abstractmethod
     def step(self, inputs: Tensor, targets: Tensor, rate: float) -> Tensor:
@@ -65,7 +68,17 @@ class Engine(ABC):
 
     def close(self) -> None:
         """Let go of what an engine holds besides memory."""
-        return
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def _each(self, work: Callable[[int], Tensor], count: int) -> list[Tensor]:
+        """``work`` of 0, 1, ..., as many at a time as there are workers."""
+        if min(count, self.workers) < 2:
+            return [work(i) for i in range(count)]
+        if self._pool is None:  # the number of threads is a setting of each calling thread
+            self._pool = ThreadPoolExecutor(self.workers, None, torch.set_num_threads, (self.recipe.threads,))
+        return list(self._pool.map(work, range(count)))
 
     def _losses(self, logits: Tensor, targets: Tensor) -> Tensor:
         each = F.cross_entropy(
@@ -75,22 +88,22 @@ class Engine(ABC):
 
 
 class InTurn(Engine):
-    """One network after the other."""
+    """The plain loop of each network."""
 
     name: ClassVar[str] = "in turn"
 
-    def __init__(self, networks: Sequence[nn.Module], recipe: Recipe) -> None:
-        super().__init__(networks, recipe)
+    def __init__(self, networks: Sequence[nn.Module], recipe: Recipe, workers: int = 1) -> None:
+        super().__init__(networks, recipe, workers)
         self._networks = [copy.deepcopy(n) for n in networks]
         self._optimizers = [recipe.make_optimizer(n) for n in self._networks]
 
     def step(self, inputs: Tensor, targets: Tensor, rate: float) -> Tensor:
         """One step of each network."""
-        return torch.stack(self._each(lambda i: self._step(i, inputs[i], targets[i], rate)))
+        return torch.stack(self._each(lambda i: self._step(i, inputs[i], targets[i], rate), self.k))
 
     def logits(self, inputs: Tensor) -> Tensor:
         """Logits of each network."""
-        return torch.stack(self._each(lambda i: self._logits(i, inputs)))
+        return torch.stack(self._each(lambda i: self._logits(i, inputs), self.k))
 
     def member(self, i: int) -> dict[str, Tensor]:
         """State dict of network ``i``."""
@@ -110,9 +123,6 @@ class InTurn(Engine):
         for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
 
-    def _each(self, work: Callable[[int], Tensor]) -> list[Tensor]:
-        return [work(i) for i in range(self.k)]
-
     def _step(self, i: int, inputs: Tensor, targets: Tensor, rate: float) -> Tensor:
         optimizer = self._optimizers[i]
         _set_rate(optimizer, rate)
@@ -127,26 +137,6 @@ class InTurn(Engine):
             return self._networks[i].eval()(inputs)
 
 
-class Threads(InTurn):
-    """As many networks at a time as torch has threads, each on one."""
-
-    name: ClassVar[str] = "threads"
-
-    def __init__(self, networks: Sequence[nn.Module], recipe: Recipe) -> None:
-        super().__init__(networks, recipe)
-        self._before = torch.get_num_threads()
-        # the number of threads is a setting of each calling thread
-        self._pool = ThreadPoolExecutor(self._before, initializer=torch.set_num_threads, initargs=(1,))
-
-    def close(self) -> None:
-        """End the threads."""
-        self._pool.shutdown()
-        torch.set_num_threads(self._before)
-
-    def _each(self, work: Callable[[int], Tensor]) -> list[Tensor]:
-        return list(self._pool.map(work, range(self.k)))
-
-
 class _Joint(Engine):
     """All networks in one program: forward, and an ordinary backward of the sum of the losses.
 
@@ -155,22 +145,32 @@ class _Joint(Engine):
     """
 
     _optimizer: torch.optim.Optimizer
+    _sizes: list[int]
+    """Networks of each group."""
 
     @abstractmethod
-    def _forward(self, inputs: Tensor) -> Iterator[Tensor]:
-        """Logits ``(k', B, classes)`` of some networks after others; each is done with before the next is made."""
+    def _train(self) -> None:
+        """Go to training mode."""
+
+    @abstractmethod
+    def _forward(self, i: int, inputs: Tensor) -> Tensor:
+        """Logits ``(k', B, classes)`` of group ``i`` for its inputs ``(k', B, C, *S)``."""
 
     def step(self, inputs: Tensor, targets: Tensor, rate: float) -> Tensor:
         """One step of each network."""
         _set_rate(self._optimizer, rate)
         self._optimizer.zero_grad()
-        found: list[Tensor] = []
-        for logits in self._forward(inputs):
-            losses = self._losses(logits, targets[len(found) : len(found) + len(logits)])
-            losses.sum().backward()
-            found += losses.detach()
+        self._train()
+        of_groups = list(zip(inputs.split(self._sizes), targets.split(self._sizes)))
+
+        def losses(i: int) -> Tensor:
+            found = self._losses(self._forward(i, of_groups[i][0]), of_groups[i][1])
+            found.sum().backward()
+            return found.detach()
+
+        found = torch.cat(self._each(losses, len(self._sizes)))
         self._optimizer.step()
-        return torch.stack(found)
+        return found
 
 
 class Stacked(_Joint):
@@ -178,8 +178,9 @@ class Stacked(_Joint):
 
     name: ClassVar[str] = "stacked"
 
-    def __init__(self, networks: Sequence[nn.Module], recipe: Recipe) -> None:
-        super().__init__(networks, recipe)
+    def __init__(self, networks: Sequence[nn.Module], recipe: Recipe, workers: int = 1) -> None:
+        super().__init__(networks, recipe, workers)
+        self._sizes = [self.k]
         self._base = copy.deepcopy(networks[0]).to("meta")
         parameters, self._buffers = stack_module_state(list(networks))
         self._parameters: dict[str, Tensor] = {name: nn.Parameter(t.detach()) for name, t in parameters.items()}
@@ -189,9 +190,11 @@ class Stacked(_Joint):
     def _call(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
         return functional_call(self._base, (parameters, buffers), (x,))
 
-    def _forward(self, inputs: Tensor) -> Iterator[Tensor]:
+    def _train(self) -> None:
         self._base.train()
-        yield vmap(self._call)(self._parameters, self._buffers, inputs)
+
+    def _forward(self, i: int, inputs: Tensor) -> Tensor:
+        return vmap(self._call)(self._parameters, self._buffers, inputs)
 
     def logits(self, inputs: Tensor) -> Tensor:
         """Logits of each network."""
@@ -224,8 +227,8 @@ class Grouped(_Joint):
     name: ClassVar[str] = "grouped"
     most: ClassVar[int | None] = None  # networks side by side
 
-    def __init__(self, networks: Sequence[nn.Module], recipe: Recipe) -> None:
-        super().__init__(networks, recipe)
+    def __init__(self, networks: Sequence[nn.Module], recipe: Recipe, workers: int = 1) -> None:
+        super().__init__(networks, recipe, workers)
         size = self.most or self.k
         parts = [networks[i : i + size] for i in range(0, self.k, size)]
         self._sizes = [len(part) for part in parts]
@@ -235,18 +238,16 @@ class Grouped(_Joint):
             self._wholes.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._optimizer = recipe.make_optimizer(self._wholes)
 
-    def _forward(self, inputs: Tensor) -> Iterator[Tensor]:
-        for whole, some in zip(self._wholes.train(), inputs.split(self._sizes)):
-            yield self._run(whole, some.transpose(0, 1).flatten(1, 2), len(some))
+    def _train(self) -> None:
+        self._wholes.train()
+
+    def _forward(self, i: int, inputs: Tensor) -> Tensor:
+        return self._run(self._wholes[i], inputs.transpose(0, 1).flatten(1, 2), len(inputs))
 
     def logits(self, inputs: Tensor) -> Tensor:
         """Logits of each network."""
-        with torch.no_grad():
-            found = (
-                self._run(whole, inputs.repeat(1, n, *[1] * (inputs.ndim - 2)), n)
-                for whole, n in zip(self._wholes.eval(), self._sizes)
-            )
-            return torch.cat(list(found))
+        self._wholes.eval()
+        return torch.cat(self._each(lambda i: self._logits(i, inputs), len(self._sizes)))
 
     def member(self, i: int) -> dict[str, Tensor]:
         """State dict of network ``i``."""
@@ -261,6 +262,11 @@ class Grouped(_Joint):
         """Go back to a snapshot."""
         self._wholes.load_state_dict(state["wholes"])
         self._optimizer.load_state_dict(state["optimizer"])
+
+    def _logits(self, i: int, inputs: Tensor) -> Tensor:
+        n = self._sizes[i]
+        with torch.no_grad():
+            return self._run(self._wholes[i], inputs.repeat(1, n, *[1] * (inputs.ndim - 2)), n)
 
     def _run(self, whole: nn.Module, inputs: Tensor, networks: int) -> Tensor:
         if self._on_cpu and inputs.ndim == 4:
@@ -288,4 +294,4 @@ def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate
 
 
-ENGINES: dict[str, type[Engine]] = {e.name: e for e in (InTurn, Threads, Stacked, Grouped, GroupedByFour, GroupedByTwo)}
+ENGINES: dict[str, type[Engine]] = {e.name: e for e in (InTurn, Stacked, Grouped, GroupedByFour, GroupedByTwo)}

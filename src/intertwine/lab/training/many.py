@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ..._io import check_writable, write_atomically
 from ..._progress import track
 from ..._random import mixed
+from ..._threads import threads
 from ..._untrusted.text import printable
 from ..._untrusted.weights import check_weights_file
 from ..._words import counted
@@ -24,12 +25,15 @@ from ..data import Batches, DataSplits, load
 from .accuracy import accuracy, choose_device
 from .augment import draw_moves, move
 from .checkpoint import Card, save_checkpoint
-from .choice import agrees, candidates, choose_engine, draws_random_numbers
-from .engines import ENGINES, Engine, InTurn, Threads
+from .choice import agrees, candidates, draws_random_numbers, engine_for, fastest_engine
+from .engines import ENGINES, Engine, InTurn
 from .recipe import Recipe, with_defaults
 from .train import check_recipe, find_recipe, finished, prepare, settings_of, train
 
 __all__ = ["ManyTraining", "member_path", "train_many"]
+
+
+_CHOICES = ("auto", "measured")
 
 
 @dataclass(frozen=True)
@@ -96,10 +100,12 @@ def train_many(
     checkpoints lie in the folder already are left alone; the state of the others is written every ``save_every``
     seconds and after every epoch, and the same call after a kill goes on from there.
 
-    With ``engine="auto"`` a few real steps of every engine are timed: one network after the other, in threads, stacked
-    through ``torch.func``, or side by side with grouped convolutions (all, four or two at a time); the plain loop stays
-    unless another is at least 5 % faster. Networks with dropout, and recipes with mixup, CutMix, a number of iterations
-    or mixed precision, go through ``train``, one by one.
+    Networks are trained each by itself, stacked through ``torch.func``, or side by side with grouped convolutions (all,
+    four or two at a time). With ``engine="auto"`` the kind of network decides, so that the bits are the same on every
+    machine of a kind; ``"measured"`` times a few real steps of every engine and takes the fastest, the plain loop
+    unless another is at least 5 % faster. Each network, or group, is computed on ``recipe.threads`` threads, and as
+    many at a time as torch has threads for, which changes no bit. Networks with dropout, and recipes with mixup,
+    CutMix, a number of iterations or mixed precision, go through ``train``, one by one.
 
     Args:
         model: Text for ``networks.build``; classes and channels are fitted to the data.
@@ -107,7 +113,7 @@ def train_many(
         recipe: Settings, or a name among ``RECIPES``; by the shape of the inputs if ``None``.
         seeds: One for each network.
         out: Folder for checkpoints ``seed-0000.safetensors`` and their cards.
-        engine: ``auto``, ``in turn``, ``threads``, ``stacked``, ``grouped``, ``grouped by 4`` or ``grouped by 2``.
+        engine: ``auto``, ``measured``, ``in turn``, ``stacked``, ``grouped``, ``grouped by 4`` or ``grouped by 2``.
         together: Networks that are trained at once.
         resume: Whether to keep what is there.
         save_every: Seconds between saved states.
@@ -136,14 +142,15 @@ def train_many(
     seeds = list(dict.fromkeys(seeds))
     if not seeds or min(seeds) < 0:
         raise ValueError(f"seeds must be at least one whole number from 0. Got {seeds}.")
-    if engine not in ("auto", *ENGINES):
-        raise ValueError(f"engine must be one of auto, {', '.join(ENGINES)}. Got {engine!r}.")
+    if engine not in (*_CHOICES, *ENGINES):
+        raise ValueError(f"engine must be one of {', '.join((*_CHOICES, *ENGINES))}. Got {engine!r}.")
     if together < 1:
         raise ValueError(f"together must be at least 1. Got {together}.")
     folder = Path(out)
     check_writable(member_path(folder, 0), "out")
     make = _Maker(model, splits, recipe, chosen, engine, folder, save_every, progress)
-    return make.all(seeds, together, resume)
+    with threads(recipe.threads):
+        return make.all(seeds, together, resume)
 
 
 class _Maker:
@@ -166,6 +173,7 @@ class _Maker:
         n, size = len(data.train), recipe.batch_size
         self.steps_per_epoch = max(n // size + (n % size > 1), 1)
         self.steps = self.steps_per_epoch * recipe.epochs
+        self.workers = max(1, torch.get_num_threads() // recipe.threads) if device.type == "cpu" else 1
 
     def all(self, seeds: list[int], together: int, resume: bool) -> ManyTraining:
         """Train what is missing, interrupted groups first.
@@ -175,7 +183,7 @@ class _Maker:
         """
         _, network = prepare(self.model, self.data, seeds[0], None)
         alone = _goes_alone(self.recipe) or draws_random_numbers(network)
-        if alone and self.engine not in ("auto", InTurn.name):
+        if alone and self.engine not in (*_CHOICES, InTurn.name):
             raise ValueError(
                 f"engine must be auto or {InTurn.name} for networks with dropout, and recipes with mixup, CutMix, a "
                 f"number of iterations or mixed precision. Got {self.engine!r}."
@@ -233,7 +241,7 @@ class _Maker:
         if state is None:
             state = _fresh(seeds, settings, self._choose(networks, seeds))
         _check_same(path, state.settings, settings)
-        engine = ENGINES[state.engine](networks, self.recipe)
+        engine = ENGINES[state.engine](networks, self.recipe, self.workers)
         if state.snapshot:
             engine.restore(state.snapshot)
             self._say(f"going on with {counted(len(seeds), 'network')} at step {state.step} of {self.steps}")
@@ -253,14 +261,18 @@ class _Maker:
         """
         orders = [self._order(seed, 0) for seed in seeds]
         inputs, targets = self._batch(seeds, orders, 0)
-        if self.engine in (InTurn.name, Threads.name):
+        if self.engine == InTurn.name:
             return self.engine
-        if self.engine != "auto":
+        if self.engine == "auto":
+            name = engine_for(networks, inputs[0])
+            self._say(f"training {counted(len(seeds), 'network')} at once: {name}")
+            return name
+        if self.engine != "measured":
             if not agrees(ENGINES[self.engine], networks, inputs[0]):
                 able = ", ".join(candidates(networks, inputs[0]))
                 raise ValueError(f"engine must be one of {able} for {self.model}. Got {self.engine!r}.")
             return self.engine
-        name, seconds = choose_engine(networks, self.recipe, inputs, targets)
+        name, seconds = fastest_engine(networks, self.recipe, inputs, targets, self.workers)
         timed = ", ".join(f"{key} {1000 * value:.3g} ms" for key, value in seconds.items())
         self._say(f"training {counted(len(seeds), 'network')} at once: {name} (a step of all: {timed})")
         return name
@@ -336,7 +348,8 @@ class _Maker:
                 "trained_together": float(len(state.seeds)),
             }
             settings = settings_of(spec, self.data, self.recipe, seed)
-            card = Card(**settings, metrics=metrics, best_epoch=state.best_epochs[i])
+            engine = "" if state.engine == InTurn.name else state.engine
+            card = Card(**settings, metrics=metrics, best_epoch=state.best_epochs[i], engine=engine)
             save_checkpoint(member_path(self.folder, seed), network, card)
 
     def _order(self, seed: int, epoch: int) -> Tensor:

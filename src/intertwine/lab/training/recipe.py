@@ -45,6 +45,8 @@ class Recipe:
         precision: ``"float32"``, or ``"bfloat16"`` for mixed precision (weights, losses and evaluation stay in
             float32): two to three times as fast where the hardware multiplies in it, far slower where it does not
             (see ``fast_precision``).
+        threads: Of numerical work on a CPU, whatever the environment says and the machine has: with another number,
+            gradients of convolutions and long sums have other last digits. More are faster for large networks.
 
     Raises:
         ValueError: If a value is out of its range.
@@ -68,6 +70,7 @@ class Recipe:
     boundaries: tuple[int, ...] = ()
     factors: tuple[float, ...] = (1.0,)
     precision: Literal["float32", "bfloat16"] = "float32"
+    threads: int = 1
 
     def __post_init__(self) -> None:
         for name in ("boundaries", "factors"):  # a card keeps them as lists
@@ -160,7 +163,7 @@ def with_defaults(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"start": "", **settings} | ({"recipe": {**Recipe().to_dict(), **recipe}} if recipe else {})
 
 
-_LOWEST = {"epochs": 1, "batch_size": 2, "drops": 0, "translate": 0, "warmup": 0, "iterations": 0}
+_LOWEST = {"epochs": 1, "batch_size": 2, "drops": 0, "translate": 0, "warmup": 0, "iterations": 0, "threads": 1}
 _OPTIONS = {
     "optimizer": ("adam", "adamw", "sgd"),
     "schedule": ("drops", "cosine", "boundaries"),

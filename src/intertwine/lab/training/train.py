@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..._evaluation import copied
 from ..._io import check_writable, read_tensors
 from ..._random import mixed
+from ..._threads import threads
 from ..data import Batches, DataSplits, load
 from ..networks import build, fit_to
 from .accuracy import accuracy, choose_device
@@ -59,9 +60,9 @@ def train(
 
     The test split is looked at once, at the end. With ``out``, the state of the run is written beside it every
     ``save_every`` seconds and after every epoch; the same call after a kill goes on from there and ends with the very
-    weights that an undisturbed run has, bit for bit, on the same machine and number of threads. Arguments that do not
-    fit together raise ``ValueError`` before the first step; a loss or weights that become NaN or infinite stop the run
-    with ``RuntimeError``, and the last good state stays on disk.
+    weights that an undisturbed run has, bit for bit, on the same machine; it takes ``recipe.threads`` threads, whatever
+    the environment says. Arguments that do not fit together raise ``ValueError`` before the first step; a loss or
+    weights that become NaN or infinite stop the run with ``RuntimeError``, and the last good state stays on disk.
 
     Args:
         model: Text for ``networks.build`` (initialised from ``seed``, classes and channels fitted to the data), or a
@@ -90,16 +91,18 @@ def train(
     splits = load(data) if isinstance(data, str) else data
     recipe = find_recipe(recipe, splits)
     path = _check_path(out)
-    architecture, network = prepare(model, splits, seed, name)
-    _check_fit(network, architecture, splits)
-    check_recipe(recipe, splits)
-    settings = settings_of(architecture, splits, recipe, seed, digest(network) if isinstance(model, nn.Module) else "")
-    if path and resume and (found := finished(path, network, settings, replace=resume == "same")):
-        return found
-    run = Run(network.to(chosen), splits, recipe, seed, chosen, settings, path, save_every, progress)
-    state = run.start(resume)
-    run.finish(state)
-    return _conclude(run, state, path)
+    with threads(recipe.threads):
+        architecture, network = prepare(model, splits, seed, name)
+        _check_fit(network, architecture, splits)
+        check_recipe(recipe, splits)
+        start = digest(network) if isinstance(model, nn.Module) else ""
+        settings = settings_of(architecture, splits, recipe, seed, start)
+        if path and resume and (found := finished(path, network, settings, replace=resume == "same")):
+            return found
+        run = Run(network.to(chosen), splits, recipe, seed, chosen, settings, path, save_every, progress)
+        state = run.start(resume)
+        run.finish(state)
+        return _conclude(run, state, path)
 
 
 def _conclude(run: Run, state: TrainingState, path: Path | None) -> Training:
