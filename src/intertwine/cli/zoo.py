@@ -45,7 +45,7 @@ def zoo(
     engine: Annotated[
         str,
         typer.Option(
-            help="auto (by the kind of network), measured (the fastest here), 'in turn', stacked, grouped, 'grouped by 4' "
+            help="auto (by the kind of network), measured (fastest here), 'in turn', stacked, grouped, 'grouped by 4' "
             "or 'grouped by 2'."
         ),
     ] = "auto",

@@ -77,7 +77,9 @@ class Engine(ABC):
         if min(count, self.workers) < 2:
             return [work(i) for i in range(count)]
         if self._pool is None:  # the number of threads is a setting of each calling thread
-            self._pool = ThreadPoolExecutor(self.workers, None, torch.set_num_threads, (self.recipe.threads,))
+            self._pool = ThreadPoolExecutor(
+                self.workers, initializer=torch.set_num_threads, initargs=(self.recipe.threads,)
+            )
         return list(self._pool.map(work, range(count)))
 
     def _losses(self, logits: Tensor, targets: Tensor) -> Tensor:
