@@ -220,11 +220,11 @@ def _run(
     if crosses:
         work = compare_crosses(crosses, a, b, draws, memory)
         found |= _finish(work, "Comparing by Procrustes", pairs, progress)
-    steps = {"grams": (compare_grams, len(a) + len(b)), "pairs": (compare_pairs, pairs)}
+    steps: dict[str, Any] = {"grams": (compare_grams, len(a) + len(b)), "pairs": (compare_pairs, pairs)}
     for m in measures:
         if m.engine in steps:
             engine, total = steps[m.engine]
-            found[m.name] = _finish(engine(m, a, b, draws, memory), f"Comparing by {m.name}", total, progress)  # type: ignore[operator]
+            found[m.name] = _finish(engine(m, a, b, draws, memory), f"Comparing by {m.name}", total, progress)
     return found
 
 
