@@ -10,7 +10,7 @@ import torch
 
 import intertwine as iw
 from intertwine.lab import data, training
-from intertwine.stitching import RECIPES
+from intertwine.stitching import RECIPES, StitchOptions
 
 FAMILIES = ("identity", "g_relu", "rank-1", "rank-4", "full")
 
@@ -33,11 +33,12 @@ def main() -> None:
     symmetry = iw.symmetries(a, torch.randn(2, *digits.shape))
     copy = symmetry.act(symmetry.random(seed=0), a)
     print("A into its disguised copy, by matching features alone (Theorem 4.2: a G_ReLU map costs nothing)\n")
-    print(iw.stitch(a, copy, layers, FAMILIES, method="direct", recalibration=False, names=("A", "copy"), **loaders))
+    copied = StitchOptions(recalibration=False, names=("A", "copy"))
+    print(iw.stitch(a, copy, layers, FAMILIES, method="direct", options=copied, **loaders))
 
     print("\nA into an independently trained B, maps trained on B's task\n")
     schedule = RECIPES["v1"] if options.full else replace(RECIPES["v1"], epochs=5, head_start=2)
-    print(iw.stitch(a, b, layers, FAMILIES, recipe=schedule, names=("A", "B"), **loaders))
+    print(iw.stitch(a, b, layers, FAMILIES, method=schedule, **loaders))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from intertwine.lab.experiments.paper1 import alpha_choice, cct_stitching, lasso
 from intertwine.lab.experiments.paper1.stitched_layers import StitchedLayers, by_family, line
 from intertwine.lab.experiments.zoos import recipe_at, zoo_for
 from intertwine.lab.zoo import Zoo
-from intertwine.stitching.alpha import ALPHAS
+from intertwine.stitching.training.alpha import ALPHAS
 
 
 def held(claims):

@@ -11,7 +11,7 @@ from torch import nn
 
 from intertwine.report import load_result, page_of, render, write_page
 from intertwine.report.stitching import headline
-from intertwine.stitching import Recipe, StitchingStudy, stitch
+from intertwine.stitching import Recipe, StitchingStudy, StitchOptions, stitch
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
 HOSTILE = "<script>alert(1)</script>"
@@ -33,11 +33,9 @@ def study():
     torch.manual_seed(0)
     a, b, x = Block(), Block(), torch.randn(90, 4)
     data = [(part, a(part).argmax(1)) for part in x.split(30)]
-    families, both = ["g_relu", "full", "rank-1", "rank-4"], ["task_loss", "direct"]
-    short = Recipe(epochs=3, head_start=1)
-    found = stitch(
-        a, b, ["relu1", "relu2"], families, loader=data, method=both, recipe=short, names=(HOSTILE, "B")
-    )  # fmt: skip
+    families, both = ["g_relu", "full", "rank-1", "rank-4"], [Recipe(epochs=3, head_start=1), "direct"]
+    named = StitchOptions(names=(HOSTILE, "B"))
+    found = stitch(a, b, ["relu1", "relu2"], families, loader=data, method=both, options=named)
     settings = {"networks": [{"name": HOSTILE}], "data": {"name": "made"}, "command": f"stitch {HOSTILE}"}
     return replace(found, settings={**found.settings, **settings})
 

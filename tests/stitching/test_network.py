@@ -13,9 +13,9 @@ from intertwine.groups import PositiveMonomial
 from intertwine.programs import Part, capture_dynamic, flat_inputs
 from intertwine.programs.per_example import PerExample
 from intertwine.stitching import Pair, Stitched, family_of, recalibrate
-from intertwine.stitching.cut import Crossing
 from intertwine.stitching.layer import Fixed
-from intertwine.stitching.relation import relate
+from intertwine.stitching.networks.cut import Crossing
+from intertwine.stitching.networks.relation import relate
 
 
 def identity(cut):

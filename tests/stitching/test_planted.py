@@ -10,6 +10,8 @@ from intertwine.features import tap
 from intertwine.groups import PositiveMonomial
 from intertwine.lab import data
 from intertwine.lab.training import RECIPES, train
+from intertwine.stitching import RECIPES as SCHEDULES
+from intertwine.stitching import StitchOptions
 
 RELUS = ["relu1", "relu2", "relu3"]
 
@@ -43,7 +45,9 @@ def live_units_matched(found, planted):
 def test_closed_form_recovers_every_live_unit_and_costs_nothing(planted):
     model, twin, loaders = planted
     for recalibration in (True, False):
-        study = iw.stitch(model, twin, RELUS, "g_relu", method="direct", recalibration=recalibration, **loaders)
+        study = iw.stitch(
+            model, twin, RELUS, "g_relu", method="direct", options=StitchOptions(recalibration=recalibration), **loaders
+        )
         for found in study.stitchings:
             assert live_units_matched(found, planted) == 1
             assert PositiveMonomial(found.c_in).contains(found.matrix.double())
@@ -52,7 +56,9 @@ def test_closed_form_recovers_every_live_unit_and_costs_nothing(planted):
 
 def test_full_by_least_squares_is_exact(planted):
     model, twin, loaders = planted
-    study = iw.stitch(model, twin, RELUS, "full", method="direct", recalibration=False, **loaders)
+    study = iw.stitch(
+        model, twin, RELUS, "full", method="direct", options=StitchOptions(recalibration=False), **loaders
+    )
     assert [found.penalty for found in study.stitchings] == [0, 0, 0]
     assert max(found.drift.residual for found in study.stitchings) < 1e-9
 
@@ -70,7 +76,9 @@ def test_trained_with_default_settings_it_stays(planted):
 def test_the_papers_random_start_does_not_find_it(planted):
     """Notes 12: on little data. What it recovers is reported."""
     model, twin, loaders = planted
-    random = iw.stitch(model, twin, "relu2", "g_relu", start="random", recipe="v2", **loaders)
+    random = iw.stitch(
+        model, twin, "relu2", "g_relu", method=SCHEDULES["v2"], options=StitchOptions(start="random"), **loaders
+    )
     assert random.penalty > 0.02
     assert random.agreement < 0.8
     assert live_units_matched(random, planted) == pytest.approx(random.agreement, abs=0.15)
@@ -79,7 +87,15 @@ def test_the_papers_random_start_does_not_find_it(planted):
 def test_too_small_a_family_pays(planted):
     """The orthogonal group cannot rescale; the identity cannot permute either."""
     model, twin, loaders = planted
-    study = iw.stitch(model, twin, RELUS, ["identity", "orthogonal"], method="direct", recalibration=False, **loaders)
+    study = iw.stitch(
+        model,
+        twin,
+        RELUS,
+        ["identity", "orthogonal"],
+        method="direct",
+        options=StitchOptions(recalibration=False),
+        **loaders,
+    )
     for found in study.select(family="identity").stitchings:
         assert found.penalty > 0.3
     assert max(found.penalty for found in study.select(family="orthogonal").stitchings) > 0.01

@@ -9,7 +9,7 @@ from stitching_models import KINDS, fingerprint, make
 
 import intertwine as iw
 from intertwine.groups import Orthogonal
-from intertwine.stitching import RECIPES, Recipe, Stitching, StitchingStudy, stitch
+from intertwine.stitching import RECIPES, Recipe, Stitching, StitchingStudy, StitchOptions, stitch
 
 SHORT = Recipe(epochs=2, head_start=1, learning_rate=1e-2)
 
@@ -27,13 +27,12 @@ def pair():
 
 
 def test_one_layer_and_family_is_a_stitching_and_lists_are_a_study(pair):
-    one = stitch(*pair, "2", "g_relu", loader=data(), eval_loader=data(seed=4), recipe=SHORT)
+    one = stitch(*pair, "2", "g_relu", loader=data(), eval_loader=data(seed=4), method=SHORT)
     assert isinstance(one, Stitching) and one.model is not None and one.layer is one.model.layer
     assert (one.examples, len(one.history), one.dim, one.parameters, one.alpha) == (120, 2, 4, 20, 0.1)
     assert one.penalty == (one.accuracy_a + one.accuracy_b) / 2 - one.accuracy
     assert one.log_count(2**-10, 1.0) == pytest.approx(math.lgamma(5) + 4 * math.log(2**11))
-    many = stitch(*pair, ["2", "5"], ["g_relu", "rank-1"], loader=data(), method=["direct", "task_loss"], seeds=[0, 1],
-                  recipe=SHORT)  # fmt: skip
+    many = stitch(*pair, ["2", "5"], ["g_relu", "rank-1"], loader=data(), seeds=[0, 1], method=["direct", SHORT])
     assert isinstance(many, StitchingStudy)
     assert len(many.stitchings) == 2 * 2 * (1 + 2)  # closed forms do not depend on the seed
     assert (many.layers, many.families, many.methods) == (("2", "5"), ("g_relu", "rank-1"), ("direct", "task_loss"))
@@ -43,16 +42,25 @@ def test_one_layer_and_family_is_a_stitching_and_lists_are_a_study(pair):
 
 def test_models_loaders_and_random_numbers_are_left_alone(pair):
     before, random = tuple(map(fingerprint, pair)), torch.get_rng_state()
-    stitch(*pair, "2", ["softsort", "gumbel_sinkhorn"], loader=data(), recipe=SHORT, tail_norm="train")
+    stitch(
+        *pair,
+        "2",
+        ["softsort", "gumbel_sinkhorn"],
+        loader=data(),
+        method=SHORT,
+        options=StitchOptions(tail_norm="train"),
+    )
     assert tuple(map(fingerprint, pair)) == before
     assert torch.equal(torch.get_rng_state(), random)
 
 
 def test_the_same_seed_gives_the_same_result_and_other_families_do_not_matter(pair):
-    alone = stitch(*pair, "2", "g_relu", loader=data(), recipe=SHORT, start="random", seeds=3)
-    among = stitch(*pair, "2", ["full", "g_relu"], loader=data(), recipe=SHORT, start="random", seeds=[3])
+    alone = stitch(*pair, "2", "g_relu", loader=data(), seeds=3, method=SHORT, options=StitchOptions(start="random"))
+    among = stitch(
+        *pair, "2", ["full", "g_relu"], loader=data(), seeds=[3], method=SHORT, options=StitchOptions(start="random")
+    )
     assert torch.equal(alone.matrix, among.stitchings[1].matrix)
-    other = stitch(*pair, "2", "g_relu", loader=data(), recipe=SHORT, start="random", seeds=4)
+    other = stitch(*pair, "2", "g_relu", loader=data(), seeds=4, method=SHORT, options=StitchOptions(start="random"))
     assert not torch.equal(alone.matrix, other.matrix)
 
 
@@ -63,13 +71,17 @@ class Shuffled(torch.utils.data.DataLoader):
         super().__init__([(x, y) for b in data() for x, y in zip(*b)], batch_size=16, shuffle=True)
 
 
-@pytest.mark.parametrize("options", [{}, {"options": {"alpha": "cv"}}, {"method": "direct"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"options": StitchOptions(settings={"alpha": "cv"})}, {"method": "direct"}], ids=str
+)
 def test_a_shuffled_loader_is_read_in_an_order_that_follows_from_the_seed(pair, options):
     found = []
     for start in (1, 2):
         torch.manual_seed(start)  # what a fresh process begins with is anybody's guess
         before = torch.get_rng_state()
-        one = stitch(*pair, "2", "g_relu", loader=Shuffled(), eval_loader=Shuffled(), recipe=SHORT, seeds=5, **options)
+        one = stitch(
+            *pair, "2", "g_relu", loader=Shuffled(), eval_loader=Shuffled(), seeds=5, **{"method": SHORT, **options}
+        )
         assert torch.equal(torch.get_rng_state(), before)
         tail = [tensor.tolist() for tensor in one.model.tail.statistics().values()]
         found.append((one.to_dict(), one.matrix.tolist(), tail))
@@ -79,9 +91,9 @@ def test_a_shuffled_loader_is_read_in_an_order_that_follows_from_the_seed(pair, 
 def test_direct_matching_is_the_closed_form_and_training_starts_there(pair):
     direct = stitch(*pair, "2", "full", loader=data(), method="direct")
     assert direct.history == ()
-    still = stitch(*pair, "2", "full", loader=data(), recipe=Recipe(epochs=0))
+    still = stitch(*pair, "2", "full", loader=data(), method=Recipe(epochs=0))
     assert torch.equal(direct.matrix, still.matrix)
-    assert stitch(*pair, "2", "full", loader=data(), recipe=SHORT).history[-1]["loss"] < math.inf
+    assert stitch(*pair, "2", "full", loader=data(), method=SHORT).history[-1]["loss"] < math.inf
     assert direct.drift.residual < stitch(*pair, "2", "identity", loader=data(), method="direct").drift.residual
 
 
@@ -93,7 +105,9 @@ def test_any_group_is_a_family(pair):
 
 def test_recalibration_can_be_left_out_and_is_for_every_family(pair):
     with_it, without = (
-        stitch(*pair, "2", ["full", "rank-1"], loader=data(), method="direct", recalibration=wanted)
+        stitch(
+            *pair, "2", ["full", "rank-1"], loader=data(), method="direct", options=StitchOptions(recalibration=wanted)
+        )
         for wanted in (True, False)
     )
     for one, other in zip(with_it.stitchings, without.stitchings):
@@ -102,16 +116,26 @@ def test_recalibration_can_be_left_out_and_is_for_every_family(pair):
 
 
 def test_alpha_by_cross_validation_sees_training_data_only(pair):
-    found = stitch(*pair, "2", "g_relu", loader=data(), recipe=SHORT, options={"alpha": "cv"})
+    found = stitch(*pair, "2", "g_relu", loader=data(), method=SHORT, options=StitchOptions(settings={"alpha": "cv"}))
     assert found.alpha in (1e-3, 1e-2, 1e-1, 1.0, 10.0)
-    assert stitch(*pair, "2", "g_relu", loader=data(), recipe=SHORT, options={"alpha": 0.7}).alpha == 0.7
+    assert (
+        stitch(*pair, "2", "g_relu", loader=data(), method=SHORT, options=StitchOptions(settings={"alpha": 0.7})).alpha
+        == 0.7
+    )
 
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_starred_layers_and_skips(tmp_path, bias):
     a, b = make("residual", 0)[0], make("residual", 5)[0]
-    found = stitch(a, b, ["relu.0", "relu.1"], "full", loader=data("residual"), method="direct", skip="mapped",
-                   bias=bias)  # fmt: skip
+    found = stitch(
+        a,
+        b,
+        ["relu.0", "relu.1"],
+        "full",
+        loader=data("residual"),
+        method="direct",
+        options=StitchOptions(skip="mapped", bias=bias),
+    )
     assert found.layers == ("relu.0", "relu.1*")
     assert len(found.stitchings[1].model.skip_layers) == 1
     assert "* inside a residual block" in found.summary()
@@ -140,7 +164,7 @@ def test_agreement_is_with_the_closed_form_match(pair):
 
 
 def test_a_saved_stitching_is_rebuilt_with_its_statistics(pair, tmp_path):
-    found = stitch(*pair, "2", "full", loader=data(), recipe=SHORT, options=None, bias=True)
+    found = stitch(*pair, "2", "full", loader=data(), method=SHORT, options=StitchOptions(bias=True))
     again = Stitching.load(found.save(tmp_path / "s.json"))
     assert again.to_dict() == found.to_dict() and repr(again) == repr(found)
     net, x = again.rebuild(*pair, data()[0]), data()[0][0]
@@ -155,7 +179,15 @@ def test_a_saved_stitching_is_rebuilt_with_its_statistics(pair, tmp_path):
 def test_a_study_survives_a_file_and_pairs_are_joined(pair, tmp_path):
     nets = [*pair, make("cnn", 9)[0]]
     parts = [
-        stitch(nets[i], nets[j], ["2"], ["g_relu"], loader=data(), method="direct", names=(f"net {i}", f"net {j}"))
+        stitch(
+            nets[i],
+            nets[j],
+            ["2"],
+            ["g_relu"],
+            loader=data(),
+            method="direct",
+            options=StitchOptions(names=(f"net {i}", f"net {j}")),
+        )
         for i in range(3)
         for j in range(3)
         if i != j
@@ -177,7 +209,9 @@ def test_intervals_say_what_they_resample(pair):
     assert one.table()["over"].tolist() == ["examples"]
     low, high = one.stitchings[0].interval()
     assert low <= one.stitchings[0].penalty <= high
-    seeds = stitch(*pair, "2", "softsort", loader=data(), recipe=SHORT, start="random", seeds=[0, 1, 2])
+    seeds = stitch(
+        *pair, "2", "softsort", loader=data(), seeds=[0, 1, 2], method=SHORT, options=StitchOptions(start="random")
+    )
     row = seeds.table().iloc[0]
     assert row["over"] == "runs (range)" and row["low"] == min(s.penalty for s in seeds.stitchings)
 
@@ -192,20 +226,24 @@ def test_intervals_say_what_they_resample(pair):
         ({"at": []}, "at must hold at least one"),
         ({"family": "rank-9"}, "rank"),
         ({"family": "magic"}, "family must be one of"),
-        ({"method": "guess"}, 'method must be "task_loss" or "direct"'),
-        ({"start": "warm"}, 'start must be "direct" or "random"'),
-        ({"recipe": "v3"}, "recipe must be one of v1, v2, or a Recipe"),
-        ({"options": {"temperature": 2}}, "options must be settings of the families"),
-        ({"skip": "c"}, 'skip must be "a", "mapped" or "b"'),
+        ({"method": "guess"}, 'method must be "task_loss", "direct" or a Recipe'),
+        ({"method": ["task_loss", RECIPES["v2"]]}, "method must hold one way of training at most"),
+        ({"options": StitchOptions(settings={"temperature": 2})}, "settings must be of the families"),
+        ({"options": StitchOptions(skip="c")}, 'skip must be "a", "mapped" or "b"'),
         ({"loader": [torch.zeros(3, 3, 8, 8, dtype=torch.float64)]}, r"batches must be \(inputs, labels"),
         ({"at": ("2", "7")}, "features of A must be laid out like B's"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_bad_input_is_refused_before_any_work(pair, change, message):
-    arguments = {"at": "2", "family": "g_relu", "loader": data(), "recipe": RECIPES["v2"], **change}
+    arguments = {"at": "2", "family": "g_relu", "loader": data(), "method": RECIPES["v2"], **change}
     with pytest.raises(ValueError, match=message):
         stitch(*pair, **arguments)
+
+
+def test_unknown_starts_are_refused():
+    with pytest.raises(ValueError, match='start must be "direct" or "random"'):
+        StitchOptions(start="warm")
 
 
 def test_labels_that_no_output_stands_for(pair):
@@ -230,11 +268,19 @@ def test_batches_of_one_example_are_left_out_where_batch_norm_is_measured(tail_n
     torch.manual_seed(0)
     a, b, x, y = make_one(), make_one(), torch.randn(33, 4), torch.arange(33) % 3
     whole = list(zip(x.split(16), y.split(16)))
-    found = stitch(a, b, "1", "full", loader=whole, recipe=SHORT, tail_norm=tail_norm)
+    found = stitch(a, b, "1", "full", loader=whole, method=SHORT, options=StitchOptions(tail_norm=tail_norm))
     assert found.examples == 33
     with pytest.raises(ValueError, match="batches must hold at least two examples"):
-        stitch(a, b, "1", "full", loader=list(zip(x.split(1), y.split(1))), recipe=SHORT)
-    alone = stitch(a, b, "1", "full", loader=list(zip(x.split(1), y.split(1))), recipe=SHORT, recalibration=False)
+        stitch(a, b, "1", "full", loader=list(zip(x.split(1), y.split(1))), method=SHORT)
+    alone = stitch(
+        a,
+        b,
+        "1",
+        "full",
+        loader=list(zip(x.split(1), y.split(1))),
+        method=SHORT,
+        options=StitchOptions(recalibration=False),
+    )
     assert alone.examples == 33
 
 

@@ -7,7 +7,7 @@ from torch import nn
 
 import intertwine as iw
 from intertwine.groups import Monomial, PositiveMonomial
-from intertwine.stitching import Pair, stitch
+from intertwine.stitching import Pair, StitchOptions, stitch
 from intertwine.stitching.layer import Fixed
 from intertwine.symmetry.action import act_on_features
 
@@ -100,8 +100,15 @@ def test_penalty_is_zero_at_every_relu_of_a_symmetric_copy(kind):
     x = torch.randn(200, *make(kind)[1].shape[1:], dtype=torch.float64, generator=torch.Generator().manual_seed(9))
     before = fingerprint(model), fingerprint(twin)
     taps = [tap for tap in TAPS[kind] if tap not in ("6", "head")]
-    study = stitch(model, twin, taps, ["g_relu", "full"], loader=labelled(model, x), method="direct",
-                   recalibration=False)  # fmt: skip
+    study = stitch(
+        model,
+        twin,
+        taps,
+        ["g_relu", "full"],
+        loader=labelled(model, x),
+        method="direct",
+        options=StitchOptions(recalibration=False),
+    )
     for s in study.stitchings:
         assert s.penalty == 0.0, s
         assert s.drift.residual < 1e-12
@@ -114,7 +121,9 @@ def test_penalty_inside_a_block_of_a_symmetric_copy_is_not_zero():
     model, twin, *_ = symmetric_copy("residual")
     x = torch.randn(200, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
     penalties = {
-        skip: stitch(model, twin, "relu.1", loader=labelled(model, x), method="direct", skip=skip).penalty
+        skip: stitch(
+            model, twin, "relu.1", loader=labelled(model, x), method="direct", options=StitchOptions(skip=skip)
+        ).penalty
         for skip in ("a", "mapped", "b")
     }
     assert penalties["a"] > 0.1

@@ -9,9 +9,10 @@ import torch.nn.functional as F
 from stitching_models import cnn, fingerprint
 
 from intertwine.errors import CheckpointError
-from intertwine.stitching import Pair, Recipe, family_of, recalibrate, train_layers, training
-from intertwine.stitching.alpha import InMemory, choose_alpha, split_examples
-from intertwine.stitching.training import RECIPES
+from intertwine.stitching import Epoch, Pair, Recipe, family_of, recalibrate, train_layers
+from intertwine.stitching.training.alpha import InMemory, choose_alpha, split_examples
+from intertwine.stitching.training.recipe import RECIPES
+from intertwine.stitching.training.state import TrainingState
 
 FAMILIES = ["full", "rank-2", "lasso", "g_relu", "softsort", "gumbel_sinkhorn", "orthogonal", "identity"]
 QUICK = Recipe(epochs=3, learning_rate=0.05, head_start=1, batch_size=8)
@@ -179,7 +180,7 @@ def test_the_best_map_as_evaluated_is_kept(cut, family):
 def test_lasso_is_judged_with_its_penalty(cut):
     """A small map may cost some loss; one that loses more than the penalty saves is not kept."""
     (network,) = stitched(cut, "lasso-3")
-    run = training._Run(network, None, history=[training.Epoch(i, 0.0, 0.0, 0.0, 0.0) for i in (1, 2)])
+    run = TrainingState(network, None, history=[Epoch(i, 0.0, 0.0, 0.0, 0.0) for i in (1, 2)])
     assert network.layer.penalty() > 1
     run.judge(0, 1.0)
     with torch.no_grad():

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ..lab.data import Batches
     from ..stitching import StitchingStudy
-    from ..stitching.pair import At
+    from ..stitching.networks.pair import At
 
 __all__ = ["stitch"]
 
@@ -109,7 +109,7 @@ def stitch(
       intertwine stitch seed*.safetensors --at 'relu*' --families g_relu,full --method direct,task_loss
     """  # noqa: DOC501
     from ..lab.training.augmented import Augmented
-    from ..stitching import RECIPES, StitchingStudy
+    from ..stitching import RECIPES, StitchingStudy, StitchOptions
     from ..stitching import stitch as run
     from ..stitching.layers import takes
     from ._networks import data_facts
@@ -135,18 +135,16 @@ def stitch(
     wanted = _families(families)
     pulled = any(takes(family, "alpha") for family in wanted)
     options = {"alpha": "cv" if alpha == "cv" else _alpha(alpha)} if pulled else {}
-    common: dict[str, Any] = {
-        "method": [word.strip() for word in method.split(",")],
-        "skip": skip,
-        "start": start,
-        "recipe": chosen,
-        "tail_norm": tail_norm,
-        "recalibration": recalibration,
-        "bias": bias,
-        "seeds": list(range(seed, seed + seeds)),
-        "options": options,
-        "progress": True,
-    }
+    methods = [chosen if word.strip() == "task_loss" else word.strip() for word in method.split(",")]
+    common = StitchOptions(
+        skip=cast(Any, skip),
+        start=cast(Any, start),
+        tail_norm=cast(Any, tail_norm),
+        recalibration=recalibration,
+        bias=bias,
+        settings=options,
+        progress=True,
+    )
     claim_folder(out, [*RESULTS, "results.safetensors"], checkpoints)
     specs = [model, model_b or model] if len(checkpoints) == 2 else [model] * len(checkpoints)
     group = open_group(checkpoints, specs, data, None, None, "always", device)
@@ -162,7 +160,9 @@ def stitch(
         a, b = group.models[i], group.models[j]
         layers = _layers(a, b, score, split_commas(at, "--at"), split_commas(at_b, "--at-b"))
         names, kept = (group.names[i], group.names[j]), state.with_stem(f"{state.stem}-{i}-{j}")
-        found = run(a, b, list(layers), wanted, loader=train, eval_loader=score, names=names, state=kept, **common)
+        how = replace(common, names=names, state=kept)
+        given: dict[str, Any] = {"method": methods, "seeds": list(range(seed, seed + seeds)), "options": how}
+        found = run(a, b, list(layers), wanted, loader=train, eval_loader=score, **given)
         studies.append(cast(StitchingStudy, found))
     settings = {
         **studies[0].settings,

@@ -15,8 +15,8 @@ from ..features.batches import length
 from ..features.repeatable import repeatable
 from ..programs import Part, check_path, flat_inputs
 from ._batches import check_loader, labels_of
-from .pair import Pair
-from .stitched import Stitched, by_trunk
+from .networks.pair import Pair
+from .networks.stitched import Stitched, by_trunk
 
 __all__ = ["Evaluation", "accuracies", "evaluate", "penalty", "penalty_interval"]
 

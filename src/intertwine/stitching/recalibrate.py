@@ -14,7 +14,7 @@ from ..features.batches import length
 from ..features.repeatable import repeatable
 from ..programs import Part, flat_inputs
 from ._batches import check_loader, normalisable
-from .stitched import Stitched, Trunk, by_trunk
+from .networks.stitched import Stitched, Trunk, by_trunk
 
 __all__ = ["measure_norms", "recalibrate"]
 

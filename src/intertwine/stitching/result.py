@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from .._result import APART, UNSAVED, Result
 from .._words import counted
 from ..groups.capacity import log_points
-from .cut import Skip
 from .drift import Drift
 from .layer import Fixed
-from .pair import Pair
+from .networks.cut import Skip
+from .networks.pair import Pair
+from .networks.stitched import Stitched
 from .penalty import penalty_interval
-from .stitched import Stitched
 
 if TYPE_CHECKING:
     import pandas as pd

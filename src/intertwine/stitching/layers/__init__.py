@@ -5,17 +5,14 @@ from .blocks import Blocks, SwappedBlocks
 from .diagonal import Diagonal
 from .families import families, family_of, takes
 from .full import Full
-from .g_relu import GReLU
 from .gumbel_sinkhorn import GumbelSinkhorn
 from .identity import Identity
 from .lasso import PAPER_STRENGTHS, Lasso, sparsity
-from .monomial import Monomial
+from .monomial import GReLU, Monomial, Permutation, SignedPermutation
 from .orthogonal import Orthogonal
-from .permutation import Permutation
 from .projected import Projected
 from .rank import Rank
 from .relaxed import RelaxedPermutation
-from .signed_permutation import SignedPermutation
 from .sinkhorn import sinkhorn, sinkhorn_log
 from .soft_sort import SoftSort, soft_sort
 

@@ -14,16 +14,13 @@ from ..layer import StitchingLayer
 from .blocks import Blocks, SwappedBlocks
 from .diagonal import Diagonal
 from .full import Full
-from .g_relu import GReLU
 from .gumbel_sinkhorn import GumbelSinkhorn
 from .identity import Identity
 from .lasso import Lasso
-from .monomial import Monomial
+from .monomial import GReLU, Monomial, Permutation, SignedPermutation
 from .orthogonal import Orthogonal
-from .permutation import Permutation
 from .projected import Projected
 from .rank import Rank
-from .signed_permutation import SignedPermutation
 from .soft_sort import SoftSort
 
 __all__ = ["families", "family_of", "takes"]

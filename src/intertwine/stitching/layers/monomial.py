@@ -1,12 +1,45 @@
-"""Permutations with nonzero scales: the intertwiner group of ``|x|`` and ``x^d``."""
+"""Monomial groups as stitching layers: permutations, with or without signs and positive scales."""
 
 from .birkhoff import Birkhoff
 
-__all__ = ["Monomial"]
+__all__ = ["GReLU", "Monomial", "Permutation", "SignedPermutation"]
+
+
+class GReLU(Birkhoff):
+    """``P D`` with positive ``D``: the intertwiner group of ReLU (paper 1, v2 D.2.1). Arguments as of ``Birkhoff``.
+
+    Examples:
+        >>> layer = GReLU(3, 3).eval()
+        >>> (layer.rounded() > 0).sum(1)
+        tensor([1, 1, 1])
+    """
+
+    family = "g_relu"
+
+
+class Permutation(Birkhoff):
+    """``P``: the intertwiner group of sigmoid, GELU and most smooth activations. Arguments as of ``Birkhoff``."""
+
+    family = "permutation"
+    group_name = "permutation"
+    scaled = False
+
+
+class SignedPermutation(Birkhoff):
+    """Entries -1 or 1, one in every row and column: the intertwiner group of tanh, erf and sin.
+
+    In training magnitudes are doubly stochastic, and an entry changes sign when a step carries it through zero.
+    Arguments as of ``Birkhoff``.
+    """
+
+    family = "signed_permutation"
+    group_name = "signed_permutation"
+    scaled = False
+    signed = True
 
 
 class Monomial(Birkhoff):
-    """``P D`` with signs on ``P`` and positive ``D``. Arguments are those of :class:`Birkhoff`."""
+    """``P D`` with signs on ``P``: the intertwiner group of ``|x|`` and ``x^d``. Arguments as of ``Birkhoff``."""
 
     family = "monomial"
     group_name = "monomial"

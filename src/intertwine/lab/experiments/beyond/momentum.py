@@ -59,7 +59,7 @@ class Descended(PairJob):
             By arm, for each layer: ``penalty``, ``agreement`` with the matching of activations (share of live
             channels) and ``loss`` of the relaxed map in the last epoch.
         """
-        from ....stitching import RECIPES, StitchingStudy, stitch
+        from ....stitching import RECIPES, StitchingStudy, StitchOptions, stitch
         from ...data import load
 
         data = load(self.data).first(self.examples)
@@ -72,9 +72,16 @@ class Descended(PairJob):
             )  # fmt: skip
             train = data.loader("train", recipe.batch_size, shuffle=True)
             study = stitch(
-                a, b, list(self.layers), "g_relu", loader=train, eval_loader=test, start=self.start, recipe=recipe,
-                seeds=self.seed, state=files / f"{k}.pt",
-            )  # fmt: skip
+                a,
+                b,
+                list(self.layers),
+                "g_relu",
+                loader=train,
+                eval_loader=test,
+                seeds=self.seed,
+                method=recipe,
+                options=StitchOptions(start=self.start, state=files / f"{k}.pt"),
+            )
             every = study.stitchings if isinstance(study, StitchingStudy) else [study]
             found[arm] = {
                 "penalty": [one.penalty for one in every],

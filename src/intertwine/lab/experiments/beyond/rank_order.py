@@ -55,17 +55,23 @@ class Ranked(PairJob):
             ``penalties`` by family and ``dissimilarities`` by measure, one number for each layer.
         """
         from ....similarity import compare
-        from ....stitching import RECIPES, stitch
+        from ....stitching import RECIPES, StitchOptions, stitch
         from ...data import load
 
         data = load(self.data).first(self.examples)
         a, b = self.networks()
         recipe = replace(RECIPES["v1"], epochs=self.epochs, head_start=self.epochs // 2, keep="last")
         study: Any = stitch(
-            a, b, list(self.layers), list(FAMILIES), loader=data.loader("train", recipe.batch_size, shuffle=True),
-            eval_loader=data.loader("test", examples=self.tested), recipe=recipe, seeds=self.seed,
-            state=files / "training.pt",
-        )  # fmt: skip
+            a,
+            b,
+            list(self.layers),
+            list(FAMILIES),
+            loader=data.loader("train", recipe.batch_size, shuffle=True),
+            eval_loader=data.loader("test", examples=self.tested),
+            seeds=self.seed,
+            method=recipe,
+            options=StitchOptions(state=files / "training.pt"),
+        )
         lost = {(found.layer_name.rstrip("*"), found.family): found.penalty for found in study.stitchings}
         loader, scores = data.loader("test", examples=self.measured), dict[str, list[float]]()
         for layer in self.layers:

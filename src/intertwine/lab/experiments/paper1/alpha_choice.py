@@ -51,8 +51,8 @@ class ChosenAlphas(PairJob):
             For each layer: ``alpha``, the ``held_out`` accuracy for every alpha that was tried (``None`` where training
             diverged), and the test penalties with the ``chosen`` alpha and the ``usual`` one.
         """
-        from ....stitching import RECIPES, Pair, evaluate, stitch, stream_moments
-        from ....stitching.alpha import choose_alpha
+        from ....stitching import RECIPES, Pair, StitchOptions, evaluate, stitch, stream_moments
+        from ....stitching.training.alpha import choose_alpha
         from ...data import load
 
         data, (a, b) = load(self.data).first(self.examples), self.networks()
@@ -69,9 +69,16 @@ class ChosenAlphas(PairJob):
         ]
         chosen = evaluate(pair, [choice.network for choice in choices], test).penalties
         usual = stitch(
-            a, b, layers, "g_relu", loader=train, eval_loader=test, start=self.start, recipe=recipe, seeds=self.seed,
-            options={"alpha": _USUAL},
-        )  # fmt: skip
+            a,
+            b,
+            layers,
+            "g_relu",
+            loader=train,
+            eval_loader=test,
+            seeds=self.seed,
+            method=recipe,
+            options=StitchOptions(start=self.start, settings={"alpha": _USUAL}),
+        )
         return {
             layer: {
                 "alpha": choice.alpha,

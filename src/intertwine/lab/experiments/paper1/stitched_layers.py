@@ -54,7 +54,7 @@ class StitchedLayers(PairJob):
             ``penalties`` and ``sparsities`` by layer (``*`` inside residual blocks) and family, and the accuracies of
             both networks.
         """
-        from ....stitching import RECIPES, stitch
+        from ....stitching import RECIPES, StitchOptions, stitch
         from ...data import load
         from ...training.augmented import Augmented
 
@@ -64,9 +64,16 @@ class StitchedLayers(PairJob):
         test = data.loader("test", examples=self.tested)
         chosen = list(self.layers) or activations(a, data)
         study = stitch(
-            a, b, chosen, list(self.families), loader=train, eval_loader=test, recipe=recipe, seeds=self.seed,
-            state=files / "training.pt",
-        )  # fmt: skip
+            a,
+            b,
+            chosen,
+            list(self.families),
+            loader=train,
+            eval_loader=test,
+            seeds=self.seed,
+            method=recipe,
+            options=StitchOptions(state=files / "training.pt"),
+        )
         found: dict[str, Any] = {"penalties": {}, "sparsities": {}}
         for one in study.stitchings:  # type: ignore[union-attr]  # lists were given
             found["penalties"].setdefault(one.layer_name, {})[one.family] = one.penalty

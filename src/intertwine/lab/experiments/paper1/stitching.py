@@ -52,7 +52,7 @@ class StitchedPair(PairJob):
             ``penalties`` by layer (``*`` inside residual blocks) and family, ``recovered`` shares of matched channels,
             and the accuracies of both networks.
         """
-        from ....stitching import RECIPES, StitchingStudy, stitch
+        from ....stitching import RECIPES, StitchingStudy, StitchOptions, stitch
         from ...data import load
         from ...training.augmented import Augmented
 
@@ -68,9 +68,16 @@ class StitchedPair(PairJob):
         starts = (("direct", list(FAMILIES)), ("random", ["g_relu"]))
         for start, families in starts:
             study = stitch(
-                a, b, chosen, families, loader=train, eval_loader=test, start=start, recipe=recipe, seeds=self.seed,
-                state=files / f"{start}.pt",
-            )  # fmt: skip
+                a,
+                b,
+                chosen,
+                families,
+                loader=train,
+                eval_loader=test,
+                seeds=self.seed,
+                method=recipe,
+                options=StitchOptions(start=start, state=files / f"{start}.pt"),
+            )
             for found in study.stitchings if isinstance(study, StitchingStudy) else [study]:
                 name = found.family if start == "direct" else RANDOM
                 penalties.setdefault(found.layer_name, {})[name] = found.penalty

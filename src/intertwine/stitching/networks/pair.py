@@ -14,15 +14,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._progress import track
-from ..features import layers as points_of
-from ..features.batches import device_of, length
-from ..features.moments import CrossMoments
-from ..features.points import Point, choose
-from ..features.repeatable import repeatable
-from ..programs import Part, Ref, capture_dynamic, flat_inputs
+from ..._progress import track
+from ...features import layers as points_of
+from ...features.batches import device_of, length
+from ...features.moments import CrossMoments
+from ...features.points import Point, choose
+from ...features.repeatable import repeatable
+from ...programs import Part, Ref, capture_dynamic, flat_inputs
+from ..moments import Moments
 from .cut import Crossing, Cut, Skip
-from .moments import Moments
 from .relation import relate
 from .stitched import Trunk
 

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..features.batches import size
-from ..features.repeatable import repeatable
-from ..programs import flat_inputs
-from ._batches import labels_of
-from .recalibrate import measure_norms
-from .stitched import Stitched
+from ...features.batches import size
+from ...features.repeatable import repeatable
+from ...programs import flat_inputs
+from .._batches import labels_of
+from ..networks.stitched import Stitched
+from ..recalibrate import measure_norms
 
 __all__ = ["evaluated_losses", "some_batches"]
 

@@ -8,8 +8,8 @@ from typing import Literal
 
 import torch
 
-from ..programs import Part
-from .layer import StitchingLayer
+from ...programs import Part
+from ..layer import StitchingLayer
 from .stitched import Stitched, Trunk
 
 __all__ = ["Crossing", "Cut", "Skip"]

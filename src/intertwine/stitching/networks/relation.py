@@ -9,7 +9,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..features.points import Point
+from ...features.points import Point
 
 __all__ = ["Relation", "relate"]
 

@@ -1,26 +1,28 @@
-"""Choosing alpha, the weight of ``-|P|_F``, on a part of the *training* data (paper 1, v2 D.5)."""
+"""Choice of alpha, the weight of ``-|P|_F``, on a part of the *training* data (paper 1, v2 D.5)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from .._random import mixed
-from ..features.batches import size
-from ..features.repeatable import repeatable
-from ..groups import Group
-from ._batches import check_loader, labels_of
-from .cut import Cut
-from .layers import family_of, takes
-from .moments import Moments
-from .penalty import accuracies
-from .recalibrate import recalibrate
-from .stitched import Stitched
-from .training import RECIPES, Recipe, train_layers
+from ..._random import mixed
+from ...features.batches import size
+from ...features.repeatable import repeatable
+from ...groups import Group
+from .._batches import check_loader, labels_of
+from ..layers import family_of, takes
+from ..moments import Moments
+from ..networks.cut import Cut
+from ..networks.stitched import Stitched
+from ..options import StitchOptions
+from ..penalty import accuracies
+from ..recalibrate import recalibrate
+from .recipe import RECIPES, Recipe
+from .train_layers import train_layers
 
 __all__ = ["ALPHAS", "AlphaChoice", "InMemory", "choose_alpha", "split_examples"]
 
@@ -124,10 +126,8 @@ def choose_alpha(
     recipe: Recipe | str | None = None,
     share: float = 0.8,
     moments: Moments | None = None,
-    tail_norm: Literal["eval", "train"] = "eval",
     seed: int = 0,
-    progress: bool = False,
-    **settings: Any,
+    options: StitchOptions | None = None,
 ) -> AlphaChoice:
     """Choose alpha by the accuracy on a held-out fifth of the training data; test data is never seen.
 
@@ -142,10 +142,8 @@ def choose_alpha(
         recipe: Of the training; v1 with 5 epochs and no head start if ``None``.
         share: Of the examples that layers are trained on.
         moments: Where training starts; from the random start, as in the paper, if ``None``.
-        tail_norm: As in ``Cut.stitch``.
         seed: Of the split, the starts and the training order.
-        progress: Whether to show progress.
-        **settings: Other settings of the family.
+        options: Of which the tail's batch norm, other settings of the family and progress count.
 
     Returns:
         The choice.
@@ -154,6 +152,7 @@ def choose_alpha(
         ValueError: If the family has no alpha, or there is nothing to try.
         RuntimeError: If training diverged for every alpha.
     """  # noqa: DOC502 - raised by training
+    options = options or StitchOptions()
     if not alphas:
         raise ValueError("alphas must hold at least one. Got none.")
     if not takes(family, "alpha"):
@@ -161,17 +160,18 @@ def choose_alpha(
     chosen = replace(RECIPES["v1"], epochs=5, head_start=0) if recipe is None else recipe
     batch_size = (RECIPES[chosen] if isinstance(chosen, str) else chosen).batch_size
     part, held_out = split_examples(loader, share, batch_size=batch_size, seed=seed)
-    device = next(cut.tail.buffers()).device
     networks = []
     for alpha in alphas:
         tap = cut.tap
-        layer = family_of(family, tap.c_in, tap.c_out, channel_dim=tap.channel_dim, seed=seed, alpha=alpha, **settings)
+        layer = family_of(
+            family, tap.c_in, tap.c_out, channel_dim=tap.channel_dim, seed=seed, alpha=alpha, **options.settings
+        )
         if moments is not None:
             layer.start(moments)
-        networks.append(cut.stitch(layer.to(device), tail_norm=tail_norm))
-    trained = train_layers(networks, part, chosen, seed=seed, progress=progress)
-    recalibrate(networks, repeatable(part, mixed(seed, "recalibration")), progress=progress)
-    reached = accuracies(networks, held_out, progress=progress)
+        networks.append(cut.stitch(layer.to(cut.device), tail_norm=options.tail_norm))
+    trained = train_layers(networks, part, chosen, seed=seed, progress=options.progress)
+    recalibrate(networks, repeatable(part, mixed(seed, "recalibration")), progress=options.progress)
+    reached = accuracies(networks, held_out, progress=options.progress)
     found = {a: None if t.stopped_at else r for a, t, r in zip(alphas, trained, reached)}
     best = min((a for a in found if found[a] is not None), key=lambda a: (-(found[a] or 0.0), a))
     return AlphaChoice(best, found, networks[list(alphas).index(best)], len(held_out.labels))

@@ -8,8 +8,8 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from ..programs import Part
-from .layer import StitchingLayer
+from ...programs import Part
+from ..layer import StitchingLayer
 from .relation import Relation
 
 __all__ = ["Stitched", "Trunk", "by_trunk"]
@@ -112,14 +112,18 @@ class Stitched(nn.Module):
         Returns:
             From what ``trunk`` returned to what ``tail`` reads.
         """
-        layer = self.layer.fixed()
-        skip_layers = [one.fixed() for one in cast("list[StitchingLayer]", list(self.skip_layers))]
+        layer, *skip_layers = (one.fixed() for one in self.layers)
 
         def mapped(crossing: Sequence[Tensor]) -> tuple[Tensor, ...]:
             tap, *others = crossing
             return layer(tap), *(f(x) for f, x in zip(skip_layers, others)), *others[len(skip_layers) :]
 
         return mapped
+
+    @property
+    def layers(self) -> list[StitchingLayer]:
+        """The stitching layer, then those of the skip connections."""
+        return [self.layer, *cast("list[StitchingLayer]", list(self.skip_layers))]
 
     def trainable(self) -> list[nn.Parameter]:
         """Parameters of the stitching layers."""

@@ -1,0 +1,1 @@
+"""Stitched networks: two networks, cut at a tap of both and joined by a layer."""
