@@ -1,4 +1,4 @@
-"""What units are compared with: images whose pixels carry labels.
+"""Concept sets: images whose pixels carry labels.
 
 A concept set is an immutable, indexable collection of images. Each image has ``K`` planes of pixel labels, so that one
 pixel can carry several concepts at once (the colour red, the part wheel, the object car), and ``J`` labels for the

@@ -1,4 +1,4 @@
-"""What the best units look at: images with the outline of the unit's mask."""
+"""Pictures of the best units: images with the outline of the unit's mask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which basis is privileged? What the symmetry group predicts, beside what dissection measures.
+"""Privileged bases: the symmetry group's prediction beside the measurement by dissection.
 
 If the group mixes the channels of a layer by general linear or orthogonal maps, nothing tells their basis from any
 other, and a rotation should leave as many detectors. If it only permutes, rescales and flips channels, the basis means

@@ -1,4 +1,4 @@
-"""What dissection finds: the best concept of every unit in every basis, and detector counts with intervals."""
+"""The result of a dissection: the best concept of every unit in every basis, and detector counts with intervals."""
 
 from __future__ import annotations
 

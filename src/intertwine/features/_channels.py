@@ -1,4 +1,4 @@
-"""Which axis of an output holds the channels: asked of the modules that know, guessed from the rank otherwise."""
+"""The channel axis of an output: asked of the modules that know, guessed from the rank otherwise."""
 
 from torch import nn
 

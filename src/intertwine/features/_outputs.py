@@ -1,4 +1,4 @@
-"""Which tensor of a module's output is its features."""
+"""The tensor of a module's output that is its features."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias

@@ -1,4 +1,4 @@
-"""What a batch is, and how it enters a model: a tensor, ``(inputs, labels, ...)``, or keyword arguments."""
+"""Batches and how they enter a model: a tensor, ``(inputs, labels, ...)``, or keyword arguments."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain

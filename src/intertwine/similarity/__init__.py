@@ -1,4 +1,4 @@
-"""How similar two layers are, up to a group of maps of their channels."""
+"""Similarity of layers, up to a group of maps of their channels."""
 
 from .base import Measure, Prepared
 from .comparison import inference

@@ -1,4 +1,4 @@
-"""What every similarity measure declares and can do."""
+"""The base class of similarity measures."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

@@ -49,10 +49,10 @@ def compare_crosses(
     for rows, columns in product(_by_space(a), _by_space(b)):
         space = common_space(a[rows[0]].space, b[columns[0]].space)
         for some_a in _fitting(rows, a, space, draws, memory):
-            x = _Stack([a[i] for i in some_a], space)
+            x = _ChannelStack([a[i] for i in some_a], space)
             for some_b in _fitting(columns, b, space, draws, memory):
-                y = _Stack([b[j] for j in some_b], space)
-                tables = _Tables(x, y, draws)
+                y = _ChannelStack([b[j] for j in some_b], space)
+                tables = _FoldProducts(x, y, draws)
                 for (k, i), (l, j) in product(enumerate(some_a), enumerate(some_b)):
                     for measure in measures:
                         _fill(found[measure.name], measure, (i, j), tables, x.views[k], y.views[l], draws)
@@ -101,7 +101,7 @@ class _View:
         self.channels = slice(start, start + layer.channels)
 
 
-class _Stack:
+class _ChannelStack:
     """Features of some layers at one spatial size, channels of all stacked: ``(C, N, P)``.
 
     Each layer is divided by the power of 2 that is near its largest feature, so that no float32 product overflows; the
@@ -140,10 +140,10 @@ class _Stack:
         return self.values.index_select(1, examples.to(self.values.device)).flatten(1)
 
 
-class _Tables:
+class _FoldProducts:
     """Products of all channels of two stacks about their means: per fold in float64, and per shuffle of the second."""
 
-    def __init__(self, x: _Stack, y: _Stack, draws: Draws) -> None:
+    def __init__(self, x: _ChannelStack, y: _ChannelStack, draws: Draws) -> None:
         parts, device = len(draws.folds), x.values.device
 
         def zeros(*shape: int) -> Tensor:
@@ -163,7 +163,7 @@ class _Tables:
                 self._add(f, x.rows(examples), y.rows(examples))
         self._shuffle(x, y, draws, height)
 
-    def _shuffle(self, x: _Stack, y: _Stack, draws: Draws, height: int) -> None:
+    def _shuffle(self, x: _ChannelStack, y: _ChannelStack, draws: Draws, height: int) -> None:
         """Products after every shuffle, in the features' own type."""
         mean_x, mean_y = (mean[:, None] for mean in self.means)
         for examples in torch.arange(draws.examples).split(height):
@@ -205,7 +205,7 @@ class _Tables:
 
 
 def _fill(
-    cells: Cells, measure: Procrustes, at: tuple[int, int], tables: _Tables, x: _View, y: _View, draws: Draws
+    cells: Cells, measure: Procrustes, at: tuple[int, int], tables: _FoldProducts, x: _View, y: _View, draws: Draws
 ) -> None:
     everything = torch.ones(len(draws.folds), dtype=torch.bool)
     cells.scores[at] = _score(measure, tables, x, y, everything)
@@ -221,7 +221,7 @@ def _fill(
 
 
 def _score(
-    measure: Procrustes, tables: _Tables, x: _View, y: _View, folds: Tensor, shuffle: int | None = None
+    measure: Procrustes, tables: _FoldProducts, x: _View, y: _View, folds: Tensor, shuffle: int | None = None
 ) -> float:
     """Score one pair on a union of folds; NaN where none of a side's channels lives there."""
     folds = folds.to(tables.cross.device)

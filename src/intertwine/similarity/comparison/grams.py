@@ -39,16 +39,16 @@ def compare_grams(
     cells = Cells.empty(len(a), len(b), draws)
     size = gram_size(draws.examples, (*a, *b))
     parts_b = list(chunks([size] * len(b), memory, SHARE))
-    stack_b: _Stack | None = None
+    stack_b: _GramStack | None = None
     for rows in chunks([size] * len(a), memory, SHARE):
-        stack_a = _Stack(len(rows), draws.examples)
+        stack_a = _GramStack(len(rows), draws.examples)
         for k, i in enumerate(rows):
             stack_a.put(k, _prepare(measure, a[i], cells))
             yield
         for columns in parts_b:
             if stack_b is None or len(parts_b) > 1:
                 stack_b = None  # frees the last part before the next is made
-                stack_b = _Stack(len(columns), draws.examples)
+                stack_b = _GramStack(len(columns), draws.examples)
                 for k, j in enumerate(columns):
                     stack_b.put(k, _prepare(measure, b[j], cells))
                     yield
@@ -77,7 +77,7 @@ def _prepare(measure: CKA, layer: Layer, cells: Cells) -> GramSide | None:
         return None
 
 
-class _Stack:
+class _GramStack:
     """Centred Gram matrices of some layers, ``(L, N, N)``, NaN for a layer without one."""
 
     def __init__(self, count: int, examples: int) -> None:
@@ -101,7 +101,7 @@ class _Stack:
 
 
 def _fill(
-    cells: Cells, measure: CKA, rows: Sequence[int], columns: Sequence[int], a: _Stack, b: _Stack, draws: Draws
+    cells: Cells, measure: CKA, rows: Sequence[int], columns: Sequence[int], a: _GramStack, b: _GramStack, draws: Draws
 ) -> None:
     low, high = measure.range
     box = (slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1))
@@ -109,14 +109,14 @@ def _fill(
     for p, order in enumerate(draws.permutations):
         cells.null[(*box, p)] = _products(a, b, order).clamp(low, high)
     if len(draws.halves):
-        tables = _Tables(a, b, draws, measure.estimator)
+        tables = _FoldSums(a, b, draws, measure.estimator)
         for s, half in enumerate(draws.halves):
             cells.halves[(*box, s)] = tables.half(half).clamp(low, high)
     if low == 0:
         cells.floor[box] = 0.0
 
 
-def _products(a: _Stack, b: _Stack, order: Tensor | None = None) -> Tensor:
+def _products(a: _GramStack, b: _GramStack, order: Tensor | None = None) -> Tensor:
     """Inner products of all Gram matrices, which are the scores: in float64, since their norms are 1.
 
     With an ``order``, after the examples of B were shuffled: centring commutes with shuffling, so that only products
@@ -136,7 +136,7 @@ def _products(a: _Stack, b: _Stack, order: Tensor | None = None) -> Tensor:
     return total.cpu()
 
 
-class _Tables:
+class _FoldSums:
     """Sums over pairs of folds, from which the CKA of every union of folds follows.
 
     With ``K`` and ``L`` centred over all examples, centring them again on a subset ``S`` of ``m`` examples gives
@@ -144,7 +144,7 @@ class _Tables:
     ``r`` and totals ``s`` on ``S``; for the biased one the factors are ``2/m`` and ``1/m^2``.
     """
 
-    def __init__(self, a: _Stack, b: _Stack, draws: Draws, estimator: str) -> None:
+    def __init__(self, a: _GramStack, b: _GramStack, draws: Draws, estimator: str) -> None:
         self._folds, self._unbiased = draws.folds, estimator == "unbiased"
         parts, n, device = len(draws.folds), draws.examples, a.grams.device
 
