@@ -3,8 +3,9 @@
 from .activations import activation_names
 from .assignment import assign
 from .dense import DenseElement, GeneralLinear, Orthogonal, UnitRowSum
+from .element import Element
 from .gelu import gelu_error
-from .group import Element, Group, Unattained
+from .group import Group, MatrixElement, Unattained
 from .homogeneity import Homogeneity
 from .intertwiners import GatedIntertwiner, Intertwiner, TableRow, classify, intertwiner, table
 from .monomial import Monomial, Permutation, PositiveMonomial, SignedPermutation, Trivial
@@ -19,7 +20,7 @@ __all__ = [
     "Trivial", "Permutation", "SignedPermutation", "PositiveMonomial", "Monomial",
     "Orthogonal", "UnitRowSum", "GeneralLinear", "Semidirect", "Product", "Wreath", "Group", "SpaceGroup",
     # elements
-    "Element", "MonomialElement", "DenseElement", "BlockElement", "Unattained",
+    "Element", "MatrixElement", "MonomialElement", "DenseElement", "BlockElement", "Unattained",
     # how an element acts on an axis
     "Representation",
     # by name

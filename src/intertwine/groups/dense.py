@@ -9,13 +9,13 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from .group import Element, Generator, Group, Objective, Unattained, make_generator
+from .group import Generator, Group, MatrixElement, Objective, Unattained, make_generator
 from .sampling import haar, well_conditioned
 
 __all__ = ["DenseElement", "GeneralLinear", "Orthogonal", "UnitRowSum"]
 
 
-class DenseElement(Element):
+class DenseElement(MatrixElement):
     """An element held as its ``(n, n)`` matrix."""
 
     __slots__ = ("_matrix", "group")

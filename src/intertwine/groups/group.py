@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .capacity import log_points
 
-__all__ = ["Element", "Generator", "Group", "Objective", "Unattained"]
+__all__ = ["MatrixElement", "Generator", "Group", "Objective", "Unattained"]
 
 Generator = torch.Generator | int | None
 Objective = Literal["least_squares", "cosine"]
@@ -27,7 +27,7 @@ class Unattained(ValueError):
     """The best element of a group lies on its boundary, outside the group (a scale of zero, a singular matrix)."""
 
 
-class Element(ABC):
+class MatrixElement(ABC):
     """One matrix of a group, held as compactly as its kind allows. Immutable: never write into its tensors.
 
     ``g @ h`` composes (in the smallest group of this library that holds both), ``~g`` inverts, ``==`` is exact.
@@ -49,9 +49,9 @@ class Element(ABC):
         """Act along the first axis of ``tensor``."""
 
     @abstractmethod
-    def __invert__(self) -> Element: ...
+    def __invert__(self) -> MatrixElement: ...
 
-    def __matmul__(self, other: Element) -> Element:
+    def __matmul__(self, other: MatrixElement) -> MatrixElement:
         group, dtype = self.group.join(other.group), other.matrix().dtype
         return group.dense(self.apply(other.matrix(dtype), dim=0))
 
@@ -80,7 +80,7 @@ class Element(ABC):
             )
         return self._act(tensor.movedim(dim, 0)).movedim(0, dim)
 
-    def allclose(self, other: Element, rtol: float = 1e-9, atol: float = 1e-12) -> bool:
+    def allclose(self, other: MatrixElement, rtol: float = 1e-9, atol: float = 1e-12) -> bool:
         """Whether both elements are the same matrix up to rounding."""
         if self.n != other.n:
             return False
@@ -124,7 +124,7 @@ class Group(ABC):
         """The same kind on another number of channels."""
         return replace(self, n=n)
 
-    def dense(self, matrix: Tensor) -> Element:
+    def dense(self, matrix: Tensor) -> MatrixElement:
         """The element with this matrix, which is not checked.
 
         Raises:
@@ -158,7 +158,7 @@ class Group(ABC):
         return self.log_components + (self.dim * log_points(eps, bound) if self.dim else 0.0)
 
     @abstractmethod
-    def identity(self, dtype: torch.dtype = torch.float64, device: torch.device | str | None = None) -> Element:
+    def identity(self, dtype: torch.dtype = torch.float64, device: torch.device | str | None = None) -> MatrixElement:
         """The element that changes nothing."""
 
     @abstractmethod
@@ -167,7 +167,7 @@ class Group(ABC):
         generator: Generator = None,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str | None = None,
-    ) -> Element:
+    ) -> MatrixElement:
         """A random element; ``generator`` is a torch generator or a seed, the numbers are drawn on its device."""
 
     @abstractmethod
@@ -175,13 +175,13 @@ class Group(ABC):
         """Whether a ``(n, n)`` matrix belongs to the group, up to a relative tolerance."""
 
     @abstractmethod
-    def project(self, matrix: Tensor) -> Element:
+    def project(self, matrix: Tensor) -> MatrixElement:
         """The element nearest to a ``(n, n)`` matrix in Frobenius norm."""
 
     @abstractmethod
     def procrustes(
         self, xy: Tensor, xx: Tensor | None = None, yy: Tensor | None = None, *, objective: Objective = "least_squares"
-    ) -> Element:
+    ) -> MatrixElement:
         """The element ``g`` with ``g x ~ y`` for two feature sets, from their second moments.
 
         Args:
@@ -268,7 +268,7 @@ class Group(ABC):
             raise ValueError(f"{name} must be finite. Got NaN or infinite entries.")
         return matrix
 
-    def _residual(self, element: Element, xy: Tensor, xx: Tensor) -> float:
+    def _residual(self, element: MatrixElement, xy: Tensor, xx: Tensor) -> float:
         """``sum |y - g x|^2 - sum |y|^2``, from moments."""
         a = element.matrix(torch.float64)
         square = torch.einsum("ij,jk,ik->", a, xx, a) if xx.ndim == 2 else (a.square() @ xx).sum()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .activations import RULE_NAMES, known_activation, named_activation
-from .group import Element, Group
+from .group import Group, MatrixElement
 from .homogeneity import Homogeneity
 from .measured import measure
 from .monomial import Monomial, Permutation
@@ -59,7 +59,7 @@ class Intertwiner:
         """The group on another number of channels."""
         return self.homogeneity.group(n)
 
-    def phi(self, element: Element) -> Element:
+    def phi(self, element: MatrixElement) -> MatrixElement:
         """The matrix behind the activation, ``B`` in ``sigma(A x) = B sigma(x)``.
 
         Equal to Lemma 3.1's ``sigma(A) sigma(I)^-1``, but from the scalar laws (Theorem E.14 ii), so without a matrix

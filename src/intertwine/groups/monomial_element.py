@@ -7,14 +7,14 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from .group import Element, Group
+from .group import Group, MatrixElement
 
 __all__ = ["MonomialElement"]
 
 _SHOWN = 8  # longest element whose repr lists its numbers
 
 
-class MonomialElement(Element):
+class MonomialElement(MatrixElement):
     """``(g x)_i = scale_i x_{index_i}``: a permutation, and a scale unless all scales are one.
 
     Attributes:
@@ -58,7 +58,7 @@ class MonomialElement(Element):
         scale = self.scale.to(tensor.device, tensor.dtype)
         return moved * scale.view(-1, *[1] * (tensor.ndim - 1))
 
-    def __matmul__(self, other: Element) -> Element:
+    def __matmul__(self, other: MatrixElement) -> MatrixElement:
         if not isinstance(other, MonomialElement):
             return super().__matmul__(other)
         group = self.group.join(other.group)

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from .assignment import assign
-from .group import Element, Generator, Group, Objective, Unattained, log_factorial, make_generator
+from .group import Generator, Group, MatrixElement, Objective, Unattained, log_factorial, make_generator
 from .monomial import Trivial
 
 __all__ = ["BlockElement", "Product", "Wreath"]
 
 
-class BlockElement(Element):
+class BlockElement(MatrixElement):
     """Block ``i`` of the output is ``blocks[i]`` applied to block ``order[i]`` of the input.
 
     Attributes:
@@ -28,7 +28,7 @@ class BlockElement(Element):
 
     __slots__ = ("blocks", "group", "order")
 
-    def __init__(self, group: Product | Wreath, order: tuple[int, ...], blocks: tuple[Element, ...]) -> None:
+    def __init__(self, group: Product | Wreath, order: tuple[int, ...], blocks: tuple[MatrixElement, ...]) -> None:
         self.group: Product | Wreath = group
         self.order = order
         self.blocks = blocks
@@ -49,7 +49,7 @@ class BlockElement(Element):
         pieces = [tensor[s] for s in self.group.slices]
         return torch.cat([b.apply(pieces[j], dim=0) for b, j in zip(self.blocks, self.order, strict=True)])
 
-    def __matmul__(self, other: Element) -> Element:
+    def __matmul__(self, other: MatrixElement) -> MatrixElement:
         if not isinstance(other, BlockElement) or other.group != self.group:
             return super().__matmul__(other)
         blocks = tuple(b @ other.blocks[j] for b, j in zip(self.blocks, self.order, strict=True))
@@ -146,7 +146,7 @@ class Product(BlockGroup):
         """Sum over blocks."""
         return sum(f.log_components for f in self.factors)
 
-    def element(self, *blocks: Element) -> BlockElement:
+    def element(self, *blocks: MatrixElement) -> BlockElement:
         """The element with one element of each factor.
 
         Raises:
@@ -206,7 +206,7 @@ class Product(BlockGroup):
         ]
         return self._join(fits)
 
-    def _join(self, blocks: tuple[Element, ...] | list[Element]) -> BlockElement:
+    def _join(self, blocks: tuple[MatrixElement, ...] | list[MatrixElement]) -> BlockElement:
         return BlockElement(self, tuple(range(len(self.factors))), tuple(blocks))
 
 
@@ -274,7 +274,7 @@ class Wreath(BlockGroup):
         """``log k!`` and that of every block."""
         return log_factorial(self.k) + self.k * self.base.log_components
 
-    def element(self, order: list[int], blocks: list[Element]) -> BlockElement:
+    def element(self, order: list[int], blocks: list[MatrixElement]) -> BlockElement:
         """The element whose output block ``i`` is ``blocks[i]`` of input block ``order[i]``.
 
         Raises:
@@ -324,7 +324,7 @@ class Wreath(BlockGroup):
         """
         m = self._blocks(self._check_finite(matrix))
 
-        def fit(i: int, j: int) -> tuple[Element, float]:
+        def fit(i: int, j: int) -> tuple[MatrixElement, float]:
             best = self.base.project(m[i, j])
             return best, float(m[i, j].square().sum() - (m[i, j] - best.matrix(m.dtype)).square().sum())
 
@@ -353,7 +353,7 @@ class Wreath(BlockGroup):
         xy = self._check_finite(xy, "xy")
         slices = self.slices
 
-        def fit(i: int, j: int) -> tuple[Element, float]:
+        def fit(i: int, j: int) -> tuple[MatrixElement, float]:
             cross, energy = xy[slices[j], slices[i]], _block(xx, slices[j])
             best = self.base.procrustes(cross, energy, objective=objective)
             # a base without scales keeps |g x|^2, so that term is common to all pairings
@@ -364,7 +364,7 @@ class Wreath(BlockGroup):
 
     def _pair(self, fit: object, device: torch.device) -> BlockElement:
         gain = torch.full((self.k, self.k), -torch.inf, dtype=torch.float64, device=device)
-        best: dict[tuple[int, int], Element] = {}
+        best: dict[tuple[int, int], MatrixElement] = {}
         for i in range(self.k):
             for j in range(self.k):
                 try:

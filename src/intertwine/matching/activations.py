@@ -19,7 +19,7 @@ from ..features.moments import CrossMoments
 from ..symmetry.action import moved, tensors_of, transform
 from ..symmetry.admissible import admissible
 from ..symmetry.blocks import Block, blocks, map_leaves
-from ..symmetry.element import parent_dims
+from ..symmetry.parent_axes import parent_dims
 from ..symmetry.spaces import Axis, Fixed, Layout, Leaf, Space
 from ..symmetry.transformation import Transformation, identity, with_parts
 from .assignment import closest_rotation, monomial_step

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from .._result import UNSAVED, Result
-from ..symmetry.element import displaced
 from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import KINDS, Transformation
 
@@ -96,7 +95,7 @@ class Alignment(Result):
                     "space": space.name,
                     "units": e.permutation.numel(),
                     "group": space.symbol,
-                    "moved": displaced(e),
+                    "moved": e.displaced,
                     "flipped": int((e.signs < 0).sum()),
                     "scale": float(e.scales.abs().amax()) if e.scales.numel() else 0.0,
                     "cosine": float(known.mean()) if len(known) else float("nan"),

@@ -23,10 +23,10 @@ from torch import Tensor, nn
 
 from ..symmetry.action import moved, tensors_of
 from ..symmetry.blocks import align, blocks
-from ..symmetry.element import parent_dims
 from ..symmetry.gauge.balance import fixed_point
 from ..symmetry.gauge.canonical import slices
 from ..symmetry.gauge.folding import fold
+from ..symmetry.parent_axes import parent_dims
 from ..symmetry.spaces import Leaf, Space
 from ..symmetry.transformation import Transformation, identity, with_parts
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..groups import Element
 from ..symmetry.action import moved, transform
-from ..symmetry.element import Element
 from ..symmetry.gauge.canonical import balanced
 from ..symmetry.gauge.folding import Folded
 from ..symmetry.gauge.signs import signing

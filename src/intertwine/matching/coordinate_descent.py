@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..symmetry.blocks import blocks
-from ..symmetry.element import is_identity
 from ..symmetry.transformation import Transformation, identity, random, with_parts
 from .assignment import closest_rotation, monomial_step
 from .costs import Costs
@@ -284,4 +283,4 @@ def _improve(costs: Costs, space: Space, slack: float, still: float, fast: bool)
 
 
 def _stays(costs: Costs, step: Transformation, still: float) -> bool:
-    return all(is_identity(step[name], still) for name in costs.moving(step))
+    return all(step[name].is_identity(still) for name in costs.moving(step))

@@ -12,12 +12,12 @@ from torch import Tensor
 from .._words import counted
 from ..symmetry.action import moved, transform_block
 from ..symmetry.blocks import blocks
-from ..symmetry.element import parent_dims
+from ..symmetry.parent_axes import parent_dims
 
 if TYPE_CHECKING:
+    from ..groups import Element
     from ..symmetry import Symmetry, Transformation
     from ..symmetry.blocks import Block
-    from ..symmetry.element import Element
     from .problem import Problem
     from .task import Task
     from .weight_blocks import Row

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..symmetry.action import leaf_factor, multiply, transform
+from ..symmetry.action import multiply, transform
 from ..symmetry.blocks import align, blocks
-from ..symmetry.element import compose
 from ..symmetry.spaces import Leaf, Space
 from ..symmetry.transformation import Transformation, identity, with_parts
 from .joint_scales import ScaleSystem
@@ -116,18 +115,17 @@ class Fit:
     def _put(self, space: Space, **parts: Tensor) -> None:
         """Compose a step of one space with the element, and move the tensors that carry the space."""
         step = with_parts(self._still, space.name, **parts)[space.name]
-        self.g = Transformation({**self.g.elements, space.name: compose(step, self.g[space.name])}, self.g.certified)
+        self.g = Transformation({**self.g.elements, space.name: step @ self.g[space.name]}, self.g.certified)
         for m in self._members[space.name]:
             if m.tensor not in self.near:
                 continue
             leaf = m.block.leaves[m.dim]
             assert isinstance(leaf, Leaf)
             x = m.block.read(self.near[m.tensor])
-            factor = leaf_factor(leaf, step)
+            factor, matrix = step.diagonal(leaf), step.mixing(leaf)
             if factor is not None:
                 x = x * align(factor, m.dims, x.ndim).to(x)
-            if step.linear is not None and leaf.variance:
-                matrix = step.linear if leaf.variance > 0 else torch.linalg.inv(step.linear).mT
+            if matrix is not None:
                 x = multiply(x, matrix.to(x), list(m.dims))
             self.near[m.tensor] = m.block.write(self.near[m.tensor], x)
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..symmetry.action import transform
 from ..symmetry.blocks import Block, align, blocks
-from ..symmetry.element import parent_dims
 from ..symmetry.gauge.folding import Folded
+from ..symmetry.parent_axes import parent_dims
 from ..symmetry.spaces import Leaf, Space
 from .deviation import Deviation
 

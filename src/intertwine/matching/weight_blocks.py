@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..symmetry.blocks import Block, blocks
-from ..symmetry.element import parent_dims
+from ..symmetry.parent_axes import parent_dims
 from ..symmetry.spaces import Fixed, Space
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,7 +14,7 @@ from .._attributes import forget
 from .._evaluation import copied
 from ..errors import PathWarning
 from .blocks import Block, align, blocks
-from .element import Element, is_identity, parent_dims, permuted
+from .parent_axes import parent_dims, permuted
 from .spaces import Fixed, Layout, Leaf, axis_size
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def moved(
     """
     wanted = list(sym.layouts) if names is None else list(names)
     check(sym, g, state, wanted)
-    active = {name for name, e in g.elements.items() if _acts(e)}
+    active = {name for name, e in g.elements.items() if not e.is_identity(atol=0.0)}
     norms = {n: norm for norm in sym.batch_norms for n in (norm.variance, norm.weight) if n is not None}
     new = {}
     with torch.no_grad():
@@ -161,27 +161,13 @@ def transform_block(x: Tensor, block: Block, g: Transformation) -> Tensor:
         if not isinstance(leaf, Leaf):
             continue
         e = g[leaf.space]
-        dims = parent_dims(e.space, dim, spaces)
-        factor = leaf_factor(leaf, e)
+        dims = parent_dims(e, dim, spaces)
+        factor, matrix = e.diagonal(leaf), e.mixing(leaf)
         if factor is not None:
             x = x.to(work) * align(factor, dims, x.ndim).to(x.device, work)
-        if e.linear is not None and leaf.variance:
-            matrix = e.linear if leaf.variance > 0 else torch.linalg.inv(e.linear).mT
+        if matrix is not None:
             x = multiply(x.to(work), matrix.to(x.device, work), dims)
     return x.to(dtype)
-
-
-def leaf_factor(leaf: Leaf, e: Element) -> Tensor | None:
-    """``prod_k exp(scale_k t_k) prod_k s_k^sign_k`` of one leaf, ``(p..., n)``; ``None`` where it is 1 everywhere."""
-    factor = None
-    for exponent, log in zip(leaf.scale, e.scales):
-        if exponent and (log.requires_grad or bool(log.any())):
-            term = torch.exp(float(exponent) * log)
-            factor = term if factor is None else factor * term
-    for parity, sign in zip(leaf.sign, e.signs):
-        if parity % 2 and bool((sign < 0).any()):
-            factor = sign if factor is None else factor * sign
-    return factor
 
 
 def act_on_features(
@@ -218,7 +204,7 @@ def act_on_features(
     new = x.clone()
     for block in blocks(layout):
         rows = (torch.arange(size) if block.rows[0] is None else block.rows[0]).to(x.device)
-        leaves = tuple(_inverse_transpose(leaf) for leaf in block.leaves) if dual else block.leaves
+        leaves = tuple(leaf.dual if dual and isinstance(leaf, Leaf) else leaf for leaf in block.leaves)
         piece = x.index_select(0, rows).reshape(*block.shape, -1)
         with_examples = Block((), (*leaves, Fixed(piece.shape[-1], "examples")))
         new[rows] = transform_block(piece, with_examples, g).reshape(len(rows), *x.shape[1:])
@@ -257,9 +243,9 @@ def check(sym: Symmetry, g: Transformation, state: Mapping[str, Tensor], names: 
     Raises:
         ValueError: If the spaces of ``g`` are not those of ``sym``.
     """
-    have = {name: e.space for name, e in g.elements.items()}
-    want = {space.name: space for space in sym.spaces}
-    if have.keys() != want.keys() or any(have[n].size != want[n].size for n in want):
+    have = {name: e.group.n for name, e in g.elements.items()}
+    want = {space.name: space.size for space in sym.spaces}
+    if have != want:
         raise ValueError(f"g must be an element of this symmetry, with spaces {list(want)}. Got {list(have)}.")
     gains = {norm.weight: norm.variance for norm in sym.batch_norms}
     needed = [n for name in names for n in [name, *([gains[name]] if name in gains else [])]]
@@ -294,17 +280,6 @@ def check_numbers(sym: Symmetry, dtypes: Mapping[str, torch.dtype], names: Itera
         if multiplied and not dtypes[name].is_floating_point:
             found = str(dtypes[name]).removeprefix("torch.")
             raise ValueError(f"{name} must hold real numbers to be moved. Got {found}: convert or dequantise it first.")
-
-
-def _inverse_transpose(leaf: Leaf | Fixed) -> Leaf | Fixed:
-    """The leaf on which the inverse transpose acts: ``(M D P)^-T = M^-T D^-1 P``."""
-    if isinstance(leaf, Fixed):
-        return leaf
-    return replace(leaf, scale=tuple(-e for e in leaf.scale), variance=-leaf.variance)
-
-
-def _acts(e: Element) -> bool:
-    return not is_identity(e, atol=0.0)
 
 
 def multiply(x: Tensor, matrix: Tensor, dims: list[int]) -> Tensor:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .action import kept_variances, leaf_factor
+from .action import kept_variances
 from .blocks import blocks
 from .spaces import Leaf
 from .transformation import Transformation, with_parts
@@ -42,7 +42,7 @@ def admissible(sym: Symmetry, g: Transformation, state: Mapping[str, Tensor]) ->
                 if not isinstance(leaf, Leaf):
                     continue
                 scales = g[leaf.space].scales
-                factor = leaf_factor(leaf, g[leaf.space])
+                factor = g[leaf.space].diagonal(leaf)
                 if factor is not None:
                     g = with_parts(g, leaf.space, scales=torch.where(factor < 1, 0.0, scales))
     return g

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -13,8 +13,8 @@ import torch
 from .._memory import check_fits
 from .._saving import read_value, write_value
 from .._words import counted
-from . import element as elements_of
-from .element import Element
+from ..groups import Element
+from .parent_axes import reindex
 
 if TYPE_CHECKING:
     from .spaces import Space
@@ -61,18 +61,16 @@ class Transformation:
     def __matmul__(self, other: Transformation) -> Transformation:
         if not isinstance(other, Transformation):
             return NotImplemented
-        if {n: e.space.size for n, e in self.elements.items()} != {n: e.space.size for n, e in other.elements.items()}:
-            ours, theirs = ({n: e.space.size for n, e in g.elements.items()} for g in (self, other))
+        ours, theirs = ({n: e.group.n for n, e in g.elements.items()} for g in (self, other))
+        if ours != theirs:
             raise ValueError(f"elements must belong to one symmetry. Got spaces of sizes {ours} and {theirs}.")
-        composed: dict[str, Element] = {}
-        for name, g in self.elements.items():
-            composed[name] = elements_of.compose(g, elements_of.reindex(other[name], self.elements))
+        composed = {name: g @ reindex(other[name], self.elements) for name, g in self.elements.items()}
         return Transformation(composed, self.certified or other.certified)
 
     def __invert__(self) -> Transformation:
         inverted: dict[str, Element] = {}
         for name, g in self.elements.items():  # parents come first, so their inverses are known
-            inverted[name] = elements_of.reindex(elements_of.invert(g), inverted)
+            inverted[name] = reindex(~g, inverted)
         return Transformation(inverted, self.certified)
 
     def restrict(self, spaces: Collection[str] | None = None, kinds: Collection[str] | None = None) -> Transformation:
@@ -95,18 +93,16 @@ class Transformation:
         kept = {}
         for name, e in self.elements.items():
             here = chosen if spaces is None or name in spaces else frozenset()
-            kept[name] = elements_of.keep(e, here)
+            kept[name] = e.restrict(here)
         return Transformation(kept, self.certified)
 
     def is_identity(self, atol: float = 1e-12) -> bool:
         """Whether ``g`` moves nothing, up to ``atol`` in log scales and matrix entries."""
-        return all(elements_of.is_identity(e, atol) for e in self.elements.values())
+        return all(e.is_identity(atol) for e in self.elements.values())
 
     def allclose(self, other: Transformation, atol: float = 1e-9) -> bool:
         """Whether two elements of one group act alike, up to ``atol`` in log scales and matrix entries."""
-        return self.spaces == other.spaces and all(
-            elements_of.close(e, other[name], atol) for name, e in self.elements.items()
-        )
+        return self.spaces == other.spaces and all(e.allclose(other[n], atol) for n, e in self.elements.items())
 
     def save(self, path: str | Path) -> Path:
         """Write the element; ``load`` reads it back exactly.
@@ -120,7 +116,7 @@ class Transformation:
         return write_value(Path(path), self)
 
     def __repr__(self) -> str:
-        moved = sum(int(elements_of.displaced(e)) for e in self.elements.values())
+        moved = sum(e.displaced for e in self.elements.values())
         said = [f"{counted(moved, 'unit')} moved"]
         logs = [e.scales.abs().max().item() for e in self.elements.values() if e.scales.numel()]
         if logs and max(logs) > 0:
@@ -134,7 +130,7 @@ class Transformation:
         return f"Transformation({count} space{'s' if count != 1 else ''}: {', '.join(said)})"
 
 
-def identity(sym: Symmetry | tuple[Any, ...]) -> Transformation:
+def identity(sym: Symmetry | tuple[Space, ...]) -> Transformation:
     """The element of a symmetry group that changes nothing.
 
     Args:
@@ -143,11 +139,11 @@ def identity(sym: Symmetry | tuple[Any, ...]) -> Transformation:
     Returns:
         The identity.
     """
-    return Transformation(elements_of.identities(sym))
+    return Transformation({s.name: Element.identity(s.group, shape, s.parents) for s, shape in _outer_first(sym)})
 
 
 def random(
-    sym: Symmetry | tuple[Any, ...],
+    sym: Symmetry | tuple[Space, ...],
     seed: int = 0,
     kinds: Collection[str] | None = None,
     scale_std: float = 0.5,
@@ -171,11 +167,27 @@ def random(
     _check_size(sym if isinstance(sym, tuple) else sym.spaces)
     generator = torch.Generator().manual_seed(seed)
     drawn = {}
-    for name, e in elements_of.identities(sym).items():
-        full = elements_of.drawn(e, generator, scale_std)  # always drawn in full: a kind does not depend on the others
-        drawn[name] = elements_of.keep(full, chosen)
+    for s, shape in _outer_first(sym):  # always drawn in full: a kind does not depend on the others
+        drawn[s.name] = Element.random(s.group, generator, shape, s.parents, scale_std).restrict(chosen)
     certified = "" if isinstance(sym, tuple) or not sym.path_only else sym.certified
     return Transformation(drawn, certified)
+
+
+def _outer_first(sym: Symmetry | tuple[Space, ...]) -> Iterator[tuple[Space, list[int]]]:
+    """Every space with the sizes of its parents, parents before children.
+
+    Raises:
+        ValueError: If a space has a parent that is unknown or whose own parents are not among its parents.
+    """
+    spaces = sym if isinstance(sym, tuple) else sym.spaces
+    known = {space.name: space for space in spaces}
+    for space in sorted(spaces, key=lambda s: len(s.parents)):
+        for parent in space.parents:
+            if parent not in known or not set(known[parent].parents) <= set(space.parents):
+                raise ValueError(
+                    f"parents must be known spaces, their own parents listed too. Got {parent!r} in {space.name!r}."
+                )
+        yield space, [known[parent].size for parent in space.parents]
 
 
 def _check_size(spaces: tuple[Space, ...]) -> None:

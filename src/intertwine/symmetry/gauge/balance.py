@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..blocks import Block, align, blocks
-from ..element import parent_dims
+from ..parent_axes import parent_dims
 from ..spaces import Leaf, Space
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..action import act_, moved, rewritable, tensors_of
 from ..blocks import blocks
-from ..element import parent_dims
+from ..parent_axes import parent_dims, reindex
 from ..spaces import Leaf, Space
 from ..transformation import Transformation, identity, with_parts
 from .balance import balancing_scales
@@ -199,8 +199,6 @@ def _ordering(sym: Symmetry, state: Mapping[str, Tensor]) -> Transformation:
     # keys of children are indexed by the parents' old units: bring them to the new ones
     for space in sorted(sym.spaces, key=lambda s: len(s.parents)):
         if space.parents:
-            from ..element import reindex
-
             g = Transformation({**g.elements, space.name: reindex(g[space.name], g.elements)})
     return g
 

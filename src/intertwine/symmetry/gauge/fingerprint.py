@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..._codec import encode
 from ..action import moved, tensors_of
 from ..blocks import Block, align, blocks
-from ..element import parent_dims
+from ..parent_axes import parent_dims
 from ..spaces import Fixed, Layout, Leaf
 from .balanced_bases import passing
 from .canonical import balanced, check_weights

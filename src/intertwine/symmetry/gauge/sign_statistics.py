@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...groups import Semidirect, SignedPermutation
 from ..blocks import Block, blocks
-from ..element import parent_dims
+from ..parent_axes import parent_dims
 from ..spaces import Leaf, Space
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..action import moved
 from ..blocks import blocks
-from ..element import parent_dims
+from ..parent_axes import parent_dims
 from ..spaces import Space
 from ..transformation import Transformation, identity, with_parts
 from .sign_statistics import (

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from ..._result import Result
 from ..._words import counted
+from ...groups import Element
 from ...testing import call, outputs, tensors_in
 from ..action import moved, rewritable, tensors_of
-from ..element import Element
 from ..transformation import Transformation, identity
 from .bias_shifts import candidates, confirmed
 from .probe import widened
@@ -159,14 +159,14 @@ def _coordinates(e: Element) -> list[tuple[Element, Element]]:
         step[i] = _STEP
         step = step.reshape(e.scales.shape)
         found.append((replace(e, scales=step), replace(e, scales=-step)))
-    if not e.space.group.mixes:
+    if not e.group.mixes:
         return found
-    n = e.space.size
+    n = e.group.n
     eye = torch.eye(n, dtype=torch.float64).expand(*e.permutation.shape, n)
     for index in torch.cartesian_prod(*(torch.arange(s) for s in eye.shape)).tolist():
         *parents, i, j = index
         turn = torch.zeros_like(eye)
-        if e.space.group.is_orthogonal:
+        if e.group.is_orthogonal:
             if i >= j:
                 continue
             turn[(*parents, j, i)] = -_STEP

@@ -1,0 +1,205 @@
+"""Elements of the groups of spaces, batched over leading axes: one for every unit of a space's parents.
+
+On an axis an element acts as the matrix ``M D P`` of that axis' representation: permutation first, then scales and
+signs, then the matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from .representation import Representation
+from .sampling import haar, random_signs
+from .semidirect import Semidirect, SpaceGroup
+
+__all__ = ["Element"]
+
+
+@dataclass(frozen=True, eq=False)
+class Element:
+    """One element of a group for every index of the leading axes ``(p...)``; ``n`` channels each.
+
+    ``g @ h`` acts with ``h`` first, index by index; ``~g`` inverts.
+
+    Attributes:
+        group: The group.
+        permutation: Old unit at each new place, int64 ``(p..., n)``.
+        scales: Logarithms of the positive scales, float64 ``(k, p..., n)``.
+        signs: Signs +1 or -1, float64 ``(m, p..., n)``.
+        linear: Matrices, float64 ``(p..., n, n)``, or ``None`` for the identity.
+        parents: Names of the spaces whose units the leading axes are.
+
+    Examples:
+        >>> from intertwine.groups import PositiveMonomial
+        >>> g = Element.random(PositiveMonomial(4), torch.Generator().manual_seed(0), shape=(3,))
+        >>> g.permutation.shape, (g @ ~g).is_identity()
+        (torch.Size([3, 4]), True)
+    """
+
+    group: SpaceGroup
+    permutation: Tensor
+    scales: Tensor
+    signs: Tensor
+    linear: Tensor | None = None
+    parents: tuple[str, ...] = ()
+
+    @classmethod
+    def identity(cls, group: SpaceGroup, shape: Sequence[int] = (), parents: tuple[str, ...] = ()) -> Self:
+        """The element that changes nothing, for every index of leading axes of sizes ``shape``."""
+        return cls(
+            group,
+            permutation=torch.arange(group.n).expand(*shape, group.n).clone(),
+            scales=torch.zeros(group.scales, *shape, group.n, dtype=torch.float64),
+            signs=torch.ones(group.signs, *shape, group.n, dtype=torch.float64),
+            parents=parents,
+        )
+
+    @classmethod
+    def random(
+        cls,
+        group: SpaceGroup,
+        generator: torch.Generator,
+        shape: Sequence[int] = (),
+        parents: tuple[str, ...] = (),
+        scale_std: float = 0.5,
+    ) -> Self:
+        """Independent random elements of moderate size.
+
+        Permutations are uniform, log scales are normal with deviation ``scale_std``, signs are fair coins. Orthogonal
+        matrices are Haar distributed; general ones are ``Q_1 diag(exp(u)) Q_2`` with ``u`` uniform in ``[-scale_std,
+        scale_std]``, so that their condition number is at most ``exp(2 scale_std)``.
+        """
+        e, size = cls.identity(group, shape, parents), (*shape, group.n)
+        order = torch.rand(size, generator=generator, dtype=torch.float64).argsort(-1)
+        scales = scale_std * torch.randn(e.scales.shape, generator=generator, dtype=torch.float64)
+        signs = random_signs(e.signs.shape, generator)
+        linear = haar(group.n, generator, shape=shape) if group.mixes else None
+        if linear is not None and group.is_general:
+            singular = torch.exp(scale_std * (2 * torch.rand(size, generator=generator, dtype=torch.float64) - 1))
+            linear = (linear * singular[..., None, :]) @ haar(group.n, generator, shape=shape)
+        order = order if group.permutes else e.permutation
+        return replace(e, permutation=order, scales=scales, signs=signs, linear=linear)
+
+    def restrict(self, kinds: Collection[str]) -> Self:
+        """The element with the kinds that are not in ``kinds`` (``"permutation"``, ``"scale"``, ...) left out."""
+        still = torch.arange(self.group.n).expand_as(self.permutation).clone()
+        return replace(
+            self,
+            permutation=self.permutation if "permutation" in kinds else still,
+            scales=self.scales if "scale" in kinds else torch.zeros_like(self.scales),
+            signs=self.signs if "sign" in kinds else torch.ones_like(self.signs),
+            linear=self.linear if "linear" in kinds else None,
+        )
+
+    def __matmul__(self, other: Element) -> Self:
+        p = self.permutation
+        linear = self.linear
+        if other.linear is not None:
+            d = self._beside_matrix()
+            moved = d[..., :, None] * _both(other.linear, p) / d[..., None, :]
+            linear = moved if self.linear is None else self.linear @ moved
+        return replace(
+            self,
+            permutation=other.permutation.gather(-1, p),
+            scales=self.scales + other.scales.gather(-1, p.expand_as(other.scales)),
+            signs=self.signs * other.signs.gather(-1, p.expand_as(other.signs)),
+            linear=linear,
+        )
+
+    def __invert__(self) -> Self:
+        back = self.permutation.argsort(-1)
+        linear = None
+        if self.linear is not None:
+            d = self._beside_matrix()
+            linear = _both(torch.linalg.inv(self.linear) * d[..., None, :] / d[..., :, None], back)
+        return replace(
+            self,
+            permutation=back,
+            scales=-self.scales.gather(-1, back.expand_as(self.scales)),
+            signs=self.signs.gather(-1, back.expand_as(self.signs)),
+            linear=linear,
+        )
+
+    def diagonal(self, how: Representation) -> Tensor | None:
+        """``prod_k exp(e_k t_k) prod_k s_k^(f_k)`` of a representation, ``(p..., n)``; ``None`` where it is 1."""
+        factor = None
+        for exponent, log in zip(how.scale, self.scales):
+            if exponent and (log.requires_grad or bool(log.any())):
+                term = torch.exp(float(exponent) * log)
+                factor = term if factor is None else factor * term
+        for parity, sign in zip(how.sign, self.signs):
+            if parity % 2 and bool((sign < 0).any()):
+                factor = sign if factor is None else factor * sign
+        return factor
+
+    def mixing(self, how: Representation) -> Tensor | None:
+        """``M``, or its inverse transpose, as a representation has it, ``(p..., n, n)``; ``None`` for the identity."""
+        if self.linear is None or not how.variance:
+            return None
+        return self.linear if how.variance > 0 else torch.linalg.inv(self.linear).mT
+
+    def matrix(self, how: Representation) -> Tensor:
+        """The matrices ``M D P`` of a representation, float64 ``(p..., n, n)``."""
+        eye = torch.eye(self.group.n, dtype=torch.float64)
+        found = eye[self.permutation]
+        factor, mixing = self.diagonal(how), self.mixing(how)
+        found = found if factor is None else factor[..., None] * found
+        return found if mixing is None else mixing @ found
+
+    def apply(self, tensor: Tensor, dim: int, how: Representation) -> Tensor:
+        """A tensor ``(p..., *)`` moved along ``dim`` by a representation; permutations only move its entries."""
+        x = tensor.movedim(dim, self.permutation.ndim - 1)
+        batch, rest = self.permutation.shape, x.shape[self.permutation.ndim :]
+        x = x.reshape(*batch, -1)
+        x = torch.take_along_dim(x, self.permutation[..., None].to(x.device), -2)
+        factor, mixing = self.diagonal(how), self.mixing(how)
+        x = x if factor is None else factor[..., None].to(x) * x
+        x = x if mixing is None else mixing.to(x) @ x
+        return x.reshape(*batch, *rest).movedim(self.permutation.ndim - 1, dim)
+
+    def is_identity(self, atol: float = 1e-12) -> bool:
+        """Whether it changes nothing, up to ``atol`` in log scales and matrix entries."""
+        return not self.displaced and self.allclose(self.restrict(()), atol)
+
+    def allclose(self, other: Element, atol: float = 1e-9) -> bool:
+        """Whether two elements act alike, up to ``atol`` in log scales and matrix entries."""
+        if not torch.equal(self.permutation, other.permutation) or not torch.equal(self.signs, other.signs):
+            return False
+        if not torch.allclose(self.scales, other.scales, rtol=0, atol=atol):
+            return False
+        if self.linear is None and other.linear is None:
+            return True
+        eye = torch.eye(self.group.n, dtype=torch.float64)
+        left, right = (eye if e.linear is None else e.linear for e in (self, other))
+        return bool(((left - right).abs() <= atol).all())
+
+    @property
+    def displaced(self) -> int:
+        """Number of units that the permutation moves."""
+        return int((self.permutation != torch.arange(self.group.n)).sum())
+
+    def _beside_matrix(self) -> Tensor:
+        """Diagonal of ``D`` where ``M`` acts, ``(p..., n)``.
+
+        Raises:
+            ValueError: If the axes agree on no one.
+        """
+        how = self.group.charges if isinstance(self.group, Semidirect) else Representation()
+        if how is None:
+            raise ValueError(
+                f"elements must keep the shape M D P under composition. Got {self.group.symbol}, whose scale exponents "
+                "do not follow its matrices: restrict to kinds={'linear'} or leave 'linear' out."
+            )
+        factor = self.diagonal(how)
+        return torch.ones(self.permutation.shape, dtype=torch.float64) if factor is None else factor
+
+
+def _both(matrices: Tensor, index: Tensor) -> Tensor:
+    """Rows and columns of ``(p..., n, n)`` gathered by ``(p..., n)``."""
+    rows = matrices.gather(-2, index[..., :, None].expand_as(matrices))
+    return rows.gather(-1, index[..., None, :].expand_as(matrices))

@@ -1,0 +1,72 @@
+"""Arrays of nested spaces: leading axes are indexed by the units of the parents, and follow when these move."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..groups import Element
+from .blocks import align
+from .spaces import Space
+
+__all__ = ["parent_dims", "permuted", "reindex"]
+
+
+def reindex(e: Element, parents: Mapping[str, Element]) -> Element:
+    """``e`` with its leading axes moved by the permutations of the parents."""
+    if not e.parents:
+        return e
+    names: tuple[str | None, ...] = e.parents
+    return replace(
+        e,
+        permutation=permuted(e.permutation, (*names, None), parents),
+        scales=permuted(e.scales, (None, *names, None), parents),
+        signs=permuted(e.signs, (None, *names, None), parents),
+        linear=None if e.linear is None else permuted(e.linear, (*names, None, None), parents),
+    )
+
+
+def permuted(x: Tensor, spaces: Sequence[str | None], elements: Mapping[str, Element]) -> Tensor:
+    """Gather every dimension of ``x`` by the permutation of the space that it carries, outer spaces first.
+
+    Args:
+        x: Any tensor.
+        spaces: For each dimension the name of its space, or ``None``.
+        elements: Elements of the spaces.
+
+    Returns:
+        The moved entries, bit for bit.
+    """
+    present = sorted({s for s in spaces if s is not None}, key=lambda s: len(elements[s].parents))
+    for name in present:
+        e = elements[name]
+        index = e.permutation.to(x.device)
+        for dim, space in enumerate(spaces):
+            if space != name:
+                continue
+            if index.ndim == 1:
+                x = x.index_select(dim, index)
+            else:
+                x = torch.take_along_dim(x, align(index, parent_dims(e, dim, spaces), x.ndim), dim)
+    return x
+
+
+def parent_dims(inner: Space | Element, dim: int, spaces: Sequence[str | None]) -> list[int]:
+    """Dimensions of a block to which the axes of a space's arrays belong: the parents' ones, then its own.
+
+    Raises:
+        ValueError: If a parent does not occur exactly once in the block.
+    """
+    dims = []
+    for parent in inner.parents:
+        places = [d for d, s in enumerate(spaces) if s == parent]
+        if len(places) != 1:
+            raise ValueError(
+                f"parent must occur exactly once beside {spaces[dim]!r}. "
+                f"Got {parent!r} {len(places)} times in {spaces}."
+            )
+        dims.append(places[0])
+    return [*dims, dim]

@@ -1,0 +1,138 @@
+"""Laws of the elements of spaces' groups, one for every index of the leading axes, over a registry of groups."""
+
+import json
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+import torch
+
+from intertwine._codec import decode, encode
+from intertwine.groups import (
+    Element,
+    GeneralLinear,
+    Monomial,
+    Orthogonal,
+    Permutation,
+    PositiveMonomial,
+    Representation,
+    Semidirect,
+    SignedPermutation,
+    SpaceGroup,
+    Trivial,
+)
+
+N = 4
+CHARGED = Representation(scale=(Fraction(1), Fraction(-2)), sign=(1,))
+MONOMIAL = [Trivial(N), Permutation(N), SignedPermutation(N), PositiveMonomial(N), Monomial(N), Monomial(N, 3, 2)]
+MIXED = [
+    Semidirect(Orthogonal(N)),
+    Semidirect(GeneralLinear(N), Trivial(N)),
+    Semidirect(GeneralLinear(N), Monomial(N)),
+    Semidirect(GeneralLinear(N), Monomial(N, scales=2), CHARGED),
+    Semidirect(Orthogonal(N), Monomial(N, scales=2), CHARGED),
+]
+KINDS = ("permutation", "scale", "sign", "linear")
+groups = pytest.mark.parametrize("group", [*MONOMIAL, *MIXED], ids=repr)
+shapes = pytest.mark.parametrize("shape", [(), (3,), (2, 3)], ids=str)
+
+
+def elements(group, shape, count=3):
+    generator = torch.Generator().manual_seed(0)
+    return [Element.random(group, generator, shape) for _ in range(count)]
+
+
+def representations(group):
+    """Representations under which the group's product is that of matrices."""
+    charges = group.charges if isinstance(group, Semidirect) else None
+    if charges is not None:
+        scale = charges.scale or (Fraction(0),) * group.scales
+        sign = charges.sign or (0,) * group.signs
+        yield from (found := Representation(scale=scale, sign=sign, variance=1), found.dual)
+    else:
+        scale, sign = (Fraction(1), Fraction(-1, 2), Fraction(2))[: group.scales], (1, 0)[: group.signs]
+        yield Representation(scale=scale, sign=sign)
+
+
+@groups
+@shapes
+def test_axioms(group, shape):
+    a, b, c = elements(group, shape)
+    one = Element.identity(group, shape)
+    assert ((a @ b) @ c).allclose(a @ (b @ c))
+    assert (a @ one).allclose(a) and (one @ a).allclose(a)
+    assert (a @ ~a).is_identity(1e-9) and (~a @ a).is_identity(1e-9)
+    assert (~(a @ b)).allclose(~b @ ~a)
+    assert a.is_identity() == (group == Trivial(N))
+
+
+@groups
+@shapes
+def test_every_representation_is_a_homomorphism(group, shape):
+    a, b, _ = elements(group, shape)
+    for how in representations(group):
+        assert torch.allclose((a @ b).matrix(how), a.matrix(how) @ b.matrix(how))
+        assert torch.allclose((~a).matrix(how), torch.linalg.inv(a.matrix(how)))
+        assert torch.allclose(a.matrix(how.dual), torch.linalg.inv(a.matrix(how)).mT)
+
+
+@groups
+@shapes
+def test_the_action_is_that_of_the_matrices(group, shape):
+    a, _, _ = elements(group, shape)
+    x = torch.randn(*shape, 5, N, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    for how in representations(group):
+        expected = torch.einsum("...ij,...bjc->...bic", a.matrix(how), x)
+        assert torch.allclose(a.apply(x, -2, how), expected)
+
+
+def test_matrices_that_no_one_way_of_scaling_follows_do_not_compose():
+    a, b, _ = elements(Semidirect(GeneralLinear(N), Monomial(N), None), ())
+    with pytest.raises(ValueError, match=r"keep the shape M D P"):
+        a @ b
+    with pytest.raises(ValueError, match=r"keep the shape M D P"):
+        a.__invert__()
+    a, b = (e.restrict({"permutation", "scale", "sign"}) for e in (a, b))
+    assert (~(a @ b)).allclose(~b @ ~a)
+
+
+@groups
+def test_restrictions_keep_what_they_name(group):
+    a, _, _ = elements(group, (2,))
+    assert a.restrict(KINDS).allclose(a, 0.0) and a.restrict(()).is_identity(0.0)
+    smaller = a.restrict({"permutation", "sign"})
+    assert torch.equal(smaller.permutation, a.permutation) and torch.equal(smaller.signs, a.signs)
+    assert smaller.linear is None and not smaller.scales.any()
+
+
+@groups
+def test_fewer_generators_are_a_smaller_group(group):
+    assert group.reduced() == group and group.reduced(mixes=False).mixes is False
+    none = group.reduced(permutes=False, scales=0, signs=0, mixes=False)
+    assert none == Trivial(N)
+    if group.scales > 1:
+        last = group.reduced(scales=[1])
+        assert last.scales == 1 and (not group.mixes or last.charges.scale == CHARGED.scale[1:])
+
+
+@groups
+def test_groups_hash_print_and_save_as_they_are_made(group):
+    assert eval(repr(group)) == group and hash(eval(repr(group))) == hash(group)
+    assert decode(json.loads(json.dumps(encode(group, SpaceGroup))), SpaceGroup) == group
+
+
+@pytest.mark.parametrize("kind", [Orthogonal, GeneralLinear])
+def test_matrices_are_of_their_kind(kind):
+    (a,) = elements(Semidirect(kind(N)), (5,), 1)
+    singular = torch.linalg.svdvals(a.linear)
+    assert torch.allclose(singular, torch.ones_like(singular)) == (kind is Orthogonal)
+    assert float((singular[:, 0] / singular[:, -1]).max()) <= torch.e + 1e-9
+
+
+def test_permutations_move_bits():
+    (a,) = elements(Permutation(N), (3,), 1)
+    x = torch.tensor([1.5, -0.0, torch.inf, torch.nan]).expand(3, N)
+    moved = a.apply(x, -1, Representation())
+    assert torch.equal(moved.view(torch.int32), x.view(torch.int32).gather(-1, a.permutation))
+    scaled = replace(a, scales=torch.zeros(1, 3, N, dtype=torch.float64))
+    assert scaled.diagonal(Representation(scale=(Fraction(1),))) is None
