@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._evaluation import copied
 from .._result import UNSAVED, Result
 from ..groups.assignment import assign
 from ..matching.refit import refit
 from ..matching.units import match_units, monomial
+from ..programs import capture_dynamic
+from ..programs.operations import MAX_POOLS, is_gate
 from ..symmetry import Space, Symmetry, Transformation, symmetries
 from ..symmetry.action import act, moved, tensors_of
 from ..symmetry.gauge.canonical import balanced, signing
 from ..symmetry.gauge.folding import Folded, fold
 from ..symmetry.transformation import identity, with_parts
 from .networks.gated import GatedNetwork
-from .patterns import is_zero_clamp, observe
-from .relu_program import MAX_POOLS, RELUS, ReluProgram, capture_relu, gate_calls
+from .patterns import observe
+from .relu_program import ReluProgram, capture_relu
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -198,7 +199,7 @@ def _carriers(model: nn.Module, sym: Symmetry, program: ReluProgram, x: Tensor) 
     """
     probe = _randomised(model)
     examples = torch.randn(8, *x.shape[1:], dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    relus = [i for i, call in enumerate(gate_calls(program)) if call.op not in MAX_POOLS]
+    relus = [i for i, call in enumerate(program.gate_calls) if call.op not in MAX_POOLS]
     before = _pre_activations(probe, examples)
     found: dict[str, list[tuple[int, Tensor]]] = {}
     for space in sym.spaces:
@@ -225,25 +226,11 @@ def _randomised(model: nn.Module) -> nn.Module:
     return probe
 
 
-class _PreActivations(TorchDispatchMode):
-    """Notes what goes into every ReLU of a run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[Tensor] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        op = func._schema.name.removesuffix("_")
-        if op in RELUS and is_zero_clamp(op, args, kwargs):
-            self.found.append((args[0] if args else kwargs["self"]).clone())  # the ReLU may overwrite it
-        return func(*args, **kwargs)
-
-
 def _pre_activations(model: nn.Module, x: Tensor) -> list[Tensor]:
-    with torch.no_grad(), _PreActivations() as seen:
-        model(x)
-    return seen.found
+    """What goes into every ReLU."""
+    program = capture_dynamic(model, x)
+    relus = program.find(lambda call: is_gate(call) and call.op not in MAX_POOLS)
+    return list(program.run(x, [program.calls[i].inputs[0] for i in relus]))
 
 
 def _differs(a: Tensor, b: Tensor) -> Tensor:

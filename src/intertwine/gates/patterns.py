@@ -1,16 +1,20 @@
 """Gates of a ReLU network: the on/off state of every ReLU, and the choice of every max pooling, for each input."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from .._evaluation import evaluating
+from ..programs import Call, Program, capture_dynamic, check_path
+from ..programs.operations import MAX_POOLS, is_gate, slope_of
+from ..programs.steps import Handler
 from .networks.gated import GatedNetwork
-from .relu_program import MAX_POOLS, OTHERS, ReluProgram, capture_relu, gate_calls, slope_of
+from .relu_program import OTHERS, ReluProgram, capture_relu
 
-__all__ = ["gate_patterns", "is_zero_clamp", "observe", "structure"]
+__all__ = ["gate_patterns", "observe", "structure"]
 
 
 def gate_patterns(
@@ -59,32 +63,78 @@ def observe(
 ) -> list[Tensor]:
     """Gates of all examples, one tensor for each gate of ``program``, in its order.
 
-    Of a gated network, the gates that its value network uses.
+    Args:
+        model: The network whose gates are read; of a gated network, those that its value network uses.
+        program: Of the network that the gates are for.
+        x: Inputs ``(N, C, *S)``.
+        batch_size: Examples that run at once.
+        ratio: Whether activations that are no gates give ``act(q) / q``.
 
     Raises:
-        ValueError: If the model takes another path through its code for some of the examples.
-    """
+        ValueError: If the model has other gates, or takes another path through its code for some of the examples.
+    """  # noqa: DOC502 - raised by what it calls
     if isinstance(model, GatedNetwork):
         return _gates_of(model, program, x, batch_size)
-    batches: list[list[Tensor]] = []
-    expected = [(call.op, program.program.values[call.inputs[0].id].shape[1:]) for call in gate_calls(program)]
-    for start in range(0, len(x), batch_size):
-        with evaluating(model), torch.no_grad(), _Observer({op for op, _ in expected}, ratio) as seen:
-            model(x[start : start + batch_size])
-        if seen.found != expected:
-            raise ValueError(
-                "model must run the same gates for every example. Got another sequence of ReLUs and poolings in the "
-                f"batch that starts at example {start}."
-            )
-        batches.append(seen.gates)
+    reader = capture_dynamic(model, x)
+    positions = _gate_positions(reader, program)
+    unread = set(positions) - set(reader.ancestors(reader.outputs))
+    wanted = [reader.outputs[0], *(out for i in unread for out in reader.calls[i].outputs[:1] if out is not None)]
+    batches = []
+    for batch in x.split(batch_size):
+        gates: dict[int, Tensor] = {}
+        handlers = {i: _noting(gates, i, ratio) for i in positions}
+        with torch.no_grad():
+            output = reader.run(batch, wanted, handlers=handlers)[0]
+        check_path(model, reader, batch, output)
+        batches.append([gates[i] for i in positions])
     return [torch.cat(parts) for parts in zip(*batches)]
+
+
+def _gate_positions(reader: Program, program: ReluProgram) -> tuple[int, ...]:
+    """The calls of a program for any batch size that are the gates of a program of one example.
+
+    Raises:
+        ValueError: If they are others.
+    """
+    ops = {call.op for call in program.gate_calls}
+    found = reader.find(lambda c: c.op in ops and (is_gate(c) or c.op in OTHERS) and c.inputs[0].id in reader.varying)
+    described = [(c.op, reader.values[c.inputs[0].id].shape[1:]) for c in (reader.calls[i] for i in found)]
+    if described != [(call.op, program.shape(call.inputs[0])[1:]) for call in program.gate_calls]:
+        raise ValueError(
+            "model must run the same gates for every example. Got another sequence of ReLUs and poolings for several "
+            "examples than for one, or in gates_from than in model."
+        )
+    return found
+
+
+def _noting(gates: dict[int, Tensor], position: int, ratio: bool) -> Handler:
+    """What runs a gating call and notes the gates of its batch."""
+
+    def run(call: Call, operation: Callable[..., Any], args: dict[str, Any]) -> Any:
+        result = operation(**args)
+        gates[position] = result[1] if call.op in MAX_POOLS else _gate(call, operation, args, ratio)
+        return result
+
+    return run
+
+
+def _gate(call: Call, operation: Callable[..., Any], args: dict[str, Any], ratio: bool) -> Tensor:
+    """On or off, or with two slopes the slope; with ``ratio`` ``act(q) / q``, at 0 the limit."""
+    q = args["self"]
+    if call.op in OTHERS and ratio:
+        near = torch.where(q == 0, torch.full_like(q, 1e-4), q)
+        return operation(**{**args, "self": near}) / near
+    slope = slope_of(replace(call, args=args))
+    if isinstance(slope, Tensor) or slope != 0:
+        return torch.where(q > 0, torch.ones_like(q), torch.as_tensor(slope, dtype=q.dtype, device=q.device))
+    return q > 0
 
 
 def _gates_of(network: GatedNetwork, program: ReluProgram, x: Tensor, batch_size: int) -> list[Tensor]:
     with evaluating(network), torch.no_grad():
         batches = [network.gates(x[i : i + batch_size]) for i in range(0, len(x), batch_size)]
     whole = [torch.cat(parts) for parts in zip(*batches)]
-    slopes = [slope_of(call.op, (), call.args) for call in gate_calls(program)]
+    slopes = [slope_of(call) for call in program.gate_calls]
     return [_sloped(g, slope, network.gate == "hard") for g, slope in zip(whole, slopes)]
 
 
@@ -95,50 +145,3 @@ def _sloped(gate: Tensor, slope: float, hard: bool) -> Tensor:
     if slope:
         return slope + (1 - slope) * gate
     return gate.bool() if hard else gate
-
-
-class _Observer(TorchDispatchMode):
-    """Notes the gates of a run, in order."""
-
-    def __init__(self, ops: set[str], ratio: bool) -> None:
-        super().__init__()
-        self.ops, self.ratio = ops, ratio
-        self.gates: list[Tensor] = []
-        self.found: list[tuple[str, Any]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        op = func._schema.name.removesuffix("_")
-        if op not in self.ops or not is_zero_clamp(op, args, kwargs):
-            return func(*args, **kwargs)
-        q = args[0] if args else kwargs["self"]
-        self.found.append((op, q.shape[1:]))
-        if op in MAX_POOLS:
-            result = func(*args, **kwargs)
-            self.gates.append(result[1])
-            return result
-        on, slope = q > 0, slope_of(op, args, kwargs)
-        if op in OTHERS and self.ratio:
-            self.gates.append(_ratio(func, q, args, kwargs))
-        elif isinstance(slope, Tensor) or slope != 0:
-            self.gates.append(
-                torch.where(on, torch.ones_like(q), torch.as_tensor(slope, dtype=q.dtype, device=q.device))
-            )
-        else:
-            self.gates.append(on)
-        return func(*args, **kwargs)  # last, because it may overwrite q
-
-
-def _ratio(func: Any, q: Tensor, args: Any, kwargs: Any) -> Tensor:
-    """``act(q) / q``, at 0 the limit."""
-    near = torch.where(q == 0, torch.full_like(q, 1e-4), q)  # a new tensor, which func may overwrite
-    return func(near.clone(), *args[1:], **{k: v for k, v in kwargs.items() if k != "self"}) / near
-
-
-def is_zero_clamp(op: str, args: Any, kwargs: Any) -> bool:
-    """Whether a call is a ReLU if it is a clamp; other operations pass."""
-    if op not in ("aten::clamp", "aten::clamp_min"):
-        return True
-    lower = args[1] if len(args) > 1 else kwargs.get("min")
-    upper = args[2] if len(args) > 2 else kwargs.get("max")
-    return lower == 0 and upper is None

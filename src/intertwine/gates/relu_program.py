@@ -1,72 +1,77 @@
-"""A ReLU network as a captured program: which values depend on the input, and which tensors are weights."""
+"""Captured ReLU networks: which values depend on the input, which are weights, which calls are gates."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
-from ..programs import Call, Program, Ref, capture
+from ..programs import Call, Program, Ref, Value, capture
+from ..programs.operations import (
+    ATTENTION,
+    RELUS,
+    SMOOTH_ACTIVATIONS,
+    is_gate,
+    is_random,
+    normalises_by_input,
+)
 from .other_activations import RATIOS, other_activation
 
-__all__ = [
-    "BATCH_NORMS", "MAX_POOLS", "OTHERS", "POOLS", "RELUS", "ReluProgram", "capture_relu", "check_batch_norms",
-    "check_input", "gate_calls",
-    "is_gate", "slope_of",
-]  # fmt: skip
+__all__ = ["OTHERS", "ReluProgram", "capture_relu", "check_batch_norms", "check_input"]
 
-RELUS = {
-    "aten::relu", "aten::leaky_relu", "aten::_prelu_kernel", "aten::abs", "aten::threshold", "aten::clamp",
-    "aten::clamp_min",
-}  # fmt: skip
-MAX_POOLS = {
-    "aten::max_pool2d_with_indices", "aten::max_pool3d_with_indices", "aten::adaptive_max_pool2d",
-    "aten::adaptive_max_pool3d",
-}  # fmt: skip
-"""They return where they took each number from, counted within its channel."""
-POOLS = {"aten::avg_pool2d", "aten::avg_pool3d", "aten::avg_pool1d", "aten::_adaptive_avg_pool2d", "aten::mean"}
-BATCH_NORMS = {
-    "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm",
-    "aten::_native_batch_norm_legit_no_training", "aten::_batch_norm_no_update",
-}  # fmt: skip
-_OTHER_ACTIVATIONS = {
-    f"aten::{name}"
-    for name in ("gelu", "silu", "elu", "celu", "selu", "tanh", "sigmoid", "softplus", "mish", "hardswish", "hardtanh",
-                 "hardsigmoid", "log_sigmoid_forward", "erf", "exp", "sin",
-                 "rrelu", "rrelu_with_noise")
-}  # fmt: skip
 OTHERS = {f"aten::{name}" for name in RATIOS}
-_OWN_STATISTICS = {
-    "aten::native_layer_norm", "aten::native_group_norm", "aten::rms_norm", "aten::_fused_rms_norm",
-}  # fmt: skip
-_ATTENTION = {"aten::_softmax", "aten::_scaled_dot_product_flash_attention_for_cpu", "aten::softmax"}
 
 
 @dataclass(frozen=True)
 class ReluProgram:
-    """A captured program with its values sorted into activations, weights and the rest.
+    """A program of one example, with its values sorted into activations, weights and the rest.
 
     Attributes:
-        program: What the model ran, on one example.
-        activations: Values that depend on the input.
+        program: What the model ran, with its parameters and buffers.
         weights: Values computed from parameters alone, with the names of those parameters.
-        gates: Positions in ``program.calls`` of the calls that gate: ReLUs and max poolings.
+        gates: Positions in ``calls`` of the calls that gate: ReLUs and max poolings.
         names: A name for each gate: its module, with ``#k`` where a module gates more than once.
     """
 
     program: Program
-    activations: frozenset[int]
     weights: dict[int, tuple[str, ...]]
     gates: tuple[int, ...]
     names: tuple[str, ...]
 
     @property
+    def calls(self) -> tuple[Call, ...]:
+        """The calls in the order in which they run."""
+        return self.program.calls
+
+    @property
+    def values(self) -> tuple[Value, ...]:
+        """What is known of each value."""
+        return self.program.values
+
+    @property
+    def activations(self) -> frozenset[int]:
+        """Numbers of the values that depend on the input."""
+        return self.program.varying
+
+    @property
+    def given(self) -> Ref:
+        """The input."""
+        return self.program.inputs[0]
+
+    @property
     def output(self) -> Ref:
         """The one tensor that the model returned."""
         return self.program.outputs[0]
+
+    @property
+    def gate_calls(self) -> tuple[Call, ...]:
+        """The calls that gate."""
+        return tuple(self.calls[i] for i in self.gates)
+
+    def shape(self, ref: Ref | None) -> tuple[int, ...]:
+        """Shape of a value, for one example."""
+        return () if ref is None else tuple(self.values[ref.id].shape)
 
 
 def capture_relu(model: nn.Module, x: Tensor, others: bool = False) -> ReluProgram:
@@ -81,14 +86,15 @@ def capture_relu(model: nn.Module, x: Tensor, others: bool = False) -> ReluProgr
     gate = lambda call: is_gate(call) or (others and call.op in OTHERS)
     whole = capture(model, (x[:1],))
     if any(module.training for module in model.modules()):
-        with torch.no_grad(), _NothingRandom():
-            model(x[:1])
-    _check_operations(whole, _sort(whole)[0], others)
-    program = _simplified(whole, kept=gate)
-    activations, weights = _sort(program)
-    _check_numbers(program, activations, gate)
-    _check_reuse(program, activations, weights)
-    gates = tuple(i for i, call in enumerate(program.calls) if gate(call) and call.inputs[0].id in activations)
+        _check_random(capture(model, (x[:1],), evaluation=False))
+    _check_operations(whole, others)
+    states = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    contents = {name: states[name].detach() for name in whole.states}
+    program = replace(_simplified(whole, kept=gate), contents=contents)
+    weights = _weights(program)
+    _check_numbers(program, gate)
+    _check_reuse(program, weights)
+    gates = tuple(i for i in program.find(gate) if program.calls[i].inputs[0].id in program.varying)
     if not gates:
         raise ValueError(
             "model must have ReLUs, whose on/off states are the gates. Got a model without any: its output is linear "
@@ -97,7 +103,7 @@ def capture_relu(model: nn.Module, x: Tensor, others: bool = False) -> ReluProgr
     if len(program.outputs) != 1 or program.values[program.outputs[0].id].shape[:1] != (1,):
         shapes = [program.values[r.id].shape for r in program.outputs]
         raise ValueError(f"model must return one tensor of shape (N, outputs). Got shapes {shapes} for one example.")
-    return ReluProgram(program, activations, weights, gates, _names([program.calls[i] for i in gates]))
+    return ReluProgram(program, weights, gates, _names([program.calls[i] for i in gates]))
 
 
 def check_input(model: nn.Module, x: Tensor) -> None:
@@ -146,85 +152,53 @@ def check_batch_norms(model: nn.Module) -> None:
             )
 
 
-class _NothingRandom(TorchFunctionMode):
-    """Refuses dropout that a model calls as a function while it trains."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if "dropout" in name:
-            p = kwargs.get("p", args[1] if len(args) > 1 else 0.5)
-            training = kwargs.get("training", kwargs.get("train", args[2] if len(args) > 2 else True))
-            if training and p > 0:
-                raise ValueError(
-                    f"model must be in evaluation mode, so that gates are a function of the input. Got a call of "
-                    f"{name} that is at work. Call model.eval() first."
-                )
-        return func(*args, **kwargs)
-
-
-def is_gate(call: Call) -> bool:
-    """Whether a call is a ReLU (a clamp from below at 0, or two slopes: leaky, parametric, |q|) or a max pooling."""
-    if call.op == "aten::threshold":
-        return call.args["threshold"] == 0 and call.args["value"] == 0
-    if call.op in ("aten::clamp", "aten::clamp_min"):
-        return call.args["min"] == 0 and call.args.get("max") is None
-    return call.op in RELUS or call.op in MAX_POOLS
-
-
-def slope_of(op: str, args: Any, kwargs: Any) -> Any:
-    """What a gate multiplies by where it is off: 0 for a ReLU, -1 for the absolute value."""
-    if op == "aten::leaky_relu":
-        return args[1] if len(args) > 1 else kwargs.get("negative_slope", 0.01)
-    if op == "aten::_prelu_kernel":
-        return args[1] if len(args) > 1 else kwargs["weight"]
-    return -1.0 if op == "aten::abs" else 0.0
-
-
-def gate_calls(program: ReluProgram) -> tuple[Call, ...]:
-    """The calls that gate, in the order in which they run."""
-    return tuple(program.program.calls[i] for i in program.gates)
-
-
-def _sort(program: Program) -> tuple[frozenset[int], dict[int, tuple[str, ...]]]:
-    activations = {ref.id for ref in program.inputs}
-    weights: dict[int, tuple[str, ...]] = {
-        r.id: (name,) for name, r in program.states.items() if program.values[r.id].kind == "parameter"
-    }
+def _weights(program: Program) -> dict[int, tuple[str, ...]]:
+    """Values computed from parameters and no input, with the names of those parameters."""
+    found = {r.id: (name,) for name, r in program.states.items() if program.values[r.id].kind == "parameter"}
     for call in program.calls:
-        found = {out.id for out in call.outputs if out is not None}
-        if any(r.id in activations for r in call.inputs):
-            activations |= found
-        elif any(r.id in weights for r in call.inputs):
-            names = tuple(dict.fromkeys(n for r in call.inputs for n in weights.get(r.id, ())))
-            weights.update(dict.fromkeys(found, names))
-    return frozenset(activations), weights
+        names = tuple(dict.fromkeys(n for r in call.inputs for n in found.get(r.id, ())))
+        if names:
+            found.update({out.id: names for out in call.outputs if out is not None and out.id not in program.varying})
+    return found
 
 
-def _check_operations(program: Program, activations: frozenset[int], others: bool) -> None:
+def _check_random(program: Program) -> None:
+    """Refuse dropout that a model calls as a function while it trains.
+
+    Raises:
+        ValueError: If there is any.
+    """
+    for i in program.find(is_random):
+        raise ValueError(
+            "model must be in evaluation mode, so that gates are a function of the input. Got random numbers, as "
+            f"dropout draws them: {program.calls[i].where} at {program.calls[i].line}. Call model.eval() first."
+        )
+
+
+def _check_operations(program: Program, others: bool) -> None:
     for call in program.calls:
-        if not any(r.id in activations for r in call.inputs):
+        if not any(r.id in program.varying for r in call.inputs):
             continue
-        if call.op in _ATTENTION:
+        if call.op in ATTENTION:
             raise ValueError(
                 f"model must be a ReLU network. Got attention or a softmax ({call.where}): its mixing weights depend "
                 "on the input, so there are no on/off paths. Take logits, or a part of the model without attention."
             )
-        refused = _OTHER_ACTIVATIONS - OTHERS if others else _OTHER_ACTIVATIONS
+        refused = SMOOTH_ACTIVATIONS - OTHERS if others else SMOOTH_ACTIVATIONS
         op = call.op.split(" ")[0]  # what it writes to may follow
         if op in refused or (op in RELUS and not is_gate(call)):
             raise ValueError(
                 f"model must have ReLUs, leaky ReLUs or max poolings as its only nonlinearities. Got {call.where}. "
                 + other_activation(op.removeprefix("aten::"))
             )
-        if op in _OWN_STATISTICS or (op in BATCH_NORMS and _uses_own_statistics(call)):
+        if normalises_by_input(call):
             raise ValueError(
                 f"model must be linear between its gates. Got {call.where}, a norm by the statistics of its own input. "
                 "Take batch norms, which use running statistics in evaluation mode."
             )
         if call.op.startswith("intertwine::"):
             raise ValueError(f"model must not write into activations in place or read them. Got this at {call.line}.")
-        both = sum(r.id in activations for r in call.inputs) > 1
+        both = sum(r.id in program.varying for r in call.inputs) > 1
         if both and call.op in ("aten::mul", "aten::bmm", "aten::mm", "aten::div"):
             raise ValueError(
                 f"model must be linear between its gates. Got a product of two activations ({call.where}), as "
@@ -232,26 +206,22 @@ def _check_operations(program: Program, activations: frozenset[int], others: boo
             )
 
 
-def _check_numbers(program: Program, activations: frozenset[int], is_gate: Callable[[Call], bool]) -> None:
+def _check_numbers(program: Program, is_gate: Callable[[Call], bool]) -> None:
     for call in program.calls:
         if is_gate(call) and len(program.values[call.inputs[0].id].shape) < 2:
             raise ValueError(f"ReLUs must act on (N, C, *S). Got {call.where} at {call.line} on single numbers.")
         for out in () if is_gate(call) else call.outputs:
-            if out is not None and out.id in activations and not program.values[out.id].dtype.is_floating_point:
+            if out is not None and out.id in program.varying and not program.values[out.id].dtype.is_floating_point:
                 raise ValueError(
                     f"model must be linear between its gates. Got {call.where} at {call.line}, which makes "
                     "conditions or whole numbers of activations. Write what follows from them with ReLUs."
                 )
 
 
-def _uses_own_statistics(call: Call) -> bool:
-    return bool(call.args.get("training") or call.args.get("use_input_stats")) or call.args.get("running_mean") is None
-
-
-def _check_reuse(program: Program, activations: frozenset[int], weights: dict[int, tuple[str, ...]]) -> None:
+def _check_reuse(program: Program, weights: dict[int, tuple[str, ...]]) -> None:
     seen: dict[str, Call] = {}
     for call in program.calls:
-        if not any(r.id in activations for r in call.inputs):
+        if not any(r.id in program.varying for r in call.inputs):
             continue
         for name in dict.fromkeys(n for r in call.inputs for n in weights.get(r.id, ())):
             if name in seen:

@@ -1,26 +1,30 @@
-"""What each call of a captured ReLU network does between scalar nodes, found by trying it on every basis vector.
+"""Edges of a captured ReLU network between scalar nodes: where each call reads, and what it multiplies by.
 
-Slow and obvious on purpose: it knows no operation but batch norm, pooling and the gates, and checks every call against
-what the network computed. Fast kernels have their own rules, so that one can be tested against the other.
+Convolutions and matrices are read off their arguments. Everything else is run: on the numbers of its nodes, which shows
+what only chooses and scales (views, paddings, sums, gains), on one channel (poolings), or on every basis vector. The
+edges of a call are checked on random numbers against the call itself. The rules of path kernels share none of it, so
+that one can be tested against the other.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+import torch.nn.functional as F
+from torch import Tensor
 
-from ...programs import Call, Ref
-from ..relu_program import BATCH_NORMS, MAX_POOLS, POOLS, ReluProgram, is_gate
+from ...programs import Call
+from ...programs.operations import AVERAGE_POOLS, BATCH_NORMS, MAX_POOLS, is_gate
+from ..relu_program import ReluProgram
 
-__all__ = ["Edges", "Linearised", "linearise", "runner", "states", "tensors"]
+__all__ = ["Edges", "Linearised", "Windows", "linearise"]
 
 
 @dataclass(frozen=True)
 class Edges:
-    """Edges of one call from the nodes of one value to those of its result.
+    """Edges of one call from the nodes of one value to those of its result, as lists.
 
     Attributes:
         ref: The value that they leave; ``None`` for the constant-1 node.
@@ -40,15 +44,78 @@ class Edges:
     weight: Tensor | None = None
     offset: Tensor | None = None
 
+    def listed(self) -> "Edges":
+        """Itself."""
+        return self
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Edges of a convolution or a matrix, not listed: all output channels of a group read the same windows.
+
+    Attributes:
+        ref: The value that they leave.
+        windows: Source nodes for each group, place in the window and position ``(G, D, P)``; -1 for padding.
+        numbers: Flat index of the weight of each output channel and place in the window ``(C, D)``.
+        slot: Which column of path weights they fill.
+    """
+
+    ref: int
+    windows: Tensor
+    numbers: Tensor
+    slot: int
+
+    def listed(self) -> Edges:
+        """The same edges one by one."""
+        groups, _, positions = self.windows.shape
+        src = self.windows.repeat_interleave(len(self.numbers) // groups, 0)
+        channel, place, position = (src >= 0).nonzero(as_tuple=True)
+        ones = torch.ones(len(channel), dtype=torch.float64, device=src.device)
+        begin, end = src[channel, place, position], channel * positions + position
+        return Edges(self.ref, begin, end, ones, self.slot, self.numbers[channel, place])
+
 
 @dataclass(frozen=True)
 class Linearised:
-    """All edges by position of the call, and what stands in each slot."""
+    """All edges by position of the call, and what stands in each slot: its name and its numbers."""
 
-    edges: dict[int, list[Edges]]
+    edges: dict[int, list[Edges | Windows]]
     slots: tuple[str, ...]
     slot_values: tuple[Tensor, ...]
-    input_nodes: Tensor
+
+
+def linearise(program: ReluProgram, x: Tensor, memory: float = 2**31) -> Linearised:
+    """Find the edges of every call.
+
+    Args:
+        program: What the network runs on one example.
+        x: One example ``(1, C, *S)``.
+        memory: Bytes that a table of edges may take where every basis vector must be tried.
+
+    Returns:
+        Edges of the calls that depend on the input.
+
+    Raises:
+        ValueError: If a call is neither linear nor a gate, or its table takes more memory.
+    """  # noqa: DOC502 - raised by what it calls
+    slots = _Slots()
+    with torch.no_grad():
+        values = _values(program, x.detach())
+        edges = {
+            i: _edges_of(_Linear(program, call, values), slots, memory)
+            for i, call in enumerate(program.calls)
+            if any(r.id in program.activations for r in call.inputs)
+        }
+    return Linearised(edges, tuple(slots.names), tuple(slots.values))
+
+
+def _values(program: ReluProgram, x: Tensor) -> dict[int, Tensor]:
+    """What stands at every value but constants."""
+    read = {r.id for call in program.calls for r in call.inputs}
+    outputs = [out for call in program.calls for out in call.outputs if out is not None and out.id in read]
+    states = {program.program.states[name].id: tensor for name, tensor in program.program.contents.items()}
+    results = program.program.run(x, outputs)
+    return {**states, program.given.id: x, **{out.id: tensor for out, tensor in zip(outputs, results)}}
 
 
 class _Slots:
@@ -62,181 +129,265 @@ class _Slots:
         return len(self.names) - 1
 
 
-def linearise(model: nn.Module, program: ReluProgram, x: Tensor) -> Linearised:
-    """Find the edges of every call of ``program``, which was captured on the one example ``x``."""
-    values = states(model, program) | {program.program.inputs[0].id: x.detach()}
-    edges: dict[int, list[Edges]] = {}
-    slots = _Slots()
-    with torch.no_grad():
-        for i, call in enumerate(program.program.calls):
-            run = runner(call, values, program)
-            results = tensors(run({}))
-            if any(r.id in program.activations for r in call.inputs):
-                edges[i] = _edges_of(call, run, results[0], values, program, slots)
-                _check(call, edges[i], results[0], values, slots)
-            values.update({o.id: t for o, t in zip(call.outputs, results) if o is not None})
-    nodes = torch.arange(x.numel(), device=x.device)
-    return Linearised(edges, tuple(slots.names), tuple(slots.values), nodes)
+class _Linear:
+    """A call as a function of the activations and weights that it reads."""
+
+    def __init__(self, program: ReluProgram, call: Call, values: dict[int, Tensor]) -> None:
+        self.call, self.values = call, values
+        self.alone = replace(program.program, calls=(call,))
+        read = {r.id: r for r in call.inputs if r.id in values}
+        self.refs = sorted(
+            read.values(), key=lambda r: r.id not in program.activations
+        )  # the batch is read off the first
+        self.inputs = [i for i in read if i in program.activations]
+        self.weights = {i: "/".join(program.weights[i]) for i in read if i in program.weights}
+        self.zeros = {i: torch.zeros_like(values[i]) for i in (*self.inputs, *self.weights)}
+        self.constant = torch.empty(0) if is_gate(call) else self.apply({})
+
+    def run(self, given: dict[int, Tensor]) -> Tensor:
+        """The first result, with some of its tensors replaced."""
+        tensors = [given.get(r.id, self.values[r.id]) for r in self.refs]
+        return self.alone.run(tensors, self.call.outputs[:1], start=self.refs)[0]  # type: ignore[arg-type]
+
+    def apply(self, given: dict[int, Tensor]) -> Tensor:
+        """The result at ``given``, with 0 for all other activations and weights."""
+        return self.run({**self.zeros, **given}).flatten().double()
+
+    def along(self, i: int, w: int | None = None) -> Callable[[Tensor], Tensor]:
+        """The linear part in one activation; with ``w`` the bilinear part, with numbers of weights in their place."""
+        if w is None:
+            return lambda t: self.apply({i: t}) - self.constant
+        numbers = self.numbers(w)
+        shift = self.apply({w: numbers}) - self.constant
+        return lambda t: self.apply({i: t, w: numbers}) - self.apply({i: t}) - shift
+
+    def numbers(self, w: int) -> Tensor:
+        """Each weight's number, from 1."""
+        weight = self.values[w]
+        return torch.arange(1, weight.numel() + 1, device=weight.device).to(weight).view_as(weight)
 
 
-def states(model: nn.Module, program: ReluProgram) -> dict[int, Tensor]:
-    """Parameters, buffers and constants of a program, by value."""
-    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    values = {ref.id: tensors[name].detach() for name, ref in program.program.states.items()}
-    kept = enumerate(program.program.values)
-    return {i: v.data.to(_device(model)) for i, v in kept if v.kind == "constant" and v.data is not None} | values
-
-
-def _device(model: nn.Module) -> torch.device:
-    return next(model.parameters()).device
-
-
-def runner(call: Call, values: dict[int, Tensor], program: ReluProgram) -> Callable[[dict[int, Tensor]], Any]:
-    """A function that runs a call."""
-
-    def run(replaced: dict[int, Tensor]) -> Any:
-        """Run the call with some of its tensors replaced; nothing is overwritten."""
-        fill = lambda r: (replaced[r.id] if r.id in replaced else values[r.id]).clone()
-        return call.func(**{name: _fill(argument, fill) for name, argument in call.args.items()})
-
-    return run
-
-
-def _fill(argument: Any, fill: Callable[[Ref], Tensor]) -> Any:
-    if isinstance(argument, Ref):
-        return fill(argument)
-    return [_fill(a, fill) for a in argument] if isinstance(argument, list | tuple) else argument
-
-
-def tensors(result: Any) -> list[Tensor]:
-    """The tensors that a call returned."""
-    return [result] if isinstance(result, Tensor) else [t for t in result if isinstance(t, Tensor)]
-
-
-def _edges_of(
-    call: Call, run: Callable, result: Tensor, values: dict[int, Tensor], program: ReluProgram, slots: _Slots
-) -> list[Edges]:
-    inputs = list(dict.fromkeys(r.id for r in call.inputs if r.id in program.activations))
-    weights = [r.id for r in call.inputs if r.id in program.weights]
-    first = values[inputs[0]]
+def _edges_of(linear: _Linear, slots: _Slots, memory: float) -> list[Edges | Windows]:
+    call = linear.call
     if is_gate(call):
-        return [_window(call, first, result) if call.op in MAX_POOLS else _identity(inputs[0], first)]
+        return [_maxima(linear, memory) if call.op in MAX_POOLS else _identity(linear)]
+    found: list[Edges | Windows] = []
     if call.op in BATCH_NORMS:
-        return _batch_norm(call, run, inputs[0], first, slots)
-    zeros = {i: torch.zeros_like(values[i]) for i in [*inputs, *weights]}
-
-    def apply(replaced: dict[int, Tensor]) -> Tensor:
-        return tensors(run({**zeros, **replaced}))[0].flatten().double()
-
-    def along(i: int, fixed: dict[int, Tensor]) -> Tensor:
-        return _jacobian(lambda t: apply({**fixed, i: t}), values[i])
-
-    constant = apply({})
-    found = [_constant(constant)]
-    for i in inputs:
-        plain = along(i, {}) - constant
-        found.append(_pooled(call, i, plain, slots) if call.op in POOLS else _dense(i, plain))
-    for w in weights:
-        numbers = torch.arange(1, values[w].numel() + 1, device=first.device).to(values[w]).view_as(values[w])
-        slot = slots.new("/".join(program.weights[w]), values[w])
-        shift = apply({w: numbers}) - constant
-        found.append(_numbered(None, shift[None], slot))
-        for i in inputs:
-            found.append(_numbered(i, along(i, {w: numbers}) - along(i, {}) - shift, slot))
-    return [e for e in found if len(e.src)]
+        found += _batch_norm(linear, slots)
+    else:
+        found += [_from_constant(linear.constant), *_by_weights(linear, slots, memory)]
+        for i in linear.inputs:
+            along = _sparse(linear, i, linear.along(i), memory)
+            found.append(_pooled(linear, i, along, slots) if call.op in AVERAGE_POOLS else Edges(i, *along))
+        found = [e for e in found if isinstance(e, Windows) or len(e.src)]
+    _check(linear, found, slots)
+    return found
 
 
-def _jacobian(f: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
-    """Rows ``f(e_i)`` for every basis vector."""
-    basis = torch.zeros_like(at, memory_format=torch.contiguous_format)
+def _by_weights(linear: _Linear, slots: _Slots, memory: float) -> list[Edges | Windows]:
+    """Edges that carry a weight, from the constant-1 node and from each activation."""
+    found: list[Edges | Windows] = []
+    kernel = _kernel(linear)
+    for w, name in linear.weights.items():
+        slot = slots.new(name, linear.values[w])
+        if kernel is not None and kernel[0] == w:
+            found.append(Windows(linear.inputs[0], *kernel[1:], slot))
+            continue
+        shift = linear.apply({w: linear.numbers(w)}) - linear.constant
+        found.append(_numbered(_from_constant(shift), slot))
+        found += [_numbered(Edges(i, *_sparse(linear, i, linear.along(i, w), memory)), slot) for i in linear.inputs]
+    return found
+
+
+def _kernel(linear: _Linear) -> tuple[int, Tensor, Tensor] | None:
+    """The weight of a convolution or matrix, its windows and the numbers of its entries; ``None`` for other calls."""
+    call, args = linear.call, linear.call.args
+    names = {"aten::convolution": ("input", "weight"), "aten::addmm": ("mat1", "mat2"), "aten::mm": ("self", "mat2")}
+    if call.op not in names:
+        return None
+    i, w = (args[name].id for name in names[call.op])
+    if i not in linear.inputs or w not in linear.weights or len(linear.inputs) > 1:
+        return None
+    given, weight = linear.values[i], linear.values[w]
+    numbers = torch.arange(weight.numel(), device=weight.device).view_as(weight)
+    if call.op == "aten::convolution":
+        if args["transposed"] or given.dim() not in (3, 4):
+            return None
+        return w, _unfolded(given, weight, args), numbers.flatten(1)
+    if given.shape[0] != 1 or args.get("alpha", 1) != 1:
+        return None
+    return w, torch.arange(given.numel(), device=given.device)[None, :, None], numbers.T
+
+
+def _unfolded(given: Tensor, weight: Tensor, args: Any) -> Tensor:
+    """Numbers of the nodes that each position of a convolution reads."""
+    nodes = torch.arange(1, given.numel() + 1, dtype=torch.float64, device=given.device).view(given.shape)
+    options = [list(weight.shape[2:]), *(list(args[name]) for name in ("dilation", "padding", "stride"))]
+    if given.dim() == 3:
+        nodes, options = nodes[:, :, None], [[fill, *o] for o, fill in zip(options, (1, 1, 0, 1))]
+    windows = F.unfold(nodes, *map(tuple, options))[0].long() - 1
+    return windows.view(args["groups"], -1, windows.shape[1])
+
+
+_Sparse = tuple[Tensor, Tensor, Tensor]  # where entries begin and end, and the entries
+
+
+def _sparse(linear: _Linear, i: int, f: Callable[[Tensor], Tensor], memory: float) -> _Sparse:
+    """A linear map of one activation."""
+    given = linear.zeros[i]
+    if linear.call.op in AVERAGE_POOLS and _over_space(linear.call, given):
+        return _by_channel(f, given)
+    return _choice(f, given) or _tried(linear.call, f, given, memory)
+
+
+def _over_space(call: Call, given: Tensor) -> bool:
+    """Whether a pooling leaves examples and channels as they are."""
+    return call.op != "aten::mean" or not {d % given.dim() for d in call.args["dim"] or (0,)} & {0, 1}
+
+
+def _by_channel(f: Callable[[Tensor], Tensor], given: Tensor) -> _Sparse:
+    """Every basis vector of one channel, put into all channels at once: they are alike."""
+    one, channels = given[:, :1], given.shape[1]
+    rows = _rows(lambda t: f(t.expand_as(given).contiguous()).view(channels, -1)[0], one)
+    src, dst = rows.nonzero(as_tuple=True)
+    number = torch.arange(channels, device=given.device)[:, None]
+    every = lambda nodes, size: (nodes + size * number).flatten()
+    return every(src, one.numel()), every(dst, rows.shape[1]), rows[src, dst].repeat(channels)
+
+
+def _choice(f: Callable[[Tensor], Tensor], given: Tensor) -> _Sparse | None:
+    """What reads at most one node for each of its own, found from node numbers; ``None`` where that is not so."""
+    ones = f(torch.ones_like(given))
+    weight = torch.where(ones == 0, 1.0, ones)
+    nodes = torch.arange(1, given.numel() + 1, device=given.device).view(given.shape)
+    high, low = ((f(part.to(given)) / weight).round() for part in (nodes // 1024, nodes % 1024))  # exact in float32
+    src = (high * 1024 + low).long() - 1
+    if bool(((src < 0) & (ones != 0)).any()) or bool((src >= given.numel()).any()):
+        return None
+    trial = torch.randint(1, 1024, given.shape, generator=torch.Generator().manual_seed(0)).to(given)
+    expected = trial.flatten().double()[src.clamp(min=0)] * ones if given.numel() else ones
+    if not torch.allclose(f(trial), expected, rtol=1e-4, atol=1e-5 * float(ones.abs().max() if len(ones) else 0)):
+        return None
+    dst = ones.nonzero()[:, 0]
+    return src[dst], dst, ones[dst]
+
+
+def _tried(call: Call, f: Callable[[Tensor], Tensor], given: Tensor, memory: float) -> _Sparse:
+    """Every basis vector.
+
+    Raises:
+        ValueError: If the table takes too much memory.
+    """
+    size = len(f(given))
+    needed = 16.0 * given.numel() * size
+    if needed > memory:
+        raise ValueError(
+            f"every layer's table of edges must fit in memory = {memory:.1e} bytes. Got {needed:.1e} for {call.where}, "
+            f"{given.numel()} by {size} nodes. Give smaller inputs, or more memory."
+        )
+    rows = _rows(f, given)
+    src, dst = rows.nonzero(as_tuple=True)
+    return src, dst, rows[src, dst]
+
+
+def _rows(f: Callable[[Tensor], Tensor], like: Tensor) -> Tensor:
+    """``f(e_i)`` for every basis vector."""
     rows = []
-    for i in range(at.numel()):
+    for i in range(like.numel()):
+        basis = torch.zeros_like(like, memory_format=torch.contiguous_format)
         basis.view(-1)[i] = 1
         rows.append(f(basis))
-        basis.view(-1)[i] = 0
-    return torch.stack(rows) if rows else f(basis)[None][:0]
+    return torch.stack(rows) if rows else f(like)[None][:0]
 
 
-def _dense(ref: int, jacobian: Tensor) -> Edges:
-    src, dst = jacobian.nonzero(as_tuple=True)
-    return Edges(ref, src, dst, jacobian[src, dst])
-
-
-def _constant(values: Tensor) -> Edges:
+def _from_constant(values: Tensor) -> Edges:
     dst = values.nonzero()[:, 0]
     return Edges(None, torch.zeros_like(dst), dst, values[dst])
 
 
-def _numbered(ref: int | None, jacobian: Tensor, slot: int) -> Edges:
-    """Edges whose entries number the weight that stands on them."""
-    src, dst = jacobian.nonzero(as_tuple=True)
-    return Edges(ref, src, dst, torch.ones(len(src), dtype=torch.float64, device=src.device), slot,
-                 jacobian[src, dst].round().long() - 1)  # fmt: skip
+def _numbered(edges: Edges, slot: int) -> Edges:
+    """Edges whose coefficients number the weight that stands on them."""
+    ones = torch.ones_like(edges.coefficient)
+    return replace(edges, coefficient=ones, slot=slot, weight=edges.coefficient.round().long() - 1)
 
 
-def _pooled(call: Call, ref: int, jacobian: Tensor, slots: _Slots) -> Edges:
+def _pooled(linear: _Linear, i: int, along: _Sparse, slots: _Slots) -> Edges:
     """An average: its 1/size is a weight; sizes may differ, at borders or where they do not divide the map."""
-    src, dst = jacobian.nonzero(as_tuple=True)
-    sizes, which = jacobian[src, dst].unique(return_inverse=True)
-    slot = slots.new(call.where, sizes)
-    return Edges(ref, src, dst, torch.ones_like(jacobian[src, dst]), slot, which)
+    src, dst, value = along
+    sizes, which = value.unique(return_inverse=True)
+    return Edges(i, src, dst, torch.ones_like(value), slots.new(linear.call.where, sizes), which)
 
 
-def _identity(ref: int, x: Tensor) -> Edges:
+def _identity(linear: _Linear) -> Edges:
+    x = linear.values[linear.inputs[0]]
     nodes = torch.arange(x.numel(), device=x.device)
-    return Edges(ref, nodes, nodes, torch.ones(len(nodes), dtype=torch.float64, device=x.device))
+    return Edges(linear.inputs[0], nodes, nodes, torch.ones(len(nodes), dtype=torch.float64, device=x.device))
 
 
-def _window(call: Call, x: Tensor, result: Tensor) -> Edges:
+def _maxima(linear: _Linear, memory: float) -> Edges:
     """All positions that each output of a max pooling may take: where a single 1 among zeros is the maximum."""
-    options = {k: v for k, v in call.args.items() if k != "self"}
-    edges = _dense(0, _jacobian(lambda t: call.func(t, **options)[0].flatten(), x))
-    per_channel = result[0, 0].numel()
-    offset = torch.arange(result.numel(), device=x.device) // per_channel * x[0, 0].numel()
-    return Edges(call.inputs[0].id, edges.src, edges.dst, torch.ones_like(edges.coefficient).double(), offset=offset)
+    x = linear.values[linear.inputs[0]]
+    result = linear.run({})
+    src, dst, ones = _by_channel(lambda t: linear.run({linear.inputs[0]: t}).flatten(), torch.zeros_like(x))
+    offset = torch.arange(result.numel(), device=x.device) // result[0, 0].numel() * x[0, 0].numel()
+    return Edges(linear.inputs[0], src, dst, torch.ones_like(ones).double(), offset=offset)
 
 
-def _batch_norm(call: Call, run: Callable, ref: int, x: Tensor, slots: _Slots) -> list[Edges]:
+def _batch_norm(linear: _Linear, slots: _Slots) -> list[Edges]:
     """In evaluation mode ``y_c = s_c x_c + t_c``: the gain is a weight and the shift a bias."""
-    apply = lambda t: tensors(run({ref: t}))[0].double()
-    shift = apply(torch.zeros_like(x))
-    gain = apply(torch.ones_like(x)) - shift
+    (i,) = linear.inputs
+    x, where = linear.values[i], linear.call.where
+    shift = linear.run({i: torch.zeros_like(x)}).double()
+    gain = linear.run({i: torch.ones_like(x)}).double() - shift
+    channels = x.shape[1]
     nodes = torch.arange(x.numel(), device=x.device)
-    channel = nodes // x[0, 0].numel()
-    once = channel.new_tensor([int((channel == c).nonzero()[0]) for c in range(x.shape[1])])
+    channel = nodes // (x.numel() // channels)
+    once = lambda t: t.view(channels, -1)[:, 0]
     ones = torch.ones(len(nodes), dtype=torch.float64, device=x.device)
-    name = call.where
     return [
-        Edges(ref, nodes, nodes, ones, slots.new(f"gain of {name}", gain.flatten()[once]), channel),
-        Edges(
-            None, torch.zeros_like(nodes), nodes, ones, slots.new(f"shift of {name}", shift.flatten()[once]), channel
-        ),
+        Edges(i, nodes, nodes, ones, slots.new(f"gain of {where}", once(gain)), channel),
+        Edges(None, torch.zeros_like(nodes), nodes, ones, slots.new(f"shift of {where}", once(shift)), channel),
     ]
 
 
-def _are_numbers(weight: Tensor, values: Tensor) -> bool:
-    return int(weight.min()) >= 0 and int(weight.max()) < len(values)
-
-
-def _check(call: Call, edges: list[Edges], result: Tensor, values: dict[int, Tensor], slots: _Slots) -> None:
-    """Check that the edges give what the network computed.
+def _check(linear: _Linear, edges: list[Edges | Windows], slots: _Slots) -> None:
+    """Check on random numbers that the edges give what the call does.
 
     Raises:
         ValueError: If they do not: the call is neither linear nor a gate.
     """
-    if is_gate(call) or not result.numel():
+    call, generator = linear.call, torch.Generator().manual_seed(0)
+    given = {
+        i: torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t)
+        for i, t in ((i, linear.values[i]) for i in linear.inputs)
+    }
+    result = linear.run(given)
+    if not result.numel():
         return
     total = torch.zeros(result.numel(), dtype=torch.float64, device=result.device)
     for e in edges:
-        if e.slot is not None and e.weight is not None and not _are_numbers(e.weight, slots.values[e.slot]):
-            total.fill_(math.nan)  # what stands on the edges is no weight
-            break
-        start = values[e.ref].flatten()[e.src].double() if e.ref is not None else 1.0
-        weight = slots.values[e.slot][e.weight] if e.slot is not None else 1.0
-        total.index_add_(0, e.dst, start * weight * e.coefficient)
+        before = None if e.ref is None else given[e.ref].flatten().double()
+        total += _contribution(e, before, slots, result.numel())
     error = float((total - result.flatten()).abs().max())
     if not error <= 1e3 * torch.finfo(result.dtype).eps * max(1.0, float(result.abs().max())):
         raise ValueError(
             f"model must be linear between its gates, with one weight between two nodes. Got {call.where} at "
             f"{call.line}, which is not (error {error:.2g})."
         )
+
+
+def _contribution(edges: Edges | Windows, before: Tensor | None, slots: _Slots, size: int) -> Tensor:
+    """What edges add to the nodes in which they end; NaN where what stands on them is no weight."""
+    if isinstance(edges, Windows):
+        groups = edges.windows.shape[0]
+        padded = F.pad(before, (0, 1))[edges.windows]  # -1 is the 0 at the end
+        kernel = slots.values[edges.slot][edges.numbers].view(groups, -1, edges.windows.shape[1])
+        return (kernel @ padded).flatten()
+    value = edges.coefficient.double()
+    if edges.slot is not None and edges.weight is not None:
+        known = slots.values[edges.slot]
+        if len(edges.weight) and not 0 <= int(edges.weight.min()) <= int(edges.weight.max()) < len(known):
+            return torch.full((size,), math.nan, dtype=torch.float64, device=value.device)
+        value = value * known[edges.weight]
+    start = value if before is None else before[edges.src] * value
+    return torch.zeros(size, dtype=torch.float64, device=value.device).index_add_(0, edges.dst, start)

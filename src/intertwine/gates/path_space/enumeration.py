@@ -9,7 +9,7 @@ from ..patterns import observe, structure
 from ..relu_program import ReluProgram, capture_relu
 from .edges import Edges, Linearised, linearise
 
-__all__ = ["Paths", "edge_values", "paths"]
+__all__ = ["Paths", "paths"]
 
 
 @dataclass(frozen=True)
@@ -131,18 +131,18 @@ def paths(model: nn.Module, x: Tensor, output: int = 0, input: str = "x", max_pa
     source = model
     model, input = structure(model, input)
     program = capture_relu(model, x)
-    outputs = program.program.values[program.output.id].shape
+    outputs = program.values[program.output.id].shape
     if len(outputs) != 2 or not 0 <= output < outputs[1]:
         raise ValueError(
             f"output must be one of the model's outputs (N, outputs). Got {output}, shape {tuple(outputs)}."
         )
-    linear = linearise(model, program, x[:1])
+    linear = linearise(program, x[:1])
     gates = observe(source, program, x)
-    table = _enumerate(program, linear, max_paths)
+    table = _enumerate(program, linear, torch.arange(x[0].numel(), device=x.device), max_paths)
     table = table.choose(table.node == output)
     activity = torch.ones(len(x), len(table.node), dtype=torch.float64, device=x.device)
     for slot, (values, call) in enumerate(zip(gates, program.gates)):
-        on_edges = edge_values(values, linear.edges[call])
+        on_edges = _on_edges(values, linear.edges[call][0].listed())
         chosen = table.gates[:, slot]
         activity *= torch.where(chosen >= 0, on_edges[:, chosen.clamp(min=0)], 1.0)
     flat = x.flatten(1).double() if input == "x" else torch.ones_like(x.flatten(1), dtype=torch.float64)
@@ -176,18 +176,17 @@ def _start(nodes: Tensor, source: Tensor, slots: int, gates: int) -> _Table:
     return _Table(nodes, source, ones, none(slots), none(gates))
 
 
-def _enumerate(program: ReluProgram, linear: Linearised, max_paths: int) -> _Table:
+def _enumerate(program: ReluProgram, linear: Linearised, nodes: Tensor, max_paths: int) -> _Table:
     """Carry the table of partial paths through the calls."""
-    given = program.program.inputs[0]
-    nodes = linear.input_nodes
+    given = program.given
     shape = (len(linear.slots), len(program.gates))
     tables = {given.id: _start(nodes, nodes, *shape)}
-    for i, call in enumerate(program.program.calls):
+    for i, call in enumerate(program.calls):
         if i not in linear.edges:
             continue
         slot = program.gates.index(i) if i in program.gates else None
         parts = []
-        for edges in linear.edges[i]:
+        for edges in (e.listed() for e in linear.edges[i]):
             before = (
                 _start(edges.src.new_zeros(1), edges.src.new_full((1,), -1), *shape)
                 if edges.ref is None
@@ -228,10 +227,10 @@ def _step(table: _Table, edges: Edges, gate_slot: int | None, max_paths: int, wh
     return _Table(edges.dst[edge], table.source[row], table.coefficient[row] * edges.coefficient[edge], weights, gates)
 
 
-def edge_values(gates: Tensor, edges: list[Edges]) -> Tensor:
+def _on_edges(gates: Tensor, edges: Edges) -> Tensor:
     """The gate on each edge of a gating call ``(N, edges)``."""
     flat = gates.flatten(1)
-    if edges[0].offset is None:
-        return flat[:, edges[0].src].double()
-    taken = flat + edges[0].offset  # max pooling: positions are counted within each channel
-    return (taken[:, edges[0].dst] == edges[0].src).double()
+    if edges.offset is None:
+        return flat[:, edges.src].double()
+    taken = flat + edges.offset  # max pooling: positions are counted within each channel
+    return (taken[:, edges.dst] == edges.src).double()

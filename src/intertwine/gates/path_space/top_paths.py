@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._result import Result
-from .active_edges import ActiveEdges, active_edges
-from .sparse_edges import Step
+from .active_edges import ActiveEdges, Incoming, active_edges
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -139,7 +138,7 @@ def top_paths(
         raise ValueError(f"k must be at least 1. Got {k}.")
     edges = active_edges(model, x, memory)
     values = edges.total(lambda w: w)
-    shape = edges.program.program.values[edges.program.output.id].shape
+    shape = edges.program.shape(edges.program.output)
     output = int(values.argmax()) if output is None else output
     if len(shape) != 2 or not 0 <= output < shape[1]:
         raise ValueError(f"output must be one of the model's outputs (N, outputs). Got {output}, shape {tuple(shape)}.")
@@ -171,15 +170,15 @@ def _best(edges: ActiveEdges, k: int) -> dict[int, _Table]:
     first = torch.zeros(len(edges.signal), k, dtype=torch.float64, device=edges.signal.device)
     first[:, 0] = edges.signal
     none = torch.full(first.shape, -1, dtype=torch.long, device=first.device)
-    tables = {edges.program.program.inputs[0].id: _Table(first, none, none, none)}
+    tables = {edges.program.given.id: _Table(first, none, none, none)}
     for call, steps in edges.steps.items():
-        out = edges.program.program.calls[call].outputs[0]
+        out = edges.program.calls[call].outputs[0]
         if out is not None:
             tables[out.id] = _merge(steps, tables, edges.nodes(call), k)
     return tables
 
 
-def _merge(steps: tuple[Step, ...], tables: dict[int, _Table], nodes: int, k: int) -> _Table:
+def _merge(steps: tuple[Incoming, ...], tables: dict[int, _Table], nodes: int, k: int) -> _Table:
     """The best of all candidates that end in each node, some nodes at a time."""
     value = torch.zeros(nodes, k, dtype=torch.float64, device=next(iter(tables.values())).value.device)
     none = torch.full(value.shape, -1, dtype=torch.long, device=value.device)
@@ -193,12 +192,12 @@ def _merge(steps: tuple[Step, ...], tables: dict[int, _Table], nodes: int, k: in
     return table
 
 
-def _candidates(steps: tuple[Step, ...], tables: dict[int, _Table], rows: Tensor, k: int) -> _Table:
+def _candidates(steps: tuple[Incoming, ...], tables: dict[int, _Table], rows: Tensor, k: int) -> _Table:
     """Partial paths that end in ``rows``, over the ``k`` edges whose best partial path is best.
 
     No other edge can carry one of the ``k`` best: these ``k`` edges bring as many that are no worse.
     """
-    lists = [step.incoming(rows) for step in steps]
+    lists = [step.into(rows) for step in steps]
     firsts = [w if s.ref is None else tables[s.ref].value[:, 0][src] * w for s, (src, w) in zip(steps, lists)]
     edge = torch.cat(firsts, 1).abs()
     edge = edge.topk(min(k, edge.shape[1]), dim=1).indices
@@ -221,9 +220,7 @@ def _candidates(steps: tuple[Step, ...], tables: dict[int, _Table], rows: Tensor
 def _trace(edges: ActiveEdges, tables: dict[int, _Table], node: int, rank: int, shape: tuple[int, ...]) -> TopPath:
     """Follow a path back from the output."""
     program = edges.program
-    producer = {
-        call.outputs[0].id: i for i, call in enumerate(program.program.calls) if call.outputs and call.outputs[0]
-    }
+    producer = {call.outputs[0].id: i for i, call in enumerate(program.calls) if call.outputs and call.outputs[0]}
     ref: int | None = program.output.id
     contribution = float(tables[program.output.id].value[node, rank])
     units: list[tuple[str, tuple[int, ...]]] = []
@@ -233,7 +230,7 @@ def _trace(edges: ActiveEdges, tables: dict[int, _Table], node: int, rank: int, 
         step = edges.steps[call][int(table.step[node, rank])]
         if call in program.gates:
             name = program.names[program.gates.index(call)]
-            units.append((name, _unravel(node, tuple(program.program.values[ref].shape[1:]))))
+            units.append((name, _unravel(node, tuple(program.values[ref].shape[1:]))))
         before = int(table.source[node, rank]), int(table.rank[node, rank])
         (node, rank), ref, start = before, step.ref, step.start
     source = None if ref is None else _unravel(node, shape)

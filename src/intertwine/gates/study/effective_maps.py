@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from ..._evaluation import copied
 from ..._result import Result
+from ...programs.operations import MAX_POOLS
 from ..networks.gated import GatedNetwork
-from ..relu_program import MAX_POOLS, capture_relu, gate_calls
+from ..relu_program import capture_relu
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -213,7 +214,7 @@ def _names(network: GatedNetwork, x: Tensor, count: int) -> list[str]:
     """Names of the ReLUs that the gates are for."""
     value = copied(network.value).eval()
     program = capture_relu(value, x.to(next(value.parameters())))
-    names = [n for n, call in zip(program.names, gate_calls(program)) if call.op not in MAX_POOLS]
+    names = [n for n, call in zip(program.names, program.gate_calls) if call.op not in MAX_POOLS]
     return names if len(names) == count else [str(i) for i in range(count)]
 
 

@@ -15,12 +15,13 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...._progress import track
 from ....programs import Call
+from ....programs.operations import MAX_POOLS
 from ...path_space.edges import Edges, linearise
-from ...relu_program import MAX_POOLS, ReluProgram, gate_calls
+from ...relu_program import ReluProgram
 
 __all__ = ["joint_kernel"]
 
@@ -29,13 +30,12 @@ _COPIES = 4  # of all moments, while a call is done
 
 
 def joint_kernel(
-    model: nn.Module, program: ReluProgram, sides: Sequence[Sequence[Tensor]], output: int, memory: float,
+    program: ReluProgram, sides: Sequence[Sequence[Tensor]], output: int, memory: float,
     max_operations: float, progress: bool,
 ) -> tuple[Tensor, float]:  # fmt: skip
     """The kernel ``(N, M)`` of one output, and the logarithm of a factor.
 
     Args:
-        model: The network.
         program: What it runs.
         sides: Input and gates of the examples on one side, the input first, and of the other where there is one.
         output: Which output.
@@ -52,7 +52,7 @@ def joint_kernel(
     tile = int(math.sqrt(memory / bytes_per_pair))
     if tile < 1:
         raise ValueError(f"its {live} live nodes make {bytes_per_pair:.1e} bytes of moments, memory = {memory:.1e}")
-    graph = _Graph.of(model, program, sides[0][0][:1])
+    graph = _Graph.of(program, sides[0][0][:1])
     left, right, same = sides[0], sides[-1], len(sides) == 1
     n, m = len(left[0]), len(right[0])
     work = float(n) * m * graph.operations(live)
@@ -73,20 +73,20 @@ def joint_kernel(
 
 
 def _sizes(program: ReluProgram) -> dict[int, int]:
-    return {i: math.prod(program.program.values[i].shape) for i in program.activations}
+    return {i: math.prod(program.values[i].shape) for i in program.activations}
 
 
 def _last_use(program: ReluProgram) -> dict[int, int]:
-    last = {r.id: i for i, call in enumerate(program.program.calls) for r in call.inputs}
-    return last | {program.output.id: len(program.program.calls)}
+    last = {r.id: i for i, call in enumerate(program.calls) for r in call.inputs}
+    return last | {program.output.id: len(program.calls)}
 
 
 def _most_live(program: ReluProgram) -> int:
     """The largest number of nodes that are needed at one time, the constant 1 among them."""
     sizes, last = _sizes(program), _last_use(program)
-    live = {program.program.inputs[0].id}
-    most = 1 + sizes[program.program.inputs[0].id]
-    for i, call in enumerate(program.program.calls):
+    live = {program.given.id}
+    most = 1 + sizes[program.given.id]
+    for i, call in enumerate(program.calls):
         live |= {o.id for o in call.outputs[:1] if o is not None and o.id in sizes}
         most = max(most, 1 + sum(sizes[v] for v in live))
         live = {v for v in live if last.get(v, -1) > i}
@@ -124,12 +124,13 @@ class _Graph:
     offsets: dict[int, Tensor]
 
     @classmethod
-    def of(cls, model: nn.Module, program: ReluProgram, x: Tensor) -> "_Graph":
+    def of(cls, program: ReluProgram, x: Tensor) -> "_Graph":
         """Find the edges on one example."""
-        linear = linearise(model, program, x)
-        calls, sizes = program.program.calls, _sizes(program)
+        linear = linearise(program, x)
+        calls, sizes = program.calls, _sizes(program)
         steps, offsets = {}, {}
-        for i, edges in linear.edges.items():
+        for i, found in linear.edges.items():
+            edges = [e.listed() for e in found]
             out = calls[i].outputs[0]
             if out is None:
                 continue
@@ -170,10 +171,10 @@ class _Moments:
 
     def __init__(self, graph: _Graph, left: Sequence[Tensor], right: Sequence[Tensor]) -> None:
         self.graph, self.program = graph, graph.program
-        self.gates = {id(call): (a, b) for call, a, b in zip(gate_calls(self.program), left[1:], right[1:])}
+        self.gates = {id(call): (a, b) for call, a, b in zip(self.program.gate_calls, left[1:], right[1:])}
         a, b = (F.pad(z[0].flatten(1).double(), (1, 0), value=1.0) for z in (left, right))
         self.moments = a[:, None, :, None] * b[None, :, None, :]
-        self.start = {self.program.program.inputs[0].id: 1}
+        self.start = {self.program.given.id: 1}
         self.scale = 0.0
 
     def run(self, output: int) -> tuple[Tensor, float]:

@@ -3,7 +3,8 @@
 import math
 
 from ....programs import Call
-from ...relu_program import MAX_POOLS, POOLS, ReluProgram, is_gate
+from ....programs.operations import AVERAGE_POOLS, MAX_POOLS, is_gate
+from ...relu_program import ReluProgram
 
 __all__ = ["CHOICES", "MIXES", "PADDED", "SAME", "SHAPES", "UPSAMPLED", "fully_connected", "needs_pairs"]
 
@@ -25,9 +26,9 @@ MIXES = {
 
 def needs_pairs(program: ReluProgram) -> bool:
     """Whether something averages or chooses among positions, so that pairs of positions are needed."""
-    for call in program.program.calls:
-        if call.op in POOLS | MAX_POOLS | MIXES and call.inputs[0].id in program.activations:
-            shapes = [program.program.values[r.id].shape for r in (call.inputs[0], call.outputs[0]) if r is not None]
+    for call in program.calls:
+        if call.op in AVERAGE_POOLS | MAX_POOLS | MIXES and call.inputs[0].id in program.activations:
+            shapes = [program.values[r.id].shape for r in (call.inputs[0], call.outputs[0]) if r is not None]
             if any(math.prod(shape[2:]) > 1 for shape in shapes):
                 return True
     return False
@@ -40,7 +41,7 @@ def fully_connected(program: ReluProgram) -> tuple[bool, ...] | None:
     """
     biases: list[bool] = []
     gated = True  # the input stands where gated units do
-    for call in program.program.calls:
+    for call in program.calls:
         if not any(r.id in program.activations for r in call.inputs):
             continue
         if is_gate(call) and call.op not in MAX_POOLS and not gated:
@@ -58,4 +59,4 @@ def fully_connected(program: ReluProgram) -> tuple[bool, ...] | None:
 
 
 def _keeps_examples(program: ReluProgram, call: Call) -> bool:
-    return call.outputs[0] is not None and program.program.values[call.outputs[0].id].shape[0] == 1
+    return call.outputs[0] is not None and program.values[call.outputs[0].id].shape[0] == 1

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from ...._progress import track
+from ....programs.operations import MAX_POOLS
 from ...patterns import observe, structure
-from ...relu_program import MAX_POOLS, ReluProgram, capture_relu, check_input, gate_calls
+from ...relu_program import ReluProgram, capture_relu, check_input
 from ..memory import check_fits
 from ..product_kernel import product_kernel
 from .joint_moments import joint_kernel
@@ -99,7 +100,7 @@ def neural_path_kernel(
         kernel, scale = _tiles(program, sides, tile, output, progress)
     except Uncovered as refusal:
         try:
-            kernel, scale = joint_kernel(model, program, sides, output, memory, max_operations, progress)
+            kernel, scale = joint_kernel(program, sides, output, memory, max_operations, progress)
         except ValueError as error:
             raise ValueError(f"{refusal} Following every node instead is too much: {error}.") from None
     if log:
@@ -142,13 +143,13 @@ def neural_path_kernel_cost(model: nn.Module, x: Tensor, y: Tensor | None = None
 def _operations(program: ReluProgram, n: int, m: int) -> float:
     power = 2 if needs_pairs(program) else 1
     total = 0.0
-    padded = {c.outputs[0]: c.inputs[0] for c in program.program.calls if c.op in CHOICES | {"aten::constant_pad_nd"}}
-    for call in program.program.calls:
+    padded = {c.outputs[0]: c.inputs[0] for c in program.calls if c.op in CHOICES | {"aten::constant_pad_nd"}}
+    for call in program.calls:
         if call.op in ("aten::addmm", "aten::mm", "aten::convolution"):
             read = next(r for r in call.inputs if r.id in program.activations)
             while read in padded and call.op == "aten::convolution":
                 read = padded[read]
-            _, channels, *space = program.program.values[read.id].shape
+            _, channels, *space = program.values[read.id].shape
             total += float(n) * m * channels * math.prod(space) ** power
     return total
 
@@ -168,8 +169,8 @@ def _check_cost(operations: float, most: float) -> None:
 
 def _gate_bytes(program: ReluProgram, x: Tensor, y: Tensor | None) -> int:
     """Bytes of all gates: one for each unit, eight for each position that a max pooling takes."""
-    calls = gate_calls(program)
-    sizes = ((8 if c.op in MAX_POOLS else 1) * math.prod(program.program.values[c.inputs[0].id].shape) for c in calls)
+    calls = program.gate_calls
+    sizes = ((8 if c.op in MAX_POOLS else 1) * math.prod(program.values[c.inputs[0].id].shape) for c in calls)
     return sum(sizes) * (len(x) + (0 if y is None else len(y)))
 
 
@@ -179,7 +180,7 @@ def _check_output(program: ReluProgram, output: int) -> None:
     Raises:
         ValueError: If it is not.
     """
-    shape = program.program.values[program.output.id].shape
+    shape = program.values[program.output.id].shape
     if len(shape) != 2 or not 0 <= output < shape[1]:
         raise ValueError(f"output must be one of the model's outputs (N, outputs). Got {output}, shape {tuple(shape)}.")
 
@@ -192,10 +193,10 @@ def _tile_size(program: ReluProgram, memory: float) -> int:
     """
     pairs = needs_pairs(program)
     most = 1.0
-    for call in program.program.calls:
+    for call in program.calls:
         if not any(r.id in program.activations for r in call.inputs) or call.outputs[0] is None:
             continue
-        shapes = [program.program.values[r.id].shape for r in (call.inputs[0], call.outputs[0])]
+        shapes = [program.values[r.id].shape for r in (call.inputs[0], call.outputs[0])]
         positions = max(math.prod(s[2:]) for s in shapes)
         most = max(most, positions ** (2 if pairs else 1))
         if call.op in MAX_POOLS:  # one kernel for each channel

@@ -21,8 +21,8 @@ def propagate(tile: Tile, output: int) -> tuple[Tensor, float]:
         The kernel ``(n, m)`` of the output up to a factor, and the factor's logarithm.
     """
     program = tile.program
-    last = {r.id: i for i, call in enumerate(program.program.calls) for r in call.inputs}
-    for i, call in enumerate(program.program.calls):
+    last = {r.id: i for i, call in enumerate(program.calls) for r in call.inputs}
+    for i, call in enumerate(program.calls):
         if any(r.id in program.activations for r in call.inputs):
             _step(tile, call)
         for done in [r.id for r in call.inputs if last[r.id] == i and r != program.output]:

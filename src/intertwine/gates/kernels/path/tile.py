@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ....programs import Call, Ref
-from ...relu_program import ReluProgram, gate_calls
+from ...relu_program import ReluProgram
 from .moments import Layout, Signal, Source, Term, Uncovered
 
 __all__ = ["Tile", "refuse"]
@@ -25,9 +25,9 @@ class Tile:
 
     def __init__(self, program: ReluProgram, left: list[Tensor], right: list[Tensor], layout: Layout) -> None:
         self.program, self.layout = program, layout
-        self.gates = {id(call): (a, b) for call, a, b in zip(gate_calls(program), left[1:], right[1:])}
+        self.gates = {id(call): (a, b) for call, a, b in zip(program.gate_calls, left[1:], right[1:])}
         self._constants: dict[int, Source] = {}
-        given = program.program.inputs[0]
+        given = program.given
         _, channels, *space = self.shape(given)
         masks = [side[0].reshape(len(side[0]), channels, -1).double() for side in (left, right)]
         term = Term(self.constant_source(math.prod(space)), *masks)
@@ -35,7 +35,7 @@ class Tile:
 
     def shape(self, ref: Ref | None) -> tuple[int, ...]:
         """Shape of a value, for one example."""
-        return () if ref is None else tuple(self.program.program.values[ref.id].shape)
+        return () if ref is None else tuple(self.program.values[ref.id].shape)
 
     def is_activation(self, value: Any) -> bool:
         """Whether an argument is a value that depends on the input."""
@@ -56,7 +56,7 @@ class Tile:
     def constant(self, call: Call, value: Any, signal: Signal) -> Tensor:
         """A constant argument of a call as ``(1, C, P)``."""
         if isinstance(value, Ref):
-            value = self.program.program.values[value.id].data
+            value = self.program.values[value.id].data
             if value is None:
                 refuse(call, "a constant of unknown value")
         tensor = torch.as_tensor(value, dtype=torch.float64, device=self.layout.device)
@@ -78,7 +78,7 @@ class Tile:
         eye = torch.eye(signal.positions, dtype=torch.float64, device=self.layout.device)
         arguments = {k: v for k, v in call.args.items() if k not in ("self", "dtype")}
         if isinstance(arguments.get("index"), Ref):
-            data = self.program.program.values[arguments["index"].id].data
+            data = self.program.values[arguments["index"].id].data
             arguments["index"] = None if data is None else data.to(self.layout.device)
         return call.func(self=eye.view(-1, 1, *signal.space), **arguments).reshape(signal.positions, -1).T
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .....programs import Call
-from ....relu_program import MAX_POOLS, RELUS
+from .....programs.operations import MAX_POOLS, RELUS
 from ..moments import Signal, Source, Term, multiply, settle
 from ..tile import Tile
 from .registry import register_kernel_rule

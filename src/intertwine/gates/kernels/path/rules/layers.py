@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 
 from .....programs import Call, Ref
-from ....relu_program import BATCH_NORMS
+from .....programs.operations import BATCH_NORMS
 from ..moments import Grid, Signal, Source, Term, channel_slice, contract, renewed, settle
 from ..tile import Tile, refuse
 from .registry import register_kernel_rule

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .....programs import Call
-from ....relu_program import POOLS
+from .....programs.operations import AVERAGE_POOLS
 from ..moments import Signal, Source, Term, channel_slice, renewed, settle
 from ..operations import CHOICES, MIXES, PADDED, UPSAMPLED
 from ..tile import Tile, refuse
@@ -15,7 +15,7 @@ from .channels import pad_channels
 from .registry import register_kernel_rule
 
 
-@register_kernel_rule(*POOLS)
+@register_kernel_rule(*AVERAGE_POOLS)
 def average(tile: Tile, call: Call, signal: Signal) -> Signal:
     """An average over positions; its 1/size is a value, so paths are counted without it.
 
@@ -87,7 +87,7 @@ def _moved(tile: Tile, call: Call, signal: Signal) -> Signal:
     signal = settle(signal, tile.layout)
     matrix = tile.position_matrix(call, signal)
     space = tile.shape(call.outputs[0])[2:]
-    readers = [c for c in tile.program.program.calls if call.outputs[0] in c.inputs]
+    readers = [c for c in tile.program.calls if call.outputs[0] in c.inputs]
     if all(c.op == "aten::convolution" for c in readers):  # sum over channels first: padding repeats positions
         taken = torch.where(matrix.any(1), matrix.argmax(1) + 1, 0)
         return Signal(tuple(replace(t, post=taken) for t in signal.terms), signal.channels, space)
