@@ -22,7 +22,7 @@ def main(out=Path("gates.html"), epochs=5):
         print(f"{name:12s} test accuracy {one.card.metrics['test_accuracy']:.1%}")
 
     x, labels = next(iter(digits.loader("test", batch_size=10_000)))
-    study = iw.gates.examine(run.model, x, labels, digits.classes, name="digits_cnn")
+    study = iw.gates.examine(run.model, x, labels, digits.classes)
     print(study)
     print(study.shared)
     print(study.paths)
@@ -36,7 +36,7 @@ def main(out=Path("gates.html"), epochs=5):
     print(f"alignment with another seed's path kernel: {iw.gates.npk_alignment(run.model, other, x[:60]):.3f}")
     print(iw.gates.match_gates(run.model, other, x))
 
-    print(f"wrote {replace(study, features=maps).to_html(out)}")
+    print(f"wrote {replace(study, model="digits_cnn", features=maps).to_html(out)}")
 
 
 if __name__ == "__main__":

@@ -136,9 +136,9 @@ def test_weights_tell_units_that_no_gate_tells_apart():
 def test_alignment_sees_no_scale(scale):
     kernel = torch.randn(6, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     kernel = kernel @ kernel.T
-    assert iw.gates.kernel_alignment(scale * kernel, kernel) == pytest.approx(1)
+    assert iw.gates.kernels.kernel_alignment(scale * kernel, kernel) == pytest.approx(1)
 
 
 def test_kernels_of_whole_numbers_are_aligned_too():
     kernel = torch.tensor([[3, 1, 0, 0], [1, 2, 0, 1], [0, 0, 4, 2], [0, 1, 2, 5]])
-    assert iw.gates.kernel_alignment(kernel, kernel.double()) == pytest.approx(1)
+    assert iw.gates.kernels.kernel_alignment(kernel, kernel.double()) == pytest.approx(1)

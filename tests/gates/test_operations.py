@@ -109,7 +109,7 @@ def test_what_mixes_channels_is_followed_node_by_node(name):
     model = network(IMAGES, Fn(f))
     agree(model, IMAGES)
     with pytest.raises(ValueError, match=r"axes than positions|a choice of examples or channels"):
-        iw.gates.neural_path_kernel(model, IMAGES, memory=2e4)
+        iw.gates.neural_path_kernel(model, IMAGES, budget=iw.gates.Budget(memory=2e4))
 
 
 class Branches(nn.Module):
@@ -207,12 +207,12 @@ def test_all_nodes_agree_with_the_rules_and_with_signs_drawn_at_random(monkeypat
     found = iw.gates.paths(model, x)
     monkeypatch.setattr(path_kernel, "_tiles", refuse)
     equal(iw.gates.neural_path_kernel(model, x), expected)
-    equal(iw.gates.neural_path_kernel(model, x, memory=3e5), expected)
+    equal(iw.gates.neural_path_kernel(model, x, budget=iw.gates.Budget(memory=3e5)), expected)
     equal(iw.gates.neural_path_kernel(model, x, x[:4]), expected[:, :4])
     log, sign = iw.gates.neural_path_kernel(model, x, log=True)
     equal(log.exp() * sign, expected)
     with pytest.raises(ValueError, match="max_operations"):
-        iw.gates.neural_path_kernel(model, x, max_operations=1e5)
+        iw.gates.neural_path_kernel(model, x, budget=iw.gates.Budget(max_operations=1e5))
     signs = torch.randint(0, 2, (20000, found.bundles), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
     outputs = found.features @ signs.T.double()
     assert (outputs @ outputs.T / len(signs) - expected).norm() < 0.05 * expected.norm()

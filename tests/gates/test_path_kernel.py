@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import intertwine as iw
+from intertwine.gates.networks.gated import Features
 
 
 def equal(a, b):
@@ -74,7 +75,8 @@ def test_rotations_of_the_input_do_not_matter_with_circular_padding_and_global_p
 def test_gates_of_another_network():
     model, gating = gate_models.make("mlp"), gate_models.make("mlp", seed=5)
     x = gate_models.inputs("mlp")
-    equal(iw.gates.neural_path_kernel(model, x, gates_from=gating), iw.gates.neural_path_kernel(gating, x))
+    gated = iw.gates.GatedNetwork(Features(gating), model, gate="hard")
+    equal(iw.gates.neural_path_kernel(gated, x), iw.gates.neural_path_kernel(gating, x))
 
 
 def test_cost_is_stated_and_refused():
@@ -82,9 +84,9 @@ def test_cost_is_stated_and_refused():
     n, p = len(x), 9
     assert iw.gates.neural_path_kernel_cost(model, x) == n * n * (p**2 * (1 + 2) + 2 + 3)
     with pytest.raises(ValueError, match=r"at most max_operations = 1\.0e\+03 multiply-adds. Got 8\.9e\+03"):
-        iw.gates.neural_path_kernel(model, x, max_operations=1e3)
+        iw.gates.neural_path_kernel(model, x, budget=iw.gates.Budget(max_operations=1e3))
     with pytest.raises(ValueError, match="memory must hold one pair of examples"):
-        iw.gates.neural_path_kernel(model, x, memory=100)
+        iw.gates.neural_path_kernel(model, x, budget=iw.gates.Budget(memory=100))
 
 
 def test_bad_arguments():
@@ -97,7 +99,7 @@ def test_bad_arguments():
         iw.gates.neural_path_kernel(model, x, output=7)
     tokens = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6, 1)).double()
     with pytest.raises(ValueError, match=r"a linear layer over another axis|mixes examples"):
-        iw.gates.neural_path_kernel(tokens, torch.randn(2, 2, 4).double(), memory=2e3)
+        iw.gates.neural_path_kernel(tokens, torch.randn(2, 2, 4).double(), budget=iw.gates.Budget(memory=2e3))
 
 
 def test_a_kernel_that_memory_cannot_hold_is_refused_before_anything_runs():
@@ -144,7 +146,7 @@ def test_what_the_rules_cannot_know_is_followed_node_by_node_or_refused(between,
             iw.gates.neural_path_kernel(model, x)
         return
     with pytest.raises(ValueError, match=rf"{reason}.*Following every node instead is too much"):
-        iw.gates.neural_path_kernel(model, x, memory=2e4)
+        iw.gates.neural_path_kernel(model, x, budget=iw.gates.Budget(memory=2e4))
     equal(iw.gates.neural_path_kernel(model, x), iw.gates.paths(model, x).kernel())
 
 

@@ -26,7 +26,8 @@ def study():
     ).eval()  # fmt: skip
     x, labels = torch.randn(45, 1, 6, 6), torch.arange(45) % 3
     features = effective_maps(dlgn(model), x[:1], positions="centre")
-    found = examine(model, x, labels, [HOSTILE, "b", "c"], kernel_examples=12, features=features, name=HOSTILE)
+    found = examine(model, x, labels, [HOSTILE, "b", "c"], kernel_examples=12)
+    found = replace(found, features=features, model=HOSTILE)
     accuracies = [
         {"network": HOSTILE, "gates": "its own", "value network is given": "x", "test accuracy": 0.9, "parameters": 5},
         {"network": "DLGN(x, 1)", "gates": "of a linear network", "value network is given": "1",

@@ -64,7 +64,8 @@ def gated_version(name: str, model: nn.Module, x: Tensor, seed: int) -> GatedNet
 
     input = "ones" if name.endswith("-ones") else "x"
     if name.startswith("dlgn-sf"):
-        return library.dlgn_sf(model, x, input=input, batch_norm=has_batch_norm(model), seed=seed)
+        maps = library.networks.ShallowMaps(batch_norm=has_batch_norm(model))
+        return library.dlgn_sf(model, x, input=input, maps=maps, seed=seed)
     if name.startswith("dlgn"):
         return library.dlgn(model, input=input, seed=seed)
     if name in _REGIMES:

@@ -125,7 +125,7 @@ def _run(
     ]
     study = library.examine(
         networks[0].model.to(where), x.to(where), labels.to(where), splits.classes, kernel_examples=count,
-        example=example, top=top, name=networks[0].name, progress=True,
+        example=example, top=top, progress=True,
     )  # fmt: skip
     settings: dict[str, Any] = {
         **study.settings, "seed": seed, "accuracies": accuracies, "network": networks[0].facts,
@@ -147,7 +147,9 @@ def _run(
         settings["feature network"] = title
     if len(networks) > 1:
         settings["other"] = _beside(networks[0], networks[1], x, study)
-    study = replace(study, features=features, settings=settings, notes=(*notes, *said, *study.notes))
+    study = replace(
+        study, model=networks[0].name, features=features, settings=settings, notes=(*notes, *said, *study.notes)
+    )
     _present(study, out, as_json)
 
 

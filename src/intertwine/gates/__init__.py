@@ -5,6 +5,7 @@ of gates, limits, regression), ``study`` (what gates tell about a data set or on
 """
 
 from .kernels import (
+    Budget,
     kernel_regression,
     neural_path_kernel,
     neural_path_kernel_cost,
@@ -23,8 +24,8 @@ __all__ = [
     # gates and paths
     "gate_patterns", "paths", "top_paths",
     # kernels
-    "kernel_regression", "neural_path_kernel", "neural_path_kernel_cost", "neural_tangent_kernel", "npk_alignment",
-    "overlap", "product_kernel",
+    "Budget", "kernel_regression", "neural_path_kernel", "neural_path_kernel_cost", "neural_tangent_kernel",
+    "npk_alignment", "overlap", "product_kernel",
     # gated networks
     "GatedNetwork", "dgn", "dlgn", "dlgn_sf", "gate_permutations", "rectified",
     # what gates tell

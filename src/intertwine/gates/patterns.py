@@ -1,6 +1,6 @@
 """Gates of a ReLU network: the on/off state of every ReLU, and the choice of every max pooling, for each input."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from ..programs.steps import Handler
 from .networks.gated import GatedNetwork
 from .relu_program import OTHERS, ReluProgram, capture_relu
 
-__all__ = ["gate_patterns", "observe", "structure"]
+__all__ = ["fixed_gates", "gate_patterns", "observe", "structure"]
 
 
 def gate_patterns(
@@ -102,7 +102,7 @@ def _gate_positions(reader: Program, program: ReluProgram) -> tuple[int, ...]:
     if described != [(call.op, program.shape(call.inputs[0])[1:]) for call in program.gate_calls]:
         raise ValueError(
             "model must run the same gates for every example. Got another sequence of ReLUs and poolings for several "
-            "examples than for one, or in gates_from than in model."
+            "examples than for one."
         )
     return found
 
@@ -128,6 +128,21 @@ def _gate(call: Call, operation: Callable[..., Any], args: dict[str, Any], ratio
     if isinstance(slope, Tensor) or slope != 0:
         return torch.where(q > 0, torch.ones_like(q), torch.as_tensor(slope, dtype=q.dtype, device=q.device))
     return q > 0
+
+
+def fixed_gates(program: ReluProgram, gates: Sequence[Tensor]) -> dict[int, Handler]:
+    """Handlers that set the gates of a program, as :func:`observe` gives them, whatever its pre-activations."""
+    return {i: _setting(gate) for i, gate in zip(program.gates, gates)}
+
+
+def _setting(gate: Tensor) -> Handler:
+    def run(call: Call, operation: Callable[..., Any], args: dict[str, Any]) -> Any:
+        x = args["self"]
+        if call.op not in MAX_POOLS:
+            return x * gate
+        return x.flatten(2).gather(2, gate.flatten(2)).view(gate.shape), gate
+
+    return run
 
 
 def _gates_of(network: GatedNetwork, program: ReluProgram, x: Tensor, batch_size: int) -> list[Tensor]:

@@ -154,7 +154,8 @@ def check_batch_norms(model: nn.Module) -> None:
 
 def _weights(program: Program) -> dict[int, tuple[str, ...]]:
     """Values computed from parameters and no input, with the names of those parameters."""
-    found = {r.id: (name,) for name, r in program.states.items() if program.values[r.id].kind == "parameter"}
+    parameters = ((name, r.id) for name, r in program.states.items() if program.values[r.id].kind == "parameter")
+    found: dict[int, tuple[str, ...]] = {i: (name,) for name, i in parameters}
     for call in program.calls:
         names = tuple(dict.fromkeys(n for r in call.inputs for n in found.get(r.id, ())))
         if names:

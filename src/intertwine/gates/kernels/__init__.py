@@ -2,6 +2,7 @@
 
 from .alignment import kernel_alignment, npk_alignment
 from .arc_cosine import arc_cosine_tangent_kernel, convolutional_tangent_kernel
+from .budget import Budget
 from .kernel_regression import KernelRegression, kernel_regression
 from .overlap import overlap
 from .path import neural_path_kernel, neural_path_kernel_cost
@@ -11,8 +12,8 @@ from .tangent import neural_tangent_kernel
 
 __all__ = [
     # of a network
-    "kernel_alignment", "neural_path_kernel", "neural_path_kernel_cost", "neural_tangent_kernel", "npk_alignment",
-    "overlap",
+    "Budget", "kernel_alignment", "neural_path_kernel", "neural_path_kernel_cost", "neural_tangent_kernel",
+    "npk_alignment", "overlap",
     # of gates
     "base_kernels", "product_kernel",
     # limits

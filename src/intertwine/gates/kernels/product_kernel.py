@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from ..._progress import track
+from .budget import check_fits
 from .gate_gram import exact_products, gram, ready, tile_size
-from .memory import check_fits
 
 __all__ = ["base_kernels", "product_kernel"]
 

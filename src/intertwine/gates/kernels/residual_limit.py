@@ -41,7 +41,7 @@ def ensemble_tangent_kernel(
         tensor([[6.]], dtype=torch.float64)
     """
     t = sigma ** (2 * depth)
-    start = product_kernel(x, outer, input=input)
+    start: Tensor = product_kernel(x, outer, input=input)  # type: ignore[assignment]
     product, slope = torch.ones_like(start), torch.zeros_like(start)
     for block in blocks:
         b = math.prod(gram(g, g).double() for g in block)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ..._evaluation import evaluating
 from .affine import is_plain
 from .dgn import fresh_copy
-from .gated import Features, GatedNetwork, ShallowFeatures
+from .gated import SHALLOW_MAPS, Features, GatedNetwork, ShallowFeatures, ShallowMaps
 
 __all__ = ["dlgn", "dlgn_sf"]
 
@@ -65,7 +65,7 @@ def dlgn(
 
 def dlgn_sf(
     model: nn.Module, example: Tensor, *, input: str = "ones", gate: str = "soft", beta: float = 10.0,
-    kernel_size: int = 3, batch_norm: bool = False, permutation: Sequence[int] | None = None,
+    maps: ShallowMaps = SHALLOW_MAPS, permutation: Sequence[int] | None = None,
     initialise: Callable[[nn.Module], object] | None = None, seed: int = 0,
 ) -> GatedNetwork:  # fmt: skip
     """Build the DLGN with shallow features: each layer's gates come from one linear map of the input (P2 section 3.3).
@@ -79,8 +79,7 @@ def dlgn_sf(
         input: What the value network is given; the paper found ``"ones"`` about 2 % better than ``"x"``.
         gate: ``"soft"`` or ``"hard"``.
         beta: Steepness of soft gates.
-        kernel_size: Window of the convolutions (odd).
-        batch_norm: Normalise each layer's pre-activations (they stay affine in evaluation mode).
+        maps: Window of the convolutions, and whether pre-activations are normalised.
         permutation: The k-th ReLU of the value network uses the gates of layer ``permutation[k]``.
         initialise: Gives the value network fresh weights; by default every module's own ``reset_parameters``.
         seed: Of the fresh weights.
@@ -101,7 +100,7 @@ def dlgn_sf(
         shapes = [tuple(q.shape[1:]) for q in Features(value, linear=True)(example[:1])]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        gating = ShallowFeatures(example, shapes, kernel_size, batch_norm).to(example)
+        gating = ShallowFeatures(example, shapes, maps).to(example)
     network = GatedNetwork(gating, value, gate=gate, beta=beta, input=input, permutation=permutation)
     if is_plain(example):  # not where only shapes are built
         network.check(example)

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -13,7 +14,7 @@ from ..relu_program import check_batch_norms
 from .affine import departures, is_plain, leaving_no_trace, tolerance
 from .substitution import Applied, Read
 
-__all__ = ["Features", "GatedNetwork", "ShallowFeatures", "gate_permutations"]
+__all__ = ["Features", "GatedNetwork", "ShallowFeatures", "ShallowMaps", "gate_permutations"]
 
 _TRIALS = 4
 
@@ -206,6 +207,22 @@ class Features(nn.Module):
         return seen.found
 
 
+@dataclass(frozen=True)
+class ShallowMaps:
+    """Linear maps of a DLGN-SF.
+
+    Attributes:
+        kernel_size: Window of the convolutions (odd).
+        batch_norm: Normalise each layer's pre-activations, which stay affine in evaluation mode.
+    """
+
+    kernel_size: int = 3
+    batch_norm: bool = False
+
+
+SHALLOW_MAPS = ShallowMaps()
+
+
 class ShallowFeatures(nn.Module):
     """One linear map from the input to each layer of gates: the gating network of a DLGN-SF (P2 section 3.3).
 
@@ -215,16 +232,13 @@ class ShallowFeatures(nn.Module):
     Args:
         example: One input ``(1, C, *S)``.
         shapes: Shape of each layer of gates, without the batch.
-        kernel_size: Window of the convolutions (odd).
-        batch_norm: Normalise each layer's pre-activations, which stay affine in evaluation mode.
+        maps: Their options.
 
     Raises:
         ValueError: If gates have other axes than the input.
     """
 
-    def __init__(
-        self, example: Tensor, shapes: Sequence[tuple[int, ...]], kernel_size: int = 3, batch_norm: bool = False
-    ) -> None:
+    def __init__(self, example: Tensor, shapes: Sequence[tuple[int, ...]], maps: ShallowMaps = SHALLOW_MAPS) -> None:
         super().__init__()
         self.shapes = [tuple(s) for s in shapes]
         unfit = [s for s in self.shapes if not s or (len(s) > 1 and len(s) != example.dim() - 1)]
@@ -237,11 +251,11 @@ class ShallowFeatures(nn.Module):
         self.maps = nn.ModuleList(
             nn.Linear(math.prod(example.shape[1:]), s[0])
             if len(s) == 1
-            else make[len(s)](example.shape[1], s[0], kernel_size, padding=kernel_size // 2)
+            else make[len(s)](example.shape[1], s[0], maps.kernel_size, padding=maps.kernel_size // 2)
             for s in self.shapes
         )
         norms = {1: nn.BatchNorm1d, 2: nn.BatchNorm1d, 3: nn.BatchNorm2d, 4: nn.BatchNorm3d}
-        self.norms = nn.ModuleList(norms[len(s)](s[0]) if batch_norm else nn.Identity() for s in self.shapes)
+        self.norms = nn.ModuleList(norms[len(s)](s[0]) if maps.batch_norm else nn.Identity() for s in self.shapes)
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """Pre-activations of every layer."""

@@ -1,5 +1,10 @@
-"""What stands in the place of every ReLU and max pooling while a network runs: read, or replaced by given gates."""
+"""Modes that record pre-activations or substitute gates while a module runs its own code, in training too.
 
+A captured program is one path of a run in evaluation mode; gated networks are trained, with dropout and whatever else
+their code does, so that their ReLUs are replaced where it calls them.
+"""
+
+import math
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -8,14 +13,20 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from ...programs import Call
+from ...programs.operations import is_gate, slope_of
 from ..other_activations import other_activation
 
 __all__ = ["Applied", "Read"]
 
-_RELUS = {"relu", "relu_"}
-_LEAKY = {"leaky_relu", "leaky_relu_"}
-_ABSOLUTE = {"abs", "abs_", "absolute", "absolute_", "__abs__"}
-_CLAMPS = {"clamp", "clamp_", "clamp_min", "clamp_min_", "clip", "clip_"}
+_GATES: dict[str, tuple[str, dict[str, Any]]] = {
+    "relu": ("aten::relu", {}),
+    "leaky_relu": ("aten::leaky_relu", {"negative_slope": 0.01}),
+    **dict.fromkeys(("abs", "absolute", "__abs__"), ("aten::abs", {})),
+    **dict.fromkeys(("clamp", "clip"), ("aten::clamp", {"min": None, "max": None})),
+    "clamp_min": ("aten::clamp_min", {"min": None}),
+}
+"""Functions that may be gates, as operations with their arguments' defaults."""
 _MAX_POOLS = {
     f"{kind}max_pool{k}d": getattr(F, f"{kind}max_pool{k}d_with_indices")
     for kind in ("", "adaptive_")
@@ -41,15 +52,10 @@ class _Mode(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         written = bool(kwargs.get("inplace")) or (name.endswith("_") and not name.startswith("__"))
         q = args[0] if args else kwargs.get("input", kwargs.get("self"))
-        clamp = name in _CLAMPS
-        if name in _RELUS or (clamp and _from_zero(args, kwargs)):
-            return self._relu(q, 0.0, written)
-        if name in _LEAKY:
-            slope = args[1] if len(args) > 1 else kwargs.get("negative_slope", 0.01)
-            return self._relu(q, float(slope), written)
-        if name in _ABSOLUTE:
-            return self._relu(q, -1.0, written)
-        if clamp or name in _REFUSED | _NORMS | _ATTENTION:
+        gate = _as_call(name, args, kwargs)
+        if gate is not None and is_gate(gate):
+            return self._relu(q, float(slope_of(gate)), written)
+        if gate is not None or name in _REFUSED | _NORMS | _ATTENTION:
             _refuse(name)
         if name in _MAX_POOLS:
             return self.max_pool(q, lambda t: _MAX_POOLS[name](t, *args[1:], **_without_input(kwargs)))
@@ -150,10 +156,14 @@ def _refuse(name: str) -> NoReturn:
     raise ValueError(f"model must have ReLUs as its only nonlinearities. Got {name}. {why}")
 
 
-def _from_zero(args: Any, kwargs: Any) -> bool:
-    lower = args[1] if len(args) > 1 else kwargs.get("min")
-    upper = args[2] if len(args) > 2 else kwargs.get("max")
-    return not isinstance(lower, Tensor) and lower == 0 and upper is None
+def _as_call(name: str, args: Any, kwargs: Any) -> Call | None:
+    """A function's call as that of an operation, if it may be a gate; bounds that are tensors are no numbers."""
+    known = _GATES.get(name if name.startswith("__") else name.removesuffix("_"))
+    if known is None:
+        return None
+    op, defaults = known
+    given = {**defaults, **dict(zip(defaults, args[1:])), **{k: v for k, v in kwargs.items() if k in defaults}}
+    return Call(op, {k: math.nan if isinstance(v, Tensor) else v for k, v in given.items()}, ())
 
 
 def _without_input(kwargs: Any) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class Incoming(ABC):
 
 
 @dataclass(frozen=True)
-class _Table(Incoming):
+class _Listed(Incoming):
     """Edges listed for each node ``(size, most)``."""
 
     src: Tensor
@@ -62,7 +62,7 @@ class _Table(Incoming):
         return (of(self.weight) if before is None else before[self.src] * of(self.weight)).sum(1)
 
     @classmethod
-    def of(cls, edges: Edges, linear: Linearised, size: int) -> "_Table":
+    def of(cls, edges: Edges, linear: Linearised, size: int) -> "_Listed":
         """Sort edges by the node of ``size`` in which they end."""
         value, start = edges.coefficient.double(), "constant"
         if edges.slot is not None:
@@ -76,7 +76,7 @@ class _Table(Incoming):
         return cls(edges.ref, "" if edges.ref is not None else start, src, weight)
 
     @classmethod
-    def taken(cls, call: Call, gates: Tensor, edges: Edges) -> "_Table":
+    def taken(cls, call: Call, gates: Tensor, edges: Edges) -> "_Listed":
         """The edges of a gate that are on: those of a ReLU, or the one position that each maximum took."""
         flat = gates.flatten()
         if call.op not in MAX_POOLS or edges.offset is None:
@@ -103,7 +103,8 @@ class _Kernel(Incoming):
 
     def apply(self, before: Tensor | None, of: Callable[[Tensor], Tensor]) -> Tensor:
         weight = of(self.weight).view(len(self.windows), -1, self.most)
-        return (weight @ F.pad(before, (0, 1))[self.windows]).flatten()  # padding reads the 0 at the end
+        padded = F.pad(self.weight.new_ones(1) if before is None else before, (0, 1))  # padding reads the 0 at the end
+        return (weight @ padded[self.windows]).flatten()
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ def active_edges(model: nn.Module, x: Tensor, memory: float) -> ActiveEdges:
         call = program.calls[i]
         size = math.prod(program.shape(call.outputs[0]))
         if i in gates:
-            steps[i] = (_Table.taken(call, gates[i], edges[0].listed()),)
+            steps[i] = (_Listed.taken(call, gates[i], edges[0].listed()),)
         else:
             steps[i] = tuple(_incoming(e, linear, size) for e in edges)
     return ActiveEdges(program, steps, given[0].flatten().double())
@@ -164,5 +165,5 @@ def active_edges(model: nn.Module, x: Tensor, memory: float) -> ActiveEdges:
 
 def _incoming(edges: Edges | Windows, linear: Linearised, size: int) -> Incoming:
     if isinstance(edges, Edges):
-        return _Table.of(edges, linear, size)
+        return _Listed.of(edges, linear, size)
     return _Kernel(edges.ref, "", edges.windows, linear.slot_values[edges.slot][edges.numbers])

@@ -378,11 +378,12 @@ def _check(linear: _Linear, edges: list[Edges | Windows], slots: _Slots) -> None
 
 def _contribution(edges: Edges | Windows, before: Tensor | None, slots: _Slots, size: int) -> Tensor:
     """What edges add to the nodes in which they end; NaN where what stands on them is no weight."""
-    if isinstance(edges, Windows):
+    if isinstance(edges, Windows) and before is not None:
         groups = edges.windows.shape[0]
         padded = F.pad(before, (0, 1))[edges.windows]  # -1 is the 0 at the end
         kernel = slots.values[edges.slot][edges.numbers].view(groups, -1, edges.windows.shape[1])
         return (kernel @ padded).flatten()
+    edges = edges.listed()
     value = edges.coefficient.double()
     if edges.slot is not None and edges.weight is not None:
         known = slots.values[edges.slot]

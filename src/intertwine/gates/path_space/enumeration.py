@@ -157,7 +157,7 @@ def paths(model: nn.Module, x: Tensor, output: int = 0, input: str = "x", max_pa
 
 
 @dataclass(frozen=True)
-class _Table:
+class _Partial:
     """Partial paths: where each stands now, where it began, and what it passed."""
 
     node: Tensor
@@ -166,17 +166,17 @@ class _Table:
     weights: Tensor
     gates: Tensor
 
-    def choose(self, rows: Tensor) -> "_Table":
-        return _Table(*(getattr(self, f)[rows] for f in ("node", "source", "coefficient", "weights", "gates")))
+    def choose(self, rows: Tensor) -> "_Partial":
+        return _Partial(*(getattr(self, f)[rows] for f in ("node", "source", "coefficient", "weights", "gates")))
 
 
-def _start(nodes: Tensor, source: Tensor, slots: int, gates: int) -> _Table:
+def _start(nodes: Tensor, source: Tensor, slots: int, gates: int) -> _Partial:
     none = lambda width: torch.full((len(nodes), width), -1, dtype=torch.long, device=nodes.device)
     ones = torch.ones(len(nodes), dtype=torch.float64, device=nodes.device)
-    return _Table(nodes, source, ones, none(slots), none(gates))
+    return _Partial(nodes, source, ones, none(slots), none(gates))
 
 
-def _enumerate(program: ReluProgram, linear: Linearised, nodes: Tensor, max_paths: int) -> _Table:
+def _enumerate(program: ReluProgram, linear: Linearised, nodes: Tensor, max_paths: int) -> _Partial:
     """Carry the table of partial paths through the calls."""
     given = program.given
     shape = (len(linear.slots), len(program.gates))
@@ -197,11 +197,11 @@ def _enumerate(program: ReluProgram, linear: Linearised, nodes: Tensor, max_path
         if out is not None and not parts:  # all of it is 0
             tables[out.id] = _start(nodes[:0], nodes[:0], *shape)
         elif out is not None:
-            tables[out.id] = _Table(*(torch.cat(columns) for columns in zip(*(vars(p).values() for p in parts))))
+            tables[out.id] = _Partial(*(torch.cat(columns) for columns in zip(*(vars(p).values() for p in parts))))
     return tables[program.output.id]
 
 
-def _step(table: _Table, edges: Edges, gate_slot: int | None, max_paths: int, where: str) -> _Table:
+def _step(table: _Partial, edges: Edges, gate_slot: int | None, max_paths: int, where: str) -> _Partial:
     """Lengthen each partial path by every edge that leaves its node.
 
     Raises:
@@ -224,7 +224,9 @@ def _step(table: _Table, edges: Edges, gate_slot: int | None, max_paths: int, wh
         weights[:, edges.slot] = edges.weight[edge]
     if gate_slot is not None:
         gates[:, gate_slot] = edge
-    return _Table(edges.dst[edge], table.source[row], table.coefficient[row] * edges.coefficient[edge], weights, gates)
+    return _Partial(
+        edges.dst[edge], table.source[row], table.coefficient[row] * edges.coefficient[edge], weights, gates
+    )
 
 
 def _on_edges(gates: Tensor, edges: Edges) -> Tensor:

@@ -157,7 +157,7 @@ def top_paths(
 
 
 @dataclass(frozen=True)
-class _Table:
+class _Best:
     """The best partial paths to every node of a value, best first: products, and where each came from."""
 
     value: Tensor  # (nodes, k), 0 where there are fewer
@@ -166,11 +166,11 @@ class _Table:
     rank: Tensor  # which of the partial paths to it
 
 
-def _best(edges: ActiveEdges, k: int) -> dict[int, _Table]:
+def _best(edges: ActiveEdges, k: int) -> dict[int, _Best]:
     first = torch.zeros(len(edges.signal), k, dtype=torch.float64, device=edges.signal.device)
     first[:, 0] = edges.signal
     none = torch.full(first.shape, -1, dtype=torch.long, device=first.device)
-    tables = {edges.program.given.id: _Table(first, none, none, none)}
+    tables = {edges.program.given.id: _Best(first, none, none, none)}
     for call, steps in edges.steps.items():
         out = edges.program.calls[call].outputs[0]
         if out is not None:
@@ -178,11 +178,11 @@ def _best(edges: ActiveEdges, k: int) -> dict[int, _Table]:
     return tables
 
 
-def _merge(steps: tuple[Incoming, ...], tables: dict[int, _Table], nodes: int, k: int) -> _Table:
+def _merge(steps: tuple[Incoming, ...], tables: dict[int, _Best], nodes: int, k: int) -> _Best:
     """The best of all candidates that end in each node, some nodes at a time."""
     value = torch.zeros(nodes, k, dtype=torch.float64, device=next(iter(tables.values())).value.device)
     none = torch.full(value.shape, -1, dtype=torch.long, device=value.device)
-    table = _Table(value, none.clone(), none.clone(), none)
+    table = _Best(value, none.clone(), none.clone(), none)
     width = sum(step.most for step in steps)
     for rows in torch.arange(nodes if width else 0, device=value.device).split(max(1, _CANDIDATES // (width + k * k))):
         best = _candidates(steps, tables, rows, k)
@@ -192,7 +192,7 @@ def _merge(steps: tuple[Incoming, ...], tables: dict[int, _Table], nodes: int, k
     return table
 
 
-def _candidates(steps: tuple[Incoming, ...], tables: dict[int, _Table], rows: Tensor, k: int) -> _Table:
+def _candidates(steps: tuple[Incoming, ...], tables: dict[int, _Best], rows: Tensor, k: int) -> _Best:
     """Partial paths that end in ``rows``, over the ``k`` edges whose best partial path is best.
 
     No other edge can carry one of the ``k`` best: these ``k`` edges bring as many that are no worse.
@@ -214,10 +214,10 @@ def _candidates(steps: tuple[Incoming, ...], tables: dict[int, _Table], rows: Te
             values[here] = tables[step.ref].value[source[here]] * weight[here][:, None]
     spread = lambda t: t[..., None].expand_as(values).flatten(1)
     ranks = torch.arange(k, device=rows.device).expand_as(values).flatten(1)
-    return _Table(values.flatten(1), spread(which), spread(source), ranks)
+    return _Best(values.flatten(1), spread(which), spread(source), ranks)
 
 
-def _trace(edges: ActiveEdges, tables: dict[int, _Table], node: int, rank: int, shape: tuple[int, ...]) -> TopPath:
+def _trace(edges: ActiveEdges, tables: dict[int, _Best], node: int, rank: int, shape: tuple[int, ...]) -> TopPath:
     """Follow a path back from the output."""
     program = edges.program
     producer = {call.outputs[0].id: i for i, call in enumerate(program.calls) if call.outputs and call.outputs[0]}

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from ..._evaluation import evaluating
 from ..._result import Result
 from ..kernels.path.path_kernel import neural_path_kernel
-from ..networks.gated import GatedNetwork
-from ..networks.substitution import Applied
-from ..patterns import observe, structure
-from ..relu_program import capture_relu
+from ..patterns import fixed_gates, observe, structure
+from ..relu_program import ReluProgram, capture_relu
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,21 +99,15 @@ def active_subnetwork(model: nn.Module, x: Tensor) -> ActiveSubnetwork:
     gates = observe(model, program, x)
     log = neural_path_kernel(model, x, input="ones", log=True)[0]
     given = (x if input == "x" else torch.ones_like(x)).detach()
-    weights, outputs = _affine(model, value, x, given)
+    weights, outputs = _affine(program, gates, given)
     offsets = outputs - (weights * given.cpu().double()).flatten(1).sum(1)
     return ActiveSubnetwork(program.names, tuple(g[0].cpu() for g in gates), weights, offsets, outputs, float(log))
 
 
-def _affine(model: nn.Module, value: nn.Module, x: Tensor, given: Tensor) -> tuple[Tensor, Tensor]:
-    """Jacobian ``(outputs, C, *S)`` and outputs ``(outputs,)`` of the value network at fixed gates."""
+def _affine(program: ReluProgram, gates: Sequence[Tensor], given: Tensor) -> tuple[Tensor, Tensor]:
+    """Jacobian ``(outputs, C, *S)`` and outputs ``(outputs,)`` at fixed gates."""
     z = given.clone().requires_grad_(True)
-    with evaluating(model), torch.enable_grad():
-        if isinstance(model, GatedNetwork):
-            with torch.no_grad():
-                gates = model.gates(x)
-            with Applied(gates):
-                out = value(z.clone())
-        else:
-            out = value(z.clone())
+    with torch.enable_grad():
+        (out,) = program.program.run(z, handlers=fixed_gates(program, gates))
     rows = [torch.autograd.grad(out[0, o], z, retain_graph=True)[0][0] for o in range(out.shape[1])]
     return torch.stack(rows).cpu().double(), out[0].detach().cpu().double()

@@ -13,6 +13,7 @@ from ..._progress import track
 from ..._result import Result
 from ..._words import counted
 from ..kernels.alignment import kernel_alignment, unscaled
+from ..kernels.budget import Budget
 from ..kernels.path.path_kernel import neural_path_kernel
 from ..kernels.product_kernel import base_kernels
 from ..kernels.tangent.tangent_kernel import neural_tangent_kernel
@@ -128,8 +129,6 @@ def examine(
     kernel_examples: int = 60,
     example: int = 0,
     top: int = 10,
-    features: EffectiveMaps | None = None,
-    name: str | None = None,
     max_operations: float = 1e12,
     progress: bool = False,
 ) -> GateStudy:
@@ -144,13 +143,12 @@ def examine(
         kernel_examples: How many examples the kernels take, as evenly over classes as there are.
         example: Which input to look at closely.
         top: How many of its paths.
-        features: Maps of a linear gating network, to show beside.
-        name: What to call the network; its class without.
         max_operations: Multiply-adds above which the path kernel is refused.
         progress: Show how far the work is.
 
     Returns:
-        The study. ``to_html`` writes its page.
+        The study. ``to_html`` writes its page; ``dataclasses.replace`` gives the network another name than its class's,
+        and ``features`` to show beside.
 
     Raises:
         ValueError: If an argument is out of range, or the network is not made of gates and linear maps.
@@ -176,7 +174,7 @@ def examine(
     layers = tuple(_layer(n, g) for n, g in patterns.items())
     base = {n: _normalised(base_kernels([g[chosen].flatten(1)])[0].cpu()) for n, g in patterns.items()}
     next(steps)
-    log, sign = neural_path_kernel(model, z, log=True, max_operations=max_operations)
+    log, sign = neural_path_kernel(model, z, log=True, budget=Budget(max_operations=max_operations))
     npk = _normalised(unscaled(log, sign).cpu())
     next(steps)
     names = [n for n, _ in model.named_parameters() if n.startswith("value.")]
@@ -201,8 +199,8 @@ def examine(
     alignments = {a: {b: _alignment(k, l) for b, l in kernels.items()} for a, k in kernels.items()}
     settings = {"kernel examples": len(chosen), "example": example, "top paths": top}
     return GateStudy(
-        name or type(model).__name__, layers, len(x), labels[chosen].cpu(), shared, base, npk, ntk, alignments,
-        one[0].detach().cpu().double(), active, paths, features, settings, notes,
+        type(model).__name__, layers, len(x), labels[chosen].cpu(), shared, base, npk, ntk, alignments,
+        one[0].detach().cpu().double(), active, paths, None, settings, notes,
     )  # fmt: skip
 
 

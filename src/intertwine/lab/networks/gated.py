@@ -68,7 +68,8 @@ def gated(
         return gates.dgn(model, regime=regime, **options)
     if kind == "dlgn":
         return gates.dlgn(model, **options)
-    return gates.dlgn_sf(model, torch.zeros(1, channels, size, size), batch_norm=has_batch_norm(model), **options)
+    maps = gates.networks.ShallowMaps(batch_norm=has_batch_norm(model))
+    return gates.dlgn_sf(model, torch.zeros(1, channels, size, size), maps=maps, **options)
 
 
 def gated_spec(kind: str, base: str, **arguments: str) -> str:

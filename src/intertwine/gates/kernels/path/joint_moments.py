@@ -22,6 +22,7 @@ from ....programs import Call
 from ....programs.operations import MAX_POOLS
 from ...path_space.edges import Edges, linearise
 from ...relu_program import ReluProgram
+from ..budget import Budget
 
 __all__ = ["joint_kernel"]
 
@@ -30,34 +31,34 @@ _COPIES = 4  # of all moments, while a call is done
 
 
 def joint_kernel(
-    program: ReluProgram, sides: Sequence[Sequence[Tensor]], output: int, memory: float,
-    max_operations: float, progress: bool,
-) -> tuple[Tensor, float]:  # fmt: skip
+    program: ReluProgram, sides: Sequence[Sequence[Tensor]], output: int, budget: Budget, progress: bool
+) -> tuple[Tensor, float]:
     """The kernel ``(N, M)`` of one output, and the logarithm of a factor.
 
     Args:
         program: What it runs.
         sides: Input and gates of the examples on one side, the input first, and of the other where there is one.
         output: Which output.
-        memory: Bytes for the moments of one tile.
-        max_operations: Multiply-adds above which the work is refused.
+        budget: Bytes for the moments of one tile, and multiply-adds above which the work is refused.
         progress: Show the tiles.
 
     Raises:
         ValueError: If the moments of one pair of examples do not fit in ``memory``, or the work is more than
-            ``max_operations``.
+            its ``max_operations``.
     """
     live = _most_live(program)
     bytes_per_pair = 8.0 * _COPIES * live**2
-    tile = int(math.sqrt(memory / bytes_per_pair))
+    tile = int(math.sqrt(budget.memory / bytes_per_pair))
     if tile < 1:
-        raise ValueError(f"its {live} live nodes make {bytes_per_pair:.1e} bytes of moments, memory = {memory:.1e}")
+        raise ValueError(
+            f"its {live} live nodes make {bytes_per_pair:.1e} bytes of moments, memory = {budget.memory:.1e}"
+        )
     graph = _Graph.of(program, sides[0][0][:1])
     left, right, same = sides[0], sides[-1], len(sides) == 1
     n, m = len(left[0]), len(right[0])
     work = float(n) * m * graph.operations(live)
-    if work > max_operations:
-        raise ValueError(f"it would need {work:.1e} multiply-adds, max_operations = {max_operations:.1e}")
+    if work > budget.max_operations:
+        raise ValueError(f"it would need {work:.1e} multiply-adds, max_operations = {budget.max_operations:.1e}")
     kernel = torch.empty(n, m, dtype=torch.float64, device=left[0].device)
     tiles = [(i, j) for i in range(0, n, tile) for j in range(i if same else 0, m, tile)]
     parts = {}

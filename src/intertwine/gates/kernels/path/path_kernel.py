@@ -9,7 +9,7 @@ from ...._progress import track
 from ....programs.operations import MAX_POOLS
 from ...patterns import observe, structure
 from ...relu_program import ReluProgram, capture_relu, check_input
-from ..memory import check_fits
+from ..budget import DEFAULT, Budget, check_fits
 from ..product_kernel import product_kernel
 from .joint_moments import joint_kernel
 from .moments import Layout, Uncovered
@@ -20,7 +20,6 @@ from .tile import Tile
 __all__ = ["neural_path_kernel", "neural_path_kernel_cost"]
 
 _LARGEST_LOG = math.log(torch.finfo(torch.float64).max)
-_MOST_OPERATIONS = 1e14
 
 
 def neural_path_kernel(
@@ -31,10 +30,7 @@ def neural_path_kernel(
     input: str = "x",
     log: bool = False,
     output: int = 0,
-    gates_from: nn.Module | None = None,
-    memory: float = 2**28,
-    max_operations: float = _MOST_OPERATIONS,
-    batch_size: int = 500,
+    budget: Budget = DEFAULT,
     progress: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Neural path kernel ``NPK(x, y) = <phi(x), phi(y)>`` of any ReLU network (P2 lemma 2.1), exactly.
@@ -60,10 +56,7 @@ def neural_path_kernel(
         input: ``"x"``, or ``"ones"`` for a value network with constant input 1 (a gated network knows its own).
         log: Return ``(log |K|, sign)`` instead: nothing overflows at any width and depth.
         output: Which output the paths lead to; all are equal where the network ends in a layer of weights.
-        gates_from: Network of the same architecture whose gates are used instead (as the gating network of a DGN).
-        memory: Bytes that one tile may take, beside gates and result.
-        max_operations: Multiply-adds above which the work is refused.
-        batch_size: Examples that run through the network at once, for their gates.
+        budget: Memory and operations that it may take; ``iw.gates.Budget``.
         progress: Show the tiles.
 
     Returns:
@@ -81,7 +74,7 @@ def neural_path_kernel(
     """
     if input not in ("x", "ones"):
         raise ValueError(f'input must be "x" or "ones". Got {input!r}.')
-    source = model if gates_from is None else gates_from
+    source = model
     model, input = structure(model, input)
     program = capture_relu(model, x)
     _check_output(program, output)
@@ -89,18 +82,18 @@ def neural_path_kernel(
         check_input(model, y)
         if y.shape[1:] != x.shape[1:]:
             raise ValueError(f"y must have examples of x's shape {tuple(x.shape[1:])}. Got {tuple(y.shape[1:])}.")
-    _check_cost(_operations(program, len(x), len(x if y is None else y)), max_operations)
+    _check_cost(_operations(program, len(x), len(x if y is None else y)), budget.max_operations)
     check_fits((len(x), len(x if y is None else y)), 17 if log else 16, x.device, _gate_bytes(program, x, y))
     biases = fully_connected(program)
-    tile = 0 if biases is not None else _tile_size(program, memory)
-    sides = [_side(source, program, z, input, batch_size) for z in ([x] if y is None else [x, y])]
+    tile = 0 if biases is not None else _tile_size(program, budget.memory)
+    sides = [_side(source, program, z, input, budget.batch_size) for z in ([x] if y is None else [x, y])]
     if biases is not None:
         return _product(sides, biases, log, progress)
     try:
         kernel, scale = _tiles(program, sides, tile, output, progress)
     except Uncovered as refusal:
         try:
-            kernel, scale = joint_kernel(program, sides, output, memory, max_operations, progress)
+            kernel, scale = joint_kernel(program, sides, output, budget, progress)
         except ValueError as error:
             raise ValueError(f"{refusal} Following every node instead is too much: {error}.") from None
     if log:

@@ -9,7 +9,7 @@ from torch.func import jvp, vjp
 
 from ...._evaluation import evaluating
 from ...._functional import run_with
-from ..memory import check_fits
+from ..budget import check_fits
 from .jacobians import gradient, jacobian_of
 from .layer_sum import covered_names, layerwise_kernel
 

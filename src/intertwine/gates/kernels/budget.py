@@ -1,13 +1,32 @@
-"""Refuse a kernel that memory cannot hold before the work is done, not after."""
+"""Budgets of kernels: work and memory that are refused before they are begun."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
 from ... import _memory
 
-__all__ = ["check_fits"]
+__all__ = ["DEFAULT", "Budget", "check_fits"]
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a path kernel may take.
+
+    Attributes:
+        memory: Bytes of one tile, beside gates and result.
+        max_operations: Multiply-adds above which the work is refused.
+        batch_size: Examples that run through the network at once, for their gates.
+    """
+
+    memory: float = 2**28
+    max_operations: float = 1e14
+    batch_size: int = 500
+
+
+DEFAULT = Budget()
 
 
 def check_fits(shape: Sequence[int], bytes_each: int, device: torch.device, beside: int = 0) -> None:
