@@ -36,7 +36,7 @@ def main(out=Path("gates.html"), epochs=5):
     print(f"alignment with another seed's path kernel: {iw.gates.npk_alignment(run.model, other, x[:60]):.3f}")
     print(iw.gates.match_gates(run.model, other, x))
 
-    print(f"wrote {replace(study, model="digits_cnn", features=maps).to_html(out)}")
+    print(f"wrote {replace(study, model='digits_cnn', features=maps).to_html(out)}")
 
 
 if __name__ == "__main__":
