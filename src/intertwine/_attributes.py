@@ -1,4 +1,4 @@
-"""What a model holds beside its parameters and buffers: counters, lists, caches. A run leaves it as it was.
+"""Attributes of a model beside its parameters and buffers: counters, lists, caches. A run leaves them as they were.
 
 A cache of something that was made of weights is stale in a copy of the model that has other weights: the places where
 a run puts such tensors are noted (``Kept.filled``), and emptied in the copy (``forget``).

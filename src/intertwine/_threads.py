@@ -1,4 +1,4 @@
-"""How many threads numerical libraries use: sums and decompositions have other last digits with another number."""
+"""Threads of numerical libraries: sums and decompositions have other last digits with another number of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How sure a mean over pairs of models is: pairs share models, so models are what is resampled."""
+"""Intervals of means over pairs of models: pairs share models, so models are what is resampled."""
 
 from __future__ import annotations
 

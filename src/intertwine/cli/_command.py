@@ -1,4 +1,4 @@
-"""What all commands have in common: examples in the help, errors as one line, exit codes."""
+"""The frame of all commands: examples in the help, errors as one line, exit codes."""
 
 import os
 import shlex

@@ -1,4 +1,4 @@
-"""Where a command may write: not over what it reads, nor over what is not intertwine's, and not beside another command.
+"""Outputs of commands: not over what they read, nor over what is not intertwine's, and not beside another command.
 
 Every command that writes says first what it will write. Files of ours are known by what is in them, not by their names.
 """

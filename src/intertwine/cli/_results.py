@@ -1,4 +1,4 @@
-"""What commands that compare do with their result: a table, files, JSON."""
+"""Results of commands that compare: a table, files, JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many maps a family of stitching layers holds, counted on a grid (v2 E.7, eq. E.29-E.43).
+"""The number of maps that a family of stitching layers holds, counted on a grid (v2 E.7, eq. E.29-E.43).
 
 Every real coordinate is replaced by a grid of ``M = 2 bound / eps`` points. Then
 

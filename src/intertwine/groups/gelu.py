@@ -1,4 +1,4 @@
-"""How far GELU is from being homogeneous (v2 E.2.1, eq. E.22-E.23), in closed form.
+"""The distance of GELU from being homogeneous (v2 E.2.1, eq. E.22-E.23), in closed form.
 
 The paper estimates the error by sampling and calls it intractable; it has a closed form. With
 

@@ -1,4 +1,4 @@
-"""What every group and every element can do.
+"""The base classes of groups and of their elements.
 
 A group here is a set of invertible ``n x n`` matrices, described by a value that holds no tensor: it hashes, compares,
 prints as the expression that makes it, and is cheap to pass around. Its elements act on channel vectors from the left,

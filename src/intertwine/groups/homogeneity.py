@@ -1,4 +1,4 @@
-"""What a scalar activation lets through: its homogeneity, which decides its intertwiner group by Theorem E.14."""
+"""Homogeneity of a scalar activation, which decides its intertwiner group by Theorem E.14."""
 
 from __future__ import annotations
 

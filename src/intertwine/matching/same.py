@@ -1,4 +1,4 @@
-"""Are two networks one network, up to symmetry?"""
+"""The verdict whether two networks are one network, up to symmetry."""
 
 from __future__ import annotations
 

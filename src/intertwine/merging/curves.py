@@ -1,4 +1,4 @@
-"""What a barrier measurement found: loss and accuracy along paths between networks."""
+"""Loss and accuracy along paths between networks: the result of a barrier measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pages are made of: small values that know nothing of HTML."""
+"""The blocks of a page: small values that know nothing of HTML."""
 
 from __future__ import annotations
 

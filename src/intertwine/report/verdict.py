@@ -1,4 +1,4 @@
-"""What a comparison says, in words and in a few numbers."""
+"""The verdict on a comparison, in words and in a few numbers."""
 
 from __future__ import annotations
 

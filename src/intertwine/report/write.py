@@ -1,4 +1,4 @@
-"""Which page shows which result."""
+"""The table of pages: which one shows which result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What measures keep of one side: the features themselves, or a matrix over pairs of examples."""
+"""The sides of a pair as measures keep them: the features themselves, or a matrix over pairs of examples."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

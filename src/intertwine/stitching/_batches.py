@@ -1,4 +1,4 @@
-"""What stitching asks of a loader: batches with labels, as often as they are wanted."""
+"""Batches with labels, as often as stitching wants them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether stitched features look like the tail's own: task-loss stitches drift out of distribution."""
+"""Distance of stitched features from the tail's own: task-loss stitches drift out of distribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stitching found: one stitched network, or many, with everything needed to judge the penalty."""
+"""Results of stitching: one stitched network, or many, with everything needed to judge the penalty."""
 
 from __future__ import annotations
 

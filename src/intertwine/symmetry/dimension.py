@@ -1,4 +1,4 @@
-r"""How large the group is: dimension of its continuous part and size of its discrete part, overlaps counted once.
+r"""The size of the group: dimension of its continuous part and size of its discrete part, overlaps counted once.
 
 A generator on a space with parents is one number for every unit and every unit of the parents: a function on a
 product of finite sets. Over any field, functions on a set are the constants plus those that vanish at the first unit,

@@ -1,4 +1,4 @@
-"""What the engine finds and the action uses: spaces, and how every tensor's axes are made of them.
+"""Spaces, and how every tensor's axes are made of them: what the engine finds and the action uses.
 
 These are values: they hold names, sizes and exponents, never a tensor of the model, so a model on the meta device, a
 saved description and a sharded checkpoint all work with the same objects.

@@ -1,4 +1,4 @@
-"""How alike two networks switch: centred alignment of their neural path kernels."""
+"""Centred alignment of two networks' neural path kernels."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""Whether a function is affine: a linear gating network is, and so is a value network once its gates are fixed."""
+"""Affine functions: a linear gating network is one, and so is a value network once its gates are fixed."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Modes that record pre-activations or substitute gates while a module runs its own code, in training too.
+"""Gates in the place of every ReLU and max pooling while a network runs: read, or replaced by given ones.
 
 A captured program is one path of a run in evaluation mode; gated networks are trained, with dropout and whatever else
 their code does, so that their ReLUs are replaced where it calls them.

@@ -1,4 +1,4 @@
-"""Edges of a captured ReLU network between scalar nodes: where each call reads, and what it multiplies by.
+"""Edges between scalar nodes that each call of a captured ReLU network makes, found by basis vectors.
 
 Convolutions and matrices are read off their arguments. Everything else is run: on the numbers of its nodes, which shows
 what only chooses and scales (views, paddings, sums, gains), on one channel (poolings), or on every basis vector. The

@@ -1,4 +1,4 @@
-"""What every gate of a linear gating network looks for: its affine map from the input, as an image for each unit."""
+"""Effective maps of a linear gating network: every gate's affine map from the input, as an image for each unit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which gates the classes of a data set share: how often each unit is on for each class, and for pairs of classes."""
+"""Gates that the classes of a data set share: how often each unit is on for each class, and for pairs of classes."""
 
 from __future__ import annotations
 

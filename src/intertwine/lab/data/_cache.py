@@ -1,4 +1,4 @@
-"""Where data lives on this machine, and decoded images that need not be decoded twice."""
+"""The place of data on this machine, and decoded images that need not be decoded twice."""
 
 import hashlib
 import os

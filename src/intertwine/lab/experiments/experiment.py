@@ -1,4 +1,4 @@
-"""What an experiment is: a name, where the papers have it, and a function of the scale."""
+"""Experiments: a name, where the papers have it, and a function of the scale."""
 
 from __future__ import annotations
 

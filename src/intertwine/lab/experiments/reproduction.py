@@ -1,4 +1,4 @@
-"""What an experiment found, beside what the paper says."""
+"""The findings of an experiment, beside what the paper says."""
 
 from __future__ import annotations
 

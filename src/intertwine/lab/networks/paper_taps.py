@@ -1,4 +1,4 @@
-"""Which layer a number in the first paper's figures means.
+"""Layers that the numbers in the first paper's figures mean.
 
 The paper numbers layers by their position in ``list(model.modules())`` of its own implementation, the model itself
 being 0. For the Myrtle CNN, there a flat ``nn.Sequential``, that is the position in the printed summary: 3, 6, 10, 14

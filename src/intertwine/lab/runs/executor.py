@@ -1,4 +1,4 @@
-"""What runs jobs: one small interface, and the word it gives of each attempt."""
+"""Executors of jobs: one small interface, and the word it gives of each attempt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which engine trains k networks: by the kind of network, the same on every machine, or the fastest, measured."""
+"""The engine that trains k networks: by the kind of network, the same on every machine, or the fastest, measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which weights a module has, as a short text."""
+"""A short text for the weights of a module."""
 
 import hashlib
 

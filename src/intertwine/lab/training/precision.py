@@ -1,4 +1,4 @@
-"""Whether this machine multiplies in bfloat16."""
+"""A check that this machine multiplies in bfloat16."""
 
 from __future__ import annotations
 

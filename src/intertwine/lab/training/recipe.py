@@ -1,4 +1,4 @@
-"""What a network was trained with, as one value."""
+"""The recipe that a network was trained with, as one value."""
 
 from __future__ import annotations
 

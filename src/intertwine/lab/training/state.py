@@ -1,4 +1,4 @@
-"""Where a training run stands, on disk, so that it can be killed at any moment."""
+"""The state of a training run, on disk, so that it can be killed at any moment."""
 
 from __future__ import annotations
 

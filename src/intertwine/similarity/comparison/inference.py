@@ -1,4 +1,4 @@
-"""How sure a similarity is: chance level, p-value, calibrated score and confidence interval of any measure."""
+"""Inference on a similarity: chance level, p-value, calibrated score and confidence interval of any measure."""
 
 from dataclasses import dataclass
 from math import ceil, sqrt

@@ -1,4 +1,4 @@
-"""What does not fit in memory, refused before the networks run."""
+"""The memory of a comparison: what does not fit is refused before the networks run."""
 
 from collections.abc import Sequence
 from typing import Any

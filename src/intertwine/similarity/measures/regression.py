@@ -1,4 +1,4 @@
-"""How much of one side a linear map of the other explains."""
+"""The share of one side that a linear map of the other explains."""
 
 from dataclasses import dataclass
 

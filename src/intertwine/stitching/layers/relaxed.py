@@ -1,4 +1,4 @@
-"""What all layers with a permutation in them share: a relaxation to train, an assignment to round it, scales."""
+"""The base of layers with a permutation in them: a relaxation to train, an assignment to round it, scales."""
 
 from __future__ import annotations
 

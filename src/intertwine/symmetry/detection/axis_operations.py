@@ -1,4 +1,4 @@
-"""What rules say of axes: which elements pass them, and how the axes of a result come from those of its arguments.
+"""Axis operations for rules: which elements pass, and how the axes of a result come from those of its arguments.
 
 An axis loses what an operation takes away from it (``hold`` its order, ``fix`` it altogether, ``monomial``,
 ``no_scale``, ``no_sign``); axes are combined leaf by leaf, and each combination adds its equations.

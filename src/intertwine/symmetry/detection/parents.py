@@ -1,4 +1,4 @@
-"""Which spaces have an element of their own for every unit of which others: per-head bases, groups of a convolution.
+"""Parents of spaces: which have an element of their own for every unit of which others.
 
 A space depends on every space that accompanies it in each tensor that carries it, parameters and intermediate values
 alike, unless an operation mixes units of the companion, or the companion occurs twice so that it is not clear which

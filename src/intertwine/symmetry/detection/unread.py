@@ -1,4 +1,4 @@
-"""Which parts of the parameters a run says nothing of: what its outputs do not depend on, or only times zero.
+"""Parts of the parameters that a run says nothing of: its outputs do not depend on them, or only times zero.
 
 Such parts would be free, and whatever moves them would be wrong as soon as another input, a longer sequence or another
 path reads them. The outputs are followed back through the calls. A call that moves entries about (a view, a slice, one

@@ -1,4 +1,4 @@
-"""What must stay where a run took one path of several, and did not read every parameter.
+"""Axes that must stay where a run took one path of several, and did not read every parameter.
 
 A number that the code took out of a tensor may have decided which modules ran: experts that this example does not
 visit. On another path a parameter that was not read may meet whatever its module, or the module that would call it,

@@ -1,4 +1,4 @@
-"""How much of a small model's continuous symmetry was found: the null space of the Jacobian against our tangents."""
+"""The share of a small model's continuous symmetry that was found: the Jacobian's null space against our tangents."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the papers left open: questions first, then numbers, then statements that may turn out wrong."""
+"""Questions that the papers left open, then numbers, then statements that may turn out wrong."""

@@ -1,4 +1,4 @@
-"""What centring does to the measures. Paper 1 writes centred features in the text, and its figures use uncentred ones.
+"""Centring and the measures. Paper 1 writes centred features in the text, and its figures use uncentred ones.
 
 Behind a ReLU every channel has a positive mean, and uncentred features of unrelated networks point the same way: the
 chance level is high before anything agrees. Centring takes that away, and with it what the means tell.

@@ -1,4 +1,4 @@
-"""What paper 2 leaves open in its section 3.3: ReLUs in the gating network, its depth, and what its gates learn.
+"""Open ends of paper 2, section 3.3: ReLUs in the gating network, its depth, and what its gates learn.
 
 1. DGN and DLGN differ only by the ReLUs of the gating network, and 2 points of accuracy lie between them. Does width
    close the gap?

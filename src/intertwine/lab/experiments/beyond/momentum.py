@@ -1,4 +1,4 @@
-"""Does momentum matter when permutations are trained by projected gradient descent? Paper 1 says both.
+"""Momentum when permutations are trained by projected gradient descent: paper 1 says both with and without.
 
 Version 1 stitches with momentum 0.9. Version 2 says in D.2 "no momentum", because it "interacted in complicated ways"
 with the projection, and in D.2.1 still 0.9. At a constant rate ``r``, momentum ``m`` takes steps that add up to

@@ -1,4 +1,4 @@
-"""Do the measures rank networks and layers as stitching penalties do? Paper 1 has both, and does not compare them.
+"""The order in which measures and stitching penalties rank networks and layers, which paper 1 does not compare.
 
 A stitching penalty says by what it costs how different two layers are; a dissimilarity measure says it for far less
 work. Where the two rank pairs of layers alike, the measure may stand in for the stitching. The rank correlations are

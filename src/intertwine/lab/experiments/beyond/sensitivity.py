@@ -1,4 +1,4 @@
-"""Do the measures see what costs accuracy, and nothing else? What paper 1, section 7, says it did not test.
+"""Sensitivity of the measures to what costs accuracy, which paper 1, section 7, says it did not test.
 
 The tests are those of Ding, Denain and Steinhardt, "Grounding representation similarity through statistical testing"
 (NeurIPS 2021), on networks of our own. A *reference* is one layer of one network. Another representation has a

@@ -1,4 +1,4 @@
-"""Is the neuron basis special? Paper 1, section 6 and appendix F, in three situations small enough to train here.
+"""The neuron basis, dissected: paper 1, section 6 and appendix F, in three situations small enough to train here.
 
 The paper dissects a ResNet-50, the same network without ReLU on the residual outputs, and a ConvNeXt. Here the three
 are small networks of the same kinds, trained to name the concepts of a concept set at every place. A plain CNN with and

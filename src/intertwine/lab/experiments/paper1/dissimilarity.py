@@ -1,4 +1,4 @@
-"""How similar are the layers of independently trained networks? Paper 1, section 5, D.3 and D.8."""
+"""Similarity of the layers of independently trained networks: paper 1, section 5, D.3 and D.8."""
 
 from __future__ import annotations
 

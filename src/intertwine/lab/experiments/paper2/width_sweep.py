@@ -1,4 +1,4 @@
-"""How fast the tangent kernel tends to the path kernel: theorems 2.1, 3.1, 3.2 and 3.3 of the second paper."""
+"""The rate at which the tangent kernel tends to the path kernel: paper 2, theorems 2.1, 3.1, 3.2 and 3.3."""
 
 from __future__ import annotations
 

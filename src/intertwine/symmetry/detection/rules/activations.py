@@ -1,4 +1,4 @@
-"""How an activation scales: looked up in the known table of ``intertwine.groups``, else measured."""
+"""Homogeneity of activations: looked up in the known table of ``intertwine.groups``, else measured."""
 
 from functools import cache
 from typing import Any

@@ -1,4 +1,4 @@
-"""What operations do to symmetries: one rule per operation, looked up by its qualified name."""
+"""Rules for symmetries: one per operation, looked up by its qualified name."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar

@@ -1,4 +1,4 @@
-"""What operations do to the second moments of signals: one rule per operation, looked up by its qualified name."""
+"""Rules for the second moments of signals: one per operation, looked up by its qualified name."""
 
 from collections.abc import Callable
 from typing import TypeVar
