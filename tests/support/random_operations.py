@@ -513,6 +513,50 @@ def concatenate(d):
 
 
 @operation(1.5)
+def in_turn(d):
+    """Units of two values in turn, and every so-manieth unit of one."""
+    i = d.value()
+    j, c = d.value(like=d.values[i]), d.values[i].shape[-1]
+    shuffled = lambda a, k: a.unflatten(-1, (k, -1)).transpose(-1, -2).flatten(-2) if a.shape[-1] % k == 0 else a * 1
+    even = lambda a: a[..., : a.shape[-1] // 2 * 2]
+    f = d.one_of(
+        lambda a, b: torch.stack((a, b), -1).flatten(-2),
+        lambda a, b: torch.stack((a, b, torch.zeros_like(a)), -1).flatten(-2),
+        lambda a, b: torch.stack((a, b), -1).flatten(-2)[..., c // 2 : -1],
+        lambda a, b: shuffled(torch.cat((a, b), -1), 2),
+        lambda a, b: shuffled(shuffled(torch.cat((a, b), -1), 2), 2),
+        lambda a, b: shuffled(torch.cat((a, b), -1), 2).chunk(2, -1)[0],
+        lambda a, b: shuffled(torch.cat((a, b, a.tanh()), -1), 3),
+        lambda a, b: torch.stack((a, b), -2).flatten(-2),
+        lambda a, b: even(a)[..., ::2] * torch.tanh(even(b)[..., 1::2]),
+        lambda a, b: even(a)[..., ::2].relu() * even(a)[..., 1::2],
+        lambda a, b: torch.stack((-even(a)[..., 1::2], even(a)[..., ::2]), -1).flatten(-2) + even(a) * even(b),
+        lambda a, b: torch.stack((even(a)[..., 1::2], even(b)[..., ::2]), -1).flatten(-2) + even(a),
+        lambda a, b: torch.stack(even(a).unflatten(-1, (-1, 2)).unbind(-1)[::-1], -1).flatten(-2) * even(b),
+        lambda a, b: shuffled(a[..., : c // 3 * 3], 3)[..., ::3] if c >= 3 else a * b,
+    )
+    return lambda m, v: f(v[i], v[j].to(v[i].dtype))
+
+
+@operation(1)
+def asked(d):
+    """A yes-or-no question that decides what is computed, or nothing."""
+    i = d.value()
+    w = d.parameter(d.values[i].shape[-1])
+    ask = d.one_of(lambda x: (x > 0).all(), lambda x: x.sum() > 0, lambda x: (x[..., 0] > 0).any())
+    of_input = d.rng.random() < 0.5
+    f, g = d.one_of((torch.relu, torch.tanh), (torch.relu, torch.relu), (torch.sin, lambda x: x), (torch.abs, None))
+
+    def step(m, v):
+        x = v[i]
+        if ask(v[0] if of_input else x):
+            return f(x)
+        return x * m.w[w].to(x.dtype) if g is None else g(x)
+
+    return step
+
+
+@operation(1.5)
 def routed(d):
     """Entries looked up, sorted, scattered."""
     i = d.value()

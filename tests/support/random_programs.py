@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from intertwine.programs import capture
+
 BATCH, TOKENS, SIDE = 3, 4, 4
 WIDTHS = (2, 3, 4, 6, 8)
 LARGEST = 4096  # numbers in one value
@@ -122,7 +124,12 @@ def draw(seed: int, length: int = 9) -> tuple[RandomProgram, list[tuple[Tensor, 
             value = None if step is None else step(model, d.values)
         except (RuntimeError, IndexError, ValueError):  # shapes that this step was not made for
             value = None
-        good = value is not None and value.numel() <= LARGEST and value.dim() <= 4 and bool(torch.isfinite(value).all())
+        good = (
+            value is not None
+            and 0 < value.numel() <= LARGEST
+            and value.dim() <= 4
+            and bool(torch.isfinite(value).all())
+        )
         if not good or not 1e-3 < float(value.detach().abs().max()) < 1e4:
             model.w, model.parts = model.w[: before[0]], model.parts[: before[1]]
             continue
@@ -202,7 +209,7 @@ def vacuous_spaces(sym: Any, model: nn.Module, inputs: list[tuple[Tensor, ...]])
     An entry is unread if it has no gradient on any input, putting another number there changes no bit, and NaN does not
     reach the outputs, except through the zeros of programs that have them on purpose. (Softmax over equal numbers
     has no gradient either, but it reads.) Where the code of a model reads numbers, that is a reader which the outputs
-    do not show: such programs are left out.
+    do not show, and paths may be found that no input takes: such programs are left out.
     """
     if sym.path_only:
         return []
@@ -220,7 +227,7 @@ def vacuous_spaces(sym: Any, model: nn.Module, inputs: list[tuple[Tensor, ...]])
             bool((changed[name] & ~unread[name]).any()) for name in changed
         ):
             found.append(space.name)
-    return found
+    return [] if found and capture(model, inputs[0]).reads else found
 
 
 def _unread(model: nn.Module, inputs: list[tuple[Tensor, ...]]) -> dict[str, Tensor]:

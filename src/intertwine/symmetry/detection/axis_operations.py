@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from ...programs import Call, Ref
-from .axis_terms import UNIT, Axis, Factor, Flat, Slot, axis_size, map_slots, segments, slots
+from .axis_terms import UNIT, Axis, Factor, Flat, Interleaved, Slot, axis_size, map_slots, segments, slots
 from .equations import System
 from .unification import Misfit, slice_axis, split_axis, zip_axes
 from .union_find import Pool
@@ -153,6 +153,7 @@ class Algebra:
 
     def zip(self, a: Axis, b: Axis, pair: Callable[[Any, Any], Factor]) -> Axis:
         """Align and combine; axes that do not line up are fixed."""
+        a, b = self._turned(a, b), self._turned(b, a)
         try:
             return zip_axes(self.pool, a, b, pair)
         except Misfit:
@@ -160,6 +161,17 @@ class Algebra:
             for axis in (a, b):
                 self.fix(self.pool.resolve(axis), why)
             return self.fresh(axis_size(a), why, ("zip", axis_size(a)))
+
+    def _turned(self, axis: Axis, like: Axis) -> Axis:
+        """A product that meets rows in turn, as such: its inner factor, which numbers the turns, is fixed."""
+        axis, like = self.pool.resolve(axis), self.pool.resolve(like)
+        if len(like) != 1 or not isinstance(like[0], Interleaved) or len(axis) < 2:
+            return axis
+        count, last = len(like[0].parts), axis[-1]
+        if last.size != count or not isinstance(last, Slot):
+            return axis
+        self.fix((last,), f"units in turn at {self.call.where}")
+        return (Interleaved((axis[:-1],) * count),)
 
     def equal(self, a: Axis, b: Axis) -> Axis:
         """Both axes are one: added, concatenated beside each other, compared."""
@@ -241,6 +253,16 @@ class Algebra:
             why = f"rows {start}:{stop} cut through a unit at {self.call.where}"
             self.fix(self.pool.resolve(axis), why)
             return self.fresh(stop - start, why, ("slice", start, stop))
+
+    def dealt(self, axis: Axis, count: int) -> tuple[Axis, ...] | None:
+        """The axes whose rows an axis has in turn; ``None`` where it is no single space, and has not so many."""
+        axis = self.pool.resolve(axis)
+        if len(axis) == 1 and isinstance(axis[0], Slot) and axis[0].size > count:
+            self.pool.deal(axis[0].space, (axis[0].size // count,) * count)
+            axis = self.pool.resolve(axis)
+        if len(axis) == 1 and isinstance(axis[0], Interleaved) and len(axis[0].parts) == count:
+            return axis[0].parts
+        return None
 
     def powered(self, axis: Axis, degree: Fraction | int, odd: bool) -> Axis:
         """The axis of ``|x|^degree``, with the sign of ``x`` where ``odd``."""

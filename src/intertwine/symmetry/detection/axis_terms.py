@@ -1,10 +1,11 @@
 """Axis terms: what the engine knows of one tensor axis while it walks through a program.
 
 An axis is a row-major product of factors. A factor is a ``Slot`` (it carries a space), ``Segments`` (a concatenation
-of axes) or ``Flat`` (the tensor is the same all along it). An axis of size one is the empty product.
+of axes, or their rows in turn) or ``Flat`` (the tensor is the same all along it). An axis of size one is the empty
+product.
 """
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
@@ -17,13 +18,16 @@ __all__ = [
     "Expr",
     "Factor",
     "Flat",
+    "Interleaved",
     "Names",
     "Pick",
     "Segments",
     "Slot",
     "Value",
     "axis_size",
+    "concatenated",
     "forget_zeros",
+    "interleaved",
     "map_slots",
     "segments",
     "slots",
@@ -87,6 +91,11 @@ class Segments:
     def size(self) -> int:
         """Total length."""
         return sum(axis_size(p) for p in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Interleaved(Segments):
+    """A factor whose rows come from axes of one length in turn: the first row of each, then the second of each."""
 
 
 Factor = Slot | Flat | Segments
@@ -177,7 +186,7 @@ def map_slots(axis: Axis, slot: Callable[[Slot], Slot], keeps_zero: bool = True)
             return slot(factor)
         if isinstance(factor, Flat):
             return factor if keeps_zero else Flat(factor.size)
-        return Segments(tuple(map_slots(p, slot, keeps_zero) for p in factor.parts))
+        return type(factor)(tuple(map_slots(p, slot, keeps_zero) for p in factor.parts))
 
     return tuple(one(f) for f in axis)
 
@@ -187,11 +196,26 @@ def forget_zeros(axis: Axis) -> Axis:
     return map_slots(axis, lambda s: s, keeps_zero=False)
 
 
+def concatenated(axis: Axis) -> tuple[Axis, ...]:
+    """What an axis is the concatenation of; nothing where it is none."""
+    whole = axis[0] if len(axis) == 1 else None
+    return whole.parts if isinstance(whole, Segments) and not isinstance(whole, Interleaved) else ()
+
+
+def interleaved(parts: Sequence[Axis]) -> Axis:
+    """The rows of axes of one length in turn."""
+    if axis_size(parts[0]) == 1:
+        return segments(list(parts))
+    if all(len(p) == 1 and isinstance(p[0], Flat) and p[0].zero for p in parts):
+        return (Flat(sum(axis_size(p) for p in parts), True),)
+    return (Interleaved(tuple(parts)),)
+
+
 def segments(parts: list[Axis]) -> Axis:
     """The concatenation of axes in its shortest form: nested concatenations opened, neighbouring zeros joined."""
     flat: list[Axis] = []
     for part in parts:
-        inner = part[0].parts if len(part) == 1 and isinstance(part[0], Segments) else (part,)
+        inner = concatenated(part) or (part,)
         for axis in inner:
             if axis_size(axis) == 0:
                 continue

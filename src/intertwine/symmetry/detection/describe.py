@@ -9,7 +9,7 @@ from ...groups import GeneralLinear, Monomial, Orthogonal, Representation, Semid
 from .. import spaces as public
 from ..symmetry import Symmetry
 from .adjacent import always_siblings
-from .axis_terms import Axis, Flat, Segments, Slot, Value, slots
+from .axis_terms import Axis, Flat, Interleaved, Segments, Slot, Value, slots
 from .engine import Engine
 from .parents import dependences
 from .rules.picks import origins
@@ -287,10 +287,14 @@ class _Writer:
             return self._fixed(name, dim, factor.size, "empty")
         parts: list[_Piece] = []
         at = 0
-        for part in factor.parts:
+        for k, part in enumerate(factor.parts):
             axis = self._axis(name, dim, part, places) if part else self._fixed(name, dim, 1, "size 1")
             size = public.axis_size(axis)
-            _append(parts, axis, (at, at + size), part[0].space if isinstance(axis, public.Leaf) else None)
+            if isinstance(factor, Interleaved):
+                rows = tuple((i, i + 1) for i in range(k, factor.size, len(factor.parts)))
+            else:
+                rows = ((at, at + size),)
+            _append(parts, axis, rows, part[0].space if isinstance(axis, public.Leaf) else None)
             at += size
         return public.Sum(tuple(piece.written(self._order) for piece in parts))
 
@@ -318,17 +322,17 @@ class _Piece:
     """A part of a concatenation while it is written: its axis, and where each of the spaces merged into it lies."""
 
     axis: public.Axis
-    ranges: dict[int | None, tuple[int, int]]
+    ranges: dict[int | None, tuple[tuple[int, int], ...]]
 
     def written(self, order: dict[int | None, int]) -> public.Part:
         """The part, its rows in the order in which spaces were merged."""
-        found = tuple(self.ranges[s] for s in sorted(self.ranges, key=lambda s: order.get(s, 0)))
+        found = tuple(r for s in sorted(self.ranges, key=lambda s: order.get(s, 0)) for r in self.ranges[s])
         if isinstance(self.axis, public.Leaf):
             self.axis = replace(self.axis, size=sum(stop - start for start, stop in found))
         return public.Part(found, self.axis)
 
 
-def _append(parts: list[_Piece], axis: public.Axis, rows: tuple[int, int], space: int | None) -> None:
+def _append(parts: list[_Piece], axis: public.Axis, rows: tuple[tuple[int, int], ...], space: int | None) -> None:
     """Append a part, or lengthen the part that another space of the same merger began."""
     if isinstance(axis, public.Leaf):
         for piece in parts:

@@ -263,7 +263,7 @@ class Engine(Algebra):
                 at = self.pool.node(at).children[step]
             node = self.pool.node(at)
             if not node.kind:
-                (self.pool.split if kind == "product" else self.pool.cut)(at, sizes)
+                {"product": self.pool.split, "sum": self.pool.cut, "turns": self.pool.deal}[kind](at, sizes)
 
     def _edits_above(self, space: int) -> list[Edit]:
         node = self.pool.nodes[space]

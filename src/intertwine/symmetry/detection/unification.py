@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
-from .axis_terms import Axis, Factor, Flat, Segments, Slot, axis_size, segments
+from .axis_terms import Axis, Factor, Flat, Interleaved, Segments, Slot, axis_size, concatenated, interleaved, segments
 from .union_find import Pool
 
 __all__ = ["Misfit", "factor_out", "slice_axis", "split_axis", "zip_axes"]
@@ -47,6 +47,8 @@ def zip_axes(pool: Pool, a: Axis, b: Axis, pair: Pair) -> Axis:
         if x.size == y.size:
             out += _pair(pool, x, y, pair)
             a, b = a[1:], b[1:]
+        elif isinstance(x, Interleaved) or isinstance(y, Interleaved):
+            raise Misfit
         elif isinstance(x, Segments) or isinstance(y, Segments):
             head_a, head_b, a, b = _equal_heads(a, b)
             out += _piecewise(pool, head_a, head_b, pair)
@@ -78,6 +80,8 @@ def slice_axis(pool: Pool, axis: Axis, start: int, stop: int) -> Axis:
         bounds = [0, start, stop, head.size]
         pool.cut(head.space, tuple(hi - lo for lo, hi in pairwise(bounds) if hi > lo))
         return slice_axis(pool, axis, start * inner, stop * inner)
+    if isinstance(head, Interleaved):
+        return pool.resolve((*_slice_turns(pool, head.parts, start, stop), *rest))
     pieces, at = [], 0
     for part in head.parts:
         size = axis_size(part)
@@ -86,6 +90,16 @@ def slice_axis(pool: Pool, axis: Axis, start: int, stop: int) -> Axis:
             pieces.append(slice_axis(pool, part, low, high))
         at += size
     return pool.resolve((*segments(pieces), *rest))
+
+
+def _slice_turns(pool: Pool, parts: Sequence[Axis], start: int, stop: int) -> Axis:
+    """Rows of interleaved axes: whole turns, in the order in which they begin here, and single rows at the end."""
+    count = len(parts)
+    turns, rest = divmod(stop - start, count)
+    first = [((start + k) % count, (start + k) // count) for k in range(count)]  # part and its first row
+    whole = [slice_axis(pool, parts[k], at, at + turns) for k, at in first] if turns else []
+    last = [slice_axis(pool, parts[k], at + turns, at + turns + 1) for k, at in first[:rest]]
+    return segments([*([interleaved(whole)] if turns else []), *last])
 
 
 def split_axis(pool: Pool, axis: Axis, sizes: Sequence[int], equal: Pair) -> list[Axis]:
@@ -133,7 +147,7 @@ def factor_out(pool: Pool, factor: Segments, inner: int, equal: Pair) -> Axis:
     Raises:
         Misfit: If a segment holds no whole number of units.
     """
-    if any(axis_size(p) % inner for p in factor.parts):
+    if any(axis_size(p) % inner for p in factor.parts) or isinstance(factor, Interleaved):
         raise Misfit
     outer, shared = [], None
     for part in factor.parts:
@@ -152,6 +166,11 @@ def _current(pool: Pool, axis: Axis) -> Axis:
 
 
 def _pair(pool: Pool, x: Factor, y: Factor, pair: Pair) -> Axis:
+    for turns, other in ((x, y), (y, x)):
+        if isinstance(turns, Interleaved) and (isinstance(other, Interleaved | Slot | Flat)):
+            others = _dealt(pool, other, turns)
+            pairs = zip(turns.parts, others) if turns is x else zip(others, turns.parts)
+            return interleaved([zip_axes(pool, p, q, pair) for p, q in pairs])
     if isinstance(x, Segments) or isinstance(y, Segments):
         return _piecewise(pool, (x,), (y,), pair)
     if isinstance(x, Slot) and isinstance(y, Slot):
@@ -159,6 +178,23 @@ def _pair(pool: Pool, x: Factor, y: Factor, pair: Pair) -> Axis:
         root = pool.find(x.space)
         x, y = Slot(root, x.size, x.expr), Slot(root, y.size, y.expr)
     return (pair(x, y),)
+
+
+def _dealt(pool: Pool, factor: Slot | Flat | Interleaved, like: Interleaved) -> tuple[Axis, ...]:
+    """The axes whose rows a factor has in turn, as many as another one's.
+
+    Raises:
+        Misfit: If it has those of more or fewer axes.
+    """
+    count = len(like.parts)
+    if isinstance(factor, Flat):
+        return ((Flat(factor.size // count, factor.zero),),) * count
+    if isinstance(factor, Slot):
+        pool.deal(factor.space, (factor.size // count,) * count)
+        (factor,) = pool.resolve((factor,))
+    if not isinstance(factor, Interleaved) or len(factor.parts) != count:
+        raise Misfit
+    return factor.parts
 
 
 def _piecewise(pool: Pool, a: Axis, b: Axis, pair: Pair) -> Axis:
@@ -173,12 +209,12 @@ def _cut(pool: Pool, axis: Axis, cuts: Sequence[int]) -> list[Axis]:
     if len(axis) == 1 and isinstance(axis[0], Slot) and len(cuts) > 2:
         pool.cut(axis[0].space, tuple(stop - start for start, stop in pairwise(cuts)))
         axis = pool.resolve(axis)
-    if len(axis) != 1 or not isinstance(axis[0], Segments):
+    if not concatenated(axis):
         return [slice_axis(pool, axis, start, stop) for start, stop in pairwise(cuts)]
     pieces: list[Axis] = []
     inside = iter(cuts[1:])
     at = 0
-    for part in axis[0].parts:
+    for part in concatenated(axis):
         end = at + axis_size(part)
         own = [0]
         while own[-1] < end - at:
@@ -189,9 +225,9 @@ def _cut(pool: Pool, axis: Axis, cuts: Sequence[int]) -> list[Axis]:
 
 
 def _boundaries(axis: Axis) -> list[int]:
-    if axis and isinstance(axis[0], Segments):
+    if parts := concatenated(axis[:1]):
         inner = axis_size(axis[1:])
-        return [0, *(end * inner for end in accumulate(axis_size(p) for p in axis[0].parts))]
+        return [0, *(end * inner for end in accumulate(axis_size(p) for p in parts))]
     return [0, axis_size(axis)]
 
 

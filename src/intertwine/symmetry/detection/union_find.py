@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Literal
 
-from .axis_terms import UNIT, Axis, Flat, Segments, Slot, segments, slots
+from .axis_terms import UNIT, Axis, Flat, Interleaved, Segments, Slot, interleaved, segments, slots
 
 __all__ = ["Node", "Pool"]
 
@@ -17,7 +17,7 @@ class Node:
         size: Number of units.
         same: The space that it was united with.
         kind: How it was split, if it was.
-        children: What it was split into: factors outermost first, or segments in order.
+        children: What it was split into: factors outermost first, or segments in order (or in turn).
         origin: A parameter axis (state name, axis, path of splits) that carries it.
         above: The space that it is a piece of, and its place there.
         pinned: Why its units may not be permuted.
@@ -31,7 +31,7 @@ class Node:
 
     size: int
     same: int | None = None
-    kind: Literal["", "product", "sum"] = ""
+    kind: Literal["", "product", "sum", "turns"] = ""
     children: tuple[int, ...] = ()
     origin: tuple[str, int, tuple[int, ...]] | None = None
     above: tuple[int, int] | None = None
@@ -94,6 +94,10 @@ class Pool:
         """Split a space into consecutive segments."""
         self._expand(space, "sum", sizes)
 
+    def deal(self, space: int, sizes: tuple[int, ...]) -> None:
+        """Split a space into spaces of one size that get its units in turn."""
+        self._expand(space, "turns", sizes)
+
     def resolve(self, axis: Axis) -> Axis:
         """``axis`` with every split space replaced by its pieces and factors of size one left out.
 
@@ -103,7 +107,9 @@ class Pool:
         for factor in axis:
             if factor.size == 1:
                 continue
-            if isinstance(factor, Segments):
+            if isinstance(factor, Interleaved):
+                found += interleaved([self.resolve(p) for p in factor.parts])
+            elif isinstance(factor, Segments):
                 found += segments([self.resolve(p) for p in factor.parts])
             elif isinstance(factor, Slot):
                 found += self._resolve_slot(factor)
@@ -139,9 +145,11 @@ class Pool:
         pieces = [(Slot(c, self.nodes[c].size, UNIT),) for c in node.children]
         if node.kind == "product":
             return self.resolve(tuple(s for piece in pieces for s in piece))
+        if node.kind == "turns":
+            return interleaved([self.resolve(piece) for piece in pieces])
         return segments([self.resolve(piece) for piece in pieces])
 
-    def _expand(self, space: int, kind: Literal["product", "sum"], sizes: tuple[int, ...]) -> None:
+    def _expand(self, space: int, kind: Literal["product", "sum", "turns"], sizes: tuple[int, ...]) -> None:
         root = self.find(space)
         node = self.nodes[root]
         if node.size != (prod(sizes) if kind == "product" else sum(sizes)):

@@ -167,7 +167,7 @@ def pad(engine: "Engine", call: Call) -> Value:
 
 @register_rule("aten::slice", "aten::slice_copy")
 def slice_(engine: "Engine", call: Call) -> Value:
-    """Rows ``start:stop:step`` of an axis; steps single out one row of each group, or fix it."""
+    """Rows ``start:stop:step`` of an axis; steps take one of the axes that give rows in turn, or fix it."""
     x = engine.value(call.args["self"])
     dim = call.args["dim"] % len(x.axes)
     size, step = x.shape[dim], call.args["step"]
@@ -176,6 +176,8 @@ def slice_(engine: "Engine", call: Call) -> Value:
     if count == size:
         return x
     if step != 1 and start < step and count * step == size:
+        if (turns := engine.dealt(x.axes[dim], step)) is not None:
+            return Value((*x.axes[:dim], turns[start], *x.axes[dim + 1 :]), x.zero)
         along, inner = engine.split(x.axes[dim], (count, step))
         return Value((*x.axes[:dim], along, *x.axes[dim + 1 :]), x.zero, via=pick(engine, inner, start))
     if step != 1:

@@ -10,8 +10,8 @@ from itertools import accumulate
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ....programs import Call
-from ..axis_terms import Axis, Segments, Value, axis_size
+from ....programs import Call, Ref
+from ..axis_terms import Axis, Interleaved, Value, axis_size, concatenated, interleaved, segments
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -59,6 +59,10 @@ def stack_or_value(
     """
     from .shapes import reshape
 
+    if len(group) == 1 and isinstance(group[0], Interleaved) and len(group[0].parts) == sizes[-1]:
+        dim, outer = first + len(sizes) - 1, (*x.axes[: old[0]], *x.axes[old[1] :])
+        pieces = [Value((*outer[: old[0]], p, *outer[old[0] :]), x.zero) for p in group[0].parts]
+        return Stack(dim, tuple(reshape(engine, piece, (*shape[:dim], *shape[dim + 1 :])) for piece in pieces))
     done = 1
     for j, size in enumerate(sizes):
         rest = engine.split(group, (done, prod(sizes) // done))[1] if _cuts(group, done) else ()
@@ -87,10 +91,11 @@ def _cuts(group: Axis, outer: int) -> bool:
 
 def _is_stack(axis: Axis, count: int) -> bool:
     """Whether an axis is a concatenation that falls into ``count`` equal runs of whole segments."""
-    if len(axis) != 1 or not isinstance(axis[0], Segments) or count < 2 or count > 64 or axis[0].size % count:
+    parts = concatenated(axis)
+    if not parts or not 2 <= count <= 64 or axis_size(axis) % count:
         return False
-    step = axis[0].size // count
-    ends = {0, *accumulate(axis_size(p) for p in axis[0].parts)}
+    step = axis_size(axis) // count
+    ends = {0, *accumulate(axis_size(p) for p in parts)}
     return all(k * step in ends for k in range(count + 1))
 
 
@@ -123,7 +128,30 @@ def through_stack(engine: "Engine", call: Call) -> list[Any] | None:
         inner = dim - (dim > x.dim)
         drop = lambda v: Value((*v.axes[:inner], *v.axes[inner + 1 :]), v.zero)
         return [Stack(x.dim - (dim < x.dim), tuple(_map(engine, p, drop) for p in x.parts))]
+    if name in ("view", "_unsafe_view", "reshape", "flatten"):
+        return _in_turn(engine, call, ref, x)
     return _picked(engine, call, name, x, rank)
+
+
+def _in_turn(engine: "Engine", call: Call, ref: Ref, x: Stack) -> list[Any] | None:
+    """A stack viewed so that its parts lie one after the other along an axis, or give its rows in turn; else ``None``.
+
+    The latter is a channel shuffle.
+    """
+    shape = engine.program.values[ref.id].shape
+    new = engine.program.values[call.outputs[0].id].shape if call.outputs[0] is not None else ()
+    merged = lambda d: (*shape[:d], shape[d] * shape[d + 1], *shape[d + 2 :]) if 0 <= d < len(shape) - 1 else None
+    fits = [d for d in (x.dim, x.dim - 1) if shape[-1] != 1 and new == merged(d)]
+    parts = [p if isinstance(p, Value) else p.tied(engine) for p in x.parts]
+    if len(fits) != 1 or min(shape[fits[0] : fits[0] + 2]) < 2:
+        return None
+    d, join = fits[0], segments if fits[0] == x.dim else interleaved
+    rows = [engine.pool.resolve(p.axes[d]) for p in parts]
+    joined = parts[0]
+    for other in parts[1:]:
+        both = enumerate(zip(joined.axes, other.axes))
+        joined = Value(tuple(engine.equal(a, b) if a and b and i != d else a or b for i, (a, b) in both))
+    return [Value((*joined.axes[:d], join(rows), *joined.axes[d + 1 :]), all(p.zero for p in parts))]
 
 
 def _picked(engine: "Engine", call: Call, name: str, x: Stack, rank: int) -> list[Any] | None:
