@@ -19,10 +19,9 @@ import torch
 from torch import nn
 
 import intertwine as iw
-from intertwine.matching import align
-from intertwine.matching.coordinate_descent import descend
-from intertwine.matching.problem import problem
-from intertwine.matching.task import Task
+from intertwine.matching import CoordinateDescent, align
+from intertwine.matching.networks import Networks
+from intertwine.matching.solvers.coordinate_descent import descend
 from intertwine.symmetry.transformation import identity
 
 from weight_matching import git_rebasin  # isort: skip
@@ -88,8 +87,8 @@ def _recovered(maker, noise: float, solver: str, seed: int) -> tuple[float, floa
             tensor += noise * tensor.std() * torch.randn(tensor.shape, generator=torch.Generator().manual_seed(seed))
     method, options = SOLVERS[solver]
     kinds = ["permutation"] if solver == "published" else None
-    task = Task(a, b, sym, sym, kinds or ("permutation", "scale", "sign", "linear"))
-    stated = problem(task)
+    task = Networks(a, b, sym, sym, kinds or ("permutation", "scale", "sign", "linear"))
+    stated = task.problem()
     started = time.process_time()
     if options.get("identity"):
         found = descend(stated, identity(stated.sym), torch.Generator().manual_seed(seed))
@@ -117,11 +116,12 @@ def speed(names: list[str], rebasin: bool) -> None:
         a, b = networks.build(name).eval(), networks.build(name).eval()
         x = torch.randn(2, 3, 32, 32)
         sym = iw.symmetries(a, x)
-        align(a, b, x, sym=sym, kinds=["permutation"], restarts=1, shakes=0, sweeps=1)  # pages and caches
+        once = CoordinateDescent(restarts=1, shakes=0, sweeps=1)
+        align(a, b, x, sym=sym, kinds=["permutation"], method=once)  # pages and caches
         started = time.process_time()
         found = align(a, b, x, sym=sym, kinds=["permutation"])
         ours = time.process_time() - started
-        _, reached, plain = git_rebasin(Task(a, b, sym, sym, ("permutation",)))
+        _, reached, plain = git_rebasin(Networks(a, b, sym, sym, ("permutation",)))
         peer = package(a, b, x)[1] if rebasin else float("nan")
         print(
             f"| {name} | {ours:.2f} | {len(found.history) - 1} | {plain:.2f} | {peer:.1f} | {peer / ours:.1f} | "

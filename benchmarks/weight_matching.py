@@ -26,10 +26,9 @@ import intertwine as iw
 from intertwine.lab import data
 from intertwine.lab.networks.resnet import cifar_resnet
 from intertwine.matching import align
-from intertwine.matching.assignment import monomial_step
-from intertwine.matching.costs import Costs
-from intertwine.matching.problem import problem
-from intertwine.matching.task import Task
+from intertwine.matching.costs.incremental import Costs
+from intertwine.matching.networks import Networks
+from intertwine.matching.solvers.assignment import monomial_step
 from intertwine.symmetry.transformation import identity, with_parts
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
@@ -98,10 +97,12 @@ def trained(model: nn.Module, source: str, size: int, steps: int, rate: float, s
     return model.eval()
 
 
-def git_rebasin(task: Task, seed: int = 0, tolerance: float = 1e-6) -> tuple[iw.symmetry.Transformation, float, float]:
+def git_rebasin(
+    networks: Networks, seed: int = 0, tolerance: float = 1e-6
+) -> tuple[iw.symmetry.Transformation, float, float]:
     """Coordinate descent from the identity that computes every cost anew: the element, objective and process time."""
     started = time.process_time()
-    stated = problem(task)
+    stated = networks.problem()
     costs, generator = Costs(stated, identity(stated.sym)), torch.Generator().manual_seed(seed)
     before = -float("inf")
     while stated.objective(costs.g) > before:
@@ -155,7 +156,7 @@ def row(name: str, seed: int, source: str | None) -> tuple[str, bool]:
     seconds = [time.process_time() - started]
     theirs, spent = rebasin(a, b, x)
     seconds.append(spent)
-    element, _, spent = git_rebasin(Task(a, b, sym, sym, ("permutation",)), seed)
+    element, _, spent = git_rebasin(Networks(a, b, sym, sym, ("permutation",)), seed)
     seconds.append(spent)
     moved = [b, found.apply(b), theirs, sym.act(element, b)]
     # The package leaves running statistics where they were: on VGG11 with BN its outputs err by 0.5 to 0.8, and by 2e-7

@@ -7,6 +7,7 @@ from torch import nn
 import intertwine as iw
 from intertwine.features.moments import CrossMoments
 from intertwine.lab import networks
+from intertwine.matching import Activations
 from intertwine.matching.carriers import places
 from intertwine.symmetry.action import tensors_of
 
@@ -145,6 +146,6 @@ def test_bad_input(trained):
     with pytest.raises(ValueError, match="features must be finite"):
         iw.align(a, b, x, method="activations", loader=[torch.randn(4, 1, 8, 8), x + float("inf")])
     with pytest.raises(ValueError, match=r"share must lie between 0 and 1\. Got 2"):
-        iw.align(a, b, x, method="mixed", loader=[x], share=2)
-    with pytest.raises(TypeError, match="options must be among"):
-        iw.align(a, b, x, method="activations", loader=[x], restart=2)
+        iw.align(a, b, x, method=Activations(share=2), loader=[x])
+    with pytest.raises(TypeError, match="restart"):
+        iw.align(a, b, x, method=Activations(restart=2), loader=[x])

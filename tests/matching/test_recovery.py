@@ -8,7 +8,7 @@ from torch import nn
 from zoo import build
 
 import intertwine as iw
-from intertwine.matching import align
+from intertwine.matching import Sinkhorn, StraightThrough, align
 from intertwine.symmetry.action import tensors_of
 
 EXACT = [
@@ -50,18 +50,17 @@ def test_planted_permutations_are_recovered_bit_by_bit(name):
     assert found.after == 0
 
 
-@pytest.mark.parametrize("method", ["frank-wolfe", "sinkhorn"])
+@pytest.mark.parametrize("method", ["frank-wolfe", Sinkhorn(steps=60)])
 @pytest.mark.parametrize("name", ["mlp_bn", "cct"])
 def test_every_solver_by_weights_recovers_a_planted_copy(name, method):
     model, args, sym, _, twin = planted(name)
-    options = {"steps": 60} if method == "sinkhorn" else {}
-    assert largest_difference(model, align(model, twin, args, method=method, sym=sym, **options).apply(twin)) < 1e-10
+    assert largest_difference(model, align(model, twin, args, method=method, sym=sym).apply(twin)) < 1e-10
 
 
 def test_the_straight_through_estimator_recovers_a_planted_copy():
     model, args, sym, _, twin = planted("mlp_bn")
     batches = [(torch.randn(16, 6, dtype=torch.float64), torch.randint(3, (16,))) for _ in range(2)]
-    found = align(model, twin, args, method="straight-through", loader=batches, sym=sym, epochs=2)
+    found = align(model, twin, args, method=StraightThrough(epochs=2), loader=batches, sym=sym)
     assert largest_difference(model, found.apply(twin)) < 1e-10
     assert found.history[-1] <= found.objective
 
@@ -84,9 +83,8 @@ class Stream(nn.Module):
 
 @pytest.mark.parametrize("method", ["weights", "frank-wolfe"])
 def test_the_residual_stream_that_defeats_plain_coordinate_descent(method):
-    from intertwine.matching.coordinate_descent import descend
-    from intertwine.matching.problem import problem
-    from intertwine.matching.task import Task
+    from intertwine.matching.networks import Networks
+    from intertwine.matching.solvers.coordinate_descent import descend
     from intertwine.symmetry.transformation import identity
 
     torch.manual_seed(0)
@@ -99,7 +97,7 @@ def test_the_residual_stream_that_defeats_plain_coordinate_descent(method):
             tensor += 0.2 * tensor.std() * torch.randn_like(tensor)
     found = align(model, twin, args, method=method, kinds=["permutation"], sym=sym)
     assert (found.transformation @ g).is_identity()
-    stated = problem(Task(model, twin, sym, sym, ("permutation",)))
+    stated = Networks(model, twin, sym, sym, ("permutation",)).problem()
     published = descend(stated, identity(stated.sym), torch.Generator().manual_seed(0))
     assert published.history[-1] < 0.9 * found.objective  # the case is hard: from the identity the search gets stuck
 

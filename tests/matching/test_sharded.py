@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from zoo import build
 
 import intertwine as iw
-from intertwine.matching import align, align_sharded
+from intertwine.matching import CoordinateDescent, align, align_sharded
 from intertwine.symmetry.action import tensors_of
 from intertwine.symmetry.sharded import ShardedState
 
@@ -35,7 +35,7 @@ def test_the_same_as_in_memory(name, tmp_path):
     a, args = build(name)
     b, _ = build(name, seed=1)
     sym = iw.symmetries(a, args)
-    found = align(a, b, args, sym=sym, kinds=KINDS, restarts=1, shakes=0)
+    found = align(a, b, args, sym=sym, kinds=KINDS, method=CoordinateDescent(restarts=1, shakes=0))
     places = (shards(tmp_path / which, model) for which, model in (("a", a), ("b", b)))
     read = align_sharded(*places, sym, tmp_path / "moved", shard_bytes=2000)
     assert read.history == pytest.approx(found.history) and read.transformation.allclose(found.transformation, 0.0)
@@ -84,7 +84,7 @@ def test_bad_input(tmp_path):
     with pytest.raises(ValueError, match="kinds must be among"):
         align_sharded(place, place, sym, tmp_path / "out", kinds=["scale"])
     with pytest.raises(ValueError, match="restarts must be positive"):
-        align_sharded(place, place, sym, tmp_path / "out", restarts=0)
+        align_sharded(place, place, sym, tmp_path / "out", method=CoordinateDescent(restarts=0))
     with pytest.raises(ValueError, match="target must be another folder"):
         align_sharded(place, place, sym, place)
     other, _ = build("mlp_bn")

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import intertwine as iw
+from intertwine.matching import StraightThrough
 from intertwine.merging import recalibrate_, repair_
 
 X = torch.ones(2, 4)
@@ -28,7 +29,7 @@ def bits(model):
 
 WORK = {
     "activations": lambda a, b, data: bits(iw.align(a, b, X, "activations", data).apply(b)),
-    "straight-through": lambda a, b, data: bits(iw.align(a, b, X, "straight-through", data, epochs=2).apply(b)),
+    "straight-through": lambda a, b, data: bits(iw.align(a, b, X, StraightThrough(epochs=2), data).apply(b)),
     "recalibrate": lambda a, b, data: bits(recalibrate_(a, data)),
     "repair": lambda a, b, data: bits(repair_(a, a, b, data)),
     "barrier": lambda a, b, data: iw.barrier(a, b, data, points=3).to_dict(),

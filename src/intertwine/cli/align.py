@@ -12,7 +12,7 @@ from ._options import Data, Device, Json, Model, Seed, split_commas
 from ._show import say
 
 if TYPE_CHECKING:
-    from ..matching import Alignment
+    from ..matching import Alignment, Solver
     from ._pairs import Group
 
 __all__ = ["align"]
@@ -34,7 +34,8 @@ def align(
     method: Annotated[
         str,
         typer.Option(
-            help="weights, activations, mixed, frank-wolfe, sinkhorn, straight-through, or transport (other widths)."
+            help="weights, activations, mixed, frank-wolfe, sinkhorn, straight-through, or transport (other widths). "
+            "Options follow a colon: sinkhorn:steps=300,temperature=0.05."
         ),
     ] = "weights",
     kinds: Annotated[
@@ -70,14 +71,13 @@ def align(
       intertwine align gpt_a gpt_b
       intertwine align a.safetensors b.safetensors --model my_code.py:network --input-shape 2,16 --tokens 50257
       intertwine align llama_a llama_b --sharded
-    """  # noqa: DOC501
-    from ..matching import METHODS
+    """
     from ..merging import export
     from ._outputs import claim_folder
     from ._pairs import open_group
+    from ._solvers import solver_of
 
-    if method not in (*METHODS, "transport"):
-        raise ValueError(f"--method must be one of {', '.join(METHODS)} or transport. Got {method!r}.")
+    solver = solver_of(method, ("transport",))
     chosen = split_commas(kinds, "--kinds")
     claim_folder(out, _WRITTEN, [a, b])
     if sharded:
@@ -85,13 +85,13 @@ def align(
             *_sharded(a, b, model, method, chosen, example_of=(data, input_shape, tokens), seed=seed, out=out), as_json
         )
         return
-    use = "always" if method in _LOOK_AT_DATA else "if given"
+    use = "always" if method.partition(":")[0] in _LOOK_AT_DATA else "if given"
     group = open_group([a, b], [model, model_b or model], data, input_shape, tokens, use, device)  # type: ignore[arg-type]
     loader = group.loader("train", examples, batch_size) if group.data is not None else None
     if method == "transport":
         moved, said, files = _transported(group)
     else:
-        moved, said, files = _aligned(group, method, loader, seed, chosen, out)
+        moved, said, files = _aligned(group, solver, loader, seed, chosen, out)
     files["moved"] = export(moved, _place(group, out), _card(group, method, context.obj))
     _say(said, files, as_json)
 
@@ -107,7 +107,7 @@ def _say(said: dict[str, Any], files: dict[str, Path], as_json: bool) -> None:
 
 
 def _aligned(
-    group: Group, method: str, loader: Any, seed: int, kinds: list[str] | None, out: Path
+    group: Group, method: str | Solver, loader: Any, seed: int, kinds: list[str] | None, out: Path
 ) -> tuple[Any, dict[str, Any], dict[str, Path]]:
     """The moved network, what to say of it, and what was written."""
     from ..matching import align as find

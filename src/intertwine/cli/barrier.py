@@ -50,17 +50,16 @@ def barrier(
       intertwine barrier a.safetensors b.safetensors --data digits
       intertwine barrier seed*.safetensors --model resnet20 --data cifar10:PATH --points 11 --out barrier
     """  # noqa: DOC501
-    from ..matching import METHODS
     from ..merging import barriers
     from ._networks import data_facts
     from ._outputs import RESULTS, claim_folder
     from ._pairs import open_group
     from ._show import print_json, tell
+    from ._solvers import solver_of
 
     if len(checkpoints) < 2:
         raise ValueError(f"at least two checkpoints must be given. Got {len(checkpoints)}.")
-    if method not in (*METHODS, "none"):
-        raise ValueError(f"--method must be one of {', '.join(METHODS)} or none. Got {method!r}.")
+    solver = solver_of(method, ("none",))
     if interpolation not in ("linear", "spherical"):
         raise ValueError(f"--interpolation must be linear or spherical. Got {interpolation!r}.")
     claim_folder(out, RESULTS, checkpoints)
@@ -70,7 +69,7 @@ def barrier(
         group.models,
         group.loader(split, examples, batch_size),
         points,
-        alignments=None if method == "none" else method,
+        alignments=None if method == "none" else solver,
         recalibrate=recalibrate,
         calibration=group.loader("train", examples, batch_size),
         interpolation=interpolation,  # type: ignore[arg-type]

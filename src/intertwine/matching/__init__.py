@@ -1,11 +1,26 @@
 """Matching: which element of the symmetry group brings one network to another, and what that tells."""
 
-from .align import METHODS, align
+from .align import align
 from .alignment import Alignment
 from .carriers import Place, places
 from .same import same
 from .sharded import align_sharded
-from .task import Found, Task
+from .solvers import METHODS, Activations, CoordinateDescent, FrankWolfe, Sinkhorn, Solver, StraightThrough
 from .verdict import Match
 
-__all__ = ["METHODS", "Alignment", "Found", "Match", "Place", "Task", "align", "align_sharded", "places", "same"]
+__all__ = [
+    "METHODS",
+    "Activations",
+    "Alignment",
+    "CoordinateDescent",
+    "FrankWolfe",
+    "Match",
+    "Place",
+    "Sinkhorn",
+    "Solver",
+    "StraightThrough",
+    "align",
+    "align_sharded",
+    "places",
+    "same",
+]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -13,25 +12,16 @@ from ..symmetry.action import tensors_of
 from ..symmetry.find import symmetries
 from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.transformation import KINDS, check_kinds
+from .agreement import agreement, unweighted
 from .alignment import Alignment
-from .fit import fit, unweighted
-from .task import Found, Task
+from .networks import Networks
+from .solvers import METHODS, Solver
 
 if TYPE_CHECKING:
-    from ..symmetry import Symmetry
+    from ..symmetry.symmetry import Symmetry
 
-__all__ = ["METHODS", "align"]
+__all__ = ["align"]
 
-# name of a method -> the module that solves it
-METHODS: dict[str, str] = {
-    "weights": "coordinate_descent",
-    "activations": "activations",
-    "mixed": "mixed",
-    "frank-wolfe": "frank_wolfe",
-    "sinkhorn": "sinkhorn",
-    "straight-through": "straight_through",
-}
-_BY_WEIGHTS = ("weights", "frank-wolfe", "sinkhorn")  # whose aim is a small distance of weights
 _FEWER = {
     ("permutation", "sign", "linear"): "scales",
     ("permutation", "sign"): "scales and bases",
@@ -42,12 +32,11 @@ def align(
     a: nn.Module,
     b: nn.Module,
     example_inputs: Any,
-    method: str = "weights",
+    method: str | Solver = "weights",
     loader: Iterable[Any] | None = None,
     seed: int = 0,
     kinds: Collection[str] | None = None,
     sym: Symmetry | None = None,
-    **options: Any,
 ) -> Alignment:
     """Find the element of the symmetry group that moves ``b`` as close to ``a`` as the method can.
 
@@ -55,13 +44,14 @@ def align(
         a: The network whose basis is kept. Both are left as they are.
         b: The network that is to move; of the same architecture.
         example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
-        method: Name of a solver, one of ``METHODS``.
+        method: A solver with its options, such as ``Sinkhorn(temperature=0.05)``, or the name of one with its
+            defaults: ``"weights"`` (``CoordinateDescent``), ``"activations"`` (``Activations``), ``"mixed"``
+            (``Activations(share=0.5)``), ``"frank-wolfe"``, ``"sinkhorn"`` or ``"straight-through"``.
         loader: Batches of inputs (or of inputs and targets), for methods that look at data.
         seed: Same seed, same alignment.
         kinds: Kinds of elements to search, among ``"permutation"``, ``"scale"``, ``"sign"`` and ``"linear"``; ``None``
             searches all that the spaces allow.
         sym: The symmetry of both where it is known already.
-        **options: Further options of the solver.
 
     Returns:
         The alignment; ``alignment.apply(b)`` is the moved network.
@@ -70,31 +60,34 @@ def align(
         ValueError: If the method is unknown, the architectures differ, or weights hold NaN.
     """
     started = time.perf_counter()
-    if method not in METHODS:
-        raise ValueError(f"method must be one of {list(METHODS)}. Got {method!r}.")
+    if isinstance(method, str) and method not in METHODS:
+        raise ValueError(f"method must be a solver or one of {list(METHODS)}. Got {method!r}.")
+    solver = METHODS[method] if isinstance(method, str) else method
+    name = method if isinstance(method, str) else solver.name
     chosen = check_kinds(kinds)
-    sym, sym_b = _symmetries(a, b, example_inputs, sym, method)
+    sym, sym_b = _symmetries(a, b, example_inputs, sym, name)
     for model in (a, b):
         check_weights(sym if model is a else sym_b, tensors_of(model))
-    task = Task(a, b, sym, sym_b, chosen, loader, seed, options, example_inputs)
-    found: Found = import_module(f"{__package__}.{METHODS[method]}").solve(task)
+    networks = Networks(a, b, sym, sym_b, chosen, loader, seed)
+    found = solver.solve(networks)
     g, notes = found.transformation, list(found.notes)
-    assert g is not None
-    quality, before, after = fit(task, g)
-    if method in _BY_WEIGHTS and after > before and "scale" in chosen:
-        found_without = [(plain := g.restrict(kinds=kept), fit(task, plain), left) for kept, left in _FEWER.items()]
+    quality, before, after = agreement(networks, g)
+    if solver.by_weights and after > before and "scale" in chosen:
+        found_without = [
+            (plain := g.restrict(kinds=kept), agreement(networks, plain), left) for kept, left in _FEWER.items()
+        ]
         plain, other, left = min(found_without, key=lambda one: one[1][2])
         if other[2] < after:
             g, (quality, before, after) = plain, other
             notes.append(f"{left} were left as they are: they would have moved b away, as units without weights do")
-    if method not in _BY_WEIGHTS and after > before:
+    if not solver.by_weights and after > before:
         notes.append("units were matched by what they do on data, not by weights, whose distance may grow")
     if kinds is not None and g.is_identity(0.0):
         notes.append(f"nothing moved: no space has or needs {' or '.join(sorted(chosen))}")
     if sym_b.path_only:
         notes.append(f"moved, b computes its function on {sym_b.certified}; other paths are not certified")
     return Alignment(
-        method=method,
+        method=name,
         symmetry=sym,
         transformation=g,
         objective=found.objective,
@@ -106,7 +99,7 @@ def align(
         seconds=time.perf_counter() - started,
         seed=seed,
         starts=found.starts,
-        notes=(*unweighted(quality), *_undetermined(task), *notes),
+        notes=(*unweighted(quality), *_undetermined(networks), *notes),
     )
 
 
@@ -138,10 +131,10 @@ def _symmetries(
     return sym, sym_b
 
 
-def _undetermined(task: Task) -> list[str]:
+def _undetermined(networks: Networks) -> list[str]:
     """A note where bases are searched that weights do not tell."""
-    if "linear" not in task.kinds:
+    if "linear" not in networks.kinds:
         return []
-    names = dict.fromkeys(name for side in task.balanced for name in side.undetermined)
+    names = dict.fromkeys(name for side in networks.balanced for name in side.undetermined)
     said = "the weights on neither side of {} determine its basis: it is compared as it is stored, expect no match"
     return [said.format(name) for name in names]

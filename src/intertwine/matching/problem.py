@@ -15,17 +15,16 @@ import torch
 from torch import Tensor
 
 from ..groups import Orthogonal, Semidirect, Trivial
-from ..symmetry.action import tensors_of, transform_block
+from ..symmetry.action import transform_block
 from ..symmetry.blocks import blocks, map_leaves
 from ..symmetry.spaces import Leaf, Space
 from ..symmetry.transformation import Transformation, identity, with_parts
-from .weight_blocks import Member, Parts, cut, members
+from .costs.weight_blocks import Member, Parts, cut, members
 
 if TYPE_CHECKING:
-    from ..symmetry import Symmetry
-    from .task import Task
+    from ..symmetry.symmetry import Symmetry
 
-__all__ = ["Problem", "problem", "searched"]
+__all__ = ["Problem", "searched"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,36 +87,6 @@ class Problem:
                 parts = {"linear": e.linear}
             full = with_parts(full, name, **parts)
         return ~self.to_a @ (full @ self.to_b)
-
-
-def problem(task: Task, dtype: torch.dtype | None = None) -> Problem:
-    """Bring the two networks of a task into balanced coordinates.
-
-    Batch norms enter as the affine maps that they are in eval mode where scales or bases are searched. Where they are
-    not, gains and biases enter as they are stored and running statistics do not: they follow the units, and their sizes
-    are those of the data, so that as weights they would outvote all others.
-
-    Args:
-        task: The networks, their symmetry and the kinds of elements that are searched.
-        dtype: Precision of the coordinates; that of the weights by default.
-
-    Returns:
-        The problem.
-    """
-    states = [tensors_of(model) for model in (task.a, task.b)]
-    sym, kinds = task.sym, task.kinds
-    device = next((t.device for t in states[0].values()), torch.device("cpu"))
-    if dtype is None:
-        double = any(t.dtype == torch.float64 for t in states[0].values())
-        dtype = torch.float64 if double else torch.float32
-    if {"scale", "linear"} & set(kinds):
-        sides = task.balanced
-        acting, wide, to = sides[0].sym, [side.state for side in sides], [side.to for side in sides]
-    else:
-        acting, to, wide = sym, [identity(sym), identity(sym)], states
-    free = searched(acting, kinds)
-    left, right = ({name: t.to(device, dtype) for name, t in w.items() if name in free.layouts} for w in wide)
-    return Problem(free, left, right, to[0], to[1], sym)
 
 
 def searched(sym: Symmetry, kinds: Collection[str]) -> Symmetry:

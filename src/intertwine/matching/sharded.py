@@ -14,13 +14,13 @@ from ..symmetry.action import transform
 from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.sharded import ShardedState, act_sharded
 from ..symmetry.transformation import KINDS, check_kinds, identity
+from .agreement import streamed_agreement, unweighted
 from .alignment import Alignment
-from .coordinate_descent import search
-from .costs import Costs
-from .fit import streamed_fit, unweighted
-from .problem import Member, Problem, searched
-from .starts import streamed_profiles
-from .weight_blocks import Row
+from .costs.incremental import Costs
+from .costs.weight_blocks import Member, Row
+from .problem import Problem, searched
+from .solvers.coordinate_descent import CoordinateDescent, search
+from .solvers.starts import streamed_profiles
 
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
@@ -37,15 +37,12 @@ def align_sharded(
     target: str | Path,
     kinds: Collection[str] = _KINDS,
     seed: int = 0,
-    restarts: int = 1,
-    sweeps: int = 200,
-    tolerance: float = 0.0,
-    fast: bool = False,
+    method: CoordinateDescent | None = None,
     shard_bytes: int = 2 * 1024**3,
 ) -> Alignment:
     """Bring a checkpoint on disk into the basis of another, and write it in shards.
 
-    The solver is that of ``align(..., method="weights")``, from the same starts, in the same order, without shakes.
+    The solver is that of ``align(..., method="weights")``, from the same starts, in the same order.
     Costs of a space are computed from scratch each time: its tensors are read one after the other, so that one tensor
     of each network and one cost matrix are in memory. Scales and bases are not searched: what balances them depends on
     the whole network.
@@ -57,17 +54,14 @@ def align_sharded(
         target: A folder for the moved checkpoint.
         kinds: Kinds of elements to search, among ``"permutation"`` and ``"sign"``.
         seed: Same seed, same alignment.
-        restarts: Largest number of starts. Each reads both checkpoints some ten times.
-        sweeps: Largest number of sweeps over all spaces.
-        tolerance: Relative gain of a sweep below which the search ends.
-        fast: Use the assignment of the extra ``[fast]``.
+        method: Options of the search: one start by default, for each reads both checkpoints some ten times.
         shard_bytes: Largest size of a shard that is written.
 
     Returns:
         The alignment.
 
     Raises:
-        ValueError: If scales or bases are to be searched, or there is no start. So too, by the checks on weights, if a
+        ValueError: If scales or bases are to be searched. So too, by the checks on weights, if a
             tensor is missing, of another shape, or not finite.
         CheckpointError: If a file is missing or damaged.
 
@@ -90,8 +84,6 @@ def align_sharded(
             f"kinds must be among {_KINDS} for checkpoints that are read tensor by tensor. Got {sorted(chosen)}. "
             "Scales and bases need the whole network: use align()."
         )
-    if restarts < 1:
-        raise ValueError(f"restarts must be positive. Got {restarts}.")
     states = ShardedState(a), ShardedState(b)
     for state in states:
         state.check(sym)
@@ -100,8 +92,8 @@ def align_sharded(
     free = searched(sym, chosen)
     left, right = (_Read(state, free) for state in states)
     stated = Problem(free, left, right, still, still, sym)
-    best, reached = search(stated, seed, restarts, sweeps, tolerance, fast, _Streamed, streamed_profiles)
-    quality, before, after = streamed_fit(stated, best.g)
+    best, reached = search(stated, method or CoordinateDescent(), seed, _Streamed, streamed_profiles)
+    quality, before, after = streamed_agreement(stated, best.g)
     g = stated.lift(best.g)
     act_sharded(sym, g, b, target, shard_bytes)
     return Alignment(

@@ -16,10 +16,10 @@ from ..symmetry.gauge.canonical import arranged
 from ..symmetry.gauge.signs import signing
 from ..symmetry.spaces import Leaf, Space
 from ..symmetry.transformation import Transformation, identity
-from .coordinate_descent import descend
 from .deviation import distance
 from .problem import Problem
-from .starts import profiles
+from .solvers.coordinate_descent import CoordinateDescent, descend
+from .solvers.starts import profiles
 
 if TYPE_CHECKING:
     from ..symmetry.symmetry import Symmetry
@@ -135,7 +135,7 @@ class _Search:
         smaller: so tensors that were replaced do not outvote the others.
         """
         generator = torch.Generator().manual_seed(0)
-        found = descend(self.problem, start, generator, tolerance=_COARSE)
+        found = descend(self.problem, start, generator, CoordinateDescent(tolerance=_COARSE))
         first = self.judged(found.g)
         if found.history[-1] < (1 - _UNRELATED**2) ** 0.5 * self.problem.size:
             return first

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,8 @@ from .._evaluation import copied
 from .._progress import track
 from ..features.batches import head, peek
 from ..features.evaluate import Loss, Score, check_repeatable, evaluate
+from ..matching.align import align
+from ..matching.solvers.solver import Solver
 from ..symmetry.action import tensors_of
 from .curves import Barrier, Curve
 from .interpolate import Interpolation, between, check_matching, write
@@ -30,15 +32,16 @@ def barrier(
     loader: Iterable[Any],
     points: int = 25,
     *,
-    alignment: Aligned | str | None = "weights",
+    alignment: Aligned | Solver | str | None = "weights",
     recalibrate: bool = True,
     calibration: Iterable[Any] | None = None,
     interpolation: Interpolation = "linear",
     example_inputs: Any = None,
     loss: Loss | None = None,
     names: tuple[str, str] = ("a", "b"),
+    kinds: Collection[str] | None = None,
+    seed: int = 0,
     progress: bool = False,
-    **options: Any,
 ) -> Barrier:
     """Score the networks between two networks, before and after alignment.
 
@@ -54,16 +57,17 @@ def barrier(
         b: The other, of the same architecture.
         loader: Labelled batches to score on, see ``evaluate``; it is read many times, so no generator.
         points: Points of each path, the ends included.
-        alignment: What ``align(a, b, ...)`` found, the name of a method to align with here, or ``None`` for the direct
-            path only.
+        alignment: What ``align(a, b, ...)`` found, a method to align with here (see ``align``), or ``None`` for the
+            direct path only.
         recalibrate: Whether to add the recalibrated variant, for networks with batch norms.
         calibration: Batches of training inputs for that, and for methods that look at data; ``loader`` by default.
         interpolation: ``"linear"``, or ``"spherical"`` for parameters.
         example_inputs: For the alignment, see ``align``; the first two examples of ``loader`` by default.
         loss: Mean loss of a batch from ``(output, batch)``, where it is not cross-entropy.
         names: What to call the two in results.
+        kinds: Kinds of elements that the alignment searches, see ``align``.
+        seed: Of the alignment.
         progress: Whether to show progress.
-        **options: Further arguments for ``align``.
 
     Returns:
         The curves and their barriers.
@@ -92,8 +96,9 @@ def barrier(
         example_inputs=example_inputs,
         loss=loss,
         names=names,
+        kinds=kinds,
+        seed=seed,
         progress=progress,
-        **options,
     )
 
 
@@ -103,15 +108,16 @@ def barriers(
     points: int = 25,
     pairs: Sequence[tuple[int, int]] | None = None,
     *,
-    alignments: Sequence[Aligned | str | None] | str | None = "weights",
+    alignments: Sequence[Aligned | Solver | str | None] | Solver | str | None = "weights",
     recalibrate: bool = True,
     calibration: Iterable[Any] | None = None,
     interpolation: Interpolation = "linear",
     example_inputs: Any = None,
     loss: Loss | None = None,
     names: Sequence[str] | None = None,
+    kinds: Collection[str] | None = None,
+    seed: int = 0,
     progress: bool = False,
-    **options: Any,
 ) -> Barrier:
     """Barriers between several networks of one architecture, for a mean with an interval over networks.
 
@@ -120,15 +126,16 @@ def barriers(
         loader: Labelled batches to score on.
         points: Points of each path, the ends included.
         pairs: Which networks to join, by position; every pair of two by default.
-        alignments: One for each pair, or the name of one method for all, or ``None``; see ``barrier``.
+        alignments: One for each pair, or one method for all, or ``None``; see ``barrier``.
         recalibrate: Whether to add the recalibrated variant, for networks with batch norms.
         calibration: Batches of training inputs for that; ``loader`` by default.
         interpolation: ``"linear"``, or ``"spherical"`` for parameters.
         example_inputs: For the alignment; the first two examples of ``loader`` by default.
         loss: Mean loss of a batch from ``(output, batch)``, where it is not cross-entropy.
         names: What to call the networks; their positions by default.
+        kinds: Kinds of elements that the alignment searches, see ``align``.
+        seed: Of the alignment.
         progress: Whether to show progress.
-        **options: Further arguments for ``align``.
 
     Returns:
         The curves of all pairs; ``interval`` leaves out networks, not pairs.
@@ -142,7 +149,9 @@ def barriers(
     check_repeatable(loader)
     if calibration is not None:
         check_repeatable(calibration, "calibration")
-    given = [alignments] * len(chosen) if isinstance(alignments, str) or alignments is None else list(alignments)
+    given = (
+        [alignments] * len(chosen) if isinstance(alignments, str | Solver) or alignments is None else list(alignments)
+    )
     if len(given) != len(chosen):
         raise ValueError(f"alignments must be one for each of {len(chosen)} pairs. Got {len(given)}.")
     for (i, j), alignment in zip(chosen, given):
@@ -153,11 +162,11 @@ def barriers(
     measured = loader if calibration is None else calibration
     example = head(first, 2) if example_inputs is None else example_inputs
     ratios = tuple(k / (points - 1) for k in range(points))
-    plan = list(_plan(models, chosen, given, example, measured, recalibrate, options))
+    plan = list(_plan(models, chosen, given, example, measured, recalibrate, kinds, seed))
     steps = track(_points(plan, ratios, interpolation, loader, measured, loss), "Scoring", len(plan) * points, progress)
     scores = list(steps)
     curves = [_curve(one, scores[k * points : (k + 1) * points]) for k, one in enumerate(plan)]
-    method = next((g if isinstance(g, str) else getattr(g, "method", "given") for g in given if g is not None), None)
+    method = next((_name(g) for g in given if g is not None), None)
     return Barrier(
         ratios=ratios,
         pairs=tuple((called[i], called[j]) for i, j in chosen),
@@ -166,6 +175,13 @@ def barriers(
         interpolation=interpolation,
         examples=scores[0].examples,
     )
+
+
+def _name(given: Aligned | Solver | str) -> str:
+    """What to call the way in which a pair was aligned."""
+    if isinstance(given, str | Solver):
+        return given if isinstance(given, str) else given.name
+    return getattr(given, "method", "given")
 
 
 @dataclass(frozen=True)
@@ -182,20 +198,19 @@ class _Path:
 def _plan(
     models: Sequence[nn.Module],
     pairs: Sequence[tuple[int, int]],
-    given: Sequence[Aligned | str | None],
+    given: Sequence[Aligned | Solver | str | None],
     example: Any,
     loader: Iterable[Any],
     recalibrate: bool,
-    options: Mapping[str, Any],
+    kinds: Collection[str] | None,
+    seed: int,
 ) -> Iterator[_Path]:
     """Align every pair, and list the paths."""
     for k, ((i, j), alignment) in enumerate(zip(pairs, given)):
         a, b = models[i], models[j]
         ends = {"direct": b} if _same_shapes(a, b) else {}
-        if isinstance(alignment, str):
-            from ..matching.align import align
-
-            alignment = align(a, b, example, method=alignment, loader=loader, **options)
+        if isinstance(alignment, str | Solver):
+            alignment = align(a, b, example, method=alignment, loader=loader, seed=seed, kinds=kinds)
         if alignment is not None:
             ends["aligned"] = alignment.apply(b)
         for kind, end in ends.items():

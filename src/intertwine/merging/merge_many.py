@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .._evaluation import copied
 from .._progress import track
 from ..matching.align import align
+from ..matching.solvers.solver import Solver
 from ..symmetry.action import tensors_of
 from .interpolate import check_matching, write
 from .merge import Repair, check_repair
@@ -55,13 +56,13 @@ class Gathering:
 def gather(
     models: Sequence[nn.Module],
     example_inputs: Any,
-    method: str = "weights",
+    method: str | Solver = "weights",
     *,
     loader: Iterable[Any] | None = None,
     sweeps: int = 10,
     seed: int = 0,
+    kinds: Collection[str] = _KINDS,
     progress: bool = False,
-    **options: Any,
 ) -> Gathering:
     """Bring several networks into one basis: each in turn is aligned to the mean of the others.
 
@@ -77,8 +78,8 @@ def gather(
         loader: Batches, for methods that look at data.
         sweeps: How often to go through the networks at most.
         seed: Same seed, same result.
+        kinds: Kinds of elements to search, see ``align``.
         progress: Whether to show progress.
-        **options: Further arguments for ``align``.
 
     Returns:
         One transformation for each network.
@@ -99,7 +100,6 @@ def gather(
     from ..symmetry import symmetries
 
     sym = symmetries(models[0], example_inputs)
-    options.setdefault("kinds", _KINDS)
     elements = [sym.identity() for _ in models]
     moved = [copied(model) for model in models]
     distances = [_distance(moved)]
@@ -108,7 +108,7 @@ def gather(
         for k in torch.randperm(len(models), generator=generator).tolist():
             others = average([model for i, model in enumerate(moved) if i != k])
             found = align(
-                others, moved[k], example_inputs, method=method, loader=loader, seed=seed + sweep, sym=sym, **options
+                others, moved[k], example_inputs, method=method, loader=loader, seed=seed + sweep, kinds=kinds, sym=sym
             )
             candidate = found.apply(moved[k])
             if _apart(others, candidate) < _apart(others, moved[k]):
@@ -122,14 +122,14 @@ def gather(
 def merge_many(
     models: Sequence[nn.Module],
     example_inputs: Any,
-    method: str = "weights",
+    method: str | Solver = "weights",
     *,
     repair: Repair = True,
     loader: Iterable[Any] | None = None,
     sweeps: int = 10,
     seed: int = 0,
+    kinds: Collection[str] = _KINDS,
     progress: bool = False,
-    **options: Any,
 ) -> nn.Module:
     """Merge several networks into one: bring them into one basis, average, repair.
 
@@ -141,8 +141,8 @@ def merge_many(
         loader: Batches of training inputs for the repair, and for methods that look at data.
         sweeps: How often to go through the networks at most.
         seed: Same seed, same result.
+        kinds: Kinds of elements to search, see ``align``.
         progress: Whether to show progress.
-        **options: Further arguments for ``align``.
 
     Returns:
         A new network, in evaluation mode.
@@ -155,7 +155,7 @@ def merge_many(
     """
     how = check_repair(models[0], repair, loader)
     found = gather(
-        models, example_inputs, method, loader=loader, sweeps=sweeps, seed=seed, progress=progress, **options
+        models, example_inputs, method, loader=loader, sweeps=sweeps, seed=seed, kinds=kinds, progress=progress
     )
     moved = found.apply(models)
     merged = average(moved).eval()

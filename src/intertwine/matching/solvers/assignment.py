@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import MissingExtraError
-from ..symmetry.gauge.signs import independent, solve_signs
+from ...errors import MissingExtraError
+from ...symmetry.gauge.signs import independent, solve_signs
 
 __all__ = ["assign", "assign_nearly", "best_signs", "closest_rotation", "monomial_step"]
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..symmetry.blocks import Block, blocks
-from ..symmetry.parent_axes import parent_dims
-from ..symmetry.spaces import Fixed, Space
+from ...symmetry.blocks import Block, blocks
+from ...symmetry.parent_axes import parent_dims
+from ...symmetry.spaces import Fixed, Space
 
 if TYPE_CHECKING:
-    from ..symmetry.symmetry import Symmetry
+    from ...symmetry.symmetry import Symmetry
 
 __all__ = ["KERNEL", "Alone", "Both", "Joint", "Member", "Parts", "Piece", "Row", "cut", "members"]
 

@@ -1,4 +1,4 @@
-"""How well an aligned network fits: distances and cosines of matched units, in the coordinates that were compared."""
+"""Distances of aligned networks and cosines of matched units, in the coordinates that were compared."""
 
 from __future__ import annotations
 
@@ -18,36 +18,38 @@ if TYPE_CHECKING:
     from ..groups import Element
     from ..symmetry import Symmetry, Transformation
     from ..symmetry.blocks import Block
+    from .costs.weight_blocks import Row
+    from .networks import Networks
     from .problem import Problem
-    from .task import Task
-    from .weight_blocks import Row
 
-__all__ = ["fit", "streamed_fit", "unweighted"]
+__all__ = ["agreement", "streamed_agreement", "unweighted"]
 
 Carried = list[tuple[str, list[int]]]  # spaces, and the dimensions of their parents and their own
 Compared = tuple[Tensor, Tensor, Tensor, Carried]  # a block of ``a``, of ``b``, and of the moved ``b``
 
 
-def fit(task: Task, g: Transformation) -> tuple[dict[str, Tensor], float, float]:
+def agreement(networks: Networks, g: Transformation) -> tuple[dict[str, Tensor], float, float]:
     """Compare ``a`` with the moved ``b`` in the coordinates in which ``a`` is balanced.
 
     Where scales and bases are not searched, weights are compared as they are.
 
     Args:
-        task: The networks.
+        networks: The networks.
         g: The element that moves ``b``.
 
     Returns:
         By space the cosine of every unit with its partner, ``(p..., n)``, NaN where one has no weights; and the
         distances ``|a - b| / |a|`` before and after.
     """
-    sums = _Sums(task.sym)
-    for compared in _balanced(task, g) if {"scale", "linear"} & set(task.kinds) else _stored(task.stated, g):
+    sums = _Sums(networks.sym)
+    for compared in (
+        _balanced(networks, g) if {"scale", "linear"} & set(networks.kinds) else _stored(networks.stated, g)
+    ):
         sums.add(*compared)
     return sums.cosines(), *sums.distances()
 
 
-def streamed_fit(stated: Problem, g: Transformation) -> tuple[dict[str, Tensor], float, float]:
+def streamed_agreement(stated: Problem, g: Transformation) -> tuple[dict[str, Tensor], float, float]:
     """The same by permutations and signs, reading one tensor of each network at a time."""
     sums = _Sums(stated.sym)
     for name in stated.sym.layouts:
@@ -88,9 +90,9 @@ class _Sums:
         return before, after
 
 
-def _balanced(task: Task, g: Transformation) -> Iterator[Compared]:
+def _balanced(networks: Networks, g: Transformation) -> Iterator[Compared]:
     """Blocks in balanced coordinates, batch norms folded."""
-    left, right = task.balanced
+    left, right = networks.balanced
     before, after = (
         right.state if h.is_identity(0.0) else {**right.state, **moved(left.sym, h, right.state)}
         for h in (left.to @ ~right.to, left.to @ g @ ~right.to)

@@ -1,4 +1,4 @@
-"""Aligning by activations, or by weights and activations together: units that respond alike belong together.
+"""Alignment by activations, or by weights and activations together: units that respond alike are matched.
 
 Covariances of hidden features are streamed once over the data; after that no model runs. Where Li et al. (2015) and Git
 Re-Basin match one layer at a time by hand-written rules, places are found by acting, and all spaces are solved in turn.
@@ -8,30 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from ..features import tap
-from ..features.batches import peek
-from ..features.moments import CrossMoments
-from ..symmetry.action import moved, tensors_of, transform
-from ..symmetry.admissible import admissible
-from ..symmetry.blocks import Block, blocks, map_leaves
-from ..symmetry.parent_axes import parent_dims
-from ..symmetry.spaces import Axis, Fixed, Layout, Leaf, Space
-from ..symmetry.transformation import Transformation, identity, with_parts
+from ...features import tap
+from ...features.batches import peek
+from ...features.moments import CrossMoments
+from ...symmetry.action import moved, tensors_of, transform
+from ...symmetry.admissible import admissible
+from ...symmetry.blocks import Block, blocks, map_leaves
+from ...symmetry.parent_axes import parent_dims
+from ...symmetry.spaces import Axis, Fixed, Layout, Leaf, Space
+from ...symmetry.transformation import Transformation, identity, with_parts
+from ..carriers import Place, places
 from .assignment import closest_rotation, monomial_step
-from .carriers import Place, places
-from .problem import Problem, problem
-from .task import Found, refuse_unknown
+from .solver import Solution, Solver
 
 if TYPE_CHECKING:
-    from ..symmetry import Symmetry
-    from .task import Task
+    from ...symmetry.symmetry import Symmetry
+    from ..networks import Networks
+    from ..problem import Problem
 
-__all__ = ["solve"]
+__all__ = ["Activations"]
 
 _SWEEPS = 20
 _TIES = 1e-6  # share of the weights at least: they decide between units that never respond
@@ -51,8 +51,9 @@ class _Seen:
     likeness: Tensor
 
 
-def solve(task: Task) -> Found:
-    """Maximise how alike matched units respond, and how alike their weights are.
+@dataclass(frozen=True)
+class Activations(Solver):
+    """Maximises how alike matched units respond, and how alike their weights are.
 
         J(g) = s * mean_p tr L_p(g) + (1 - s) * <a, g b> / (|a| |b|)
 
@@ -62,47 +63,55 @@ def solve(task: Task) -> Found:
     whose inner bases are still unknown, such as heads, by the Frobenius norm of their covariances. Positive scales
     follow in closed form: the least-squares fit of the logarithms of the ratios of standard deviations at all places.
 
-    Args:
-        task: With a loader. Option ``share`` is ``s``: 1 by default, 0.5 is an even mixture. Option ``rescale=False``
-            leaves positive scales as balanced weights have them.
-
-    Returns:
-        The element, with ``J`` after every sweep.
-
-    Raises:
-        ValueError: If there is no loader, ``share`` lies outside 0 to 1, features are not finite, or no space can be
-            seen in the output of any module.
+    Attributes:
+        share: Weight ``s`` of the responses; at 0.5 (method ``"mixed"``) both are equally weighted.
+        rescale: Whether positive scales follow the responses; otherwise balanced weights fix them.
     """
-    share, rescale = _options(task.options)
-    if task.loader is None:
-        raise ValueError("loader must be given to align by activations. Got none. Pass batches of inputs.")
-    first, batches = peek(task.loader)
-    found = places(task.a, task.sym, first, task.seed)
-    if not found:
-        raise ValueError(
-            "model must show at least one space in the output of a module. Got none. Align by weights instead."
-        )
-    posed = problem(task, torch.float64)
-    models = [_coordinates(task.sym, g, m) for g, m in ((posed.to_a, task.a), (posed.to_b, task.b))]
-    moments = _stream(models[0], models[1], batches, found)
-    seen = [_likeness(posed.sym, place, moments[place.point.name]) for place in found]
-    g, history = _ascend(posed, seen, min(share, 1 - _TIES))
-    full = posed.lift(g)
-    if rescale and "scale" in task.kinds:
-        scales = _scales(task.sym, found, moments, posed, g)
-        full = ~posed.to_a @ (scales @ (posed.to_a @ full))
-    hidden = [s.name for s in task.sym.spaces if not any(s.name in place.spaces for place in found)]
-    notes = (f"seen in no module's output, so matched by weights only: {', '.join(hidden)}",) if hidden else ()
-    return Found(admissible(task.sym, full, tensors_of(task.b)), history[-1], tuple(history), notes=notes)
 
+    name: ClassVar[str] = "activations"
+    by_weights: ClassVar[bool] = False
 
-def _options(given: Mapping[str, Any]) -> tuple[float, bool]:
-    known = {"share": 1.0, "rescale": True}
-    refuse_unknown(given, known)
-    options = {**known, **given}
-    if not 0 <= options["share"] <= 1:
-        raise ValueError(f"share must lie between 0 and 1. Got {options['share']}.")
-    return float(options["share"]), bool(options["rescale"])
+    share: float = 1.0
+    rescale: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the options.
+
+        Raises:
+            ValueError: If ``share`` lies outside 0 to 1.
+        """
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share must lie between 0 and 1. Got {self.share}.")
+
+    def solve(self, networks: Networks) -> Solution:
+        """The element, with ``J`` after every sweep.
+
+        Raises:
+            ValueError: If there is no loader, features are not finite, or no space can be seen in the output of any
+                module.
+        """
+        sym = networks.sym
+        if networks.loader is None:
+            raise ValueError("loader must be given to align by activations. Got none. Pass batches of inputs.")
+        first, batches = peek(networks.loader)
+        found = places(networks.a, sym, first, networks.seed)
+        if not found:
+            raise ValueError(
+                "model must show at least one space in the output of a module. Got none. Align by weights instead."
+            )
+        posed = networks.problem(torch.float64)
+        models = [_coordinates(sym, g, m) for g, m in ((posed.to_a, networks.a), (posed.to_b, networks.b))]
+        moments = _stream(models[0], models[1], batches, found)
+        seen = [_likeness(posed.sym, place, moments[place.point.name]) for place in found]
+        g, history = _ascend(posed, seen, min(self.share, 1 - _TIES))
+        full = posed.lift(g)
+        if self.rescale and "scale" in networks.kinds:
+            scales = _scales(sym, found, moments, posed, g)
+            full = ~posed.to_a @ (scales @ (posed.to_a @ full))
+        hidden = [s.name for s in sym.spaces if not any(s.name in place.spaces for place in found)]
+        notes = (f"seen in no module's output, so matched by weights only: {', '.join(hidden)}",) if hidden else ()
+        g = admissible(sym, full, tensors_of(networks.b))
+        return Solution(g, history[-1], tuple(history), notes=notes)
 
 
 def _coordinates(sym: Symmetry, g: Transformation, model: nn.Module) -> nn.Module:

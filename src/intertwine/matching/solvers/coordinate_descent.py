@@ -10,31 +10,76 @@ end is kept where it is better (iterated local search; Lourenço, Martin and St�
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from ..symmetry.blocks import blocks
-from ..symmetry.transformation import Transformation, identity, random, with_parts
+from ...symmetry.blocks import blocks
+from ...symmetry.transformation import Transformation, identity, random, with_parts
+from ..costs.incremental import Costs
 from .assignment import closest_rotation, monomial_step
-from .costs import Costs
 from .nested import nested_step
-from .problem import Problem, problem
+from .solver import Solution, Solver
 from .starts import outwards, profiles
-from .task import Found, Task, refuse_unknown
 
 if TYPE_CHECKING:
-    from ..symmetry.spaces import Space
+    from ...symmetry.spaces import Space
+    from ..networks import Networks
+    from ..problem import Problem
 
-__all__ = ["Descent", "descend", "search", "solve", "step_of"]
+__all__ = ["CoordinateDescent", "Descent", "descend", "search", "step_of"]
 
 _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-12}  # relative fall of the objective that rounding explains
 _COPY = 1e-6  # relative distance from the largest objective, |a| |b|, at which nothing is left to find
 _LARGE = 6_000_000  # weights
 _SETTLING = 6  # sweeps after a shake
 _STILL = {torch.float32: 1e-6, torch.float64: 1e-12}  # rotations closer to the identity than this do not turn
+
+
+@dataclass(frozen=True)
+class CoordinateDescent(Solver):
+    """Maximises ``Σ <a, g b>`` in balanced coordinates, one space after another.
+
+    Attributes:
+        restarts: Largest number of starts: spaces placed from the input outwards and similar weight profiles (in that
+            order where spaces form a tree, else the other way round), the identity, then random elements. By default
+            two, or one for networks of more than 6 million weights. A start that ends in a copy of ``a`` is the last
+            one: nothing can be better.
+        shakes: How often the best end is shaken; by default 40 times, or 4 for networks of more than 6 million weights.
+        sweeps: Largest number of sweeps over all spaces.
+        tolerance: Relative gain of a sweep below which the search ends; at 0 only when nothing changes.
+        fast: Whether to use the assignment of the extra ``[fast]``.
+        dtype: Precision of the cost matrices; that of the weights by default.
+    """
+
+    name: ClassVar[str] = "weights"
+
+    restarts: int | None = None
+    shakes: int | None = None
+    sweeps: int = 200
+    tolerance: float = 0.0
+    fast: bool = False
+    dtype: torch.dtype | None = None
+
+    def __post_init__(self) -> None:
+        """Check the options.
+
+        Raises:
+            ValueError: If there is no start.
+        """
+        if self.restarts is not None and self.restarts < 1:
+            raise ValueError(f"restarts must be positive. Got {self.restarts}.")
+
+    def solve(self, networks: Networks) -> Solution:
+        """The best end of all starts."""
+        stated = networks.problem(self.dtype)
+        large = sum(x.numel() for x in stated.b.values()) > _LARGE
+        restarts = (1 if large else 2) if self.restarts is None else self.restarts
+        shakes = (4 if large else 40) if self.shakes is None else self.shakes
+        best, reached = search(stated, replace(self, restarts=restarts, shakes=shakes), networks.seed)
+        return Solution(stated.lift(best.g), best.history[-1], best.history, reached)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,75 +95,36 @@ class Descent:
     history: tuple[float, ...]
 
 
-def solve(task: Task) -> Found:
-    """Maximise ``Σ <a, g b>`` in balanced coordinates.
-
-    Options:
-        restarts: Largest number of starts: spaces placed from the input outwards and similar weight profiles (in that
-            order where spaces form a tree, else the other way round), the identity, then random elements. By default
-            two, or one for networks of more than 6 million weights. A start that ends in a copy of ``a`` is the last
-            one: nothing can be better.
-        shakes: How often the best end is shaken; by default 40 times, or 4 for networks of more than 6 million weights.
-        sweeps: Largest number of sweeps over all spaces (200).
-        tolerance: Relative gain of a sweep below which the search ends (0: only when nothing changes).
-        fast: Use the assignment of the extra ``[fast]``.
-        dtype: Precision of the cost matrices; that of the weights by default.
-
-    Raises:
-        ValueError: If there is no start.
-    """
-    known = {"restarts": None, "shakes": None, "sweeps": 200, "tolerance": 0.0, "fast": False, "dtype": None}
-    refuse_unknown(task.options, known)
-    options = {**known, **task.options}
-    stated = task.stated if options["dtype"] is None else problem(task, options["dtype"])
-    weights = sum(x.numel() for x in stated.b.values())
-    if options["restarts"] is None:
-        options["restarts"] = 2 if weights <= _LARGE else 1
-    if options["shakes"] is None:
-        options["shakes"] = 40 if weights <= _LARGE else 4
-    if options["restarts"] < 1:
-        raise ValueError(f"restarts must be positive. Got {options['restarts']}.")
-    best, reached = search(stated, task.seed, **{k: v for k, v in options.items() if k != "dtype"})
-    return Found(stated.lift(best.g), best.history[-1], best.history, reached)
-
-
 def search(
     stated: Problem,
+    options: CoordinateDescent,
     seed: int,
-    restarts: int,
-    sweeps: int,
-    tolerance: float,
-    fast: bool,
     costs: type[Costs] = Costs,
     similar: Callable[[Problem, bool], Transformation] = profiles,
-    shakes: int = 0,
 ) -> tuple[Descent, tuple[float, ...]]:
     """Descend from several starts.
 
     Args:
         stated: The problem.
+        options: Those of the solver; one start and no shakes where it does not say.
         seed: Of random orders and starts.
-        restarts: Largest number of starts.
-        sweeps: Largest number of sweeps of each.
-        tolerance: Relative gain of a sweep below which it ends.
-        fast: As in ``assign``.
         costs: How inner products are kept.
         similar: How similar weight profiles are matched.
-        shakes: How often the best end is shaken.
 
     Returns:
         The best end, and the objectives that all starts reached.
     """
+    restarts, shakes = options.restarts or 1, options.shakes or 0
     generator = torch.Generator().manual_seed(seed)
     found: list[Descent] = []
     alone = shakes if restarts == 1 else 0
-    for start in islice(_starts(stated, seed, fast, similar), restarts):
-        found.append(descend(stated, start, generator, sweeps, tolerance, fast, costs, alone))
+    for start in islice(_starts(stated, seed, options.fast, similar), restarts):
+        found.append(descend(stated, start, generator, options, costs, alone))
         if _copied(stated, found[-1].history[-1]):
             break
     best = max(found, key=lambda d: d.history[-1])
     if shakes and not alone and not _copied(stated, best.history[-1]):
-        shaken = descend(stated, best.g, generator, sweeps, tolerance, fast, costs, shakes)
+        shaken = descend(stated, best.g, generator, options, costs, shakes)
         best = Descent(shaken.g, (*best.history, *shaken.history[1:]))
     return best, tuple(d.history[-1] for d in found)
 
@@ -168,9 +174,7 @@ def descend(
     stated: Problem,
     start: Transformation,
     generator: torch.Generator,
-    sweeps: int = 200,
-    tolerance: float = 0.0,
-    fast: bool = False,
+    options: CoordinateDescent = CoordinateDescent(),
     costs: type[Costs] = Costs,
     shakes: int = 0,
 ) -> Descent:
@@ -182,9 +186,7 @@ def descend(
         stated: The problem.
         start: Where to start.
         generator: Draws the order of the spaces.
-        sweeps: Largest number of sweeps.
-        tolerance: Relative gain of a sweep below which the search ends.
-        fast: As in ``assign``.
+        options: Sweeps, tolerance and assignments of the solver.
         costs: How inner products are kept.
         shakes: How often the end is shaken.
 
@@ -200,17 +202,17 @@ def descend(
     slack = _ROUNDING[dtype] * stated.size
     still = _STILL[dtype]
     again = False
-    for _ in range(sweeps):
-        turned = _sweep(kept, generator, slack, still, fast)
+    for _ in range(options.sweeps):
+        turned = _sweep(kept, generator, slack, still, options.fast)
         gained = kept.value - history[-1]
-        settled = not kept.dirty or (not turned and gained <= tolerance * abs(kept.value))
+        settled = not kept.dirty or (not turned and gained <= options.tolerance * abs(kept.value))
         history.append(kept.value)
         if not settled:
             again = False
             continue
         if shakes and not _copied(stated, kept.value):
             for _ in range(shakes):
-                _shaken(kept, generator, slack, still, fast)
+                _shaken(kept, generator, slack, still, options.fast)
             shakes, history[-1] = 0, kept.value
         if again or kept.fresh:
             break

@@ -11,57 +11,75 @@ statistics of the batch, as they will after recalibration. Scales and bases stay
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from .._evaluation import copied
-from .._functional import run_with
-from .._random import mixed
-from ..features.batches import call, device_of
-from ..features.evaluate import Loss, check_repeatable, logits_of
-from ..features.repeatable import Repeatable, repeatable
-from ..symmetry.action import tensors_of, transform
-from ..symmetry.transformation import Transformation
-from .coordinate_descent import descend
-from .problem import Problem, problem
-from .soft import Soft, gradient, moved_softly, of_element, vertex
+from ..._evaluation import copied
+from ..._functional import run_with
+from ..._random import mixed
+from ...features.batches import call, device_of
+from ...features.evaluate import Loss, check_repeatable, logits_of
+from ...features.repeatable import Repeatable, repeatable
+from ...symmetry.action import tensors_of, transform
+from ...symmetry.transformation import Transformation
+from .coordinate_descent import CoordinateDescent, descend
+from .soft_elements import Soft, gradient, moved_softly, of_element, vertex
+from .solver import Solution, Solver
 from .starts import profiles
-from .task import Found, Task, refuse_unknown
 
 if TYPE_CHECKING:
-    from ..symmetry import Symmetry
+    from ...symmetry.symmetry import Symmetry
+    from ..networks import Networks
+    from ..problem import Problem
 
-__all__ = ["solve"]
+__all__ = ["StraightThrough"]
 
 
-def solve(task: Task) -> Found:
-    """Minimise the loss of the network half-way between ``a`` and ``g b`` on the batches of ``task.loader``.
+@dataclass(frozen=True)
+class StraightThrough(Solver):
+    """Minimises the loss of the network half-way between ``a`` and ``g b`` on labelled batches.
 
-    Options:
-        epochs: Passes over the loader (5).
-        rate: Learning rate of Adam for the latent matrices, whose largest entry starts at 1 (0.01).
+    Attributes:
+        epochs: Passes over the loader.
+        rate: Learning rate of Adam for the latent matrices, whose largest entry starts at 1.
         loss: ``loss(output, batch)`` of a batch; cross-entropy of ``(inputs, labels)`` by default.
-        fast: Use the assignment of the extra ``[fast]``.
-
-    Raises:
-        ValueError: If there is no loader, or no pass over it.
+        fast: Whether to use the assignment of the extra ``[fast]``.
     """
-    known = {"epochs": 5, "rate": 0.01, "loss": None, "fast": False}
-    refuse_unknown(task.options, known)
-    options = {**known, **task.options}
-    if task.loader is None:
-        raise ValueError("loader must yield labelled batches for method 'straight-through'. Got None.")
-    check_repeatable(task.loader)
-    if options["epochs"] < 1:
-        raise ValueError(f"epochs must be positive. Got {options['epochs']}.")
-    stated = problem(task)
-    start = descend(stated, profiles(stated), torch.Generator().manual_seed(task.seed), fast=options["fast"]).g
-    loss = options["loss"] or _cross_entropy
-    g, history = _descend_loss(_Middle(task, stated), stated, start, repeatable(task.loader, task.seed), loss, options)
-    return Found(stated.lift(g), -min(history), tuple(-value for value in history))
+
+    name: ClassVar[str] = "straight-through"
+    by_weights: ClassVar[bool] = False
+
+    epochs: int = 5
+    rate: float = 0.01
+    loss: Loss | None = None
+    fast: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the options.
+
+        Raises:
+            ValueError: If there is no pass over the loader.
+        """
+        if self.epochs < 1:
+            raise ValueError(f"epochs must be positive. Got {self.epochs}.")
+
+    def solve(self, networks: Networks) -> Solution:
+        """The element of the lowest loss.
+
+        Raises:
+            ValueError: If there is no loader.
+        """
+        if networks.loader is None:
+            raise ValueError("loader must yield labelled batches for method 'straight-through'. Got None.")
+        check_repeatable(networks.loader)
+        stated, generator = networks.stated, torch.Generator().manual_seed(networks.seed)
+        start = descend(stated, profiles(stated), generator, CoordinateDescent(fast=self.fast)).g
+        loader = repeatable(networks.loader, networks.seed)
+        g, history = _descend_loss(_Middle(networks, stated), stated, start, loader, self)
+        return Solution(stated.lift(g), -min(history), tuple(-value for value in history))
 
 
 def _descend_loss(
@@ -69,24 +87,24 @@ def _descend_loss(
     stated: Problem,
     start: Transformation,
     loader: Repeatable,
-    loss: Loss,
-    options: Mapping[str, Any],
+    options: StraightThrough,
 ) -> tuple[Transformation, list[float]]:
     """The element with the lowest mean loss of any pass, and the loss at the start and after every pass."""
+    loss = options.loss or _cross_entropy
     _, costs = gradient(stated, of_element(stated, start))
     latent = {key: (c / c.abs().max().clamp_min(1e-30)).requires_grad_() for key, c in costs.items()}
-    adam = torch.optim.Adam(list(latent.values()), lr=options["rate"])
+    adam = torch.optim.Adam(list(latent.values()), lr=options.rate)
     best, history = start, [middle.loss(start, loader, loss)]
-    for epoch in range(options["epochs"]):
+    for epoch in range(options.epochs):
         for batch in repeatable(loader, mixed(loader.seed, "order", epoch)):
-            hard = of_element(stated, vertex(stated, latent, options["fast"]))
+            hard = of_element(stated, vertex(stated, latent, options.fast))
             through = {key: hard[key] + x - x.detach() for key, x in latent.items()}
             with torch.enable_grad():
                 value = loss(middle(through, batch), batch)
                 adam.zero_grad()
                 value.backward()
             adam.step()
-        g = vertex(stated, latent, options["fast"])
+        g = vertex(stated, latent, options.fast)
         history.append(middle.loss(g, loader, loss))
         best = g if history[-1] < min(history[:-1]) else best
     return best, history
@@ -96,21 +114,21 @@ class _Middle:
     """The network half-way between ``a`` and a softly moved ``b``, at the scale and in the bases of ``a``.
 
     Args:
-        task: The two networks.
+        networks: The two networks.
         stated: Their balanced coordinates, for the elements that lead there.
     """
 
-    def __init__(self, task: Task, stated: Problem) -> None:
-        self.net = copied(task.a).eval()
+    def __init__(self, networks: Networks, stated: Problem) -> None:
+        self.net = copied(networks.a).eval()
         for module in self.net.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.train()  # statistics of the batch
         self.device = device_of(self.net)
-        self.sym: Symmetry = task.sym
+        self.sym: Symmetry = networks.sym
         self.back = ~stated.to_a
         self.a = tensors_of(self.net)
-        raw = tensors_of(task.b)
-        names = set(task.sym.layouts) - {n for norm in task.sym.batch_norms for n in (norm.mean, norm.variance)}
+        raw = tensors_of(networks.b)
+        names = set(networks.sym.layouts) - {n for norm in networks.sym.batch_norms for n in (norm.mean, norm.variance)}
         b = {name: raw[name] for name in names}
         b = _scaled(self.sym, stated.to_b, b)
         layouts = {name: layout for name, layout in stated.sym.layouts.items() if name in names}

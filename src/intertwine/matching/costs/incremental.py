@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..groups import Element
-from ..symmetry.action import transform, transform_block
-from ..symmetry.parent_axes import reindex
-from ..symmetry.spaces import Space
-from ..symmetry.transformation import Transformation, identity
-from .problem import Problem
+from ...groups import Element
+from ...symmetry.action import transform, transform_block
+from ...symmetry.parent_axes import reindex
+from ...symmetry.spaces import Space
+from ...symmetry.transformation import Transformation, identity
+from ..problem import Problem
 from .weight_blocks import Joint, Member, Row
 
 __all__ = ["Costs"]

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..symmetry.transformation import Transformation, with_parts
+from ...symmetry.transformation import Transformation, with_parts
 from .assignment import assign, best_signs, closest_rotation
 
 if TYPE_CHECKING:
-    from ..symmetry.spaces import Space
-    from .costs import Costs
-    from .weight_blocks import Member, Row
+    from ...symmetry.spaces import Space
+    from ..costs.incremental import Costs
+    from ..costs.weight_blocks import Member, Row
 
 __all__ = ["nested_step"]
 

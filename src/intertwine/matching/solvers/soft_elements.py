@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..symmetry.blocks import Block
-from ..symmetry.spaces import Space
-from ..symmetry.transformation import Transformation, identity, with_parts
+from ...symmetry.blocks import Block
+from ...symmetry.spaces import Space
+from ...symmetry.transformation import Transformation, identity, with_parts
 from .assignment import closest_rotation, monomial_step
 
 if TYPE_CHECKING:
-    from .problem import Member, Problem
+    from ..costs.weight_blocks import Member
+    from ..problem import Problem
 
 __all__ = ["Soft", "barycentre", "gradient", "hard", "mixed", "moved_softly", "objective", "of_element", "vertex"]
 

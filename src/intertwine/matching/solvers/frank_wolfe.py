@@ -10,61 +10,75 @@ and rotations are relaxed too, and the result is polished.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
-from ..symmetry.transformation import identity
-from .coordinate_descent import descend
-from .problem import problem
-from .soft import Soft, barycentre, gradient, hard, mixed, objective, of_element, vertex
+from ...symmetry.transformation import identity
+from .coordinate_descent import CoordinateDescent, descend
+from .soft_elements import Soft, barycentre, gradient, hard, mixed, objective, of_element, vertex
+from .solver import Solution, Solver
 from .starts import profiles
-from .task import Found, Task, refuse_unknown
 
 if TYPE_CHECKING:
-    from .problem import Problem
+    from ...symmetry.transformation import Transformation
+    from ..networks import Networks
+    from ..problem import Problem
 
-__all__ = ["climb", "solve"]
+__all__ = ["FrankWolfe", "climb"]
 
 
-def solve(task: Task) -> Found:
-    """Maximise ``Σ <a, g b>`` in balanced coordinates.
+@dataclass(frozen=True)
+class FrankWolfe(Solver):
+    """Maximises ``Σ <a, g b>`` in balanced coordinates, all spaces at once.
 
-    Options:
-        restarts: Number of starts (3): the mean of all elements, similar weight profiles, the identity.
-        steps: Largest number of steps (100).
-        tolerance: Relative gain of a step below which the climb ends (1e-7).
-        polish: Whether coordinate descent follows (True).
-        fast: Use the assignment of the extra ``[fast]``.
+    Attributes:
+        restarts: Number of starts, up to three: the mean of all elements, similar weight profiles, the identity.
+        steps: Largest number of steps.
+        tolerance: Relative gain of a step below which the climb ends.
+        polish: Whether coordinate descent follows.
+        fast: Whether to use the assignment of the extra ``[fast]``.
         dtype: Precision of the matrices; that of the weights by default.
-
-    Raises:
-        ValueError: If there is no such number of starts.
     """
-    known = {"restarts": 3, "steps": 100, "tolerance": 1e-7, "polish": True, "fast": False, "dtype": None}
-    refuse_unknown(task.options, known)
-    options = {**known, **task.options}
-    if not 1 <= options["restarts"] <= 3:
-        raise ValueError(f"restarts must be 1, 2 or 3. Got {options['restarts']}.")
-    stated = problem(task, options["dtype"])
-    makers = [
-        lambda: barycentre(stated),
-        lambda: of_element(stated, profiles(stated, options["fast"])),
-        lambda: of_element(stated, identity(stated.sym)),
-    ]
-    best, histories, reached = None, [], []
-    for make in makers[: options["restarts"]]:
-        soft, history = climb(stated, make(), options["steps"], options["tolerance"], options["fast"])
-        g = hard(stated, soft, options["fast"])
-        if options["polish"]:
-            order = torch.Generator().manual_seed(task.seed)
-            g = descend(stated, g, order, fast=options["fast"]).g
-        reached.append(stated.objective(g))
-        histories.append((*history, reached[-1]))
-        best = g if best is None or reached[-1] > max(reached[:-1]) else best
-    assert best is not None
-    top = max(range(len(reached)), key=lambda k: reached[k])
-    return Found(stated.lift(best), reached[top], histories[top], tuple(reached))
+
+    name: ClassVar[str] = "frank-wolfe"
+
+    restarts: int = 3
+    steps: int = 100
+    tolerance: float = 1e-7
+    polish: bool = True
+    fast: bool = False
+    dtype: torch.dtype | None = None
+
+    def __post_init__(self) -> None:
+        """Check the options.
+
+        Raises:
+            ValueError: If there is no such number of starts.
+        """
+        if not 1 <= self.restarts <= 3:
+            raise ValueError(f"restarts must be 1, 2 or 3. Got {self.restarts}.")
+
+    def solve(self, networks: Networks) -> Solution:
+        """The best end of all starts."""
+        stated = networks.problem(self.dtype)
+        makers = [
+            lambda: barycentre(stated),
+            lambda: of_element(stated, profiles(stated, self.fast)),
+            lambda: of_element(stated, identity(stated.sym)),
+        ]
+        found = [self._from(stated, make(), networks.seed) for make in makers[: self.restarts]]
+        best, history = max(found, key=lambda one: one[1][-1])
+        return Solution(stated.lift(best), history[-1], history, tuple(h[-1] for _, h in found))
+
+    def _from(self, stated: Problem, start: Soft, seed: int) -> tuple[Transformation, tuple[float, ...]]:
+        """The element that one start leads to, and the objective along the way."""
+        soft, history = climb(stated, start, self.steps, self.tolerance, self.fast)
+        g = hard(stated, soft, self.fast)
+        if self.polish:
+            g = descend(stated, g, torch.Generator().manual_seed(seed), CoordinateDescent(fast=self.fast)).g
+        return g, (*history, stated.objective(g))
 
 
 def climb(

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..symmetry.action import transform_block
-from ..symmetry.transformation import Transformation, identity, with_parts
+from ...symmetry.action import transform_block
+from ...symmetry.transformation import Transformation, identity, with_parts
+from ..costs.weight_blocks import KERNEL
 from .assignment import assign_nearly, closest_rotation, monomial_step
-from .weight_blocks import KERNEL
 
 if TYPE_CHECKING:
-    from ..symmetry.spaces import Space
-    from .problem import Problem
-    from .weight_blocks import Both, Joint, Member, Row
+    from ...symmetry.spaces import Space
+    from ..costs.weight_blocks import Both, Joint, Member, Row
+    from ..problem import Problem
 
 __all__ = ["outwards", "profiles", "streamed_profiles"]
 

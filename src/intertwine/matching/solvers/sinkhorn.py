@@ -10,55 +10,72 @@ temperature falls during the ascent, signs and rotations are learned too, and co
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from ..symmetry.transformation import identity
-from .coordinate_descent import descend
-from .problem import problem
-from .soft import Row, Soft, hard, objective, of_element
-from .task import Found, Task, refuse_unknown
+from ...symmetry.transformation import identity
+from .coordinate_descent import CoordinateDescent, descend
+from .soft_elements import Row, Soft, hard, objective, of_element
+from .solver import Solution, Solver
 
 if TYPE_CHECKING:
-    from .problem import Problem
+    from ..networks import Networks
+    from ..problem import Problem
 
-__all__ = ["ascend", "sinkhorn", "solve"]
+__all__ = ["Sinkhorn", "ascend", "sinkhorn"]
 
 _ITERATIONS = 200
 _STOCHASTIC = 1e-6  # largest error of a row sum
 
 
-def solve(task: Task) -> Found:
-    """Maximise ``Σ <a, g b>`` in balanced coordinates.
+@dataclass(frozen=True)
+class Sinkhorn(Solver):
+    """Maximises ``Σ <a, g b>`` in balanced coordinates by gradient ascent through doubly stochastic matrices.
 
-    Options:
-        steps: Steps of Adam (150).
-        rate: Learning rate of the scores (0.1).
-        temperature: First and last temperature, ``(1.0, 0.1)``.
-        polish: Whether coordinate descent follows (True).
-        fast: Use the assignment of the extra ``[fast]`` where scores are rounded.
-        dtype: Precision of the weights; their own by default. Sinkhorn itself runs in float64.
-
-    Raises:
-        ValueError: If steps or temperatures are not positive.
+    Attributes:
+        steps: Steps of Adam.
+        rate: Learning rate of the scores.
+        temperature: Temperature of the last step; it falls geometrically.
+        first_temperature: Temperature of the first step.
+        polish: Whether coordinate descent follows.
+        fast: Whether to use the assignment of the extra ``[fast]`` where scores are rounded.
+        dtype: Precision of the weights; their own by default. Sinkhorn's iteration itself runs in float64.
     """
-    known = {"steps": 150, "rate": 0.1, "temperature": (1.0, 0.1), "polish": True, "fast": False, "dtype": None}
-    refuse_unknown(task.options, known)
-    options = {**known, **task.options}
-    if options["steps"] < 1 or not min(options["temperature"]) > 0:
-        raise ValueError(
-            f"steps and temperature must be positive. Got {options['steps']} and {options['temperature']}."
-        )
-    stated = problem(task, options["dtype"])
-    generator = torch.Generator().manual_seed(task.seed)
-    soft, history = ascend(stated, generator, options["steps"], options["rate"], options["temperature"])
-    g = hard(stated, soft, options["fast"])
-    if options["polish"]:
-        g = descend(stated, g, generator, fast=options["fast"]).g
-    reached = stated.objective(g)
-    return Found(stated.lift(g), reached, (*history, reached))
+
+    name: ClassVar[str] = "sinkhorn"
+
+    steps: int = 150
+    rate: float = 0.1
+    temperature: float = 0.1
+    first_temperature: float = 1.0
+    polish: bool = True
+    fast: bool = False
+    dtype: torch.dtype | None = None
+
+    def __post_init__(self) -> None:
+        """Check the options.
+
+        Raises:
+            ValueError: If steps or temperatures are not positive.
+        """
+        heats = (self.first_temperature, self.temperature)
+        if self.steps < 1 or not min(heats) > 0:
+            raise ValueError(f"steps and temperatures must be positive. Got {self.steps} and {heats}.")
+
+    def solve(self, networks: Networks) -> Solution:
+        """The rounded element at the end of the ascent, polished."""
+        stated = networks.problem(self.dtype)
+        generator = torch.Generator().manual_seed(networks.seed)
+        heats = (self.first_temperature, self.temperature)
+        soft, history = ascend(stated, generator, self.steps, self.rate, heats)
+        g = hard(stated, soft, self.fast)
+        if self.polish:
+            g = descend(stated, g, generator, CoordinateDescent(fast=self.fast)).g
+        reached = stated.objective(g)
+        return Solution(stated.lift(g), reached, (*history, reached))
 
 
 def ascend(

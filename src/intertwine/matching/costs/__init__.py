@@ -1,0 +1,1 @@
+"""Cost matrices: inner products of the units of two networks."""

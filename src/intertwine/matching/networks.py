@@ -1,0 +1,83 @@
+"""Two networks of one architecture, and the coordinates in which their weights are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from ..symmetry.action import tensors_of
+from ..symmetry.transformation import identity
+from .balanced import Balanced, balance
+from .problem import Problem, searched
+
+if TYPE_CHECKING:
+    from ..symmetry.symmetry import Symmetry
+
+__all__ = ["Networks"]
+
+
+@dataclass(frozen=True, eq=False)
+class Networks:
+    """Two networks of one architecture, and which part of the group is searched.
+
+    Attributes:
+        a: The network whose basis is kept.
+        b: The network that is to move.
+        sym: The symmetry of ``a``.
+        sym_b: The symmetry of ``b``: the same spaces and layouts.
+        kinds: Kinds of elements to search, among ``"permutation"``, ``"scale"``, ``"sign"`` and ``"linear"``.
+        loader: Batches, for solvers that look at data.
+        seed: Seed of everything that is random.
+    """
+
+    a: nn.Module
+    b: nn.Module
+    sym: Symmetry
+    sym_b: Symmetry
+    kinds: Collection[str]
+    loader: Iterable[Any] | None = None
+    seed: int = 0
+
+    @cached_property
+    def balanced(self) -> tuple[Balanced, Balanced]:
+        """Both networks in the coordinates in which the searched kinds are compared, batch norms folded."""
+        scales, linear = "scale" in self.kinds, "linear" in self.kinds
+        return balance(self.a, self.sym, scales, linear), balance(self.b, self.sym_b, scales, linear)
+
+    @cached_property
+    def stated(self) -> Problem:
+        """The problem of aligning by weights, in the precision of the weights."""
+        double = any(t.dtype == torch.float64 for t in tensors_of(self.a).values())
+        return self.problem(torch.float64 if double else torch.float32)
+
+    def problem(self, dtype: torch.dtype | None = None) -> Problem:
+        """The problem of aligning by weights.
+
+        Batch norms enter as the affine maps that they are in eval mode where scales or bases are searched. Where they
+        are not, gains and biases enter as they are stored and running statistics do not: they follow the units, and
+        their sizes are those of the data, so that as weights they would outvote all others.
+
+        Args:
+            dtype: Precision of the coordinates; that of the weights by default.
+
+        Returns:
+            The two networks in balanced coordinates.
+        """
+        if dtype is None:
+            return self.stated
+        if {"scale", "linear"} & set(self.kinds):
+            acting = self.balanced[0].sym
+            states = [side.state for side in self.balanced]
+            to_a, to_b = (side.to for side in self.balanced)
+        else:
+            acting, states = self.sym, [tensors_of(model) for model in (self.a, self.b)]
+            to_a = to_b = identity(self.sym)
+        device = next((t.device for t in tensors_of(self.a).values()), torch.device("cpu"))
+        free = searched(acting, self.kinds)
+        a, b = ({name: state[name].to(device, dtype) for name in free.layouts if name in state} for state in states)
+        return Problem(free, a, b, to_a, to_b, self.sym)

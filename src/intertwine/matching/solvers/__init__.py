@@ -1,0 +1,29 @@
+"""Solvers of the matching problem, by name."""
+
+from .activations import Activations
+from .coordinate_descent import CoordinateDescent
+from .frank_wolfe import FrankWolfe
+from .sinkhorn import Sinkhorn
+from .solver import Solution, Solver
+from .straight_through import StraightThrough
+
+__all__ = [
+    "METHODS",
+    "Activations",
+    "CoordinateDescent",
+    "FrankWolfe",
+    "Sinkhorn",
+    "Solution",
+    "Solver",
+    "StraightThrough",
+]
+
+# name of a method -> the solver with its default options
+METHODS: dict[str, Solver] = {
+    "weights": CoordinateDescent(),
+    "activations": Activations(),
+    "mixed": Activations(share=0.5),
+    "frank-wolfe": FrankWolfe(),
+    "sinkhorn": Sinkhorn(),
+    "straight-through": StraightThrough(),
+}

@@ -1,0 +1,49 @@
+"""Template of a solver: its options as fields, and one method that finds an element."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from ...symmetry.transformation import Transformation
+    from ..networks import Networks
+
+__all__ = ["Solution", "Solver"]
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """What a solver found.
+
+    Attributes:
+        transformation: The element that moves ``b`` into the basis of ``a``.
+        objective: What the solver maximised, at ``transformation``; its unit is the solver's.
+        history: The objective along the way of the best start.
+        starts: The objective that every start reached, where there are several.
+        notes: What a reader must know.
+    """
+
+    transformation: Transformation
+    objective: float
+    history: tuple[float, ...]
+    starts: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Solver(ABC):
+    """A way to align two networks. Subclasses are frozen dataclasses whose fields are the options.
+
+    Attributes:
+        name: Name of the solver in ``align(method=...)``.
+        by_weights: Whether its aim is a small distance of weights.
+    """
+
+    name: ClassVar[str]
+    by_weights: ClassVar[bool] = True
+
+    @abstractmethod
+    def solve(self, networks: Networks) -> Solution:
+        """The element that the solver finds."""
