@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["Examples", "each"]
+from ._nested import map_tensors
+
+__all__ = ["Examples", "each", "widened"]
 
 
 class Examples:
@@ -39,3 +41,10 @@ class Examples:
 def each(example_inputs: Any) -> tuple[Any, ...]:
     """The examples one by one: those of an ``Examples``, or the one that is given."""
     return example_inputs.inputs if isinstance(example_inputs, Examples) else (example_inputs,)
+
+
+def widened(example_inputs: Any) -> Any:
+    """Example inputs with every floating-point tensor in float64."""
+    if isinstance(example_inputs, Examples):
+        return Examples(*(widened(example) for example in example_inputs.inputs))
+    return map_tensors(example_inputs, lambda x: x.double() if x.is_floating_point() else x)

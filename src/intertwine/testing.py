@@ -1,7 +1,6 @@
 """Testers that users may call too: do two models compute the same function?"""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,9 +8,10 @@ from torch import Tensor, nn
 
 from ._evaluation import evaluating, unchanged
 from ._examples import each
+from ._nested import tensors_in
 from ._random import seeded
 
-__all__ = ["assert_same_function", "function_error", "outputs", "relative_error", "tensors_in", "tolerance"]
+__all__ = ["assert_same_function", "function_error", "outputs", "relative_error", "tolerance"]
 
 
 def function_error(model: nn.Module, twin: nn.Module, inputs: Any) -> float:
@@ -84,7 +84,7 @@ def outputs(model: nn.Module, inputs: Any) -> list[Tensor]:
         ValueError: If there are none.
     """
     with evaluating(model), unchanged(model), torch.no_grad(), seeded(0):
-        found = [t for example in each(inputs) for t in tensors_in(call(model, example))]
+        found = [t for example in each(inputs) for t in tensors_in(call(model, example), dataclasses=True)]
     if not found:
         raise ValueError("model must return at least one tensor. Got an output without any.")
     return found
@@ -130,18 +130,3 @@ def _wide(x: Tensor) -> Tensor:
 
 def _signs(x: Tensor, finite: Tensor) -> Tensor:
     return torch.nan_to_num(x.real[~finite], nan=0.5, posinf=1.0, neginf=-1.0)
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Every tensor in a nested output, in order."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for key in value:
-            yield from tensors_in(value[key])
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from tensors_in(item)
-    elif is_dataclass(value) and not isinstance(value, type):
-        for field in fields(value):
-            yield from tensors_in(getattr(value, field.name))

@@ -164,7 +164,7 @@ def test_train_refuses_bad_input(run, words, message):
 
 
 def test_demo(run, tmp_path, monkeypatch):
-    from intertwine.cli import demo
+    from intertwine.cli.work import demo
     from intertwine.lab import training
 
     monkeypatch.setattr(demo, "_MODEL", "mlp:widths=8")

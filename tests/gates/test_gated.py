@@ -5,6 +5,7 @@ import gate_models
 import pytest
 import torch
 from gate_models import Fn
+from numeric import equal
 from torch import nn
 
 import intertwine as iw
@@ -17,10 +18,6 @@ NAMES = [
     "residual conv, batch norm",
     "residual, ReLU after",
 ]
-
-
-def equal(a, b):
-    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
 
 
 def with_statistics(network, x):

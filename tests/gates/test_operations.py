@@ -4,13 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 from gate_models import Fn
+from numeric import equal
 from torch import nn
 
 import intertwine as iw
-
-
-def equal(a, b):
-    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
 
 
 def network(x, *middle, channels=2):

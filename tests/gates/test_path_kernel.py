@@ -2,14 +2,11 @@ import gate_models
 import pytest
 import torch
 import torch.nn.functional as F
+from numeric import equal
 from torch import nn
 
 import intertwine as iw
 from intertwine.gates.networks.gated import Features
-
-
-def equal(a, b):
-    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("input", ["x", "ones"])

@@ -4,6 +4,7 @@ import warnings
 import gate_models
 import pytest
 import torch
+from numeric import equal
 from torch import nn
 from torch.func import functional_call, jacrev, vmap
 
@@ -20,10 +21,6 @@ def oracle(model, x, y, names=None):
         torch.cat([j.flatten(2) for j in vmap(jacrev(f), (None, 0))(chosen, z).values()], 2).detach() for z in (x, y)
     ]
     return torch.einsum("nop,mkp->nmok", *jacobians)
-
-
-def equal(a, b):
-    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
 
 
 class Odd(nn.Module):

@@ -6,15 +6,12 @@ from decimal import Decimal, localcontext
 import gate_models
 import pytest
 import torch
+from numeric import equal
 from theorem_kernels import ensemble_kernel, rotation_kernel, sum_kernel
 from torch import nn
 
 import intertwine as iw
 from intertwine.gates.kernels import ensemble_tangent_kernel, gate_gram
-
-
-def equal(a, b):
-    torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("input", ["x", "ones"])

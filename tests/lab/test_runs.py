@@ -1,4 +1,4 @@
-"""Runs: what is missing runs, whatever was killed; failures, ledgers, disks and clocks."""
+"""Runs: what is missing runs, whatever was killed; failures, logs, disks and clocks."""
 
 import contextlib
 import os
@@ -6,7 +6,6 @@ import random
 import resource
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -16,10 +15,11 @@ from pathlib import Path
 import pytest
 from run_jobs import Machine, Moods, Moody, Square, Squares
 
+from intertwine.errors import StorageError
 from intertwine.lab.runs import InProcess, Jobs, Local, RunError, clean, job_key, load_plan, overview, overviews, run
 from intertwine.lab.runs.code_version import code_version
 from intertwine.lab.runs.display import Tally
-from intertwine.lab.runs.ledger import Ledger
+from intertwine.lab.runs.log import FILE, Log
 from intertwine.lab.runs.store import finished
 
 HERE = Path(__file__).parent.parent / "support"
@@ -217,9 +217,9 @@ def test_a_job_that_was_running_when_the_driver_died_is_waiting_again(tmp_path):
     key = job_key(Square(x=1))
     (home / "results" / f"{key}.json").unlink()
     (home / "results" / f".{key}.json.abc.json").write_text('{"half')  # a write that was cut
-    ledger = Ledger(home / "ledger.sqlite")
-    ledger.start(key)
-    ledger.close()
+    log = Log(home / FILE, [(job_key(Square(x=x)), f"{x}") for x in range(2)], {job_key(Square(x=0))})
+    log.start(key)
+    log.write()
     assert states(home) == ["done", "running"]
     assert here(Squares(count=2), tmp_path).ran == 1
     assert states(home) == ["done", "done"]
@@ -253,23 +253,15 @@ def test_ctrl_c_leaves_nothing_running(tmp_path):
 # --- bad input -----------------------------------------------------------------------------------
 
 
-def test_a_ledger_of_a_newer_version_is_refused(tmp_path):
-    here(Squares(count=1), tmp_path)
-    path = tmp_path / "squares" / "ledger.sqlite"
-    with sqlite3.connect(path) as db:
-        db.execute("pragma user_version=99")
-    with pytest.raises(RunError, match=r"ledger must be of version 1 or older\. Got version 99"):
-        here(Squares(count=1), tmp_path)
-
-
-def test_a_damaged_or_lost_ledger_loses_no_result(tmp_path):
+@pytest.mark.parametrize("text", ["no JSON", "{}", '[{"key": 3}]'])
+def test_a_damaged_or_lost_log_loses_no_result(text, tmp_path):
     here(Squares(count=3), tmp_path)
-    path = tmp_path / "squares" / "ledger.sqlite"
-    for extra in path.parent.glob("ledger.sqlite-*"):
-        extra.unlink()
-    path.write_bytes(b"no database" * 100)
-    with pytest.raises(RunError, match="ledger must be a SQLite file that a run wrote"):
-        here(Squares(count=3), tmp_path)
+    path = tmp_path / "squares" / FILE
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"jobs\.json must be"):
+        states(tmp_path / "squares")
+    assert here(Squares(count=3), tmp_path).found == 3
+    assert states(tmp_path / "squares") == ["done"] * 3
     path.unlink()
     assert here(Squares(count=3), tmp_path).found == 3
 
@@ -281,15 +273,14 @@ def test_a_full_disk_ends_the_run_and_keeps_what_is_finished(tmp_path):
     assert states(tmp_path / "moods") == ["done", "waiting", "waiting"]
 
 
-def test_a_full_disk_under_the_ledger_ends_the_run(tmp_path, monkeypatch):
+def test_a_full_disk_under_the_log_ends_the_run(tmp_path, monkeypatch):
     here(Squares(count=1), tmp_path)
 
-    def full(self, key):
-        with self._told():
-            raise sqlite3.OperationalError("database or disk is full")
+    def full(path, value):
+        raise StorageError("Got 'No space left on device'.", 28)
 
-    monkeypatch.setattr(Ledger, "start", full)
-    with pytest.raises(RunError, match=r"ledger must be writable\. Got database or disk is full"):
+    monkeypatch.setattr("intertwine.lab.runs.log.write_json", full)
+    with pytest.raises(RunError, match=r"have space left\. Got 'No space left on device'"):
         here(Squares(count=2), tmp_path)
 
 

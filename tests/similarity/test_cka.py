@@ -5,14 +5,11 @@ from math import sqrt
 import pytest
 import similarity_references as slow
 import torch
+from numeric import normal
 from torch import nn
 
 from intertwine.similarity import CKA, cka, hsic, kernel_names, measure, prepare_gram
 from intertwine.similarity.hsic import center_gram
-
-
-def normal(*shape, seed=0, dtype=torch.float64):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 def gram(seed, n=7, offset=0.0):

@@ -4,6 +4,7 @@ import hypothesis.strategies as st
 import pytest
 import torch
 from hypothesis import given, settings
+from numeric import normal
 from torch import nn
 
 from intertwine.similarity import compare, measure, measure_names, minibatch_cka, procrustes
@@ -18,10 +19,6 @@ CENTRED = [
     for name in measure_names()
     if ("procrustes" not in name or name.endswith("_centered")) and not name.startswith("trivial")
 ]
-
-
-def normal(*shape, seed=0, dtype=torch.float64):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 def with_constants(x, at, value):

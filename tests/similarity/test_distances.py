@@ -4,16 +4,13 @@ from itertools import permutations
 
 import pytest
 import torch
+from numeric import normal
 from torch import nn
 
 from intertwine.features import collect
 from intertwine.report import load_result, page_of, render
 from intertwine.similarity import Distances, Embedding, distances, measure, measure_names
 from intertwine.similarity.embedding import classical_scaling, majorised
-
-
-def normal(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def related(count=5, width=6, n=40):

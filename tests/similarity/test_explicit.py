@@ -2,15 +2,12 @@
 
 import pytest
 import torch
+from numeric import normal
 
 from intertwine.similarity import CKA, cka, hsic, measure, prepare_gram
 from intertwine.similarity import _linalg as linalg
 from intertwine.similarity.measures.explicit import ExplicitSide
 from intertwine.similarity.measures.soft_matching import _by_program, transport
-
-
-def normal(*shape, seed=0, dtype=torch.float64):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 @pytest.mark.parametrize("estimator", ["unbiased", "biased"])

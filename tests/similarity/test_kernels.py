@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import similarity_references as slow
 import torch
+from numeric import normal
 
 from intertwine.similarity import kernel, kernel_names
 from intertwine.similarity.kernels.laplace import LaplaceKernel, channel_distances
@@ -12,10 +13,6 @@ from intertwine.similarity.kernels.maximum import MaxKernel, max_gram
 from intertwine.similarity.kernels.rbf import RBFKernel
 
 SHAPES = [(33, 5), (33, 5, 7), (21, 4, 3, 3), (19, 3, 9, 9)]
-
-
-def normal(*shape, seed=0, dtype=torch.float64):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 @pytest.mark.parametrize("tile", [None, 1, 8, 64])

@@ -2,12 +2,9 @@
 
 import pytest
 import torch
+from numeric import normal
 
 from intertwine.similarity import cka, location_cka, location_cost
-
-
-def normal(*shape, seed=0, dtype=torch.float64):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 def rows(x):

@@ -2,16 +2,13 @@
 
 import pytest
 import torch
+from numeric import normal
 
 from intertwine import similarity
 from intertwine.similarity import Measure, measure, measure_names
 
 N, C = 60, 6
 SHAPES = {"flat": (N, C), "tokens": (N, C, 3), "maps": (N, C, 2, 2)}
-
-
-def normal(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def features(shape, seed=0):

@@ -5,13 +5,10 @@ from math import sqrt
 import pytest
 import similarity_references as slow
 import torch
+from numeric import normal
 
 from intertwine import groups
 from intertwine.similarity import Procrustes, procrustes
-
-
-def normal(*shape, seed=0, dtype=torch.float64):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -3,17 +3,22 @@
 import os
 import shlex
 import sys
-from typing import Any
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+from importlib import import_module
+from inspect import Parameter, Signature
+from typing import Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from .._untrusted.text import on_one_screen, printable
 from ..errors import CaptureError
+from ._options import Options
 from ._running import session
 from ._threads import use_threads
 
-__all__ = ["FAILED", "STOPPED", "WRONG", "Command", "Commands"]
+__all__ = ["FAILED", "STOPPED", "WRONG", "Command", "Commands", "as_function"]
 
 FAILED = 1
 STOPPED = 130  # by Ctrl-C, as the shell has it
@@ -88,6 +93,27 @@ class Command(TyperCommand):
             said = on_one_screen(printable(" ".join(str(error).split())))
             print(f"error: {kind}{said}{hint}", file=sys.stderr)
             raise typer.Exit(WRONG if isinstance(error, _INPUT_ERRORS) else FAILED) from None
+
+
+def as_function(options: type[Options]) -> Callable[..., None]:
+    """The function that typer makes a command of: its parameters are the fields of the options.
+
+    It loads the module of the same name in ``work``, and torch with it, only when it is called.
+    """
+    name = options.__module__.rpartition(".")[2]
+
+    def command(context: typer.Context, **values: Any) -> None:
+        import_module(f".work.{name}", __package__).run(options(**values, line=context.obj))
+
+    kind, hints = Parameter.POSITIONAL_OR_KEYWORD, get_type_hints(options, include_extras=True)
+    parameters = [Parameter("context", kind, annotation=typer.Context)]
+    for f in fields(options):
+        if f.name != "line":
+            default = Parameter.empty if f.default is MISSING else f.default
+            parameters.append(Parameter(f.name, kind, default=default, annotation=hints[f.name]))
+    command.__name__, command.__doc__, command.__annotations__ = name, options.__doc__, {}
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    return command
 
 
 def _tidy() -> None:

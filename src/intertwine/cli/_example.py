@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import torch
 
 from .._memory import check_fits
+from ..lab import networks
+from ..lab.data import load
+from ._hugging_face import HF, read_config
+from ._models import is_builtin
 
-__all__ = ["InputShape", "Tokens", "example_input"]
-
-InputShape = Annotated[
-    str | None, typer.Option("--input-shape", metavar="N,C,H,W", help="Shape of a random example, batch first.")
-]
-Tokens = Annotated[
-    int | None, typer.Option("--tokens", min=1, help="The example holds token numbers below this, not real numbers.")
-]
+__all__ = ["example_input"]
 
 
 def example_input(spec: str, data: str | None, shape: str | None, tokens: int | None, meta: bool = False) -> Any:
@@ -26,11 +23,6 @@ def example_input(spec: str, data: str | None, shape: str | None, tokens: int | 
     Raises:
         ValueError: If the shape does not read, or nothing says which shape.
     """
-    import torch
-
-    from ._hugging_face import HF
-    from ._models import is_builtin
-
     device = torch.device("meta" if meta else "cpu")
     if shape is not None:
         try:
@@ -46,14 +38,10 @@ def example_input(spec: str, data: str | None, shape: str | None, tokens: int | 
             return torch.empty(sizes, device=device, dtype=torch.int64 if tokens else None)
         return torch.randint(tokens, sizes, generator=generator) if tokens else torch.randn(sizes, generator=generator)
     if data is not None:
-        from ..lab.data import load
-
         return load(data).test.inputs[:2].to(device)
     if spec.startswith(HF) and (known := _of_config(Path(spec.removeprefix(HF)))):
         return example_input(spec, None, *known, meta=meta)
     if is_builtin(spec):
-        from ..lab import networks
-
         return torch.randn(2, *networks.input_shape(spec), generator=torch.Generator().manual_seed(0)).to(device)
     raise ValueError(
         "--input-shape or --data must be given for a model of your own. Got neither. Say --input-shape 2,3,32,32, or "
@@ -63,8 +51,6 @@ def example_input(spec: str, data: str | None, shape: str | None, tokens: int | 
 
 def _of_config(directory: Path) -> tuple[str, int | None] | None:
     """Shape and number of tokens of an example that a transformers configuration implies: an image, or a text."""
-    from ._hugging_face import read_config
-
     config = read_config(directory)
     size, channels, vocabulary = (config.get(key) for key in ("image_size", "num_channels", "vocab_size"))
     if isinstance(size, int):

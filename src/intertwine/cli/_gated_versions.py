@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
+import torch
+from torch import Tensor, nn
+
+from .. import gates as library
+from ..gates import GatedNetwork
+from ..lab import networks
+from ..lab.data import DataSplits
+from ..lab.networks import has_batch_norm
+from ._models import is_builtin
 from ._options import split_commas
+from .commands.gates import VERSIONS
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+__all__ = ["GATED", "card_name", "gated_version", "versions_of"]
 
-    from ..gates import GatedNetwork
-    from ..lab.data import DataSplits
-    from ..lab.training import Recipe
-    from ._networks import Opened
+GATED = "gated "  # begins what a card calls the gated version of a network that is not built in
 
-__all__ = ["GATED_HELP", "VERSIONS", "card_name", "gated_version", "own_row", "trained", "versions_of"]
-
-# Name -> what it is in the paper's words, where its gates come from, what its value network is given.
-VERSIONS = {
-    "dgn": ("DGN(x, x)", "learnt beside the weights", "x"),
-    "dgn-ones": ("DGN(x, 1)", "learnt beside the weights", "1"),
-    "dgn-fr": ("DGN-FR", "of a random network, fixed", "x"),
-    "dgn-fl": ("DGN-FL", "of the trained network, fixed", "x"),
-    "dlgn": ("DLGN(x, x)", "of a linear network", "x"),
-    "dlgn-ones": ("DLGN(x, 1)", "of a linear network", "1"),
-    "dlgn-sf": ("DLGN-SF(x, x)", "of one linear map each", "x"),
-    "dlgn-sf-ones": ("DLGN-SF(x, 1)", "of one linear map each", "1"),
-}
 _REGIMES: dict[str, Literal["fixed_random", "fixed_learnt"]] = {"dgn-fr": "fixed_random", "dgn-fl": "fixed_learnt"}
-GATED_HELP = f"Gated versions to build and train, joined by commas: {', '.join(VERSIONS)}; or none."
 
 
 def versions_of(gated: list[str] | None) -> list[str]:
@@ -55,13 +46,7 @@ def gated_version(name: str, model: nn.Module, x: Tensor, seed: int) -> GatedNet
         model: The network that it is built from.
         x: An example.
         seed: Of what is new in it.
-
-    Returns:
-        The gated network.
     """
-    from .. import gates as library
-    from ..lab.networks import has_batch_norm
-
     input = "ones" if name.endswith("-ones") else "x"
     if name.startswith("dlgn-sf"):
         maps = library.networks.ShallowMaps(batch_norm=has_batch_norm(model))
@@ -73,18 +58,11 @@ def gated_version(name: str, model: nn.Module, x: Tensor, seed: int) -> GatedNet
     return library.dgn(model, input=input, seed=seed)
 
 
-def card_name(name: str, network: GatedNetwork, base: Opened, splits: DataSplits) -> str:
-    """What the card of a gated version calls it: text that builds it again, where its base is built in.
+def card_name(name: str, network: GatedNetwork, spec: str, splits: DataSplits) -> str:
+    """What the card of a gated version calls it: text that builds it again, where its base ``spec`` is built in.
 
     Only what is checked to have the same tensors is named so, since a checkpoint must open under its name.
     """
-    import torch
-
-    from ..lab import networks
-    from ._models import is_builtin
-    from ._networks import GATED
-
-    spec = str(base.facts["model"])
     if not is_builtin(spec):
         return f"{GATED}{name}"
     arguments = {"input": "ones"} if name.endswith("-ones") else {}
@@ -96,41 +74,3 @@ def card_name(name: str, network: GatedNetwork, base: Opened, splits: DataSplits
         built = networks.build(text)
     shapes = [{k: v.shape for k, v in m.state_dict().items()} for m in (built, network)]
     return text if shapes[0] == shapes[1] else f"{GATED}{name}"
-
-
-def trained(
-    name: str, network: GatedNetwork, spec: str, splits: DataSplits, recipe: Recipe, epochs: int, seed: int, where: Any,
-    out: Path,
-) -> dict[str, Any]:  # fmt: skip
-    """Train a gated version in place, or only write it; return its row of the table."""
-    from ..lab import training
-    from ._show import tell
-
-    title, source, given = VERSIONS[name]
-    path = out / f"{name}.safetensors"
-    row: dict[str, Any] = {"network": title, "gates": source, "value network is given": given}
-    row["parameters"] = sum(p.numel() for p in network.parameters())
-    if not epochs:
-        facts = {"mean": splits.mean, "std": splits.std, "classes": splits.classes, "shape": splits.shape}
-        card = training.Card(architecture=spec, data=splits.name, seed=seed, **facts)  # type: ignore[arg-type]
-        training.save_checkpoint(path, network, card)
-        return {**row, "test accuracy": None, "epochs": 0}
-    tell(f"Training {title}: gates {source}, the value network is given {given}.")
-    run = training.train(network, splits, recipe, seed=seed, name=spec, out=path, resume="same", device=where)
-    network.load_state_dict(run.model.state_dict())
-    return {**row, "test accuracy": run.card.metrics["test_accuracy"], "epochs": epochs}
-
-
-def own_row(network: Opened, splits: DataSplits, where: Any) -> dict[str, Any]:
-    return {
-        "network": network.name, "gates": "its own", "value network is given": "x",
-        "test accuracy": _accuracy(network.model, splits, where), "epochs": network.facts.get("epoch"),
-        "parameters": sum(p.numel() for p in network.model.parameters()),
-    }  # fmt: skip
-
-
-def _accuracy(model: nn.Module, splits: DataSplits, where: Any) -> float:
-    from ..lab.data import Batches
-    from ..lab.training import accuracy
-
-    return accuracy(model.to(where), Batches(splits.test.to(where), splits.mean, splits.std))

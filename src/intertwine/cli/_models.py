@@ -10,20 +10,18 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from torch import nn
+
+from ..lab import networks
 from ._hugging_face import HF, fresh_model
-
-if TYPE_CHECKING:
-    from torch import nn
 
 __all__ = ["build_model", "call_factory", "import_module_of_user", "is_builtin"]
 
 
 def is_builtin(spec: str) -> bool:
     """Whether ``spec`` begins with the name of a built-in network."""
-    from ..lab import networks
-
     return spec.partition(":")[0] in networks.names()
 
 
@@ -35,21 +33,15 @@ def build_model(spec: str) -> nn.Module:
             ``path/to/file.py:factory[:arguments]``, or ``hf:DIRECTORY``. A factory's module is imported, which
             runs its code; what is installed nowhere is looked for in the current folder.
 
-    Returns:
-        The model.
-
     Raises:
         ValueError: If nothing is found under this name, or the factory fails.
     """
     if spec.startswith(HF):
         return fresh_model(Path(spec.removeprefix(HF)))
     if is_builtin(spec):
-        from ..lab import networks
-
         return networks.build(spec)
     if ":" in spec:
         return _from_factory(spec)
-    from ..lab import networks
 
     close = difflib.get_close_matches(spec, networks.names(), cutoff=0.7)
     raise ValueError(
@@ -88,7 +80,6 @@ def call_factory(spec: str, what: str) -> Callable[..., Any]:
 
 
 def _from_factory(spec: str) -> nn.Module:
-    from torch import nn
 
     place, name, *rest = spec.split(":", 2)
     factory = call_factory(f"{place}:{name}", "model")

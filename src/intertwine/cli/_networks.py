@@ -6,21 +6,23 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import Tensor, nn
+
+from .._io import read_tensors
 from ..errors import CheckpointError, DataError
 from ..features import tap
+from ..lab import data, networks
+from ..lab.data import Batches, DataSplits
+from ..lab.training import Card, build_with, check_card, load_weights, read_card
+from ._gated_versions import GATED, gated_version
 from ._hugging_face import HF, load_pretrained
 from ._models import build_model, is_builtin
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from ..lab.data import Batches, DataSplits
-    from ..lab.training import Card
+from ._threads import threads_for
 
 __all__ = [
-    "GATED",
     "Checkpoint",
     "Opened",
     "batches",
@@ -34,9 +36,6 @@ __all__ = [
     "named_by",
     "spec_of",
 ]
-
-
-GATED = "gated "  # begins what a card calls the gated version of a network that is not built in
 
 
 @dataclass(frozen=True)
@@ -77,15 +76,9 @@ def read_checkpoint(path: Path) -> Checkpoint:
     Args:
         path: Safetensors, a torch file that holds tensors only, or a Hugging Face directory.
 
-    Returns:
-        The checkpoint.
-
     Raises:
         CheckpointError: If it is missing, damaged or unsafe.
     """
-    from .._io import read_tensors
-    from ..lab.training import check_card, read_card
-
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise CheckpointError(
@@ -106,9 +99,6 @@ def read_data(spec: str | None, *checkpoints: Checkpoint) -> tuple[str, DataSpli
         spec: See ``lab.data.load``; ``None`` for what the cards say.
         checkpoints: Whose cards to ask.
 
-    Returns:
-        The spec and the data.
-
     Raises:
         DataError: If nothing says which data, or a card names data without saying where it lies.
     """
@@ -128,8 +118,6 @@ def read_data(spec: str | None, *checkpoints: Checkpoint) -> tuple[str, DataSpli
 
 
 def _loaded(spec: str) -> DataSplits:
-    from ..lab import data
-    from ._threads import threads_for
 
     splits = data.load(spec)
     threads_for(values=math.prod(splits.shape))
@@ -155,9 +143,6 @@ def open_network(checkpoint: Checkpoint, spec: str | None, data: DataSplits, opt
         spec: The model; ``None`` for what the card or the directory says.
         data: Says how many classes and channels a built-in network should have.
         option: The command-line option that ``spec`` came from, for messages.
-
-    Returns:
-        The network.
 
     Raises:
         CheckpointError: If the weights do not fit, or are not finite.
@@ -193,8 +178,6 @@ def open_alone(spec: str, checkpoint: Checkpoint) -> nn.Module:
     Returns:
         The model in evaluation mode.
     """
-    from ..lab.training import build_with, load_weights
-
     if checkpoint.tensors is None:
         return load_pretrained(checkpoint.path)
     if spec.startswith(HF):
@@ -218,14 +201,9 @@ def batches(
         batch_size: Examples of each batch.
         networks: Who will see them.
 
-    Returns:
-        The batches and notes.
-
     Raises:
         DataError: If there are too few examples.
     """
-    from ..lab.data import Batches
-
     loader = data.loader(split, batch_size=batch_size, examples=examples)  # type: ignore[arg-type]
     if len(loader.split) < 4:
         raise DataError(
@@ -249,8 +227,6 @@ def check_run(network: Opened, loader: Batches, data: DataSplits, device: Any = 
     Raises:
         DataError: If the network fails on inputs of this shape.
     """
-    import torch
-
     inputs, _ = loader.batch(slice(0, 2))
     try:
         with torch.no_grad():
@@ -320,8 +296,6 @@ def _gated(card: Card | None, spec: str, data: DataSplits) -> Callable[[], nn.Mo
     """What builds the gated version of a network that is not built in, where a card says that this is one."""
     if card is None or not card.architecture.startswith(GATED):
         return None
-    from ._gated_versions import gated_version
-
     x = data.loader("test", 1).batch(slice(0, 1))[0]
     return lambda: gated_version(card.architecture.removeprefix(GATED), build_model(spec), x, card.seed or 0)
 
@@ -330,9 +304,6 @@ def _with_weights(
     spec: str | Callable[[], nn.Module], tensors: dict[str, Tensor], path: Path, data: DataSplits
 ) -> nn.Module:
     """The model with these weights; a built-in one is first fitted to the data, then tried as it was written."""
-    from ..lab import networks
-    from ..lab.training import build_with, load_weights
-
     if callable(spec):
         gated = spec()
         load_weights(gated, tensors, repr(str(path)), "its gated version")

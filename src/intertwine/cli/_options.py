@@ -1,11 +1,14 @@
 """Options that several commands share."""
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-__all__ = ["Data", "Device", "Json", "Model", "OutFolder", "Seed", "split_commas"]
+__all__ = [
+    "Data", "Device", "InputShape", "Json", "Model", "Options", "OutFolder", "Seed", "Tokens", "split_commas",
+]  # fmt: skip
 
 MODEL_HELP = (
     "Built-in name (resnet20, myrtle_cnn:width=512), package.module:factory or path/to/file.py:factory "
@@ -22,6 +25,23 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else
 OutFolder = Annotated[
     Path, typer.Option("--out", metavar="DIR", help="Folder for results.json, results.parquet, report.html.")
 ]
+InputShape = Annotated[
+    str | None, typer.Option("--input-shape", metavar="N,C,H,W", help="Shape of a random example, batch first.")
+]
+Tokens = Annotated[
+    int | None, typer.Option("--tokens", min=1, help="The example holds token numbers below this, not real numbers.")
+]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Base of the options of one command: its fields are the arguments and options, its docstring is the help.
+
+    Attributes:
+        line: The command line as text, for results to remember.
+    """
+
+    line: str = field(default="", kw_only=True)
 
 
 def split_commas(values: list[str] | None, option: str) -> list[str] | None:

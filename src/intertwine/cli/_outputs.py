@@ -9,7 +9,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from .._io import check_writable, read_json
 from .._scratch import BusyError, hold
+from ..report.write import KINDS
 from ._running import running
 
 RESULTS = ("results.json", "results.parquet", "report.html")
@@ -27,14 +29,9 @@ def claim_file(path: Path, inputs: Sequence[Path] = (), beside: Sequence[Path] =
         inputs: What the command reads: files, and folders with all that is in them.
         beside: Other files that are written along.
 
-    Returns:
-        The path.
-
     Raises:
         ValueError: If it is an input, or there is a file that is not ours, or nothing can be written there.
     """  # noqa: DOC502 - helpers raise it
-    from .._io import check_writable
-
     check_writable(path)
     _check([path, *beside], inputs)
     _hold(path.with_name(f".{path.name[:100]}.lock"), path)
@@ -49,14 +46,9 @@ def claim_folder(path: Path, names: Sequence[str] = (), inputs: Sequence[Path] =
         names: Of the files in it that will be written, and of folders that are this command's own.
         inputs: What the command reads: files, and folders with all that is in them.
 
-    Returns:
-        The path.
-
     Raises:
         ValueError: If there is a file of that name, it is an input, or holds files of these names that are not ours.
     """
-    from .._io import check_writable
-
     if path.exists() and not path.is_dir():
         raise ValueError(f"--out must be a folder. Got the file {str(path)!r}.")
     if any(_same(path, given) for given in inputs):
@@ -118,8 +110,6 @@ def _hold(lock: Path, what: Path) -> None:
 
 
 def _json(path: Path) -> bool:
-    from .._io import read_json
-    from ..report.write import KINDS
 
     said = read_json(path)
     versions = said.get("versions") if isinstance(said, dict) else None

@@ -5,15 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-if TYPE_CHECKING:
-    from torch import nn
+from torch import nn
 
-    from ..lab.data import Batches, DataSplits
-    from ._networks import Checkpoint, Opened
+from ..errors import DataError
+from ..lab.data import Batches, DataSplits
+from ..lab.training import choose_device
+from ._example import example_input
+from ._networks import (
+    Checkpoint,
+    Opened,
+    batches,
+    check_finite,
+    check_run,
+    named_by,
+    open_alone,
+    open_network,
+    read_checkpoint,
+    read_data,
+)
+from ._threads import threads_for
 
 __all__ = ["Group", "card_of", "open_group"]
+
+Use = Literal["if given", "of card", "always"]
 
 
 @dataclass(frozen=True)
@@ -56,9 +72,6 @@ class Group:
         Raises:
             DataError: If there is no data.
         """
-        from ..errors import DataError
-        from ._networks import batches
-
         if self.data is None:
             raise DataError("--data must be given for this. Got none. Say --data digits, for example.")
         return batches(self.data, split, examples, batch_size, list(self.networks))[0]
@@ -70,7 +83,7 @@ def open_group(
     data: str | None,
     input_shape: str | None,
     tokens: int | None,
-    use: Literal["if given", "of card", "always"],
+    use: Use,
     device: str = "auto",
 ) -> Group:
     """Read checkpoints, find out their models and data, and build them.
@@ -83,14 +96,7 @@ def open_group(
         tokens: What ``--tokens`` says.
         use: Without ``--data``, whether to do without, to take what a card names if one does, or to insist on data.
         device: Where the networks shall be.
-
-    Returns:
-        The networks.
     """
-    from ..lab.training import choose_device
-    from ._networks import batches, check_run, open_network, read_checkpoint, read_data
-    from ._threads import threads_for
-
     where = choose_device(device)
     checkpoints = tuple(read_checkpoint(path) for path in paths)
     named = any(c.card and c.card.data for c in checkpoints)
@@ -122,7 +128,6 @@ def card_of(group: Group, recipe: dict[str, Any], metrics: dict[str, float | Non
 
 
 def _without_data(checkpoint: Checkpoint, spec: str | None) -> Opened:
-    from ._networks import Opened, check_finite, named_by, open_alone
 
     spec = spec or named_by(checkpoint)
     model = open_alone(spec, checkpoint)
@@ -132,8 +137,6 @@ def _without_data(checkpoint: Checkpoint, spec: str | None) -> Opened:
 
 
 def _example(checkpoint: Checkpoint, spec: str | None, input_shape: str | None, tokens: int | None) -> Any:
-    from ._example import example_input
-    from ._networks import named_by
 
     if spec is None and input_shape is None:
         spec = named_by(checkpoint)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
+import torch
+from torch import Tensor, nn
+
+from .. import gates as library
+from ..gates.kernels.alignment import kernel_alignment, path_kernel_of
 
 __all__ = ["affordable", "alignment"]
 
@@ -21,12 +24,7 @@ def affordable(model: nn.Module, x: Tensor, wanted: int | None) -> tuple[int, li
         model: A ReLU network.
         x: Its inputs.
         wanted: What the user said.
-
-    Returns:
-        The count and notes.
     """
-    from .. import gates as library
-
     if wanted is not None:
         return wanted, []
     cost = library.neural_path_kernel_cost(model, x[:_EXAMPLES])
@@ -55,10 +53,6 @@ def alignment(a: nn.Module, b: nn.Module, x: Tensor, seed: int) -> tuple[dict[st
     Raises:
         ValueError: If one of them is no ReLU network.
     """  # noqa: DOC502 - raised by affordable()
-    import torch
-
-    from ..gates.kernels.alignment import kernel_alignment, path_kernel_of
-
     given = [x.to(next(model.parameters()).device) for model in (a, b)]
     count = min(len(x), *(affordable(model, z, None)[0] for model, z in zip((a, b), given)))
     left, right = (path_kernel_of(m, z[:count], name).cpu() for name, m, z in zip("AB", (a, b), given))

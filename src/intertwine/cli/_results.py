@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .._result import Result
+from ..report.verdict import best_partners, headline, lead, measure_title, paired
+from ..similarity import Comparison
+from ._networks import Opened
 from ._show import print_json, print_table, say, tell
 
-if TYPE_CHECKING:
-    from ..similarity import Comparison
-    from ._networks import Opened
-
-__all__ = ["annotate", "present", "print_comparison"]
+__all__ = ["annotate", "present", "print_comparison", "tell_written", "write_results"]
 
 
 def annotate(
@@ -47,22 +47,28 @@ def present(comparison: Comparison, out: Path, as_json: bool) -> dict[str, Path]
     Returns:
         What was written, by file name.
     """
-    from ..report import write_page
-
-    paths = {name: comparison.save(out / name) for name in ("results.json", "results.parquet")}
-    paths["report.html"] = write_page(comparison, out / "report.html")
+    paths = write_results(comparison, out)
     if as_json:
         print_json({"kind": "Comparison", **comparison.to_dict(), "files": paths})
     else:
         print_comparison(comparison)
-        tell(f"wrote {', '.join(str(path) for path in paths.values())}")
+        tell_written(paths)
     return paths
+
+
+def write_results(result: Result, out: Path) -> dict[str, Path]:
+    """Write ``results.json``, ``results.parquet`` and ``report.html``; return where they are, by file name."""
+    paths = {name: result.save(out / name) for name in ("results.json", "results.parquet")}
+    return {**paths, "report.html": result.to_html(out / "report.html")}
+
+
+def tell_written(paths: Mapping[str, Path]) -> None:
+    """Tell the person at the terminal what was written."""
+    tell(f"wrote {', '.join(str(path) for path in paths.values())}")
 
 
 def print_comparison(comparison: Comparison) -> None:
     """Print every layer of A: its scores with its partner, chance in brackets, and its best match."""
-    from ..report.verdict import best_partners, headline, lead, measure_title, paired
-
     first = lead(comparison)
     best = best_partners(comparison.scores[first])
     ordered = [first, *[m for m in comparison.measures if m != first]]

@@ -1,49 +1,37 @@
-"""All commands under one name. A new command is a file beside this one and a line in ``_COMMANDS``."""
+"""All commands under one name. A new command is its options in ``commands``, its work in ``work`` and a line here."""
 
 from typing import Annotated
 
 import typer
 
-from ._command import Command, Commands
-from .align import align
-from .barrier import barrier
-from .compare import compare
-from .demo import demo
-from .dissect import dissect
-from .gates import gates
-from .groups import groups
-from .merge import merge
-from .models import models
-from .report import report
-from .reproduce import reproduce
-from .runs import runs
-from .same import same
-from .stitch import stitch
-from .symmetries import symmetries
-from .train import train
-from .zoo import zoo
+from ._command import Command, Commands, as_function
+from ._options import Options
+from .commands.align import AlignOptions
+from .commands.barrier import BarrierOptions
+from .commands.compare import CompareOptions
+from .commands.demo import DemoOptions
+from .commands.dissect import DissectOptions
+from .commands.gates import GatesOptions
+from .commands.groups import GroupsOptions
+from .commands.merge import MergeOptions
+from .commands.models import ModelsOptions
+from .commands.report import ReportOptions
+from .commands.reproduce import ReproduceOptions
+from .commands.runs import RunsOptions
+from .commands.same import SameOptions
+from .commands.stitch import StitchOptions
+from .commands.symmetries import SymmetriesOptions
+from .commands.train import TrainOptions
+from .commands.zoo import ZooOptions
 
 __all__ = ["app", "main"]
 
-_COMMANDS = (
-    demo,
-    compare,
-    symmetries,
-    same,
-    align,
-    merge,
-    barrier,
-    stitch,
-    dissect,
-    gates,
-    train,
-    zoo,
-    reproduce,
-    runs,
-    models,
-    groups,
-    report,
-)
+_OPTIONS: tuple[type[Options], ...] = (
+    DemoOptions, CompareOptions, SymmetriesOptions, SameOptions, AlignOptions, MergeOptions, BarrierOptions,
+    StitchOptions, DissectOptions, GatesOptions, TrainOptions, ZooOptions, ReproduceOptions, RunsOptions,
+    ModelsOptions, GroupsOptions, ReportOptions,
+)  # fmt: skip
+_COMMANDS = tuple(map(as_function, _OPTIONS))
 
 app = typer.Typer(
     cls=Commands,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from .._codec import decode, encode
 from .._io import read_json, write_json
+from .._nested import tensors_in
 from .arms import Arm
 from .concepts import ConceptSet
 from .result import ArmResult, Picture
@@ -74,15 +75,6 @@ def digest_data(concepts: ConceptSet, transform: Callable[[Tensor], Any]) -> str
     for i in (0, len(concepts) - 1):
         for tensor in (concepts[i].image, concepts[i].labels.long()):
             found.update(tensor.contiguous().numpy().tobytes())
-    for tensor in _tensors(transform(next(concepts.batches(1)).images)):
+    for tensor in tensors_in(transform(next(concepts.batches(1)).images)):
         found.update(tensor.detach().cpu().double().contiguous().numpy().tobytes())
     return found.hexdigest()[:32]
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """All tensors among inputs of any kind."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping | tuple | list):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            yield from _tensors(item)

@@ -1,15 +1,16 @@
 """Batches and how they enter a model: a tensor, ``(inputs, labels, ...)``, or keyword arguments."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from .._nested import map_tensors, tensors_in
 from .repeatable import repeatable
 
-__all__ = ["call", "device_of", "head", "join", "length", "peek", "regroup", "size"]
+__all__ = ["call", "device_of", "head", "join", "labels_in", "length", "peek", "regroup", "size"]
 
 _LABELS = ("labels", "label")  # left out of keyword batches: with them, models compute losses that nobody asked for
 
@@ -19,7 +20,9 @@ def call(model: nn.Module, batch: Any, device: torch.device | None) -> Any:
 
     A copy, since models that begin with an in-place operation would change the caller's data.
     """
-    inputs = _map(_inputs(batch), lambda tensor: tensor.to(device or tensor.device, non_blocking=True, copy=True))
+    inputs = map_tensors(
+        _inputs(batch), lambda tensor: tensor.to(device or tensor.device, non_blocking=True, copy=True)
+    )
     if isinstance(inputs, Mapping):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)
@@ -31,11 +34,20 @@ def size(batch: Any) -> int:
     Raises:
         TypeError: If there is no tensor among the inputs.
     """
-    for tensor in _tensors(_inputs(batch)):
+    for tensor in tensors_in(_inputs(batch)):
         return tensor.shape[0] if tensor.ndim else 1
     raise TypeError(
         f"a batch must be a tensor, a tuple (inputs, labels, ...) or a dict of tensors. Got {type(batch).__name__}."
     )
+
+
+def labels_in(batch: Any) -> Tensor | None:
+    """The labels: a dict's ``labels`` or ``label``, the second entry of a tuple; ``None`` if that is no tensor."""
+    if isinstance(batch, Mapping):
+        found = next((batch[key] for key in _LABELS if key in batch), None)
+    else:
+        found = batch[1] if isinstance(batch, tuple | list) and len(batch) > 1 else None
+    return found if isinstance(found, Tensor) else None
 
 
 def head(batch: Any, examples: int) -> Any:
@@ -45,7 +57,7 @@ def head(batch: Any, examples: int) -> Any:
     def cut(tensor: Tensor) -> Tensor:
         return tensor[:examples] if tensor.ndim and tensor.shape[0] == n else tensor
 
-    inputs = _map(_inputs(batch), cut)
+    inputs = map_tensors(_inputs(batch), cut)
     return inputs if isinstance(inputs, Mapping) else (inputs,)
 
 
@@ -140,19 +152,3 @@ def _joined(values: list[Any]) -> Any:
             "Pad or resize them, or make batches larger."
         )
     return torch.cat(values)
-
-
-def _map(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, Mapping):
-        return {key: _map(item, change) for key, item in value.items()}
-    return tuple(_map(item, change) for item in value) if isinstance(value, tuple) else value
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping | tuple):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            yield from _tensors(item)

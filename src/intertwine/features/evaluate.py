@@ -12,13 +12,12 @@ from torch import Tensor, nn
 
 from .._evaluation import evaluating, unchanged
 from ._outputs import select
-from .batches import call, device_of, size
+from .batches import call, device_of, labels_in, size
 from .repeatable import repeatable
 
 __all__ = ["Loss", "Score", "check_repeatable", "evaluate", "logits_of"]
 
 Loss = Callable[[Any, Any], Tensor]  # (output of the model, batch) -> mean loss of the batch
-_LABELS = ("labels", "label")
 
 
 @dataclass(frozen=True)
@@ -95,7 +94,7 @@ def _scored(model: nn.Module, batch: Any, device: torch.device | None, loss: Los
     Raises:
         ValueError: If there are no labels, or they do not fit the logits.
     """
-    labels = _labels(batch)
+    labels = labels_in(batch)
     if loss is not None:
         output = call(model, batch, device)
         right, count = (0, 0) if labels is None else _correct(logits_of(output), labels, shifts=True)
@@ -122,14 +121,6 @@ def _scored(model: nn.Module, batch: Any, device: torch.device | None, loss: Los
     flat = logits.reshape(-1, logits.shape[-1]).float()
     goal = labels.to(logits.device).flatten()
     return float(nn.functional.cross_entropy(flat, goal)), *_correct(logits, labels)
-
-
-def _labels(batch: Any) -> Tensor | None:
-    if isinstance(batch, Mapping):
-        found = next((batch[key] for key in _LABELS if key in batch), None)
-    else:
-        found = batch[1] if isinstance(batch, tuple | list) and len(batch) > 1 else None
-    return found if isinstance(found, Tensor) else None
 
 
 def _takes_labels(model: nn.Module) -> bool:

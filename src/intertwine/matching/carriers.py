@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .._evaluation import copied
+from .._examples import widened
 from ..features import Point, layers, tap
 from ..features.batches import head, size
 from ..symmetry.action import act_on_features, tensors_of
@@ -118,16 +119,8 @@ def _features(model: nn.Module, points: Sequence[Point], example: Any) -> dict[s
 
 def _widened(model: nn.Module, example: Any) -> tuple[nn.Module, Any]:
     """A copy in float64 with inputs to match, or in its own type where it cannot run so."""
-
-    def widen(value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return value.double() if value.is_floating_point() else value
-        if isinstance(value, dict):
-            return {k: widen(v) for k, v in value.items()}
-        return type(value)(widen(v) for v in value) if isinstance(value, tuple | list) else value
-
     try:
-        wide, inputs = copied(model).double().eval(), widen(example)
+        wide, inputs = copied(model).double().eval(), widened(example)
         layers(wide, inputs)
         return wide, inputs
     except Exception:  # a type written into the model's code, or a device without float64

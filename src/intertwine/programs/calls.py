@@ -7,7 +7,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-__all__ = ["Call", "Ref", "Value", "leaves", "refs"]
+from .._nested import leaves
+
+__all__ = ["Call", "Ref", "Value", "refs"]
 
 
 @dataclass(frozen=True)
@@ -73,17 +75,6 @@ class Call:
         """The call in words: ``"relu in features.1"``."""
         name = self.op.removeprefix("aten::")
         return f"{name} in {self.module}" if self.module else name
-
-
-def leaves(value: Any) -> Iterator[Any]:
-    """Everything inside nested arguments that is no container."""
-    if isinstance(value, Mapping):
-        value = value.values()
-    elif not isinstance(value, list | tuple):
-        yield value
-        return
-    for item in value:
-        yield from leaves(item)
 
 
 def refs(value: Any) -> Iterator[Ref]:

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from .._evaluation import evaluating
+from .._nested import map_tensors, tensors_in
 from ..errors import CaptureError
 from ..features.batches import call, device_of, head, size
 from .calls import Call
 from .capture import capture
 from .per_example import Growing, PerExample, grows
 from .program import Program
-from .recording.recorder import tensors
 from .recording.run import output_tensors
 
 __all__ = ["capture_dynamic", "check_path", "first_output", "flat_inputs"]
@@ -69,7 +69,7 @@ def flat_inputs(batch: Any, device: torch.device | None = None) -> tuple[Tensor,
         The tensors.
     """
     inputs = head(batch, size(batch))
-    return tuple(t if device is None else t.to(device) for t in tensors(inputs))
+    return tuple(t if device is None else t.to(device) for t in tensors_in(inputs))
 
 
 def first_output(result: Any) -> Tensor:
@@ -103,14 +103,13 @@ def check_path(model: nn.Module, program: Program, batch: Any, output: Tensor, n
         )
 
 
-def _take(value: Any, n: int, examples: int) -> Any:
+def _take(inputs: Any, n: int, examples: int) -> Any:
     """``n`` examples; the first come again where there are too few."""
-    if isinstance(value, Tensor):
-        rows = torch.arange(n, device=value.device) % examples
-        return value[rows] if value.ndim and value.shape[0] == examples else value
-    if isinstance(value, Mapping):
-        return {key: _take(item, n, examples) for key, item in value.items()}
-    return tuple(_take(item, n, examples) for item in value) if isinstance(value, tuple) else value
+
+    def take(x: Tensor) -> Tensor:
+        return x[torch.arange(n, device=x.device) % examples] if x.ndim and x.shape[0] == examples else x
+
+    return map_tensors(inputs, take)
 
 
 def _examples(batch: Any, n: int) -> Any:

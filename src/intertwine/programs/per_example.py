@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .calls import leaves
+from .._nested import leaves
 
 __all__ = ["Growing", "PerExample", "grows"]
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from .._nested import map_leaves
 from ..errors import CaptureError
 from .calls import Ref, Value
 from .program import Program
@@ -66,10 +67,4 @@ def _joined(a: Program, b: Program) -> Program:
 
 def _moved(argument: Any, new: Mapping[int, int]) -> Any:
     """An argument with every reference renumbered."""
-    if isinstance(argument, Ref):
-        return Ref(new[argument.id])
-    if isinstance(argument, Mapping):
-        return {key: _moved(value, new) for key, value in argument.items()}
-    if isinstance(argument, list | tuple):
-        return [_moved(value, new) for value in argument]
-    return argument
+    return map_leaves(argument, lambda leaf: Ref(new[leaf.id]) if isinstance(leaf, Ref) else leaf)

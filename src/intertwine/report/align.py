@@ -26,9 +26,6 @@ def alignment_page(alignment: Alignment) -> Page:
 
     Args:
         alignment: The result of ``align``.
-
-    Returns:
-        The page.
     """
     frame = alignment.to_frame()
     table = frame.to_numpy().tolist()
@@ -52,7 +49,7 @@ def alignment_page(alignment: Alignment) -> Page:
         ),
         Grid([_permutation(name, alignment) for name in names[:_PICTURES]], width=300),
         *_left_out(names),
-        Details("The alignment as text", [Listing(repr(alignment))]),
+        Details("The alignment as text", [Listing(alignment.summary())]),
         Facts(
             {
                 "method": alignment.method, "kinds searched": ", ".join(alignment.kinds), "seed": alignment.seed,

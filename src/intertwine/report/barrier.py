@@ -27,9 +27,6 @@ def barrier_page(barrier: Barrier) -> Page:
 
     Args:
         barrier: The result of ``barrier`` or ``barriers``.
-
-    Returns:
-        The page.
     """
     measures = ["loss", *(["accuracy"] if all(c.accuracy is not None for c in barrier.curves) else [])]
     blocks: list[Block] = [

@@ -32,9 +32,6 @@ def comparison_page(comparison: Comparison) -> Page:
 
     Args:
         comparison: The result.
-
-    Returns:
-        The page.
     """
     blocks: list[Block] = [
         Paragraph(headline(comparison), "verdict"),

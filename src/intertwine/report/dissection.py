@@ -25,9 +25,6 @@ def dissection_page(dissection: Dissection) -> Page:
 
     Args:
         dissection: The result.
-
-    Returns:
-        The page.
     """
     prediction = dissection.settings.get("prediction")
     blocks: list[Block] = [
@@ -60,9 +57,6 @@ def headline(dissection: Dissection) -> str:
 
     Args:
         dissection: The result.
-
-    Returns:
-        A sentence or two.
     """
     own = len(dissection.own.detectors(dissection.iou_threshold))
     text = (

@@ -21,9 +21,6 @@ def distances_page(found: Distances) -> Page:
 
     Args:
         found: The result of ``similarity.distances``.
-
-    Returns:
-        The page.
     """
     title = measure_title(found.measure)
     matrix, names = found.distances.tolist(), list(found.names)

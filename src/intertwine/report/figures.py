@@ -92,9 +92,6 @@ def heatmap(
         hover: More matrices to show when hovering, by name.
         limits: Values of the first and the last colour.
 
-    Returns:
-        The figure.
-
     Raises:
         ValueError: If a matrix is not R x C.
     """
@@ -159,9 +156,6 @@ def lines(
         limits: Ends of the y axis, which reaches further where values do; ``None`` fits it to the values.
         joined: Whether the places have an order, as layers have. If not, values stand side by side, with bars.
 
-    Returns:
-        The figure.
-
     Raises:
         ValueError: If a curve has another number of values than there are names.
     """
@@ -200,9 +194,6 @@ def bars(
         caption: How to read it.
         y_title: What the values are.
 
-    Returns:
-        The figure.
-
     Raises:
         ValueError: If a group has another number of values than there are names.
     """
@@ -238,9 +229,6 @@ def scatter(names: Sequence[str], points: Matrix, *, title: str = "", caption: s
         points: Two coordinates of each.
         title: What is plotted.
         caption: How to read it.
-
-    Returns:
-        The figure.
 
     Raises:
         ValueError: If there are not as many points as names, or one has not two coordinates.

@@ -33,9 +33,6 @@ def gates_page(study: GateStudy) -> Page:
 
     Args:
         study: The result of ``examine``.
-
-    Returns:
-        The page.
     """
     blocks: list[Block] = [
         Paragraph(headline(study), "verdict"),
@@ -84,9 +81,6 @@ def headline(study: GateStudy) -> str:
 
     Args:
         study: The result.
-
-    Returns:
-        Two or three sentences.
     """
     units = sum(layer.units for layer in study.layers)
     on = sum(layer.on * layer.units for layer in study.layers) / units

@@ -44,9 +44,6 @@ def render(page: Page) -> str:
     Args:
         page: What to show. All its texts are escaped.
 
-    Returns:
-        The text of the file.
-
     Examples:
         >>> from intertwine.report import Paragraph
         >>> html = render(Page("<Title>", [Paragraph("1 < 2")]))

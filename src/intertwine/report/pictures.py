@@ -30,9 +30,6 @@ def input_picture(x: Tensor) -> str:
 
     Args:
         x: ``(1, H, W)`` or ``(3, H, W)``.
-
-    Returns:
-        Text for a data URI.
     """
     low, high = x.min(), x.max()
     grey = (x - low) / (high - low).clamp_min(1e-12)
@@ -45,9 +42,6 @@ def signed_picture(weights: Tensor, size: float | None = None) -> str:
     Args:
         weights: ``(1, H, W)``, or ``(3, H, W)``, whose channels are added up.
         size: The value of full colour; the largest here without.
-
-    Returns:
-        Text for a data URI.
     """
     import torch
 

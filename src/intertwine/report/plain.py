@@ -14,9 +14,6 @@ def plain_page(result: Result) -> Page:
 
     Args:
         result: Any result.
-
-    Returns:
-        The page.
     """
     frame = result.to_frame()
     rows = frame.head(_ROWS).to_numpy().tolist()

@@ -28,9 +28,6 @@ def reproduction_page(reproduction: Reproduction) -> Page:
 
     Args:
         reproduction: What it found.
-
-    Returns:
-        The page.
     """
     r = reproduction
     return Page(r.title, _blocks(r), f"{r.papers}, {_SCALES[r.scale]}")
@@ -42,9 +39,6 @@ def all_page(reproductions: Sequence[Reproduction], failed: Mapping[str, str] | 
     Args:
         reproductions: What they found, in the order to show them.
         failed: Names of experiments that ended with an error, and the errors.
-
-    Returns:
-        The page.
     """
     failed = dict(failed or {})
     rows = [[r.title, r.papers, r.scale, r.verdict, _outcome(r)] for r in reproductions]
@@ -74,9 +68,6 @@ def write_all_page(reproductions: Sequence[Reproduction], failed: Mapping[str, s
         reproductions: What the experiments found.
         failed: Experiments that ended with an error.
         path: Where to write.
-
-    Returns:
-        The path.
     """
     from .._io import write_atomically
 
@@ -130,9 +121,6 @@ def panel_title(r: Reproduction, panel: Panel) -> str:
     Args:
         r: The experiment.
         panel: One of its panels.
-
-    Returns:
-        The title.
     """
     alone = next(iter(panel.groups)) if len(panel.groups) == 1 else ""
     return ", ".join(filter(None, [alone, panel.title])) or r.title

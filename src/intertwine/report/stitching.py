@@ -31,9 +31,6 @@ def stitching_page(result: StitchingStudy | Stitching) -> Page:
 
     Args:
         result: The result.
-
-    Returns:
-        The page.
     """
     from ..stitching import StitchingStudy
 

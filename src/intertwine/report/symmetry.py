@@ -27,9 +27,6 @@ def symmetry_page(sym: Symmetry) -> Page:
 
     Args:
         sym: The result of ``symmetries``.
-
-    Returns:
-        The page.
     """
     from ..symmetry.explain import rows
 

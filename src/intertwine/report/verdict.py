@@ -102,9 +102,6 @@ def summarise(comparison: Comparison, measure: str) -> Summary:
     Args:
         comparison: The result.
         measure: One of its measures.
-
-    Returns:
-        The averages and counts.
     """
     scores = comparison.scores[measure]
     best = best_partners(scores)
@@ -134,9 +131,6 @@ def headline(comparison: Comparison) -> str:
 
     Args:
         comparison: The result.
-
-    Returns:
-        Plain text.
     """
     measure = lead(comparison)
     summary = summarise(comparison, measure)

@@ -39,9 +39,6 @@ def write_page(result: Result, path: str | Path) -> Path:
         result: Any result of this package.
         path: Must end in ``.html``.
 
-    Returns:
-        The path.
-
     Raises:
         ValueError: If the path ends otherwise.
     """
@@ -85,9 +82,6 @@ def load_result(path: str | Path) -> Result:
 
     Args:
         path: The file.
-
-    Returns:
-        The result.
 
     Raises:
         ValueError: If the file is missing, damaged or holds no result.

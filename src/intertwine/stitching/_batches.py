@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..features.batches import peek, size
+from ..features.batches import labels_in, peek, size
 
 __all__ = ["check_loader", "first_batch", "labels_of", "normalisable"]
 
@@ -38,13 +38,9 @@ def labels_of(batch: Any) -> Tensor:
     Raises:
         ValueError: If it has none.
     """
-    found: Any = None
-    if isinstance(batch, Mapping):
-        found = batch.get("labels", batch.get("label"))
-    elif isinstance(batch, tuple | list) and len(batch) > 1:
-        found = batch[1]
-    if not isinstance(found, Tensor) or found.ndim != 1 or found.is_floating_point():
-        got = type(found).__name__ if not isinstance(found, Tensor) else f"{found.dtype} of shape {tuple(found.shape)}"
+    found = labels_in(batch)
+    if found is None or found.ndim != 1 or found.is_floating_point():
+        got = "none" if found is None else f"{found.dtype} of shape {tuple(found.shape)}"
         raise ValueError(
             f"batches must be (inputs, labels, ...) or a dict with 'labels', labels (N,) of whole numbers. Got {got}."
         )

@@ -33,9 +33,6 @@ def cached_tensors(sources: Iterable[Path], decode: Callable[[], dict[str, Tenso
         sources: Files that the tensors come from.
         decode: Makes the tensors.
         purpose: What is decoded from them; part of the key.
-
-    Returns:
-        The tensors.
     """
     folder = Path(os.environ.get("INTERTWINE_CACHE") or _HOME / "decoded").expanduser()
     path = folder / f"{_key(sources, purpose)}.safetensors"

@@ -50,9 +50,6 @@ def fitted(image: Tensor, labels: Tensor, whole: Tensor, size: tuple[int, int] |
         labels: ``(K, h, w)``.
         whole: ``(J,)``.
         size: ``(height, width)`` of image and labels; ``None`` leaves both.
-
-    Returns:
-        The sample.
     """
     if size is not None:
         small = F.interpolate(image[None].float(), size=size, mode="bilinear", antialias=True, align_corners=False)

@@ -33,9 +33,6 @@ def load_concepts(
         split: For parquet and Broden: only this split.
         seed: For ``generated``.
 
-    Returns:
-        The set.
-
     Raises:
         ValueError: If the form is unknown, or an option does not belong to it.
 

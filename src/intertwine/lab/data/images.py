@@ -26,9 +26,6 @@ def load_images(path: str | Path) -> DataSplits:
     Args:
         path: The folder. Without a ``train`` folder in it, validation and test examples are held out.
 
-    Returns:
-        The splits.
-
     Raises:
         DataError: If the folder is missing or empty, splits have different classes, or an image is damaged or of
             another size.

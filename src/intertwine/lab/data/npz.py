@@ -34,9 +34,6 @@ def load_npz(path: str | Path) -> DataSplits:
     Args:
         path: The file.
 
-    Returns:
-        The splits.
-
     Raises:
         DataError: If the file is missing, damaged, or holds other arrays.
     """

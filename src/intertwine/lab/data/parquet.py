@@ -36,9 +36,6 @@ def load_parquet(path: str | Path, name: str | None = None) -> DataSplits:
         path: Folder or file.
         name: Name of the result; the path's last part otherwise.
 
-    Returns:
-        The splits.
-
     Raises:
         DataError: If nothing is there, or what is there is truncated, empty or malformed.
     """

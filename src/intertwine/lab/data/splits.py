@@ -174,9 +174,6 @@ class DataSplits:
             generator: Source of the orders.
             examples: Only the first so many examples of the split (its order is random and fixed).
 
-        Returns:
-            A repeatable iterable.
-
         Raises:
             ValueError: If a size is below 1.
 
@@ -239,9 +236,6 @@ def make_splits(
         validation_fraction: Share of the training examples held out for validation.
         test_fraction: Share of all examples held out for testing.
         seed: Of the held-out choice; it is no training seed, so that every network is judged on the same examples.
-
-    Returns:
-        The splits.
 
     Raises:
         DataError: If a split is empty or of another shape. So too, by the checks on labels, if a label is out of range

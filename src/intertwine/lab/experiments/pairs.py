@@ -74,9 +74,6 @@ def pairs_at(setting: Setting, zoo: Zoo, few: int, many: int) -> Pairs:
         few: Pairs below the scale ``paper``: each network into the next one, because in so few drawn pairs one network
             is often part of all, which leaves no interval over networks.
         many: Pairs at the scale ``paper``, drawn as the paper does.
-
-    Returns:
-        The pairs.
     """
     if setting.scale == "paper":
         return zoo.pairs(many, seed=setting.seed)
@@ -91,9 +88,6 @@ def all_pairs(zoo: Zoo, ordered: bool, most: int, seed: int) -> Pairs:
         ordered: Whether a pair counts both ways.
         most: Largest number of pairs.
         seed: Of the draw.
-
-    Returns:
-        The pairs.
     """
     choose = itertools.permutations if ordered else itertools.combinations
     every = list(choose(zoo.members, 2))

@@ -1,5 +1,6 @@
 """The papers' architectures as plain modules, and a registry that builds them from a line of text."""
 
+from . import catalogue  # noqa: F401 - fills the registry
 from .cct import cct_6_3x1
 from .convnext import small_convnext
 from .gap import Ensemble, c1gap, c1gap_ensemble, c4gap, cnn_gap

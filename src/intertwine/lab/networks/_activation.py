@@ -10,8 +10,5 @@ def rectifier(leaky_slope: float) -> nn.Module:
 
     Args:
         leaky_slope: Slope for negative inputs. 0 gives a plain ``nn.ReLU``, 1 the identity.
-
-    Returns:
-        A new module.
     """
     return nn.LeakyReLU(leaky_slope) if leaky_slope else nn.ReLU()

@@ -161,9 +161,6 @@ def cct_6_3x1(
         dropout: Dropout of the attention.
         depth_dropout: Probability of dropping the last block's branches while training.
 
-    Returns:
-        The network.
-
     Examples:
         >>> sum(p.numel() for p in cct_6_3x1().parameters())
         3168267

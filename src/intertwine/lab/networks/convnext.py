@@ -87,9 +87,6 @@ def small_convnext(
         widths: Channels of each stage.
         blocks: Blocks in each stage.
 
-    Returns:
-        The network.
-
     Raises:
         ValueError: If there is no stage or no block.
 

@@ -7,6 +7,10 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from ...gates import dgn, dlgn, dlgn_sf
+from ...gates.networks import ShallowMaps
+from .registry import build, fit_to, names
+
 __all__ = ["gated", "gated_spec", "has_batch_norm"]
 
 
@@ -50,9 +54,6 @@ def gated(
         >>> gated("dlgn", "c4gap", width=4, permutation=(3, 1, 0, 2)).permutation
         (3, 1, 0, 2)
     """
-    from ... import gates
-    from .registry import build, fit_to
-
     if kind != "dgn" and regime != "standalone":
         raise ValueError(f"regime must be standalone for a {kind}, both of whose halves are trained. Got {regime!r}.")
     spec = fit_to(_base_spec(base, width), (channels, size, size), classes)
@@ -65,11 +66,11 @@ def gated(
         "seed": int(torch.randint(2**31, (), device="cpu")),
     }
     if kind == "dgn":
-        return gates.dgn(model, regime=regime, **options)
+        return dgn(model, regime=regime, **options)
     if kind == "dlgn":
-        return gates.dlgn(model, **options)
-    maps = gates.networks.ShallowMaps(batch_norm=has_batch_norm(model))
-    return gates.dlgn_sf(model, torch.zeros(1, channels, size, size), maps=maps, **options)
+        return dlgn(model, **options)
+    maps = ShallowMaps(batch_norm=has_batch_norm(model))
+    return dlgn_sf(model, torch.zeros(1, channels, size, size), maps=maps, **options)
 
 
 def gated_spec(kind: str, base: str, **arguments: str) -> str:
@@ -94,8 +95,6 @@ def _base_spec(base: str, width: int | None) -> str:
     Raises:
         ValueError: If there is no such network, or it is gated itself.
     """
-    from .registry import names
-
     name, _, own = base.partition("/")
     known = [known for known in names() if known not in ("dgn", "dlgn", "dlgn_sf")]
     if name not in known:

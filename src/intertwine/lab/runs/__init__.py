@@ -1,4 +1,4 @@
-"""Plans, jobs, ledger, results: work that never loses what it has finished.
+"""Plans, jobs, log, results: work that never loses what it has finished.
 
 A *plan* expands into independent *jobs*; each is kept under a hash of its settings and of the code it uses. A job
 writes its result before anyone is told, so anything may be killed at any moment: the same call runs what is missing.
@@ -9,8 +9,8 @@ from .driver import RunReport, load_plan, run
 from .executor import Executor, Outcome, RunError, Task
 from .in_process import InProcess
 from .job import Job, Jobs, Plan, job_key, plan_name
-from .ledger import Entry, Ledger
 from .local import Local
+from .log import Entry, Log
 from .on_ray import OnRay
 from .overview import Overview, clean, overview, overviews
 
@@ -22,5 +22,5 @@ __all__ = [
     # who does it
     "Executor", "InProcess", "Local", "OnRay", "Task", "Outcome",
     # what became of it
-    "Ledger", "Entry", "Overview", "overview", "overviews", "clean",
+    "Entry", "Log", "Overview", "overview", "overviews", "clean",
 ]  # fmt: skip

@@ -47,9 +47,6 @@ class Tally:
         Args:
             seconds: Since the start, by a clock that nobody sets.
 
-        Returns:
-            One line.
-
         Examples:
             >>> Tally(total=200, found=50, done=50, failed=1).words(100.0)
             '100 of 200 done, 1 failed, 0.50 jobs/s, about 3 min 18 s left'

@@ -1,4 +1,4 @@
-"""The driver: gives the missing jobs of a plan to an executor, and keeps the ledger."""
+"""Driver of a plan: gives the missing jobs to an executor, and keeps the log."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..._io import write_json
 from .display import Display, Tally
 from .executor import Executor, Outcome, RunError, Task
 from .job import Job, Plan, job_key, named_class, plan_name, reference, saved_plan
-from .ledger import Ledger
 from .local import Local
+from .log import FILE, Log
 from .store import clean_leftovers, finished, intact, prepare_folder, read_value
 
 __all__ = ["RunReport", "load_plan", "only_driver", "run"]
@@ -29,7 +29,7 @@ class RunReport:
 
     Args:
         plan: Its name.
-        folder: That keeps ledger and results.
+        folder: That keeps log and results.
         values: What the jobs returned, in the plan's order; ``None`` for those that failed.
         failed: Labels of the jobs that failed after their retries, with the last line of the error.
         ran: Jobs that were run now.
@@ -72,13 +72,10 @@ def run(
         retries: Further attempts of a job that failed or whose worker died.
         progress: Whether to show progress on standard error.
 
-    Returns:
-        Values and failures.
-
     Raises:
         ValueError: If nothing can be written to the folder, or the number of retries is negative.
-        RunError: If another driver works there, the ledger is of a newer version, the disk is full, or the executor
-            cannot go on. Finished jobs are kept in every case.
+        RunError: If another driver works there, the disk is full, or the executor cannot go on. Finished jobs are kept
+            in every case.
 
     Examples:
         A class with fields and ``run`` is a job; see ``docs/guide/runs.md``.
@@ -91,14 +88,12 @@ def run(
     prepare_folder(home)
     executor = Local() if executor is None else executor
     with only_driver(home):
-        ledger = Ledger(home / "ledger.sqlite")
         try:
             clean_leftovers(home)
             write_json(home / "plan.json", {"plan": reference(type(plan)), "config": plan.model_dump(mode="json")})
-            return _Drive(plan.name, home, jobs, keys, executor, ledger, retries, progress).finish()
+            return _Drive(plan.name, home, jobs, keys, executor, retries, progress).finish()
         finally:
             executor.close()
-            ledger.close()
 
 
 def load_plan(folder: str | Path, modules: Collection[str] = ()) -> Plan:
@@ -108,9 +103,6 @@ def load_plan(folder: str | Path, modules: Collection[str] = ()) -> Plan:
         folder: Of one run.
         modules: Modules and packages that its classes may be imported from, beside ``intertwine`` and what is imported
             already.
-
-    Returns:
-        The plan.
 
     Raises:
         ValueError: If there is none, its class cannot be found or may not be imported, or it is of another folder.
@@ -145,11 +137,10 @@ class _Drive:
         jobs: list[Job],
         keys: list[str],
         executor: Executor,
-        ledger: Ledger,
         retries: int,
         progress: bool,
     ) -> None:
-        self.name, self.home, self.keys, self.executor, self.ledger = name, home, keys, executor, ledger
+        self.name, self.home, self.keys, self.executor = name, home, keys, executor
         self.retries, self.progress = retries, progress
         self.jobs = dict(zip(keys, jobs))  # equal jobs are one
         self.attempts: dict[str, int] = {}
@@ -159,7 +150,7 @@ class _Drive:
     def finish(self) -> RunReport:
         start = time.monotonic()
         there = {key for key in finished(self.home) & self.jobs.keys() if intact(self._task(key))}
-        self.ledger.plan(((key, job.label) for key, job in self.jobs.items()), there)
+        self.log = Log(self.home / FILE, ((key, job.label) for key, job in self.jobs.items()), there)
         waiting = deque(key for key in self.jobs if key not in there)
         done = 0
         tally = Tally(total=len(self.jobs), found=len(there))
@@ -169,6 +160,7 @@ class _Drive:
                     self._fill(waiting)
                     for outcome in self.executor.wait(_PATIENCE):
                         done += self._settle(outcome, waiting)
+                    self.log.write(now=False)
                     tally.done, tally.failed, tally.waiting = done, len(self.errors), len(waiting)
                     display.show({self.jobs[key].label: since for key, since in self.running.items()})
             finally:
@@ -183,7 +175,7 @@ class _Drive:
             if not self.executor.fits(task):
                 return
             waiting.popleft()
-            self.ledger.start(task.key)
+            self.log.start(task.key)
             self.executor.submit(task)
             self.running[task.key] = time.monotonic()
 
@@ -201,10 +193,10 @@ class _Drive:
         if self.running.pop(key, None) is None:
             return 0
         if outcome.state == "done" or (outcome.state == "died" and intact(self._task(key))):
-            self.ledger.finish(outcome, "done")  # it may have died between writing the result and saying so
+            self.log.finish(outcome, "done")  # it may have died between writing the result and saying so
             return 1
         if outcome.state == "storage":
-            self.ledger.finish(outcome, "waiting")
+            self.log.finish(outcome, "waiting")
             raise RunError(
                 f"runs folder must be writable and have space left. Got {outcome.error.splitlines()[-1]} in "
                 f"{str(self.home)!r}. Finished jobs are kept: free space and run the same again."
@@ -212,9 +204,9 @@ class _Drive:
         self.attempts[key] = self.attempts.get(key, 0) + 1
         if self.attempts[key] > self.retries:
             self.errors[key] = outcome.error
-            self.ledger.finish(outcome, "failed")
+            self.log.finish(outcome, "failed")
         else:
-            self.ledger.finish(outcome, "waiting")
+            self.log.finish(outcome, "waiting")
             waiting.append(key)  # behind the others
         return 0
 
@@ -224,10 +216,11 @@ class _Drive:
         try:
             for key in self.running:
                 if intact(self._task(key)):
-                    self.ledger.finish(Outcome(key, "done"), "done")
+                    self.log.finish(Outcome(key, "done"), "done")
                 else:
-                    self.ledger.wait(key)
-        except RunError:  # a full disk stops the run with its own error; the ledger is set right by the next run
+                    self.log.wait(key)
+            self.log.write()
+        except RunError:  # a full disk stops the run with its own error; the log is set right by the next run
             pass
 
 

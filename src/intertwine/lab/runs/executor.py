@@ -14,7 +14,7 @@ __all__ = ["Executor", "Outcome", "RunError", "Task"]
 
 
 class RunError(IntertwineError, RuntimeError):
-    """A run that cannot go on: its folder, its ledger or its cluster failed. Finished jobs are kept."""
+    """A run that cannot go on: its folder or its cluster failed. Finished jobs are kept."""
 
 
 @dataclass(frozen=True)

@@ -149,9 +149,6 @@ def named_class(name: str, kind: type, modules: Collection[str] = ()) -> Any:
         kind: What it must be a subclass of.
         modules: Modules and packages that may be imported, beside ``intertwine`` and what is imported already.
 
-    Returns:
-        The class.
-
     Raises:
         ValueError: If it may not be imported, or is of another kind.
     """

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .job import saved_plan
-from .ledger import Entry, Ledger
+from .log import FILE, Entry, read_log
 from .store import finished, remove
 
 __all__ = ["Overview", "clean", "overview", "overviews"]
@@ -64,21 +64,17 @@ def overview(folder: str | Path) -> Overview:
         folder: Of this run.
 
     Returns:
-        What its ledger says. Jobs that were running when a driver was killed are still called running.
+        What its log says. Jobs that were running when a driver was killed are still called running.
 
     Raises:
         ValueError: If there is no run.
     """
     folder = Path(folder)
-    if not (folder / "plan.json").is_file() or not (folder / "ledger.sqlite").is_file():
-        raise ValueError(f"folder must be of a run, with plan.json and ledger.sqlite. Got {str(folder)!r}.")
+    if not (folder / "plan.json").is_file() or not (folder / FILE).is_file():
+        raise ValueError(f"folder must be of a run, with plan.json and {FILE}. Got {str(folder)!r}.")
     said = saved_plan(folder)
     settings = ", ".join(f"{key}={_short(value)}" for key, value in said["config"].items())
-    ledger = Ledger(folder / "ledger.sqlite", writable=False)
-    try:
-        entries = ledger.entries()
-    finally:
-        ledger.close()
+    entries = read_log(folder / FILE)
     stale = len(finished(folder) - {entry.key for entry in entries})
     return Overview(folder.name, folder, f"{said['plan'].partition(':')[2]}({settings})", entries, stale)
 
@@ -111,9 +107,4 @@ def clean(folder: str | Path, everything: bool = False) -> int:
             return len(there)
         stale = there - {entry.key for entry in found.entries}
         remove(found.folder, stale)
-        ledger = Ledger(found.folder / "ledger.sqlite")
-        try:
-            ledger.forget(ledger.unplanned())
-        finally:
-            ledger.close()
     return len(stale)

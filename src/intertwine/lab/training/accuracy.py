@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..._evaluation import evaluating, unchanged
+from ...features.evaluate import evaluate
 
 __all__ = ["accuracy", "choose_device"]
 
@@ -23,7 +23,7 @@ def accuracy(model: nn.Module, loader: Iterable[Any], device: str | torch.device
         Between 0 and 1.
 
     Raises:
-        ValueError: If the loader is empty.
+        ValueError: If the loader is empty, or its labels are no classes.
 
     Examples:
         >>> batches = [(torch.eye(3), torch.tensor([0, 1, 0]))]
@@ -33,15 +33,10 @@ def accuracy(model: nn.Module, loader: Iterable[Any], device: str | torch.device
     if device is None:
         device = next((p.device for p in model.parameters()), torch.device("cpu"))
     model.to(device)
-    right = torch.zeros((), dtype=torch.int64, device=device)
-    total = 0
-    with evaluating(model), unchanged(model), torch.no_grad():
-        for inputs, labels, *_ in loader:
-            right += (model(inputs.to(device)).argmax(dim=1) == labels.to(device)).sum()
-            total += len(labels)
-    if total == 0:
-        raise ValueError("loader must yield at least one example. Got none.")
-    return int(right) / total
+    found = evaluate(model, loader).accuracy
+    if found is None:
+        raise ValueError("loader must yield labels of classes. Got none.")
+    return found
 
 
 def choose_device(device: str | torch.device = "auto") -> torch.device:
@@ -49,9 +44,6 @@ def choose_device(device: str | torch.device = "auto") -> torch.device:
 
     Args:
         device: ``"auto"`` or a torch device.
-
-    Returns:
-        The device.
 
     Raises:
         ValueError: If it is no device, or none that this machine has.

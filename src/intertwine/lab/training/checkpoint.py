@@ -86,9 +86,6 @@ def save_checkpoint(path: str | Path, model: nn.Module, card: Card) -> Path:
         model: Whose state dict is written.
         card: What it is.
 
-    Returns:
-        The path of the weights.
-
     Raises:
         ValueError: If the path ends otherwise.
     """
@@ -187,9 +184,6 @@ def build_with(spec: str, tensors: Mapping[str, Tensor], source: str) -> nn.Modu
         spec: Text for ``networks.build``.
         tensors: State dict.
         source: Where the tensors are from, for messages.
-
-    Returns:
-        The network.
 
     Raises:
         CheckpointError: If names, shapes or kinds of numbers differ, or the network does not fit in memory.

@@ -22,6 +22,7 @@ from ..data import Batches, DataSplits
 from .accuracy import accuracy
 from .augment import augment
 from .mix import mix
+from .order import order, steps_per_epoch
 from .recipe import Recipe
 from .state import TrainingState, read_state, state_path, write_state
 
@@ -66,9 +67,7 @@ class Run:
         self.optimizer = recipe.make_optimizer(model)
         self.batches = Batches(data.train.to(device), data.mean, data.std, recipe.batch_size)
         self.validation = Batches(data.validation.to(device), data.mean, data.std)
-        n, size = len(data.train), recipe.batch_size
-        # Batch norm cannot normalise one example: a last batch of one is left out.
-        self.steps_per_epoch = max(n // size + (n % size > 1), 1)
+        self.steps_per_epoch = steps_per_epoch(len(data.train), recipe.batch_size)
         self.steps = recipe.steps(self.steps_per_epoch)
         self.epochs = -(-self.steps // self.steps_per_epoch)
         self.saved = self.printed = time.monotonic()
@@ -96,15 +95,15 @@ class Run:
     def finish(self, state: TrainingState) -> None:
         """Take all steps that ``state`` lacks, and leave the weights of the best epoch in the model."""
         began = time.monotonic() - state.seconds
-        size = self.recipe.batch_size
+        n, size = len(self.data.train), self.recipe.batch_size
         self.model.train()
         with _own_randomness(self.device):
-            order = self._order(state.step // self.steps_per_epoch)
+            places = order(n, self.seed, state.step // self.steps_per_epoch)
             for step in track(range(state.step, self.steps), self._title(), enabled=self.progress):
                 epoch, place = divmod(step, self.steps_per_epoch)
                 if place == 0:
-                    order = self._order(epoch)
-                state.loss_sum += self._update(step, order[place * size : (place + 1) * size])
+                    places = order(n, self.seed, epoch)
+                state.loss_sum += self._update(step, places[place * size : (place + 1) * size])
                 state.step = step + 1
                 state.seconds = time.monotonic() - began
                 if place == self.steps_per_epoch - 1 or state.step == self.steps:
@@ -169,10 +168,6 @@ class Run:
         kept = f"The last good state is in {str(self.state_path)!r}." if on_disk else "No state was saved."
         cure = f"Lower learning_rate (it is {self.recipe.learning_rate}) and train again."
         return f"{what} at step {step} (epoch {step // self.steps_per_epoch + 1}). {kept} {cure}"
-
-    def _order(self, epoch: int) -> Tensor:
-        generator = torch.Generator().manual_seed(mixed(self.seed, "order", epoch))
-        return torch.randperm(len(self.data.train), generator=generator)
 
     def _title(self) -> str:
         return f"training {self.settings['architecture']} on {self.data.name}"

@@ -6,19 +6,18 @@ import math
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..._io import check_writable, write_atomically
+from ..._io import check_writable
 from ..._progress import track
 from ..._random import mixed
 from ..._threads import threads
 from ..._untrusted.text import printable
-from ..._untrusted.weights import check_weights_file
 from ..._words import counted
 from ...errors import CheckpointError
 from ..data import Batches, DataSplits, load
@@ -27,7 +26,9 @@ from .augment import draw_moves, move
 from .checkpoint import Card, save_checkpoint
 from .choice import agrees, candidates, draws_random_numbers, engine_for, fastest_engine
 from .engines import ENGINES, Engine, InTurn
+from .order import order, steps_per_epoch
 from .recipe import Recipe, with_defaults
+from .state import load_state, write_state
 from .train import check_recipe, find_recipe, finished, prepare, settings_of, train
 
 __all__ = ["ManyTraining", "member_path", "train_many"]
@@ -170,8 +171,7 @@ class _Maker:
         self.model, self.data, self.recipe, self.device = model, data, recipe, device
         self.engine, self.folder, self.save_every, self.progress = engine, folder, save_every, progress
         self.batches = Batches(data.train.to(device), data.mean, data.std, recipe.batch_size)
-        n, size = len(data.train), recipe.batch_size
-        self.steps_per_epoch = max(n // size + (n % size > 1), 1)
+        self.steps_per_epoch = steps_per_epoch(len(data.train), recipe.batch_size)
         self.steps = self.steps_per_epoch * recipe.epochs
         self.workers = max(1, torch.get_num_threads() // recipe.threads) if device.type == "cpu" else 1
 
@@ -225,7 +225,7 @@ class _Maker:
         """Groups that were interrupted as they were, the other seeds in new ones."""
         left = list(missing)
         for path in sorted(self.folder.glob("group-*.training.pt")) if resume else ():
-            state = _read(path)
+            state = load_state(path, _State, "train_many", "to train its seeds anew")
             if set(state.seeds) <= set(left):
                 left = [seed for seed in left if seed not in state.seeds]
                 yield state.seeds, state
@@ -259,7 +259,7 @@ class _Maker:
         Raises:
             ValueError: If the one that was asked for cannot train these networks.
         """
-        orders = [self._order(seed, 0) for seed in seeds]
+        orders = [order(len(self.data.train), seed, 0) for seed in seeds]
         inputs, targets = self._batch(seeds, orders, 0)
         if self.engine == InTurn.name:
             return self.engine
@@ -281,12 +281,12 @@ class _Maker:
         seeds = state.seeds
         began, saved = time.monotonic() - state.seconds, time.monotonic()
         title = f"training {self.model} on {self.data.name}, seeds {seeds[0]} to {seeds[-1]}"
-        orders = [self._order(seed, state.step // self.steps_per_epoch) for seed in seeds]
+        orders = [order(len(self.data.train), seed, state.step // self.steps_per_epoch) for seed in seeds]
         sums = torch.tensor(state.loss_sums, device=self.device)
         for step in track(range(state.step, self.steps), title, enabled=self.progress):
             epoch, place = divmod(step, self.steps_per_epoch)
             if place == 0:
-                orders = [self._order(seed, epoch) for seed in seeds]
+                orders = [order(len(self.data.train), seed, epoch) for seed in seeds]
                 sums = torch.zeros_like(sums)
             inputs, targets = self._batch(seeds, orders, step)
             sums = sums + engine.step(inputs, targets, self.recipe.rate(step, self.steps_per_epoch))
@@ -297,7 +297,7 @@ class _Maker:
             if at_end or time.monotonic() - saved >= self.save_every:
                 saved, state.seconds = time.monotonic(), time.monotonic() - began
                 state.loss_sums, state.snapshot = sums.tolist(), engine.snapshot()
-                _save(path, state)
+                write_state(path, state)
         state.seconds = time.monotonic() - began
 
     def _batch(self, seeds: list[int], orders: list[Tensor], step: int) -> tuple[Tensor, Tensor]:
@@ -352,10 +352,6 @@ class _Maker:
             card = Card(**settings, metrics=metrics, best_epoch=state.best_epochs[i], engine=engine)
             save_checkpoint(member_path(self.folder, seed), network, card)
 
-    def _order(self, seed: int, epoch: int) -> Tensor:
-        generator = torch.Generator().manual_seed(mixed(seed, "order", epoch))
-        return torch.randperm(len(self.data.train), generator=generator)
-
     def _say(self, line: str) -> None:
         if self.progress:
             print(printable(line), file=sys.stderr)
@@ -363,11 +359,6 @@ class _Maker:
 
 def _goes_alone(recipe: Recipe) -> bool:
     return bool(recipe.mixup or recipe.cutmix or recipe.iterations) or recipe.precision != "float32"
-
-
-def _save(path: Path, state: _State) -> None:
-    contents = {f.name: getattr(state, f.name) for f in fields(state)}
-    write_atomically(path, lambda temporary: torch.save(contents, temporary))
 
 
 def _fresh(seeds: list[int], settings: dict[str, Any], engine: str) -> _State:
@@ -383,17 +374,6 @@ def _fresh(seeds: list[int], settings: dict[str, Any], engine: str) -> _State:
         best_losses=[math.nan] * k,
         diverged=[False] * k,
     )
-
-
-def _read(path: Path) -> _State:
-    try:
-        return _State(**torch.load(check_weights_file(path), map_location="cpu", weights_only=True))
-    except Exception as error:  # torch.load raises nearly anything on a damaged file
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(
-            f"training state must be a file that train_many() wrote. Got {str(path)!r}, which does not read "
-            f"({reason}). Remove it to train its seeds anew."
-        ) from None
 
 
 def _check_same(path: Path, saved: dict[str, Any], settings: dict[str, Any]) -> None:

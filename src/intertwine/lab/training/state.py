@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -15,7 +15,9 @@ from ..._untrusted.weights import check_weights_file
 from ...errors import CheckpointError
 from .recipe import with_defaults
 
-__all__ = ["TrainingState", "discard_state", "read_state", "same_run", "state_path", "write_state"]
+__all__ = ["TrainingState", "discard_state", "load_state", "read_state", "same_run", "state_path", "write_state"]
+
+S = TypeVar("S")
 
 
 @dataclass
@@ -53,10 +55,26 @@ def state_path(path: str | Path) -> Path:
     return Path(path).with_suffix(".training.pt")
 
 
-def write_state(path: str | Path, state: TrainingState) -> None:
-    """Write the state atomically, as a file that reads with ``weights_only=True``."""
+def write_state(path: str | Path, state: Any) -> None:
+    """Write the fields of a state atomically, as a file that reads with ``weights_only=True``."""
     contents = {f.name: getattr(state, f.name) for f in fields(state)}
     write_atomically(path, lambda temporary: torch.save(contents, temporary))
+
+
+def load_state(path: Path, kind: type[S], writer: str, cure: str) -> S:
+    """Read what ``write_state`` wrote.
+
+    Raises:
+        CheckpointError: If it does not read.
+    """
+    try:
+        return kind(**torch.load(check_weights_file(path), map_location="cpu", weights_only=True))
+    except Exception as error:  # torch.load raises nearly anything on a damaged file
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(
+            f"training state must be a file that {writer}() wrote. Got {str(path)!r}, which does not read ({reason}). "
+            f"Remove it {cure}."
+        ) from None
 
 
 def discard_state(path: str | Path) -> None:
@@ -89,14 +107,7 @@ def read_state(path: str | Path, settings: dict[str, Any], start: bool = False) 
     path = Path(path)
     if not path.is_file():
         return None
-    try:
-        state = TrainingState(**torch.load(check_weights_file(path), map_location="cpu", weights_only=True))
-    except Exception as error:  # torch.load raises nearly anything on a damaged file
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise CheckpointError(
-            f"training state must be a file that train() wrote. Got {str(path)!r}, which does not read ({reason}). "
-            "Remove it to start over."
-        ) from None
+    state = load_state(path, TrainingState, "train", "to start over")
     state.settings = with_defaults(state.settings)
     if not same_run(state.settings, settings, start):
         changed = [

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from ..._nested import tensors_in
 from ...errors import CaptureError
 from ..calls import Ref
 from ..program import Program
-from .recorder import Recorder, WatchReads, tensors
+from .recorder import Recorder, WatchReads
 from .run import finish, record_run
 from .states import declare_states
 
@@ -40,11 +41,11 @@ def record_export(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Prog
     recorder = Recorder()
     states, aliases = declare_states(recorder, graph)
     aliases |= _tied(model, states)
-    inputs = tuple(recorder.declare(t, "input", str(i)) for i, t in enumerate(tensors([args, kwargs])))
+    inputs = tuple(recorder.declare(t, "input", str(i)) for i, t in enumerate(tensors_in([args, kwargs])))
     taps: dict[str, Ref] = {}
     try:
         with torch.no_grad(), WatchReads(recorder), recorder:
-            result = _Follow(graph, recorder, taps).run(*tensors([args, kwargs]))
+            result = _Follow(graph, recorder, taps).run(*tensors_in([args, kwargs]))
     finally:
         recorder.restore()
     return finish(recorder, states, aliases, inputs, result, taps, "export")

@@ -11,12 +11,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..._nested import tensors_in
 from ..calls import Call, Ref, Value
 from .memory import Geometry, covers, geometry, overlap, storage_key
 from .shadow import UNWRITTEN, Shadows
 from .source import user_line
 
-__all__ = ["Recorder", "WatchReads", "tensors"]
+__all__ = ["Recorder", "WatchReads"]
 
 _READERS = {
     "tolist",
@@ -135,9 +136,9 @@ class Recorder(TorchDispatchMode):
         """Run one operation and record it."""
         kwargs = kwargs or {}
         arguments = dict(_by_name(func, args, kwargs))
-        before = {id(t): self.ref(t) for t in tensors(arguments)}
+        before = {id(t): self.ref(t) for t in tensors_in(arguments)}
         varies = any(ref is not None and self._varies(ref) for ref in before.values())
-        constants = {id(t): self._constant(t) for t in tensors(arguments) if before[id(t)] is None} if varies else {}
+        constants = {id(t): self._constant(t) for t in tensors_in(arguments) if before[id(t)] is None} if varies else {}
         name = func._schema.name
         if not varies and name == "aten::_local_scalar_dense" and args[0].is_meta:
             number = self._shadows.number(func, args, kwargs)
@@ -157,7 +158,7 @@ class Recorder(TorchDispatchMode):
         deciding = self._deciding(func, arguments)
         for tensor in deciding:
             self.read(tensor, isinstance(result, bool))
-        if deciding and not any(True for _ in tensors(result)):
+        if deciding and not any(True for _ in tensors_in(result)):
             return self._answer(result) if isinstance(result, bool) else result
         self._record(func, name, arguments, {**before, **constants}, result)
         return result
@@ -173,7 +174,7 @@ class Recorder(TorchDispatchMode):
 
     def _follow_constants(self, func: Any, arguments: dict, result: Any) -> None:
         """Keep the values of what buffers alone determine: a slice of a buffer shares its memory."""
-        for tensor in tensors(result):
+        for tensor in tensors_in(result):
             self._new(tensor, self._constant_value(tensor))
         for tensor in _written(func, arguments):
             self._write(tensor, self._new(tensor, self._constant_value(tensor)))
@@ -283,11 +284,13 @@ class Recorder(TorchDispatchMode):
         What a boolean buffer picks out does not: no symmetry moves it, and what it picks from is fixed.
         """
         if func._schema.name in _MASKED:
-            masks = [t for t in tensors(arguments[_MASKED[func._schema.name]]) if t.dtype in (torch.bool, torch.uint8)]
+            masks = [
+                t for t in tensors_in(arguments[_MASKED[func._schema.name]]) if t.dtype in (torch.bool, torch.uint8)
+            ]
             kept = {id(t) for t in masks if (ref := self.ref(t)) is None or self._is_flag(ref)}
             return [t for t in masks if id(t) not in kept]
         tags = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
-        return list(tensors(arguments)) if any(tag in func.tags for tag in tags) else []
+        return list(tensors_in(arguments)) if any(tag in func.tags for tag in tags) else []
 
     def _is_flag(self, ref: Ref) -> bool:
         value = self.values[ref.id]
@@ -328,18 +331,6 @@ class WatchReads(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def tensors(value: Any) -> Iterator[Tensor]:
-    """Every tensor inside nested lists, tuples and mappings."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for v in value.values():
-            yield from tensors(v)
-    elif isinstance(value, list | tuple):
-        for v in value:
-            yield from tensors(v)
-
-
 def _by_name(func: Any, args: tuple, kwargs: dict) -> Iterator[tuple[str, Any]]:
     for i, argument in enumerate(func._schema.arguments):
         if i < len(args):
@@ -368,7 +359,7 @@ def _results(result: Any) -> list[Tensor | None]:
 
 def _written(func: Any, arguments: Mapping[str, Any]) -> list[Tensor]:
     names = (a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write)
-    return [t for name in names for t in tensors(arguments.get(name))]
+    return [t for name in names for t in tensors_in(arguments.get(name))]
 
 
 def _value(tensor: Tensor, kind: Any, name: str = "", data: Tensor | None = None) -> Value:

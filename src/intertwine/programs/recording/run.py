@@ -1,6 +1,6 @@
 """Recording one run of a model: every operation, with the module that ran it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from ..._attributes import Kept
+from ..._nested import leaves, tensors_in
 from ...errors import CaptureError
 from ..calls import Ref
 from ..program import Program
 from .circular import CircularAsIndex
 from .one_hot import OneHotAsScatter
-from .recorder import Recorder, WatchReads, tensors
+from .recorder import Recorder, WatchReads
 from .source import error_line
 from .states import declare_states
 
@@ -29,7 +30,7 @@ def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any], answers: S
     """
     recorder, kept = Recorder(answers), Kept(model)
     states, aliases = declare_states(recorder, model)
-    inputs = tuple(recorder.declare(t, "input", str(i)) for i, t in enumerate(tensors([args, kwargs])))
+    inputs = tuple(recorder.declare(t, "input", str(i)) for i, t in enumerate(tensors_in([args, kwargs])))
     for tensor in kept.tensors():
         recorder.guard(tensor)
     taps: dict[str, Ref] = {}
@@ -153,16 +154,8 @@ def _follow_modules(
 
 def output_tensors(result: Any, notes: list[str] | None = None) -> Iterator[Tensor]:
     """Tensors of an output: lists, tuples, mappings and dataclasses are opened; other objects go into ``notes``."""
-    if isinstance(result, Tensor):
-        yield result
-    elif isinstance(result, Mapping):
-        for v in result.values():
-            yield from output_tensors(v, notes)
-    elif isinstance(result, list | tuple):
-        for v in result:
-            yield from output_tensors(v, notes)
-    elif hasattr(result, "__dataclass_fields__"):
-        for name in result.__dataclass_fields__:
-            yield from output_tensors(getattr(result, name), notes)
-    elif notes is not None and result is not None and not isinstance(result, str | int | float | bool):
-        notes.append(f"the {type(result).__name__} that the model also returns is not part of the function preserved")
+    for leaf in leaves(result, dataclasses=True):
+        if isinstance(leaf, Tensor):
+            yield leaf
+        elif notes is not None and leaf is not None and not isinstance(leaf, str | int | float | bool):
+            notes.append(f"the {type(leaf).__name__} that the model also returns is not part of the function preserved")

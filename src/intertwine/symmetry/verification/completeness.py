@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ..._examples import widened
+from ..._nested import tensors_in
 from ..._result import Result
 from ..._words import counted
 from ...groups import Element
-from ...testing import call, outputs, tensors_in
+from ...testing import call, outputs
 from ..action import moved, rewritable, tensors_of
 from ..transformation import Transformation, identity
 from .bias_shifts import candidates, confirmed
-from .probe import widened
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -130,7 +131,7 @@ def _jacobian(model: nn.Module, named: dict[str, nn.Parameter], inputs: Any) -> 
 
 
 def _floats(value: Any) -> list[Tensor]:
-    return [t for t in tensors_in(value) if t.is_floating_point() and t.requires_grad]
+    return [t for t in tensors_in(value, dataclasses=True) if t.is_floating_point() and t.requires_grad]
 
 
 def _tangents(sym: Symmetry, state: dict[str, Tensor], names: list[str], count: int) -> Tensor:

@@ -10,14 +10,16 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..._evaluation import copied
-from ..._examples import Examples
+from ..._examples import widened
 from ...testing import outputs, relative_error, tolerance
 from ..action import rewritable, tensors_of
 
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
 
-__all__ = ["Probe", "widened"]
+__all__ = [
+    "Probe",
+]
 
 
 class Probe:
@@ -81,19 +83,6 @@ class Probe:
         except (RuntimeError, TypeError, ValueError):
             return
         self._model, self._inputs = wide, widened(self._inputs)
-
-
-def widened(inputs: Any) -> Any:
-    """Inputs with every floating-point tensor in float64."""
-    if isinstance(inputs, Examples):
-        return Examples(*(widened(example) for example in inputs.inputs))
-    if isinstance(inputs, Tensor):
-        return inputs.double() if inputs.is_floating_point() else inputs
-    if isinstance(inputs, Mapping):
-        return {key: widened(value) for key, value in inputs.items()}
-    if isinstance(inputs, tuple | list):
-        return type(inputs)(widened(value) for value in inputs)
-    return inputs
 
 
 def _randomise(sym: Symmetry, tensors: Mapping[str, Tensor]) -> None:

@@ -40,9 +40,6 @@ def alignment(x: Tensor, y: Tensor, kernel: str = "linear") -> float:
         y: Features ``(N, C', *S')`` of the same examples.
         kernel: ``"linear"``, or ``"max"`` of channels divided by their norm.
 
-    Returns:
-        The cosine.
-
     Examples:
         >>> import torch
         >>> x = torch.rand(50, 8, generator=torch.Generator().manual_seed(0))

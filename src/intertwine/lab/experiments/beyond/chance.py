@@ -28,9 +28,6 @@ def claims_of(
         table: Its name.
         scores: Mean scores by measure, layer by layer.
         calibrated: The same with chance taken out.
-
-    Returns:
-        The claims.
     """
     relu, rotated = calibrated["g_relu_procrustes"], calibrated["orthogonal_procrustes"]
     lowest, raw = relu.index(min(relu)), scores["g_relu_procrustes"]

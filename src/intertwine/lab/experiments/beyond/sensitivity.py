@@ -186,9 +186,6 @@ def probe(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor) -> float:
         test: Test features ``(M, C)``.
         truth: Their classes ``(M,)``.
 
-    Returns:
-        The accuracy.
-
     Examples:
         >>> import torch
         >>> x, y = torch.tensor([[0.0], [1.0], [4.0], [5.0]]), torch.tensor([0, 0, 1, 1])

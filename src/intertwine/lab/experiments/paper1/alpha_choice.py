@@ -95,9 +95,6 @@ def claims_of(values: Sequence[Mapping[str, Mapping[str, Any]]]) -> list[Claim]:
 
     Args:
         values: What :class:`ChosenAlphas` returned for the pairs of one start.
-
-    Returns:
-        The claims.
     """
     layers = list(values[0])
     gaps = {layer: mean([v[layer]["chosen"] - v[layer]["usual"] for v in values]) for layer in layers}

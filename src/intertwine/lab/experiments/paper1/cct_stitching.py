@@ -21,9 +21,6 @@ def claims_of(means: dict[str, dict[str, float]]) -> list[Claim]:
 
     Args:
         means: Mean penalties by family and block.
-
-    Returns:
-        The claims.
     """
     one, full = means["g_relu"], means["full"]
     shown = "; ".join(f"{layer}: {100 * one[layer]:.1f} against {100 * full[layer]:.1f}" for layer in one)

@@ -143,9 +143,6 @@ def claims_of(summary: Summary) -> list[Claim]:
 
     Args:
         summary: From ``dissection.summarise``.
-
-    Returns:
-        The claims.
     """
     last = {(row["situation"], row["place"]): row for row in summary}
     first: dict[tuple[str, str], Mapping[str, Any]] = {}

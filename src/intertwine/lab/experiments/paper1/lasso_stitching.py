@@ -28,9 +28,6 @@ def claims_of(penalties: Means, sparsities: Means) -> list[Claim]:
     Args:
         penalties: Mean penalties by family and layer.
         sparsities: Mean shares of entries of at most 1e-3 in size.
-
-    Returns:
-        The claims.
     """
     lassos = [family for family in sparsities if family != "g_relu"]
     beaten, rivals, grows = list[str](), 0, list[bool]()

@@ -23,9 +23,6 @@ def zoo_of_slope(setting: Setting, slope: float) -> Zoo:
     Args:
         setting: Scale and folder.
         slope: Negative slope of all rectifiers.
-
-    Returns:
-        Two networks.
     """
     from ..zoos import recipe_at, zoo_for
 

@@ -27,9 +27,6 @@ def claims_of(means: Means) -> list[Claim]:
 
     Args:
         means: Mean penalties by slope and layer; layers in the order of the network.
-
-    Returns:
-        The claims.
     """
     spread = {slope: max(by.values()) - min(by.values()) for slope, by in means.items()}
     small = [slope for slope in means if slope <= _SMALL]

@@ -64,9 +64,6 @@ def claims_of(penalties: Penalties) -> list[Claim]:
 
     Args:
         penalties: By layer and kind.
-
-    Returns:
-        The claims.
     """
     mean = lambda values: sum(values) / len(values)
     means = {layer: {kind: mean(values) for kind, values in by.items()} for layer, by in penalties.items()}

@@ -59,9 +59,6 @@ def transform_layer(model: nn.Module, layer: str, matrix: torch.Tensor) -> nn.Mo
         layer: Qualified name of a convolution or linear layer, before its activation.
         matrix: ``(C, C)``.
 
-    Returns:
-        The copy.
-
     Raises:
         ValueError: If the layer is of another kind or width.
     """

@@ -127,9 +127,6 @@ def line(group: str, by_layer: Mapping[str, Sequence[float]], drawn: Sequence[tu
         by_layer: For each layer one number for each pair.
         drawn: The two models of each pair.
 
-    Returns:
-        A row for each layer.
-
     Examples:
         >>> line("full", {"relu1": [0.1, 0.2]}, [("a", "b"), ("b", "a")])[0].high
         0.2

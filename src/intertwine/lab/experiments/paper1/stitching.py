@@ -113,9 +113,6 @@ def claims_of(penalties: Penalties, residual: bool) -> list[Claim]:
     Args:
         penalties: By layer and family.
         residual: Whether the networks are residual.
-
-    Returns:
-        The claims.
     """
     means = {layer: {f: sum(v) / len(v) for f, v in by.items()} for layer, by in penalties.items()}
     outside = {layer: by for layer, by in means.items() if not layer.endswith("*")}

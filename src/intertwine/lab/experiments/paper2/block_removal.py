@@ -68,9 +68,6 @@ def without(model: nn.Module, part: str) -> nn.Module:
         model: As for ``removable``; not changed.
         part: One of its names: ``x -> relu(shortcut(x))`` is left of a block, the identity of a layer.
 
-    Returns:
-        The copy.
-
     Raises:
         ValueError: If the part cannot be removed.
     """
@@ -136,9 +133,6 @@ def claims_of(plain: Lost, measured: Lost) -> list[Claim]:
     Args:
         plain: Accuracy lost by removal; the ResNet first, then the VGG.
         measured: The same with batch norm measured anew.
-
-    Returns:
-        The claims.
     """
     lost, again = (
         {net: [mean(v) for v in parts.values()] for net, parts in found.items()} for found in (plain, measured)

@@ -67,9 +67,6 @@ def slope(widths: Sequence[int], errors: Sequence[Sequence[float]]) -> tuple[flo
         widths: Widths.
         errors: For each width the errors of its draws.
 
-    Returns:
-        The slope and both ends.
-
     Examples:
         >>> [round(v, 3) for v in slope([16, 64, 256], [[0.4, 0.4], [0.2, 0.2], [0.1, 0.1]])]
         [-0.5, -0.5, -0.5]

@@ -1,114 +1,70 @@
-"""``intertwine dissect``: is the neuron basis of a layer special?"""
+"""Work of ``intertwine dissect``."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
+import torch
+from torch import Tensor, nn
 
-from ._options import Device, Json, Model, Seed
-from ._show import say
+from ..._io import read_json
+from ...dissection import ConceptSet, Criterion, Dissection, Maps, dissect, predict
+from ...lab.data import load_concepts
+from ...lab.experiments.paper1.dissection import place_accuracy, train_on_concepts
+from ...lab.training import choose_device, load_weights
+from ...report.dissection import headline
+from .._hugging_face import load_pretrained
+from .._models import build_model, is_builtin
+from .._networks import read_checkpoint
+from .._outputs import RESULTS, claim_folder
+from .._results import tell_written, write_results
+from .._show import print_json, print_table, say, tell
+from .._threads import one_thread
+from ..commands.dissect import DissectOptions
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from ..dissection import ConceptSet, Dissection
-
-__all__ = ["dissect"]
-
-CONCEPTS_HELP = (
-    "generated, parquet:FILE, masks:FOLDER, coco:ANNOTATIONS.json@IMAGES or broden:FOLDER; with +colours at the end, "
-    "colours computed from the pixels are added."
-)
+__all__ = ["run"]
 
 
-def dissect(
-    context: typer.Context,
-    layer: Annotated[str, typer.Option("--layer", metavar="NAME", help="The layer, as named_modules() calls it.")],
-    model: Model = None,
-    weights: Annotated[
-        Path | None, typer.Option("--weights", metavar="FILE", help="Checkpoint, or a Hugging Face directory.")
-    ] = None,
-    train: Annotated[
-        int, typer.Option(metavar="EPOCHS", min=0, help="Without weights: first teach the network the concepts.")
-    ] = 0,
-    concepts: Annotated[str, typer.Option(metavar="CONCEPTS", help=CONCEPTS_HELP)] = "generated",
-    split: Annotated[str | None, typer.Option(help="Of parquet and broden: only this split.")] = None,
-    images: Annotated[int | None, typer.Option(min=1, help="Use the first images only.")] = None,
-    size: Annotated[str | None, typer.Option(metavar="HxW", help="Size to bring images and labels to.")] = None,
-    rotations: Annotated[str, typer.Option(help="Powers of the rotation, joined by commas.")] = "0,0.25,0.5,0.75,1",
-    rotation_seeds: Annotated[int, typer.Option(min=1, help="Random rotations for each power.")] = 5,
-    g_relu: Annotated[int, typer.Option(min=0, help="Random permutations with positive scales, as a check.")] = 1,
-    standardise: Annotated[
-        bool, typer.Option("--standardise", help="Divide channels by their size before rotating them.")
-    ] = False,
-    quantile: Annotated[float, typer.Option(help="Share of a unit's values above its threshold.")] = 0.005,
-    iou: Annotated[float, typer.Option(help="Intersection over union of a detector.")] = 0.04,
-    sketch: Annotated[bool, typer.Option("--sketch", help="Thresholds from one pass, with a stated error.")] = False,
-    mean: Annotated[str | None, typer.Option(help="Channel means to subtract; from the card otherwise.")] = None,
-    std: Annotated[str | None, typer.Option(help="Channel deviations to divide by; from the card otherwise.")] = None,
-    grid: Annotated[str | None, typer.Option(metavar="RxC", help="Rows and columns of patches, for tokens.")] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Images that run through the network at once.")] = 32,
-    pictures: Annotated[int, typer.Option(min=0, help="Best units to show; 0 for none.")] = 12,
-    seed: Seed = 0,
-    device: Device = "auto",
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Folder for results; a stopped run goes on there.")
-    ] = Path("dissection"),
-    as_json: Json = False,
-) -> None:
-    """Dissect a layer: which units detect a concept, in the network's own basis and in rotated ones.
-
-    Prints a table and writes results.json, results.parquet and report.html. Every finished basis is kept in the
-    folder, so that the same command goes on after an interruption.
-
-    Example:
-      intertwine dissect --model resnet50:width=8,blocks=2-2,stem=small --train 3 --layer layer2.1 --images 300
-      intertwine dissect --model resnet50 --weights resnet50.pth --layer layer4 --concepts broden:broden1_224
-      intertwine dissect --weights hf_vit --layer vit.layernorm --concepts parquet:camvid.parquet --size 224x224
-    """
-    from ..dissection import Criterion, Maps
-    from ..dissection import dissect as run
-    from ..lab.data import load_concepts
-    from ..lab.training import choose_device
-    from ._outputs import RESULTS, claim_folder
-    from ._show import tell
-    from ._threads import one_thread
-
-    claim_folder(out, RESULTS, [weights] if weights else [])
-    powers = [_number(part, "rotations") for part in rotations.split(",")]
-    patches = None if grid is None else _pair(grid, "grid")
+def run(asked: DissectOptions) -> None:
+    """Dissect a layer: which units detect a concept, in the network's own basis and in rotated ones."""
+    claim_folder(asked.out, RESULTS, [asked.weights] if asked.weights else [])
+    powers = [_number(part, "rotations") for part in asked.rotations.split(",")]
+    patches = None if asked.grid is None else _pair(asked.grid, "grid")
     data = load_concepts(
-        concepts, images=images, size=None if size is None else _pair(size, "size"), split=split, seed=seed
+        asked.concepts,
+        images=asked.images,
+        size=None if asked.size is None else _pair(asked.size, "size"),
+        split=asked.split,
+        seed=asked.seed,
     )
-    if train:
+    if asked.train:
         one_thread()
-    network, facts, statistics = _open(model, weights, train, data, seed)
-    transform, note = _transform(mean, std, statistics, weights is None)
-    where = choose_device(device)
-    result = run(
+    network, facts, statistics = _open(asked.model, asked.weights, asked.train, data, asked.seed)
+    transform, note = _transform(asked.mean, asked.std, statistics, asked.weights is None)
+    where = choose_device(asked.device)
+    result = dissect(
         network.to(where),
-        layer,
+        asked.layer,
         data,
         powers,
-        seeds=range(seed, seed + rotation_seeds),
-        g_relu=g_relu,
-        criterion=Criterion(quantile, iou, "sketch" if sketch else "exact", standardise, empty="drop"),
-        maps=Maps(transform, grid=patches, batch_size=batch_size, device=where),
-        pictures=pictures,
-        resume=out / "bases",
+        seeds=range(asked.seed, asked.seed + asked.rotation_seeds),
+        g_relu=asked.g_relu,
+        criterion=Criterion(
+            asked.quantile, asked.iou, "sketch" if asked.sketch else "exact", asked.standardise, empty="drop"
+        ),
+        maps=Maps(transform, grid=patches, batch_size=asked.batch_size, device=where),
+        pictures=asked.pictures,
+        resume=asked.out / "bases",
         name=facts["name"],
         progress=True,
     )
-    settings = {**result.settings, "network": facts, "command": context.obj}
-    settings |= _prediction(network, layer, data, transform, where)
+    settings = {**result.settings, "network": facts, "command": asked.line}
+    settings |= _prediction(network, asked.layer, data, transform, where)
     result = replace(result, settings=settings, notes=(*result.notes, *note))
-    _present(result, out, as_json)
-    if not as_json:
-        tell(f"wrote {out / 'results.json'}, {out / 'results.parquet'}, {out / 'report.html'}")
+    _present(result, asked.out, asked.as_json)
 
 
 def _open(
@@ -119,13 +75,6 @@ def _open(
     Raises:
         ValueError: If nothing says which weights or which model.
     """
-    import torch
-
-    from ..lab.training import load_weights
-    from ._hugging_face import load_pretrained
-    from ._models import build_model, is_builtin
-    from ._networks import read_checkpoint
-
     if weights is not None:
         checkpoint = read_checkpoint(weights)
         card = checkpoint.card
@@ -153,8 +102,6 @@ def _open(
 
 
 def _for_concepts(spec: str, concepts: int) -> str:
-    from ._models import is_builtin
-
     if not is_builtin(spec) or "classes=" in spec:
         return spec
     return f"{spec}{',' if ':' in spec else ':'}classes={concepts}"
@@ -163,8 +110,6 @@ def _for_concepts(spec: str, concepts: int) -> str:
 def _taught(
     network: nn.Module, spec: str, data: ConceptSet, epochs: int, seed: int
 ) -> tuple[nn.Module, dict[str, Any], None]:
-    from ..lab.experiments.paper1.dissection import place_accuracy, train_on_concepts
-
     if not hasattr(network, "dense"):
         raise ValueError(
             f"--train needs a network with a method dense(), such as resnet50 and small_convnext have. Got {spec!r}. "
@@ -177,8 +122,6 @@ def _taught(
 
 def _preprocessor(folder: Path) -> tuple[list[float], list[float]] | None:
     """Channel statistics from the preprocessor that lies in a Hugging Face directory."""
-    from .._io import read_json
-
     file = folder / "preprocessor_config.json"
     said = read_json(file) if file.is_file() else {}
     mean, std = said.get("image_mean"), said.get("image_std")
@@ -193,8 +136,6 @@ def _transform(
     Raises:
         ValueError: If the statistics do not belong together.
     """
-    import torch
-
     given = (mean, std) if (mean is not None or std is not None) else None
     if given and None in given:
         raise ValueError("--mean and --std must be given together. Got one of them.")
@@ -213,9 +154,6 @@ def _prediction(
     network: nn.Module, layer: str, data: ConceptSet, transform: Callable[[Tensor], Tensor], device: Any
 ) -> dict[str, str]:
     """What the symmetry group says about the layer; nothing where it cannot be found."""
-    from ..dissection import predict
-    from ._show import tell
-
     example = transform(next(data.batches(2)).images).to(device)
     try:
         return {"prediction": predict(network, layer, example)}
@@ -225,12 +163,7 @@ def _prediction(
 
 
 def _present(result: Dissection, out: Path, as_json: bool) -> None:
-    from ..report import write_page
-    from ..report.dissection import headline
-    from ._show import print_json, print_table
-
-    paths = {name: result.save(out / name) for name in ("results.json", "results.parquet")}
-    paths["report.html"] = write_page(result, out / "report.html")
+    paths = write_results(result, out)
     frame = result.table()
     if as_json:
         print_json(
@@ -241,6 +174,7 @@ def _present(result: Dissection, out: Path, as_json: bool) -> None:
     say(headline(result))
     for note in result.notes:
         say(f"Note: {note}")
+    tell_written(paths)
 
 
 def _number(text: str, name: str) -> float:

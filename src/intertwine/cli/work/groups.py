@@ -1,45 +1,25 @@
-"""``intertwine groups``: what activations let through."""
+"""Work of ``intertwine groups``."""
+
+from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+from ... import groups as library
+from .._models import call_factory
+from .._show import print_json, print_table
+from ..commands.groups import GroupsOptions
 
-from ._options import Json
-
-__all__ = ["groups"]
+__all__ = ["run"]
 
 
-def groups(
-    activations: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="ACTIVATION", help="Name (relu, leaky_relu:0.1, swiglu) or module:function of any scalar function."
-        ),
-    ] = None,
-    dim: Annotated[
-        int | None, typer.Option("--dim", min=1, help="Number of channels, to see the group's dimension.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Show the intertwiner groups of activations: the matrices A with sigma(A x) = phi(A) sigma(x).
-
-    Without names, the table of all known activations. A function of your own is measured in float64; the residual says
-    how well the laws hold that were accepted, the margin how clearly the others fail.
-
-    Example:
-      intertwine groups
-      intertwine groups relu gelu leaky_relu:0.1 --dim 64
-      intertwine groups mypackage.activations:my_sigma
-    """
-    from .. import groups as library
-    from ._show import print_json, print_table
-
-    if activations:
-        rows = [_row(name, dim) for name in activations]
+def run(asked: GroupsOptions) -> None:
+    """Show the intertwiner groups of activations: the matrices A with sigma(A x) = phi(A) sigma(x)."""
+    if asked.activations:
+        rows = [_row(name, asked.dim) for name in asked.activations]
     else:
-        rows = [{**row._asdict(), **_size(library.intertwiner(row.activation), dim)} for row in library.table()]
-    if as_json:
+        rows = [{**row._asdict(), **_size(library.intertwiner(row.activation), asked.dim)} for row in library.table()]
+    if asked.as_json:
         print_json(rows)
         return
     columns = list(rows[0])
@@ -47,8 +27,6 @@ def groups(
 
 
 def _row(name: str, dim: int | None) -> dict[str, Any]:
-    from .. import groups as library
-
     found = library.intertwiner(_activation(name))
     if isinstance(found, library.GatedIntertwiner):
         words, phi, note = (*library.table((name,))[0][1:3], "")
@@ -72,9 +50,6 @@ def _row(name: str, dim: int | None) -> dict[str, Any]:
 
 def _activation(name: str) -> str | Callable[..., Any]:
     """A known name stays text; ``module:function`` is imported."""
-    from .. import groups as library
-    from ._models import call_factory
-
     if name.partition(":")[0] in library.activation_names() or ":" not in name:
         return name
     return call_factory(name, "activation")

@@ -1,23 +1,18 @@
-"""``intertwine models``: the built-in networks."""
+"""Work of ``intertwine models``."""
 
-from ._options import Json
-from ._show import say
+from __future__ import annotations
 
-__all__ = ["models"]
+from ...lab import networks
+from .._show import print_json, print_table, say
+from ..commands.models import ModelsOptions
+
+__all__ = ["run"]
 
 
-def models(as_json: Json = False) -> None:
-    """List the built-in networks with their parameter counts.
-
-    Example:
-      intertwine models
-      intertwine models --json
-    """
-    from ..lab import networks
-    from ._show import print_json, print_table
-
+def run(asked: ModelsOptions) -> None:
+    """List the built-in networks with their parameter counts."""
     found = networks.describe()
-    if as_json:
+    if asked.as_json:
         keys = ("name", "parameters", "arguments", "source")
         print_json([{**{key: getattr(n, key) for key in keys}, "input": n.input_shape} for n in found])
         return

@@ -1,0 +1,54 @@
+"""Nested inputs and outputs: values within mappings, lists and tuples, and dataclasses where they are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from torch import Tensor
+
+__all__ = ["leaves", "map_leaves", "map_tensors", "tensors_in"]
+
+
+def leaves(value: Any, dataclasses: bool = False) -> Iterator[Any]:
+    """Everything inside that is no container, in order.
+
+    Args:
+        value: Mappings, lists and tuples within each other.
+        dataclasses: Whether dataclasses are containers too.
+
+    Yields:
+        The values.
+    """
+    if isinstance(value, Mapping):
+        inner: Any = value.values()
+    elif isinstance(value, list | tuple):
+        inner = value
+    elif dataclasses and is_dataclass(value) and not isinstance(value, type):
+        inner = [getattr(value, field.name) for field in fields(value)]
+    else:
+        yield value
+        return
+    for item in inner:
+        yield from leaves(item, dataclasses)
+
+
+def tensors_in(value: Any, dataclasses: bool = False) -> Iterator[Tensor]:
+    """Every tensor inside, in order."""
+    return (leaf for leaf in leaves(value, dataclasses) if isinstance(leaf, Tensor))
+
+
+def map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
+    """The same mappings (as dicts), lists and tuples around changed values."""
+    if isinstance(value, Mapping):
+        return {key: map_leaves(item, change) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        kind = list if isinstance(value, list) else tuple
+        return kind(map_leaves(item, change) for item in value)
+    return change(value)
+
+
+def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same containers around changed tensors; other values stay."""
+    return map_leaves(value, lambda leaf: change(leaf) if isinstance(leaf, Tensor) else leaf)

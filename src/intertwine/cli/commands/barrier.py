@@ -1,0 +1,51 @@
+"""``intertwine barrier``: loss and accuracy between networks, before and after alignment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .._options import Data, Device, Json, Model, Options, OutFolder, Seed
+
+__all__ = ["BarrierOptions"]
+
+
+@dataclass(frozen=True)
+class BarrierOptions(Options):
+    """Measure how much worse the networks between networks are, before and after alignment.
+
+    The barrier is the largest excess of the loss over the straight line between the losses of both ends. With three
+    networks or more it comes with an interval, which leaves out networks and not pairs. Batch norms are recalibrated on
+    the training split.
+
+    Example:
+      intertwine barrier a.safetensors b.safetensors --data digits
+      intertwine barrier seed*.safetensors --model resnet20 --data cifar10:PATH --points 11 --out barrier
+    """
+
+    checkpoints: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="A B [C ...]", help="Checkpoints of one architecture; more than two: every pair of them."
+        ),
+    ]
+    model: Model = None
+    method: Annotated[
+        str, typer.Option(help="How to align, see 'intertwine align --help'; none for the direct path only.")
+    ] = "weights"
+    points: Annotated[int, typer.Option(min=3, help="Points of each path, the ends included.")] = 25
+    recalibrate: Annotated[
+        bool, typer.Option("--recalibrate/--no-recalibrate", help="Also with batch norms measured anew at every point.")
+    ] = True
+    interpolation: Annotated[str, typer.Option(help="linear or spherical.")] = "linear"
+    data: Data = None
+    split: Annotated[str, typer.Option(help="Split to score on: train, validation or test.")] = "test"
+    examples: Annotated[int, typer.Option(min=4, help="Use so many examples of each split at most.")] = 5000
+    batch_size: Annotated[int, typer.Option(min=2, help="Examples that run at once.")] = 250
+    seed: Seed = 0
+    device: Device = "auto"
+    out: OutFolder = Path("barrier")
+    as_json: Json = False

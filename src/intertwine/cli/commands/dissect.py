@@ -1,0 +1,66 @@
+"""``intertwine dissect``: is the neuron basis of a layer special?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .._options import Device, Json, Model, Options, Seed
+
+__all__ = ["DissectOptions"]
+
+
+CONCEPTS_HELP = (
+    "generated, parquet:FILE, masks:FOLDER, coco:ANNOTATIONS.json@IMAGES or broden:FOLDER; with +colours at the end, "
+    "colours computed from the pixels are added."
+)
+
+
+@dataclass(frozen=True)
+class DissectOptions(Options):
+    """Dissect a layer: which units detect a concept, in the network's own basis and in rotated ones.
+
+    Prints a table and writes results.json, results.parquet and report.html. Every finished basis is kept in the
+    folder, so that the same command goes on after an interruption.
+
+    Example:
+      intertwine dissect --model resnet50:width=8,blocks=2-2,stem=small --train 3 --layer layer2.1 --images 300
+      intertwine dissect --model resnet50 --weights resnet50.pth --layer layer4 --concepts broden:broden1_224
+      intertwine dissect --weights hf_vit --layer vit.layernorm --concepts parquet:camvid.parquet --size 224x224
+    """
+
+    layer: Annotated[str, typer.Option("--layer", metavar="NAME", help="The layer, as named_modules() calls it.")]
+    model: Model = None
+    weights: Annotated[
+        Path | None, typer.Option("--weights", metavar="FILE", help="Checkpoint, or a Hugging Face directory.")
+    ] = None
+    train: Annotated[
+        int, typer.Option(metavar="EPOCHS", min=0, help="Without weights: first teach the network the concepts.")
+    ] = 0
+    concepts: Annotated[str, typer.Option(metavar="CONCEPTS", help=CONCEPTS_HELP)] = "generated"
+    split: Annotated[str | None, typer.Option(help="Of parquet and broden: only this split.")] = None
+    images: Annotated[int | None, typer.Option(min=1, help="Use the first images only.")] = None
+    size: Annotated[str | None, typer.Option(metavar="HxW", help="Size to bring images and labels to.")] = None
+    rotations: Annotated[str, typer.Option(help="Powers of the rotation, joined by commas.")] = "0,0.25,0.5,0.75,1"
+    rotation_seeds: Annotated[int, typer.Option(min=1, help="Random rotations for each power.")] = 5
+    g_relu: Annotated[int, typer.Option(min=0, help="Random permutations with positive scales, as a check.")] = 1
+    standardise: Annotated[
+        bool, typer.Option("--standardise", help="Divide channels by their size before rotating them.")
+    ] = False
+    quantile: Annotated[float, typer.Option(help="Share of a unit's values above its threshold.")] = 0.005
+    iou: Annotated[float, typer.Option(help="Intersection over union of a detector.")] = 0.04
+    sketch: Annotated[bool, typer.Option("--sketch", help="Thresholds from one pass, with a stated error.")] = False
+    mean: Annotated[str | None, typer.Option(help="Channel means to subtract; from the card otherwise.")] = None
+    std: Annotated[str | None, typer.Option(help="Channel deviations to divide by; from the card otherwise.")] = None
+    grid: Annotated[str | None, typer.Option(metavar="RxC", help="Rows and columns of patches, for tokens.")] = None
+    batch_size: Annotated[int, typer.Option(min=1, help="Images that run through the network at once.")] = 32
+    pictures: Annotated[int, typer.Option(min=0, help="Best units to show; 0 for none.")] = 12
+    seed: Seed = 0
+    device: Device = "auto"
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Folder for results; a stopped run goes on there.")
+    ] = Path("dissection")
+    as_json: Json = False

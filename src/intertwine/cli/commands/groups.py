@@ -1,0 +1,37 @@
+"""``intertwine groups``: what activations let through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from .._options import Json, Options
+
+__all__ = ["GroupsOptions"]
+
+
+@dataclass(frozen=True)
+class GroupsOptions(Options):
+    """Show the intertwiner groups of activations: the matrices A with sigma(A x) = phi(A) sigma(x).
+
+    Without names, the table of all known activations. A function of your own is measured in float64; the residual says
+    how well the laws hold that were accepted, the margin how clearly the others fail.
+
+    Example:
+      intertwine groups
+      intertwine groups relu gelu leaky_relu:0.1 --dim 64
+      intertwine groups mypackage.activations:my_sigma
+    """
+
+    activations: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="ACTIVATION", help="Name (relu, leaky_relu:0.1, swiglu) or module:function of any scalar function."
+        ),
+    ] = None
+    dim: Annotated[
+        int | None, typer.Option("--dim", min=1, help="Number of channels, to see the group's dimension.")
+    ] = None
+    as_json: Json = False

@@ -1,0 +1,62 @@
+"""``intertwine merge``: one network from several."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .._options import Data, Device, InputShape, Json, Model, Options, Seed, Tokens
+
+__all__ = ["MergeOptions"]
+
+
+@dataclass(frozen=True)
+class MergeOptions(Options):
+    """Merge networks of one architecture into one of the same size: align, average, repair.
+
+    With data, statistics are repaired on the training split, and all networks are scored on the test split. Two
+    networks are merged in the basis and with the widths of A; more of them around their common mean.
+
+    Example:
+      intertwine merge a.safetensors b.safetensors --data digits --out merged.safetensors
+      intertwine merge seed*.safetensors --model resnet20 --data cifar10:PATH --out merged.safetensors
+      intertwine merge vit_a vit_b --input-shape 2,3,224,224 --out merged
+    """
+
+    checkpoints: Annotated[
+        list[Path],
+        typer.Argument(metavar="A B [C ...]", help="Checkpoints of one architecture, or Hugging Face directories."),
+    ]
+    out: Annotated[
+        Path,
+        typer.Option("--out", metavar="PATH", help="FILE.safetensors, or a folder for a model of transformers."),
+    ]
+    model: Model = None
+    model_b: Annotated[
+        str | None, typer.Option("--model-b", metavar="MODEL", help="Model of B, where its widths are others.")
+    ] = None
+    ratio: Annotated[float, typer.Option(min=0, max=1, help="The share of B, for two networks.")] = 0.5
+    method: Annotated[
+        str, typer.Option(help="How to align, see 'intertwine align --help'; none for networks in one basis already.")
+    ] = "weights"
+    interpolation: Annotated[str, typer.Option(help="linear or spherical.")] = "linear"
+    layers: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAMES", help="Merge only these, joined by commas: beginnings of tensor names or patterns."
+        ),
+    ] = None
+    repair: Annotated[
+        str, typer.Option(help="auto, none, recalibrate (batch norms), repair or rescale (networks without them).")
+    ] = "auto"
+    data: Data = None
+    examples: Annotated[int, typer.Option(min=4, help="Use so many examples of each split at most.")] = 5000
+    batch_size: Annotated[int, typer.Option(min=2, help="Examples that run at once.")] = 250
+    input_shape: InputShape = None
+    tokens: Tokens = None
+    seed: Seed = 0
+    device: Device = "auto"
+    as_json: Json = False

@@ -1,0 +1,21 @@
+"""``intertwine models``: the built-in networks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .._options import Json, Options
+
+__all__ = ["ModelsOptions"]
+
+
+@dataclass(frozen=True)
+class ModelsOptions(Options):
+    """List the built-in networks with their parameter counts.
+
+    Example:
+      intertwine models
+      intertwine models --json
+    """
+
+    as_json: Json = False

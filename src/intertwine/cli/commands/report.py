@@ -1,0 +1,28 @@
+"""``intertwine report``: the page of saved results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .._options import Json, Options
+
+__all__ = ["ReportOptions"]
+
+
+@dataclass(frozen=True)
+class ReportOptions(Options):
+    """Write the page of saved results again.
+
+    Example:
+      intertwine report comparison/results.json --out page.html
+    """
+
+    results: Annotated[Path, typer.Argument(metavar="RESULTS", help="A results.json that another command wrote.")]
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="The page; beside the results otherwise.")
+    ] = None
+    as_json: Json = False

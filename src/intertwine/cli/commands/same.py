@@ -1,0 +1,41 @@
+"""``intertwine same``: whether two checkpoints are one network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .._options import Data, InputShape, Json, Model, Options, Tokens
+
+__all__ = ["SameOptions"]
+
+
+@dataclass(frozen=True)
+class SameOptions(Options):
+    """Decide whether two checkpoints are one network, up to the symmetries of its architecture.
+
+    Says "the same network, permuted and rescaled" (a cast to a lower precision is seen through), "related (merged,
+    fine-tuned)" with the tensors that differ, "different", or "cannot be told" where operations without a rule leave
+    the symmetry open; and the residual after matching. Every verdict has exit code 0.
+
+    Example:
+      intertwine same a.safetensors b.safetensors --model resnet20
+      intertwine same a.safetensors b.safetensors --model mypackage.nets:decoder --input-shape 2,16 --tokens 50000
+      intertwine same hf:one_directory hf:another
+    """
+
+    a: Annotated[
+        Path, typer.Argument(metavar="A", help="A checkpoint: safetensors, a torch file of tensors, or hf:DIR.")
+    ]
+    b: Annotated[Path, typer.Argument(metavar="B", help="The other one.")]
+    model: Model = None
+    data: Data = None
+    input_shape: InputShape = None
+    tokens: Tokens = None
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write the element from A to B (.safetensors).")
+    ] = None
+    as_json: Json = False

@@ -1,0 +1,43 @@
+"""``intertwine symmetries``: the group that an architecture has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .._options import Data, InputShape, Json, Model, Options, Tokens
+
+__all__ = ["SymmetriesOptions"]
+
+
+@dataclass(frozen=True)
+class SymmetriesOptions(Options):
+    """Find the weight-space symmetries of an architecture, and say what restricts them.
+
+    Prints one line for every hidden space: its size, its group, the generators of scales and signs, and which operation
+    takes away the rest. The page draws where in the network each space lives. No weights are needed.
+
+    Example:
+      intertwine symmetries --model resnet20 --out resnet20.html
+      intertwine symmetries --model mypackage.nets:decoder --input-shape 2,16 --tokens 50000 --meta
+      intertwine symmetries --model resnet20 --explain layer1.0.conv1.weight
+    """
+
+    model: Model = None
+    data: Data = None
+    input_shape: InputShape = None
+    tokens: Tokens = None
+    meta: Annotated[bool, typer.Option("--meta", help="Build the model without weights: any size fits.")] = False
+    front: Annotated[
+        str, typer.Option("--front", help="auto, record, or export (strict: no control flow on data).")
+    ] = "auto"
+    explain: Annotated[
+        str | None, typer.Option("--explain", metavar="NAME", help="Say of one parameter why each axis moves or stays.")
+    ] = None
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write the page (.html) or data (.json).")
+    ] = None
+    as_json: Json = False

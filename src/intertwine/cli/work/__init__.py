@@ -1,0 +1,1 @@
+"""What the commands do; each is loaded when its command runs."""

@@ -1,0 +1,129 @@
+"""Work of ``intertwine align``."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..._io import write_atomically
+from ...lab.training import read_card
+from ...matching import Alignment, align, align_sharded
+from ...merging import export, transport
+from ...symmetry import symmetries
+from .._example import example_input
+from .._hugging_face import HF
+from .._models import build_model
+from .._networks import spec_of
+from .._options import split_commas
+from .._outputs import claim_folder
+from .._pairs import Group, Use, card_of, open_group
+from .._results import tell_written
+from .._show import print_json, say
+from .._solvers import solver_of
+from .._threads import threads_for
+from ..commands.align import AlignOptions
+
+__all__ = ["run"]
+
+_WRITTEN = ("alignment.safetensors", "results.json", "report.html", "moved", "moved.safetensors", "moved.json")
+_LOOK_AT_DATA = ("activations", "mixed", "straight-through")
+
+
+def run(asked: AlignOptions) -> None:
+    """Bring checkpoint B into the basis of checkpoint A: other weights, the same function."""
+    solver = solver_of(asked.method, ("transport",))
+    chosen = split_commas(asked.kinds, "--kinds")
+    claim_folder(asked.out, _WRITTEN, [asked.a, asked.b])
+    if asked.sharded:
+        _say(*_sharded(asked, chosen), asked.as_json)
+        return
+    use: Use = "always" if asked.method.partition(":")[0] in _LOOK_AT_DATA else "if given"
+    group = open_group(
+        [asked.a, asked.b],
+        [asked.model, asked.model_b or asked.model],
+        asked.data,
+        asked.input_shape,
+        asked.tokens,
+        use,
+        asked.device,
+    )
+    loader = group.loader("train", asked.examples, asked.batch_size) if group.data is not None else None
+    if asked.method == "transport":
+        moved, said, files = _transported(group)
+    else:
+        one, other = group.models
+        found = align(one, other, group.example, method=solver, loader=loader, seed=asked.seed, kinds=chosen)
+        moved, (said, files) = found.apply(other), _written(found, asked.out)
+    files["moved"] = export(moved, _place(group, asked.out), _card(group, asked.method, asked.line))
+    _say(said, files, asked.as_json)
+
+
+def _say(said: dict[str, Any], files: dict[str, Path], as_json: bool) -> None:
+    if as_json:
+        print_json({**said, "files": files})
+        return
+    say(said["text"])
+    tell_written(files)
+
+
+def _written(found: Alignment, out: Path) -> tuple[dict[str, Any], dict[str, Path]]:
+    files = {
+        "alignment": found.save(out / "alignment.safetensors"),
+        "results": found.save(out / "results.json"),
+        "report": found.to_html(out / "report.html"),
+    }
+    keys = ("method", "objective", "before", "after", "notes")
+    said = {key: getattr(found, key) for key in keys}
+    return {"text": str(found), **said, "spaces": found.to_frame().to_dict("records")}, files
+
+
+def _sharded(asked: AlignOptions, kinds: list[str] | None) -> tuple[dict[str, Any], dict[str, Path]]:
+    """Align without ever holding a network; the model is built without weights.
+
+    Raises:
+        ValueError: If another method is asked for, or nothing says which model.
+    """
+    if asked.method != "weights":
+        raise ValueError(f"--method must be weights for --sharded. Got {asked.method!r}.")
+    if asked.model is None and asked.a.is_dir() and not (asked.a / "config.json").is_file():
+        raise ValueError(f"--model must be given where no config.json says which. Got none for {str(asked.a)!r}.")
+    spec = asked.model or (f"{HF}{asked.a}" if asked.a.is_dir() else spec_of(read_card(asked.a), asked.a, "--model"))
+    with torch.device("meta"):
+        network = build_model(spec).eval()
+    threads_for(weights=sum(p.numel() for p in network.parameters()))
+    sym = symmetries(network, example_input(spec, asked.data, asked.input_shape, asked.tokens, meta=True))
+    found = align_sharded(asked.a, asked.b, sym, asked.out / "moved", kinds or ("permutation", "sign"), asked.seed)
+    said, files = _written(found, asked.out)
+    return said, {**files, "moved": _with_configuration(asked.b, asked.out / "moved")}
+
+
+def _with_configuration(source: Path, target: Path) -> Path:
+    """Put what lies beside the weights of a Hugging Face directory, such as its tokenizer, beside the moved ones."""
+    for file in sorted(source.iterdir()) if source.is_dir() else ():
+        if file.is_file() and file.suffix in (".json", ".txt", ".model") and not file.name.endswith(".index.json"):
+            write_atomically(target / file.name, partial(_copy, file))
+    return target
+
+
+def _copy(file: Path, to: Path) -> None:
+    to.write_bytes(file.read_bytes())
+
+
+def _transported(group: Group) -> tuple[Any, dict[str, Any], dict[str, Path]]:
+    one, other = group.models
+    found = transport(one, other, group.example)
+    said = {"text": repr(found), "method": "transport", "sizes": dict(found.sizes), "costs": dict(found.costs)}
+    return found.apply(other), said, {}
+
+
+def _place(group: Group, out: Path) -> Path:
+    """A folder where B came as one, a file otherwise."""
+    return out / ("moved" if group.checkpoints[1].tensors is None else "moved.safetensors")
+
+
+def _card(group: Group, method: str, command: str) -> dict[str, Any]:
+    a, b = group.names
+    return card_of(group, {"aligned": b, "to": a, "method": method, "command": command}, {})

@@ -1,0 +1,56 @@
+"""Work of ``intertwine barrier``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ...merging import barriers
+from .._networks import data_facts
+from .._outputs import RESULTS, claim_folder
+from .._pairs import open_group
+from .._results import tell_written, write_results
+from .._show import print_json, say
+from .._solvers import solver_of
+from ..commands.barrier import BarrierOptions
+
+__all__ = ["run"]
+
+
+def run(asked: BarrierOptions) -> None:
+    """Measure how much worse the networks between networks are, before and after alignment."""  # noqa: DOC501
+    if len(asked.checkpoints) < 2:
+        raise ValueError(f"at least two checkpoints must be given. Got {len(asked.checkpoints)}.")
+    solver = solver_of(asked.method, ("none",))
+    if asked.interpolation not in ("linear", "spherical"):
+        raise ValueError(f"--interpolation must be linear or spherical. Got {asked.interpolation!r}.")
+    claim_folder(asked.out, RESULTS, asked.checkpoints)
+    group = open_group(
+        asked.checkpoints, [asked.model] * len(asked.checkpoints), asked.data, None, None, "always", asked.device
+    )
+    assert group.data is not None
+    found = barriers(
+        group.models,
+        group.loader(asked.split, asked.examples, asked.batch_size),
+        asked.points,
+        alignments=None if asked.method == "none" else solver,
+        recalibrate=asked.recalibrate,
+        calibration=group.loader("train", asked.examples, asked.batch_size),
+        interpolation=asked.interpolation,  # type: ignore[arg-type]
+        example_inputs=group.example,
+        names=group.names,
+        progress=True,
+        seed=asked.seed,
+    )
+    settings = {
+        "networks": [network.facts for network in group.networks],
+        "data": data_facts(group.data_spec, asked.split, group.data),
+        "command": asked.line,
+        "seed": asked.seed,
+    }
+    found = replace(found, settings=settings, notes=(*group.notes, *found.notes))
+    paths = write_results(found, asked.out)
+    if asked.as_json:
+        print_json({"kind": "Barrier", **found.to_dict(), "files": paths})
+        return
+    say(found)
+    tell_written(paths)

@@ -1,0 +1,63 @@
+"""Work of ``intertwine compare``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ... import similarity
+from ...features import Reading
+from ...lab.training import choose_device
+from .._networks import batches, check_layers, check_run, data_facts, open_network, read_checkpoint, read_data
+from .._options import split_commas
+from .._outputs import RESULTS, claim_folder
+from .._path_kernels import alignment
+from .._results import annotate, present
+from ..commands.compare import CompareOptions
+
+__all__ = ["run"]
+
+
+def run(asked: CompareOptions) -> None:
+    """Compare two networks, every layer of A with every layer of B."""
+    names = split_commas(asked.measures, "--measures") or list(similarity.DEFAULT)
+    chosen = [similarity.measure(name) for name in names]
+    where = choose_device(asked.device)
+    sides = [read_checkpoint(asked.a), read_checkpoint(asked.b)]
+    data_spec, splits = read_data(asked.data, *sides)
+    networks = [
+        open_network(sides[0], asked.model, splits),
+        open_network(
+            sides[1],
+            asked.model if asked.model_b is None else asked.model_b,
+            splits,
+            "--model-b" if asked.model_b else "--model",
+        ),
+    ]
+    loader, notes = batches(splits, asked.split, asked.examples, asked.batch_size, networks)
+    shared = split_commas(asked.layers, "--layers")
+    wanted = [shared, split_commas(asked.layers_b, "--layers-b") or shared]
+    for network, names_of_layers in zip(networks, wanted):
+        check_run(network, loader, splits, where)
+        check_layers(network, loader, names_of_layers)
+    whole = None
+    if asked.path_kernels:
+        whole = alignment(networks[0].model, networks[1].model, loader.batch(slice(0, asked.examples))[0], asked.seed)
+    claim_folder(asked.out, RESULTS, [asked.a, asked.b])
+    comparison = similarity.compare(
+        networks[0].model,
+        networks[1].model,
+        loader,
+        layers=wanted[0],
+        layers_b=wanted[1],
+        measures=chosen,
+        null=asked.null,
+        bootstrap=asked.bootstrap,
+        seed=asked.seed,
+        progress=True,
+        reading=Reading(memory=asked.memory),
+    )
+    if whole is not None:
+        comparison = replace(comparison, settings={**comparison.settings, "path kernels": whole[0]})
+        notes = [whole[1], *notes]
+    described = annotate(comparison, networks, data_facts(data_spec, asked.split, splits), asked.line, notes)
+    present(described, asked.out, asked.as_json)

@@ -1,0 +1,29 @@
+"""Work of ``intertwine report``."""
+
+from __future__ import annotations
+
+from ...report import load_result, write_page
+from .._outputs import claim_file
+from .._show import print_json, say
+from ..commands.report import ReportOptions
+
+__all__ = ["run"]
+
+
+def run(asked: ReportOptions) -> None:
+    """Write the page of saved results again."""  # noqa: DOC501
+    result = load_result(asked.results)
+    place = claim_file(asked.out or asked.results.with_suffix(".html"), [asked.results])
+    try:
+        path = write_page(result, place)
+    except OSError:
+        raise
+    except Exception as error:  # parts that were changed may not fit each other anywhere
+        raise ValueError(
+            f"results must be a complete {type(result).__name__}. Got {str(asked.results)!r}, of which no page can be "
+            f"made ({type(error).__name__}: {error})."
+        ) from error
+    if asked.as_json:
+        print_json({"page": path})
+    else:
+        say(f"wrote {path}")

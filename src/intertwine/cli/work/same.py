@@ -1,0 +1,37 @@
+"""Work of ``intertwine same``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ... import matching
+from .._example import example_input
+from .._hugging_face import HF
+from .._networks import named_by, open_alone, read_checkpoint
+from .._outputs import claim_file
+from .._show import print_json, say, tell
+from .._threads import threads_for
+from ..commands.same import SameOptions
+
+__all__ = ["run"]
+
+
+def run(asked: SameOptions) -> None:
+    """Decide whether two checkpoints are one network, up to the symmetries of its architecture."""  # noqa: DOC501
+    if asked.out is not None:
+        if asked.out.suffix != ".safetensors":
+            raise ValueError(f"--out must end in .safetensors. Got {str(asked.out)!r}.")
+        claim_file(asked.out, [Path(str(path).removeprefix(HF)) for path in (asked.a, asked.b)])
+    left, right = (read_checkpoint(Path(str(path).removeprefix(HF))) for path in (asked.a, asked.b))
+    specs = [asked.model or named_by(side) for side in (left, right)]
+    example = example_input(specs[0], asked.data, asked.input_shape, asked.tokens)
+    pair = open_alone(specs[0], left), open_alone(specs[1], right)
+    threads_for(weights=sum(p.numel() for model in pair for p in model.parameters()))
+    found = matching.same(*pair, example)
+    if asked.out is not None and found.transformation is not None:
+        tell(f"wrote {found.transformation.save(asked.out)}")
+    if asked.as_json:
+        print_json(found.to_dict())
+    else:
+        said = found.summary()
+        say(said if "residual" in said else f"{said}\nresidual {found.residual:.3g}")

@@ -1,0 +1,174 @@
+"""Work of ``intertwine stitch``."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal, cast
+
+from torch import nn
+
+from ...features import layers
+from ...features.batches import device_of
+from ...features.points import choose
+from ...lab.data import Batches
+from ...lab.training.augmented import Augmented
+from ...stitching import RECIPES, Pair, StitchingStudy, StitchOptions, family_of, stitch
+from ...stitching.layers import takes
+from ...stitching.networks.pair import At
+from .._networks import data_facts
+from .._options import split_commas
+from .._outputs import RESULTS, claim_folder
+from .._pairs import open_group
+from .._results import tell_written, write_results
+from .._show import print_json, print_table, say
+from ..commands.stitch import StitchOptions as Asked
+
+__all__ = ["run"]
+
+
+def run(asked: Asked) -> None:
+    """Stitch networks: how much accuracy is lost when B goes on from A's features, through a map of one family."""  # noqa: DOC501
+    if len(asked.checkpoints) < 2:
+        raise ValueError(f"at least two checkpoints must be given. Got {len(asked.checkpoints)}.")
+    if (asked.model_b or asked.at_b) and len(asked.checkpoints) > 2:
+        raise ValueError(f"--model-b and --at-b must go with two checkpoints. Got {len(asked.checkpoints)}.")
+    if asked.split not in ("test", "validation"):
+        raise ValueError(
+            f"--split must be test or validation, never the data that maps are trained on. Got {asked.split!r}."
+        )
+    if asked.recipe not in RECIPES:
+        raise ValueError(f"--recipe must be one of {', '.join(RECIPES)}. Got {asked.recipe!r}.")
+    if asked.keep not in ("best", "last"):
+        raise ValueError(f"--keep must be best or last. Got {asked.keep!r}.")
+    chosen = replace(RECIPES[asked.recipe], keep=cast(Literal["best", "last"], asked.keep))
+    if asked.epochs is not None:
+        chosen = replace(chosen, epochs=asked.epochs, head_start=asked.epochs // 2)  # half of it, as in the paper
+    if asked.learning_rate is not None:
+        chosen = replace(chosen, learning_rate=asked.learning_rate)
+    wanted = _families(asked.families)
+    pulled = any(takes(family, "alpha") for family in wanted)
+    options = {"alpha": "cv" if asked.alpha == "cv" else _alpha(asked.alpha)} if pulled else {}
+    methods = [chosen if word.strip() == "task_loss" else word.strip() for word in asked.method.split(",")]
+    common = StitchOptions(
+        skip=cast(Any, asked.skip),
+        start=cast(Any, asked.start),
+        tail_norm=cast(Any, asked.tail_norm),
+        recalibration=asked.recalibration,
+        bias=asked.bias,
+        settings=options,
+        progress=True,
+    )
+    seeds = list(range(asked.seed, asked.seed + asked.seeds))
+    claim_folder(asked.out, [*RESULTS, "results.safetensors"], asked.checkpoints)
+    specs = (
+        [asked.model, asked.model_b or asked.model]
+        if len(asked.checkpoints) == 2
+        else [asked.model] * len(asked.checkpoints)
+    )
+    group = open_group(asked.checkpoints, specs, asked.data, None, None, "always", asked.device)
+    assert group.data is not None
+    fit = replace(group.loader("train", asked.examples, chosen.batch_size), shuffle=True)
+    train = Augmented(fit, asked.translate, asked.flip) if asked.translate or asked.flip else fit
+    score = group.loader(asked.split, asked.examples, 250)
+    state = asked.out / f"training-{hashlib.blake2b(asked.line.encode(), digest_size=6).hexdigest()}.pt"
+    studies = []
+    for i, j in itertools.permutations(range(len(asked.checkpoints)), 2):
+        if len(asked.checkpoints) == 2 and i > j:
+            continue  # of two checkpoints, A's early layers are meant
+        a, b = group.models[i], group.models[j]
+        layers = _layers(a, b, score, split_commas(asked.at, "--at"), split_commas(asked.at_b, "--at-b"))
+        names, kept = (group.names[i], group.names[j]), state.with_stem(f"{state.stem}-{i}-{j}")
+        how = replace(common, names=names, state=kept)
+        given: dict[str, Any] = {"method": methods, "seeds": seeds, "options": how}
+        found = stitch(a, b, list(layers), wanted, loader=train, eval_loader=score, **given)
+        studies.append(cast(StitchingStudy, found))
+    settings = {
+        **studies[0].settings,
+        "networks": [network.facts for network in group.networks],
+        "data": data_facts(group.data_spec, asked.split, group.data),
+        "command": asked.line,
+        "augmentation": {"translate": asked.translate, "flip": asked.flip},
+        "notes": list(group.notes),
+    }
+    study = StitchingStudy.join(studies, settings)
+    paths = write_results(study, asked.out)
+    for file in asked.out.glob(f"*{state.stem}*.pt"):
+        file.unlink()
+    if asked.as_json:
+        stitchings = [{**one.to_dict(), "penalty": one.penalty} for one in study.stitchings]
+        print_json({"kind": "StitchingStudy", **study.to_dict(), "stitchings": stitchings, "files": paths})
+        return
+    _print(study)
+    tell_written(paths)
+
+
+def _families(given: list[str] | None) -> list[str]:
+    chosen = split_commas(given, "--families") or ["g_relu", "full", "rank-1", "rank-4", "lasso"]
+    for family in chosen:
+        _, _, number = family.partition("-")
+        width = int(number) if family.startswith("rank-") and number.isdigit() else 8
+        family_of(family, max(width, 1), max(width, 1))  # an unknown name is said before long work
+    return list(dict.fromkeys(chosen))
+
+
+def _alpha(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"--alpha must be a number or cv. Got {text!r}.") from None
+
+
+def _layers(a: nn.Module, b: nn.Module, loader: Batches, at: list[str] | None, at_b: list[str] | None) -> Sequence[At]:
+    # Where to cut: the layers that were named, or all activations at which both can be cut.
+
+    inputs = loader.batch(slice(0, 2))[0]
+    here = lambda model: inputs.to(device_of(model))
+    chosen = [point.name for point in choose(layers(a, here(a)), at, a)]
+    if at_b is not None:
+        others = [point.name for point in choose(layers(b, here(b)), at_b, b)]
+        if len(others) != len(chosen):
+            raise ValueError(f"--at-b must name as many layers as --at. Got {len(others)} and {len(chosen)}.")
+        return list(zip(chosen, others))
+    if at is not None:
+        return chosen
+    usable = set(Pair(a, b, here(a)).layers())
+    found = [name for name in chosen if name in usable]
+    if not found:
+        raise ValueError("--at must be given where the networks share no activation layers. Got none. See --at-b too.")
+    return found
+
+
+def _print(study: StitchingStudy) -> None:
+    first = study.stitchings[0]
+    accuracies = {name: value for s in study.stitchings for name, value in zip(s.names, (s.accuracy_a, s.accuracy_b))}
+    say(", ".join(f"{name}: {value:.2%}" for name, value in accuracies.items()))
+    share = lambda value: "" if value is None or value != value else f"{value:.0%}"
+    rows = [
+        [
+            row.layer, row.family, row.method.replace("_", " "), 100 * row.penalty,
+            f"{100 * row.low:.2f} to {100 * row.high:.2f}", row.over, f"{row.accuracy:.2%}", row.dim,
+            share(row.agreement), row.frechet,
+        ]
+        for row in study.table().itertuples()
+    ]  # fmt: skip
+    columns = [
+        "layer",
+        "family",
+        "method",
+        "penalty",
+        "interval",
+        "over",
+        "accuracy",
+        "dimension",
+        "as matched",
+        "drift",
+    ]
+    print_table(columns, rows, f"Stitching penalties in points of accuracy (eq. 4.3), on {first.examples:,} examples")
+    if any(s.inside_block for s in study.stitchings):
+        say("* inside a residual block: a skip connection crosses the cut too")
+    say("as matched: share of live channels paired as by matching activations; drift: Fréchet distance to B's own")
+    for note in dict.fromkeys(note for s in study.stitchings for note in s.notes):
+        say(f"Note: {note}")

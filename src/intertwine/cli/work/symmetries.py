@@ -1,0 +1,62 @@
+"""Work of ``intertwine symmetries``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ... import symmetry
+from .._example import example_input
+from .._models import build_model
+from .._outputs import claim_file
+from .._show import print_json, say, tell
+from .._threads import threads_for
+from ..commands.symmetries import SymmetriesOptions
+
+__all__ = ["run"]
+
+
+def run(asked: SymmetriesOptions) -> None:
+    """Find the weight-space symmetries of an architecture, and say what restricts them."""  # noqa: DOC501
+    if asked.model is None:
+        raise ValueError("--model must be given. Got none. Say --model resnet20, for example.")
+    if asked.out is not None:
+        _check_out(asked.out)
+    network, example = (
+        _made(asked.model, asked.meta),
+        example_input(asked.model, asked.data, asked.input_shape, asked.tokens, asked.meta),
+    )
+    threads_for(weights=sum(p.numel() for p in network.parameters()))
+    sym = symmetry.symmetries(network, example, front=asked.front)  # type: ignore[arg-type]
+    if asked.out is not None:
+        written = sym.to_html(asked.out) if asked.out.suffix in (".html", ".htm") else sym.save(asked.out)
+        tell(f"wrote {written}")
+    if asked.explain is not None:
+        lines = [sym.explain(asked.explain, i) for i in range(len(sym.layouts[_known(sym, asked.explain)].axes))]
+        print_json(lines) if asked.as_json else say("\n".join(lines))
+    elif asked.as_json:
+        print_json({**sym.to_dict(), "dim": sym.dim, "log_size": sym.log_size})
+    else:
+        say(sym.summary())
+
+
+def _check_out(out: Path) -> None:
+    if not out.is_dir() and out.suffix not in (".html", ".htm", ".json", ".parquet"):
+        raise ValueError(f"--out must end in .html, .json or .parquet. Got {str(out)!r}.")
+    claim_file(out)
+
+
+def _made(spec: str, meta: bool) -> Any:
+    with torch.device("meta" if meta else "cpu"):
+        return build_model(spec)
+
+
+def _known(sym: Any, name: str) -> str:
+    found = sym.aliases.get(name, name)
+    if found not in sym.layouts:
+        raise ValueError(
+            f"--explain must name a parameter. Got {name!r}. There are {', '.join(list(sym.layouts)[:6])}, ..."
+        )
+    return found
