@@ -65,6 +65,8 @@ FUNCTIONS = {
     "zeros between": (lambda m, h: torch.stack((h, torch.zeros_like(h)), -1).flatten(1), 16, BOTH, 8),
     "both orders": (lambda m, h: h + h.view(-1, 4, 2).flip(2).reshape(-1, 8), 8, None, None),
     "shuffled twice": (lambda m, h: h + shuffled(h), 8, None, None),
+    "turns and runs": (lambda m, h: h + torch.cat((h[:, ::2], h[:, 1::2]), 1), 8, None, None),
+    "runs and turns": (lambda m, h: torch.cat((h[:, ::2], h[:, 1::2]), 1) - h, 8, None, None),
     "tied halves": (lambda m, h: h[:, ::2] + h[:, 1::2], 4, [4], 4),
     "other groups": (lambda m, h: shuffled(h, 4), 8, None, None),
     "every third": (lambda m, h: h[:, :6][:, ::3], 2, None, None),

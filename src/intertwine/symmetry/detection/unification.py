@@ -204,23 +204,19 @@ def _piecewise(pool: Pool, a: Axis, b: Axis, pair: Pair) -> Axis:
 
 
 def _cut(pool: Pool, axis: Axis, cuts: Sequence[int]) -> list[Axis]:
-    """The pieces of an axis between neighbouring cuts, which are in order and hold all of its boundaries."""
+    """The pieces of an axis between neighbouring cuts, which are in order and begin and end with the axis."""
     axis = pool.resolve(axis)
     if len(axis) == 1 and isinstance(axis[0], Slot) and len(cuts) > 2:
         pool.cut(axis[0].space, tuple(stop - start for start, stop in pairwise(cuts)))
         axis = pool.resolve(axis)
-    if not concatenated(axis):
+    parts = concatenated(axis)
+    ends = [0, *accumulate(axis_size(p) for p in parts)]
+    if not parts or not {*ends} <= {*cuts}:  # another axis may hold the same spaces, and was cut elsewhere
         return [slice_axis(pool, axis, start, stop) for start, stop in pairwise(cuts)]
     pieces: list[Axis] = []
-    inside = iter(cuts[1:])
-    at = 0
-    for part in concatenated(axis):
-        end = at + axis_size(part)
-        own = [0]
-        while own[-1] < end - at:
-            own.append(next(inside) - at)
+    for part, (at, end) in zip(parts, pairwise(ends)):
+        own = [cut - at for cut in cuts if at <= cut <= end]
         pieces += [pool.resolve(part)] if len(own) == 2 else _cut(pool, part, own)
-        at = end
     return pieces
 
 
