@@ -62,10 +62,6 @@ def test_linear_gating_networks_are_affine_in_evaluation_mode(name):
             f = network.pre_activations
             for both, left, right, zero in zip(f(a + b), f(a), f(b), f(torch.zeros_like(a))):
                 equal(both, left + right - zero)
-            for layer, q in enumerate(f(a)):
-                weights, offset = network.linear_map(a[:1], layer)
-                dims = list(range(1, a.dim()))
-                equal(q, torch.tensordot(a, weights, (dims, [d - a.dim() for d in dims])) + offset)
 
 
 def test_a_gating_network_with_relus_is_not_affine():
@@ -74,7 +70,7 @@ def test_a_gating_network_with_relus_is_not_affine():
     f = lambda t: network.pre_activations(t)[1]
     assert (f(x + x.flip(0)) - f(x) - f(x.flip(0)) + f(0 * x)).abs().max() > 1e-3
     with pytest.raises(ValueError, match="the gating network must be linear"):
-        network.linear_map(x[:1], 0)
+        iw.gates.effective_maps(network, x[:1])
 
 
 def test_soft_gates_let_gradients_through_and_frozen_parts_stay():

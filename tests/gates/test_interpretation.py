@@ -29,7 +29,6 @@ def test_effective_maps_are_the_jacobians_and_give_every_pre_activation(name, sh
         jacobian = torch.autograd.functional.jacobian(lambda z: network.pre_activations(z[None])[k][0], x[0])  # noqa: B023
         torch.testing.assert_close(found.weights, jacobian, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(found(x), q.detach(), rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(found.weights, network.linear_map(x, k)[0], rtol=1e-12, atol=1e-12)
 
 
 def test_effective_maps_by_name_at_the_centre_and_back_from_disk(tmp_path):

@@ -103,10 +103,12 @@ def test_arc_cosine_kernel_is_the_tangent_kernel_of_a_wide_network():
         nn.ReLU(),
         NTKLinear(width, 1, gain),
     )
-    empirical = iw.gates.neural_tangent_kernel(model, x, kind="trace", method="products")
-    limit = iw.gates.kernels.arc_cosine_tangent_kernel(x, 3)
+    empirical = iw.gates.neural_tangent_kernel(model, x, kind="trace", method="jacobian")
+    pixels = x[:, :, None, None]
+    limit = iw.gates.kernels.convolutional_tangent_kernel(pixels, 2, window=1)
     assert (empirical - limit).norm() < 0.1 * limit.norm()
-    assert torch.allclose(iw.gates.kernels.arc_cosine_tangent_kernel(x, 3, x[:2]), limit[:, :2])
+    few = iw.gates.kernels.convolutional_tangent_kernel(pixels, 2, window=1, y=pixels[:2])
+    assert torch.allclose(few, limit[:, :2])
 
 
 class NTKConv(nn.Module):
@@ -124,7 +126,7 @@ def test_convolutional_kernel_is_the_tangent_kernel_of_a_wide_network():
     width = 512
     convolutions = [NTKConv(2, width, 1 / 3), nn.ReLU(), NTKConv(width, width, math.sqrt(2 / (9 * width))), nn.ReLU()]
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), NTKLinear(width, 1, math.sqrt(2))]
-    empirical = iw.gates.neural_tangent_kernel(nn.Sequential(*convolutions, *head), x, kind="trace", method="products")
+    empirical = iw.gates.neural_tangent_kernel(nn.Sequential(*convolutions, *head), x, kind="trace", method="jacobian")
     limit = iw.gates.kernels.convolutional_tangent_kernel(x, 2)
     assert (empirical - limit).norm() < 0.12 * limit.norm()
 
@@ -133,7 +135,7 @@ def test_bad_arguments():
     with pytest.raises(ValueError, match="sigma must be positive"):
         iw.gates.networks.bernoulli_(nn.Linear(1, 1), 0.0)
     with pytest.raises(ValueError, match="depth must be at least 1"):
-        iw.gates.kernels.arc_cosine_tangent_kernel(torch.ones(1, 1), 0)
+        iw.gates.kernels.convolutional_tangent_kernel(torch.ones(1, 1, 2, 2), 0)
     with pytest.raises(ValueError, match="window odd"):
         iw.gates.kernels.convolutional_tangent_kernel(torch.ones(1, 1, 2, 2), 1, 2)
 

@@ -1,7 +1,7 @@
 """Kernels of inputs: path kernels, overlaps, tangent kernels, their limits, and regression with them."""
 
 from .alignment import kernel_alignment, npk_alignment
-from .arc_cosine import arc_cosine_tangent_kernel, convolutional_tangent_kernel
+from .arc_cosine import convolutional_tangent_kernel
 from .budget import Budget
 from .kernel_regression import KernelRegression, kernel_regression
 from .overlap import overlap
@@ -17,7 +17,7 @@ __all__ = [
     # of gates
     "base_kernels", "product_kernel",
     # limits
-    "arc_cosine_tangent_kernel", "convolutional_tangent_kernel", "ensemble_tangent_kernel",
+    "convolutional_tangent_kernel", "ensemble_tangent_kernel",
     # learning
     "KernelRegression", "kernel_regression",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Centred alignment of two networks' neural path kernels."""
+"""Centred kernel alignment of the neural path kernels of two networks."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""The infinite-width comparator: tangent kernels of ReLU networks by arc-cosine recursions."""
+"""Tangent kernels of infinitely wide convolutional ReLU networks, by arc-cosine recursions."""
 
 import math
 from collections.abc import Callable
@@ -8,40 +8,7 @@ from torch import Tensor
 
 from ..._progress import track
 
-__all__ = ["arc_cosine_tangent_kernel", "convolutional_tangent_kernel"]
-
-
-def arc_cosine_tangent_kernel(x: Tensor, depth: int, y: Tensor | None = None) -> Tensor:
-    """NTK of an infinitely wide fully connected ReLU network of ``depth`` layers of weights, without biases.
-
-    ``Theta_1 = Sigma_1 = <x, y>`` and ``Theta_l = Sigma_l + Theta_{l-1} k0``, where ``Sigma_l`` and ``k0`` are the
-    arc-cosine kernels of orders 1 and 0 of ``Sigma_{l-1}``, normalised so that variances stay. Weights are standard
-    normal; the first layer is not scaled, the others by ``sqrt(2 / fan in)`` (Jacot et al. 2018; Arora et al. 2019).
-
-    Args:
-        x: Inputs ``(N, d)``.
-        depth: Layers of weights, at least 1.
-        y: Inputs ``(M, d)``; ``x`` itself without.
-
-    Returns:
-        The kernel ``(N, M)`` in float64.
-
-    Raises:
-        ValueError: If ``depth`` is less than 1.
-
-    Examples:
-        >>> arc_cosine_tangent_kernel(torch.tensor([[3.0, 4.0]]), depth=3)  # on the diagonal depth * |x|^2
-        tensor([[75.]], dtype=torch.float64)
-    """
-    if depth < 1:
-        raise ValueError(f"depth must be at least 1. Got {depth}.")
-    a, b = x.double(), (x if y is None else y).double()
-    sigma = tangent = a @ b.T
-    norms = a.norm(dim=1)[:, None] * b.norm(dim=1)[None]  # the diagonal stays |x|^2 through the layers
-    for _ in range(depth - 1):
-        sigma, slope = _relu_moments(sigma, norms)
-        tangent = sigma + tangent * slope
-    return tangent
+__all__ = ["convolutional_tangent_kernel"]
 
 
 def convolutional_tangent_kernel(
@@ -58,6 +25,7 @@ def convolutional_tangent_kernel(
 
     ``depth`` convolutions that keep the size, each followed by a ReLU, then a global average and a linear layer.
     Weights are standard normal; the first convolution is scaled by ``1 / window``, all others by ``sqrt(2 / fan in)``.
+    With images of one pixel and ``window=1`` it is the kernel of a fully connected network of ``depth + 1`` layers.
 
     Cost ``N M P^2`` times ``depth`` and the window, with ``P`` positions; one triangle where there is one side.
 

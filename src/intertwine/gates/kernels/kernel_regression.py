@@ -1,4 +1,4 @@
-"""Kernel methods with any precomputed kernel: ridge regression on class indicators, and support vector machines."""
+"""Ridge regression and support vector machines on precomputed kernels."""
 
 from __future__ import annotations
 

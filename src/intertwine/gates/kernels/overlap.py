@@ -1,4 +1,4 @@
-"""The bridge between the two papers: what the gates say is invariant under rescaling and permuting units."""
+"""Overlap of active sub-networks: the number of paths that two inputs share, an invariant of positive scalings."""
 
 from torch import Tensor, nn
 

@@ -1,4 +1,4 @@
-"""Theorem 3.1: the path kernel of a fully connected network is a product of Grams, one for each layer of gates."""
+"""Path kernels of fully connected networks: products of Grams of gates (theorem 3.1)."""
 
 import math
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Affine functions: a linear gating network is one, and so is a value network once its gates are fixed."""
+"""Affinity of functions, checked on samples: of linear gating networks, and of value networks with fixed gates."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator

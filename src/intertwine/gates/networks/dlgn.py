@@ -42,7 +42,7 @@ def dlgn(
         seed: Of the fresh weights.
 
     Returns:
-        A network with ``gating`` and ``value``; ``linear_map`` shows what each gate looks for.
+        A network with ``gating`` and ``value``; :func:`effective_maps` shows what each gate looks for.
 
     Raises:
         ValueError: If the model has other nonlinearities than ReLUs and max poolings.
@@ -50,9 +50,8 @@ def dlgn(
     Examples:
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
         >>> network = dlgn(model, input="ones")
-        >>> weights, offsets = network.linear_map(torch.zeros(1, 4), layer=1)
-        >>> weights.shape, offsets.shape
-        (torch.Size([8, 4]), torch.Size([8]))
+        >>> network(torch.randn(2, 4)).shape, network.is_linear
+        (torch.Size([2, 3]), True)
     """  # noqa: DOC502 - raised by check()
     gating, value = (averaged(fresh_copy(model, initialise, s)) for s in (seed, seed + 1))
     network = GatedNetwork(

@@ -1,4 +1,4 @@
-"""A gated network: one network makes the gates, another has its ReLUs replaced by units that multiply by them."""
+"""Gated networks: one network makes the gates, another has its ReLUs replaced by products with them."""
 
 import itertools
 import math
@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..._evaluation import copied, evaluating
+from ..._evaluation import copied
 from ..relu_program import check_batch_norms
 from .affine import departures, is_plain, leaving_no_trace, tolerance
 from .substitution import Applied, Read
@@ -155,29 +155,6 @@ class GatedNetwork(nn.Module):
                 f"gating and value networks must have the same gates. Got {len(running.gates)} and {running.next}."
             )
         return out
-
-    def linear_map(self, x: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """The affine map from the input to one layer's pre-activations, in evaluation mode: what each gate looks for.
-
-        Args:
-            x: One example ``(1, C, *S)``, for its shape.
-            layer: Which ReLU.
-
-        Returns:
-            Weights ``(*units, C, *S)``, one image for each unit, and offsets ``(*units)``.
-
-        Raises:
-            ValueError: If the gating network is not linear.
-        """
-        if not self.is_linear:
-            raise ValueError("the gating network must be linear, as dlgn and dlgn_sf make it. Got one with ReLUs.")
-        self.pre_activations(x[:1])  # checks that they are affine
-        with evaluating(self.gating):
-            f = lambda z: self.gating(z[None])[layer][0]
-            zero = torch.zeros_like(x[0])
-            with torch.no_grad():
-                offset = f(zero)
-            return torch.autograd.functional.jacobian(f, zero), offset
 
     def extra_repr(self) -> str:
         """The options."""

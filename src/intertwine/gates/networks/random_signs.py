@@ -1,4 +1,4 @@
-"""Assumption 2.1: weights that are independent random signs of one size."""
+"""Random signs of one size as weights (assumption 2.1)."""
 
 import torch
 from torch import nn

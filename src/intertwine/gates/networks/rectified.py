@@ -1,4 +1,4 @@
-"""The ReLU network in the place of one with other activations."""
+"""Copies of networks with ReLUs in place of other activations."""
 
 from torch import nn
 

@@ -1,4 +1,4 @@
-"""Every path of a small ReLU network, one by one: features, values, activity, bundles. The oracle of path kernels."""
+"""Enumeration of the paths of a small ReLU network: features, values, activity, bundles. The oracle of path kernels."""
 
 from dataclasses import dataclass, field
 

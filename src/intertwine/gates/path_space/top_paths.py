@@ -1,4 +1,4 @@
-"""The paths that contribute most to an output, found without enumerating the others."""
+"""Largest path contributions to one output, by dynamic programming over nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of a network that one input switches on: which units, how many paths, and the affine map that is left."""
+"""Active sub-network of one input: its units, its number of paths, and its affine map."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Effective maps of a linear gating network: every gate's affine map from the input, as an image for each unit."""
+"""Affine maps from the input to the pre-activations of a linear gating network: one image for each unit."""
 
 from __future__ import annotations
 

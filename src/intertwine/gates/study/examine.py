@@ -1,4 +1,4 @@
-"""A ReLU network taken apart, in one call: its gates, its kernels, what classes share, and one input's paths."""
+"""Study of a ReLU network in one call: gate statistics, kernels, shared gates, and one input's paths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gates that the classes of a data set share: how often each unit is on for each class, and for pairs of classes."""
+"""Gate statistics by class: how often each unit is on, and how many gates two classes share."""
 
 from __future__ import annotations
 

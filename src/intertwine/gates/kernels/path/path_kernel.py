@@ -1,4 +1,4 @@
-"""The neural path kernel of any ReLU network, without enumerating a path."""
+"""Neural path kernel of any ReLU network: its options, budget and tiles."""
 
 import math
 

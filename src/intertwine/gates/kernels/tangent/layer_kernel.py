@@ -1,4 +1,4 @@
-"""One layer's part of a tangent kernel, from its inputs and the gradients at its outputs."""
+"""Tangent kernel of one layer, from its inputs and the gradients at its outputs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""The tangent kernel as a sum over layers, in as many runs of the network as the memory asks for."""
+"""Sums of the tangent kernel over layers, in as many runs of the network as the memory asks for."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass

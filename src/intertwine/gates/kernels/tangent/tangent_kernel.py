@@ -5,10 +5,8 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import jvp, vjp
 
 from ...._evaluation import evaluating
-from ...._functional import run_with
 from ..budget import check_fits
 from .jacobians import gradient, jacobian_of
 from .layer_sum import covered_names, layerwise_kernel
@@ -24,7 +22,7 @@ def neural_tangent_kernel(
     y: Tensor | None = None,
     *,
     kind: Kind = "full",
-    method: Literal["auto", "layers", "jacobian", "products"] = "auto",
+    method: Literal["auto", "layers", "jacobian"] = "auto",
     parameters: Collection[str] | None = None,
     memory: float = 2**30,
 ) -> Tensor:
@@ -34,9 +32,8 @@ def neural_tangent_kernel(
     gradients at its outputs. For a convolution the same two Grams over pairs of positions are multiplied and summed, or
     per-example gradients of blocks of output channels are compared: whichever needs fewer operations. ``"jacobian"``
     contracts Jacobians by ``vmap(jacrev)`` (Novak et al. 2022 call it Jacobian contraction), example by example where a
-    model cannot be mapped (parametric ReLUs, recurrent cells); ``"products"`` applies the
-    kernel to one output at a time by ``vjp`` and ``jvp``. Batch norm is in evaluation mode throughout. ``"auto"`` takes
-    ``"layers"`` for the parameters of linear, convolutional and batch norm layers, and Jacobians for all others.
+    model cannot be mapped (parametric ReLUs, recurrent cells). Batch norm is in evaluation mode throughout. ``"auto"``
+    takes ``"layers"`` for the parameters of linear, convolutional and batch norm layers, and Jacobians for all others.
 
     Args:
         model: Any module whose output is ``(N, outputs)`` and treats examples one by one in evaluation mode.
@@ -65,8 +62,8 @@ def neural_tangent_kernel(
         raise TypeError(f"model must be a torch.nn.Module. Got {type(model).__name__}.")
     if kind not in ("full", "per_output", "trace"):
         raise ValueError(f'kind must be "full", "per_output" or "trace". Got {kind!r}.')
-    if method not in ("auto", "layers", "jacobian", "products"):
-        raise ValueError(f'method must be "auto", "layers", "jacobian" or "products". Got {method!r}.')
+    if method not in ("auto", "layers", "jacobian"):
+        raise ValueError(f'method must be "auto", "layers" or "jacobian". Got {method!r}.')
     for name, given in (("x", x), ("y", y)):
         if given is not None and given.is_floating_point() and not given.isfinite().all():
             raise ValueError(f"{name} must be finite. Got NaN or infinite entries.")
@@ -83,8 +80,6 @@ def neural_tangent_kernel(
             raise ValueError(f"model must return (N, outputs). Got {tuple(getattr(out, 'shape', ()))} for one example.")
         pairs = {"full": out.shape[1] ** 2, "per_output": out.shape[1], "trace": 1}[kind]
         check_fits((len(x), len(x if y is None else y), pairs), 2 * out.element_size(), out.device)  # parts are added
-        if method == "products":
-            return _reduce(_by_products(model, x, x if y is None else y, chosen), kind)
         if method == "jacobian":
             return _by_jacobians(model, x, y, chosen, kind, memory)
         return _by_layers(model, x, y, chosen, kind, memory, rest=method == "auto")
@@ -102,13 +97,6 @@ def _chosen(model: nn.Module, names: Collection[str] | None) -> dict[str, Tensor
     if unknown or not wanted:
         raise ValueError(f"parameters must be names of parameters, such as {list(known)[:3]}. Got {unknown or 'none'}.")
     return {n: known[n].detach() for n in wanted}
-
-
-def _reduce(full: Tensor, kind: Kind) -> Tensor:
-    if kind == "full":
-        return full
-    diagonal = full.diagonal(dim1=2, dim2=3)
-    return diagonal if kind == "per_output" else diagonal.sum(-1)
 
 
 def _pairs(a: Tensor, b: Tensor, kind: Kind) -> Tensor:
@@ -160,28 +148,6 @@ def _by_jacobians(
         blocks = [_pairs(left, jacobian(z[j : j + step]), kind) for j in range(0, len(z), step)]
         rows.append(torch.cat(blocks, 1))
     return torch.cat(rows)
-
-
-def _by_products(model: nn.Module, x: Tensor, y: Tensor, chosen: dict[str, Tensor]) -> Tensor:
-    """Column by column: the kernel applied to one output of one example, ``J_x (J_y^T e)``.
-
-    Raises:
-        ValueError: If an operation of the model has no forward derivative.
-    """
-    others = {n: t.detach() for n, t in [*model.named_parameters(), *model.named_buffers()] if n not in chosen}
-    f = lambda p, batch: run_with(model, {**others, **p}, batch)
-    columns = []
-    for example in y:
-        out, pull = vjp(lambda p, e=example: f(p, e[None])[0], chosen)[:2]
-        try:
-            per_output = [jvp(lambda p: f(p, x), (chosen,), pull(e))[1] for e in torch.eye(len(out)).to(out)]
-        except NotImplementedError as error:
-            reason = str(error).splitlines()[0]
-            raise ValueError(
-                f"method \"products\" needs forward derivatives. Got: {reason} Use method='auto'."
-            ) from None
-        columns.append(torch.stack(per_output, -1))
-    return torch.stack(columns, 1).detach()
 
 
 def _by_layers(

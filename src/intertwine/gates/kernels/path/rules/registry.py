@@ -1,4 +1,4 @@
-"""Rules for the second moments of signals: one per operation, looked up by its qualified name."""
+"""Registry of the rules for second moments of signals: one per operation, by its qualified name."""
 
 from collections.abc import Callable
 from typing import TypeVar
