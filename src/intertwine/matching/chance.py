@@ -48,7 +48,7 @@ def unrelated(folded: Folded, seed: int) -> Folded:
 def _rotated(x: Tensor, dim: int, generator: torch.Generator) -> Tensor:
     y = x.movedim(dim, 0).flatten(1)
     order = torch.randperm(len(y), generator=generator)
-    pieces = [_rotation(len(chunk), generator) @ y[chunk] for chunk in order.split(_CHUNK)]
+    pieces = [_rotation(len(chunk), generator).to(y) @ y[chunk] for chunk in order.split(_CHUNK)]
     return torch.cat(pieces).reshape(x.movedim(dim, 0).shape).movedim(0, dim)
 
 

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ScaleSystem"]
 
-_STEPS = 8  # Gauss-Newton steps: each leaves a thousandth of an error that scales explain, and rounding is 1e-16
+_STEPS = 12  # Gauss-Newton steps: each leaves a hundredth of an error that scales explain, and rounding is 1e-16
 _ITERATIONS = 200  # of conjugate gradients in each, a bound for systems that are nearly singular
-_FORCING = 1e-3  # fall of the gradient's norm that ends them: the next step begins from new curvatures anyway
+_FORCING = 1e-2  # fall of the gradient's norm that ends them: the next step begins from new curvatures anyway
+_GAIN = 1e-3  # share of the error that a step must explain to be followed by another: noise stays, copies lose all
 _LEAP = 1.0  # largest change of a log scale in one step, beyond which the linear model is wrong
 _SETTLED = 1e-13  # steps below it are rounding
-_SLOW = 0.5  # steps below a leap that do not shrink by that factor fit noise, not a copy
 
 Key = tuple[tuple[str, tuple[object, ...]], ...]
 
@@ -91,16 +91,14 @@ class ScaleSystem:
         Yields:
             Name of each space to the change of its log scales ``(k, p..., n)``.
         """
-        last = float("inf")
         for _ in range(_STEPS if self._parts else 0):
-            squares, gaps = self._sums(a, b, votes)
-            step = self._solved(squares, gaps)
-            size = float(step.abs().max())
-            if size > _SETTLED:
-                yield self._split(step.clamp(-_LEAP, _LEAP))
-            if size <= _SETTLED or _LEAP > size > _SLOW * last:
+            squares, slope, error = self._sums(a, b, votes)
+            step = self._solved(squares, slope)
+            if not float(step.abs().max()) > _SETTLED:
                 return
-            last = size
+            yield self._split(step.clamp(-_LEAP, _LEAP))
+            if not float(step @ slope) > _GAIN * error:
+                return
 
     def _part(self, name: str, block: Block) -> _Part | None:
         moving = {x.space for x in block.leaves if isinstance(x, Leaf) and x.space in self._spaces and any(x.scale)}
@@ -123,17 +121,20 @@ class ScaleSystem:
 
     def _sums(
         self, a: Mapping[str, Tensor], b: Mapping[str, Tensor], votes: Mapping[str, Tensor]
-    ) -> tuple[dict[Key, Tensor], Tensor]:
-        """Sums of ``v x²``, blocks that join the same spaces added up, and the negative gradient ``v x (y - x)``."""
+    ) -> tuple[dict[Key, Tensor], Tensor, float]:
+        """Sums of ``v x²``, blocks that join the same spaces added up, the descent ``Σ v x (y - x)``, the error."""
         squares: dict[Key, Tensor] = {}
         gaps: dict[Key, Tensor] = {}
+        error = 0.0
         for part in self._parts:
             x, y = part.block.read(a[part.tensor]), part.block.read(b[part.tensor])
-            for found, value in ((squares, x * x), (gaps, x * (y - x))):
+            gap = y - x
+            error += float(votes[part.tensor] * torch.linalg.vector_norm(gap, dtype=torch.float64) ** 2)
+            for found, value in ((squares, x * x), (gaps, x * gap)):
                 value = value.sum(part.rest, dtype=torch.float64) if part.rest else value.double()
                 value = votes[part.tensor] * value
                 found[part.key] = found[part.key] + value if part.key in found else value
-        return squares, self._gathered(gaps)
+        return squares, self._gathered(gaps), error
 
     def _solved(self, squares: Mapping[Key, Tensor], right: Tensor) -> Tensor:
         """The least-squares step, preconditioned by the curvature of every scale alone."""

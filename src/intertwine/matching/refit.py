@@ -149,7 +149,8 @@ class Fit:
 
     def _trust(self, m: Member) -> Tensor:
         """Weights of the entries of a folded bias: those that cancelled when it was made are rounded most."""
-        left = (self.b[m.tensor] / self._spread[m.tensor].clamp_min(1e-300)).square()
+        spread = self._spread[m.tensor]
+        left = (self.b[m.tensor] / spread.clamp_min(torch.finfo(spread.dtype).tiny)).square()
         return m.view(m.block.read(left))
 
     def _turn(self, space: Space, votes: Mapping[str, float] | None) -> None:

@@ -127,7 +127,7 @@ class _Pair:
     def __init__(self, sym: Symmetry, state_a: Mapping[str, Tensor], state_b: Mapping[str, Tensor]) -> None:
         for state in (state_a, state_b):
             check_weights(sym, state)
-        self.a, self.b = fold(sym, state_a), fold(sym, state_b)
+        self.a, self.b = (fold(sym, state, _working(sym, state_a, state_b)) for state in (state_a, state_b))
         rounded = frozenset(n for n in self.a.sym.layouts if _halved(state_a[n]) or _halved(state_b[n]))
         self.normal = normalised(self.b)
         normal = normalised(self.a)
@@ -155,7 +155,7 @@ class _Pair:
                 cast = {name: x.to(half).to(x.dtype) if x.is_floating_point() else x for name, x in near.items()}
                 if not all(x.isfinite().all() for x in cast.values()):
                     continue
-                one, other = fold(sym, cast), fold(sym, far)
+                one, other = (fold(sym, state, _working(sym, cast, far)) for state in (cast, far))
                 found = deviation(one, other, closest(normalised(one), normalised(other))[0])
                 if found.precision is not None and found.precision not in _HALF_NAMES:
                     return True
@@ -247,6 +247,12 @@ def _replaced(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dict[str, str
         elif a[name].shape != b[name].shape:
             found[name] = f"{name!r} has shape {tuple(a[name].shape)} and {tuple(b[name].shape)}"
     return found
+
+
+def _working(sym: Symmetry, *states: Mapping[str, Tensor]) -> torch.dtype:
+    """The precision in which states are compared: float64 only where one of them holds it."""
+    double = any(state[name].dtype == torch.float64 for state in states for name in sym.layouts)
+    return torch.float64 if double else torch.float32
 
 
 def _halved(x: Tensor) -> bool:

@@ -51,7 +51,7 @@ def balancing_scales(
 
     Args:
         sym: The symmetry; spaces that are GL(n) are left to their own normal form.
-        state: Tensors in float64, batch norms folded.
+        state: Tensors, batch norms folded.
         pinned: Tensors whose entries must become 1 instead.
         based: Where norms depend on bases and bases on scales: from log scales the tensors that carry a linear space,
             in the bases that go with these scales.
@@ -245,7 +245,7 @@ def _members(
             dims = [d for d, s in enumerate(block.spaces) if s in keep]
             rest = [d for d in range(len(block.leaves)) if d not in dims]
             values = block.read(state[name]).square()
-            values = values.sum(rest) if rest else values
+            values = values.sum(rest, dtype=torch.float64) if rest else values.double()
             leaves = tuple(leaf for d, leaf in enumerate(block.leaves) if d in dims and isinstance(leaf, Leaf))
             squares = _Squares(name, values, leaves, _PIN if name in pinned else 1.0)
             for d, leaf in enumerate(leaves):

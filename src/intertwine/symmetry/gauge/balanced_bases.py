@@ -150,7 +150,7 @@ def _slices(
 ) -> Tensor | None:
     """A tensor as ``(p..., n, rest)``, other linear axes read through their forms; ``None`` where one is unknown."""
     name, block, dim, _ = member
-    x = block.read(state[name])
+    x = block.read(state[name]).double()
     if not set(space.parents) <= set(block.spaces):
         return None
     for d, leaf in enumerate(block.leaves):

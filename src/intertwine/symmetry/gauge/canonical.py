@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..action import act_, moved, rewritable, tensors_of
+from ..action import moved, rewritable, tensors_of
 from ..blocks import blocks
 from ..parent_axes import parent_dims, reindex
 from ..spaces import Leaf, Space
@@ -73,8 +73,7 @@ def canonical(model: nn.Module, example_inputs: Any, sym: Symmetry | None = None
     check_weights(sym, live)
     folded = fold(sym, live)
     g = canonical_element(folded)
-    act_(folded.sym, g, folded.state)
-    new = unfold(folded.state, sym.batch_norms)
+    new = unfold({**folded.state, **moved(folded.sym, g, folded.state)}, sym.batch_norms)
     with torch.no_grad():
         for name, tensor in new.items():
             live[name].copy_(tensor)

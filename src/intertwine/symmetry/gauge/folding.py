@@ -24,7 +24,7 @@ __all__ = ["Folded", "fold", "unfold"]
 
 @dataclass(frozen=True)
 class Folded:
-    """Weights in float64 with batch norms folded, and the symmetry that acts on them.
+    """Weights with batch norms folded, and the symmetry that acts on them.
 
     Attributes:
         sym: Acts on ``state``; it has no batch norms left.
@@ -39,24 +39,26 @@ class Folded:
     pinned: frozenset[str]
 
 
-def fold(sym: Symmetry, state: Mapping[str, Tensor]) -> Folded:
+def fold(sym: Symmetry, state: Mapping[str, Tensor], dtype: torch.dtype = torch.float64) -> Folded:
     """Fold the batch norms of a state dict.
 
     Args:
         sym: The symmetry of the architecture.
         state: Parameters and buffers by name; those without a layout are left out.
+        dtype: Precision of the folded weights; batch norms are folded in float64.
 
     Returns:
-        Copies in float64 on the CPU.
+        The weights on the CPU. Those that are there in that precision already, and belong to no batch norm, are shared.
     """
-    wide = {n: state[n].detach().to("cpu", torch.float64, copy=True) for n in sym.layouts if n in state}
+    norms = {name for norm in sym.batch_norms for name in (norm.mean, norm.variance, norm.weight, norm.bias)}
+    wide = {n: state[n].detach().to("cpu", torch.float64 if n in norms else dtype) for n in sym.layouts if n in state}
     layouts = dict(sym.layouts)
     spread, pinned = {}, set()
     for norm in sym.batch_norms:
         if not {norm.mean, norm.variance} <= wide.keys():
             continue
         if norm.weight is None:
-            wide[norm.variance] += norm.eps
+            wide[norm.variance] = wide[norm.variance] + norm.eps
             pinned.add(norm.variance)
             continue
         s = wide[norm.weight] * (wide.pop(norm.variance) + norm.eps).rsqrt()
@@ -70,7 +72,8 @@ def fold(sym: Symmetry, state: Mapping[str, Tensor]) -> Folded:
             wide[norm.bias] = wide[norm.bias] - s * mean
     aliases = {alias: name for alias, name in sym.aliases.items() if name in layouts}
     layouts = {name: layout for name, layout in layouts.items() if name in wide}
-    folded = replace(sym, layouts=layouts, batch_norms=(), aliases=aliases, dtype=torch.float64)
+    folded = replace(sym, layouts=layouts, batch_norms=(), aliases=aliases, dtype=dtype)
+    wide, spread = ({n: t.to(dtype) for n, t in some.items()} for some in (wide, spread))
     return Folded(folded, wide, spread, frozenset(pinned))
 
 

@@ -194,6 +194,7 @@ def _equations(
                 row = parities(block.leaves[d], sym.space(space.name))
                 bits += [(starts[space.name] + k * prod(shape) + unit).flatten() for k, e in enumerate(row) if e]
             if bits:
+                t = t.double()
                 sizes.append((t.abs() / t.abs().max().clamp_min(1e-300)).flatten())
                 found.append((t.flatten() < 0, bits))
     flat = [(b, i) for b, (negative, _) in enumerate(found) for i in range(len(negative))]
