@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -65,7 +66,7 @@ class Call:
     line: str = ""
     growing: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[Ref, ...]:
         """Every tensor that the call reads."""
         return tuple(refs(self.args))
