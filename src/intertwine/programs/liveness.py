@@ -1,20 +1,26 @@
 """Liveness of a program's values: which calls compute a value, what depends on it, and when it is last read."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from .calls import Call, Ref
 
 __all__ = ["last_reads", "needed", "reached"]
 
 
-def needed(calls: Sequence[Call], wanted: Iterable[Ref], stop: Iterable[Ref] = ()) -> tuple[int, ...]:
-    """Positions of the calls that compute ``wanted``, in order, without going behind ``stop``."""
+def needed(
+    calls: Sequence[Call],
+    wanted: Iterable[Ref],
+    stop: Iterable[Ref] = (),
+    kept: Callable[[Call], bool] = lambda call: False,
+) -> tuple[int, ...]:
+    """Positions of the calls that compute ``wanted``, in order, without going behind ``stop``; and of all ``kept``."""
     given = set(stop)
     missing, found = set(wanted) - given, []
     for position in range(len(calls) - 1, -1, -1):
-        if any(out in missing for out in calls[position].outputs):
+        call = calls[position]
+        if kept(call) or any(out in missing for out in call.outputs):
             found.append(position)
-            missing.update(ref for ref in calls[position].inputs if ref not in given)
+            missing.update(ref for ref in call.inputs if ref not in given)
     return tuple(reversed(found))
 
 

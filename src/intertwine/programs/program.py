@@ -127,6 +127,10 @@ class Program:
         """Positions of the calls for which ``predicate`` holds, such as ``operations.is_gate``."""
         return tuple(i for i, call in enumerate(self.calls) if predicate(call))
 
+    def live(self, kept: Callable[[Call], bool]) -> list[Call]:
+        """The calls that the outputs depend on, and those ``kept`` with what they depend on."""
+        return [self.calls[i] for i in needed(self.calls, self.outputs, kept=kept)]
+
     def ancestors(self, values: Iterable[Ref], stop: Iterable[Ref] = ()) -> tuple[int, ...]:
         """Positions of the calls that compute ``values``, in order, without going behind ``stop``."""
         return needed(self.calls, values, stop)

@@ -46,7 +46,8 @@ class Engine(Algebra):
         self.met: list[tuple[Axis, ...]] = []
         self.unknown_ops: dict[str, None] = {}
         self.batch_norms: dict[BatchNormTensors, None] = {}
-        self.calls = _live(program)
+        # what nothing reads puts no condition on anything; reads of numbers have no outputs
+        self.calls = program.live(kept=lambda call: not call.outputs)
         self._edits = edits
 
     def is_zero(self, ref: Ref) -> bool:
@@ -273,17 +274,6 @@ class Engine(Algebra):
         path = node.origin[2][:-1]
         sizes = tuple(self.pool.nodes[c].size for c in up.children)
         return [*self._edits_above(node.above[0]), (path, up.kind, sizes)]
-
-
-def _live(program: Program) -> list[Call]:
-    """The calls that matter: what nobody uses puts no condition on anything."""
-    wanted = {ref.id for ref in program.outputs}
-    live = []
-    for call in reversed(program.calls):
-        if not call.outputs or any(out is not None and out.id in wanted for out in call.outputs):
-            live.append(call)
-            wanted.update(ref.id for ref in call.inputs)
-    return live[::-1]
 
 
 def _uniform(data: torch.Tensor | None, shape: tuple[int, ...]) -> tuple[list[bool], bool]:
