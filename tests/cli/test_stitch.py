@@ -102,7 +102,7 @@ def test_random_start_seeds_augmentation_and_cross_validation(run, nets):
 
 def test_a_stopped_run_goes_on(run, nets, tmp_path, monkeypatch):
     """Killed while pages are written: the same command trains nothing again."""
-    from intertwine.stitching import training
+    from intertwine.stitching.training.state import TrainingState
 
     words = ["stitch", nets[0], nets[2], "--at", "relu3", "--families", "full", *QUICK]
     with monkeypatch.context() as patched:
@@ -110,7 +110,7 @@ def test_a_stopped_run_goes_on(run, nets, tmp_path, monkeypatch):
         assert run(*words).code != 0
     assert list((tmp_path / "stitching").glob("*.pt"))
     with monkeypatch.context() as patched:
-        patched.setattr(training._Run, "update", lambda *_: pytest.fail("trained again"))
+        patched.setattr(TrainingState, "update", lambda *_: pytest.fail("trained again"))
         ran = run(*words)
     assert ran.code == 0, ran.err
 
