@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
+from stabiliser import has_finite_orbit, moving_element, stabilises_rays
 
 from intertwine.groups import (
     GeneralLinear,
@@ -24,7 +25,6 @@ from intertwine.groups.laws import (
     phi_by_definition,
     span_representation,
 )
-from intertwine.groups.stabiliser import has_finite_orbit, moving_element, stabilises_rays
 
 eye = lambda n: torch.eye(n, dtype=torch.float64)
 SMOOTH = ["relu", "tanh", "rbf", "power:2", "power:3", "abs", "gelu", "sigmoid", "sin", "relu_squared", "identity"]

@@ -14,11 +14,11 @@ from .._attributes import forget
 from .._evaluation import copied
 from ..errors import PathWarning
 from .blocks import Block, align, blocks
+from .description import Description
 from .parent_axes import parent_dims, permuted
 from .spaces import Fixed, Layout, Leaf, axis_size
 
 if TYPE_CHECKING:
-    from .symmetry import Symmetry
     from .transformation import Transformation
 
 __all__ = ["KeptVariance", "act", "act_", "act_on_features", "kept_variances", "moved", "multiply", "tensors_of"]
@@ -37,7 +37,7 @@ class KeptVariance:
     channels: tuple[int, ...]
 
 
-def act(sym: Symmetry, g: Transformation, model: nn.Module) -> nn.Module:
+def act(sym: Description, g: Transformation, model: nn.Module) -> nn.Module:
     """A copy of ``model`` with other weights and the same function.
 
     A tensor axis that carries a space becomes ``new[i] = scale_i * sign_i * old[p[i]]``, then is multiplied by the
@@ -69,14 +69,14 @@ def act(sym: Symmetry, g: Transformation, model: nn.Module) -> nn.Module:
     return twin
 
 
-def rewritable(sym: Symmetry, model: nn.Module) -> nn.Module:
+def rewritable(sym: Description, model: nn.Module) -> nn.Module:
     """A copy of a model that is to get other weights: what it keeps of the old ones is left out."""
     twin = copied(model)
     forget(twin, sym.caches)
     return twin
 
 
-def act_(sym: Symmetry, g: Transformation, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
+def act_(sym: Description, g: Transformation, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
     """Apply ``g`` to the tensors of a state dict, in place.
 
     Args:
@@ -96,7 +96,7 @@ def act_(sym: Symmetry, g: Transformation, state_dict: dict[str, Tensor]) -> dic
 
 
 def moved(
-    sym: Symmetry, g: Transformation, state: Mapping[str, Tensor], names: Iterable[str] | None = None
+    sym: Description, g: Transformation, state: Mapping[str, Tensor], names: Iterable[str] | None = None
 ) -> dict[str, Tensor]:
     """The tensors that ``g`` changes, transformed; the given ones are left as they are.
 
@@ -171,7 +171,7 @@ def transform_block(x: Tensor, block: Block, g: Transformation) -> Tensor:
 
 
 def act_on_features(
-    sym: Symmetry, g: Transformation, features: Tensor, like: tuple[str, int], dim: int = 1, dual: bool = False
+    sym: Description, g: Transformation, features: Tensor, like: tuple[str, int], dim: int = 1, dual: bool = False
 ) -> Tensor:
     """Hidden features of ``model`` turned into those of ``act(sym, g, model)`` (Proposition 3.4).
 
@@ -211,7 +211,7 @@ def act_on_features(
     return new.movedim(0, dim)
 
 
-def kept_variances(sym: Symmetry, g: Transformation, state: Mapping[str, Tensor]) -> tuple[KeptVariance, ...]:
+def kept_variances(sym: Description, g: Transformation, state: Mapping[str, Tensor]) -> tuple[KeptVariance, ...]:
     """Channels whose running variance would become negative: it stays, and the gain is divided by ``a`` instead.
 
     Args:
@@ -237,7 +237,7 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in named}
 
 
-def check(sym: Symmetry, g: Transformation, state: Mapping[str, Tensor], names: Iterable[str]) -> None:
+def check(sym: Description, g: Transformation, state: Mapping[str, Tensor], names: Iterable[str]) -> None:
     """Refuse what does not fit before anything is changed; tensors that are read on demand are checked by their reader.
 
     Raises:
@@ -254,7 +254,7 @@ def check(sym: Symmetry, g: Transformation, state: Mapping[str, Tensor], names: 
         check_numbers(sym, {name: tensor.dtype for name, tensor in state.items()}, needed)
 
 
-def check_shapes(sym: Symmetry, shapes: Mapping[str, tuple[int, ...]], names: Iterable[str] | None = None) -> None:
+def check_shapes(sym: Description, shapes: Mapping[str, tuple[int, ...]], names: Iterable[str] | None = None) -> None:
     """Refuse a state dict of another architecture by its shapes.
 
     Raises:
@@ -268,7 +268,7 @@ def check_shapes(sym: Symmetry, shapes: Mapping[str, tuple[int, ...]], names: It
             raise ValueError(f"{name} must have shape {size}. Got {shapes[name]}: another architecture.")
 
 
-def check_numbers(sym: Symmetry, dtypes: Mapping[str, torch.dtype], names: Iterable[str] | None = None) -> None:
+def check_numbers(sym: Description, dtypes: Mapping[str, torch.dtype], names: Iterable[str] | None = None) -> None:
     """Refuse tensors that elements scale, flip or mix, and that hold no real numbers: they would be cast silently.
 
     Raises:
@@ -292,7 +292,7 @@ def multiply(x: Tensor, matrix: Tensor, dims: list[int]) -> Tensor:
 
 
 def _new_variance(
-    sym: Symmetry, g: Transformation, state: Mapping[str, Tensor], name: str, eps: float
+    sym: Description, g: Transformation, state: Mapping[str, Tensor], name: str, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The new running variance, the channels that keep theirs, and ``a^2``, all in the new order of channels."""
     layout, old = sym.layouts[name], state[name]
@@ -305,6 +305,6 @@ def _new_variance(
     return torch.where(exact, placed, new.to(old.dtype)), negative, squares
 
 
-def _gain_factor(sym: Symmetry, g: Transformation, state: Mapping[str, Tensor], name: str, eps: float) -> Tensor:
+def _gain_factor(sym: Description, g: Transformation, state: Mapping[str, Tensor], name: str, eps: float) -> Tensor:
     _, negative, squares = _new_variance(sym, g, state, name, eps)
     return torch.where(negative, squares.rsqrt(), torch.ones_like(squares)).to(state[name].dtype)

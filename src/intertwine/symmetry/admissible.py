@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from .action import kept_variances
 from .blocks import blocks
+from .description import Description
 from .spaces import Leaf
 from .transformation import Transformation, with_parts
-
-if TYPE_CHECKING:
-    from .symmetry import Symmetry
 
 __all__ = ["admissible"]
 
 
-def admissible(sym: Symmetry, g: Transformation, state: Mapping[str, Tensor]) -> Transformation:
+def admissible(sym: Description, g: Transformation, state: Mapping[str, Tensor]) -> Transformation:
     """``g`` without the scales of units that a batch norm without a gain cannot follow.
 
     ``v' = a^2 (v + eps) - eps`` must not be negative, so nearly dead channels cannot shrink by much. Units that would

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._words import counted
+from .description import Description
 from .spaces import Axis, Fixed, Leaf, Product, Space, axis_size
-
-if TYPE_CHECKING:
-    from .symmetry import Symmetry
 
 __all__ = ["explain", "leaves", "rows", "summary"]
 
@@ -28,7 +26,7 @@ def leaves(axis: Axis, path: str = "") -> Iterator[tuple[str, Leaf | Fixed]]:
             yield from leaves(part.axis, f"{path} rows {rows}")
 
 
-def rows(sym: Symmetry) -> list[dict[str, Any]]:
+def rows(sym: Description) -> list[dict[str, Any]]:
     """One row per space, as plain values."""
     members: dict[str, int] = {}
     for layout in sym.layouts.values():
@@ -54,7 +52,7 @@ def rows(sym: Symmetry) -> list[dict[str, Any]]:
     ]
 
 
-def summary(sym: Symmetry) -> str:
+def summary(sym: Description) -> str:
     """The table of the spaces in text, and the totals below it."""
     columns = ["space", "size", "group", "scales", "signs", "axes", "restricted by"]
     table = [columns] + [[str(row[c]) for c in columns] for row in rows(sym)]
@@ -71,7 +69,7 @@ def summary(sym: Symmetry) -> str:
     return "\n".join([*lines, *sym.notes])
 
 
-def totals(sym: Symmetry) -> str:
+def totals(sym: Description) -> str:
     """Number of spaces, dimension, size of the discrete part and number of fixed axes."""
     return (
         f"{counted(len(sym.spaces), 'space')}, dimension {sym.dim}, log of discrete size {sym.log_size:.1f}, "
@@ -79,7 +77,7 @@ def totals(sym: Symmetry) -> str:
     )
 
 
-def explain(sym: Symmetry, parameter: str, axis: int) -> str:
+def explain(sym: Description, parameter: str, axis: int) -> str:
     """Why one axis of one parameter moves or stays.
 
     Raises:

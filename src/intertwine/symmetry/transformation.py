@@ -14,11 +14,11 @@ from .._memory import check_fits
 from .._saving import read_value, write_value
 from .._words import counted
 from ..groups import Element
+from .description import Description
 from .parent_axes import reindex
 
 if TYPE_CHECKING:
     from .spaces import Space
-    from .symmetry import Symmetry
 
 __all__ = ["KINDS", "Transformation", "identity", "load", "random"]
 
@@ -130,7 +130,7 @@ class Transformation:
         return f"Transformation({count} space{'s' if count != 1 else ''}: {', '.join(said)})"
 
 
-def identity(sym: Symmetry | tuple[Space, ...]) -> Transformation:
+def identity(sym: Description | tuple[Space, ...]) -> Transformation:
     """The element of a symmetry group that changes nothing.
 
     Args:
@@ -143,7 +143,7 @@ def identity(sym: Symmetry | tuple[Space, ...]) -> Transformation:
 
 
 def random(
-    sym: Symmetry | tuple[Space, ...],
+    sym: Description | tuple[Space, ...],
     seed: int = 0,
     kinds: Collection[str] | None = None,
     scale_std: float = 0.5,
@@ -173,7 +173,7 @@ def random(
     return Transformation(drawn, certified)
 
 
-def _outer_first(sym: Symmetry | tuple[Space, ...]) -> Iterator[tuple[Space, list[int]]]:
+def _outer_first(sym: Description | tuple[Space, ...]) -> Iterator[tuple[Space, list[int]]]:
     """Every space with the sizes of its parents, parents before children.
 
     Raises:

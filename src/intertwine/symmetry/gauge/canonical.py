@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..action import moved, rewritable, tensors_of
 from ..blocks import blocks
+from ..find import symmetries
 from ..parent_axes import parent_dims, reindex
 from ..spaces import Leaf, Space
 from ..transformation import Transformation, identity, with_parts
@@ -65,8 +66,6 @@ def canonical(model: nn.Module, example_inputs: Any, sym: Symmetry | None = None
         True
     """
     if sym is None:
-        from .. import symmetries
-
         sym = symmetries(model, example_inputs)
     twin = rewritable(sym, model)
     live = tensors_of(twin)

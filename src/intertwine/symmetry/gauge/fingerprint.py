@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ..._codec import encode
 from ..action import moved, tensors_of
 from ..blocks import Block, align, blocks
+from ..find import symmetries
 from ..parent_axes import parent_dims
 from ..spaces import Fixed, Layout, Leaf
 from .balanced_bases import passing
@@ -58,8 +59,6 @@ def fingerprint(model: nn.Module, example_inputs: Any, sym: Symmetry | None = No
         True
     """
     if sym is None:
-        from .. import symmetries
-
         sym = symmetries(model, example_inputs)
     return fingerprint_state(sym, tensors_of(model))
 

@@ -20,8 +20,8 @@ from .canonical import check_weights
 from .signs import independent, solve_signs
 
 if TYPE_CHECKING:
-    from .. import Symmetry
     from ..spaces import Space
+    from ..symmetry import Symmetry
 
 __all__ = ["fold_norm_gains"]
 

@@ -10,15 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from ..description import Description
 from ..spaces import Axis, Fixed, Leaf, Product, axis_size
-
-if TYPE_CHECKING:
-    from ..symmetry import Symmetry
 
 __all__ = ["Shift", "candidates", "confirmed"]
 
@@ -40,7 +37,7 @@ class Shift:
     tangents: Tensor
 
 
-def candidates(sym: Symmetry, state: Mapping[str, Tensor], names: list[str]) -> Iterator[Shift]:
+def candidates(sym: Description, state: Mapping[str, Tensor], names: list[str]) -> Iterator[Shift]:
     """Shifts that the layouts suggest.
 
     Args:

@@ -15,13 +15,13 @@ from ..._words import counted
 from ...groups import Element
 from ...testing import call, outputs
 from ..action import moved, rewritable, tensors_of
+from ..description import Description
 from ..transformation import Transformation, identity
 from .bias_shifts import candidates, confirmed
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..symmetry import Symmetry
 
 __all__ = ["Completeness", "completeness"]
 
@@ -68,7 +68,7 @@ class Completeness(Result):
         return pd.DataFrame([{**self.to_dict(), "families": families, "gap": self.gap}])
 
 
-def completeness(sym: Symmetry, model: nn.Module, inputs: Any) -> Completeness:
+def completeness(sym: Description, model: nn.Module, inputs: Any) -> Completeness:
     """Compare the null space of ``d outputs / d parameters`` with the tangents of a symmetry.
 
     A diagnostic, never a proof. The null space holds directions that are no symmetry of the architecture, and the gap
@@ -134,7 +134,7 @@ def _floats(value: Any) -> list[Tensor]:
     return [t for t in tensors_in(value, dataclasses=True) if t.is_floating_point() and t.requires_grad]
 
 
-def _tangents(sym: Symmetry, state: dict[str, Tensor], names: list[str], count: int) -> Tensor:
+def _tangents(sym: Description, state: dict[str, Tensor], names: list[str], count: int) -> Tensor:
     """One column for every continuous coordinate of the group: central differences of the action at the identity."""
     columns = []
     unit = identity(sym)

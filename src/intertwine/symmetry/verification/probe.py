@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,13 +13,9 @@ from ..._evaluation import copied
 from ..._examples import widened
 from ...testing import outputs, relative_error, tolerance
 from ..action import rewritable, tensors_of
+from ..description import Description
 
-if TYPE_CHECKING:
-    from ..symmetry import Symmetry
-
-__all__ = [
-    "Probe",
-]
+__all__ = ["Probe"]
 
 
 class Probe:
@@ -42,7 +38,7 @@ class Probe:
             runs in eval mode.
     """
 
-    def __init__(self, sym: Symmetry, model: nn.Module, inputs: Any, randomise: bool = True) -> None:
+    def __init__(self, sym: Description, model: nn.Module, inputs: Any, randomise: bool = True) -> None:
         if any(t.is_meta for t in tensors_of(model).values()):
             raise ValueError("model must hold weights to be run. Got tensors on the meta device: load a checkpoint.")
         self._model = rewritable(sym, model)
@@ -85,7 +81,7 @@ class Probe:
         self._model, self._inputs = wide, widened(self._inputs)
 
 
-def _randomise(sym: Symmetry, tensors: Mapping[str, Tensor]) -> None:
+def _randomise(sym: Description, tensors: Mapping[str, Tensor]) -> None:
     """Give distinct entries to every described tensor whose entries are all equal, and to batch-norm statistics."""
     generator = torch.Generator().manual_seed(0)
     variances = {norm.variance for norm in sym.batch_norms}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -13,18 +13,18 @@ from ...errors import VerificationError
 from ..action import moved
 from ..admissible import admissible
 from ..blocks import map_leaves
+from ..description import Description
 from ..spaces import Fixed, FixedAxis, Leaf, Space
 from ..transformation import random, with_parts
 from .probe import Probe
 from .verify import kinds_of, measure
 
-if TYPE_CHECKING:
-    from ..symmetry import Symmetry
-
 __all__ = ["drop", "refine"]
 
+Described = TypeVar("Described", bound=Description)
 
-def refine(sym: Symmetry, model: nn.Module, inputs: Any, **options: Any) -> Symmetry:
+
+def refine(sym: Described, model: nn.Module, inputs: Any, **options: Any) -> Described:
     """Drop every kind of every space that changes the function on these inputs, and say so in ``notes``.
 
     Of several generators of scales or signs only those that fail are dropped, each tried alone. A wrong rule that is
@@ -57,7 +57,7 @@ def refine(sym: Symmetry, model: nn.Module, inputs: Any, **options: Any) -> Symm
     return sym
 
 
-def _failing(sym: Symmetry, probe: Probe, space: str, kind: str, seeds: int, rtol: float) -> tuple[int, ...] | None:
+def _failing(sym: Description, probe: Probe, space: str, kind: str, seeds: int, rtol: float) -> tuple[int, ...] | None:
     """Generators of scales or signs that fail alone; ``None`` where they are all, or none can be told from the rest."""
     part = {"scale": "scales", "sign": "signs"}.get(kind)
     count = getattr(sym.space(space).group, part) if part else 1
@@ -77,7 +77,7 @@ def _failing(sym: Symmetry, probe: Probe, space: str, kind: str, seeds: int, rto
     return tuple(failing) if 0 < len(failing) < count else None
 
 
-def drop(sym: Symmetry, space: str, kind: str, generators: Collection[int] | None = None) -> Symmetry:
+def drop(sym: Described, space: str, kind: str, generators: Collection[int] | None = None) -> Described:
     """``sym`` without one kind of elements of one space.
 
     Args:

@@ -16,6 +16,7 @@ from ...errors import VerificationError
 from ..action import kept_variances, moved
 from ..admissible import admissible
 from ..blocks import blocks
+from ..description import Description
 from ..spaces import Space
 from ..transformation import random
 from .probe import Probe
@@ -23,7 +24,6 @@ from .probe import Probe
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..symmetry import Symmetry
     from ..transformation import Transformation
 
 __all__ = ["Check", "Control", "Verification", "kinds_of", "measure", "verify"]
@@ -111,7 +111,7 @@ class Verification(Result):
 
 
 def verify(
-    sym: Symmetry,
+    sym: Description,
     model: nn.Module,
     inputs: Any,
     seeds: int = 3,
@@ -166,7 +166,7 @@ def verify(
 
 
 def measure(
-    sym: Symmetry,
+    sym: Description,
     model: nn.Module,
     inputs: Any,
     seeds: int = 3,
@@ -224,7 +224,7 @@ def kinds_of(space: Space) -> tuple[str, ...]:
     return tuple(kind for kind, yes in has.items() if yes)
 
 
-def _elements(sym: Symmetry, kinds: set[str] | None, space: str, count: int) -> Iterator[tuple[int, Transformation]]:
+def _elements(sym: Description, kinds: set[str] | None, space: str, count: int) -> Iterator[tuple[int, Transformation]]:
     """Random elements of one space (or of ``"all"``) with their seeds; draws that move nothing are passed over."""
     seed = found = 0
     while found < count:
@@ -236,7 +236,7 @@ def _elements(sym: Symmetry, kinds: set[str] | None, space: str, count: int) -> 
         seed += 1
 
 
-def _control(sym: Symmetry, probe: Probe, space: str, names: list[str], rtol: float | None) -> Control:
+def _control(sym: Description, probe: Probe, space: str, names: list[str], rtol: float | None) -> Control:
     """Leave tensors out in turn until the outputs change: the first that is seen, else the best."""
     _, g = next(_elements(sym, None, space, 1))
     changed = moved(sym, admissible(sym, g, probe.tensors), probe.tensors, names)
@@ -260,7 +260,7 @@ def _control(sym: Symmetry, probe: Probe, space: str, names: list[str], rtol: fl
     return best
 
 
-def _members(sym: Symmetry) -> dict[str, list[str]]:
+def _members(sym: Description) -> dict[str, list[str]]:
     """Names of the tensors that each space moves."""
     found: dict[str, list[str]] = {space.name: [] for space in sym.spaces}
     for name, layout in sym.layouts.items():
@@ -269,7 +269,7 @@ def _members(sym: Symmetry) -> dict[str, list[str]]:
     return found
 
 
-def _notes(sym: Symmetry, probe: Probe) -> tuple[str, ...]:
+def _notes(sym: Description, probe: Probe) -> tuple[str, ...]:
     kept = kept_variances(sym, random(sym, 0, {"scale"}), probe.tensors)
     said = [
         f"{k.variance}: gain took the scale in {counted(len(k.channels), 'channel')} (variance would be negative)"

@@ -20,7 +20,8 @@ from . import (
     stacks,
     strides,
 )
-from .registry import apply, register_rule
+from .application import apply
+from .registry import register_rule
 
 __all__ = [
     "apply",

@@ -5,7 +5,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from ....programs import Call, Ref
-from ..axis_terms import Axis, Flat, Slot, Value, forget_zeros, slots
+from ..axis_terms import Axis, Flat, Names, Slot, Value, axis_size, forget_zeros, slots
+from .activations import scaling_of
 from .picks import drop
 from .registry import register_rule, unknown
 
@@ -150,19 +151,6 @@ def mul(engine: "Engine", call: Call) -> Value:
     return Value(tuple(axes), factors=(x, y))
 
 
-@register_rule("aten::div")
-def div(engine: "Engine", call: Call) -> Value:
-    """Quotients; rounding ones are ordinary pointwise functions."""
-    x, y = engine.value(call.args["self"]), operand(engine, call.args["other"])
-    if call.args.get("rounding_mode"):
-        from .routing import floor_divide
-
-        return floor_divide(engine, call)
-    for value in (x, y):
-        drop(engine, value.names if value else None)
-    return x if y is None else multiplied(engine, x, y, divide=True)
-
-
 def squared(engine: "Engine", x: Value) -> Value:
     """The value of ``x^2``, flagged as a square."""
     return Value(tuple(engine.powered(a, 2, False) for a in x.axes), x.zero, square=True)
@@ -299,6 +287,31 @@ def glu(engine: "Engine", call: Call) -> Value:
     return multiplied(engine, a, through(engine, b, None, 0))
 
 
+@register_rule("aten::div")
+def div(engine: "Engine", call: Call) -> Value:
+    """Quotients; rounding ones are ordinary pointwise functions."""
+    x, y = engine.value(call.args["self"]), operand(engine, call.args["other"])
+    if call.args.get("rounding_mode"):
+        return floor_divide(engine, call)
+    for value in (x, y):
+        drop(engine, value.names if value else None)
+    return x if y is None else multiplied(engine, x, y, divide=True)
+
+
+@register_rule("aten::floor_divide")
+def floor_divide(engine: "Engine", call: Call) -> Value:
+    """Whole quotients: the place of a pair divided by the size of the second axis is the place in the first."""
+    x, other = engine.value(call.args["self"]), call.args["other"]
+    if x.names is not None and x.names.kind == "units" and isinstance(other, int) and other > 0:
+        size = axis_size(x.names.of)
+        if size % other == 0:
+            outer = engine.split(engine.pool.resolve(x.names.of), (size // other, other))[0]
+            return Value(x.axes, names=Names(outer))
+    for ref in call.inputs:
+        drop(engine, engine.value(ref).names)
+    return measured(engine, call)
+
+
 @register_rule("aten::hardswish", "aten::log_sigmoid_forward")
 def pointwise(engine: "Engine", call: Call) -> list[Value]:
     """Functions unit by unit that torch does not tag as such."""
@@ -307,8 +320,6 @@ def pointwise(engine: "Engine", call: Call) -> list[Value]:
 
 def measured(engine: "Engine", call: Call) -> Value:
     """Any other function unit by unit: of one tensor it is looked up or measured, of several only permutations pass."""
-    from .activations import scaling_of
-
     if len(call.inputs) == 1:
         law = scaling_of(call)
         if law.kind == "linear":

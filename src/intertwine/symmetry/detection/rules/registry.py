@@ -1,23 +1,22 @@
-"""Rules for symmetries: one per operation, looked up by its qualified name."""
+"""Registry of rules: what each operation does to symmetries, by its qualified name."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ....programs import Call, Ref
 from ...spaces import UNRULED
 from ..axis_terms import Value
-from .picks import carried, drop, unread_names
+from .picks import drop
 
 if TYPE_CHECKING:
     from ..engine import Engine
 
-__all__ = ["Rule", "apply", "register_rule"]
+__all__ = ["RULES", "Rule", "opaque", "register_rule", "unknown"]
 
 Rule = Callable[["Engine", Call], Any]
 R = TypeVar("R", bound=Rule)
 
-_RULES: dict[str, Rule] = {}
-_SEES_PRODUCTS = {"aten::mean", "aten::sum", "aten::_to_copy", "aten::clone", "aten::detach", "aten::alias"}
+RULES: dict[str, Rule] = {}
 
 
 def register_rule(*ops: str) -> Callable[[R], R]:
@@ -48,45 +47,10 @@ def register_rule(*ops: str) -> Callable[[R], R]:
 
     def decorate(rule: R) -> R:
         for op in ops:
-            _RULES[op] = rule
+            RULES[op] = rule
         return rule
 
     return decorate
-
-
-def apply(engine: "Engine", call: Call) -> Sequence[Any]:
-    """The values of a call's results, by its rule; what an operation without a rule touches is fixed."""
-    from .activations import is_pointwise
-    from .elementwise import broadcast, measured
-    from .stacks import through_stack
-
-    stacked = through_stack(engine, call)
-    if stacked is not None:
-        return stacked
-    if not _sees_products(call):
-        for value in (engine.value(ref) for ref in call.inputs):
-            for axis in value.axes if value.square else ():
-                engine.monomial(axis, f"square read by {call.where}")
-            for a, b in broadcast(*value.factors) if value.factors else ():
-                engine.multiplied(a, b) if a and b else None
-    unread_names(engine, call)
-    first_mix = len(engine.mixed)
-    rule = _RULES.get(call.op)
-    if rule is None and is_pointwise(call):
-        rule = measured
-    try:
-        result = unknown(engine, call) if rule is None else rule(engine, call)
-    except (KeyError, IndexError, TypeError, ValueError):  # arguments that the rule was not written for
-        result = unknown(engine, call)
-    results = result if isinstance(result, list) else [result]
-    return [carried(engine, call, value, first_mix) for value in results]
-
-
-def _sees_products(call: Call) -> bool:
-    """Whether an operation sums products, or only copies them or multiplies them by one number."""
-    if call.op in ("aten::mul", "aten::div", "aten::neg"):
-        return len(call.inputs) == 1 and not call.args.get("rounding_mode")
-    return call.op in _SEES_PRODUCTS
 
 
 def unknown(engine: "Engine", call: Call) -> list[Value]:

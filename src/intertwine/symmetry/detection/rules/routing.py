@@ -7,7 +7,7 @@ import torch
 
 from ....programs import Call, Ref
 from ..axis_terms import Axis, Flat, Names, Pick, Slot, Value, axis_size, map_slots, slots
-from .elementwise import added, measured
+from .elementwise import added
 from .indexing import follow
 from .linear import contract
 from .picks import drop, joined, named
@@ -70,20 +70,6 @@ def _spaces(axis: Axis) -> list[int]:
 
 def _bare(axis: Axis) -> Axis:
     return map_slots(axis, lambda s: Slot(s.space, s.size))
-
-
-@register_rule("aten::floor_divide")
-def floor_divide(engine: "Engine", call: Call) -> Value:
-    """Whole quotients: the place of a pair divided by the size of the second axis is the place in the first."""
-    x, other = engine.value(call.args["self"]), call.args["other"]
-    if x.names is not None and x.names.kind == "units" and isinstance(other, int) and other > 0:
-        size = axis_size(x.names.of)
-        if size % other == 0:
-            outer = engine.split(engine.pool.resolve(x.names.of), (size // other, other))[0]
-            return Value(x.axes, names=Names(outer))
-    for ref in call.inputs:
-        drop(engine, engine.value(ref).names)
-    return measured(engine, call)
 
 
 @register_rule("aten::index_put", "aten::_unsafe_index_put")

@@ -5,10 +5,10 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ....programs import Call, Ref
-from ..axis_terms import Axis, Flat, Pick, Segments, Slot, Value, axis_size, forget_zeros, segments, slots
+from ..axis_terms import Axis, Flat, Interleaved, Pick, Segments, Slot, Value, axis_size, forget_zeros, segments, slots
 from .picks import is_state
 from .registry import opaque, register_rule
-from .stacks import Stack, stack_or_value
+from .stacks import Stack, axis_order, cuts, is_stack
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -58,30 +58,58 @@ def reshape(engine: "Engine", x: Value, shape: Sequence[int]) -> Any:
                 new, j = new * shape[j], j + 1
         group = engine.pool.resolve(tuple(f for axis in x.axes[start:i] for f in axis))
         sizes = shape[first:j]
-        stack = stack_or_value(engine, x, group, (start, i), sizes, first, shape) if len(sizes) > 1 else None
+        stack = _stack_or_value(engine, x, group, (start, i), sizes, first, shape) if len(sizes) > 1 else None
         if stack is not None:
             return stack
         axes += [group] if len(sizes) == 1 else engine.split(group, sizes)
     return Value(tuple(axes), x.zero)
 
 
+def _stack_or_value(
+    engine: "Engine",
+    x: Value,
+    group: Axis,
+    old: tuple[int, int],
+    sizes: Sequence[int],
+    first: int,
+    shape: Sequence[int],
+) -> Stack | None:
+    """A ``Stack`` if one of the new axes separates the equal segments of a concatenation.
+
+    Args:
+        engine: The engine.
+        x: The tensor that is viewed.
+        group: The old axes that are cut anew, as one axis.
+        old: Which old axes these are.
+        sizes: Sizes of the new axes that they become.
+        first: Index of the first of these.
+        shape: The whole new shape.
+    """
+    if len(group) == 1 and isinstance(group[0], Interleaved) and len(group[0].parts) == sizes[-1]:
+        dim, outer = first + len(sizes) - 1, (*x.axes[: old[0]], *x.axes[old[1] :])
+        pieces = [Value((*outer[: old[0]], p, *outer[old[0] :]), x.zero) for p in group[0].parts]
+        return Stack(dim, tuple(reshape(engine, piece, (*shape[:dim], *shape[dim + 1 :])) for piece in pieces))
+    done = 1
+    for j, size in enumerate(sizes):
+        rest = engine.split(group, (done, prod(sizes) // done))[1] if cuts(group, done) else ()
+        if rest and is_stack(rest, size) and size < prod(sizes[j:]):
+            head = engine.split(group, (done, prod(sizes) // done))[0]
+            step = axis_size(rest) // size
+            parts = []
+            for k in range(size):
+                piece = (*head, *engine.slice(rest, k * step, (k + 1) * step))
+                part = Value((*x.axes[: old[0]], piece, *x.axes[old[1] :]), x.zero)
+                parts.append(reshape(engine, part, (*shape[: first + j], *shape[first + j + 1 :])))
+            return Stack(first + j, tuple(parts))
+        done *= size
+    return None
+
+
 @register_rule("aten::permute", "aten::transpose", "aten::t", "aten::movedim", "aten::swapaxes", "aten::numpy_T")
 def transpose(engine: "Engine", call: Call) -> Value:
     """Axes in another order."""
     x = engine.value(call.args["self"])
-    return Value(tuple(x.axes[i] for i in order(call, len(x.axes))), x.zero)
-
-
-def order(call: Call, rank: int) -> list[int]:
-    """Which old axis each new one is."""
-    dims = list(range(rank))
-    if call.op == "aten::permute":
-        return [d % rank for d in call.args["dims"]]
-    if call.op == "aten::transpose":
-        a, b = call.args["dim0"] % rank, call.args["dim1"] % rank
-        dims[a], dims[b] = dims[b], dims[a]
-        return dims
-    return dims[::-1]
+    return Value(tuple(x.axes[i] for i in axis_order(call, len(x.axes))), x.zero)
 
 
 @register_rule("aten::unsqueeze")

@@ -7,16 +7,15 @@ the parts.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from ....programs import Call, Ref
-from ..axis_terms import Axis, Interleaved, Value, axis_size, concatenated, interleaved, segments
+from ..axis_terms import Axis, Value, axis_size, concatenated, interleaved, segments
 
 if TYPE_CHECKING:
     from ..engine import Engine
 
-__all__ = ["Stack", "stack_or_value", "through_stack"]
+__all__ = ["Stack", "axis_order", "cuts", "is_stack", "through_stack"]
 
 
 @dataclass(frozen=True)
@@ -37,49 +36,7 @@ class Stack:
         return Value(tuple(axes), all(p.zero for p in parts))
 
 
-def stack_or_value(
-    engine: "Engine",
-    x: Value,
-    group: Axis,
-    old: tuple[int, int],
-    sizes: Sequence[int],
-    first: int,
-    shape: Sequence[int],
-) -> Stack | None:
-    """A ``Stack`` if one of the new axes separates the equal segments of a concatenation.
-
-    Args:
-        engine: The engine.
-        x: The tensor that is viewed.
-        group: The old axes that are cut anew, as one axis.
-        old: Which old axes these are.
-        sizes: Sizes of the new axes that they become.
-        first: Index of the first of these.
-        shape: The whole new shape.
-    """
-    from .shapes import reshape
-
-    if len(group) == 1 and isinstance(group[0], Interleaved) and len(group[0].parts) == sizes[-1]:
-        dim, outer = first + len(sizes) - 1, (*x.axes[: old[0]], *x.axes[old[1] :])
-        pieces = [Value((*outer[: old[0]], p, *outer[old[0] :]), x.zero) for p in group[0].parts]
-        return Stack(dim, tuple(reshape(engine, piece, (*shape[:dim], *shape[dim + 1 :])) for piece in pieces))
-    done = 1
-    for j, size in enumerate(sizes):
-        rest = engine.split(group, (done, prod(sizes) // done))[1] if _cuts(group, done) else ()
-        if rest and _is_stack(rest, size) and size < prod(sizes[j:]):
-            head = engine.split(group, (done, prod(sizes) // done))[0]
-            step = axis_size(rest) // size
-            parts = []
-            for k in range(size):
-                piece = (*head, *engine.slice(rest, k * step, (k + 1) * step))
-                part = Value((*x.axes[: old[0]], piece, *x.axes[old[1] :]), x.zero)
-                parts.append(reshape(engine, part, (*shape[: first + j], *shape[first + j + 1 :])))
-            return Stack(first + j, tuple(parts))
-        done *= size
-    return None
-
-
-def _cuts(group: Axis, outer: int) -> bool:
+def cuts(group: Axis, outer: int) -> bool:
     """Whether the first factors of an axis have the product ``outer``, so that the rest stands alone."""
     size = 1
     for factor in group:
@@ -89,7 +46,7 @@ def _cuts(group: Axis, outer: int) -> bool:
     return False
 
 
-def _is_stack(axis: Axis, count: int) -> bool:
+def is_stack(axis: Axis, count: int) -> bool:
     """Whether an axis is a concatenation that falls into ``count`` equal runs of whole segments."""
     parts = concatenated(axis)
     if not parts or not 2 <= count <= 64 or axis_size(axis) % count:
@@ -110,9 +67,7 @@ def through_stack(engine: "Engine", call: Call) -> list[Any] | None:
     if name in ("clone", "detach", "alias", "_to_copy"):
         return [x]
     if name in ("permute", "transpose", "t"):
-        from .shapes import order
-
-        dims = order(call, rank)
+        dims = axis_order(call, rank)
         lower = lambda d: d - (d > x.dim)
         kept = [lower(d) for d in dims if d != x.dim]
         return [Stack(dims.index(x.dim), tuple(_map(engine, p, lambda v: _permuted(v, kept)) for p in x.parts))]
@@ -178,3 +133,15 @@ def _map(engine: "Engine", part: Any, change: Any) -> Value:
 
 def _permuted(value: Value, order: Sequence[int]) -> Value:
     return Value(tuple(value.axes[i] for i in order), value.zero)
+
+
+def axis_order(call: Call, rank: int) -> list[int]:
+    """Which old axis each new one is."""
+    dims = list(range(rank))
+    if call.op == "aten::permute":
+        return [d % rank for d in call.args["dims"]]
+    if call.op == "aten::transpose":
+        a, b = call.args["dim0"] % rank, call.args["dim1"] % rank
+        dims[a], dims[b] = dims[b], dims[a]
+        return dims
+    return dims[::-1]

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .monomial import MonomialElement, PositiveMonomial
+from intertwine.groups import MonomialElement, PositiveMonomial
 
 __all__ = ["has_finite_orbit", "moving_element", "stabilises_rays"]
 
