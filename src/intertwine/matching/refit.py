@@ -194,7 +194,7 @@ class Fit:
 
 
 def _continuous(layout: object) -> bool:
-    return any(isinstance(x, Leaf) and (any(x.scale) or x.variance) for block in blocks(layout) for x in block.leaves)  # type: ignore[arg-type]
+    return any(isinstance(x, Leaf) and (any(x.scale) or x.variance) for block in blocks(layout) for x in block.leaves)
 
 
 def _vote(votes: Mapping[str, float] | None, name: str) -> float:
