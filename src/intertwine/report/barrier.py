@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from .._words import counted
-from .blocks import Block, Facts, Figure, Grid, Heading, Listing, Paragraph, Table
+from .blocks import Block, Figure, Grid, Heading, Paragraph, Table
 from .figures import Series, lines
 from .page import Page
+from .provenance import provenance
 
 if TYPE_CHECKING:
     from ..merging import Barrier
 
 __all__ = ["barrier_page"]
-
-_PLACED = ("networks", "data", "command")
 
 
 def barrier_page(barrier: Barrier) -> Page:
@@ -38,7 +37,8 @@ def barrier_page(barrier: Barrier) -> Page:
     ]
     if len(barrier.pairs) > 1:
         blocks += [Heading("Pair by pair"), _pairs(barrier)]
-    blocks += [Heading("How this was made"), *_provenance(barrier)]
+    made = {"alignment": barrier.alignment or "none", "interpolation": barrier.interpolation}
+    blocks += provenance(barrier.settings, made)
     names = list(dict.fromkeys(name for pair in barrier.pairs for name in pair))
     title = " and ".join(names) if len(names) == 2 else f"{len(names)} networks"
     return Page(
@@ -112,19 +112,3 @@ def _pairs(barrier: Barrier) -> Table:
     heights = [barrier.heights(*variant) for variant in barrier.variants]
     rows = [[a, b, *(h[k] for h in heights)] for k, (a, b) in enumerate(barrier.pairs)]
     return Table(columns, rows, caption="Loss barriers.", digits=4)
-
-
-def _provenance(barrier: Barrier) -> list[Block]:
-    settings = dict(barrier.settings)
-    blocks: list[Block] = []
-    if settings.get("command"):
-        blocks.append(Listing(str(settings["command"])))
-    described = [x for x in settings.get("networks", ()) if isinstance(x, Mapping)]
-    facts = [Facts(x, str(x.get("name", "network"))) for x in described]
-    if isinstance(settings.get("data"), Mapping):
-        facts.append(Facts(settings["data"], "data"))
-    if facts:
-        blocks.append(Grid(facts))
-    rest = {key: value for key, value in settings.items() if key not in _PLACED}
-    made = {"alignment": barrier.alignment or "none", "interpolation": barrier.interpolation, **rest}
-    return [*blocks, Facts(made, "settings")]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from .._words import counted
-from .blocks import Block, Details, Facts, Figure, Grid, Heading, Listing, Paragraph, Table, Tabs
+from .blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table, Tabs
 from .figures import Series, bars, heatmap, lines
 from .page import Page
+from .provenance import provenance
 from .verdict import best_partners, headline, lead, measure_title, paired, summarise
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ __all__ = ["comparison_page"]
 
 # What the command line adds to the settings; each has a place of its own on the page.
 _FEW = 4  # notes in front; more are folded away
-_PLACED = ("network_a", "network_b", "data", "command")
 
 
 def comparison_page(comparison: Comparison) -> Page:
@@ -49,8 +49,12 @@ def comparison_page(comparison: Comparison) -> Page:
         *_facts(comparison),
         Heading("What the measures forgive"),
         _groups_table(comparison),
-        Heading("How this was made"),
-        *_provenance(comparison),
+        *provenance(
+            comparison.settings,
+            {"seed": comparison.seed},
+            ("network_a", "network_b", "data"),
+            [Facts(comparison.versions, "Versions")],
+        ),
     ]
     a, b = (_network_name(comparison, side) for side in "ab")
     return Page(
@@ -255,18 +259,3 @@ def _groups_table(comparison: Comparison) -> Table:
     ]
     caption = "The changes of either network's channels that leave a score exactly as it is. Everything else lowers it."
     return Table(["Measure", "Name in Python", "What it does not see"], rows, caption)
-
-
-def _provenance(comparison: Comparison) -> list[Block]:
-    settings = {k: _text(v) for k, v in comparison.settings.items() if k not in _PLACED}
-    cards = Grid(
-        [Facts({"seed": comparison.seed, **settings}, "Settings"), Facts(comparison.versions, "Versions")], width=320
-    )
-    command = comparison.settings.get("command")
-    return [Listing(f"$ {command}"), cards] if command else [cards]
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{k}={_text(v)}" for k, v in value.items())
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .._words import counted
-from .blocks import Block, Details, Facts, Figure, Grid, Heading, Listing, Paragraph, Shot, Table, Tabs, Wall
+from .blocks import Block, Details, Figure, Grid, Heading, Paragraph, Shot, Table, Tabs, Wall
 from .figures import Series, bars, lines
 from .page import Page
+from .provenance import provenance
 
 if TYPE_CHECKING:
     from ..dissection import ArmResult, Count, Dissection
 
 __all__ = ["dissection_page", "headline"]
-
-_PLACED = ("command", "network", "prediction", "versions")
 
 
 def dissection_page(dissection: Dissection) -> Page:
@@ -40,7 +39,6 @@ def dissection_page(dissection: Dissection) -> Page:
         _category_bars(dissection),
         Heading("What each unit detects in the network's own basis"),
         *_units(dissection),
-        Heading("How this was made"),
         *_provenance(dissection),
     ]
     where = dissection.layer or "the output"
@@ -228,25 +226,15 @@ def _units(dissection: Dissection) -> list[Block]:
 
 
 def _provenance(dissection: Dissection) -> list[Block]:
-    settings = dissection.settings
-    facts: dict[str, Any] = {
+    thresholds = dissection.settings.get("thresholds", "exact")
+    facts = {
         "IoU of a detector": f"> {dissection.iou_threshold:g}",
-        "unit threshold": f"top {dissection.quantile:.2%} of its values, {settings.get('thresholds', 'exact')}",
-        **{k: v for k, v in settings.items() if k not in (*_PLACED, "quantile", "thresholds") and v is not None},
-        **settings.get("versions", {}),
+        "unit threshold": f"top {dissection.quantile:.2%} of its values, {thresholds}",
     }
-    command = settings.get("command")
     covered = [
         [c.name, c.category, f"{share:.2%}"] for c, share in zip(dissection.concepts, dissection.coverage, strict=True)
     ]
-    network = settings.get("network")
     return [
-        Grid(
-            [
-                Facts({k: str(v) for k, v in facts.items()}, "Settings"),
-                *([Facts(network, "Network")] if network else []),
-            ]
-        ),
-        *([Listing(command)] if command else []),
+        *provenance(dissection.settings, facts, shown=("prediction", "quantile", "thresholds")),
         Details("Concepts and the share of pixels that they cover", [Table(["concept", "category", "share"], covered)]),
     ]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from .._words import counted
-from .blocks import Block, Details, Facts, Figure, Grid, Heading, Listing, Paragraph, Shot, Table, Tabs, Wall
+from .blocks import Block, Details, Figure, Grid, Heading, Paragraph, Shot, Table, Tabs, Wall
 from .figures import bars, heatmap
 from .page import Page
 from .pictures import input_picture, is_image, signed_picture
+from .provenance import provenance
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,7 +22,6 @@ __all__ = ["gates_page", "headline"]
 
 _UNITS = 24  # pictures of each layer
 _TABS = 6
-_PLACED = ("command", "network", "data", "accuracies", "other", "feature network", "versions")
 
 
 def gates_page(study: GateStudy) -> Page:
@@ -52,7 +52,6 @@ def gates_page(study: GateStudy) -> Page:
         Heading("One input, path by path"),
         *_one_input(study),
         *_other(study),
-        Heading("How this was made"),
         *_provenance(study),
     ]
     units = sum(layer.units for layer in study.layers)
@@ -267,15 +266,17 @@ def _other(study: GateStudy) -> list[Block]:
     return blocks
 
 
+def _by_unit(study: GateStudy, layer: str, most: int = 15) -> list[tuple[tuple[int, ...], list[float]]]:
+    import torch
+
+    rates = study.shared.rates[study.shared.layers.index(layer)]
+    spread = (rates.amax(0) - rates.amin(0)).flatten()
+    best = spread.topk(min(most, len(spread))).indices
+    units = torch.stack(torch.unravel_index(best, rates.shape[1:]), 1).tolist()
+    return [(tuple(unit), rates[(slice(None), *unit)].tolist()) for unit in units]
+
+
 def _provenance(study: GateStudy) -> list[Block]:
-    settings = study.settings
-    facts: dict[str, Any] = {k: str(v) for k, v in settings.items() if k not in _PLACED and v is not None}
-    facts |= settings.get("versions", {})
-    boxes = [Facts(facts, "Settings")]
-    boxes += [
-        Facts(settings[k], title) for k, title in (("network", "Network"), ("data", "Data")) if _is_map(settings, k)
-    ]
-    command = settings.get("command")
     rates = [
         Table(
             ["unit", *study.shared.classes],
@@ -285,22 +286,5 @@ def _provenance(study: GateStudy) -> list[Block]:
         )
         for layer in study.shared.layers
     ]
-    return [
-        Grid(boxes),
-        *([Listing(command)] if command else []),
-        Details("Units that tell classes apart", rates),
-    ]
-
-
-def _is_map(settings: Mapping[str, Any], key: str) -> bool:
-    return isinstance(settings.get(key), Mapping)
-
-
-def _by_unit(study: GateStudy, layer: str, most: int = 15) -> list[tuple[tuple[int, ...], list[float]]]:
-    import torch
-
-    rates = study.shared.rates[study.shared.layers.index(layer)]
-    spread = (rates.amax(0) - rates.amin(0)).flatten()
-    best = spread.topk(min(most, len(spread))).indices
-    units = torch.stack(torch.unravel_index(best, rates.shape[1:]), 1).tolist()
-    return [(tuple(unit), rates[(slice(None), *unit)].tolist()) for unit in units]
+    shown = ("accuracies", "other", "feature network")
+    return [*provenance(study.settings, {}, shown), Details("Units that tell classes apart", rates)]

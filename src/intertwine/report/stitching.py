@@ -8,9 +8,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from .._words import counted
-from .blocks import Block, Details, Facts, Figure, Grid, Heading, Listing, Paragraph, Table, Tabs
+from .blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table, Tabs
 from .figures import Series, bars, label, lines
 from .page import Page
+from .provenance import provenance
 
 if TYPE_CHECKING:
     from ..stitching import Stitching, StitchingStudy
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["stitching_page"]
 
 _COLORS = ("#3b7dd8", "#e07b39", "#2f9e75", "#a05fc0", "#c9a227", "#d1495b", "#4b9aa8", "#7d6b5d")
-_PLACED = ("networks", "data", "command", "notes")
 _MOST_DRAWN = 12  # maps
 _METHODS = {"task_loss": "trained on the task", "direct": "matched in closed form"}
 
@@ -53,8 +53,7 @@ def stitching_page(result: StitchingStudy | Stitching) -> Page:
             "distribution, larger outside."
         ),
         *_drift(study),
-        Heading("How this was made"),
-        *_provenance(study),
+        *provenance(study.settings, {}, extra=[Facts(_accuracies(study), "Accuracies")]),
     ]
     pairs = " and ".join(study.pairs[0]) if len(study.pairs) == 1 else f"{len(study.pairs)} pairs of networks"
     return Page(
@@ -363,22 +362,6 @@ def _means(found: Sequence[Stitching]) -> list[float]:
     return [100 * fmean(s.penalty for s in found), *(fmean(values) for values in zip(*distances))]
 
 
-def _provenance(study: StitchingStudy) -> list[Block]:
-    networks = study.settings.get("networks", ())
-    cards: list[Block] = [Facts(facts, f"Network {i + 1}") for i, facts in enumerate(networks)]
-    data = study.settings.get("data")
-    if isinstance(data, Mapping):
-        cards.append(Facts(data, "Data"))
-    accuracies = {
-        name: f"{value:.2%}" for s in study.stitchings for name, value in zip(s.names, (s.accuracy_a, s.accuracy_b))
-    }
-    settings = {k: _text(v) for k, v in study.settings.items() if k not in _PLACED}
-    cards += [Facts(accuracies, "Accuracies"), Facts(settings, "Settings")]
-    command = study.settings.get("command")
-    return [*([Listing(f"$ {command}")] if command else []), Grid(cards, width=320)]
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{k}={_text(v)}" for k, v in value.items())
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+def _accuracies(study: StitchingStudy) -> dict[str, str]:
+    both = [pair for s in study.stitchings for pair in zip(s.names, (s.accuracy_a, s.accuracy_b))]
+    return {name: f"{value:.2%}" for name, value in both}
