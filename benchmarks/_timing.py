@@ -1,5 +1,6 @@
 """Timing that survives a shared machine: best of several, rates over a matrix product of the same run; memory."""
 
+import os
 import resource
 import time
 from collections.abc import Callable
@@ -16,10 +17,11 @@ def synchronise(device: torch.device) -> None:
 
 def best_of(
     work: Callable[[], object], repeats: int = 5, device: torch.device | str = "cpu",
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Callable[[], float] | None = None,
 ) -> float:  # fmt: skip
-    """Shortest of several runs in seconds, after one run to warm up; ``time.process_time`` bears a busy machine."""
+    """Shortest of several runs in seconds, after one to warm up: process time on one thread, wall clock on more."""
     device = torch.device(device)
+    clock = clock or (time.process_time if _alone(device) else time.perf_counter)
     work()
     times = []
     for _ in range(repeats):
@@ -52,7 +54,13 @@ def describe(device: torch.device | str = "cpu") -> str:
     """One line on the machine."""
     device = torch.device(device)
     name = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    return f"torch {torch.__version__}, {name}"
+    clock = "process time, which bears a busy machine" if _alone(device) else "wall clock"
+    return f"torch {torch.__version__}, {name}, {clock}, load {os.getloadavg()[0]:.1f}"
+
+
+def _alone(device: torch.device) -> bool:
+    """Whether all work is done by one thread, whose time the system counts."""
+    return device.type == "cpu" and torch.get_num_threads() == 1
 
 
 def verdict(value: float, budget: float) -> str:
