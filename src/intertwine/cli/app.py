@@ -58,7 +58,9 @@ def _intertwine(
     ] = False,
     threads: Annotated[
         int | None,
-        typer.Option(min=1, help="Threads of numerical work, said before the command; one for small work otherwise."),
+        typer.Option(
+            min=1, help="Threads of numerical work, said before the command; one for training and small work otherwise."
+        ),
     ] = None,
     version: Annotated[
         bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
