@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import TypedDict
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +13,15 @@ from ..groups.capacity import log_points
 from .closed_form import intercept
 from .moments import Moments
 
-__all__ = ["Fixed", "StitchingLayer", "act_on_channels", "doubly_stochastic_error"]
+__all__ = ["Common", "Fixed", "StitchingLayer", "act_on_channels", "doubly_stochastic_error"]
+
+
+class Common(TypedDict, total=False):
+    """Arguments that every family takes; see ``StitchingLayer``."""
+
+    bias: bool
+    channel_dim: int
+    generator: torch.Generator | None
 
 
 class StitchingLayer(nn.Module, ABC):
@@ -27,6 +36,7 @@ class StitchingLayer(nn.Module, ABC):
         c_out: Channels of network B at its tap.
         bias: Whether to add ``b``. The paper does not (D.2: "to stick closely to the statement of theorem 4.2").
         channel_dim: The channel axis: 1, or -1 for tokens.
+        generator: Source of the random start, where there is one.
 
     Attributes:
         family: The family by its name on the command line, such as ``"rank-4"``.
@@ -42,7 +52,15 @@ class StitchingLayer(nn.Module, ABC):
     family: str = ""
     bias: Tensor | None
 
-    def __init__(self, c_in: int, c_out: int, *, bias: bool = False, channel_dim: int = 1) -> None:
+    def __init__(
+        self,
+        c_in: int,
+        c_out: int,
+        *,
+        bias: bool = False,
+        channel_dim: int = 1,
+        generator: torch.Generator | None = None,
+    ) -> None:
         super().__init__()
         if c_in < 1 or c_out < 1:
             raise ValueError(f"widths must be positive. Got c_in={c_in}, c_out={c_out}.")
@@ -50,6 +68,10 @@ class StitchingLayer(nn.Module, ABC):
             raise ValueError(f"channel_dim must be 1, or -1 for tokens. Got {channel_dim}.")
         self.c_in, self.c_out, self.channel_dim = c_in, c_out, channel_dim
         self.register_parameter("bias", nn.Parameter(torch.zeros(c_out)) if bias else None)
+        self.create(generator)
+
+    def create(self, generator: torch.Generator | None) -> None:
+        """Make the parameters of a family without settings, at their start; nothing here."""
 
     @abstractmethod
     def matrix(self) -> Tensor:

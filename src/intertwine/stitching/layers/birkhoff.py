@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 
+from ..layer import Common
 from .relaxed import SMALLEST_SCALE, RelaxedPermutation
 from .sinkhorn import sinkhorn
 
@@ -25,13 +28,9 @@ class Birkhoff(RelaxedPermutation):
     The random start is uniform in the polytope's interior with ``D = 1``; the paper does not state its own.
 
     Args:
-        c_in: Channels of network A.
-        c_out: Channels of network B.
         alpha: Weight of ``-|P|_F``. The paper takes 0.1.
         sinkhorn_steps: ``T``. The paper takes 16.
-        bias: Whether to add a bias. The paper does not.
-        channel_dim: The channel axis.
-        generator: Source of the random start.
+        **common: Of every ``StitchingLayer``.
 
     Attributes:
         permutation: ``P``, ``(n, n)``.
@@ -50,11 +49,10 @@ class Birkhoff(RelaxedPermutation):
         *,
         alpha: float = 0.1,
         sinkhorn_steps: int = 16,
-        bias: bool = False,
-        channel_dim: int = 1,
-        generator: torch.Generator | None = None,
+        **common: Unpack[Common],
     ) -> None:
-        super().__init__(c_in, c_out, bias=bias, channel_dim=channel_dim)
+        super().__init__(c_in, c_out, **common)
+        generator = common.get("generator")
         if not alpha >= 0:
             raise ValueError(f"alpha must be at least 0. Got {alpha}.")
         if sinkhorn_steps < 1:

@@ -17,30 +17,15 @@ class Diagonal(StitchingLayer):
 
     Of unequal widths the channels that both have, and zeros.
 
-    Args:
-        c_in: Channels of network A.
-        c_out: Channels of network B.
-        bias: Whether to add a bias.
-        channel_dim: The channel axis.
-        generator: Not used: the start is the identity.
-
     Attributes:
         scale: ``d``, ``(min(C_in, C_out),)``.
     """
 
     family = "diagonal"
 
-    def __init__(
-        self,
-        c_in: int,
-        c_out: int,
-        *,
-        bias: bool = False,
-        channel_dim: int = 1,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__(c_in, c_out, bias=bias, channel_dim=channel_dim)
-        self.scale = nn.Parameter(torch.ones(min(c_in, c_out)))
+    def create(self, generator: torch.Generator | None) -> None:
+        """The identity."""
+        self.scale = nn.Parameter(torch.ones(min(self.c_in, self.c_out)))
 
     @property
     def dim(self) -> int:

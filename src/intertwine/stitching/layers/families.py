@@ -187,5 +187,5 @@ def _check(kind: Callable[..., StitchingLayer], name: str, settings: dict[str, A
 
 
 def _settings(kind: Callable[..., StitchingLayer]) -> tuple[str, ...]:
-    shared = ("c_in", "c_out", "group", "make", "bias", "channel_dim", "generator")
+    shared = ("c_in", "c_out", "group", "make", "bias", "channel_dim", "generator", "common")
     return tuple(name for name in inspect.signature(kind).parameters if name not in shared)

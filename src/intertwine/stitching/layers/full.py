@@ -15,30 +15,15 @@ __all__ = ["Full"]
 class Full(StitchingLayer):
     """A full 1x1 convolution (paper 1, section 4): any ``(C_out, C_in)`` matrix, so widths may differ.
 
-    Args:
-        c_in: Channels of network A.
-        c_out: Channels of network B.
-        bias: Whether to add a bias. The paper does not.
-        channel_dim: The channel axis.
-        generator: Source of the random start, uniform in ``+-1 / sqrt(C_in)``.
-
     Attributes:
         weight: ``(C_out, C_in)``.
     """
 
     family = "full"
 
-    def __init__(
-        self,
-        c_in: int,
-        c_out: int,
-        *,
-        bias: bool = False,
-        channel_dim: int = 1,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__(c_in, c_out, bias=bias, channel_dim=channel_dim)
-        self.weight = nn.Parameter(uniform(c_out, c_in, generator))
+    def create(self, generator: torch.Generator | None) -> None:
+        """Uniform in ``+-1 / sqrt(C_in)``."""
+        self.weight = nn.Parameter(uniform(self.c_out, self.c_in, generator))
 
     @property
     def dim(self) -> int:

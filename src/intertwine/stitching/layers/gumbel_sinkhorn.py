@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from math import log
+from typing import Unpack
 
 import torch
 from torch import Tensor, nn
 
+from ..layer import Common
 from .relaxed import RelaxedPermutation
 from .sinkhorn import sinkhorn_log
 
@@ -20,14 +22,10 @@ class GumbelSinkhorn(RelaxedPermutation):
     ``train_layers`` seeds; without noise otherwise. Rounded by assignment on ``L`` (Mena et al. 2018, section 4).
 
     Args:
-        c_in: Channels of network A.
-        c_out: Channels of network B.
         tau: Temperature.
         noise: Factor of the noise; 0 for none.
         sinkhorn_steps: Rounds of Sinkhorn's iteration.
-        bias: Whether to add a bias.
-        channel_dim: The channel axis.
-        generator: Source of the random start: normal logits, ``D = 1``.
+        **common: Of every ``StitchingLayer``.
 
     Attributes:
         logits: ``L``, ``(n, n)``.
@@ -47,11 +45,10 @@ class GumbelSinkhorn(RelaxedPermutation):
         tau: float = 1.0,
         noise: float = 1.0,
         sinkhorn_steps: int = 16,
-        bias: bool = False,
-        channel_dim: int = 1,
-        generator: torch.Generator | None = None,
+        **common: Unpack[Common],
     ) -> None:
-        super().__init__(c_in, c_out, bias=bias, channel_dim=channel_dim)
+        super().__init__(c_in, c_out, **common)
+        generator = common.get("generator")
         if not tau > 0 or not noise >= 0:
             raise ValueError(f"tau must be positive and noise at least 0. Got tau={tau}, noise={noise}.")
         self.tau, self.noise, self.sinkhorn_steps = tau, noise, sinkhorn_steps

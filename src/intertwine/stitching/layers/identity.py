@@ -12,28 +12,9 @@ __all__ = ["Identity"]
 
 
 class Identity(StitchingLayer):
-    """``y = x``; of unequal widths the channels that both have, and zeros.
-
-    Args:
-        c_in: Channels of network A.
-        c_out: Channels of network B.
-        bias: Whether to add a bias.
-        channel_dim: The channel axis.
-        generator: Not used: nothing is random.
-    """
+    """``y = x``; of unequal widths the channels that both have, and zeros."""
 
     family = "identity"
-
-    def __init__(
-        self,
-        c_in: int,
-        c_out: int,
-        *,
-        bias: bool = False,
-        channel_dim: int = 1,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__(c_in, c_out, bias=bias, channel_dim=channel_dim)
 
     @property
     def dim(self) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor
 
+from ..layer import Common
 from .full import Full
 
 __all__ = ["PAPER_STRENGTHS", "Lasso", "sparsity"]
@@ -17,14 +20,11 @@ class Lasso(Full):
 
     Differs from the paper: the penalty acts by its proximal step, ``a <- sign(a) max(|a| - lr lambda, 0)`` after each
     step on the loss, so that zeros *are* zeros; a gradient step on ``|a|`` jumps over zero for ever. Same minimiser.
+    A bias is not penalised.
 
     Args:
-        c_in: Channels of network A.
-        c_out: Channels of network B.
         strength: ``lambda``. The paper takes 1e-4, 1e-3, 1e-2 and 1e-1.
-        bias: Whether to add a bias, which is not penalised.
-        channel_dim: The channel axis.
-        generator: Source of the random start.
+        **common: Of every ``StitchingLayer``.
 
     Raises:
         ValueError: If the strength is negative.
@@ -35,14 +35,11 @@ class Lasso(Full):
         c_in: int,
         c_out: int,
         strength: float = 1e-3,
-        *,
-        bias: bool = False,
-        channel_dim: int = 1,
-        generator: torch.Generator | None = None,
+        **common: Unpack[Common],
     ) -> None:
         if not strength >= 0:
             raise ValueError(f"strength must be at least 0. Got {strength}.")
-        super().__init__(c_in, c_out, bias=bias, channel_dim=channel_dim, generator=generator)
+        super().__init__(c_in, c_out, **common)
         self.family, self.strength = "lasso" if strength == 1e-3 else f"lasso-{strength:g}", strength
 
     def penalty(self) -> float:

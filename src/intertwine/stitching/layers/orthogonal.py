@@ -20,32 +20,17 @@ class Orthogonal(StitchingLayer):
 
     Of unequal widths: matrices with orthonormal columns (``C_in < C_out``) or rows.
 
-    Args:
-        c_in: Channels of network A.
-        c_out: Channels of network B.
-        bias: Whether to add a bias.
-        channel_dim: The channel axis.
-        generator: Source of the random start, uniform over the family.
-
     Attributes:
         weight: ``(C_out, C_in)``.
     """
 
     family = "orthogonal"
 
-    def __init__(
-        self,
-        c_in: int,
-        c_out: int,
-        *,
-        bias: bool = False,
-        channel_dim: int = 1,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__(c_in, c_out, bias=bias, channel_dim=channel_dim)
-        self._group = groups.Orthogonal(max(c_in, c_out))
+    def create(self, generator: torch.Generator | None) -> None:
+        """Uniform over the family."""
+        self._group = groups.Orthogonal(max(self.c_in, self.c_out))
         drawn = self._group.random(generator, torch.get_default_dtype()).matrix()
-        self.weight = nn.Parameter(drawn[:c_out, :c_in].clone())
+        self.weight = nn.Parameter(drawn[: self.c_out, : self.c_in].clone())
 
     @property
     def dim(self) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 
 from ..closed_form import reduced_rank
-from ..layer import StitchingLayer
+from ..layer import Common, StitchingLayer
 from ..moments import Moments
 from .full import uniform
 
@@ -20,12 +22,8 @@ class Rank(StitchingLayer):
     same map (v2 E.30). Widths may differ.
 
     Args:
-        c_in: Channels of network A.
-        c_out: Channels of network B.
         rank: ``r``.
-        bias: Whether to add a bias. The paper does not.
-        channel_dim: The channel axis.
-        generator: Source of the random start, as two convolutions of torch have it.
+        **common: Of every ``StitchingLayer``.
 
     Attributes:
         down: ``V``, ``(r, C_in)``.
@@ -40,12 +38,10 @@ class Rank(StitchingLayer):
         c_in: int,
         c_out: int,
         rank: int,
-        *,
-        bias: bool = False,
-        channel_dim: int = 1,
-        generator: torch.Generator | None = None,
+        **common: Unpack[Common],
     ) -> None:
-        super().__init__(c_in, c_out, bias=bias, channel_dim=channel_dim)
+        super().__init__(c_in, c_out, **common)
+        generator = common.get("generator")
         if not 1 <= rank <= min(c_in, c_out):
             raise ValueError(f"rank must be from 1 to {min(c_in, c_out)}, the smaller width. Got {rank}.")
         self.family, self.rank = f"rank-{rank}", rank

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 import torch
 from torch import Tensor, nn
 
+from ..layer import Common
 from .relaxed import RelaxedPermutation
 
 __all__ = ["SoftSort", "soft_sort"]
@@ -41,12 +44,8 @@ class SoftSort(RelaxedPermutation):
     The paper rounds by the largest entry of each row, which need not give a permutation; here by assignment.
 
     Args:
-        c_in: Channels of network A.
-        c_out: Channels of network B.
         tau: Temperature; ``1 / n`` if ``None``, as the paper found necessary.
-        bias: Whether to add a bias. The paper does not.
-        channel_dim: The channel axis.
-        generator: Source of the random start: normal scores, ``D = 1``.
+        **common: Of every ``StitchingLayer``.
 
     Attributes:
         scores: ``s``, ``(n,)``.
@@ -64,11 +63,10 @@ class SoftSort(RelaxedPermutation):
         c_out: int,
         *,
         tau: float | None = None,
-        bias: bool = False,
-        channel_dim: int = 1,
-        generator: torch.Generator | None = None,
+        **common: Unpack[Common],
     ) -> None:
-        super().__init__(c_in, c_out, bias=bias, channel_dim=channel_dim)
+        super().__init__(c_in, c_out, **common)
+        generator = common.get("generator")
         self.tau = 1 / self.n if tau is None else tau
         if not self.tau > 0:
             raise ValueError(f"tau must be positive. Got {tau}.")
