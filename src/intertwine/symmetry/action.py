@@ -130,7 +130,9 @@ def moved(
                         "use smaller scales, or symmetry.admissible(sym, g, state)."
                     )
             else:
-                new[name] = transform(state[name], layout, g)
+                old = state[name]
+                result = transform(old, layout, g)
+                new[name] = result.clone() if result.data_ptr() == old.data_ptr() else result
             if name in norms and name == norms[name].weight:
                 new[name] = new[name] * _gain_factor(sym, g, state, norms[name].variance, norms[name].eps)
     for alias, name in sym.aliases.items():
@@ -140,7 +142,10 @@ def moved(
 
 
 def transform(tensor: Tensor, layout: Layout, g: Transformation) -> Tensor:
-    """``tensor`` moved by ``g`` along every axis of its layout; without scales and matrices, bit for bit."""
+    """``tensor`` moved by ``g`` along every axis of its layout; without scales and matrices, bit for bit.
+
+    What ``g`` leaves as it is shares memory with the given tensor.
+    """
     result = tensor
     for block in blocks(layout):
         if not block.moved:

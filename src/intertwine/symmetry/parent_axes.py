@@ -38,11 +38,13 @@ def permuted(x: Tensor, spaces: Sequence[str | None], elements: Mapping[str, Ele
         elements: Elements of the spaces.
 
     Returns:
-        The moved entries, bit for bit.
+        The moved entries, bit for bit; ``x`` itself where no unit moves.
     """
     present = sorted({s for s in spaces if s is not None}, key=lambda s: len(elements[s].parents))
     for name in present:
         e = elements[name]
+        if not e.displaced:
+            continue
         index = e.permutation.to(x.device)
         for dim, space in enumerate(spaces):
             if space != name:

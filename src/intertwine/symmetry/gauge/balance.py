@@ -22,7 +22,6 @@ __all__ = ["balancing_scales"]
 _SWEEPS = 500
 _MEMORY = 12  # sweeps that are extrapolated from
 _LEAP = 10.0  # largest log scale that an extrapolation may add
-_CONVERGED = 1e-12
 _FLAT = 1e-10  # eigenvalues below this share of the largest are zero
 _PIN = 1e4  # weight of a variance that must become 1
 
@@ -42,6 +41,7 @@ def balancing_scales(
     state: Mapping[str, Tensor],
     pinned: frozenset[str] = frozenset(),
     based: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None,
+    tolerance: float = 1e-12,
 ) -> dict[str, Tensor]:
     """Log scales that minimise the sum of squared log norms of all slices, space by space until nothing changes.
 
@@ -55,6 +55,7 @@ def balancing_scales(
         pinned: Tensors whose entries must become 1 instead.
         based: Where norms depend on bases and bases on scales: from log scales the tensors that carry a linear space,
             in the bases that go with these scales.
+        tolerance: Change of the log scales in a sweep at which they count as balanced.
 
     Returns:
         Name of each space with scales to its log scales ``(k, p..., n)``.
@@ -87,10 +88,10 @@ def balancing_scales(
             current[name] = current[name] + _step(scaled[name], here[name], solver, current, scaled)
         return flat + _without(idle, _joined(current) - flat, logs)
 
-    return _split(fixed_point(sweep, _joined(logs)), logs)
+    return _split(fixed_point(sweep, _joined(logs), tolerance), logs)
 
 
-def fixed_point(sweep: Callable[[Tensor], Tensor], x: Tensor, tolerance: float = _CONVERGED) -> Tensor:
+def fixed_point(sweep: Callable[[Tensor], Tensor], x: Tensor, tolerance: float) -> Tensor:
     """The vector that ``sweep`` leaves as it is, by Anderson's extrapolation from the last few sweeps.
 
     Plain sweeps take thousands of rounds where scales can run along the network almost freely (grouped convolutions).

@@ -107,11 +107,12 @@ def arranged(sym: Symmetry, state: Mapping[str, Tensor]) -> Transformation:
     return signing(sym, {**state, **moved(sym, order, state)}) @ order
 
 
-def balanced(folded: Folded) -> Transformation:
+def balanced(folded: Folded, tolerance: float = 1e-12) -> Transformation:
     """The part of the canonical element that holds its scales and matrices.
 
     Args:
         folded: Weights with batch norms folded.
+        tolerance: How far log scales may be from balance.
 
     Returns:
         An element without permutations and signs.
@@ -125,7 +126,7 @@ def balanced(folded: Folded) -> Transformation:
         bases = general_bases(sym, {**state, **scaled})
         return {**state, **moved(sym, _turning(sym, bases), state, names)}
 
-    scales = balancing_scales(sym, state, folded.pinned, based if names else None)
+    scales = balancing_scales(sym, state, folded.pinned, based if names else None, tolerance)
     g = _scaling(sym, {n: t for n, t in scales.items() if not _near(t, torch.zeros(()))})
     g = _turning(sym, general_bases(sym, {**state, **moved(sym, g, state)})) @ g
     for space in sym.spaces:
