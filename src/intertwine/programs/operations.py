@@ -24,7 +24,8 @@ MAX_POOLS = {
 AVERAGE_POOLS = {"aten::avg_pool2d", "aten::avg_pool3d", "aten::avg_pool1d", "aten::_adaptive_avg_pool2d", "aten::mean"}
 BATCH_NORMS = {
     "aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm",
-    "aten::_native_batch_norm_legit_no_training", "aten::_batch_norm_no_update",
+    "aten::_native_batch_norm_legit_no_training", "aten::_batch_norm_no_update", "aten::_native_batch_norm_legit",
+    "aten::batch_norm",
 }  # fmt: skip
 OWN_STATISTICS = {
     "aten::native_layer_norm", "aten::native_group_norm", "aten::rms_norm", "aten::_fused_rms_norm",

@@ -111,7 +111,7 @@ def _functional(call: Call) -> Callable[..., Any]:
 def _norm_arguments(a: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of ``F.batch_norm``, from those of any backend's operation."""
     return {
-        "input": a["input"], "running_mean": a["running_mean"], "running_var": a["running_var"],
+        "input": a["input"], "running_mean": a.get("running_mean"), "running_var": a.get("running_var"),
         "weight": a["weight"], "bias": a["bias"], "training": bool(a.get("training", False)),
         "momentum": a.get("momentum", a.get("exponential_average_factor")), "eps": a.get("eps", a.get("epsilon")),
     }  # fmt: skip

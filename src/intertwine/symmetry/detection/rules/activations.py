@@ -7,6 +7,7 @@ import torch
 
 from ....groups import Homogeneity, activation_names, classify
 from ....programs import Call, Ref
+from ....programs.operations import is_zero_clamp
 
 __all__ = ["is_pointwise", "scaling_of"]
 
@@ -50,7 +51,7 @@ def scaling_of(call: Call) -> Homogeneity:
         return classify(f"{known}:{','.join(str(float(call.args[p])) for p in parameters)}")
     if name in ("clamp", "clamp_min", "clamp_max"):
         low, high = call.args.get("min"), call.args.get("max")
-        return _RELU if (low == 0 and high is None) or (high == 0 and low is None) else _clamped(low, high)
+        return _RELU if is_zero_clamp(call) or (high == 0 and low is None) else _clamped(low, high)
     if name in activation_names() and _plain(call):
         return classify(name)
     return _measured(call.func) if _plain(call) else _NOTHING

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ....programs import Call, Ref
+from ....programs.operations import BATCH_NORMS
 from ...spaces import BatchNormTensors
 from ..axis_terms import Axis, Expr, Flat, Slot, Value, forget_zeros
 from .elementwise import added, multiplied
@@ -15,10 +16,7 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 
-@register_rule(
-    "aten::native_batch_norm", "aten::_native_batch_norm_legit", "aten::_native_batch_norm_legit_no_training",
-    "aten::cudnn_batch_norm", "aten::miopen_batch_norm", "aten::_batch_norm_no_update", "aten::batch_norm",
-)  # fmt: skip
+@register_rule(*sorted(BATCH_NORMS))
 def batch_norm(engine: "Engine", call: Call) -> list[Value]:
     """Batch norm with stored statistics: input and output scale independently (v2 E.47, v1 E.26).
 
