@@ -43,7 +43,7 @@ class Alignment(Result):
         notes: What a reader must know.
 
     Examples:
-        >>> import intertwine as iw
+        >>> import torch, intertwine as iw
         >>> a = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
         >>> sym = iw.symmetries(a, torch.zeros(2, 4))
         >>> b = sym.act(sym.random(seed=1), a)
