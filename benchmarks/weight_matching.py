@@ -28,7 +28,7 @@ from intertwine.lab.networks.resnet import cifar_resnet
 from intertwine.matching import align
 from intertwine.matching.costs.incremental import Costs
 from intertwine.matching.networks import Networks
-from intertwine.matching.solvers.assignment import monomial_step
+from intertwine.matching.solvers.block_update import monomial_step
 from intertwine.symmetry.transformation import identity, with_parts
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"

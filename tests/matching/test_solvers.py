@@ -10,12 +10,13 @@ from torch import nn
 from zoo import build
 
 import intertwine as iw
+from intertwine.groups import assign
 from intertwine.matching import Alignment, CoordinateDescent, align
 from intertwine.matching.balanced import balance
 from intertwine.matching.costs.incremental import Costs
 from intertwine.matching.networks import Networks
 from intertwine.matching.problem import Problem
-from intertwine.matching.solvers.assignment import assign, closest_rotation, monomial_step
+from intertwine.matching.solvers.block_update import closest_rotation, monomial_step
 from intertwine.matching.solvers.coordinate_descent import descend, step_of
 from intertwine.matching.solvers.sinkhorn import sinkhorn
 from intertwine.matching.solvers.soft_elements import gradient, moved_softly, of_element

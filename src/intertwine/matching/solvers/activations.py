@@ -23,7 +23,7 @@ from ...symmetry.parent_axes import parent_dims
 from ...symmetry.spaces import Axis, Fixed, Layout, Leaf, Space
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..carriers import Place, places
-from .assignment import closest_rotation, monomial_step
+from .block_update import closest_rotation, monomial_step
 from .solver import Solution, Solver
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import torch
 from ...symmetry.blocks import blocks
 from ...symmetry.transformation import Transformation, identity, random, with_parts
 from ..costs.incremental import Costs
-from .assignment import closest_rotation, monomial_step
+from .block_update import closest_rotation, monomial_step
 from .nested import nested_step
 from .solver import Solution, Solver
 from .starts import outwards, profiles

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ...groups import assign
 from ...symmetry.transformation import Transformation, with_parts
-from .assignment import assign, best_signs, closest_rotation
+from .block_update import best_signs, closest_rotation
 
 if TYPE_CHECKING:
     from ...symmetry.spaces import Space
@@ -131,7 +132,7 @@ def _reached(node: _Node, fast: bool) -> Tensor:
     gain = _gains(node, fast)
     if not node.space.group.permutes:
         return gain.diagonal(dim1=-2, dim2=-1).sum(-1)
-    return gain.gather(-1, assign(gain, fast).to(gain.device)[..., None])[..., 0].sum(-1)
+    return gain.gather(-1, assign(gain, fast)[..., None])[..., 0].sum(-1)
 
 
 def _solved(node: _Node, fast: bool) -> Iterator[tuple[_Node, Tensor, Tensor]]:
@@ -141,7 +142,7 @@ def _solved(node: _Node, fast: bool) -> Iterator[tuple[_Node, Tensor, Tensor]]:
         return
     gain = _gains(node, fast)
     permutable = node.space.group.permutes
-    order = assign(gain, fast) if permutable else torch.arange(node.space.size).expand(gain.shape[:-1])
+    order = assign(gain, fast).cpu() if permutable else torch.arange(node.space.size).expand(gain.shape[:-1])
     ones = torch.ones(node.space.group.signs, *order.shape, dtype=torch.float64)
     yield node, order, best_signs(node.rows, node.space.group.signs)[1](order) if node.rows else ones
     for child in node.inside:

@@ -17,7 +17,7 @@ from torch import Tensor
 from ...symmetry.blocks import Block
 from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, identity, with_parts
-from .assignment import closest_rotation, monomial_step
+from .block_update import closest_rotation, monomial_step
 
 if TYPE_CHECKING:
     from ..costs.weight_blocks import Member

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ...groups.assignment import assign_nearly
 from ...symmetry.action import transform_block
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..costs.weight_blocks import KERNEL
-from .assignment import assign_nearly, closest_rotation, monomial_step
+from .block_update import closest_rotation, monomial_step
 
 if TYPE_CHECKING:
     from ...symmetry.spaces import Space
@@ -68,7 +69,7 @@ def _matched(stated: Problem, profiles_of: Callable[[Space], Iterable[Both]], fa
         for distance in starmap(_distances, profiles_of(space)):  # which holds on to no profile longer than needed
             cost = distance if cost is None else cost + distance
         if cost is not None:
-            g = with_parts(g, space.name, permutation=assign_nearly(-cost, fast))
+            g = with_parts(g, space.name, permutation=assign_nearly(-cost, fast).cpu())
     return g
 
 
