@@ -136,9 +136,12 @@ def attack(model: Sandwich) -> str:
         return "refused"
     if not sym.spaces:
         return "fixed"
-    if worst_change(sym, model, inputs).error <= TOLERANCE or sym.dtype != torch.float64:
-        return "moves"
-    return "unstable" if rounding(model, inputs) > TOLERANCE else "wrong"
+    try:
+        if worst_change(sym, model, inputs).error <= TOLERANCE or sym.dtype != torch.float64:
+            return "moves"
+        return "unstable" if rounding(model, inputs) > TOLERANCE else "wrong"
+    except torch.linalg.LinAlgError:  # singular but for rounding
+        return "unstable"
 
 
 def rounding(model: Sandwich, inputs: list[tuple[Tensor, ...]]) -> float:

@@ -8,6 +8,7 @@ from . import (
     indexing,
     linear,
     masks,
+    matrices,
     normalisation,
     pooling,
     reductions,
@@ -27,6 +28,6 @@ __all__ = [
     "apply",
     "register_rule",
     # families
-    "attention", "constants", "distances", "elementwise", "indexing", "linear", "masks", "normalisation", "pooling",
-    "reductions", "regions", "routing", "scattering", "sequences", "shapes", "spectral", "stacks", "strides",
+    "attention", "constants", "distances", "elementwise", "indexing", "linear", "masks", "matrices", "normalisation",
+    "pooling", "reductions", "regions", "routing", "scattering", "sequences", "shapes", "spectral", "stacks", "strides",
 ]  # fmt: skip

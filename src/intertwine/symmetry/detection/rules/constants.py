@@ -53,7 +53,8 @@ def _size(axis: Any) -> int:
     return size
 
 
-@register_rule("aten::_assert_async", "aten::_assert_scalar", "aten::_assert_tensor_metadata")
+@register_rule("aten::_assert_async", "aten::_assert_scalar", "aten::_assert_tensor_metadata",
+               "aten::_linalg_check_errors")  # fmt: skip
 def check(engine: "Engine", call: Call) -> list[Value]:
     """Checks change nothing."""
     return []

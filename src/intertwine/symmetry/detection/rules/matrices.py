@@ -1,0 +1,54 @@
+"""Functions of matrices: inverses, exponentials, vector products."""
+
+from typing import TYPE_CHECKING, Any
+
+from ....programs import Call
+from ..axis_terms import Axis, Flat, Value, forget_zeros, slots
+from .elementwise import multiplied
+from .registry import register_rule, unknown
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+
+__all__: list[str] = []
+
+
+@register_rule("aten::linalg_inv_ex")
+def inverse(engine: "Engine", call: Call) -> list[Value]:
+    """Inverses: what acts on the rows acts inversely on the columns of the result, and the other way round."""
+    x = engine.value(call.args["A"])
+    for axis in x.axes:
+        engine.monomial(axis)
+    for axis in x.axes[-2:]:
+        engine.mix(x.axes, axis)
+    *batch, rows, columns = (engine.powered(axis, -1, True) for axis in x.axes)
+    errors = Value(tuple(forget_zeros(engine.powered(axis, 0, False)) for axis in batch))
+    return [Value((*batch, columns, rows)), errors]
+
+
+@register_rule("aten::linalg_matrix_exp")
+def exponential(engine: "Engine", call: Call) -> Any:
+    """Exponentials: what acts on the rows acts inversely on the columns, and so it does on the result."""
+    x = engine.value(call.args["self"])
+    *batch, rows, columns = x.axes
+    if any(isinstance(f, Flat) for axis in (rows, columns) for f in axis) or not list(slots(rows)):
+        return unknown(engine, call)
+    for axis in batch:
+        engine.rigid(axis)
+    engine.contracted(engine.monomial(rows), engine.monomial(columns))
+    for axis in (rows, columns):
+        engine.mix(x.axes, axis)
+    return Value((*(forget_zeros(axis) for axis in batch), rows, columns))
+
+
+@register_rule("aten::linalg_cross")
+def cross(engine: "Engine", call: Call) -> Value:
+    """Vector products: products of entries along the axis of the three coordinates, which is fixed."""
+    x, y = engine.value(call.args["self"]), engine.value(call.args["other"])
+    dim = call.args["dim"] % len(x.axes)
+    why = f"coordinates of {call.where}"
+    fixed = [Value((*v.axes[:dim], engine.fix(v.axes[dim], why), *v.axes[dim + 1 :]), v.zero) for v in (x, y)]
+    product = multiplied(engine, *fixed)
+    axes: list[Axis] = list(product.axes)
+    axes[dim] = engine.fresh(3, why)
+    return Value(tuple(axes), x.zero or y.zero)
