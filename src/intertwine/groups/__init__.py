@@ -1,13 +1,13 @@
 """Groups of hidden transformations as values, and the group that each activation lets through."""
 
-from .activations import activation_names
+from .activations.gelu import gelu_error
+from .activations.homogeneity import Homogeneity
+from .activations.intertwiners import GatedIntertwiner, Intertwiner, TableRow, classify, intertwiner, table
+from .activations.known import activation_names
 from .assignment import assign
 from .dense import DenseElement, GeneralLinear, Orthogonal, UnitRowSum
 from .element import Element
-from .gelu import gelu_error
 from .group import Group, MatrixElement, Unattained
-from .homogeneity import Homogeneity
-from .intertwiners import GatedIntertwiner, Intertwiner, TableRow, classify, intertwiner, table
 from .monomial import Monomial, Permutation, PositiveMonomial, SignedPermutation, Trivial
 from .monomial_element import MonomialElement
 from .naming import canonical_name, name_of, named, names

@@ -27,7 +27,7 @@ def code_version(module: str) -> str:
         32 hexadecimal digits.
 
     Examples:
-        >>> code_version("intertwine.groups.gelu") == code_version("intertwine.groups.capacity")
+        >>> code_version("intertwine.groups.activations.gelu") == code_version("intertwine.groups.capacity")
         False
     """
     package = module.partition(".")[0]

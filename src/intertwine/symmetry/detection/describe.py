@@ -20,7 +20,7 @@ __all__ = ["describe"]
 
 
 @dataclass
-class Leaf:
+class Candidate:
     """What is known of one space at the end.
 
     Attributes:
@@ -79,7 +79,7 @@ def describe(engine: Engine) -> Symmetry:
     )  # fmt: skip
 
 
-def _group(leaf: Leaf, size: int) -> SpaceGroup:
+def _group(leaf: Candidate, size: int) -> SpaceGroup:
     """The group of a space; where it is mixed, with the one way in which its scales and signs follow the matrices."""
     monomial = Monomial(size, len(leaf.scales), len(leaf.signs), permutes=not leaf.why)
     if leaf.linear == "none":
@@ -96,7 +96,7 @@ def _group(leaf: Leaf, size: int) -> SpaceGroup:
     return Semidirect(linear, monomial, charges.pop() if len(charges) == 1 else None)
 
 
-def _settle(engine: Engine, leaves: dict[int, Leaf], parents: dict[int, list[int]]) -> None:
+def _settle(engine: Engine, leaves: dict[int, Candidate], parents: dict[int, list[int]]) -> None:
     """A space whose units are mixed cannot have something of its own in each of them: together that is no group.
 
     Bases and scales of the inner space are the larger part, so the outer one gives up its linear maps for them.
@@ -147,9 +147,9 @@ def _fix_unread(engine: Engine, value: Value, demand: Demand | None) -> None:
                 engine.fix((slot,), "multiplied by zeros in this run")
 
 
-def _leaves(engine: Engine, states: dict[str, Value]) -> dict[int, Leaf]:
+def _leaves(engine: Engine, states: dict[str, Value]) -> dict[int, Candidate]:
     """Every space that parameters carry, in the order of the state dict."""
-    leaves: dict[int, Leaf] = {}
+    leaves: dict[int, Candidate] = {}
     names: set[str] = set()
     for name, value in states.items():
         for dim, axis in enumerate(value.axes):
@@ -157,7 +157,7 @@ def _leaves(engine: Engine, states: dict[str, Value]) -> dict[int, Leaf]:
                 if slot.space not in leaves:
                     label = f"{name}[{dim}]{place}"
                     names.add(label)
-                    leaves[slot.space] = Leaf(label, slot.size)
+                    leaves[slot.space] = Candidate(label, slot.size)
     owner = {}
     for v, unknown in enumerate(engine.system.unknowns):
         owner[v] = engine.pool.find(unknown.space)
@@ -212,7 +212,7 @@ def _opened(engine: Engine, value: Any) -> Iterator[tuple[Axis, ...]]:
             yield from _opened(engine, part)
 
 
-def _merge_siblings(engine: Engine, leaves: dict[int, Leaf]) -> dict[int, int]:
+def _merge_siblings(engine: Engine, leaves: dict[int, Candidate]) -> dict[int, int]:
     """Spaces to be described as part of another one: always siblings, and alike in every exponent."""
     merged: dict[int, int] = {}
     rank = {space: i for i, space in enumerate(leaves)}
@@ -230,7 +230,7 @@ def _merge_siblings(engine: Engine, leaves: dict[int, Leaf]) -> dict[int, int]:
     return merged
 
 
-def _alike(engine: Engine, a: Leaf, b: Leaf) -> bool:
+def _alike(engine: Engine, a: Candidate, b: Candidate) -> bool:
     """Whether the exponents of two sibling spaces correspond one to one."""
     where = lambda v: (engine.system.unknowns[v].tensor, engine.system.unknowns[v].axis)
     log = lambda leaf: [[basis.get(v, 0) for v in leaf.unknowns] for basis in leaf.scales]
@@ -238,7 +238,7 @@ def _alike(engine: Engine, a: Leaf, b: Leaf) -> bool:
     return log(a) == log(b) and sign(a) == sign(b) and [where(v) for v in a.unknowns] == [where(v) for v in b.unknowns]
 
 
-def _reasons(engine: Engine, space: int, leaf: Leaf) -> tuple[str, ...]:
+def _reasons(engine: Engine, space: int, leaf: Candidate) -> tuple[str, ...]:
     """What restricts a space, the same cause named once."""
     node = engine.pool.node(space)
     lost: dict[str, list[str]] = {}
@@ -257,7 +257,7 @@ def _reasons(engine: Engine, space: int, leaf: Leaf) -> tuple[str, ...]:
 class _Writer:
     """Writes layouts, noting what is fixed."""
 
-    def __init__(self, engine: Engine, leaves: dict[int, Leaf], merged: dict[int, int], carried: set[int]) -> None:
+    def __init__(self, engine: Engine, leaves: dict[int, Candidate], merged: dict[int, int], carried: set[int]) -> None:
         self.fixed: list[public.FixedAxis] = []
         self._engine, self._leaves, self._merged, self._carried = engine, leaves, merged, carried
         self._order: dict[int | None, int] = {space: i for i, space in enumerate(leaves)}

@@ -75,7 +75,7 @@ def _chain_rule(seed: int) -> Claim:
     import torch
 
     from ....groups import Orthogonal, PositiveMonomial
-    from ....groups.laws import chain_rule_gap
+    from ....groups.activations.laws import chain_rule_gap
 
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(5, generator=generator, dtype=torch.float64)
@@ -91,7 +91,7 @@ def _appendix_c() -> Claim:
     """Both the printed matrix and the one that the computation uses."""
     import torch
 
-    from ....groups.laws import equivariance_gap
+    from ....groups.activations.laws import equivariance_gap
 
     printed, used = (torch.tensor(m, dtype=torch.float64) for m in ([[0, 2], [1, 0]], [[0, 1], [2, 0]]))
     gap = max(equivariance_gap(torch.relu, a, a) for a in (printed, used))
@@ -104,7 +104,7 @@ def _span(seed: int) -> Claim:
     import torch
 
     from ....groups import Orthogonal, PositiveMonomial
-    from ....groups.laws import span_representation
+    from ....groups.activations.laws import span_representation
 
     generator = torch.Generator().manual_seed(seed)
     points = torch.randn(200, 3, generator=generator, dtype=torch.float64)

@@ -25,8 +25,8 @@ def _table_1(setting: Setting) -> Reproduction:
     import torch
 
     from ....groups import Intertwiner, intertwiner, table
-    from ....groups.activations import named_activation
-    from ....groups.laws import equivariance_gap
+    from ....groups.activations.known import named_activation
+    from ....groups.activations.laws import equivariance_gap
 
     generator = torch.Generator().manual_seed(setting.seed)
 
@@ -79,7 +79,7 @@ def _gelu(setting: Setting) -> Reproduction:
     import torch
 
     from ....groups import gelu_error, table
-    from ....groups.gelu import ASYMPTOTIC_SLOPE
+    from ....groups.activations.gelu import ASYMPTOTIC_SLOPE
 
     scales = torch.tensor(list(GELU), dtype=torch.float64)
     rows = [

@@ -5,7 +5,6 @@ from . import (
     constants,
     distances,
     elementwise,
-    indexing,
     linear,
     masks,
     matrices,
@@ -13,16 +12,12 @@ from . import (
     pooling,
     reductions,
     regions,
-    routing,
-    scattering,
-    sequences,
-    shapes,
     spectral,
-    stacks,
-    strides,
 )
 from .application import apply
+from .indices import indexing, routing, scattering
 from .registry import register_rule
+from .views import sequences, shapes, stacks, strides
 
 __all__ = [
     "apply",

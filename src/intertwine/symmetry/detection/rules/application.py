@@ -8,7 +8,7 @@ from .activations import is_pointwise
 from .elementwise import broadcast, measured
 from .picks import carried, unread_names
 from .registry import RULES, unknown
-from .stacks import through_stack
+from .views.stacks import through_stack
 
 if TYPE_CHECKING:
     from ..engine import Engine

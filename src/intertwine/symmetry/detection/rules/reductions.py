@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ....programs import Call, Ref
 from ..axis_terms import Axis, Value, forget_zeros
 from .elementwise import broadcast
-from .indexing import places
+from .indices.indexing import places
 from .picks import drop
 from .registry import register_rule
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from ....programs import Call, Ref
-from ..axis_terms import Axis, Value, axis_size, concatenated, interleaved, segments
+from .....programs import Call, Ref
+from ...axis_terms import Axis, Value, axis_size, concatenated, interleaved, segments
 
 if TYPE_CHECKING:
-    from ..engine import Engine
+    from ...engine import Engine
 
 __all__ = ["Stack", "axis_order", "cuts", "is_stack", "through_stack"]
 

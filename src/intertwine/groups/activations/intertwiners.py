@@ -9,12 +9,12 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .activations import RULE_NAMES, known_activation, named_activation
-from .group import Group, MatrixElement
+from ..group import Group, MatrixElement
+from ..monomial import Monomial, Permutation
+from ..monomial_element import MonomialElement
 from .homogeneity import Homogeneity
+from .known import RULE_NAMES, known_activation, named_activation
 from .measured import measure
-from .monomial import Monomial, Permutation
-from .monomial_element import MonomialElement
 
 __all__ = ["GatedIntertwiner", "Intertwiner", "TableRow", "classify", "intertwiner", "table"]
 
@@ -199,7 +199,7 @@ def intertwiner(
     Args:
         activation: A name (``"relu"``, ``"leaky_relu:0.1"``, ``"swiglu"``), a module (any slope is taken exactly), a
             torch function, or any scalar function of yours, which is then measured in float64 (limits in
-            ``intertwine.groups.measured``).
+            ``intertwine.groups.activations.measured``).
         n: Number of channels; ``None`` for the family over all ``n``.
 
     Returns:

@@ -11,9 +11,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .dense import GeneralLinear, UnitRowSum
-from .group import Group
-from .monomial import Monomial
+from ..dense import GeneralLinear, UnitRowSum
+from ..group import Group
+from ..monomial import Monomial
 
 __all__ = ["Homogeneity", "Kind", "Parity"]
 

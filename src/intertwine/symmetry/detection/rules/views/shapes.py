@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ....programs import Call, Ref
-from ..axis_terms import Axis, Flat, Interleaved, Pick, Segments, Slot, Value, axis_size, forget_zeros, segments, slots
-from .picks import is_state
-from .registry import opaque, register_rule
+from .....programs import Call, Ref
+from ...axis_terms import Axis, Flat, Interleaved, Pick, Segments, Slot, Value, axis_size, forget_zeros, segments, slots
+from ..picks import is_state
+from ..registry import opaque, register_rule
 from .stacks import Stack, axis_order, cuts, is_stack
 
 if TYPE_CHECKING:
-    from ..engine import Engine
+    from ...engine import Engine
 
 __all__ = ["reshape"]
 

@@ -10,13 +10,13 @@ from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING
 
-from ....programs import Call, Ref
-from ..axis_terms import Axis, Flat, Pick, Value, axis_size, segments
-from .registry import opaque, register_rule
+from .....programs import Call, Ref
+from ...axis_terms import Axis, Flat, Pick, Value, axis_size, segments
+from ..registry import opaque, register_rule
 from .shapes import pick, rows
 
 if TYPE_CHECKING:
-    from ..engine import Engine
+    from ...engine import Engine
 
 __all__: list[str] = []
 

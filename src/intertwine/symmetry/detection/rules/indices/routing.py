@@ -5,16 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ....programs import Call, Ref
-from ..axis_terms import Axis, Flat, Names, Pick, Slot, Value, axis_size, map_slots, slots
-from .elementwise import added
+from .....programs import Call, Ref
+from ...axis_terms import Axis, Flat, Names, Pick, Slot, Value, axis_size, map_slots, slots
+from ..elementwise import added
+from ..linear import contract
+from ..picks import drop, joined, named
+from ..registry import opaque, register_rule, unknown
 from .indexing import follow
-from .linear import contract
-from .picks import drop, joined, named
-from .registry import opaque, register_rule, unknown
 
 if TYPE_CHECKING:
-    from ..engine import Engine
+    from ...engine import Engine
 
 __all__: list[str] = []
 

@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING
 
-from ....programs import Call, Ref
-from ..axis_terms import Value, forget_zeros
-from .registry import opaque, register_rule
+from .....programs import Call, Ref
+from ...axis_terms import Value, forget_zeros
+from ..registry import opaque, register_rule
 
 if TYPE_CHECKING:
-    from ..engine import Engine
+    from ...engine import Engine
 
 __all__: list[str] = []
 

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ....programs import Call, Ref
-from ..axis_terms import Axis, Flat, Value, forget_zeros
-from .registry import register_rule
+from .....programs import Call, Ref
+from ...axis_terms import Axis, Flat, Value, forget_zeros
+from ..registry import register_rule
 
 if TYPE_CHECKING:
-    from ..engine import Engine
+    from ...engine import Engine
 
 __all__: list[str] = []
 

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ....programs import Call, Ref
-from ..axis_terms import Axis, Flat, Names, Pick, Slot, Value, axis_size, forget_zeros, map_slots
-from .picks import distinct, drop, named, plain
-from .registry import register_rule
+from .....programs import Call, Ref
+from ...axis_terms import Axis, Flat, Names, Pick, Slot, Value, axis_size, forget_zeros, map_slots
+from ..picks import distinct, drop, named, plain
+from ..registry import register_rule
 
 if TYPE_CHECKING:
-    from ..engine import Engine
+    from ...engine import Engine
 
 __all__ = ["follow", "places"]
 

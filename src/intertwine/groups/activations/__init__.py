@@ -1,0 +1,1 @@
+"""Activations: what they let through, known by proof or measured."""

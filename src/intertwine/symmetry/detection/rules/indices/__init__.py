@@ -1,0 +1,1 @@
+"""Rules for operations that look entries up: indices, routing to experts, scattering."""

@@ -1,0 +1,1 @@
+"""Rules for operations that view or rearrange entries: shapes, stacks, strides, sequences."""
