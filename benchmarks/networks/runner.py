@@ -40,9 +40,8 @@ def source_state() -> str:
     """A short digest of the code that finds and applies symmetries: a verdict holds for that code alone."""
     root = Path(iw.__file__).parent
     digest = hashlib.sha256()
-    for path in sorted(
-        [*(root / "symmetry").rglob("*.py"), *(root / "graph").rglob("*.py"), *Path(__file__).parent.glob("*.py")]
-    ):
+    rooms = [path for room in ("symmetry", "programs", "groups") for path in (root / room).rglob("*.py")]
+    for path in sorted([*rooms, *Path(__file__).parent.glob("*.py")]):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
