@@ -26,8 +26,8 @@ import intertwine as iw
 from intertwine.lab import data
 from intertwine.lab.networks.resnet import cifar_resnet
 from intertwine.matching import align
+from intertwine.matching.coordinates.networks import Networks
 from intertwine.matching.costs.incremental import Costs
-from intertwine.matching.networks import Networks
 from intertwine.matching.solvers.block_update import monomial_step
 from intertwine.symmetry.transformation import identity, with_parts
 

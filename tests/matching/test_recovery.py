@@ -83,7 +83,7 @@ class Stream(nn.Module):
 
 @pytest.mark.parametrize("method", ["weights", "frank-wolfe"])
 def test_the_residual_stream_that_defeats_plain_coordinate_descent(method):
-    from intertwine.matching.networks import Networks
+    from intertwine.matching.coordinates.networks import Networks
     from intertwine.matching.solvers.coordinate_descent import descend
     from intertwine.symmetry.transformation import identity
 

@@ -12,10 +12,10 @@ from zoo import build
 import intertwine as iw
 from intertwine.groups import assign
 from intertwine.matching import Alignment, CoordinateDescent, align
-from intertwine.matching.balanced import balance
+from intertwine.matching.coordinates.balanced import balance
+from intertwine.matching.coordinates.networks import Networks
+from intertwine.matching.coordinates.problem import Problem
 from intertwine.matching.costs.incremental import Costs
-from intertwine.matching.networks import Networks
-from intertwine.matching.problem import Problem
 from intertwine.matching.solvers.block_update import closest_rotation, monomial_step
 from intertwine.matching.solvers.coordinate_descent import descend, step_of
 from intertwine.matching.solvers.sinkhorn import sinkhorn

@@ -8,7 +8,7 @@ from torch import nn
 
 import intertwine as iw
 from intertwine.matching import align
-from intertwine.matching.networks import Networks
+from intertwine.matching.coordinates.networks import Networks
 from intertwine.matching.solvers.coordinate_descent import descend
 from intertwine.matching.solvers.starts import outwards
 from intertwine.symmetry.transformation import identity

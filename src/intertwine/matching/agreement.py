@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from ..groups import Element
     from ..symmetry import Symmetry, Transformation
     from ..symmetry.blocks import Block
+    from .coordinates.networks import Networks
+    from .coordinates.problem import Problem
     from .costs.weight_blocks import Row
-    from .networks import Networks
-    from .problem import Problem
 
 __all__ = ["agreement", "streamed_agreement", "unweighted"]
 

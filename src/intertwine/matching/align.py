@@ -14,7 +14,7 @@ from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.transformation import KINDS, check_kinds
 from .agreement import agreement, unweighted
 from .alignment import Alignment
-from .networks import Networks
+from .coordinates.networks import Networks
 from .solvers import METHODS, Solver
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Where in a run the spaces of a symmetry can be seen: found by acting, not from names of layers."""
+"""Outputs of modules on which the spaces of a symmetry act, located by a random element."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from ..symmetry.action import multiply, transform
 from ..symmetry.blocks import align, blocks
 from ..symmetry.spaces import Leaf, Space
 from ..symmetry.transformation import Transformation, identity, with_parts
+from .coordinates.problem import Member, members
 from .joint_scales import ScaleSystem
-from .problem import Member, members
 
 if TYPE_CHECKING:
     from ..symmetry.symmetry import Symmetry

@@ -16,9 +16,9 @@ from ..symmetry.sharded import ShardedState, act_sharded
 from ..symmetry.transformation import KINDS, check_kinds, identity
 from .agreement import streamed_agreement, unweighted
 from .alignment import Alignment
+from .coordinates.problem import Problem, searched
 from .costs.incremental import Costs
 from .costs.weight_blocks import Member, Row
-from .problem import Problem, searched
 from .solvers.coordinate_descent import CoordinateDescent, search
 from .solvers.starts import streamed_profiles
 

@@ -16,8 +16,8 @@ from ..symmetry.gauge.canonical import arranged
 from ..symmetry.gauge.signs import signing
 from ..symmetry.spaces import Leaf, Space
 from ..symmetry.transformation import Transformation, identity
+from .coordinates.problem import Problem
 from .deviation import distance
-from .problem import Problem
 from .solvers.coordinate_descent import CoordinateDescent, descend
 from .solvers.starts import profiles
 

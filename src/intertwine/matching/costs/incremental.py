@@ -20,7 +20,7 @@ from ...symmetry.action import transform, transform_block
 from ...symmetry.parent_axes import reindex
 from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, identity
-from ..problem import Problem
+from ..coordinates.problem import Problem
 from .weight_blocks import Joint, Member, Row
 
 __all__ = ["Costs"]

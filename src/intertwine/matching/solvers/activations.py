@@ -28,8 +28,8 @@ from .solver import Solution, Solver
 
 if TYPE_CHECKING:
     from ...symmetry.symmetry import Symmetry
-    from ..networks import Networks
-    from ..problem import Problem
+    from ..coordinates.networks import Networks
+    from ..coordinates.problem import Problem
 
 __all__ = ["Activations"]
 

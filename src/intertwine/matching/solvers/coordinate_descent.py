@@ -26,8 +26,8 @@ from .starts import outwards, profiles
 
 if TYPE_CHECKING:
     from ...symmetry.spaces import Space
-    from ..networks import Networks
-    from ..problem import Problem
+    from ..coordinates.networks import Networks
+    from ..coordinates.problem import Problem
 
 __all__ = ["CoordinateDescent", "Descent", "descend", "search", "step_of"]
 

@@ -23,8 +23,8 @@ from .starts import profiles
 
 if TYPE_CHECKING:
     from ...symmetry.transformation import Transformation
-    from ..networks import Networks
-    from ..problem import Problem
+    from ..coordinates.networks import Networks
+    from ..coordinates.problem import Problem
 
 __all__ = ["FrankWolfe", "climb"]
 

@@ -22,8 +22,8 @@ from .soft_elements import Row, Soft, hard, objective, of_element
 from .solver import Solution, Solver
 
 if TYPE_CHECKING:
-    from ..networks import Networks
-    from ..problem import Problem
+    from ..coordinates.networks import Networks
+    from ..coordinates.problem import Problem
 
 __all__ = ["Sinkhorn", "ascend", "sinkhorn"]
 
@@ -130,10 +130,10 @@ def sinkhorn(scores: Tensor) -> Tensor:
         >>> sinkhorn(torch.zeros(2, 2, dtype=torch.float64)).tolist()
         [[0.5, 0.5], [0.5, 0.5]]
     """
-    return _Sinkhorn.apply(scores)
+    return _FixedPoint.apply(scores)
 
 
-class _Sinkhorn(torch.autograd.Function):
+class _FixedPoint(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor) -> Tensor:
         logs = scores

@@ -20,8 +20,8 @@ from ...symmetry.transformation import Transformation, identity, with_parts
 from .block_update import closest_rotation, monomial_step
 
 if TYPE_CHECKING:
+    from ..coordinates.problem import Problem
     from ..costs.weight_blocks import Member
-    from ..problem import Problem
 
 __all__ = ["Soft", "barycentre", "gradient", "hard", "mixed", "moved_softly", "objective", "of_element", "vertex"]
 

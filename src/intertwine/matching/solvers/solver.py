@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
     from ...symmetry.transformation import Transformation
-    from ..networks import Networks
+    from ..coordinates.networks import Networks
 
 __all__ = ["Solution", "Solver"]
 

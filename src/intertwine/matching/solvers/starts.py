@@ -22,8 +22,8 @@ from .block_update import closest_rotation, monomial_step
 
 if TYPE_CHECKING:
     from ...symmetry.spaces import Space
+    from ..coordinates.problem import Problem
     from ..costs.weight_blocks import Both, Joint, Member, Row
-    from ..problem import Problem
 
 __all__ = ["outwards", "profiles", "streamed_profiles"]
 

@@ -32,8 +32,8 @@ from .starts import profiles
 
 if TYPE_CHECKING:
     from ...symmetry.symmetry import Symmetry
-    from ..networks import Networks
-    from ..problem import Problem
+    from ..coordinates.networks import Networks
+    from ..coordinates.problem import Problem
 
 __all__ = ["StraightThrough"]
 

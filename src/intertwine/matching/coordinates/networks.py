@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ..symmetry.action import tensors_of
-from ..symmetry.transformation import identity
+from ...symmetry.action import tensors_of
+from ...symmetry.transformation import identity
 from .balanced import Balanced, balance
 from .problem import Problem, searched
 
 if TYPE_CHECKING:
-    from ..symmetry.symmetry import Symmetry
+    from ...symmetry.symmetry import Symmetry
 
 __all__ = ["Networks"]
 

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..groups import Orthogonal, Semidirect, Trivial
-from ..symmetry.action import transform_block
-from ..symmetry.blocks import blocks, map_leaves
-from ..symmetry.spaces import Leaf, Space
-from ..symmetry.transformation import Transformation, identity, with_parts
-from .costs.weight_blocks import Member, Parts, cut, members
+from ...groups import Orthogonal, Semidirect, Trivial
+from ...symmetry.action import transform_block
+from ...symmetry.blocks import blocks, map_leaves
+from ...symmetry.spaces import Leaf, Space
+from ...symmetry.transformation import Transformation, identity, with_parts
+from ..costs.weight_blocks import Member, Parts, cut, members
 
 if TYPE_CHECKING:
-    from ..symmetry.symmetry import Symmetry
+    from ...symmetry.symmetry import Symmetry
 
 __all__ = ["Problem", "searched"]
 

@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from ..symmetry.action import moved, tensors_of
-from ..symmetry.blocks import align, blocks
-from ..symmetry.gauge.balance import fixed_point
-from ..symmetry.gauge.canonical import slices
-from ..symmetry.gauge.folding import fold
-from ..symmetry.parent_axes import parent_dims
-from ..symmetry.spaces import Leaf, Space
-from ..symmetry.transformation import Transformation, identity, with_parts
+from ...symmetry.action import moved, tensors_of
+from ...symmetry.blocks import align, blocks
+from ...symmetry.gauge.balance import fixed_point
+from ...symmetry.gauge.canonical import slices
+from ...symmetry.gauge.folding import fold
+from ...symmetry.parent_axes import parent_dims
+from ...symmetry.spaces import Leaf, Space
+from ...symmetry.transformation import Transformation, identity, with_parts
 
 if TYPE_CHECKING:
-    from ..symmetry import Symmetry
+    from ...symmetry import Symmetry
 
 __all__ = ["Balanced", "balance", "balanced_coordinates"]
 

@@ -1,0 +1,1 @@
+"""Coordinates in which two networks are compared: without scales, and with orthogonal instead of general bases."""
