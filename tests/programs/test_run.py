@@ -129,6 +129,13 @@ def test_random_operations_are_read_off_a_program_of_the_model_as_it_is():
     assert not capture(model, (x,)).find(operations.is_random)
 
 
+def test_a_capture_in_training_mode_leaves_running_statistics_alone():
+    model, x = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).train(), torch.randn(5, 3)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    assert capture(model, (x,), evaluation=False).find(operations.normalises_by_input)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
 def test_one_table_says_what_operations_are():
     def program(f, *shape):
         return capture(Wrapped(f), (torch.randn(*shape),))

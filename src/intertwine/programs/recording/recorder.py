@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..._nested import tensors_in
 from ..calls import Call, Ref, Value
+from ..operations import BATCH_NORMS
 from .memory import Geometry, covers, geometry, overlap, storage_key
 from .shadow import UNWRITTEN, Shadows
 from .source import user_line
@@ -144,7 +145,7 @@ class Recorder(TorchDispatchMode):
             number = self._shadows.number(func, args, kwargs)
             if number is not None:
                 return number
-        self._keep(_written(func, arguments))
+        self._keep([*_written(func, arguments), *_running_statistics(name, arguments)])
         if varies:
             self._keep_under(_written(func, arguments))
         result = func(*args, **kwargs)
@@ -360,6 +361,13 @@ def _results(result: Any) -> list[Tensor | None]:
 def _written(func: Any, arguments: Mapping[str, Any]) -> list[Tensor]:
     names = (a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write)
     return [t for name in names for t in tensors_in(arguments.get(name))]
+
+
+def _running_statistics(name: str, arguments: Mapping[str, Any]) -> list[Tensor]:
+    """What a batch norm in training mode writes, of which its schema says nothing."""
+    if name not in BATCH_NORMS or not arguments.get("training"):
+        return []
+    return [t for key in ("running_mean", "running_var") for t in tensors_in(arguments.get(key))]
 
 
 def _value(tensor: Tensor, kind: Any, name: str = "", data: Tensor | None = None) -> Value:
