@@ -8,6 +8,7 @@ from numeric import equal
 from torch import nn
 
 import intertwine as iw
+from intertwine.programs import capture
 
 
 def network(x, *middle, channels=2):
@@ -307,3 +308,44 @@ def test_a_network_without_a_path():
     found = iw.gates.paths(model.double(), X.double())
     assert found.count == found.bundles == 0 and not found.kernel().any() and not found.overlap().any()
     assert not iw.gates.neural_path_kernel(model, X.double()).any()
+
+
+def test_a_rule_teaches_the_path_kernel_an_operation(monkeypatch):
+    """Without its rule an operation is followed node by node, at a cost that may be refused; with it, it is covered."""
+    from intertwine.gates.kernels.path.rules import register_kernel_rule, registry
+
+    rule = registry.rule_of(capture(Fn(torch.neg), (X,)).calls[0])
+    x, few = X.double(), iw.gates.Budget(memory=2e3)
+    model = nn.Sequential(nn.Linear(4, 5), Fn(torch.neg), nn.ReLU(), nn.Linear(5, 2)).double()
+    expected = iw.gates.paths(model, x).kernel()
+    equal(iw.gates.neural_path_kernel(model, x, budget=few), expected)
+    monkeypatch.delitem(registry._RULES, "aten::neg")
+    with pytest.raises(ValueError, match=r"no rule of the path kernel covers: neg.*live nodes"):
+        iw.gates.neural_path_kernel(model, x, budget=few)
+    register_kernel_rule("aten::neg")(rule)
+    equal(iw.gates.neural_path_kernel(model, x, budget=few), expected)
+
+
+class Fork(nn.Module):
+    def __init__(self, which):
+        super().__init__()
+        self.first, self.last, self.which = nn.Linear(4, 5), nn.Linear(5, 2), which
+
+    def forward(self, x):
+        h = self.first(x)
+        return self.last(torch.relu(h) if self.which(x) else -h.abs())
+
+
+@pytest.mark.parametrize(
+    ("which", "match"),
+    [
+        (lambda x: bool(x.mean() > 0), "or read them"),
+        (lambda x: x.mean().item() > 0, "or read them"),
+        (lambda x: len(x) == 1, "the same gates for every example"),
+    ],
+)
+def test_a_model_whose_path_depends_on_its_inputs_is_refused(which, match):
+    torch.manual_seed(0)
+    for function in (iw.gates.gate_patterns, iw.gates.neural_path_kernel, iw.gates.paths):
+        with pytest.raises(ValueError, match=match):
+            function(Fork(which), torch.rand(8, 4))

@@ -19,14 +19,7 @@ RATIOS = {
 
 
 def other_activation(name: str) -> str:
-    """What a message says of an activation that is no gate.
-
-    Args:
-        name: Of the operation, such as ``"gelu"``.
-
-    Returns:
-        One or two sentences.
-    """
+    """What a message says of an activation that is no gate, by the name of its operation, such as ``"gelu"``."""
     if name in RATIOS:
         gate = (
             f"Its gate would be act(q) / q = {RATIOS[name]}: with it paths still add up to the output, but it is "

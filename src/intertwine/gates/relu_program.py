@@ -245,13 +245,8 @@ def _simplified(program: Program, kept: Callable[[Call], bool]) -> Program:
     Calls whose results nothing reads are left out (``max_pool1d`` squeezes positions that nobody asked for), except
     those ``kept``: gates run whoever reads them, and are counted when the network runs.
     """
-    wanted = {ref.id for ref in program.outputs}
-    calls: list[Call] = []
-    for call in reversed([part for whole in program.calls for part in _parts(program, whole)]):
-        if kept(call) or any(out is not None and out.id in wanted for out in call.outputs):
-            wanted.update(ref.id for ref in call.inputs)
-            calls.append(call)
-    return replace(program, calls=tuple(reversed(calls)))
+    split = replace(program, calls=tuple(part for whole in program.calls for part in _parts(program, whole)))
+    return replace(split, calls=tuple(split.live(kept)))
 
 
 def _parts(program: Program, call: Call) -> list[Call]:

@@ -30,17 +30,7 @@ DEFAULT = Budget()
 
 
 def check_fits(shape: Sequence[int], bytes_each: int, device: torch.device, beside: int = 0) -> None:
-    """Check that a kernel fits into the memory that is free.
-
-    Args:
-        shape: Of the kernel.
-        bytes_each: Bytes of an entry.
-        device: Where it will lie.
-        beside: Bytes of what is held with it, such as gates.
-
-    Raises:
-        ValueError: If it does not.
-    """  # noqa: DOC502 - raised by the check
+    """Check that a kernel fits into the free memory of a device, with what is held ``beside`` it (bytes)."""
     _memory.check_fits(
         math.prod(shape) * bytes_each + beside,
         "the kernel",

@@ -27,15 +27,7 @@ def gram(a: Tensor, b: Tensor, hard: bool | None = None) -> Tensor:
 
 
 def ready(gates: Sequence[Tensor], room: int) -> list[Tensor]:
-    """Gates for many products: bool ones in float32 where bytes are not multiplied, if that takes ``room`` at most.
-
-    Args:
-        gates: Gates of each layer ``(n, w)``.
-        room: Bytes.
-
-    Returns:
-        The same numbers.
-    """
+    """Gates for many products: bool ones in float32 where bytes are not multiplied, if that takes ``room`` bytes."""
     bits = [g for g in gates if g.dtype == torch.bool and not _in_bytes(g)]
     if not bits or 4 * sum(g.numel() for g in bits) > room:
         return list(gates)

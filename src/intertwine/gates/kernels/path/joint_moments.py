@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ...._progress import track
 from ....programs import Call
+from ....programs.liveness import last_reads
 from ....programs.operations import MAX_POOLS
 from ...path_space.edges import Edges, linearise
 from ...relu_program import ReluProgram
@@ -35,12 +36,7 @@ def joint_kernel(
 ) -> tuple[Tensor, float]:
     """The kernel ``(N, M)`` of one output, and the logarithm of a factor.
 
-    Args:
-        program: What it runs.
-        sides: Input and gates of the examples on one side, the input first, and of the other where there is one.
-        output: Which output.
-        budget: Bytes for the moments of one tile, and multiply-adds above which the work is refused.
-        progress: Show the tiles.
+    ``sides`` hold input and gates of the examples on one side, and of the other where there is one.
 
     Raises:
         ValueError: If the moments of one pair of examples do not fit in ``memory``, or the work is more than
@@ -77,20 +73,14 @@ def _sizes(program: ReluProgram) -> dict[int, int]:
     return {i: math.prod(program.values[i].shape) for i in program.activations}
 
 
-def _last_use(program: ReluProgram) -> dict[int, int]:
-    last = {r.id: i for i, call in enumerate(program.calls) for r in call.inputs}
-    return last | {program.output.id: len(program.calls)}
-
-
 def _most_live(program: ReluProgram) -> int:
     """The largest number of nodes that are needed at one time, the constant 1 among them."""
-    sizes, last = _sizes(program), _last_use(program)
-    live = {program.given.id}
+    sizes, live = _sizes(program), {program.given.id}
     most = 1 + sizes[program.given.id]
-    for i, call in enumerate(program.calls):
+    for call, done in zip(program.calls, last_reads(program.calls, [program.output])):
         live |= {o.id for o in call.outputs[:1] if o is not None and o.id in sizes}
         most = max(most, 1 + sum(sizes[v] for v in live))
-        live = {v for v in live if last.get(v, -1) > i}
+        live -= set(done)
     return most
 
 
@@ -180,10 +170,11 @@ class _Moments:
 
     def run(self, output: int) -> tuple[Tensor, float]:
         """The kernel of one output and the logarithm of its factor."""
-        last = _last_use(self.program)
-        for i, step in self.graph.steps.items():
-            self._add(step, *(self._gate(i, step) if i in self.program.gates else self._linear(step)))
-            self._drop({v for v in self.start if last.get(v, -1) <= i})
+        for i, done in enumerate(last_reads(self.program.calls, [self.program.output])):
+            if i in self.graph.steps:
+                step = self.graph.steps[i]
+                self._add(step, *(self._gate(i, step) if i in self.program.gates else self._linear(step)))
+                self._drop(self.start.keys() & set(done))
         at = self.start[self.program.output.id] + output
         return self.moments[:, :, at, at], self.scale
 

@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from ....programs import Call
+from ....programs.liveness import last_reads
 from .moments import channel_slice, contract
 from .rules import rule_of
 from .tile import Tile, refuse
@@ -13,20 +14,14 @@ __all__ = ["propagate"]
 def propagate(tile: Tile, output: int) -> tuple[Tensor, float]:
     """Run the rules over a program for one tile of examples.
 
-    Args:
-        tile: With the signal of the input.
-        output: Which output of the network.
-
-    Returns:
-        The kernel ``(n, m)`` of the output up to a factor, and the factor's logarithm.
+    The kernel ``(n, m)`` of one output up to a factor, and the factor's logarithm.
     """
     program = tile.program
-    last = {r.id: i for i, call in enumerate(program.calls) for r in call.inputs}
-    for i, call in enumerate(program.calls):
+    for call, done in zip(program.calls, last_reads(program.calls, [program.output])):
         if any(r.id in program.activations for r in call.inputs):
             _step(tile, call)
-        for done in [r.id for r in call.inputs if last[r.id] == i and r != program.output]:
-            tile.signals.pop(done, None)
+        for number in done:
+            tile.signals.pop(number, None)
     final = tile.signals[program.output.id]
     channel, position = divmod(output, final.positions)
     kernel, scale = contract(channel_slice(final, channel, channel + 1), tile.layout)

@@ -17,11 +17,8 @@ Jacobian = Callable[[Tensor], Tensor]
 def jacobian_of(model: nn.Module, chosen: Mapping[str, Tensor], examples: Tensor) -> Jacobian:
     """The fastest way to Jacobians that is right for this model: many examples at a time, or one after the other.
 
-    Args:
-        model: In evaluation mode.
-        chosen: The parameters to differentiate.
-        examples: A few inputs on which the fast way is compared with ordinary gradients. Some operations (parametric
-            ReLUs, recurrent cells) cannot be mapped over examples, or not correctly.
+    The fast way is compared with ordinary gradients on a few ``examples``: some operations (parametric ReLUs, recurrent
+    cells) cannot be mapped over examples, or not correctly.
 
     Raises:
         OutOfMemoryError: If the device has no room; a slower way needs no less.

@@ -37,17 +37,6 @@ def layerwise_kernel(
     Layers are done in groups whose Jacobians fit into half of the memory, large layers in blocks of output channels.
     For each group all examples run through the network once, and backwards only as deep as the group lies. Where not
     even one channel fits, tiles of examples are compared two by two, and run again for each.
-
-    Args:
-        model: A network in evaluation mode.
-        x: Inputs ``(N, ...)``.
-        y: Inputs ``(M, ...)``; ``x`` itself without.
-        chosen: Names of the parameters to differentiate.
-        kind: As of ``neural_tangent_kernel``.
-        memory: Bytes that may be held beside inputs and result.
-
-    Returns:
-        The kernel of the parameters that :func:`covered_names` names.
     """
     probe = record_layers(model, x[:1], chosen)
     layers = probe.layers()
