@@ -164,3 +164,11 @@ def test_heads_inside_groups_and_vectors_of_heads_are_matched():
     for b, verdict in ((model, SAME), (other, RELATED), (make(1), DIFFERENT)):
         found = same(model, sym.act(sym.random(seed=2), b), x, sym)
         assert found.verdict == verdict, str(found)
+
+
+@pytest.mark.parametrize("name", ["mlp", "vit_sdpa", "layer_scale", "gpt_packed"])
+def test_copies_in_float32(name):
+    model, x = build(name, torch.float32)
+    sym = iw.symmetries(model, x)
+    found = same(model, sym.act(sym.random(seed=3), model), x, sym)
+    assert found.verdict == SAME and found.precision == "float32", str(found)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Normal", "closest", "concentrated", "normalised"]
 
 _FITS = 40  # rounds of bases and scales in turn: copies need one or two, bases that meet in one tensor dozens
-_BALANCED = 1e-4  # log scales where units are matched: fits to every weight replace them
+_BALANCED = {torch.float32: 1e-7, torch.float64: 1e-12}  # log scales: the rounding of weights in that precision
 _ABSENT = 1e3  # times the ridge: squared distance of a tensor that has no vote
 _RIDGES = (1e-2, 1e-5, 1e-8)  # squared distances of tensors that get half a vote, one round after the other
 _ALIKE = 0.5  # smallest over largest vote from which on weighting changes nothing
@@ -56,7 +56,8 @@ class Normal:
 
 def normalised(folded: Folded) -> Normal:
     """Scales and bases in normal form, and signs of spaces that others lie inside: those are matched without signs."""
-    g = balanced(folded, _BALANCED)
+    dtype = next((t.dtype for t in folded.state.values()), torch.float64)
+    g = balanced(folded, _BALANCED[dtype])
     outer = {parent for s in folded.sym.spaces for parent in s.parents}
     state = {**folded.state, **moved(folded.sym, g, folded.state)}
     if any(s.group.signs and s.name in outer for s in folded.sym.spaces):

@@ -53,6 +53,7 @@ class Deviation:
         sizes: Number of weights of every tensor.
         sym: The symmetry by which they were matched.
         rounded: Tensors that hold numbers of half precision in one of the networks.
+        finest: The precision of the comparison, below which there is no agreement.
     """
 
     overall: float
@@ -62,6 +63,7 @@ class Deviation:
     sizes: Mapping[str, int]
     sym: Symmetry
     rounded: frozenset[str] = frozenset()
+    finest: str = "float64"
 
     @property
     def precision(self) -> str | None:
@@ -86,6 +88,8 @@ class Deviation:
         Tensors with hardly more weights than the scales and bases that move them agree by fitting, not by descent.
         """
         for name, limit in PRECISIONS.items():
+            if limit < PRECISIONS[self.finest]:
+                continue
             agree = [n for n in self.informative if self.tensors.get(n, 0.0) <= limit]
             near, all_ = (sum(self.sizes[n] for n in some) for some in (agree, self.informative))
             most = 2 * len(agree) >= len(self.informative) or 2 * near >= all_
@@ -136,6 +140,7 @@ def deviation(a: Folded, b: Folded, g: Transformation, rounded: frozenset[str] =
         sizes=sizes,
         sym=b.sym,
         rounded=rounded,
+        finest="float64" if torch.float64 in {t.dtype for t in b.state.values()} else "float32",
     )
 
 
