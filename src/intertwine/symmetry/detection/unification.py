@@ -189,12 +189,13 @@ def _dealt(pool: Pool, factor: Slot | Flat | Interleaved, like: Interleaved) -> 
     count = len(like.parts)
     if isinstance(factor, Flat):
         return ((Flat(factor.size // count, factor.zero),),) * count
+    whole: Factor = factor
     if isinstance(factor, Slot):
         pool.deal(factor.space, (factor.size // count,) * count)
-        (factor,) = pool.resolve((factor,))
-    if not isinstance(factor, Interleaved) or len(factor.parts) != count:
+        (whole,) = pool.resolve((factor,))
+    if not isinstance(whole, Interleaved) or len(whole.parts) != count:
         raise Misfit
-    return factor.parts
+    return whole.parts
 
 
 def _piecewise(pool: Pool, a: Axis, b: Axis, pair: Pair) -> Axis:

@@ -47,8 +47,8 @@ def cross(engine: "Engine", call: Call) -> Value:
     x, y = engine.value(call.args["self"]), engine.value(call.args["other"])
     dim = call.args["dim"] % len(x.axes)
     why = f"coordinates of {call.where}"
-    fixed = [Value((*v.axes[:dim], engine.fix(v.axes[dim], why), *v.axes[dim + 1 :]), v.zero) for v in (x, y)]
-    product = multiplied(engine, *fixed)
+    fixed = lambda v: Value((*v.axes[:dim], engine.fix(v.axes[dim], why), *v.axes[dim + 1 :]), v.zero)
+    product = multiplied(engine, fixed(x), fixed(y))
     axes: list[Axis] = list(product.axes)
     axes[dim] = engine.fresh(3, why)
     return Value(tuple(axes), x.zero or y.zero)
