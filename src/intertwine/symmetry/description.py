@@ -31,6 +31,8 @@ class Description:
         unknown_ops: Operations without a rule; everything they touched is fixed.
         front: How the program was captured, ``"record"`` or ``"export"``.
         caches: Where the model keeps tensors that a run computed; ``act`` leaves them out of the twin.
+        features: For every module whose output moves, by tap name, how its axes are made of spaces (at the example's
+            shapes). Outputs of which a run says too little are left out.
     """
 
     spaces: tuple[Space, ...]
@@ -44,6 +46,7 @@ class Description:
     unknown_ops: tuple[str, ...] = ()
     front: str = "record"
     caches: tuple[Cache, ...] = ()
+    features: Mapping[str, Layout] = field(default_factory=dict)
 
     @property
     def unread(self) -> tuple[str, ...]:

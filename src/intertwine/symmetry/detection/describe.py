@@ -6,7 +6,9 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from ...groups import GeneralLinear, Monomial, Orthogonal, Representation, Semidirect, SpaceGroup
+from ...programs import Ref
 from .. import spaces as public
+from ..explain import leaves as described_leaves
 from ..symmetry import Symmetry
 from .adjacent import always_siblings
 from .axis_terms import Axis, Flat, Interleaved, Segments, Slot, Value, slots
@@ -63,7 +65,8 @@ def describe(engine: Engine) -> Symmetry:
         carried.update(p for p in parents.get(space, ()) if p not in merged)
     # a space held in place only serves as parent where its units tell copies apart
     writer = _Writer(engine, leaves, merged, carried)
-    layouts = {name: writer.layout(name, value) for name, value in states.items()}
+    layouts = {name: writer.layout(name, value, program.states[name]) for name, value in states.items()}
+    features = dict(_features(engine, _Writer(engine, leaves, merged, carried)))
     described = []
     for space, leaf in leaves.items():
         if space not in carried:
@@ -76,7 +79,26 @@ def describe(engine: Engine) -> Symmetry:
     return Symmetry(
         tuple(described), layouts, tuple(writer.fixed), norms, dict(program.aliases), program.dtype,
         bool(program.reads), program.notes, tuple(engine.unknown_ops), program.front, program.caches,
+        features,
     )  # fmt: skip
+
+
+def _features(engine: Engine, writer: "_Writer") -> Iterator[tuple[str, public.Layout]]:
+    """Layouts of the tensors that modules return, where they move; what a pass only half knows is left out."""
+    for tap, ref in engine.program.taps.items():
+        value = engine.values.get(ref.id)
+        if not isinstance(value, Value) or value.square or value.factors or value.names or value.via or value.loose:
+            continue
+        try:
+            layout = writer.layout(tap, engine.value(ref), ref)
+        except _UnknownBasisError:
+            continue
+        if any(isinstance(leaf, public.Leaf) for axis in layout.axes for _, leaf in described_leaves(axis)):
+            yield tap, layout
+
+
+class _UnknownBasisError(Exception):
+    """An axis that carries a mixed space without saying how its matrices act."""
 
 
 def _group(leaf: Candidate, size: int) -> SpaceGroup:
@@ -261,34 +283,29 @@ class _Writer:
         self.fixed: list[public.FixedAxis] = []
         self._engine, self._leaves, self._merged, self._carried = engine, leaves, merged, carried
         self._order: dict[int | None, int] = {space: i for i, space in enumerate(leaves)}
-        self._variables = {(u.tensor, u.axis, u.place): v for v, u in enumerate(engine.system.unknowns)}
 
-    def layout(self, name: str, value: Value) -> public.Layout:
+    def layout(self, name: str, value: Value, ref: Ref) -> public.Layout:
         """The layout of one tensor."""
-        return public.Layout(tuple(self._whole_axis(name, dim, axis) for dim, axis in enumerate(value.axes)))
+        shape = self._engine.program.values[ref.id].shape
+        axes = zip(value.axes, shape, strict=True)
+        return public.Layout(tuple(self._whole_axis(name, dim, axis, n) for dim, (axis, n) in enumerate(axes)))
 
-    def _whole_axis(self, name: str, dim: int, axis: Axis) -> public.Axis:
-        places = {id(slot): (i,) for i, slot in enumerate(slots(axis))}
-        if not axis:
-            reason = "size 1"
-            self.fixed.append(public.FixedAxis(name, dim, reason))
-            size = self._engine.program.values[self._engine.program.states[name].id].shape[dim]
-            return public.Fixed(size, reason)
-        return self._axis(name, dim, axis, places)
+    def _whole_axis(self, name: str, dim: int, axis: Axis, size: int) -> public.Axis:
+        return self._axis(name, dim, axis) if axis else self._fixed(name, dim, size, "size 1")
 
-    def _axis(self, name: str, dim: int, axis: Axis, places: dict[int, tuple[int]]) -> public.Axis:
-        written = [self._factor(name, dim, factor, places) for factor in axis]
+    def _axis(self, name: str, dim: int, axis: Axis) -> public.Axis:
+        written = [self._factor(name, dim, factor) for factor in axis]
         return written[0] if len(written) == 1 else public.Product(tuple(written))
 
-    def _factor(self, name: str, dim: int, factor: Any, places: dict[int, tuple[int]]) -> public.Axis:
+    def _factor(self, name: str, dim: int, factor: Any) -> public.Axis:
         if isinstance(factor, Slot):
-            return self._leaf(name, dim, factor, self._variables[name, dim, places[id(factor)]])
+            return self._leaf(name, dim, factor)
         if isinstance(factor, Flat):
             return self._fixed(name, dim, factor.size, "empty")
         parts: list[_Piece] = []
         at = 0
         for k, part in enumerate(factor.parts):
-            axis = self._axis(name, dim, part, places) if part else self._fixed(name, dim, 1, "size 1")
+            axis = self._axis(name, dim, part) if part else self._fixed(name, dim, 1, "size 1")
             size = public.axis_size(axis)
             if isinstance(factor, Interleaved):
                 rows = tuple((i, i + 1) for i in range(k, factor.size, len(factor.parts)))
@@ -298,7 +315,9 @@ class _Writer:
             at += size
         return public.Sum(tuple(piece.written(self._order) for piece in parts))
 
-    def _leaf(self, name: str, dim: int, slot: Slot, v: int) -> public.Axis:
+    def _leaf(self, name: str, dim: int, slot: Slot) -> public.Axis:
+        if slot.space not in self._leaves:
+            return self._fixed(name, dim, slot.size, "no parameter carries it")
         space = self._merged.get(slot.space, slot.space)
         leaf = self._leaves[slot.space]
         if not leaf.moves:
@@ -307,9 +326,15 @@ class _Writer:
                 return fixed
         elif leaf.why:
             self.fixed.append(public.FixedAxis(name, dim, f"{leaf.why} (scales or signs pass)"))
-        scale = tuple(basis.get(v, Fraction(0)) for basis in leaf.scales)
-        sign = tuple(int(v in basis) for basis in leaf.signs)
-        variance: Any = leaf.variance.get(v, 0)
+        log = slot.expr.log.items()
+        scale = tuple(sum((c * basis.get(v, 0) for v, c in log), start=Fraction(0)) for basis in leaf.scales)
+        sign = tuple(len(slot.expr.sign & basis) % 2 for basis in leaf.signs)
+        variance: Any = 0
+        if leaf.linear != "none":
+            turn, parity = slot.expr.turn or (-1, 1)
+            if turn not in leaf.variance:
+                raise _UnknownBasisError
+            variance = parity * leaf.variance[turn] if leaf.linear == "general" else 1
         return public.Leaf(self._leaves[space].name, slot.size, scale=scale, sign=sign, variance=variance)
 
     def _fixed(self, name: str, dim: int, size: int, reason: str) -> public.Fixed:

@@ -103,9 +103,10 @@ def drop(sym: Described, space: str, kind: str, generators: Collection[int] | No
     some = f" ({count - len(left)} of {count} generators)" if left else ""
     parents = {parent for s in sym.spaces for parent in s.parents}
     gone = not kinds_of(new) and space not in parents
-    layouts = {
-        n: map_leaves(lay, lambda leaf: _rewritten(leaf, new, gone, kind, left)) for n, lay in sym.layouts.items()
-    }
+    layouts, features = (
+        {n: map_leaves(lay, lambda leaf: _rewritten(leaf, new, gone, kind, left)) for n, lay in described.items()}
+        for described in (sym.layouts, sym.features)
+    )
     fixed = [*sym.fixed]
     if gone:
         fixed += [
@@ -118,6 +119,7 @@ def drop(sym: Described, space: str, kind: str, generators: Collection[int] | No
         sym,
         spaces=tuple(new if s.name == space else s for s in sym.spaces if not (gone and s.name == space)),
         layouts=layouts,
+        features=features,
         fixed=tuple(fixed),
         notes=(*sym.notes, f"dropped: {kind} of {space}{some}, which changed the function on the given inputs"),
     )

@@ -1,0 +1,56 @@
+"""Layouts of hidden features: what the engine writes down of every module's output is how an element moves it."""
+
+import pytest
+import torch
+import zoo
+
+from intertwine.symmetry import symmetries
+from intertwine.symmetry.action import tensors_of, transform
+from intertwine.symmetry.admissible import admissible
+from intertwine.symmetry.verification.refine import drop
+
+
+def outputs_of(model, names, example):
+    args = example if isinstance(example, tuple) else (example,)
+    found = {}
+    hooks = [
+        dict(model.named_modules())[n].register_forward_hook(lambda m, a, out, n=n: found.__setitem__(n, out))
+        for n in names
+    ]
+    with torch.no_grad():
+        model(*args)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def plain_names(sym, model):
+    """Taps that are modules called once."""
+    return [n for n in sym.features if n in dict(model.named_modules())]
+
+
+def test_a_dropped_kind_leaves_the_features_too():
+    model = torch.nn.Sequential(torch.nn.Linear(3, 6), torch.nn.ReLU(), torch.nn.Linear(6, 2))
+    sym = symmetries(model, torch.zeros(2, 3))
+    assert list(sym.features) == ["0", "1"] and sym.features["0"].axes[1].scale == (1,)
+    assert drop(sym, "0.weight[0]", "scale").features["0"].axes[1].scale == ()
+
+
+@pytest.mark.parametrize("name", zoo.ZOO)
+@pytest.mark.parametrize("kind", ["permutation", "scale", "sign", "linear"])
+def test_features_move_as_their_layouts_say(name, kind):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model, args = zoo.build(name)
+    model = model.double().eval()
+    args = tuple(a.double() if torch.is_tensor(a) and a.is_floating_point() else a for a in args)
+    sym = symmetries(model, args)
+    g = admissible(sym, sym.random(1, {kind}, scale_std=0.3), tensors_of(model))
+    names = plain_names(sym, model)
+    assert names or not sym.spaces
+    before, after = (outputs_of(m, names, args) for m in (model, sym.act(g, model)))
+    for tapped in names:
+        x, y = before[tapped], after[tapped]
+        if not isinstance(x, torch.Tensor):
+            continue
+        assert (transform(x, sym.features[tapped], g) - y).abs().max() <= 1e-8 * y.abs().max().clamp_min(1e-12), tapped
