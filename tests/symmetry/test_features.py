@@ -9,7 +9,6 @@ from intertwine.symmetry.action import tensors_of, transform
 from intertwine.symmetry.admissible import admissible
 from intertwine.symmetry.verification.refine import drop
 
-
 SILENT = {"weight_norm_by_hand", "lstm", "gru", "rnn_relu", "tied_autoencoder"}  # no module returns one moving tensor
 
 
