@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..runs import InProcess, Job, Jobs, Local, run
 from .reproduction import Reproduction, Scale
-
-if TYPE_CHECKING:
-    from ..runs import Job
 
 __all__ = ["SCALES", "Experiment", "Setting"]
 
@@ -65,8 +63,6 @@ class Setting:
         Raises:
             RuntimeError: If a job failed after its retries; the rest is kept.
         """
-        from ..runs import InProcess, Jobs, Local, run
-
         executor = InProcess() if self.workers == 0 else Local(self.workers)
         plan = Jobs(name=self.name or "jobs", listed=tuple(jobs))
         report = run(plan, self.folder / "runs", executor=executor, progress=self.progress)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from math import isfinite, nan, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from numpy.typing import NDArray
 
 from .reproduction import Row
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 __all__ = ["kendall", "over_models", "row_over_models", "spearman"]
 

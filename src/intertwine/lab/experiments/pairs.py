@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
+
+from torch import nn
 
 from ..runs import Job
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from ..zoo import Member, Zoo
-    from .experiment import Setting
+from ..training import choose_device, load_checkpoint
+from ..zoo import Member, Zoo
+from .experiment import Setting
 
 __all__ = ["PairJob", "Pairs", "all_pairs", "checkpoints", "names_of", "pairs_at", "ring"]
 
@@ -43,8 +42,6 @@ class PairJob(Job):
 
     def networks(self) -> tuple[nn.Module, nn.Module]:
         """Both, on their device."""
-        from ..training import choose_device, load_checkpoint
-
         device = choose_device(self.device)
         return load_checkpoint(self.a).to(device), load_checkpoint(self.b).to(device)
 

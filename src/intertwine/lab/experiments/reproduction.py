@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from ..._result import Result
+from ..._zoo_intervals import PairInterval
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from ..._zoo_intervals import PairInterval
 
 __all__ = ["Claim", "Panel", "Reproduction", "Row", "Scale", "provenance"]
 

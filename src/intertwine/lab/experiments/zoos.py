@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
+from ..data import load
+from ..training import RECIPES, Recipe, fast_precision, train_many
+from ..zoo import Zoo, read_zoo
 from .experiment import Setting
-
-if TYPE_CHECKING:
-    from ..training import Recipe
-    from ..zoo import Zoo
 
 __all__ = ["recipe_at", "zoo_for"]
 
@@ -25,8 +24,6 @@ def recipe_at(setting: Setting, epochs: int = 6) -> Recipe:
     Returns:
         A few epochs on digits; ``epochs`` in large batches, mixed precision where that is fast; the first paper's own.
     """
-    from ..training import RECIPES, fast_precision
-
     small = RECIPES["paper"].but(
         epochs=epochs, batch_size=128, learning_rate=3e-3, precision=fast_precision(setting.device)
     )
@@ -51,12 +48,6 @@ def zoo_for(setting: Setting, model: str, count: int, recipe: Recipe | None = No
     Raises:
         RuntimeError: If a member diverged.
     """
-    from dataclasses import replace
-
-    from ..data import load
-    from ..training import train_many
-    from ..zoo import read_zoo
-
     data = load(setting.data_spec).first(examples)
     recipe = recipe or recipe_at(setting)
     settings = hashlib.blake2b(json.dumps(recipe.to_dict(), sort_keys=True).encode(), digest_size=4).hexdigest()

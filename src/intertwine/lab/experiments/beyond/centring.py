@@ -8,18 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
 
 from ...._zoo_intervals import pair_interval
+from ....features import collect
+from ....similarity import Comparison, compare
+from ....similarity.comparison.inference import calibrate
+from ....similarity.kernels.maximum import max_gram
+from ...data import load
 from ..experiment import Experiment, Setting
 from ..pairs import PairJob, all_pairs, checkpoints, names_of
 from ..reproduction import Claim, Reproduction, Row
 from .shared import networks_note, open_zoo, relu_layers
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from ....similarity import Comparison
 
 __all__ = ["EXPERIMENTS", "Centred", "alignment"]
 
@@ -52,8 +55,6 @@ def alignment(x: Tensor, y: Tensor, kernel: str = "linear") -> float:
 
 def _unit_gram(x: Tensor, kernel: str) -> Tensor:
     """Gram matrix ``(N, N)`` at Frobenius norm 1."""
-    from ....similarity.kernels.maximum import max_gram
-
     if kernel == "linear":
         gram = x.flatten(1) @ x.flatten(1).T
     else:
@@ -86,10 +87,6 @@ class Centred(PairJob):
         Returns:
             By measure, ``score``, ``chance`` and ``calibrated`` score of each layer.
         """
-        from ....features import collect
-        from ....similarity import compare
-        from ...data import load
-
         a, b = self.networks()
         loader = load(self.data).loader("test", examples=self.examples)
         names = [m for m in (*TWINS, *TWINS.values()) if not m.endswith("_alignment")]
@@ -106,9 +103,6 @@ class Centred(PairJob):
         return found
 
     def _aligned(self, x: Tensor, y: Tensor, kernel: str) -> dict[str, float]:
-        import torch
-
-        from ....similarity.comparison.inference import calibrate
 
         one, two = _unit_gram(x, kernel), _unit_gram(y, kernel)
         generator = torch.Generator().manual_seed(self.seed)

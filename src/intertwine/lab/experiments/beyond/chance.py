@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ..experiment import Experiment, Setting
+from ..registry import experiment
 from ..reproduction import Claim, Reproduction, Row
 
 __all__ = ["EXPERIMENTS", "claims_of"]
@@ -58,7 +59,6 @@ def claims_of(
 
 
 def _run(setting: Setting) -> Reproduction:
-    from ..registry import experiment
 
     rows: list[Row] = []
     claims: list[Claim] = []

@@ -13,15 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+import torch
+from torch import Tensor
+
+from ....gates import GatedNetwork, kernel_regression, neural_path_kernel
+from ....gates.kernels import kernel_alignment
+from ...data import load
+from ...networks import build, fit_to, gated_spec
 from ...runs import Job
+from ...training import recipe_for, train
 from ..experiment import Experiment, Setting
 from ..paper2.tables import Accuracy, interval
 from ..reproduction import Claim, Reproduction, Row
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = ["EXPERIMENTS", "GateSpectrum", "label_energy"]
 
@@ -47,8 +52,6 @@ def label_energy(kernel: Tensor, labels: Tensor, leading: int) -> float:
         >>> round(label_energy(signs.outer(signs), labels, 1), 6)
         1.0
     """
-    import torch
-
     k = kernel.double()
     k = k - k.mean(0) - k.mean(1, keepdim=True) + k.mean()
     targets = torch.nn.functional.one_hot(labels).to(k)
@@ -89,12 +92,6 @@ class GateSpectrum(Job):
             Test ``accuracy``, and ``before`` and ``after`` it the ``alignment`` of the kernel with that of the labels,
             their ``energy`` in its leading eigenvectors, and the accuracy of ``regression``.
         """
-        import torch
-
-        from ...data import load
-        from ...networks import build, fit_to
-        from ...training import recipe_for, train
-
         data = load(self.data).first(self.examples)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
@@ -112,10 +109,6 @@ class GateSpectrum(Job):
 
 
 def _spectrum(model: Any, x: Tensor, labels: Tensor, new: Tensor, truth: Tensor) -> dict[str, float]:
-    import torch
-
-    from ....gates import GatedNetwork, kernel_regression, neural_path_kernel
-    from ....gates.kernels import kernel_alignment
 
     if isinstance(model, GatedNetwork):
         model.gate = "hard"  # paths are on or off
@@ -130,7 +123,6 @@ def _spectrum(model: Any, x: Tensor, labels: Tensor, new: Tensor, truth: Tensor)
 
 
 def _spectral(setting: Setting) -> Reproduction:
-    from ...networks import gated_spec
 
     width, examples, seeds = setting.by_scale((32, None, 2), (64, 5000, 3), (512, None, 5))
     base = f"mlp:widths={width}-{width}-{width}"

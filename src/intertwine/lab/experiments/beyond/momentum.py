@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...._zoo_intervals import pair_interval
+from ....stitching import RECIPES, StitchingStudy, StitchOptions, stitch
+from ...data import load
 from ..experiment import Experiment, Setting
 from ..pairs import PairJob, all_pairs, checkpoints, names_of, ring
 from ..reproduction import Claim, Reproduction, Row
@@ -59,9 +61,6 @@ class Descended(PairJob):
             By arm, for each layer: ``penalty``, ``agreement`` with the matching of activations (share of live
             channels) and ``loss`` of the relaxed map in the last epoch.
         """
-        from ....stitching import RECIPES, StitchingStudy, StitchOptions, stitch
-        from ...data import load
-
         data = load(self.data).first(self.examples)
         a, b = self.networks()
         test, found = data.loader("test", examples=self.tested), dict[str, dict[str, list[float | None]]]()

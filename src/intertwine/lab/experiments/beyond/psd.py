@@ -14,17 +14,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import pi
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
 
 from ...._zoo_intervals import pair_interval
+from ....features import collect
+from ....similarity import kernel, prepare_gram
+from ....similarity._sides import living_channels
+from ...data import load
 from ..experiment import Experiment, Setting
 from ..over_models import row_over_models, spearman
 from ..pairs import PairJob, all_pairs, checkpoints, names_of
 from ..reproduction import Claim, Reproduction, Row
 from .shared import networks_note, open_zoo, relu_layers
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 __all__ = ["EXPERIMENTS", "KernelPair", "channel_gram", "negative_mass", "without_negative_part"]
 
@@ -58,8 +62,6 @@ def channel_gram(x: Tensor, kind: str) -> Tensor:
         >>> bool(torch.linalg.eigvalsh(channel_gram(x, "gaussians")).min() > 0)
         True
     """
-    import torch
-
     if kind not in SUMS:
         raise ValueError(f"kind must be one of {', '.join(SUMS)}. Got {kind!r}.")
     total = torch.zeros(len(x), len(x), dtype=torch.float64, device=x.device)
@@ -98,8 +100,6 @@ def negative_mass(gram: Tensor) -> float:
         >>> negative_mass(torch.diag(torch.tensor([3.0, -1.0])))
         0.25
     """
-    import torch
-
     values = torch.linalg.eigvalsh(gram.double())
     return float(values.clamp(max=0).abs().sum() / values.abs().sum())
 
@@ -112,17 +112,12 @@ def without_negative_part(gram: Tensor) -> Tensor:
         >>> without_negative_part(torch.diag(torch.tensor([3.0, -1.0]))).tolist()
         [[3.0, 0.0], [0.0, 0.0]]
     """
-    import torch
-
     values, vectors = torch.linalg.eigh(gram.double())
     return (vectors * values.clamp(min=0)) @ vectors.T
 
 
 def _grams(x: Tensor) -> dict[str, Tensor]:
     """Gram matrices of all kernels, constant channels left out."""
-    from ....similarity import kernel
-    from ....similarity._sides import living_channels
-
     x, moments, _ = living_channels(x.double(), 1)  # rounding must not look like a negative part
     found = {name: kernel(name).gram(x, moments)[0] for name in KERNELS if name != CUT and name not in SUMS}
     found[CUT] = without_negative_part(found["max"])
@@ -148,10 +143,6 @@ class KernelPair(PairJob):
         Returns:
             By kernel, ``scores`` (unbiased CKA) and the ``negative`` mass of each layer's Gram matrices, A's and B's.
         """
-        from ....features import collect
-        from ....similarity import prepare_gram
-        from ...data import load
-
         loader = load(self.data).loader("test", examples=self.examples)
         sides: list[dict[str, list[Any]]] = []
         negative: dict[str, list[list[float]]] = {name: [] for name in KERNELS}

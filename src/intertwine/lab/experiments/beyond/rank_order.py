@@ -13,6 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ...._zoo_intervals import pair_interval
+from ....similarity import compare
+from ....stitching import RECIPES, StitchOptions, stitch
+from ...data import load
 from ..experiment import Experiment, Setting
 from ..over_models import kendall, row_over_models, spearman
 from ..pairs import PairJob, all_pairs, checkpoints, names_of, ring
@@ -54,10 +58,6 @@ class Ranked(PairJob):
         Returns:
             ``penalties`` by family and ``dissimilarities`` by measure, one number for each layer.
         """
-        from ....similarity import compare
-        from ....stitching import RECIPES, StitchOptions, stitch
-        from ...data import load
-
         data = load(self.data).first(self.examples)
         a, b = self.networks()
         recipe = replace(RECIPES["v1"], epochs=self.epochs, head_start=self.epochs // 2, keep="last")
@@ -164,7 +164,6 @@ def _run(setting: Setting) -> Reproduction:
 def _penalty_rows(
     layers: Sequence[str], names: Sequence[tuple[str, str]], values: Sequence[dict[str, Any]]
 ) -> list[Row]:
-    from ...._zoo_intervals import pair_interval
 
     return [
         Row.of(layer, pair_interval(names, [v["penalties"][family][k] for v in values]), group=f"{family}, penalty")

@@ -14,19 +14,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
+import torch
+from torch import Tensor, nn
+
+from ....features import tap
+from ....similarity import measure
+from ...data import Batches, load
 from ...runs import Job
+from ...training import choose_device, load_checkpoint
 from ..experiment import Experiment, Setting
 from ..over_models import kendall, row_over_models, spearman
 from ..reproduction import Claim, Reproduction, Row
 from .shared import MEASURES as ALL
 from .shared import networks_note, open_zoo, relu_layers
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from ...data import Batches
 
 __all__ = ["EXPERIMENTS", "Damaged", "delete", "probe"]
 
@@ -89,9 +91,6 @@ class Damaged(Job):
 
     def _features(self) -> tuple[list[Tensor], list[dict[str, tuple[Tensor, Tensor]]]]:
         """Labels of training and test images; for each network and layer, the features of both."""
-        from ...data import load
-        from ...training import choose_device, load_checkpoint
-
         data = load(self.data)
         loaders = data.loader("train", examples=self.probed), data.loader("test", examples=self.examples)
         features = []
@@ -114,10 +113,6 @@ class Damaged(Job):
 
 def _pooled_features(model: nn.Module, layers: Sequence[str], loader: Batches) -> dict[str, Tensor]:
     """Channels averaged over space, ``(N, C)`` in float64."""
-    import torch
-
-    from ....features import tap
-
     parts: dict[str, list[Tensor]] = {layer: [] for layer in layers}
     with tap(model, list(layers)) as tapped:
         for batch in loader:
@@ -128,8 +123,6 @@ def _pooled_features(model: nn.Module, layers: Sequence[str], loader: Batches) -
 
 def _prepared(name: str, x: Tensor) -> Any:
     """A measure's side, or ``None`` where it refuses, such as correlations over the one channel that is left."""
-    from ....similarity import measure
-
     try:
         return measure(name).prepare(x)
     except ValueError:
@@ -137,7 +130,6 @@ def _prepared(name: str, x: Tensor) -> Any:
 
 
 def _dissimilarities(name: str, references: Sequence[Any], x: Tensor) -> list[float | None]:
-    from ....similarity import measure
 
     side = _prepared(name, x)
     return [None if side is None or r is None else 1 - measure(name).score(r, side) for r in references]
@@ -163,8 +155,6 @@ def delete(train: Tensor, test: Tensor, kind: Kind, share: float, seed: int = 0)
         >>> delete(x, x[:1], "components", 0.5)[1].abs().round(decimals=6).tolist()
         [[3.0, 0.0]]
     """
-    import torch
-
     width = train.shape[1]
     left = max(1, round(share * width))
     if kind == "channels":
@@ -192,8 +182,6 @@ def probe(train: Tensor, labels: Tensor, test: Tensor, truth: Tensor) -> float:
         >>> probe(x, y, x + 0.1, y)
         1.0
     """
-    import torch
-
     mean = train.mean(0)
     x, wanted = train - mean, torch.nn.functional.one_hot(labels).to(train)
     second = x.T @ x

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ...networks import build
+from ...zoo import Zoo
 from ..experiment import Setting
-
-if TYPE_CHECKING:
-    from ...zoo import Zoo
+from ..zoos import zoo_for
 
 __all__ = ["MEASURES", "networks_note", "open_zoo", "relu_layers"]
 
@@ -22,16 +20,12 @@ MEASURES = (
 
 def open_zoo(setting: Setting) -> Zoo:
     """Four Myrtle CNNs that other experiments share; ten at the paper's size, four CNNs on digits at smoke scale."""
-    from ..zoos import zoo_for
-
     spec = setting.by_scale("digits_cnn:width=8", "myrtle_cnn:base=16", "myrtle_cnn")
     return zoo_for(setting, spec, setting.by_scale(4, 4, 10))
 
 
 def relu_layers(zoo: Zoo) -> tuple[str, ...]:
     """Names of a zoo's ReLUs, in order."""
-    from ...networks import build
-
     return tuple(
         name
         for name, _ in build(zoo.architecture).named_modules()

@@ -11,9 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ....stitching import RECIPES, Pair, StitchOptions, evaluate, stitch, stream_moments
+from ....stitching.training.alpha import choose_alpha
+from ...data import load
 from ..experiment import Experiment, Setting
 from ..pairs import PairJob, checkpoints, names_of, pairs_at
 from ..reproduction import Claim, Reproduction, Row, provenance
+from ..zoos import recipe_at, zoo_for
 from .stitched_layers import activations, line, mean
 
 __all__ = ["EXPERIMENTS", "ChosenAlphas", "claims_of"]
@@ -51,10 +55,6 @@ class ChosenAlphas(PairJob):
             For each layer: ``alpha``, the ``held_out`` accuracy for every alpha that was tried (``None`` where training
             diverged), and the test penalties with the ``chosen`` alpha and the ``usual`` one.
         """
-        from ....stitching import RECIPES, Pair, StitchOptions, evaluate, stitch, stream_moments
-        from ....stitching.training.alpha import choose_alpha
-        from ...data import load
-
         data, (a, b) = load(self.data).first(self.examples), self.networks()
         recipe = replace(RECIPES["v1"], epochs=self.epochs, head_start=0)
         train = data.loader("train", recipe.batch_size, shuffle=True)
@@ -136,7 +136,6 @@ def _rows(title: str, values: Sequence[Mapping[str, Mapping[str, Any]]], drawn: 
 
 
 def _figure(setting: Setting) -> Reproduction:
-    from ..zoos import recipe_at, zoo_for
 
     network = setting.by_scale("digits_cnn:width=8", "myrtle_cnn:base=16", "myrtle_cnn")
     zoo = zoo_for(setting, network, setting.by_scale(3, 4, 100), recipe_at(setting))

@@ -5,9 +5,13 @@ The figure is an image: what is checked are its claims in words.
 
 from __future__ import annotations
 
+from ...data import load
+from ...networks import fit_to
+from ...training import RECIPES
 from ..experiment import Experiment, Setting
 from ..pairs import checkpoints, names_of, pairs_at
 from ..reproduction import Claim, Reproduction, provenance
+from ..zoos import zoo_for
 from .stitched_layers import StitchedLayers, by_family, line, mean
 
 __all__ = ["EXPERIMENTS", "claims_of"]
@@ -31,10 +35,6 @@ def claims_of(means: dict[str, dict[str, float]]) -> list[Claim]:
 
 
 def _figure(setting: Setting) -> Reproduction:
-    from ...data import load
-    from ...networks import fit_to
-    from ...training import RECIPES
-    from ..zoos import zoo_for
 
     data = load(setting.data_spec)
     chosen = setting.by_scale(

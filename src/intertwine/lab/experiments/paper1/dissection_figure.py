@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ....dissection import ConceptSet, Criterion, Dissection
+from ...data import load_concepts
 from ...runs import Job
 from ..experiment import Experiment, Setting
 from ..reproduction import Claim, Reproduction, Row, provenance
-
-if TYPE_CHECKING:
-    from ....dissection import ConceptSet, Dissection
+from .dissection import SITUATIONS, dissect_situations, summarise
 
 __all__ = ["EXPERIMENTS", "DissectedNetwork", "claims_of", "concept_sets"]
 
@@ -89,9 +89,6 @@ class DissectedNetwork(Job):
         Returns:
             For each place, the dissection as plain data.
         """
-        from ....dissection import Criterion
-        from .dissection import SITUATIONS, dissect_situations
-
         train, test = concept_sets(self.concepts, self.images, self.side)
         (situation,) = (s for s in SITUATIONS if s.name == self.situation)
         found = dissect_situations(
@@ -117,8 +114,6 @@ def concept_sets(spec: str, images: tuple[int, int], side: int) -> tuple[Concept
         >>> [len(part) for part in concept_sets("generated", (6, 3), 16)]
         [6, 3]
     """
-    from ...data import load_concepts
-
     kind = spec.removesuffix("+colours").partition(":")[0]
     if kind == "generated":
         train, test = (load_concepts(spec, images=n, size=(side, side), seed=i) for i, n in enumerate(images))
@@ -247,8 +242,6 @@ def _concepts(title: str, results: Sequence[Dissection]) -> list[Row]:
 
 
 def _figure(setting: Setting) -> Reproduction:
-    from ....dissection import Dissection
-    from .dissection import SITUATIONS, summarise
 
     title, papers = "Detectors of concepts against rotations of the basis", "v2 Figs 3, 18-25"
     if setting.scale == "paper":

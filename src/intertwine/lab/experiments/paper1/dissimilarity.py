@@ -7,9 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from ...._zoo_intervals import pair_interval
+from ....similarity import compare
+from ...data import load
+from ...networks import build
 from ..experiment import Experiment, Setting
 from ..pairs import PairJob, checkpoints, names_of
 from ..reproduction import Claim, Reproduction, Row
+from ..zoos import recipe_at, zoo_for
 
 __all__ = ["EXPERIMENTS", "LayerSimilarity"]
 
@@ -45,9 +50,6 @@ class LayerSimilarity(PairJob):
             For each measure, scores of every layer of the first against every layer of the second, and the calibrated
             scores of equal layers.
         """
-        from ....similarity import compare
-        from ...data import load
-
         a, b = self.networks()
         loader = load(self.data).loader("test", examples=self.examples)
         found = compare(a, b, loader, list(self.layers), MEASURES, null=_SHUFFLES, bootstrap=0)
@@ -59,9 +61,6 @@ def _measure(
     setting: Setting, smoke: str, small: str, paper: str
 ) -> tuple[tuple[str, ...], list[Any], list[Any], list[str]]:
     """Layers, pairs, what was found for each, and what a reader must know."""
-    from ...networks import build
-    from ..zoos import recipe_at, zoo_for
-
     spec = setting.by_scale(smoke, small, paper)
     members, pairs = setting.by_scale(4, 4, 100), setting.by_scale(8, 6, 32)
     recipe = recipe_at(setting)
@@ -89,8 +88,6 @@ def _rows(
     layers: Sequence[str], names: Sequence[Any], values: Sequence[Any], paper: Mapping[str, Sequence[float]]
 ) -> dict[str, list[Row]]:
     """For each measure, equal layers of the two networks; scores first, calibrated scores in a group of their own."""
-    from ...._zoo_intervals import pair_interval
-
     found: dict[str, list[Row]] = {}
     for m in MEASURES:
         known = paper.get(m, ())

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from ..experiment import Experiment, Setting
 from ..pairs import checkpoints, names_of, pairs_at
 from ..reproduction import Claim, Reproduction, provenance
+from ..zoos import recipe_at, zoo_for
 from .stitched_layers import StitchedLayers, by_family, line, mean
 
 __all__ = ["EXPERIMENTS", "STRENGTHS", "claims_of"]
@@ -47,7 +48,6 @@ def claims_of(penalties: Means, sparsities: Means) -> list[Claim]:
 
 
 def _figure(setting: Setting) -> Reproduction:
-    from ..zoos import recipe_at, zoo_for
 
     network = setting.by_scale("digits_cnn:width=8", "myrtle_cnn:base=16", "myrtle_cnn")
     zoo = zoo_for(setting, network, setting.by_scale(3, 4, 100), recipe_at(setting))

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ...zoo import Zoo
 from ..experiment import Experiment, Setting
 from ..reproduction import Claim, Reproduction, Row
-
-if TYPE_CHECKING:
-    from ...zoo import Zoo
+from ..zoos import recipe_at, zoo_for
 
 __all__ = ["EXPERIMENTS", "TABLE_3", "zoo_of_slope"]
 
@@ -24,8 +21,6 @@ def zoo_of_slope(setting: Setting, slope: float) -> Zoo:
         setting: Scale and folder.
         slope: Negative slope of all rectifiers.
     """
-    from ..zoos import recipe_at, zoo_for
-
     base = _base(setting)
     spec = f"{base}{',' if ':' in base else ':'}leaky_slope={slope:g}"
     return zoo_for(setting, spec, _COUNT, recipe_at(setting, epochs=2))
@@ -36,7 +31,6 @@ def _base(setting: Setting) -> str:
 
 
 def _slopes(setting: Setting) -> Reproduction:
-    from ..zoos import recipe_at
 
     rows, mean = [], {}
     for slope, printed in TABLE_3.items():

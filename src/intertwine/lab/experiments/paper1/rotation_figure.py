@@ -8,9 +8,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, ClassVar
 
+from torch import nn
+
+from ...data import load
+from ...networks import build, fit_to
 from ...runs import Job
+from ...training import Recipe, load_checkpoint
 from ..experiment import Experiment, Setting
 from ..reproduction import Claim, Reproduction, Row, provenance
+from ..zoos import recipe_at, zoo_for
+from .rotation_penalty import rotation_penalty
 
 __all__ = ["EXPERIMENTS", "FineTuned", "claims_of"]
 
@@ -47,10 +54,6 @@ class FineTuned(Job):
 
     def run(self, files: Path) -> dict[str, float]:
         """Accuracies before, right after the transformation, and after fine-tuning."""
-        from ...data import load
-        from ...training import Recipe, load_checkpoint
-        from .rotation_penalty import rotation_penalty
-
         data = load(self.data).first(self.examples)
         found = rotation_penalty(
             load_checkpoint(self.checkpoint), self.layer, self.kind, data, Recipe(**self.recipe),  # type: ignore[arg-type]
@@ -80,11 +83,6 @@ def claims_of(penalties: Penalties) -> list[Claim]:
 
 
 def _figure(setting: Setting) -> Reproduction:
-    from torch import nn
-
-    from ...data import load
-    from ...networks import build, fit_to
-    from ..zoos import recipe_at, zoo_for
 
     data = load(setting.data_spec)
     chosen = setting.by_scale("digits_cnn:bn=false,width=8", "myrtle_cnn:bn=false,base=16", "myrtle_cnn:bn=false")

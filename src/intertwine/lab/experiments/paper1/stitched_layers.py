@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import nn
 
 from ...._zoo_intervals import pair_interval
+from ....features import layers
+from ....stitching import RECIPES, StitchOptions, stitch
+from ...data import DataSplits, load
+from ...training.augmented import Augmented
 from ..pairs import PairJob
 from ..reproduction import Row
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from ...data import DataSplits
 
 __all__ = ["StitchedLayers", "activations", "by_family", "line", "mean"]
 
@@ -54,10 +55,6 @@ class StitchedLayers(PairJob):
             ``penalties`` and ``sparsities`` by layer (``*`` inside residual blocks) and family, and the accuracies of
             both networks.
         """
-        from ....stitching import RECIPES, StitchOptions, stitch
-        from ...data import load
-        from ...training.augmented import Augmented
-
         data, (a, b) = load(self.data).first(self.examples), self.networks()
         recipe = replace(RECIPES["v1"], **self.recipe)
         train = Augmented(data.loader("train", recipe.batch_size, shuffle=True), self.translate, self.flip)
@@ -84,8 +81,6 @@ class StitchedLayers(PairJob):
 
 def activations(model: nn.Module, data: DataSplits) -> list[str]:
     """Names of a network's activations, in order."""
-    from ....features import layers
-
     example = data.loader("test", 2).batch(slice(0, 2))[0].to(next(model.parameters()).device)
     return [point.name for point in layers(model, example) if point.activation]
 

@@ -10,9 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ....stitching import RECIPES, StitchingStudy, StitchOptions, stitch
+from ...data import load
+from ...networks import fit_to
+from ...training.augmented import Augmented
 from ..experiment import Experiment, Setting
 from ..pairs import PairJob, checkpoints, names_of
 from ..reproduction import Claim, Reproduction, provenance
+from ..zoos import zoo_for
 from .stitched_layers import activations, line
 
 __all__ = ["EXPERIMENTS", "StitchedPair", "claims_of", "collect"]
@@ -52,10 +57,6 @@ class StitchedPair(PairJob):
             ``penalties`` by layer (``*`` inside residual blocks) and family, ``recovered`` shares of matched channels,
             and the accuracies of both networks.
         """
-        from ....stitching import RECIPES, StitchingStudy, StitchOptions, stitch
-        from ...data import load
-        from ...training.augmented import Augmented
-
         data, (a, b) = load(self.data).first(self.examples), self.networks()
         recipe = replace(RECIPES["v1"], epochs=self.epochs, head_start=self.epochs // 2)
         train = Augmented(data.loader("train", recipe.batch_size, shuffle=True), self.translate, self.flip)
@@ -171,10 +172,6 @@ class _Figure:
 
     def run(self, setting: Setting) -> Reproduction:
         """Train the networks, stitch the pairs, judge the claims."""
-        from ...data import load
-        from ...networks import fit_to
-        from ..zoos import zoo_for
-
         data = load(setting.data_spec)
         network = fit_to(setting.by_scale(*self.networks), data.shape, len(data.classes))
         zoo = zoo_for(setting, network, setting.by_scale(3, 4, 100))

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
+
+from torch import nn
 
 from ...._evaluation import copied
+from ....merging.recalibrate import recalibrate_
+from ...data import load
+from ...networks.resnet import BasicBlock, ResNet
 from ...runs import Job
+from ...training import RECIPES, accuracy, choose_device, load_checkpoint
 from ..experiment import Experiment, Setting
 from ..paper1.stitched_layers import mean
 from ..reproduction import Claim, Reproduction, Row, provenance
-
-if TYPE_CHECKING:
-    from torch import nn
+from ..zoos import recipe_at, zoo_for
 
 __all__ = ["EXPERIMENTS", "Removals", "claims_of", "removable", "without"]
 
@@ -48,10 +52,6 @@ def removable(model: nn.Module) -> dict[str, bool]:
         >>> list(removable(build("vgg16")))
         ['conv2', 'conv4', 'conv6', 'conv7', 'conv9', 'conv10', 'conv11', 'conv12', 'conv13']
     """
-    from torch import nn
-
-    from ...networks.resnet import BasicBlock, ResNet
-
     if isinstance(model, ResNet):
         blocks = {name: m for name, m in model.named_modules() if isinstance(m, BasicBlock)}
         return {name: not isinstance(block.shortcut, nn.Identity) for name, block in blocks.items()}
@@ -71,8 +71,6 @@ def without(model: nn.Module, part: str) -> nn.Module:
     Raises:
         ValueError: If the part cannot be removed.
     """
-    from torch import nn
-
     if part not in removable(model):
         raise ValueError(f"part must be one of {', '.join(removable(model))}. Got {part!r}.")
     twin: Any = copied(model)
@@ -112,10 +110,6 @@ class Removals(Job):
         Returns:
             The ``whole`` network's accuracy, and for each part its accuracy ``without`` it, and ``measured`` anew.
         """
-        from ....merging.recalibrate import recalibrate_
-        from ...data import load
-        from ...training import accuracy, choose_device, load_checkpoint
-
         data, device = load(self.data).first(self.measured), choose_device(self.device)
         model = load_checkpoint(self.checkpoint).to(device)
         train, test = data.loader("train"), data.loader("test", examples=self.tested)
@@ -154,9 +148,6 @@ def claims_of(plain: Lost, measured: Lost) -> list[Claim]:
 
 
 def _figure(setting: Setting) -> Reproduction:
-    from ...training import RECIPES
-    from ..zoos import recipe_at, zoo_for
-
     specs = setting.by_scale(("resnet20:width=4", "vgg16:width=4"), ("resnet20", "vgg16:width=16"),
                              ("resnet110", "vgg16"))  # fmt: skip
     recipe = RECIPES["vgg_resnet"] if setting.scale == "paper" else recipe_at(setting)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d
+
+from ....gates import dgn, kernel_regression, neural_path_kernel, neural_tangent_kernel
+from ....gates.kernels import convolutional_tangent_kernel
+from ...data import DataSplits, load
+from ...networks import build, fit_to
 from ...runs import Job
+from ...training import RECIPES, train
 from ...training.digest import digest
 from ..experiment import Experiment, Setting
 from ..reproduction import Claim, Reproduction, Row
 from .tables import interval
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from ...data import DataSplits
 
 __all__ = ["EXPERIMENTS", "Chain"]
 
@@ -56,13 +60,6 @@ class Chain(Job):
         Returns:
             Accuracies in percent by name, and under ``frozen`` whether the fixed gating networks ended as they began.
         """
-        import torch
-
-        from ....gates import dgn
-        from ...data import load
-        from ...networks import build, fit_to
-        from ...training import RECIPES, train
-
         data, recipe = _pooled(load(self.data).first(self.examples), self.pool), RECIPES["cnn_gap"].but(**self.recipe)
         how: dict[str, Any] = {"seed": self.seed, "device": self.device, "progress": False}
         learnt = train(self.network, data, recipe, out=files / "network.safetensors", **how)
@@ -86,8 +83,6 @@ class Chain(Job):
 
     def _of_kernel(self, data: DataSplits, kernel: Any) -> float:
         """Accuracy of ridge regression, its strength chosen among the training examples."""
-        from ....gates import kernel_regression
-
         x, labels = data.loader("train").batch(slice(None))
         new, truth = data.loader("test").batch(slice(0, self.tested))
         fit = kernel_regression(kernel(x, None), labels, seed=self.seed)
@@ -97,7 +92,6 @@ class Chain(Job):
 def _pooled(data: DataSplits, size: int) -> DataSplits:
     if size == 1:
         return data
-    from torch.nn.functional import avg_pool2d
 
     scale = 1 if data.train.inputs.is_floating_point() else 255
     small = lambda split: replace(split, inputs=avg_pool2d(split.inputs.float() / scale, size))
@@ -106,19 +100,16 @@ def _pooled(data: DataSplits, size: int) -> DataSplits:
 
 
 def _path_kernel(model: nn.Module, x: Tensor, y: Tensor | None) -> Any:
-    from ....gates import neural_path_kernel
 
     return neural_path_kernel(model, x, y)
 
 
 def _tangent_kernel(model: nn.Module, x: Tensor, y: Tensor | None) -> Tensor:
-    from ....gates import neural_tangent_kernel
 
     return neural_tangent_kernel(model, x, y, kind="trace")
 
 
 def _convolutional_kernel(x: Tensor, y: Tensor | None) -> Tensor:
-    from ....gates.kernels import convolutional_tangent_kernel
 
     return convolutional_tangent_kernel(x, depth=4, y=y)
 

@@ -6,14 +6,14 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from ...data import DataSplits, load
+from ...networks import Ensemble, parse
 from ...runs import Job
+from ...training import RECIPES, accuracy, fast_precision, train
 from ..experiment import Experiment, Setting
 from ..reproduction import Claim, Reproduction, Row
-
-if TYPE_CHECKING:
-    from ...data import DataSplits
 
 __all__ = ["EXPERIMENTS", "Accuracy", "difference", "interval"]
 
@@ -71,9 +71,6 @@ class Accuracy(Job):
         Returns:
             Test accuracy in percent.
         """
-        from ...data import load
-        from ...training import RECIPES, train
-
         data, recipe = load(self.data).first(self.examples), RECIPES[self.base_recipe].but(**self.recipe)
         train_one = lambda network, seed: train(
             network, data, recipe, seed=seed, out=files / f"{seed}.safetensors", device=self.device, progress=False
@@ -83,8 +80,6 @@ class Accuracy(Job):
         return self._ensemble(data, train_one)
 
     def _ensemble(self, data: DataSplits, train_one: Any) -> float:
-        from ...networks import Ensemble, parse
-        from ...training import accuracy
 
         arguments = parse(self.network)[1]
         members = arguments.pop("members", 16)
@@ -295,8 +290,6 @@ def _shorter(setting: Setting) -> dict[str, Any]:
 
 def _fast(setting: Setting) -> dict[str, Any]:
     """What makes training on a CPU faster, at the scale ``small``."""
-    from ...training import fast_precision
-
     return {"batch_size": 128, "precision": fast_precision(setting.device)} if setting.scale == "small" else {}
 
 

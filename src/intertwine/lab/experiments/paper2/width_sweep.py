@@ -6,15 +6,18 @@ import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+import torch
+from torch import Tensor, nn
+
+from ....gates import GatedNetwork, dgn, neural_path_kernel, neural_tangent_kernel
+from ....gates.kernels import ensemble_tangent_kernel
+from ....gates.networks import bernoulli_
 from ...runs import Job
 from ..experiment import Experiment, Setting
 from ..reproduction import Claim, Reproduction, Row
 from .tables import interval
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 __all__ = ["EXPERIMENTS", "Distance", "slope"]
 
@@ -40,11 +43,6 @@ class Distance(Job):
 
     def run(self, files: Path) -> float:
         """Relative Frobenius error ``|NTK - limit| / |limit|``; norms of matrices, since entries may be near 0."""
-        import torch
-
-        from ....gates import dgn, neural_tangent_kernel
-        from ....gates.networks import bernoulli_
-
         shape = (1, 6) if self.family == "convolutions" else (_INPUTS,)
         x = torch.randn(self.examples, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         with torch.random.fork_rng(devices=[]):
@@ -80,7 +78,6 @@ def slope(widths: Sequence[int], errors: Sequence[Sequence[float]]) -> tuple[flo
 
 
 def _fully_connected(width: int) -> nn.Module:
-    from torch import nn
 
     sizes = [_INPUTS] + [width] * (_DEPTH - 1)
     layers = [m for a, b in itertools.pairwise(sizes) for m in (nn.Linear(a, b, bias=False), nn.ReLU())]
@@ -88,7 +85,6 @@ def _fully_connected(width: int) -> nn.Module:
 
 
 def _convolutions(width: int) -> nn.Module:
-    from torch import nn
 
     conv = lambda a, b: nn.Conv1d(a, b, 3, padding=1, padding_mode="circular", bias=False)
     pool = [nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(width, 1, bias=False)]
@@ -97,7 +93,6 @@ def _convolutions(width: int) -> nn.Module:
 
 def _residual(width: int) -> nn.Module:
     """The paper's figure 1: blocks whose ReLUs are inside the branches, between a first and a last part."""
-    from torch import nn
 
     class Residual(nn.Module):
         def __init__(self) -> None:
@@ -119,8 +114,6 @@ _MODELS = {"fully connected": _fully_connected, "convolutions": _convolutions, "
 
 
 def _limit(family: Family, network: nn.Module, x: Tensor, sigma: float) -> Tensor:
-    from ....gates import GatedNetwork, neural_path_kernel
-    from ....gates.kernels import ensemble_tangent_kernel
 
     if family == "residual" and isinstance(network, GatedNetwork):
         *inside, last = network.gates(x)
