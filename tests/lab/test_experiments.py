@@ -12,7 +12,7 @@ from intertwine.lab.experiments import Claim, Reproduction, Row, Setting, experi
 from intertwine.lab.experiments.paper1 import demonstrations as demonstrations_file
 from intertwine.lab.experiments.paper1.dissimilarity import TABLE_2, TABLE_4
 from intertwine.report import page_of
-from intertwine.report.reproduce import all_page, render, reproduction_page
+from intertwine.report.pages.reproduce import all_page, render, reproduction_page
 
 EXACT = ("table1-groups", "e7-counts", "fig17-gelu", "demonstrations")
 TRAINED = ("table2-dissimilarity", "table4-constant-width", "table3-leaky-slopes")

@@ -10,7 +10,7 @@ from intertwine.lab.experiments import Setting, reproduce
 from intertwine.lab.experiments.paper1 import dissection_figure
 from intertwine.lab.experiments.paper1.dissection_figure import DissectedNetwork, claims_of, concept_sets
 from intertwine.report import page_of
-from intertwine.report.reproduce import render
+from intertwine.report.pages.reproduce import render
 
 
 def row(situation, place="output", change=(0.0, -0.01, 0.01), share=(0.3, 0.2, 0.4), **more):

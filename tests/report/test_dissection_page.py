@@ -10,7 +10,7 @@ from torch import nn
 
 from intertwine.dissection import Concept, Criterion, TensorConcepts, dissect
 from intertwine.report import load_result, page_of, render, write_page
-from intertwine.report.dissection import headline
+from intertwine.report.pages.dissection import headline
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
 HOSTILE = "<script>alert(1)</script>"

@@ -10,7 +10,7 @@ from torch import nn
 
 from intertwine.gates import dlgn, effective_maps, examine
 from intertwine.report import load_result, page_of, render, write_page
-from intertwine.report.gates import headline
+from intertwine.report.pages.gates import headline
 from intertwine.report.pictures import input_picture, signed_picture
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"
@@ -73,7 +73,7 @@ def test_a_study_comes_back_and_has_the_same_page(study, tmp_path):
 
 
 def test_deep_networks_have_tabs_for_some_layers():
-    from intertwine.report.gates import _some
+    from intertwine.report.pages.gates import _some
 
     names = [f"layer{i}" for i in range(19)]
     assert _some(names[:3]) == names[2::-1]

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from intertwine.report import load_result, page_of, render, write_page
-from intertwine.report.stitching import headline
+from intertwine.report.pages.stitching import headline
 from intertwine.stitching import Recipe, StitchingStudy, StitchOptions, stitch
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "/usr/bin/chromium"

@@ -15,8 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from .._untrusted.text import on_one_screen, printable
 from ..errors import CaptureError
 from ._options import Options
-from ._running import session
-from ._threads import use_threads
+from ._running import session, use_threads
 
 __all__ = ["FAILED", "STOPPED", "WRONG", "Command", "Commands", "as_function"]
 
@@ -100,10 +99,10 @@ def as_function(options: type[Options]) -> Callable[..., None]:
 
     It loads the module of the same name in ``work``, and torch with it, only when it is called.
     """
-    name = options.__module__.rpartition(".")[2]
+    place = options.__module__.replace(".commands.", ".work.")
 
     def command(context: typer.Context, **values: Any) -> None:
-        import_module(f".work.{name}", __package__).run(options(**values, line=context.obj))
+        import_module(place).run(options(**values, line=context.obj))
 
     kind, hints = Parameter.POSITIONAL_OR_KEYWORD, get_type_hints(options, include_extras=True)
     parameters = [Parameter("context", kind, annotation=typer.Context)]
@@ -111,7 +110,7 @@ def as_function(options: type[Options]) -> Callable[..., None]:
         if f.name != "line":
             default = Parameter.empty if f.default is MISSING else f.default
             parameters.append(Parameter(f.name, kind, default=default, annotation=hints[f.name]))
-    command.__name__, command.__doc__, command.__annotations__ = name, options.__doc__, {}
+    command.__name__, command.__doc__, command.__annotations__ = place.rpartition(".")[2], options.__doc__, {}
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return command
 

@@ -20,7 +20,7 @@ from ..lab.training import Card, build_with, check_card, load_weights, read_card
 from ._gated_versions import GATED, gated_version
 from ._hugging_face import HF, load_pretrained
 from ._models import build_model, is_builtin
-from ._threads import threads_for
+from ._running import threads_for
 
 __all__ = [
     "Checkpoint",

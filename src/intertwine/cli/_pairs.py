@@ -25,7 +25,7 @@ from ._networks import (
     read_checkpoint,
     read_data,
 )
-from ._threads import threads_for
+from ._running import threads_for
 
 __all__ = ["Group", "card_of", "open_group"]
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-__all__ = ["Running", "running", "session"]
+__all__ = ["Running", "one_thread", "running", "session", "threads_for", "use_threads"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,9 @@ class Running:
     threads: int | None = None
     overwrite: bool = False
 
+
+_SMALL_INPUT = 256  # numbers of an example: digits have 64
+_SMALL_NETWORK = 1_000_000  # weights
 
 _running: ContextVar[Running | None] = ContextVar("running", default=None)
 
@@ -49,3 +52,27 @@ def running() -> Running:
     if found is None:
         raise RuntimeError("a command must run for this. Got none.")
     return found
+
+
+def use_threads(number: int) -> None:
+    """Go on with so many threads until the command ends."""
+    from .._running import threads
+
+    running().stack.enter_context(threads(number))
+
+
+def one_thread() -> None:
+    """Go on with one thread, unless ``--threads`` says another number: small operations only wait for other threads."""
+    if running().threads is None:
+        use_threads(1)
+
+
+def threads_for(values: int | None = None, weights: int | None = None) -> None:
+    """Go on with one thread where the work is small.
+
+    Args:
+        values: Numbers of one example.
+        weights: Of the networks together.
+    """
+    if (values is None or values <= _SMALL_INPUT) and (weights is None or weights <= _SMALL_NETWORK):
+        one_thread()

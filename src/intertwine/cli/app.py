@@ -13,16 +13,16 @@ from .commands.demo import DemoOptions
 from .commands.dissect import DissectOptions
 from .commands.gates import GatesOptions
 from .commands.groups import GroupsOptions
+from .commands.lab.models import ModelsOptions
+from .commands.lab.reproduce import ReproduceOptions
+from .commands.lab.runs import RunsOptions
+from .commands.lab.train import TrainOptions
+from .commands.lab.zoo import ZooOptions
 from .commands.merge import MergeOptions
-from .commands.models import ModelsOptions
 from .commands.report import ReportOptions
-from .commands.reproduce import ReproduceOptions
-from .commands.runs import RunsOptions
 from .commands.same import SameOptions
 from .commands.stitch import StitchOptions
 from .commands.symmetries import SymmetriesOptions
-from .commands.train import TrainOptions
-from .commands.zoo import ZooOptions
 
 __all__ = ["app", "main"]
 

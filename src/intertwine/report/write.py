@@ -17,19 +17,19 @@ __all__ = ["load_result", "page_of", "write_page"]
 # Kind of result -> where its class is, and the function that lays out its page; both are imported when used.
 # A result that is not here gets a plain page of its table.
 _PAGES = {
-    "Reproduction": ("intertwine.lab.experiments:Reproduction", "intertwine.report.reproduce:reproduction_page"),
-    "Alignment": ("intertwine.matching:Alignment", "intertwine.report.align:alignment_page"),
-    "Barrier": ("intertwine.merging:Barrier", "intertwine.report.barrier:barrier_page"),
-    "Dissection": ("intertwine.dissection:Dissection", "intertwine.report.dissection:dissection_page"),
-    "Symmetry": ("intertwine.symmetry:Symmetry", "intertwine.report.symmetry:symmetry_page"),
-    "GateStudy": ("intertwine.gates:GateStudy", "intertwine.report.gates:gates_page"),
-    "Distances": ("intertwine.similarity:Distances", "intertwine.report.distances:distances_page"),
-    "Comparison": ("intertwine.similarity:Comparison", "intertwine.report.comparison:comparison_page"),
-    "Stitching": ("intertwine.stitching:Stitching", "intertwine.report.stitching:stitching_page"),
-    "StitchingStudy": ("intertwine.stitching:StitchingStudy", "intertwine.report.stitching:stitching_page"),
+    "Reproduction": ("intertwine.lab.experiments:Reproduction", "intertwine.report.pages.reproduce:reproduction_page"),
+    "Alignment": ("intertwine.matching:Alignment", "intertwine.report.pages.align:alignment_page"),
+    "Barrier": ("intertwine.merging:Barrier", "intertwine.report.pages.barrier:barrier_page"),
+    "Dissection": ("intertwine.dissection:Dissection", "intertwine.report.pages.dissection:dissection_page"),
+    "Symmetry": ("intertwine.symmetry:Symmetry", "intertwine.report.pages.symmetry:symmetry_page"),
+    "GateStudy": ("intertwine.gates:GateStudy", "intertwine.report.pages.gates:gates_page"),
+    "Distances": ("intertwine.similarity:Distances", "intertwine.report.pages.distances:distances_page"),
+    "Comparison": ("intertwine.similarity:Comparison", "intertwine.report.pages.comparison:comparison_page"),
+    "Stitching": ("intertwine.stitching:Stitching", "intertwine.report.pages.stitching:stitching_page"),
+    "StitchingStudy": ("intertwine.stitching:StitchingStudy", "intertwine.report.pages.stitching:stitching_page"),
 }
 KINDS = frozenset(_PAGES)  # of saved results
-_PLAIN = "intertwine.report.plain:plain_page"
+_PLAIN = "intertwine.report.pages.plain:plain_page"
 
 
 def write_page(result: Result, path: str | Path) -> Path:

@@ -1,1 +1,1 @@
-"""What the commands do; each is loaded when its command runs."""
+"""Work of the commands; each file is loaded when its command runs."""

@@ -21,9 +21,9 @@ from .._options import split_commas
 from .._outputs import claim_folder
 from .._pairs import Group, Use, card_of, open_group
 from .._results import tell_written
+from .._running import threads_for
 from .._show import print_json, say
 from .._solvers import solver_of
-from .._threads import threads_for
 from ..commands.align import AlignOptions
 
 __all__ = ["run"]

@@ -10,8 +10,8 @@ from ...lab.training import Training
 from .._networks import batches, data_facts, open_network, read_checkpoint
 from .._outputs import RESULTS, claim_folder
 from .._results import annotate, present
+from .._running import one_thread
 from .._show import say, tell
-from .._threads import one_thread
 from ..commands.demo import DemoOptions
 
 __all__ = ["run"]

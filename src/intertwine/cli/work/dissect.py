@@ -15,14 +15,14 @@ from ...dissection import ConceptSet, Criterion, Dissection, Maps, dissect, pred
 from ...lab.data import load_concepts
 from ...lab.experiments.paper1.dissection import place_accuracy, train_on_concepts
 from ...lab.training import choose_device, load_weights
-from ...report.dissection import headline
+from ...report.pages.dissection import headline
 from .._hugging_face import load_pretrained
 from .._models import build_model, is_builtin
 from .._networks import read_checkpoint
 from .._outputs import RESULTS, claim_folder
 from .._results import tell_written, write_results
+from .._running import one_thread
 from .._show import print_json, print_table, say, tell
-from .._threads import one_thread
 from ..commands.dissect import DissectOptions
 
 __all__ = ["run"]

@@ -16,15 +16,15 @@ from ...gates import GatedNetwork, GateStudy, gate_patterns
 from ...lab import networks, training
 from ...lab.data import Batches, DataSplits
 from ...lab.training import Recipe, accuracy, choose_device, fast_precision, recipe_for
-from ...report.gates import headline
+from ...report.pages.gates import headline
 from .._gated_versions import card_name, gated_version, versions_of
 from .._models import build_model, is_builtin
 from .._networks import Opened, batches, check_run, data_facts, open_network, read_checkpoint, read_data
 from .._outputs import RESULTS, claim_folder
 from .._path_kernels import affordable
 from .._results import tell_written, write_results
+from .._running import one_thread
 from .._show import print_json, print_table, say, tell
-from .._threads import one_thread
 from ..commands.gates import VERSIONS, GatesOptions
 
 __all__ = ["run"]

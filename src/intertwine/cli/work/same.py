@@ -9,8 +9,8 @@ from .._example import example_input
 from .._hugging_face import HF
 from .._networks import named_by, open_alone, read_checkpoint
 from .._outputs import claim_file
+from .._running import threads_for
 from .._show import print_json, say, tell
-from .._threads import threads_for
 from ..commands.same import SameOptions
 
 __all__ = ["run"]

@@ -14,7 +14,7 @@ from ...features import layers
 from ...features.batches import device_of
 from ...features.points import choose
 from ...lab.data import Batches
-from ...lab.training.augmented import Augmented
+from ...lab.training.augment import Augmented
 from ...stitching import RECIPES, Pair, StitchingStudy, StitchOptions, family_of, stitch
 from ...stitching.layers import takes
 from ...stitching.networks.pair import At

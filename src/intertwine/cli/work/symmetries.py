@@ -11,8 +11,8 @@ from ... import symmetry
 from .._example import example_input
 from .._models import build_model
 from .._outputs import claim_file
+from .._running import threads_for
 from .._show import print_json, say, tell
-from .._threads import threads_for
 from ..commands.symmetries import SymmetriesOptions
 
 __all__ = ["run"]

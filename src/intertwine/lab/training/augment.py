@@ -1,9 +1,14 @@
 """Random translations and mirror images of a batch."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-__all__ = ["augment", "draw_moves", "move"]
+from ..data import Batches
+
+__all__ = ["Augmented", "augment", "draw_moves", "move"]
 
 
 def augment(x: Tensor, translate: int, flip: bool, generator: torch.Generator | None = None) -> Tensor:
@@ -76,3 +81,31 @@ def move(x: Tensor, shifts: Tensor, mirrored: Tensor, translate: int) -> Tensor:
     examples = torch.arange(n, device=x.device)[:, None, None, None]
     channels = torch.arange(x.shape[1], device=x.device)[None, :, None, None]
     return padded[examples, channels, rows, columns]
+
+
+@dataclass(frozen=True)
+class Augmented:
+    """Batches of normalised images under random translations and mirroring, drawn from torch's global random numbers.
+
+    Args:
+        batches: The images.
+        translate: Largest shift in pixels.
+        flip: Whether to mirror every second image, on average.
+
+    Examples:
+        >>> from intertwine.lab import data
+        >>> moved = Augmented(data.load("digits").loader("train", batch_size=32), translate=1, flip=False)
+        >>> next(iter(moved))[0].shape
+        torch.Size([32, 1, 8, 8])
+    """
+
+    batches: Batches
+    translate: int
+    flip: bool
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for inputs, labels in self.batches:
+            yield augment(inputs, self.translate, self.flip), labels

@@ -13,7 +13,7 @@ from ...._zoo_intervals import pair_interval
 from ....features import layers
 from ....stitching import RECIPES, StitchOptions, stitch
 from ...data import DataSplits, load
-from ...training.augmented import Augmented
+from ...training.augment import Augmented
 from ..pairs import PairJob
 from ..reproduction import Row
 

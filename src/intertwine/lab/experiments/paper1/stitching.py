@@ -13,7 +13,7 @@ from typing import Any, Literal
 from ....stitching import RECIPES, StitchingStudy, StitchOptions, stitch
 from ...data import load
 from ...networks import fit_to
-from ...training.augmented import Augmented
+from ...training.augment import Augmented
 from ..experiment import Experiment, Setting
 from ..pairs import PairJob, checkpoints, names_of
 from ..reproduction import Claim, Reproduction, provenance

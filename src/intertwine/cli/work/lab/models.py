@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ...lab import networks
-from .._show import print_json, print_table, say
-from ..commands.models import ModelsOptions
+from ....lab import networks
+from ..._show import print_json, print_table, say
+from ...commands.lab.models import ModelsOptions
 
 __all__ = ["run"]
 

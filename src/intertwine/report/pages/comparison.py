@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .._words import counted
-from .blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table, Tabs
-from .figures import Series, bars, heatmap, lines
-from .page import Page
-from .provenance import provenance
-from .verdict import best_partners, headline, lead, measure_title, paired, summarise
+from ..._words import counted
+from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table, Tabs
+from ..figures import Series, bars, heatmap, lines
+from ..page import Page
+from ..provenance import provenance
+from ..verdict import best_partners, headline, lead, measure_title, paired, summarise
 
 if TYPE_CHECKING:
-    from ..similarity import Comparison
+    from ...similarity import Comparison
 
 __all__ = ["comparison_page"]
 

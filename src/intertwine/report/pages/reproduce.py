@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table
-from .figures import Series, lines
-from .page import Page, render
+from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table
+from ..figures import Series, lines
+from ..page import Page, render
 
 if TYPE_CHECKING:
-    from ..lab.experiments import Panel, Reproduction
+    from ...lab.experiments import Panel, Reproduction
 
 __all__ = ["all_page", "panel_title", "reproduction_page", "write_all_page"]
 
@@ -69,7 +69,7 @@ def write_all_page(reproductions: Sequence[Reproduction], failed: Mapping[str, s
         failed: Experiments that ended with an error.
         path: Where to write.
     """
-    from .._io import write_atomically
+    from ..._io import write_atomically
 
     text = render(all_page(reproductions, failed))
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import typer
 
-from ..._words import counted
-from ...lab.data import load
-from ...lab.training import train_many
-from ...lab.zoo import Zoo, read_zoo
-from .._command import FAILED
-from .._models import is_builtin
-from .._outputs import claim_folder
-from .._show import print_json, print_table, say, tell
-from ..commands.zoo import Action, ZooOptions
+from ...._words import counted
+from ....lab.data import load
+from ....lab.training import train_many
+from ....lab.zoo import Zoo, read_zoo
+from ..._command import FAILED
+from ..._models import is_builtin
+from ..._outputs import claim_folder
+from ..._show import print_json, print_table, say, tell
+from ...commands.lab.zoo import ZooAction, ZooOptions
 from .train import recipe_of
 
 __all__ = ["run"]
@@ -20,7 +20,7 @@ __all__ = ["run"]
 
 def run(asked: ZooOptions) -> None:
     """Train many seeds of one network at once, or show a zoo."""  # noqa: DOC501
-    if asked.action is Action.SHOW:
+    if asked.action is ZooAction.SHOW:
         _present(read_zoo(asked.out), asked.as_json)
         return
 

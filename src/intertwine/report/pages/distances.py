@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .._words import counted
-from .blocks import Facts, Grid, Heading, Paragraph, Table
-from .figures import heatmap, scatter
-from .page import Page
-from .verdict import measure_title
+from ..._words import counted
+from ..blocks import Facts, Grid, Heading, Paragraph, Table
+from ..figures import heatmap, scatter
+from ..page import Page
+from ..verdict import measure_title
 
 if TYPE_CHECKING:
-    from ..similarity import Distances
+    from ...similarity import Distances
 
 __all__ = ["distances_page"]
 

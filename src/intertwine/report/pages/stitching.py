@@ -7,14 +7,14 @@ from math import log10
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from .._words import counted
-from .blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table, Tabs
-from .figures import Series, bars, label, lines
-from .page import Page
-from .provenance import provenance
+from ..._words import counted
+from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table, Tabs
+from ..figures import Series, bars, label, lines
+from ..page import Page
+from ..provenance import provenance
 
 if TYPE_CHECKING:
-    from ..stitching import Stitching, StitchingStudy
+    from ...stitching import Stitching, StitchingStudy
 
 __all__ = ["stitching_page"]
 
@@ -32,7 +32,7 @@ def stitching_page(result: StitchingStudy | Stitching) -> Page:
     Args:
         result: The result.
     """
-    from ..stitching import StitchingStudy
+    from ...stitching import StitchingStudy
 
     study = result if isinstance(result, StitchingStudy) else StitchingStudy((result,), result.settings)
     blocks: list[Block] = [

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from .._words import counted
-from .blocks import Block, Figure, Grid, Heading, Paragraph, Table
-from .figures import Series, lines
-from .page import Page
-from .provenance import provenance
+from ..._words import counted
+from ..blocks import Block, Figure, Grid, Heading, Paragraph, Table
+from ..figures import Series, lines
+from ..page import Page
+from ..provenance import provenance
 
 if TYPE_CHECKING:
-    from ..merging import Barrier
+    from ...merging import Barrier
 
 __all__ = ["barrier_page"]
 

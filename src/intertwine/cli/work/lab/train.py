@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...lab import data as lab_data
-from ...lab import training
-from ...lab.training import RECIPES, Card, Recipe, recipe_for
-from .._models import build_model, is_builtin
-from .._outputs import claim_file
-from .._running import running
-from .._show import print_json, print_table, say
-from ..commands.train import TrainOptions
-from ..commands.zoo import ZooOptions
+from ....lab import data as lab_data
+from ....lab import training
+from ....lab.training import RECIPES, Card, Recipe, recipe_for
+from ..._models import build_model, is_builtin
+from ..._outputs import claim_file
+from ..._running import running
+from ..._show import print_json, print_table, say
+from ...commands.lab.train import TrainOptions
+from ...commands.lab.zoo import ZooOptions
 
 __all__ = ["recipe_of", "run"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .._words import counted
-from .blocks import Block, Details, Facts, Figure, Heading, Paragraph, Table
-from .figures import label
-from .page import Page
+from ..._words import counted
+from ..blocks import Block, Details, Facts, Figure, Heading, Paragraph, Table
+from ..figures import label
+from ..page import Page
 
 if TYPE_CHECKING:
-    from ..symmetry import Symmetry
+    from ...symmetry import Symmetry
 
 __all__ = ["symmetry_page"]
 
@@ -28,7 +28,7 @@ def symmetry_page(sym: Symmetry) -> Page:
     Args:
         sym: The result of ``symmetries``.
     """
-    from ..symmetry.explain import rows
+    from ...symmetry.explain import rows
 
     columns = ["space", "size", "copies", "group", "scales", "signs", "axes", "restricted by"]
     table = [[row[c] for c in columns] for row in rows(sym)]
@@ -71,8 +71,8 @@ def _power_of_ten(log_size: float) -> str:
 
 def _graph(sym: Symmetry) -> Figure:
     """One row for each space, one column for each tensor; a dot where the space moves an axis of the tensor."""
-    from ..symmetry.explain import leaves
-    from ..symmetry.spaces import Leaf
+    from ...symmetry.explain import leaves
+    from ...symmetry.spaces import Leaf
 
     tensors = list(sym.layouts)
     found: dict[str, list[tuple[int, str]]] = {}

@@ -1,8 +1,8 @@
 """The page of a result that has none of its own: what it prints, and its table."""
 
-from .._result import Result
-from .blocks import Heading, Listing, Table
-from .page import Page
+from ..._result import Result
+from ..blocks import Heading, Listing, Table
+from ..page import Page
 
 __all__ = ["plain_page"]
 

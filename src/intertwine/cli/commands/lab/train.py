@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .._options import Device, Json, Options, Seed
+from ..._options import Device, Json, Options, Seed
 
 __all__ = ["TrainOptions"]
 

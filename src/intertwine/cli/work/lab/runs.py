@@ -7,29 +7,29 @@ from typing import Any
 
 import typer
 
-from ..._words import counted
-from ...lab import runs as lab
-from ...lab.runs import Executor, Local, OnRay, Overview, Plan
-from .._command import FAILED
-from .._models import import_module_of_user
-from .._show import print_json, print_table, say, tell
-from ..commands.runs import Action, RunsOptions
+from ...._words import counted
+from ....lab import runs as lab
+from ....lab.runs import Executor, Local, OnRay, Overview, Plan
+from ..._command import FAILED
+from ..._models import import_module_of_user
+from ..._show import print_json, print_table, say, tell
+from ...commands.lab.runs import RunsAction, RunsOptions
 
 __all__ = ["run"]
 
 
 def run(asked: RunsOptions) -> None:
     """List runs, show the jobs of one, go on with one that was stopped, or remove stale results."""  # noqa: DOC501
-    if asked.action is Action.LIST:
+    if asked.action is RunsAction.LIST:
         _list(lab.overviews(asked.folder), asked.folder, asked.as_json)
         return
     if asked.name is None:
         raise ValueError(f"NAME must be given to {asked.action}. Got none. 'intertwine runs' lists them.")
     home = asked.folder / lab.plan_name(asked.name)
-    if asked.action is Action.SHOW:
+    if asked.action is RunsAction.SHOW:
         _show(lab.overview(home), asked.as_json)
         return
-    if asked.action is Action.CLEAN:
+    if asked.action is RunsAction.CLEAN:
         count = lab.clean(home, asked.everything)
         if asked.as_json:
             print_json({"removed": count})

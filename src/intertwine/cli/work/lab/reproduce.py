@@ -8,14 +8,14 @@ from typing import Any
 
 import typer
 
-from ...lab.experiments import Reproduction, Setting, experiment, experiments, reproduce
-from ...report import write_page
-from ...report.reproduce import write_all_page
-from .._command import FAILED
-from .._outputs import RESULTS, claim_folder
-from .._show import print_json, print_table, say, tell
-from .._threads import one_thread
-from ..commands.reproduce import ReproduceOptions, Scale
+from ....lab.experiments import Reproduction, Setting, experiment, experiments, reproduce
+from ....report import write_page
+from ....report.pages.reproduce import write_all_page
+from ..._command import FAILED
+from ..._outputs import RESULTS, claim_folder
+from ..._running import one_thread
+from ..._show import print_json, print_table, say, tell
+from ...commands.lab.reproduce import ReproduceOptions, Scale
 
 __all__ = ["run"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .._options import Json, Options
+from ..._options import Json, Options
 
 __all__ = ["ModelsOptions"]
 

@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from .._options import Json, Options
+from ..._options import Json, Options
 
 __all__ = ["RunsOptions"]
 
 
-class Action(StrEnum):
+class RunsAction(StrEnum):
     """What to do."""
 
     LIST = "list"
@@ -38,7 +38,7 @@ class RunsOptions(Options):
       intertwine runs clean my-plan
     """
 
-    action: Annotated[Action, typer.Argument(help="list, show, resume or clean.")] = Action.LIST
+    action: Annotated[RunsAction, typer.Argument(help="list, show, resume or clean.")] = RunsAction.LIST
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Of the run, for all but list.")] = None
     folder: Annotated[Path, typer.Option("--runs", metavar="DIR", help="Folder of runs.")] = Path("runs")
     workers: Annotated[int | None, typer.Option(min=1, help="Resume: processes; one for each core otherwise.")] = None

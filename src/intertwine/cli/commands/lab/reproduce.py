@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from .._options import Device, Json, Options
+from ..._options import Device, Json, Options
 
 __all__ = ["ReproduceOptions"]
 

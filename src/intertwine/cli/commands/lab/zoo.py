@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from .._options import Device, Json, Options
+from ..._options import Device, Json, Options
 
 __all__ = ["ZooOptions"]
 
 
-class Action(StrEnum):
+class ZooAction(StrEnum):
     """What to do."""
 
     TRAIN = "train"
@@ -36,7 +36,7 @@ class ZooOptions(Options):
       intertwine zoo show --out zoo
     """
 
-    action: Annotated[Action, typer.Argument(help="train, or show what is there.")]
+    action: Annotated[ZooAction, typer.Argument(help="train, or show what is there.")]
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the zoo.")] = Path("zoo")
     model: Annotated[
         str | None, typer.Option("--model", metavar="MODEL", help="Built-in network; see 'intertwine models'.")

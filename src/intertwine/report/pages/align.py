@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from .._words import counted
-from .blocks import Block, Details, Facts, Figure, Grid, Heading, Listing, Paragraph, Table
-from .figures import Series, bars, label, lines
-from .page import Page
+from ..._words import counted
+from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Listing, Paragraph, Table
+from ..figures import Series, bars, label, lines
+from ..page import Page
 
 if TYPE_CHECKING:
-    from ..matching import Alignment
+    from ...matching import Alignment
 
 __all__ = ["alignment_page"]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .._words import counted
-from .blocks import Block, Details, Figure, Grid, Heading, Paragraph, Shot, Table, Tabs, Wall
-from .figures import Series, bars, lines
-from .page import Page
-from .provenance import provenance
+from ..._words import counted
+from ..blocks import Block, Details, Figure, Grid, Heading, Paragraph, Shot, Table, Tabs, Wall
+from ..figures import Series, bars, lines
+from ..page import Page
+from ..provenance import provenance
 
 if TYPE_CHECKING:
-    from ..dissection import ArmResult, Count, Dissection
+    from ...dissection import ArmResult, Count, Dissection
 
 __all__ = ["dissection_page", "headline"]
 

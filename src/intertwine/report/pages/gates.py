@@ -6,17 +6,17 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .._words import counted
-from .blocks import Block, Details, Figure, Grid, Heading, Paragraph, Shot, Table, Tabs, Wall
-from .figures import bars, heatmap
-from .page import Page
-from .pictures import input_picture, is_image, signed_picture
-from .provenance import provenance
+from ..._words import counted
+from ..blocks import Block, Details, Figure, Grid, Heading, Paragraph, Shot, Table, Tabs, Wall
+from ..figures import bars, heatmap
+from ..page import Page
+from ..pictures import input_picture, is_image, signed_picture
+from ..provenance import provenance
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..gates.study import EffectiveMap, GateStudy
+    from ...gates.study import EffectiveMap, GateStudy
 
 __all__ = ["gates_page", "headline"]
 
