@@ -56,7 +56,7 @@ def running() -> Running:
 
 def use_threads(number: int) -> None:
     """Go on with so many threads until the command ends."""
-    from .._running import threads
+    from .._threads import threads
 
     running().stack.enter_context(threads(number))
 
