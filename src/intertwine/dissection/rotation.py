@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..groups.sampling import haar
+
 __all__ = ["Rotation", "random_rotation"]
 
 _TOLERANCE = 1e-8  # how far from orthogonal a given matrix may be
@@ -113,8 +115,6 @@ class Rotation:
 def random_rotation(n: int, generator: torch.Generator | None = None) -> Tensor:
     """A rotation drawn uniformly (Haar) from SO(n).
 
-    The sampler of ``intertwine.groups.Orthogonal`` gives O(n); one column is flipped where the determinant is -1.
-
     Args:
         n: Number of dimensions, at least 1.
         generator: Where randomness comes from; ``None`` for torch's default.
@@ -130,14 +130,9 @@ def random_rotation(n: int, generator: torch.Generator | None = None) -> Tensor:
         >>> torch.allclose(q @ q.T, torch.eye(5, dtype=torch.float64)), round(float(torch.linalg.det(q)), 6)
         (True, 1.0)
     """
-    from ..groups import Orthogonal
-
     if n < 1:
         raise ValueError(f"n must be at least 1. Got {n}.")
-    q = Orthogonal(n).random(generator=generator).matrix().to("cpu", torch.float64).clone()
-    if torch.linalg.slogdet(q).sign < 0:
-        q[:, 0] = -q[:, 0]
-    return q
+    return haar(n, generator, special=True).cpu()
 
 
 def _skew(u: Tensor, v: Tensor, weights: Tensor) -> Tensor:
