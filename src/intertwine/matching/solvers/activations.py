@@ -1,7 +1,7 @@
 """Alignment by activations, or by weights and activations together: units that respond alike are matched.
 
 Covariances of hidden features are streamed once over the data; after that no model runs. Where Li et al. (2015) and Git
-Re-Basin match one layer at a time by hand-written rules, places are found by acting, and all spaces are solved in turn.
+Re-Basin match one layer at a time by hand-written rules, outputs on which spaces act are located by a random element.
 """
 
 from __future__ import annotations
