@@ -6,7 +6,6 @@ from . import (
     distances,
     elementwise,
     linear,
-    masks,
     matrices,
     normalisation,
     pooling,
@@ -15,7 +14,7 @@ from . import (
     spectral,
 )
 from .application import apply
-from .indices import indexing, routing, scattering
+from .indices import indexing, masks, routing, scattering
 from .registry import register_rule
 from .views import sequences, shapes, stacks, strides
 

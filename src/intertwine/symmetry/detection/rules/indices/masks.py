@@ -3,13 +3,13 @@
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from ....programs import Call
-from ..axis_terms import Axis, Flat, Slot, Value, map_slots
-from .elementwise import added
-from .registry import opaque, register_rule
+from .....programs import Call
+from ...axis_terms import Axis, Flat, Slot, Value, map_slots
+from ..elementwise import added
+from ..registry import opaque, register_rule
 
 if TYPE_CHECKING:
-    from ..engine import Engine
+    from ...engine import Engine
 
 __all__: list[str] = []
 
