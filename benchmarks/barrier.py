@@ -22,7 +22,7 @@ import torch
 from intertwine.lab import data as lab_data
 from intertwine.lab import training
 from intertwine.lab.networks import build, fit_to
-from intertwine.merging import barriers
+from intertwine.merging import PathOptions, barriers
 
 MODELS = "mlp:widths=128-128;digits_cnn;digits_cnn:bn=false"
 
@@ -63,7 +63,12 @@ def row(spec, method, kinds, models, pairs, splits, points):
     example = test.batch(slice(0, 2))[0]
     peer = [by_rebasin(models[i], models[j], example) for i, j in pairs] if method == "rebasin" else None
     found = barriers(
-        models, test, points, pairs, alignments=peer or method, calibration=train, example_inputs=example, kinds=kinds
+        models,
+        test,
+        points,
+        pairs,
+        alignments=peer or method,
+        options=PathOptions(calibration=train, example_inputs=example, kinds=kinds),
     )
     best = ("aligned", True) in found.variants
     before, after = (fmean(found.heights(path, best)) for path in ("direct", "aligned"))

@@ -9,7 +9,7 @@ from torch import nn
 
 import intertwine as iw
 from intertwine.features.evaluate import evaluate
-from intertwine.merging import Barrier, Curve, barrier, barriers, recalibrate_
+from intertwine.merging import Barrier, Curve, PathOptions, barrier, barriers, recalibrate_
 from intertwine.report import load_result, page_of
 
 X = torch.zeros(2, 1, 8, 8)
@@ -25,7 +25,7 @@ def loader(digits):
 def found(trained, loader, digits):
     train = list(digits.loader("train", batch_size=400, examples=400))
     return {
-        kind: barrier(*models[:2], loader, points=7, calibration=train, **PERMUTATIONS)
+        kind: barrier(*models[:2], loader, points=7, options=PathOptions(calibration=train, **PERMUTATIONS))
         for kind, models in trained.items()
     }
 
@@ -69,7 +69,7 @@ def test_a_permuted_copy_has_a_barrier_before_and_none_after(trained, loader):
     a = trained["mlp"][0]
     sym = iw.symmetries(a, X)
     twin = sym.act(sym.random(seed=2, kinds={"permutation"}), a)
-    planted = barrier(a, twin, loader, points=5, **PERMUTATIONS)
+    planted = barrier(a, twin, loader, points=5, options=PathOptions(**PERMUTATIONS))
     assert planted.before > 0.1 and planted.after == pytest.approx(0, abs=1e-6)
 
 
@@ -98,7 +98,7 @@ def test_an_alignment_can_be_given(trained, loader):
     given = iw.align(a, b, X, **PERMUTATIONS)
     one = barrier(a, b, loader, points=3, alignment=given)
     assert one.alignment == "weights" and len(one.curves) == 2
-    by_name = barrier(a, b, loader, points=3, alignment="activations", **PERMUTATIONS)
+    by_name = barrier(a, b, loader, points=3, alignment="activations", options=PathOptions(**PERMUTATIONS))
     assert by_name.alignment == "activations"
 
 
@@ -130,7 +130,9 @@ def test_models_stay_as_they_are(trained, loader):
 def test_other_losses_and_dictionaries(trained, loader):
     a, b = trained["mlp"][:2]
     plain = [x for x, _ in loader]
-    found = barrier(a, b, plain, points=3, alignment=None, loss=lambda output, _: output.square().mean())
+    found = barrier(
+        a, b, plain, points=3, alignment=None, options=PathOptions(loss=lambda output, _: output.square().mean())
+    )
     assert found.curves[0].accuracy is None and "-" in found.summary()
 
     class Named(nn.Module):

@@ -1,6 +1,6 @@
 """Merging: one network from several, repaired statistics, and the loss barrier between networks."""
 
-from .barrier import barrier, barriers
+from .barrier import PathOptions, barrier, barriers
 from .curves import Barrier, Curve
 from .export import export
 from .merge import merge
@@ -10,6 +10,6 @@ from .repair import repair_
 from .transport import Transport, transport
 
 __all__ = [
-    "Barrier", "Curve", "Gathering", "Transport", "average", "barrier", "barriers", "export", "gather", "merge",
-    "merge_many", "recalibrate_", "repair_", "transport",
+    "Barrier", "Curve", "Gathering", "PathOptions", "Transport", "average", "barrier", "barriers", "export", "gather",
+    "merge", "merge_many", "recalibrate_", "repair_", "transport",
 ]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,33 @@ from .recalibrate import batch_norms, recalibrate_
 if TYPE_CHECKING:
     from .merge import Aligned
 
-__all__ = ["barrier", "barriers"]
+__all__ = ["PathOptions", "barrier", "barriers"]
+
+
+@dataclass(frozen=True)
+class PathOptions:
+    """How paths between networks are made and scored.
+
+    Attributes:
+        recalibrate: Whether to add the recalibrated variant, for networks with batch norms.
+        calibration: Batches of training inputs for that, and for methods that look at data; the loader by default.
+        interpolation: ``"linear"``, or ``"spherical"`` for parameters.
+        loss: Mean loss of a batch from ``(output, batch)``, where it is not cross-entropy.
+        example_inputs: For the alignment, see ``align``; the first two examples of the loader by default.
+        kinds: Kinds of elements that the alignment searches, see ``align``.
+        seed: Of the alignment.
+    """
+
+    recalibrate: bool = True
+    calibration: Iterable[Any] | None = None
+    interpolation: Interpolation = "linear"
+    loss: Loss | None = None
+    example_inputs: Any = None
+    kinds: Collection[str] | None = None
+    seed: int = 0
+
+
+OPTIONS = PathOptions()
 
 
 def barrier(
@@ -33,14 +59,8 @@ def barrier(
     points: int = 25,
     *,
     alignment: Aligned | Solver | str | None = "weights",
-    recalibrate: bool = True,
-    calibration: Iterable[Any] | None = None,
-    interpolation: Interpolation = "linear",
-    example_inputs: Any = None,
-    loss: Loss | None = None,
+    options: PathOptions = OPTIONS,
     names: tuple[str, str] = ("a", "b"),
-    kinds: Collection[str] | None = None,
-    seed: int = 0,
     progress: bool = False,
 ) -> Barrier:
     """Score the networks between two networks, before and after alignment.
@@ -59,14 +79,8 @@ def barrier(
         points: Points of each path, the ends included.
         alignment: What ``align(a, b, ...)`` found, a method to align with here (see ``align``), or ``None`` for the
             direct path only.
-        recalibrate: Whether to add the recalibrated variant, for networks with batch norms.
-        calibration: Batches of training inputs for that, and for methods that look at data; ``loader`` by default.
-        interpolation: ``"linear"``, or ``"spherical"`` for parameters.
-        example_inputs: For the alignment, see ``align``; the first two examples of ``loader`` by default.
-        loss: Mean loss of a batch from ``(output, batch)``, where it is not cross-entropy.
+        options: Recalibration, interpolation, loss, and what the alignment is told.
         names: What to call the two in results.
-        kinds: Kinds of elements that the alignment searches, see ``align``.
-        seed: Of the alignment.
         progress: Whether to show progress.
 
     Returns:
@@ -85,21 +99,7 @@ def barrier(
         >>> found.ratios, len(found.curves)
         ((0.0, 0.25, 0.5, 0.75, 1.0), 1)
     """  # noqa: DOC502 - raised by what it calls
-    return barriers(
-        [a, b],
-        loader,
-        points,
-        alignments=[alignment],
-        recalibrate=recalibrate,
-        calibration=calibration,
-        interpolation=interpolation,
-        example_inputs=example_inputs,
-        loss=loss,
-        names=names,
-        kinds=kinds,
-        seed=seed,
-        progress=progress,
-    )
+    return barriers([a, b], loader, points, alignments=[alignment], options=options, names=names, progress=progress)
 
 
 def barriers(
@@ -109,14 +109,8 @@ def barriers(
     pairs: Sequence[tuple[int, int]] | None = None,
     *,
     alignments: Sequence[Aligned | Solver | str | None] | Solver | str | None = "weights",
-    recalibrate: bool = True,
-    calibration: Iterable[Any] | None = None,
-    interpolation: Interpolation = "linear",
-    example_inputs: Any = None,
-    loss: Loss | None = None,
+    options: PathOptions = OPTIONS,
     names: Sequence[str] | None = None,
-    kinds: Collection[str] | None = None,
-    seed: int = 0,
     progress: bool = False,
 ) -> Barrier:
     """Barriers between several networks of one architecture, for a mean with an interval over networks.
@@ -127,14 +121,8 @@ def barriers(
         points: Points of each path, the ends included.
         pairs: Which networks to join, by position; every pair of two by default.
         alignments: One for each pair, or one method for all, or ``None``; see ``barrier``.
-        recalibrate: Whether to add the recalibrated variant, for networks with batch norms.
-        calibration: Batches of training inputs for that; ``loader`` by default.
-        interpolation: ``"linear"``, or ``"spherical"`` for parameters.
-        example_inputs: For the alignment; the first two examples of ``loader`` by default.
-        loss: Mean loss of a batch from ``(output, batch)``, where it is not cross-entropy.
+        options: Recalibration, interpolation, loss, and what the alignment is told.
         names: What to call the networks; their positions by default.
-        kinds: Kinds of elements that the alignment searches, see ``align``.
-        seed: Of the alignment.
         progress: Whether to show progress.
 
     Returns:
@@ -147,8 +135,8 @@ def barriers(
     called = [str(k) for k in range(len(models))] if names is None else list(names)
     _check(models, chosen, called, points)
     check_repeatable(loader)
-    if calibration is not None:
-        check_repeatable(calibration, "calibration")
+    if options.calibration is not None:
+        check_repeatable(options.calibration, "calibration")
     given = (
         [alignments] * len(chosen) if isinstance(alignments, str | Solver) or alignments is None else list(alignments)
     )
@@ -158,12 +146,16 @@ def barriers(
         if alignment is None:
             check_matching(models[i], models[j], (called[i], called[j]))
     first, _ = peek(loader)
-    evaluate(models[chosen[0][0]], [first], loss)  # refuses data without labels before long work
-    measured = loader if calibration is None else calibration
-    example = head(first, 2) if example_inputs is None else example_inputs
+    evaluate(models[chosen[0][0]], [first], options.loss)  # refuses data without labels before long work
+    measured = loader if options.calibration is None else options.calibration
+    options = replace(
+        options,
+        calibration=measured,
+        example_inputs=head(first, 2) if options.example_inputs is None else options.example_inputs,
+    )
     ratios = tuple(k / (points - 1) for k in range(points))
-    plan = list(_plan(models, chosen, given, example, measured, recalibrate, kinds, seed))
-    steps = track(_points(plan, ratios, interpolation, loader, measured, loss), "Scoring", len(plan) * points, progress)
+    plan = list(_plan(models, chosen, given, options))
+    steps = track(_points(plan, ratios, loader, options), "Scoring", len(plan) * points, progress)
     scores = list(steps)
     curves = [_curve(one, scores[k * points : (k + 1) * points]) for k, one in enumerate(plan)]
     method = next((_name(g) for g in given if g is not None), None)
@@ -172,7 +164,7 @@ def barriers(
         pairs=tuple((called[i], called[j]) for i, j in chosen),
         curves=tuple(curves),
         alignment=method,
-        interpolation=interpolation,
+        interpolation=options.interpolation,
         examples=scores[0].examples,
     )
 
@@ -199,34 +191,30 @@ def _plan(
     models: Sequence[nn.Module],
     pairs: Sequence[tuple[int, int]],
     given: Sequence[Aligned | Solver | str | None],
-    example: Any,
-    loader: Iterable[Any],
-    recalibrate: bool,
-    kinds: Collection[str] | None,
-    seed: int,
+    options: PathOptions,
 ) -> Iterator[_Path]:
     """Align every pair, and list the paths."""
     for k, ((i, j), alignment) in enumerate(zip(pairs, given)):
         a, b = models[i], models[j]
         ends = {"direct": b} if _same_shapes(a, b) else {}
         if isinstance(alignment, str | Solver):
-            alignment = align(a, b, example, method=alignment, loader=loader, seed=seed, kinds=kinds)
+            alignment = align(
+                a, b, options.example_inputs, alignment, options.calibration, seed=options.seed, kinds=options.kinds
+            )
         if alignment is not None:
             ends["aligned"] = alignment.apply(b)
         for kind, end in ends.items():
             check_matching(a, end)
             yield _Path(k, kind, False, a, end)
-            if recalibrate and batch_norms(a):
+            if options.recalibrate and batch_norms(a):
                 yield _Path(k, kind, True, a, end)
 
 
 def _points(
     plan: Sequence[_Path],
     ratios: Sequence[float],
-    interpolation: Interpolation,
     loader: Iterable[Any],
-    calibration: Iterable[Any],
-    loss: Loss | None,
+    options: PathOptions,
 ) -> Iterator[Score]:
     """Score all points of all paths, in order."""
     for path in plan:
@@ -234,10 +222,10 @@ def _points(
         ours, theirs = tensors_of(path.a), tensors_of(path.b)
         parameters = {name for name, _ in path.a.named_parameters(remove_duplicate=False)}
         for ratio in ratios:
-            write(between_them, _state(ours, theirs, ratio, interpolation, parameters))
+            write(between_them, _state(ours, theirs, ratio, options.interpolation, parameters))
             if path.recalibrated:
-                recalibrate_(between_them, calibration)
-            yield evaluate(between_them, loader, loss)
+                recalibrate_(between_them, options.calibration or loader)
+            yield evaluate(between_them, loader, options.loss)
 
 
 def _state(

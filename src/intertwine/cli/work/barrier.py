@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ...merging import barriers
+from ...merging import PathOptions, barriers
 from .._networks import data_facts
 from .._outputs import RESULTS, claim_folder
 from .._pairs import open_group
@@ -33,13 +33,15 @@ def run(asked: BarrierOptions) -> None:
         group.loader(asked.split, asked.examples, asked.batch_size),
         asked.points,
         alignments=None if asked.method == "none" else solver,
-        recalibrate=asked.recalibrate,
-        calibration=group.loader("train", asked.examples, asked.batch_size),
-        interpolation=asked.interpolation,  # type: ignore[arg-type]
-        example_inputs=group.example,
         names=group.names,
         progress=True,
-        seed=asked.seed,
+        options=PathOptions(
+            recalibrate=asked.recalibrate,
+            calibration=group.loader("train", asked.examples, asked.batch_size),
+            interpolation=asked.interpolation,
+            example_inputs=group.example,
+            seed=asked.seed,
+        ),
     )
     settings = {
         "networks": [network.facts for network in group.networks],

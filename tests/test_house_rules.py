@@ -1,0 +1,102 @@
+"""Rules of the house: no circles of imports, small rooms, one class for a name, docstrings that begin with the noun."""
+
+import ast
+from collections import Counter
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src"
+PACKAGE = SOURCE / "intertwine"
+MOST_FILES = 18  # on one level
+MOST_ARGUMENTS = 9
+# where a command's options are its arguments
+COMMANDS = PACKAGE / "cli"
+QUESTIONS = {"What", "Which", "How", "Where", "Who", "When", "Why", "Whether", "Is", "Are", "Do", "Does"}
+
+
+def modules(source: Path) -> dict[str, Path]:
+    found = {".".join(p.relative_to(source).with_suffix("").parts): p for p in source.rglob("*.py")}
+    return {name.removesuffix(".__init__"): path for name, path in found.items()}
+
+
+def imports(source: Path) -> dict[str, set[str]]:
+    """Files that each file imports: at the top, inside functions, and for types alike."""
+    known = modules(source)
+
+    def nearest(name: str) -> str:
+        while name and name not in known:
+            name = name.rpartition(".")[0]
+        return name
+
+    found = {}
+    for name, path in known.items():
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        targets = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                parts = package.split(".")
+                base = parts[: len(parts) - node.level + 1] if node.level else []
+                module = ".".join([*base, *([node.module] if node.module else [])])
+                targets |= {nearest(f"{module}.{alias.name}") for alias in node.names}
+            elif isinstance(node, ast.Import):
+                targets |= {nearest(alias.name) for alias in node.names}
+        found[name] = targets - {name, ""}
+    return found
+
+
+def circle(source: Path) -> list[str]:
+    """One circle of imports, empty where there is none."""
+    try:
+        TopologicalSorter(imports(source)).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
+def test_no_files_import_each_other_in_a_circle():
+    assert not circle(SOURCE)
+
+
+def test_a_circle_through_a_function_is_seen(tmp_path):
+    (tmp_path / "one.py").write_text("def later():\n    from two import x\n")
+    (tmp_path / "two.py").write_text("import one\nx = 1\n")
+    assert set(circle(tmp_path)) == {"one", "two"}
+
+
+@pytest.mark.parametrize(
+    "room", [PACKAGE, *(d for d in sorted(PACKAGE.rglob("*")) if d.is_dir())], ids=lambda d: d.name
+)
+def test_rooms_are_small(room):
+    assert sum(p.name != "__init__.py" for p in room.glob("*.py")) <= MOST_FILES
+
+
+@pytest.mark.parametrize("room", [d for d in sorted(PACKAGE.iterdir()) if d.is_dir()], ids=lambda d: d.name)
+def test_one_class_for_a_name(room):
+    names = Counter(
+        node.name.lstrip("_")
+        for path in room.rglob("*.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    )
+    assert not [name for name, count in names.items() if count > 1]
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_docstrings_of_files_begin_with_the_noun(path):
+    text = ast.get_docstring(ast.parse(path.read_text()))
+    assert text, "a file has a docstring"
+    assert text.split()[0] not in QUESTIONS
+
+
+def test_functions_take_few_arguments():
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and COMMANDS not in path.parents:
+                names = [a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+                count = len([name for name in names if name not in ("self", "cls")])
+                if count > MOST_ARGUMENTS:
+                    found[f"{path.relative_to(PACKAGE)}:{node.name}"] = count
+    assert found == {}
