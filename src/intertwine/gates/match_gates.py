@@ -1,4 +1,4 @@
-"""Which unit of one network is which unit of another, by when they are on."""
+"""Units of two networks matched by when they are on."""
 
 from __future__ import annotations
 
