@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 from ...merging import PathOptions, barriers
+from ...merging.interpolate import Interpolation
 from .._networks import data_facts
 from .._outputs import RESULTS, claim_folder
 from .._pairs import open_group
@@ -38,7 +40,7 @@ def run(asked: BarrierOptions) -> None:
         options=PathOptions(
             recalibrate=asked.recalibrate,
             calibration=group.loader("train", asked.examples, asked.batch_size),
-            interpolation=asked.interpolation,
+            interpolation=cast(Interpolation, asked.interpolation),
             example_inputs=group.example,
             seed=asked.seed,
         ),
