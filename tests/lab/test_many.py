@@ -135,9 +135,9 @@ def test_the_choice_is_the_fastest_that_was_measured(monkeypatch):
     ("spec", "k", "shape", "wanted"),
     [
         ("mlp", 3, (1, 8, 8), "grouped"),
-        ("digits_cnn", 8, (1, 8, 8), "grouped by 4"),
-        ("digits_cnn", 3, (1, 8, 8), "grouped"),
-        ("digits_cnn", 1, (1, 8, 8), "grouped"),
+        ("digits_cnn", 8, (1, 8, 8), "grouped by 2"),
+        ("digits_cnn", 2, (1, 8, 8), "grouped"),
+        ("digits_cnn", 1, (1, 8, 8), "in turn"),
         ("myrtle_cnn:base=4", 3, (3, 32, 32), "grouped by 2"),
         ("mlp:widths=1024-1024", 3, (1, 8, 8), "in turn"),  # wide layers fill a machine alone
         ("small_convnext", 3, (3, 32, 32), "in turn"),  # has no grouped counterpart

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from .engines import ENGINES, Engine, Grouped, GroupedByFour, GroupedByTwo, InTurn, Stacked
+from .engines import ENGINES, Engine, Grouped, GroupedByTwo, InTurn, Stacked
 from .recipe import Recipe
 
 __all__ = ["agrees", "candidates", "draws_random_numbers", "engine_for", "fastest_engine", "step_seconds"]
@@ -26,8 +26,8 @@ _SMALL_NETWORK = 1_000_000  # weights
 def engine_for(networks: Sequence[nn.Module], inputs: Tensor) -> str:
     """The engine that suits a kind of network: a rule, so that the same networks get the same bits everywhere.
 
-    Small layers waste a machine one network at a time, wide ones do not; more than a few maps side by side leave a
-    processor's cache.
+    Small layers waste a machine one network at a time, wide ones do not; the maps of more than two networks may leave
+    a processor's cache.
 
     Args:
         networks: k networks.
@@ -43,8 +43,7 @@ def engine_for(networks: Sequence[nn.Module], inputs: Tensor) -> str:
     elif inputs.device.type != "cpu":
         wanted = [Grouped, Stacked] if inputs[0].numel() <= _SMALL_INPUT else []
     else:
-        size = GroupedByFour if inputs[0].numel() <= _SMALL_INPUT else GroupedByTwo
-        wanted = [size, Grouped] if len(networks) <= (size.most or 0) else [size]
+        wanted = [Grouped] if len(networks) == GroupedByTwo.most else [GroupedByTwo]
     able = candidates(networks, inputs)
     return next((engine.name for engine in wanted if engine.name in able), InTurn.name)
 
