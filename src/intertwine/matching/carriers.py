@@ -1,22 +1,17 @@
-"""Outputs of modules on which the spaces of a symmetry act, located by a random element."""
+"""Outputs of modules on which the spaces of a symmetry act."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from .._evaluation import copied
-from .._examples import widened
 from ..features import Point, layers, tap
 from ..features.batches import head, size
-from ..symmetry.action import act_on_features, tensors_of
-from ..symmetry.admissible import admissible
-from ..symmetry.blocks import blocks, map_leaves
-from ..symmetry.spaces import Axis, Layout, Leaf, axis_size
+from ..symmetry.blocks import blocks
+from ..symmetry.spaces import Axis, Layout, Leaf
 
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
@@ -24,7 +19,6 @@ if TYPE_CHECKING:
 __all__ = ["Place", "places"]
 
 _EXAMPLES = 4
-_POSITIONS = 16
 
 
 @dataclass(frozen=True)
@@ -48,19 +42,16 @@ class Place:
         return frozenset(found)
 
 
-def places(model: nn.Module, sym: Symmetry, batch: Any, seed: int = 0) -> tuple[Place, ...]:
+def places(model: nn.Module, sym: Symmetry, batch: Any) -> tuple[Place, ...]:
     """Find where the hidden features of a model move with its spaces.
 
-    A random element is applied to a copy of the model. Wherever the features of both are related exactly as an axis of
-    some weight is moved by that element (Proposition 3.4: written axes move by ``A``, read ones by ``phi(A)``), the
-    channels carry the spaces of that axis. So no table of layers is needed, and nothing wrong can be found: what does
-    not move so is no place.
+    The engine wrote down how the output of every module moves (``Symmetry.features``; Proposition 3.4: written axes
+    move by ``A``, read ones by ``phi(A)``); here these layouts meet the points at which features can be read.
 
     Args:
         model: Any module. It is left as it is.
         sym: Its symmetry.
-        batch: Inputs; a few of the first examples are run, in float64 where the model can.
-        seed: Of the element.
+        batch: Inputs; a few of the first examples are run.
 
     Returns:
         The places in running order; of points that hold the same features the first one only.
@@ -73,64 +64,20 @@ def places(model: nn.Module, sym: Symmetry, batch: Any, seed: int = 0) -> tuple[
         [('0', ['0.weight[0]']), ('1', ['0.weight[0]'])]
     """
     example = head(batch, min(size(batch), _EXAMPLES))
-    wide, example = _widened(model, example)
-    g = admissible(sym, sym.random(seed=seed, scale_std=0.3), tensors_of(wide))
-    points = layers(wide, example)
-    before, after = (_features(one, points, example) for one in (wide, sym.act(g, wide)))
+    carrying = [point for point in layers(model, example) if _moves(sym, point)]
     known: list[Tensor] = []
     found = []
-    for point in points:
-        x, y = before[point.name], after[point.name]
-        if any(x.shape == other.shape and torch.equal(x, other) for other in known):
-            continue
-        known.append(x)
-        for like, axis, dual in _candidates(sym, x.shape[1]):
-            try:
-                moved = act_on_features(sym, g, x, like, dual=dual)
-            except ValueError:  # the axis moves only together with others of its tensor
-                continue
-            if _near(moved, y):
-                moves = map_leaves(Layout((axis,)), _inverse_transpose).axes[0] if dual else axis
-                found.append(Place(point, moves))
-                break
+    with tap(model, [point.name for point in carrying]) as tapped:
+        features = tapped(example)
+    for point in carrying:
+        x = features[point.name]
+        if not any(x.shape == other.shape and torch.equal(x, other) for other in known):
+            known.append(x)
+            found.append(Place(point, sym.features[point.name].axes[point.channel_dim]))
     return tuple(found)
 
 
-def _candidates(sym: Symmetry, channels: int) -> Iterator[tuple[tuple[str, int], Axis, bool]]:
-    """Different axes of that size that carry a space, each as written and as read."""
-    seen = set()
-    for dual in (False, True):
-        for name, layout in sym.layouts.items():
-            for k, axis in enumerate(layout.axes):
-                if axis_size(axis) != channels or (axis, dual) in seen:
-                    continue
-                seen.add((axis, dual))
-                if any(block.moved for block in blocks(Layout((axis,)))):
-                    yield (name, k), axis, dual
-
-
-def _features(model: nn.Module, points: Sequence[Point], example: Any) -> dict[str, Tensor]:
-    """Some of the features at every point, ``(N, C, P)``: a few positions tell as much as all."""
-    with tap(model, [point.name for point in points]) as tapped:
-        found = tapped(example)
-    rows = {point.name: found[point.name].movedim(point.channel_dim, 1) for point in points}
-    return {name: x.reshape(*x.shape[:2], -1)[..., :_POSITIONS] for name, x in rows.items()}
-
-
-def _widened(model: nn.Module, example: Any) -> tuple[nn.Module, Any]:
-    """A copy in float64 with inputs to match, or in its own type where it cannot run so."""
-    try:
-        wide, inputs = copied(model).double().eval(), widened(example)
-        layers(wide, inputs)
-        return wide, inputs
-    except Exception:  # a type written into the model's code, or a device without float64
-        return copied(model).eval(), example
-
-
-def _near(x: Tensor, y: Tensor) -> bool:
-    scale = float(y.abs().max())
-    return scale > 0 and float((x - y).abs().max()) <= 1e3 * torch.finfo(y.dtype).eps ** 0.75 * scale
-
-
-def _inverse_transpose(leaf: Leaf) -> Leaf:
-    return replace(leaf, scale=tuple(-e for e in leaf.scale), variance=-leaf.variance)
+def _moves(sym: Symmetry, point: Point) -> bool:
+    """Whether a space acts on the channels of a point."""
+    layout = sym.features.get(point.name)
+    return layout is not None and any(block.moved for block in blocks(Layout((layout.axes[point.channel_dim],))))

@@ -94,7 +94,7 @@ class Activations(Solver):
         if networks.loader is None:
             raise ValueError("loader must be given to align by activations. Got none. Pass batches of inputs.")
         first, batches = peek(networks.loader)
-        found = places(networks.a, sym, first, networks.seed)
+        found = places(networks.a, sym, first)
         if not found:
             raise ValueError(
                 "model must show at least one space in the output of a module. Got none. Align by weights instead."
