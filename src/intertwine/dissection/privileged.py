@@ -2,8 +2,8 @@
 
 If the group mixes the channels of a layer by general linear or orthogonal maps, nothing tells their basis from any
 other, and a rotation should leave as many detectors. If it only permutes, rescales and flips channels, the basis means
-something up to those. Which of the two holds is read off by acting: a random element of the group, restricted to one
-kind of map, is applied to the weights, and the features of the layer move or they do not.
+something up to those. Which of the two holds is read off the representation of the group on the layer's channels
+(``Symmetry.features``).
 
 The paper argues from the activation alone (paper 1, section 6). The group of the architecture can be smaller: batch
 norm after a convolution lets permutations, scales and signs through and no other linear map, so that a residual stream
@@ -17,10 +17,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from .._progress import track
 from .._result import Result
+from ..features import layers, tap
+from ..symmetry.explain import leaves
+from ..symmetry.spaces import Leaf
 from .concepts import ConceptSet
 from .dissect import CRITERION, MAPS, dissect
 from .maps import as_maps
@@ -33,9 +36,6 @@ if TYPE_CHECKING:
     from ..symmetry import Symmetry
 
 __all__ = ["PrivilegedBases", "SpaceBasis", "predict", "privileged_bases"]
-
-_KINDS = ("permutation", "scale", "sign", "linear")
-_MOVED = 1e-2  # relative change of features that rounding cannot make
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def predict(model: nn.Module, layer: str, example: Any) -> str:
     """
     from ..symmetry import symmetries
 
-    return _words(_kinds_at(symmetries(model, example), model, layer, example, None))
+    return _words(_kinds(symmetries(model, example), _point(model, layer, example)))
 
 
 def privileged_bases(
@@ -166,22 +166,24 @@ def privileged_bases(
     images = next(concepts.batches(2)).images
     example = images if maps.transform is None else maps.transform(images)
     sym = symmetries(model, example)
+    size = (images.shape[-2], images.shape[-1])
+    points = [point for point in layers(model, example) if point.name and _has_maps(point, size)]
     found, without = [], []
     for space in track(sym.spaces, "dissecting spaces", enabled=progress):
-        layer = _layer_of(sym, model, space.name, example, (images.shape[-2], images.shape[-1]))
-        if layer is None:
+        point = _point_of(sym, space.name, points)
+        if point is None:
             without.append(space.name)
             continue
-        kinds = _kinds_at(sym, model, layer, example, space.name)
+        kinds = _kinds(sym, point, space.name)
         result = dissect(
-            model, layer, concepts, [0, 1], seeds=seeds, g_relu=0, criterion=criterion, maps=maps, pictures=0
+            model, point.name, concepts, [0, 1], seeds=seeds, g_relu=0, criterion=criterion, maps=maps, pictures=0
         )
         own, turned = result.counts()
         found.append(
             SpaceBasis(
                 space.name,
                 space.symbol,
-                layer,
+                point.name,
                 _words(kinds),
                 "linear" not in kinds,
                 result.units,
@@ -195,31 +197,37 @@ def privileged_bases(
     return PrivilegedBases(name or type(model).__name__, concepts.name, tuple(found), tuple(without))
 
 
-def _kinds_at(sym: Symmetry, model: nn.Module, layer: str, example: Any, space: str | None) -> tuple[str, ...]:
-    """The kinds of maps whose action on the weights moves the features of a layer."""
-    own = _features(model, [layer], example)[layer]
-    found = []
-    for kind in _KINDS:
-        g = sym.random(seed=1, kinds=[kind])
-        g = g if space is None else g.restrict([space])
-        if not g.is_identity() and _differs(_features(sym.act(g, model), [layer], example)[layer], own):
-            found.append(kind)
-    return tuple(found)
+def _point(model: nn.Module, layer: str, example: Any) -> Point:
+    """The output of a layer."""
+    with tap(model, [layer]) as tapped:
+        return tapped.prepare(example)[0]
 
 
-def _layer_of(sym: Symmetry, model: nn.Module, space: str, example: Any, image_size: tuple[int, int]) -> str | None:
-    """The last activation with maps that an element of one space moves, or else the last layer with maps."""
-    from ..features import layers
+def _carried(sym: Symmetry, point: Point, space: str | None = None) -> list[Leaf]:
+    """What the channels of a point carry: of all spaces, or of one."""
+    if point.name not in sym.features:
+        return []
+    found = (leaf for _, leaf in leaves(sym.features[point.name].axes[point.channel_dim]))
+    return [leaf for leaf in found if isinstance(leaf, Leaf) and space in (None, leaf.space)]
 
-    points = [p for p in layers(model, example) if p.name and _has_maps(p, image_size)]
-    names = [p.name for p in points]
-    if not names:
-        return None
-    own = _features(model, names, example)
-    moved = _features(sym.act(sym.random(seed=1).restrict([space]), model), names, example)
-    carrying = [p for p in points if _differs(moved[p.name], own[p.name])]
-    last = [p for p in carrying if p.activation] or carrying
-    return last[-1].name if last else None
+
+def _kinds(sym: Symmetry, point: Point, space: str | None = None) -> tuple[str, ...]:
+    """The kinds of maps by which the group moves the channels of a point."""
+    found = [(leaf, sym.space(leaf.space).group) for leaf in _carried(sym, point, space)]
+    moves = {
+        "permutation": any(group.permutes and leaf.size > 1 for leaf, group in found),
+        "scale": any(any(leaf.scale) for leaf, _ in found),
+        "sign": any(any(parity % 2 for parity in leaf.sign) for leaf, _ in found),
+        "linear": any(group.mixes and leaf.variance for leaf, group in found),
+    }
+    return tuple(kind for kind, does in moves.items() if does)
+
+
+def _point_of(sym: Symmetry, space: str, points: Sequence[Point]) -> Point | None:
+    """The last activation that carries a space, or else the last point that does."""
+    carrying = [point for point in points if _carried(sym, point, space)]
+    last = [point for point in carrying if point.activation] or carrying
+    return last[-1] if last else None
 
 
 def _has_maps(point: Point, image_size: tuple[int, int]) -> bool:
@@ -228,17 +236,6 @@ def _has_maps(point: Point, image_size: tuple[int, int]) -> bool:
     except ValueError:
         return False
     return maps.shape[2] * maps.shape[3] > 1
-
-
-def _features(model: nn.Module, names: Sequence[str], example: Any) -> dict[str, Tensor]:
-    from ..features import tap
-
-    with tap(model, names) as tapped:
-        return {name: features.double() for name, features in tapped(example).items()}
-
-
-def _differs(a: Tensor, b: Tensor) -> bool:
-    return float((a - b).abs().max()) > _MOVED * float(b.abs().max())
 
 
 def _words(kinds: Sequence[str]) -> str:
