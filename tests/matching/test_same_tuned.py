@@ -168,7 +168,7 @@ def test_without_a_rule_it_cannot_be_told(op, monkeypatch):
     sym = iw.symmetries(a, x)
     twin = sym.act(sym.random(seed=1), a)
     assert same(a, twin, x) and same(a, make(1), x).verdict == DIFFERENT
-    monkeypatch.setattr("intertwine.symmetry.detection.rules.elementwise.measured", registry.unknown)
+    monkeypatch.setattr("intertwine.symmetry.detection.rules.application.measured", registry.unknown)
     blind = iw.symmetries(a, x)
     assert blind.unknown_ops and not blind.spaces
     found = same(a, twin, x)
@@ -188,7 +188,7 @@ class Branching(nn.Module):
         self.first, self.second, self.out = nn.Linear(4, 8), nn.Linear(4, 8), nn.Linear(8, 3)
 
     def forward(self, x):
-        return self.out((self.first if self.gate * x.square().sum() > 0 else self.second)(x).relu())
+        return self.out((self.first if (self.gate * x.square().sum()).item() > 0 else self.second)(x).relu())
 
 
 def test_runs_on_different_paths_cannot_be_told_apart():

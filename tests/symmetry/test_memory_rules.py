@@ -80,7 +80,7 @@ CASES = {
         filled(torch.empty_like, put(EVEN, lambda h: h[..., :4].relu()), put(ODD, lambda h: h[..., 4:].relu())),
         8, [4], 4,
     ),
-    "interleaved parts read": (lambda h: h[..., ::2].relu() * h[..., 1::2], 4, [4], 4),
+    "interleaved parts read": (lambda h: h[..., ::2].relu() * h[..., 1::2], 4, [4], 8),
     "set to zero": (lambda h: h + filled(torch.clone, put((..., slice(0, 3)), lambda h: 0.0))(h).relu(), 8, [3, 5], 14),
     "added in place": (lambda h: h[..., :3].add_(h[..., 3:6]) is None or h.relu(), 8, [3, 2], 5),
     "one unit copied": (lambda h: h[..., 0].copy_(h[..., 1]) is None or h.relu(), 8, [6], 6),

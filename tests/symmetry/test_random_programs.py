@@ -65,7 +65,7 @@ def passes_everything(engine, call):
     ],
 )
 def test_a_wrong_rule_is_noticed(monkeypatch, op, drawn):
-    monkeypatch.setitem(registry._RULES, op, passes_everything)
+    monkeypatch.setitem(registry.RULES, op, passes_everything)
     assert any(_wrong(seed) for seed in _seeds_with(drawn))
 
 
@@ -78,8 +78,8 @@ def _wrong(seed):
     return worst_change(symmetries(model, inputs[0]), model, inputs).error > 1e-2
 
 
-def test_an_unread_part_is_noticed(monkeypatch):
-    """The oracle for what is not read sees a space that only lives there."""
-    model, inputs = next((m, x) for m, x in map(drawn_once, SEEDS) if "unused" in m.names)
-    unread = random_programs._unread(model, inputs)
-    assert any(bool(mask.any()) for mask in unread.values())
+def test_an_unread_part_is_noticed():
+    """The oracle for what is not read sees a space that only lives there, where nothing else hides it."""
+    programs = [draw for draw in map(drawn_once, SEEDS) if "unused" in draw[0].names][:10]
+    seen = [any(bool(mask.any()) for mask in random_programs._unread(*one).values()) for one in programs]
+    assert sum(seen) >= 8

@@ -15,7 +15,7 @@ from .spaces import UNREAD, BatchNormTensors, FixedAxis, Layout, Space
 __all__ = ["Description"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Description:
     """Fields of a ``Symmetry``, and what follows from them alone.
 

@@ -20,6 +20,8 @@ from .unseen import fix_unseen
 
 __all__ = ["describe"]
 
+_ZERO = Fraction(0)
+
 
 @dataclass
 class Candidate:
@@ -327,7 +329,7 @@ class _Writer:
         elif leaf.why:
             self.fixed.append(public.FixedAxis(name, dim, f"{leaf.why} (scales or signs pass)"))
         log = slot.expr.log.items()
-        scale = tuple(sum((c * basis.get(v, 0) for v, c in log), start=Fraction(0)) for basis in leaf.scales)
+        scale = tuple(sum((c * basis[v] for v, c in log if v in basis), start=_ZERO) for basis in leaf.scales)
         sign = tuple(len(slot.expr.sign & basis) % 2 for basis in leaf.signs)
         variance: Any = 0
         if leaf.linear != "none":
