@@ -166,7 +166,8 @@ def alike(a: Any, b: Any) -> bool:
 def test_every_kind_of_result_is_here():
     for room in ROOMS:
         import_module(f"intertwine.{room}")
-    assert {kind.__name__ for kind in Result.__subclasses__()} == {name.partition(" ")[0] for name in KINDS}
+    ours = {kind.__name__ for kind in Result.__subclasses__() if kind.__module__.startswith("intertwine.")}
+    assert ours == {name.partition(" ")[0] for name in KINDS}
 
 
 @pytest.mark.parametrize("name", KINDS)
