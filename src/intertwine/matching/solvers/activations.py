@@ -1,7 +1,7 @@
 """Alignment by activations, or by weights and activations together: units that respond alike are matched.
 
 Covariances of hidden features are streamed once over the data; after that no model runs. Where Li et al. (2015) and Git
-Re-Basin match one layer at a time by hand-written rules, outputs on which spaces act are located by a random element.
+Re-Basin match one layer at a time by hand-written rules, the layouts of features say where spaces act.
 """
 
 from __future__ import annotations
