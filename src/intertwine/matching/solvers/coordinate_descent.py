@@ -170,11 +170,14 @@ def _copied(stated: Problem, value: float) -> bool:
     return value >= (1 - _COPY) * stated.size
 
 
+_DEFAULTS = CoordinateDescent()
+
+
 def descend(
     stated: Problem,
     start: Transformation,
     generator: torch.Generator,
-    options: CoordinateDescent = CoordinateDescent(),
+    options: CoordinateDescent = _DEFAULTS,
     costs: type[Costs] = Costs,
     shakes: int = 0,
 ) -> Descent:
