@@ -288,7 +288,7 @@ def test_experts_of_transformers(family, how):
     made = lambda seed: torch.randint(3, 37, (2, 8), generator=torch.Generator().manual_seed(seed))
     sym = checked(model, made, 5e-5)
     moving = [s for s in sym.spaces if s.size == 4 and s.group.permutes and ("gate" in s.name or "router" in s.name)]
-    if any(f"at {op} in" in axis.reason for axis in sym.fixed for op in ("clamp", "ge")):
+    if transformers.__version__ == "5.16.0" and how != "eager":
         pytest.skip("transformers 5.16 clamps the places of experts, which stay fixed: a miss, nothing wrong")
     assert bool(moving) == (how != "eager")
     assert any(s.size == 8 and s.parents and s.group.permutes for s in sym.spaces)

@@ -1,0 +1,15 @@
+"""Options of a solver in the word of --method."""
+
+import pytest
+
+from intertwine.cli._solvers import solver_of
+from intertwine.matching import Sinkhorn
+
+
+def test_options_follow_a_colon():
+    assert solver_of("sinkhorn:steps=300,temperature=0.05") == Sinkhorn(steps=300, temperature=0.05)
+
+
+def test_an_option_that_the_solver_does_not_have_is_refused():
+    with pytest.raises(ValueError, match=r"options of sinkhorn must be among .*Got 'heat=3'"):
+        solver_of("sinkhorn:heat=3")
