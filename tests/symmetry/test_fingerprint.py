@@ -7,7 +7,8 @@ import torch
 from handmade import MAKERS, make
 
 from intertwine.symmetry.action import act, tensors_of
-from intertwine.symmetry.gauge.fingerprint import coupled, fingerprint, invariants
+from intertwine.symmetry.coupling import coupled
+from intertwine.symmetry.gauge.fingerprint import fingerprint, invariants
 from intertwine.symmetry.transformation import random
 
 

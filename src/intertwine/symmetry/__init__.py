@@ -7,7 +7,7 @@ from .find import symmetries
 from .gauge.canonical import canonical
 from .gauge.fingerprint import fingerprint
 from .gauge.norm_gains import fold_norm_gains
-from .sharded import ShardedState, act_sharded, fingerprint_sharded
+from .sharded import CoupledTensors, ShardedState, act_sharded, coupled_tensors, fingerprint_sharded
 from .spaces import Axis, BatchNormTensors, Fixed, FixedAxis, Layout, Leaf, Part, Product, Space, Sum
 from .symmetry import Symmetry
 from .transformation import Transformation
@@ -23,7 +23,7 @@ __all__ = [
     # remove
     "canonical", "fingerprint", "fold_norm_gains",
     # checkpoints larger than memory
-    "ShardedState", "act_sharded", "fingerprint_sharded",
+    "CoupledTensors", "ShardedState", "act_sharded", "coupled_tensors", "fingerprint_sharded",
     # how much was found
     "Completeness", "completeness",
     # the description

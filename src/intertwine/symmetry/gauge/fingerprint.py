@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from ..._codec import encode
 from ..action import moved, tensors_of
 from ..blocks import Block, align, blocks
+from ..coupling import coupled, restricted
 from ..find import symmetries
 from ..parent_axes import parent_dims
 from ..spaces import Fixed, Layout, Leaf
@@ -24,7 +24,7 @@ from .folding import fold
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
 
-__all__ = ["coupled", "fingerprint", "fingerprint_state", "invariants"]
+__all__ = ["fingerprint", "fingerprint_state", "invariants"]
 
 _NUMBERS = 12
 _STEP = 0.05  # one quantum; networks that differ have numbers about 1 apart
@@ -107,50 +107,6 @@ def invariants(sym: Symmetry, state: Mapping[str, Tensor]) -> Tensor:
             total += torch.stack(_sums(name, normal[name], blocks(layout), folded.sym, seen)) @ mix
             count += 1
     return total / max(count, 1) ** 0.5
-
-
-def coupled(sym: Symmetry) -> list[list[str]]:
-    """Names of tensors in groups that scales, bases and batch norms tie together: what must be in memory at once.
-
-    Args:
-        sym: The symmetry.
-
-    Returns:
-        Groups in the order of the network.
-    """
-    ties: dict[str, list[str]] = {}
-    continuous = {s.name for s in sym.spaces if s.group.scales or s.group.mixes}
-    for name, layout in sym.layouts.items():
-        leaves = {leaf for block in blocks(layout) for leaf in block.leaves if isinstance(leaf, Leaf)}
-        for space in {f.space for f in leaves if f.space in continuous and (any(f.scale) or f.variance)}:
-            ties.setdefault(f"space {space}", []).append(name)
-    for i, norm in enumerate(sym.batch_norms):
-        ties[f"norm {i}"] = [n for n in (norm.mean, norm.variance, norm.weight, norm.bias) if n is not None]
-    root = {name: name for name in sym.layouts}
-
-    def find(name: str) -> str:
-        while root[name] != name:
-            root[name] = root[root[name]]
-            name = root[name]
-        return name
-
-    for names in ties.values():
-        for name in names[1:]:
-            root[find(name)] = find(names[0])
-    groups: dict[str, list[str]] = {}
-    for name in sym.layouts:
-        groups.setdefault(find(name), []).append(name)
-    return list(groups.values())
-
-
-def restricted(sym: Symmetry, names: Iterable[str]) -> Symmetry:
-    """The symmetry of some tensors alone."""
-    layouts = {name: sym.layouts[name] for name in names}
-    present = {s for layout in layouts.values() for block in blocks(layout) for s in block.spaces if s is not None}
-    norms = tuple(norm for norm in sym.batch_norms if norm.variance in layouts)
-    return replace(
-        sym, spaces=tuple(s for s in sym.spaces if s.name in present), layouts=layouts, batch_norms=norms, aliases={}
-    )
 
 
 def _sums(
