@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from ..action import moved, rewritable, tensors_of
 from ..blocks import blocks
+from ..coupling import coupled, restricted
 from ..find import symmetries
 from ..parent_axes import parent_dims, reindex
 from ..spaces import Leaf, Space
@@ -108,7 +110,7 @@ def arranged(sym: Symmetry, state: Mapping[str, Tensor]) -> Transformation:
 
 
 def balanced(folded: Folded, tolerance: float = 1e-12) -> Transformation:
-    """The part of the canonical element that holds its scales and matrices.
+    """The part of the canonical element that holds its scales and matrices, found for each group of coupled tensors.
 
     Args:
         folded: Weights with batch norms folded.
@@ -117,6 +119,22 @@ def balanced(folded: Folded, tolerance: float = 1e-12) -> Transformation:
     Returns:
         An element without permutations and signs.
     """
+    sym = folded.sym
+    g = identity(sym)
+    for names in coupled(sym):
+        part = restricted(sym, names)
+        if not any(s.group.scales or s.group.mixes for s in part.spaces):
+            continue
+        h = _group_balanced(replace(folded, sym=part, state={n: folded.state[n] for n in names}), tolerance)
+        for name, e in h.elements.items():
+            parts: dict[str, Any] = {"scales": g[name].scales + e.scales}
+            parts |= {} if e.linear is None else {"linear": e.linear}
+            g = with_parts(g, name, **parts)
+    return g
+
+
+def _group_balanced(folded: Folded, tolerance: float) -> Transformation:
+    """The same for tensors that are all coupled."""
     sym, state = folded.sym, folded.state
     names = _mutual(sym)
 
