@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import sys
@@ -55,7 +56,7 @@ class OnRay(Executor):
             if address is not None and ":" in address:
                 _reach(address.removeprefix("ray://"))  # Ray itself would wait for minutes
             if self._started:
-                ray.init(**own, log_to_driver=False, configure_logging=True, logging_level="ERROR")
+                ray.init(**own, log_to_driver=False, configure_logging=True, logging_level=logging.ERROR)
             self._resources = ray.cluster_resources()
         except (OSError, RuntimeError, ValueError) as error:
             raise RunError(

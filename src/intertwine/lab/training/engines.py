@@ -6,7 +6,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -237,7 +237,7 @@ class Grouped(_Joint):
         self._wholes = nn.ModuleList(group_networks(part) for part in parts)
         self._on_cpu = all(t.device.type == "cpu" for t in networks[0].parameters())
         if self._on_cpu:  # whose batch norms and poolings take several channels at a time in this layout
-            self._wholes.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            cast(Any, self._wholes).to(memory_format=torch.channels_last)  # not all releases type it
         self._optimizer = recipe.make_optimizer(self._wholes)
 
     def _train(self) -> None:

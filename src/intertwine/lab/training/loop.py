@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -63,7 +63,7 @@ class Run:
         self.state_path = state_path(path) if path else None
         self.half = recipe.precision == "bfloat16"
         if self.half:  # the layout in which bfloat16 convolutions are fast
-            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            cast(Any, model).to(memory_format=torch.channels_last)  # not all releases type it
         self.optimizer = recipe.make_optimizer(model)
         self.batches = Batches(data.train.to(device), data.mean, data.std, recipe.batch_size)
         self.validation = Batches(data.validation.to(device), data.mean, data.std)
@@ -111,7 +111,7 @@ class Run:
                 elif time.monotonic() - self.saved >= self.save_every:
                     self._save(state)
         self.model.load_state_dict(state.best)
-        self.model.to(memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]
+        cast(Any, self.model).to(memory_format=torch.contiguous_format).eval()
 
     def _update(self, step: int, index: Tensor) -> float:
         # One optimizer step; returns the loss before it.
