@@ -9,6 +9,7 @@ import intertwine as iw
 from intertwine.gates import dgn, match_gates, npk_alignment
 from intertwine.gates.kernels.alignment import kernel_alignment
 from intertwine.similarity import cka
+from intertwine.symmetry.action import transform
 
 NAMES = ["mlp", "mlp, biases", "mlp, leaky", "zero-padded GAP", "average pooling", "max pooling",
          "overlapping pools, groups", "residual, ReLU inside", "residual, ReLU after"]  # fmt: skip
@@ -66,11 +67,64 @@ def test_what_cannot_be_matched_is_refused():
     a, x = gate_models.make("mlp"), gate_models.inputs("mlp")
     with pytest.raises(ValueError, match=r"must be ReLU networks.*Got soft gates, which change"):
         match_gates(dgn(a), dgn(a), x)
-    with pytest.raises(ValueError, match=r"one architecture. Got '0.bias' of shapes"):
+    with pytest.raises(ValueError, match=r"one architecture. Got '0.bias' in only one"):
         match_gates(a, gate_models.make("mlp, biases"), x)
     single = nn.Sequential(nn.Linear(4, 1), nn.ReLU(), nn.Linear(1, 2)).double()
     with pytest.raises(ValueError, match="hidden units that ReLUs switch and a symmetry may permute"):
         match_gates(single, single, x)
+
+
+class Bottleneck(nn.Module):
+    """ReLU units on both sides of a linear space, which no gate switches."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.down, self.up, self.b = nn.Linear(4, 6), nn.Linear(6, 3), nn.Linear(3, 5), nn.Linear(5, 2)
+
+    def forward(self, x):
+        return self.b(torch.relu(self.up(self.down(torch.relu(self.a(x))))))
+
+
+GROUPED = [nn.Conv2d(2, 6, 1), nn.ReLU(), nn.Conv2d(6, 6, 3, groups=3), nn.ReLU(), nn.Flatten(), nn.Linear(24, 2)]
+
+
+def copied_by_gates(model, x):
+    """The match of a network with a random element of its symmetry, after a check that it was found."""
+    sym = iw.symmetries(model, x[:2])
+    twin = sym.act(sym.random(1), model)
+    match = match_gates(model, twin, x, sym=sym)
+    assert match.agreement == 1
+    for found, expected in zip(sym.act(match.transformation, model).parameters(), twin.parameters()):
+        torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-8)
+    return sym, match
+
+
+def test_spaces_without_gates_are_matched_by_weights():
+    _, match = copied_by_gates(Bottleneck().double(), torch.randn(300, 4, dtype=torch.float64))
+    assert match.unmatched == ("down.weight[0]",)
+
+
+def test_grouped_convolutions_are_matched_within_their_groups():
+    sym, match = copied_by_gates(nn.Sequential(*GROUPED).double(), torch.randn(60, 2, 4, 4, dtype=torch.float64))
+    assert any(s.parents for s in sym.spaces) and not match.unmatched
+
+
+def test_gates_of_absolute_values_are_not_looked_at():
+    model = nn.Sequential(nn.Linear(4, 5), gate_models.Absolute(), nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 2))
+    _, match = copied_by_gates(model.double(), torch.randn(300, 4, dtype=torch.float64))
+    assert [s.layers for s in match.spaces] == [("3",)]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "residual conv, batch norm", "shortcut and concatenation"])
+def test_gates_move_as_the_symmetry_says(name):
+    model, x, symmetry, twin = planted(name)
+    before, after = (iw.gates.gate_patterns(m, x) for m in (model, twin))
+    g = symmetry.random(seed=1).restrict(kinds={"permutation"})
+    assert symmetry.gates and symmetry.gates.keys() <= before.keys()
+    for layer, layout in symmetry.gates.items():
+        one, other = ((t[layer] if t[layer].dtype == torch.bool else t[layer] == 1).double() for t in (before, after))
+        pairs = zip(one.split(2), other.split(2))  # layouts are those of two examples
+        assert all(torch.equal(transform(p, layout, g), q) for p, q in pairs)
 
 
 @pytest.mark.parametrize("input", ["x", "ones"])

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from .._evaluation import copied
 from .._result import UNSAVED, Result
-from ..groups.assignment import assign
-from ..matching.refit import refit
-from ..matching.units import match_units, monomial
-from ..programs import capture_dynamic
-from ..programs.operations import MAX_POOLS, is_gate
-from ..symmetry import Space, Symmetry, Transformation, symmetries
-from ..symmetry.action import act, moved, tensors_of
-from ..symmetry.gauge.canonical import balanced, signing
-from ..symmetry.gauge.folding import Folded, fold
-from ..symmetry.transformation import identity, with_parts
+from ..matching import Gates, align
+from ..matching.costs.likeness import Likeness
+from ..symmetry import Symmetry, Transformation
+from ..symmetry.spaces import Space
 from .networks.gated import GatedNetwork
-from .patterns import observe
-from .relu_program import ReluProgram, capture_relu
+from .patterns import gate_patterns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +25,7 @@ __all__ = ["GateMatch", "SpaceMatch", "match_gates"]
 
 @dataclass(frozen=True)
 class SpaceMatch:
-    """How one space's units were matched.
+    """How the units of one space were matched.
 
     Attributes:
         space: Name of the space.
@@ -57,9 +49,9 @@ class GateMatch(Result):
 
     Attributes:
         spaces: Space by space.
-        unmatched: Spaces that no gate switches, or that lie inside others: they are left in place.
-        transformation: Brings A's units into B's order, with scales fitted to B's weights. It is not part of the saved
-            result: use its own ``save``.
+        unmatched: Spaces that no gate switches, matched by weights alone.
+        transformation: Moves A to B: units by gates, scales and signs by weights. It is not part of the saved result:
+            use its own ``save``.
     """
 
     spaces: tuple[SpaceMatch, ...]
@@ -74,7 +66,7 @@ class GateMatch(Result):
     def summary(self) -> str:
         """The agreement of gates in every space."""
         lines = [f"{s.space}: {s.agreement:.1%} of gates agree (before {s.before:.1%})" for s in self.spaces]
-        lines += [f"{name}: left in place" for name in self.unmatched]
+        lines += [f"{name}: no gates, matched by weights" for name in self.unmatched]
         return "\n".join(lines)
 
     def to_frame(self) -> pd.DataFrame:
@@ -89,13 +81,11 @@ def match_gates(
 ) -> GateMatch:
     """Align two networks by their gates: pair units that are on for the same inputs.
 
-    Gates do not change when units are rescaled, so they match what weights match only after scales were removed. In
-    each space of ``iw.symmetries`` the pairing with the largest number of agreeing gates is found (one assignment,
-    exactly); a space that several ReLUs switch, such as that of a residual stream, is matched by all of them together.
-    Then scales (and signs in front of batch norms, which no gate shows)
-    are fitted to the weights, which also choose among units that no gate tells apart. A copy that was permuted and
-    rescaled is recovered exactly where gates or weights tell all units apart. Two slopes of opposite sign (``abs``) are
-    on or off as their units' signs are: such units are matched by weights (``iw.same``), not here.
+    Gates do not change when units are rescaled. In each space that ReLUs switch (several of them, in a residual stream)
+    the pairing with the largest number of agreeing gates is found, exactly; weights in balanced coordinates choose
+    among pairings that gates leave open, signs in front of batch norms, and units of other spaces, and scales are
+    fitted to them. A copy that was permuted and rescaled is recovered exactly where gates or weights tell all units
+    apart. Gates of ``|q|`` follow the signs of units and are not looked at.
 
     Args:
         a: A ReLU network, in evaluation mode.
@@ -108,7 +98,7 @@ def match_gates(
         The match; ``iw.symmetries(a, x).act(match.transformation, a)`` is A in B's order.
 
     Raises:
-        ValueError: If a network is gated with soft gates, the architectures differ, or no gate switches any space.
+        ValueError: If a network is gated, the architectures differ, or no gate switches any space.
 
     Examples:
         >>> import intertwine as iw
@@ -120,60 +110,24 @@ def match_gates(
         >>> match.agreement, all(torch.allclose(p, q) for p, q in
         ...                      zip(sym.act(match.transformation, a).parameters(), b.parameters()))
         (1.0, True)
-    """
+    """  # noqa: DOC502 - raised by what it calls
     _check_hard(a, b)
-    shapes = [{name: tuple(t.shape) for name, t in tensors_of(model).items()} for model in (a, b)]
-    if shapes[0] != shapes[1]:
-        differ = next(n for n in [*shapes[0], *shapes[1]] if shapes[0].get(n) != shapes[1].get(n))
-        both = " and ".join(str(s.get(differ, "none")) for s in shapes)
-        raise ValueError(f"a and b must be of one architecture. Got {differ!r} of shapes {both}.")
-    program = capture_relu(a, x)
-    sym = symmetries(a, x[:2]) if sym is None else sym
-    gates_a, gates_b = observe(a, program, x, batch_size), observe(b, capture_relu(b, x), x, batch_size)
-    carriers = _carriers(a, sym, program, x)
-    g = identity(sym)
-    found: dict[str, SpaceMatch] = {}
-    agree: dict[str, Tensor] = {}
-    for space in sym.spaces:
-        if carriers.get(space.name):
-            order, agree[space.name], one = _match(space, carriers[space.name], gates_a, gates_b, program.names)
-            g = with_parts(g, space.name, permutation=order)
-            found[space.name] = one
-    if not found:
-        raise ValueError("a must have hidden units that ReLUs switch and a symmetry may permute. Got none.")
-    left, right = fold(sym, tensors_of(a)), fold(sym, tensors_of(b))
-    open_spaces = {name for name, one in found.items() if one.ambiguous}
-    if open_spaces:
-        g = _by_weights(left, right, g, {name: agree[name] for name in open_spaces})
-    fitted = ~_normal(right, identity(right.sym)) @ _normal(left, g)  # scales by norms, then by every weight
-    for _ in range(2):  # the scales of one space depend on those of the next
-        fitted = refit(left.sym, left.state, right.state, fitted, right.spread)
-    unmatched = tuple(s.name for s in sym.spaces if not carriers.get(s.name))
-    return GateMatch(tuple(found.values()), unmatched, fitted)
-
-
-def _by_weights(a: Folded, b: Folded, g: Transformation, agree: Mapping[str, Tensor]) -> Transformation:
-    """``g`` with units that no gate tells apart in the order that weights tell, where as many gates agree."""
-    signed = monomial(a.sym)
-    normal_a, normal_b = (
-        {**side.state, **moved(side.sym, _normal(side, identity(side.sym)), side.state)} for side in (a, b)
-    )
-    start = identity(signed)
-    for space in a.sym.spaces:
-        start = with_parts(start, space.name, permutation=g[space.name].permutation)
-    better = match_units(signed, normal_a, normal_b, start=start).g
-    for name, counts in agree.items():
-        order = better[name].permutation
-        of = lambda which, counts=counts: float(counts.gather(1, which[:, None]).sum())
-        if of(order) >= of(g[name].permutation):
-            g = with_parts(g, name, permutation=order)
-    return g
-
-
-def _normal(folded: Folded, g: Transformation) -> Transformation:
-    """Scales and signs in normal form, after the units were put in order by ``g``."""
-    g = g @ balanced(folded)
-    return signing(folded.sym, {**folded.state, **moved(folded.sym, g, folded.state)}) @ g
+    method = Gates(gate_patterns(b, x, batch_size), gate_patterns(a, x, batch_size))
+    found = align(b, a, x[:2], method=method, sym=sym)
+    g = found.transformation
+    crosses, ours, theirs = (method.seen(found.symmetry, both) for both in (("a", "b"), ("a", "a"), ("b", "b")))
+    matched, unmatched = [], []
+    for space in found.symmetry.spaces:
+        layers = tuple(name for name, one in crosses.items() if space.name in one.carriers)
+        if not layers:
+            unmatched.append(space.name)
+            continue
+        here, *twins = ([side[name] for name in layers] for side in (crosses, ours, theirs))
+        most = sum(one.on_diagonal(space.name) for one in twins[0])
+        after, before = (sum(one.on_diagonal(space.name, e) for one in here) / most for e in (g, None))
+        alike = max(_ambiguous(side, space) for side in twins)
+        matched.append(SpaceMatch(space.name, layers, (1 + after) / 2, (1 + before) / 2, alike))
+    return GateMatch(tuple(matched), tuple(unmatched), g)
 
 
 def _check_hard(*models: nn.Module) -> None:
@@ -191,82 +145,7 @@ def _check_hard(*models: nn.Module) -> None:
             )
 
 
-def _carriers(model: nn.Module, sym: Symmetry, program: ReluProgram, x: Tensor) -> dict[str, list[tuple[int, Tensor]]]:
-    """For each space the gates whose channels are its units: number of the gate, and the channel of each unit.
-
-    Found by trial: on a copy with random weights every space in turn is shifted by one unit, and the channels of the
-    pre-activations that move are its own. Random weights, because in the given ones units may be dead or equal.
-    """
-    probe = _randomised(model)
-    examples = torch.randn(8, *x.shape[1:], dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    relus = [i for i, call in enumerate(program.gate_calls) if call.op not in MAX_POOLS]
-    before = _pre_activations(probe, examples)
-    found: dict[str, list[tuple[int, Tensor]]] = {}
-    for space in sym.spaces:
-        if space.parents or not space.group.permutes or space.size < 2:
-            continue
-        shift = torch.arange(space.size).roll(1)
-        twin = act(sym, with_parts(identity(sym), space.name, permutation=shift), probe)
-        for gate, q, r in zip(relus, before, _pre_activations(twin, examples)):
-            channels = (_differs(q, r)).nonzero()[:, 0]
-            whole = len(channels) > 0 and len(channels) % space.size == 0
-            for part in channels.split(space.size) if whole else ():
-                if not _differs(q[:, part[shift]], r[:, part]).any():
-                    found.setdefault(space.name, []).append((gate, part))
-    return found
-
-
-def _randomised(model: nn.Module) -> nn.Module:
-    probe = copied(model).cpu().double().eval()
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for p in probe.parameters():
-            fan_in = max(1, p[0].numel()) if p.dim() > 1 else 1
-            p.copy_(torch.randn(p.shape, dtype=p.dtype, generator=generator) / fan_in**0.5)
-    return probe
-
-
-def _pre_activations(model: nn.Module, x: Tensor) -> list[Tensor]:
-    """What goes into every ReLU."""
-    program = capture_dynamic(model, x)
-    relus = program.find(lambda call: is_gate(call) and call.op not in MAX_POOLS)
-    return list(program.run(x, [program.calls[i].inputs[0] for i in relus]))
-
-
-def _differs(a: Tensor, b: Tensor) -> Tensor:
-    """Which channels of ``(N, C, *S)`` are not the same, beyond rounding."""
-    error = (a - b).abs().transpose(0, 1).flatten(1).amax(1)
-    return error > 1e-7 * (1 + b.abs().max())
-
-
-def _match(
-    space: Space, carriers: list[tuple[int, Tensor]], a: list[Tensor], b: list[Tensor], names: tuple[str, ...]
-) -> tuple[Tensor, Tensor, SpaceMatch]:
-    """For each new place the old unit, by the assignment that makes most gates agree; and how many agree for each."""
-    n = space.size
-    agree, twins_a, twins_b = (torch.zeros(n, n, dtype=torch.float64) for _ in range(3))
-    total = 0
-    for gate, channels in carriers:
-        left, right = (_on(g[gate][:, channels.to(g[gate].device)]) for g in (a, b))
-        agree += _agreements(right, left)
-        twins_a += _agreements(left, left)
-        twins_b += _agreements(right, right)
-        total += left.shape[1]
-    order = assign(agree)
-    alike = lambda t: int(((t == total).sum(1) > 1).sum())
-    matched = float(agree.gather(1, order[:, None]).sum()) / (n * total)
-    layers = tuple(dict.fromkeys(names[gate] for gate, _ in carriers))
-    before = float(agree.diagonal().sum()) / (n * total)
-    return order, agree, SpaceMatch(space.name, layers, matched, before, max(alike(twins_a), alike(twins_b)))
-
-
-def _on(gates: Tensor) -> Tensor:
-    """Gates as rows of units ``(C, N P)``; a leaky ReLU is on where its slope is 1."""
-    return (gates if gates.dtype == torch.bool else gates == 1).transpose(0, 1).flatten(1)
-
-
-def _agreements(a: Tensor, b: Tensor) -> Tensor:
-    """How often each unit of ``a`` is as each of ``b``: both on, or both off; exact while counts are below 2^24."""
-    x, y = a.float() * 2 - 1, b.float() * 2 - 1
-    parts = ((p @ q.T).double() for p, q in zip(x.split(1 << 20, 1), y.split(1 << 20, 1)))
-    return (sum(parts, torch.zeros(len(a), len(b), dtype=torch.float64).to(a.device)) + a.shape[1]).cpu() / 2
+def _ambiguous(twins: Iterable[Likeness], space: Space) -> int:
+    """Units whose gates are always those of another unit of the network."""
+    gains = torch.stack([gain for one in twins for _, gain in one.gains(space)]).sum(0)
+    return int(((gains == gains.diagonal(dim1=-2, dim2=-1)[..., None]).sum(-1) > 1).sum())

@@ -12,6 +12,7 @@ from ..programs.operations import (
     ATTENTION,
     RELUS,
     SMOOTH_ACTIVATIONS,
+    gate_names,
     is_gate,
     is_random,
     normalises_by_input,
@@ -103,7 +104,7 @@ def capture_relu(model: nn.Module, x: Tensor, others: bool = False) -> ReluProgr
     if len(program.outputs) != 1 or program.values[program.outputs[0].id].shape[:1] != (1,):
         shapes = [program.values[r.id].shape for r in program.outputs]
         raise ValueError(f"model must return one tensor of shape (N, outputs). Got shapes {shapes} for one example.")
-    return ReluProgram(program, weights, gates, _names([program.calls[i] for i in gates]))
+    return ReluProgram(program, weights, gates, gate_names([program.calls[i] for i in gates]))
 
 
 def check_input(model: nn.Module, x: Tensor) -> None:
@@ -231,12 +232,6 @@ def _check_reuse(program: Program, weights: dict[int, tuple[str, ...]]) -> None:
                     "would hold it twice, and values of different paths would no longer be independent."
                 )
             seen[name] = call
-
-
-def _names(calls: list[Call]) -> tuple[str, ...]:
-    labels = [call.module or call.op.removeprefix("aten::") for call in calls]
-    count: Callable[[int], int] = lambda i: labels[:i].count(labels[i])
-    return tuple(f"{label}#{count(i)}" if labels.count(label) > 1 else label for i, label in enumerate(labels))
 
 
 def _simplified(program: Program, kept: Callable[[Call], bool]) -> Program:

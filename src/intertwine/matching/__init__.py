@@ -5,7 +5,7 @@ from .alignment import Alignment
 from .carriers import Place, places
 from .same import same
 from .sharded import align_sharded
-from .solvers import METHODS, Activations, CoordinateDescent, FrankWolfe, Sinkhorn, Solver, StraightThrough
+from .solvers import METHODS, Activations, CoordinateDescent, FrankWolfe, Gates, Sinkhorn, Solver, StraightThrough
 from .verdict import Match
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Alignment",
     "CoordinateDescent",
     "FrankWolfe",
+    "Gates",
     "Match",
     "Place",
     "Sinkhorn",

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from ..symmetry.action import tensors_of
-from ..symmetry.find import symmetries
 from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.transformation import KINDS, check_kinds
 from .agreement import agreement, unweighted
 from .alignment import Alignment
-from .coordinates.networks import Networks
+from .coordinates.networks import Networks, common_symmetry
 from .solvers import METHODS, Solver
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def align(
     solver = METHODS[method] if isinstance(method, str) else method
     name = method if isinstance(method, str) else solver.name
     chosen = check_kinds(kinds)
-    sym, sym_b = _symmetries(a, b, example_inputs, sym, name)
+    sym, sym_b = common_symmetry(a, b, example_inputs, sym, name)
     for model in (a, b):
         check_weights(sym if model is a else sym_b, tensors_of(model))
     networks = Networks(a, b, sym, sym_b, chosen, loader, seed)
@@ -101,34 +100,6 @@ def align(
         starts=found.starts,
         notes=(*unweighted(quality), *_undetermined(networks), *notes),
     )
-
-
-def _symmetries(
-    a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None, method: str
-) -> tuple[Symmetry, Symmetry]:
-    """The symmetry of both networks, after a check that they are of one architecture.
-
-    Raises:
-        ValueError: If they are not.
-    """
-    shapes_a, shapes_b = ({n: tuple(t.shape) for n, t in tensors_of(m).items()} for m in (a, b))
-    missing = sorted(shapes_a.keys() ^ shapes_b.keys())
-    if missing:
-        raise ValueError(f"a and b must be of one architecture. Got {missing[0]!r} in only one of them.")
-    different = [n for n in shapes_a if shapes_a[n] != shapes_b[n]]
-    if different:
-        name = different[0]
-        raise ValueError(
-            f"a and b must have the same widths for method {method!r}. Got {name!r} of shape {shapes_a[name]} and "
-            f"{shapes_b[name]}. For networks that differ in widths only, use merging.transport (the command's --method "
-            "transport)."
-        )
-    if sym is not None:
-        return sym, sym
-    sym, sym_b = symmetries(a, example_inputs), symmetries(b, example_inputs)
-    if (sym.spaces, sym.layouts) != (sym_b.spaces, sym_b.layouts):
-        raise ValueError("a and b must be of one architecture. Got equal shapes, but models with other symmetries.")
-    return sym, sym_b
 
 
 def _undetermined(networks: Networks) -> list[str]:

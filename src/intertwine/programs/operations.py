@@ -1,5 +1,6 @@
 """Predicates on operations: gates, poolings, norms, attention, random numbers."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -8,7 +9,7 @@ from .calls import Call
 
 __all__ = [
     "ATTENTION", "AVERAGE_POOLS", "BATCH_NORMS", "MAX_POOLS", "OWN_STATISTICS", "RELUS", "SMOOTH_ACTIVATIONS",
-    "is_gate", "is_random", "is_zero_clamp", "normalises_by_input", "slope_of", "writes",
+    "gate_names", "is_gate", "is_random", "is_zero_clamp", "normalises_by_input", "slope_of", "writes",
 ]  # fmt: skip
 
 RELUS = {
@@ -48,6 +49,14 @@ def is_gate(call: Call) -> bool:
     if call.op in _CLAMPS:
         return is_zero_clamp(call)
     return call.op in RELUS or call.op in MAX_POOLS
+
+
+def gate_names(calls: Sequence[Call]) -> tuple[str, ...]:
+    """A name for each gating call: its module, with ``#k`` where a module gates more than once."""
+    labels = [call.module or call.op.removeprefix("aten::") for call in calls]
+    return tuple(
+        f"{label}#{labels[:i].count(label)}" if labels.count(label) > 1 else label for i, label in enumerate(labels)
+    )
 
 
 def is_zero_clamp(call: Call) -> bool:

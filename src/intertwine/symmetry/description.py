@@ -33,6 +33,8 @@ class Description:
         caches: Where the model keeps tensors that a run computed; ``act`` leaves them out of the twin.
         features: For every module whose output moves, by tap name, how its axes are made of spaces (at the example's
             shapes). Outputs of which a run says too little are left out.
+        gates: The same for every ReLU, by the name that ``iw.gates.gate_patterns`` gives it; not for ``|q|``, whose
+            gates follow the signs of units.
     """
 
     spaces: tuple[Space, ...]
@@ -47,6 +49,7 @@ class Description:
     front: str = "record"
     caches: tuple[Cache, ...] = ()
     features: Mapping[str, Layout] = field(default_factory=dict)
+    gates: Mapping[str, Layout] = field(default_factory=dict)
 
     @property
     def unread(self) -> tuple[str, ...]:

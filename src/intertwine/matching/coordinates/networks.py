@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ...symmetry.action import tensors_of
+from ...symmetry.find import symmetries
 from ...symmetry.transformation import identity
 from .balanced import Balanced, balance
 from .problem import Problem, searched
@@ -18,7 +19,7 @@ from .problem import Problem, searched
 if TYPE_CHECKING:
     from ...symmetry.symmetry import Symmetry
 
-__all__ = ["Networks"]
+__all__ = ["Networks", "common_symmetry"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,3 +82,38 @@ class Networks:
         free = searched(acting, self.kinds)
         a, b = ({name: state[name].to(device, dtype) for name in free.layouts if name in state} for state in states)
         return Problem(free, a, b, to_a, to_b, self.sym)
+
+
+def common_symmetry(
+    a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None, method: str
+) -> tuple[Symmetry, Symmetry]:
+    """The symmetry of both networks, after a check that they are of one architecture.
+
+    Args:
+        a: One network.
+        b: The other one.
+        example_inputs: What both take.
+        sym: The symmetry of both where it is known already.
+        method: What asks, for the message.
+
+    Raises:
+        ValueError: If they are not.
+    """
+    shapes_a, shapes_b = ({n: tuple(t.shape) for n, t in tensors_of(m).items()} for m in (a, b))
+    missing = sorted(shapes_a.keys() ^ shapes_b.keys())
+    if missing:
+        raise ValueError(f"a and b must be of one architecture. Got {missing[0]!r} in only one of them.")
+    different = [n for n in shapes_a if shapes_a[n] != shapes_b[n]]
+    if different:
+        name = different[0]
+        raise ValueError(
+            f"a and b must have the same widths for method {method!r}. Got {name!r} of shape {shapes_a[name]} and "
+            f"{shapes_b[name]}. For networks that differ in widths only, use merging.transport (the command's --method "
+            "transport)."
+        )
+    if sym is not None:
+        return sym, sym
+    sym, sym_b = symmetries(a, example_inputs), symmetries(b, example_inputs)
+    if (sym.spaces, sym.layouts) != (sym_b.spaces, sym_b.layouts):
+        raise ValueError("a and b must be of one architecture. Got equal shapes, but models with other symmetries.")
+    return sym, sym_b

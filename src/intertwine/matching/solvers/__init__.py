@@ -3,6 +3,7 @@
 from .activations import Activations
 from .coordinate_descent import CoordinateDescent
 from .frank_wolfe import FrankWolfe
+from .gates import Gates
 from .sinkhorn import Sinkhorn
 from .solver import Solution, Solver
 from .straight_through import StraightThrough
@@ -12,6 +13,7 @@ __all__ = [
     "Activations",
     "CoordinateDescent",
     "FrankWolfe",
+    "Gates",
     "Sinkhorn",
     "Solution",
     "Solver",

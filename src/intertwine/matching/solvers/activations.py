@@ -7,23 +7,24 @@ Re-Basin match one layer at a time by hand-written rules, the layouts of feature
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ...features import tap
 from ...features.batches import peek
 from ...features.moments import CrossMoments
-from ...symmetry.action import moved, tensors_of, transform
+from ...symmetry.action import tensors_of, transform
 from ...symmetry.admissible import admissible
-from ...symmetry.blocks import Block, blocks, map_leaves
+from ...symmetry.blocks import blocks
 from ...symmetry.parent_axes import parent_dims
-from ...symmetry.spaces import Axis, Fixed, Layout, Leaf, Space
+from ...symmetry.spaces import Layout, Leaf
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..carriers import Place, places
-from .block_update import closest_rotation, monomial_step
+from ..costs.likeness import Likeness
+from .ascent import ascend
 from .solver import Solution, Solver
 
 if TYPE_CHECKING:
@@ -33,22 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Activations"]
 
-_SWEEPS = 20
 _TIES = 1e-6  # share of the weights at least: they decide between units that never respond
-
-
-@dataclass(frozen=True, eq=False)
-class _Seen:
-    """What two networks have in common at one place.
-
-    Attributes:
-        axis: How the channels move.
-        likeness: ``(C, C)``, channels of ``a`` first: correlations over the number of channels, or covariances over
-            both total variances where a basis may rotate. The trace is what alignment maximises, at most 1.
-    """
-
-    axis: Axis
-    likeness: Tensor
 
 
 @dataclass(frozen=True)
@@ -103,7 +89,8 @@ class Activations(Solver):
         models = [_coordinates(sym, g, m) for g, m in ((posed.to_a, networks.a), (posed.to_b, networks.b))]
         moments = _stream(models[0], models[1], batches, found)
         seen = [_likeness(posed.sym, place, moments[place.point.name]) for place in found]
-        g, history = _ascend(posed, seen, min(self.share, 1 - _TIES))
+        share = min(self.share, 1 - _TIES)
+        g, history = ascend(posed, seen, share / len(seen), 1 - share)
         full = posed.lift(g)
         if self.rescale and "scale" in networks.kinds:
             scales = _scales(sym, found, moments, posed, g)
@@ -138,133 +125,8 @@ def _stream(a: nn.Module, b: nn.Module, batches: Iterable[Any], found: Sequence[
     return moments
 
 
-def _likeness(sym: Symmetry, place: Place, m: CrossMoments) -> _Seen:
-    spaces = {s.name: s for s in sym.spaces}
-
-    def leaf(old: Leaf) -> Leaf:
-        if spaces[old.space].group.mixes:
-            return replace(old, scale=(), sign=(), variance=1)
-        return replace(old, scale=(), sign=old.sign if spaces[old.space].group.signs else (), variance=0)
-
-    covariance, variances = m.covariance.cpu(), (m.a.variance.cpu(), m.b.variance.cpu())
-    if any(spaces[name].group.mixes for name in place.spaces):
-        sizes = [v.sum().sqrt() for v in variances]
-        likeness = covariance / (sizes[0] * sizes[1]).clamp_min(1e-300)
-    else:
-        sizes = [v.sqrt() for v in variances]
-        scale = torch.outer(*sizes)
-        likeness = torch.where(scale > 0, covariance / scale.clamp_min(1e-300), 0.0) / len(covariance)
-    return _Seen(map_leaves(Layout((place.axis,)), leaf).axes[0], likeness)
-
-
-def _ascend(posed: Problem, seen: list[_Seen], share: float) -> tuple[Transformation, list[float]]:
-    """Improve one space after the other until nothing changes."""
-    norms = [sum(float(t.square().sum()) for t in state.values()) ** 0.5 for state in (posed.a, posed.b)]
-    weights = (1 - share) / max(norms[0] * norms[1], 1e-300)
-    features = share / len(seen)
-
-    def total(g: Transformation) -> float:
-        return weights * posed.objective(g) + features * sum(float(_moved(s, g, posed.sym).trace()) for s in seen)
-
-    g, history = identity(posed.sym), []
-    best = total(g)
-    history.append(best)
-    order = sorted(posed.sym.spaces, key=lambda s: len(s.parents))
-    for sweep in range(_SWEEPS):
-        start = best
-        resolved = {s.name for s in order} if sweep else set()
-        for space in order:
-            if not (space.group.permutes or space.group.signs or space.group.mixes):
-                continue
-            step = _step(posed, seen, g, space, resolved, 0.0 if sweep == 0 else weights, features)
-            resolved.add(space.name)
-            candidate = step @ g
-            value = total(candidate)
-            if value > best + 1e-12 * abs(best) or sweep == 0:
-                g, best = candidate, value
-        if best < start:  # the first sweep takes every step: before it, there is no order to compare
-            g, best = identity(posed.sym), start
-        history.append(best)
-        if sweep and best <= start + 1e-9 * abs(start):
-            break
-    return g, history
-
-
-def _step(
-    posed: Problem,
-    seen: list[_Seen],
-    g: Transformation,
-    space: Space,
-    resolved: set[str],
-    weights: float,
-    features: float,
-) -> Transformation:
-    """The best element of one space after ``g``."""
-    costs: dict[tuple[int, ...], Tensor] = {}
-
-    def add(row: tuple[int, ...], gain: Tensor) -> None:
-        costs[row] = costs[row] + gain if row in costs else gain
-
-    still = (0,) * space.group.signs
-    for one in seen:
-        likeness = _moved(one, g, posed.sym)
-        for block in blocks(Layout((one.axis,))):
-            for dim, leaf in enumerate(block.leaves):
-                if isinstance(leaf, Leaf) and leaf.space == space.name:
-                    gain, in_order = _gain(likeness, block, space, dim, resolved)
-                    row = tuple(e % 2 for e in leaf.sign) if in_order and leaf.sign else still
-                    add(row, features * gain)
-    if weights or not costs:
-        for row, gain in _weight_gains(posed, g, space):
-            add(row or still, (weights or 1.0) * gain)
-    if not costs:
-        return identity(posed.sym)
-    if space.group.mixes:
-        return with_parts(identity(posed.sym), space.name, linear=closest_rotation(sum(costs.values())))  # type: ignore[arg-type]
-    permutation, signs = monomial_step(costs, space.group.signs, space.group.permutes)
-    return with_parts(identity(posed.sym), space.name, permutation=permutation, signs=signs)
-
-
-def _gain(likeness: Tensor, block: Block, space: Space, dim: int, resolved: set[str]) -> tuple[Tensor, bool]:
-    """How alike units of one space are at a place, ``(p..., n, n)``, and whether signs count.
-
-    Dimensions of fixed axes and of spaces that are resolved are compared in order. Over the others the Frobenius norm
-    is taken, which no permutation, sign or rotation of those units changes.
-    """
-    rows = block.rows[0]
-    part = likeness if rows is None else likeness[rows][:, rows]
-    part = part.reshape(*block.shape, *block.shape)
-    parents = parent_dims(space, dim, block.spaces)[:-1]
-    free = [
-        d for d, s in enumerate(block.spaces) if d != dim and d not in parents and s is not None and s not in resolved
-    ]
-    count = len(block.shape)
-    left = list(range(count))
-    right = [count + d if d == dim or d in free else d for d in range(count)]
-    ordered = [d for d in range(count) if d != dim and d not in parents and d not in free]
-    kept = [*parents, dim, count + dim]
-    if not free:
-        return torch.einsum(part, left + right, kept), True
-    squares = torch.einsum(part.square(), left + right, kept + ordered).clamp_min(0).sqrt()
-    return squares.sum(list(range(len(kept), squares.ndim))) if ordered else squares, False
-
-
-def _weight_gains(posed: Problem, g: Transformation, space: Space) -> Iterable[tuple[tuple[int, ...], Tensor]]:
-    """Inner products of the weights of all pairs of units, with the others where ``g`` has them."""
-    members = posed.members[space.name]
-    names = {m.tensor for m in members}
-    here = {name: posed.b[name] for name in names}
-    here = {**here, **moved(posed.sym, g, here, list(names))}
-    for m in members:
-        x, y = (m.view(m.block.read(state[m.tensor])) for state in (posed.a, here))
-        yield m.row, (x @ y.mT).cpu()
-
-
-def _moved(seen: _Seen, g: Transformation, sym: Symmetry) -> Tensor:
-    """The likeness with the channels of ``b`` moved by ``g``."""
-    count = len(seen.likeness)
-    layout = Layout((Fixed(count, "channels of a"), seen.axis))
-    return transform(seen.likeness, layout, g)
+def _likeness(sym: Symmetry, place: Place, m: CrossMoments) -> Likeness:
+    return Likeness.of_responses(place.axis, sym, m.covariance.cpu(), (m.a.variance.cpu(), m.b.variance.cpu()))
 
 
 def _scales(

@@ -1,12 +1,13 @@
 """From the engine's last pass to the public description: spaces, layouts and what is fixed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal
 
 from ...groups import GeneralLinear, Monomial, Orthogonal, Representation, Semidirect, SpaceGroup
-from ...programs import Ref
+from ...programs import Program, Ref
+from ...programs.operations import MAX_POOLS, gate_names, is_gate
 from .. import spaces as public
 from ..explain import leaves as described_leaves
 from ..symmetry import Symmetry
@@ -68,7 +69,8 @@ def describe(engine: Engine) -> Symmetry:
     # a space held in place only serves as parent where its units tell copies apart
     writer = _Writer(engine, leaves, merged, carried)
     layouts = {name: writer.layout(name, value, program.states[name]) for name, value in states.items()}
-    features = dict(_features(engine, _Writer(engine, leaves, merged, carried)))
+    unsaid = _Writer(engine, leaves, merged, carried)
+    features, gates = (dict(_features(engine, unsaid, refs)) for refs in (program.taps, _gates(program)))
     described = []
     for space, leaf in leaves.items():
         if space not in carried:
@@ -81,13 +83,20 @@ def describe(engine: Engine) -> Symmetry:
     return Symmetry(
         tuple(described), layouts, tuple(writer.fixed), norms, dict(program.aliases), program.dtype,
         bool(program.reads), program.notes, tuple(engine.unknown_ops), program.front, program.caches,
-        features,
+        features, gates,
     )  # fmt: skip
 
 
-def _features(engine: Engine, writer: "_Writer") -> Iterator[tuple[str, public.Layout]]:
-    """Layouts of the tensors that modules return, where they move; what a pass only half knows is left out."""
-    for tap, ref in engine.program.taps.items():
+def _gates(program: Program) -> dict[str, Ref]:
+    """What every ReLU returned; what ``|q|`` does hides the signs that its gates follow."""
+    calls = [c for c in program.calls if is_gate(c) and c.inputs[0].id in program.varying]
+    named = zip(gate_names(calls), calls)
+    return {name: c.outputs[0] for name, c in named if c.outputs[0] and c.op not in {*MAX_POOLS, "aten::abs"}}
+
+
+def _features(engine: Engine, writer: "_Writer", refs: Mapping[str, Ref]) -> Iterator[tuple[str, public.Layout]]:
+    """Layouts of hidden features, where they move; what a pass only half knows is left out."""
+    for tap, ref in refs.items():
         value = engine.values.get(ref.id)
         if not isinstance(value, Value) or value.square or value.factors or value.names or value.via or value.loose:
             continue

@@ -103,9 +103,9 @@ def drop(sym: Described, space: str, kind: str, generators: Collection[int] | No
     some = f" ({count - len(left)} of {count} generators)" if left else ""
     parents = {parent for s in sym.spaces for parent in s.parents}
     gone = not kinds_of(new) and space not in parents
-    layouts, features = (
+    layouts, features, gates = (
         {n: map_leaves(lay, lambda leaf: _rewritten(leaf, new, gone, kind, left)) for n, lay in described.items()}
-        for described in (sym.layouts, sym.features)
+        for described in (sym.layouts, sym.features, sym.gates)
     )
     fixed = [*sym.fixed]
     if gone:
@@ -120,6 +120,7 @@ def drop(sym: Described, space: str, kind: str, generators: Collection[int] | No
         spaces=tuple(new if s.name == space else s for s in sym.spaces if not (gone and s.name == space)),
         layouts=layouts,
         features=features,
+        gates=gates,
         fixed=tuple(fixed),
         notes=(*sym.notes, f"dropped: {kind} of {space}{some}, which changed the function on the given inputs"),
     )

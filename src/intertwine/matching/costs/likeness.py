@@ -1,0 +1,133 @@
+"""Likeness of the channels of two networks at one point of their runs: by responses or by gates."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ...symmetry.action import transform
+from ...symmetry.blocks import Block, blocks, map_leaves
+from ...symmetry.parent_axes import parent_dims
+from ...symmetry.spaces import Axis, Fixed, Layout, Leaf, Space
+
+if TYPE_CHECKING:
+    from ...symmetry.symmetry import Symmetry
+    from ...symmetry.transformation import Transformation
+
+__all__ = ["Likeness"]
+
+_AT_ONCE = 1 << 20  # examples and positions whose agreements are exact in float32
+
+
+@dataclass(frozen=True, eq=False)
+class Likeness:
+    """What two networks have in common at one point.
+
+    Attributes:
+        axis: How the channels move, in the coordinates of a ``Problem``.
+        matrix: ``(C, C)``, channels of ``a`` first; its trace is what alignment maximises.
+    """
+
+    axis: Axis
+    matrix: Tensor
+
+    @staticmethod
+    def of_responses(axis: Axis, sym: Symmetry, covariance: Tensor, variances: tuple[Tensor, Tensor]) -> Likeness:
+        """Correlations over the number of channels; covariances over total variances where a basis may rotate."""
+        axis = _searched(axis, sym, signed=True)
+        if any(sym.space(name).group.mixes for name in _spaces(axis)):
+            sizes = [v.sum().sqrt() for v in variances]
+            return Likeness(axis, covariance / (sizes[0] * sizes[1]).clamp_min(1e-300))
+        scale = torch.outer(*(v.sqrt() for v in variances))
+        matrix = torch.where(scale > 0, covariance / scale.clamp_min(1e-300), 0.0) / len(covariance)
+        return Likeness(axis, matrix)
+
+    @staticmethod
+    def of_gates(axis: Axis, sym: Symmetry, a: Tensor, b: Tensor) -> Likeness:
+        """How much more often channels ``(C, E)`` are both on or both off than not; no scale and no sign changes it."""
+        return Likeness(_searched(axis, sym, signed=False), agreements(a, b))
+
+    @cached_property
+    def carriers(self) -> dict[str, tuple[tuple[Block, int], ...]]:
+        """For every space seen here the blocks of channels that carry it, and along which dimension."""
+        found: dict[str, list[tuple[Block, int]]] = {}
+        for block in blocks(Layout((self.axis,))):
+            for dim, leaf in enumerate(block.leaves):
+                if isinstance(leaf, Leaf):
+                    found.setdefault(leaf.space, []).append((block, dim))
+        return {name: tuple(some) for name, some in found.items()}
+
+    def moved(self, g: Transformation | None) -> Tensor:
+        """The matrix with the channels of ``b`` moved by ``g``."""
+        if g is None:
+            return self.matrix
+        return transform(self.matrix, Layout((Fixed(len(self.matrix), "channels of a"), self.axis)), g)
+
+    def gains(
+        self, space: Space, g: Transformation | None = None, free: Collection[str] = ()
+    ) -> Iterator[tuple[tuple[int, ...], Tensor]]:
+        """How alike all pairs of units of a space are, ``(p..., n, n)``, by the parities of the space's signs.
+
+        Other units are compared in order; over those of ``free`` spaces the Frobenius norm is taken, which no
+        permutation, sign or rotation of them changes.
+        """
+        found = self.carriers.get(space.name, ())
+        matrix = self.moved(g) if found else self.matrix
+        for block, dim in found:
+            gain, in_order = _gain(matrix, block, space, dim, free)
+            sign = block.leaves[dim].sign  # type: ignore[union-attr]
+            yield (tuple(e % 2 for e in sign) if in_order and sign else (0,) * space.group.signs), gain
+
+    def on_diagonal(self, space: str, g: Transformation | None = None) -> float:
+        """The part of the trace that channels of one space make up."""
+        diagonal = self.moved(g).diagonal()
+        return sum(
+            float((diagonal if block.rows[0] is None else diagonal[block.rows[0]]).sum())
+            for block, _ in self.carriers.get(space, ())
+        )
+
+
+def agreements(a: Tensor, b: Tensor) -> Tensor:
+    """Inner products of the signs ``+1`` (on) and ``-1`` of channels ``(C, E)``, counted exactly, in float64."""
+    x, y = (t.float() * 2 - 1 for t in (a, b))
+    parts = ((p @ q.T).double().cpu() for p, q in zip(x.split(_AT_ONCE, 1), y.split(_AT_ONCE, 1)))
+    return sum(parts, torch.zeros(len(a), len(b), dtype=torch.float64))
+
+
+def _searched(axis: Axis, sym: Symmetry, signed: bool) -> Axis:
+    """An axis without scales, as it moves in balanced coordinates."""
+
+    def leaf(old: Leaf) -> Leaf:
+        group = sym.space(old.space).group
+        if group.mixes:
+            return replace(old, scale=(), sign=(), variance=1)
+        return replace(old, scale=(), sign=old.sign if signed and group.signs else (), variance=0)
+
+    return map_leaves(Layout((axis,)), leaf).axes[0]
+
+
+def _spaces(axis: Axis) -> set[str]:
+    return {name for block in blocks(Layout((axis,))) for name in block.spaces if name is not None}
+
+
+def _gain(matrix: Tensor, block: Block, space: Space, dim: int, free: Collection[str]) -> tuple[Tensor, bool]:
+    """How alike units of one space are in a block, ``(p..., n, n)``, and whether their signs count."""
+    rows = block.rows[0]
+    part = (matrix if rows is None else matrix[rows][:, rows]).reshape(*block.shape, *block.shape)
+    parents = parent_dims(space, dim, block.spaces)[:-1]
+    others = [d for d in range(len(block.shape)) if d != dim and d not in parents]
+    loose = [d for d in others if block.spaces[d] in free]
+    count = len(block.shape)
+    left = list(range(count))
+    right = [count + d if d == dim or d in loose else d for d in range(count)]
+    kept = [*parents, dim, count + dim]
+    if not loose:
+        return torch.einsum(part, left + right, kept), True
+    ordered = [d for d in others if d not in loose]
+    norms = torch.einsum(part.square(), left + right, kept + ordered).clamp_min(0).sqrt()
+    return (norms.sum(list(range(len(kept), norms.ndim))) if ordered else norms), False
