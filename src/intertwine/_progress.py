@@ -3,14 +3,32 @@
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
 from ._untrusted.text import printable
 
-__all__ = ["track"]
+__all__ = ["is_silent", "silenced", "track"]
 
 T = TypeVar("T")
 _PLAIN_EVERY = 10.0  # seconds between plain lines, so that logs stay short
+_silent: ContextVar[bool] = ContextVar("silent", default=False)
+
+
+@contextmanager
+def silenced(quiet: bool = True) -> Iterator[None]:
+    """No progress is shown inside, whatever ``enabled`` says."""
+    token = _silent.set(quiet or _silent.get())
+    try:
+        yield
+    finally:
+        _silent.reset(token)
+
+
+def is_silent() -> bool:
+    """Whether nothing but results is shown."""
+    return _silent.get()
 
 
 def track(items: Iterable[T], description: str, total: int | None = None, enabled: bool = True) -> Iterator[T]:
@@ -28,7 +46,7 @@ def track(items: Iterable[T], description: str, total: int | None = None, enable
     description = printable(description)
     if total is None and hasattr(items, "__len__"):
         total = len(items)  # type: ignore[arg-type]
-    if not enabled:
+    if not enabled or is_silent():
         yield from items
     elif sys.stderr.isatty():
         yield from _bar(items, description, total)

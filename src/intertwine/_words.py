@@ -1,6 +1,9 @@
 """Words of messages and summaries that several rooms need."""
 
-__all__ = ["counted"]
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+__all__ = ["counted", "near"]
 
 
 def counted(number: int, noun: str) -> str:
@@ -28,3 +31,14 @@ def counted(number: int, noun: str) -> str:
     else:
         plural = f"{noun}es" if noun.endswith(("s", "x", "ch", "sh")) else f"{noun}s"
     return f"{number:,} {plural}"
+
+
+def near(name: object, known: Iterable[str]) -> str:
+    """The end of an error about a wrong name: the known one that was probably meant, or nothing.
+
+    Examples:
+        >>> near("resnet2", ["resnet20", "mlp"]), near("cake", ["resnet20", "mlp"])
+        (" Did you mean 'resnet20'?", '')
+    """
+    found = get_close_matches(str(name).lower(), list(known), n=1)
+    return f" Did you mean {found[0]!r}?" if found else ""

@@ -1,12 +1,15 @@
 """What all commands have in common, and the short ones."""
 
 import json
+import re
 import subprocess
 import sys
+from typing import get_type_hints
 
 import pytest
 
-from intertwine.cli.app import _COMMANDS
+from intertwine.cli._catalogue import catalogue, gathered
+from intertwine.cli.app import _COMMANDS, _OPTIONS
 from intertwine.lab import networks
 
 NAMES = [command.__name__ for command in _COMMANDS]
@@ -38,10 +41,71 @@ def test_help_lists_all_commands_and_loads_nothing_heavy(tmp_path):
     assert not {"torch", "numpy", "pandas", "plotly", "rich.table", "pydantic"} & set(done.stderr.split())
 
 
-def test_version(run):
-    ran = run("--version")
+@pytest.mark.parametrize("words", [["--version"], ["-V"]])
+def test_version(run, words):
+    ran = run(*words)
     assert ran.code == 0
     assert ran.out.startswith("intertwine 0.")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["models"], ""),
+        (["same", "nope.safetensors", "b"], "checkpoint must be an existing file. Got 'nope.safetensors'."),
+        (["compare", "a.safetensor", "a.safetensors"], "Got 'a.safetensor'. Did you mean 'a.safetensors'?"),
+        (["align", "hf:nowhere", "a.safetensors"], "checkpoint must be an existing file. Got 'nowhere'."),
+        (["same", "a.safetensors", "a.safetensors", "--model", "resnt20"], "Did you mean 'resnet20'?"),
+        (["symmetries", "--model", "hf:nowhere"], "model must be hf:DIRECTORY with a config.json"),
+        (["compare", "a.safetensors", "a.safetensors", "--data", "cifar"], "Did you mean 'cifar10'?"),
+        (["compare", "a.safetensors", "a.safetensors", "--data", "npz:none.npz"], "Got 'none.npz'."),
+        (["compare", "a.safetensors", "a.safetensors", "--split", "tests"], "Did you mean 'test'?"),
+        (["compare", "a.safetensors", "a.safetensors", "--measures", "linear_ckaa"], "Did you mean 'linear_cka'?"),
+    ],
+)
+def test_simple_mistakes_are_told_before_anything_heavy_is_imported(tmp_path, words, message):
+    (tmp_path / "a.safetensors").touch()
+    code = (
+        f"import sys; sys.argv = ['intertwine', *{words!r}]\nfrom intertwine.cli import main\n"
+        "try: main()\nexcept SystemExit: pass\nprint('loaded:', *sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=True)
+    told, _, loaded = done.stderr.partition("loaded:")
+    assert message in told
+    assert told.count("error: ") == bool(message)
+    assert not {"torch", "numpy", "pandas"} & set(loaded.split())
+
+
+def test_the_catalogue_holds_what_the_registries_hold():
+    assert catalogue() == json.loads(json.dumps(gathered()))  # write it anew: python -m intertwine.cli._catalogue
+
+
+def test_short_ways_to_help_quiet_and_verbose(run):
+    assert run("-h").out == run("--help").out
+    assert run("models", "-h").out == run("models", "--help").out
+    ran = run("symmetries", "--model", "mlp", "--out", "page.html", "-q")
+    assert (ran.code, ran.err) == (0, "")
+    assert "wrote page.html" in run("symmetries", "--model", "mlp", "--out", "page.html").err
+    assert re.search(
+        r"^\d+\.\d s, [\d,]+ MB at most, \d+ threads, torch .*, intertwine", run("-v", "groups", "relu").err
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_help_lists_at_most_a_dozen_options_before_the_advanced_ones(run, name):
+    usual = run(name, "--help").out.partition("\nOptions:\n")[2].partition("\nAdvanced options:\n")[0]
+    options = re.findall(r"^  (?:-\w, )?--[\w-]+", usual, re.MULTILINE)
+    assert 1 < len(options) <= 13  # --help besides
+
+
+def test_one_name_of_an_option_is_one_thing_in_all_commands():
+    fields_of = {}
+    for options in _OPTIONS:
+        for field, hint in get_type_hints(options, include_extras=True).items():
+            for said in getattr(hint, "__metadata__", ()):
+                for word in getattr(said, "param_decls", None) or [f"--{field.replace('_', '-')}"]:
+                    fields_of.setdefault(word, set()).add(field)
+    assert {word: fields for word, fields in fields_of.items() if len(fields) > 1} == {}
 
 
 @pytest.mark.parametrize("words", [["bake"], ["compare"], ["compare", "a", "b", "--cake"], ["train"]])
@@ -65,27 +129,25 @@ def test_debug_shows_the_traceback_wherever_it_stands(tmp_path, words):
 
 
 def test_ctrl_c_is_one_word_and_exit_code_130(run, monkeypatch):
-    from intertwine.lab import networks
-
     def stopped():
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(networks, "describe", stopped)
+    monkeypatch.setattr("intertwine.cli.work.lab.models.catalogue", stopped)
     ran = run("models")
     assert (ran.code, ran.out, ran.err) == (130, "", "stopped\n")
 
 
 def test_failures_are_exit_code_1_and_surprises_say_so(run, monkeypatch):
     def fail(kind):
-        def describe():
+        def catalogue():
             raise kind("it\nbroke")
 
-        return describe
+        return catalogue
 
-    monkeypatch.setattr(networks, "describe", fail(RuntimeError))
+    monkeypatch.setattr("intertwine.cli.work.lab.models.catalogue", fail(RuntimeError))
     ran = run("models")
     assert (ran.code, ran.err) == (1, "error: it broke\n")
-    monkeypatch.setattr(networks, "describe", fail(KeyError))
+    monkeypatch.setattr("intertwine.cli.work.lab.models.catalogue", fail(KeyError))
     ran = run("models")
     assert ran.code == 1
     assert "KeyError" in ran.error

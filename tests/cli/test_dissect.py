@@ -10,7 +10,7 @@ from intertwine.dissection import Dissection
 from intertwine.lab import networks
 
 NETWORK = "resnet50:width=2,blocks=1-1,stem=small"
-SMALL = ["--images", "24", "--size", "32x32", "--rotation-seeds", "2", "--quantile", "0.02", "--pictures", "2"]
+SMALL = ["--examples", "24", "--size", "32x32", "--rotation-seeds", "2", "--quantile", "0.02", "--pictures", "2"]
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_a_hugging_face_directory(run, tmp_path):
         (["--model", NETWORK, "--train", "1", "--size", "large"], "size must be two whole numbers"),
         (["--model", NETWORK, "--train", "1", "--mean", "0.5"], "must be given together"),
         (
-            ["--model", NETWORK, "--train", "1", "--images", "24", "--size", "32x32", "--layer", "fc"],
+            ["--model", NETWORK, "--train", "1", "--examples", "24", "--size", "32x32", "--layer", "fc"],
             "one map for each unit",
         ),
     ],

@@ -36,7 +36,7 @@ def test_an_instance_is_copied(user_models):
         (
             "resnet21",
             ValueError,
-            r"model must be one of mlp, .* or package\.module:factory, .*or hf:DIRECTORY.*Close names: resnet\d+",
+            r"model must be one of mlp, .* or package\.module:factory, .*or hf:DIRECTORY.*Did you mean 'resnet\d+'",
         ),
         ("no_such_module_here:f", ValueError, r"must name a module that imports.*ModuleNotFoundError"),
         ("nowhere.py:f", ValueError, r"must name a module that imports.*no file 'nowhere\.py'"),

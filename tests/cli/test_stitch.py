@@ -71,7 +71,7 @@ def test_a_planted_copy_costs_nothing_by_direct_matching(run, nets):
 
 
 def test_three_networks_every_ordered_pair(run, nets, tmp_path):
-    words = ["stitch", *nets[:3], "--at", "relu3", "--families", "full", "--method", "direct", "--examples", "100"]
+    words = ["stitch", *nets[:3], "--layers", "relu3", "--families", "full", "--method", "direct", "--examples", "100"]
     ran = run(*words, "--out", "zoo")
     assert ran.code == 0, ran.err
     study = StitchingStudy.load(tmp_path / "zoo" / "results.json")
@@ -80,7 +80,18 @@ def test_three_networks_every_ordered_pair(run, nets, tmp_path):
 
 
 def test_other_architectures_and_layers_by_pattern(run, nets):
-    words = ["stitch", nets[2], nets[3], "--at", "flatt*", "--at-b", "relu1", "--families", "full,g_relu", "--json"]
+    words = [
+        "stitch",
+        nets[2],
+        nets[3],
+        "--layers",
+        "flatt*",
+        "--layers-b",
+        "relu1",
+        "--families",
+        "full,g_relu",
+        "--json",
+    ]
     ran = run(*words, *QUICK, "--method", "direct,task_loss", "--alpha", "0.01")
     assert ran.code == 0, ran.err
     found = json.loads(ran.out)["stitchings"]
@@ -90,7 +101,7 @@ def test_other_architectures_and_layers_by_pattern(run, nets):
 
 
 def test_random_start_seeds_augmentation_and_cross_validation(run, nets):
-    words = ["stitch", nets[0], nets[2], "--at", "relu2", "--families", "g_relu", "--json", *QUICK]
+    words = ["stitch", nets[0], nets[2], "--layers", "relu2", "--families", "g_relu", "--json", *QUICK]
     ran = run(*words, "--start", "random", "--seeds", "2", "--translate", "1", "--recipe", "v2", "--alpha", "cv")
     assert ran.code == 0, ran.err
     found = json.loads(ran.out)
@@ -104,7 +115,7 @@ def test_a_stopped_run_goes_on(run, nets, tmp_path, monkeypatch):
     """Killed while pages are written: the same command trains nothing again."""
     from intertwine.stitching.training.state import TrainingState
 
-    words = ["stitch", nets[0], nets[2], "--at", "relu3", "--families", "full", *QUICK]
+    words = ["stitch", nets[0], nets[2], "--layers", "relu3", "--families", "full", *QUICK]
     with monkeypatch.context() as patched:
         patched.setattr(StitchingStudy, "to_html", lambda *_: os.replace("nowhere", "here"))
         assert run(*words).code != 0
@@ -119,8 +130,8 @@ def test_a_stopped_run_goes_on(run, nets, tmp_path, monkeypatch):
     ("words", "message"),
     [
         (["--families", "g_rule"], "family must be one of"),
-        (["--families", "full", "--at", "relu9"], "Close names: 'relu"),
-        (["--families", "rank-99", "--at", "relu1"], "rank must be from 1 to 4"),
+        (["--families", "full", "--layers", "relu9"], "Close names: 'relu"),
+        (["--families", "rank-99", "--layers", "relu1"], "rank must be from 1 to 4"),
         (["--method", "guess"], "method must be"),
         (["--skip", "c"], "skip must be"),
         (["--start", "cold"], "start must be"),
@@ -128,8 +139,8 @@ def test_a_stopped_run_goes_on(run, nets, tmp_path, monkeypatch):
         (["--split", "train"], "--split must be test or validation"),
         (["--alpha", "much"], "--alpha must be a number or cv"),
         (["--tail-norm", "both"], "tail_norm must be"),
-        (["--at", "relu1", "--at-b", "relu*"], "--at-b must name as many layers"),
-        (["--lr", "-1"], "learning_rate must be positive"),
+        (["--layers", "relu1", "--layers-b", "relu*"], "--layers-b must name as many layers"),
+        (["--learning-rate", "-1"], "learning_rate must be positive"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -141,4 +152,4 @@ def test_bad_input(run, nets, words, message):
 
 def test_wrong_numbers_of_checkpoints(run, nets):
     assert "at least two checkpoints" in run("stitch", nets[0]).error
-    assert "must go with two checkpoints" in run("stitch", *nets[:3], "--at-b", "relu1").error
+    assert "must go with two checkpoints" in run("stitch", *nets[:3], "--layers-b", "relu1").error

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import MISSING, fields
 from importlib import import_module
 from inspect import Parameter, Signature
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import typer
@@ -14,7 +15,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from .._untrusted.text import on_one_screen, printable
 from ..errors import CaptureError
-from ._options import Options
+from ._checks import HF
+from ._options import ADVANCED, Options
 from ._running import session, use_threads
 
 __all__ = ["FAILED", "STOPPED", "WRONG", "Command", "Commands", "as_function"]
@@ -23,14 +25,14 @@ FAILED = 1
 STOPPED = 130  # by Ctrl-C, as the shell has it
 WRONG = 2  # bad usage or bad input, as the shell's own commands have it
 
-_ANYWHERE = ("--debug", "--overwrite")
+_ANYWHERE = ("--debug", "--overwrite", "--quiet", "-q", "--verbose", "-v")
 
 # What a user can put right: files, values, missing extras. Our own kinds derive from these.
 _INPUT_ERRORS = (ValueError, TypeError, OSError, ImportError, CaptureError)
 
 
 class Commands(TyperGroup):
-    """The group of all commands; it understands ``--debug`` and ``--overwrite`` wherever they stand."""
+    """The group of all commands; its own options, such as ``--debug``, may stand anywhere."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -60,6 +62,19 @@ class Command(TyperCommand):
         ctx.obj = shlex.join(["intertwine", str(self.name), *args])
         return super().parse_args(ctx, args)
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write arguments, options, and the options that most people never need."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], ADVANCED: []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                sections[getattr(parameter, "rich_help_panel", None) or usual].append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command.
 
@@ -69,7 +84,7 @@ class Command(TyperCommand):
         """
         said = ctx.find_root().params
         try:
-            with session(said.get("threads"), bool(said.get("overwrite"))):
+            with session(said.get("threads"), bool(said.get("overwrite")), said.get("quiet"), said.get("verbose")):
                 if said.get("threads") is not None:
                     use_threads(said["threads"])
                 return super().invoke(ctx)
@@ -102,7 +117,9 @@ def as_function(options: type[Options]) -> Callable[..., None]:
     place = options.__module__.replace(".commands.", ".work.")
 
     def command(context: typer.Context, **values: Any) -> None:
-        import_module(place).run(options(**values, line=context.obj))
+        asked = options(**{name: _plain(value) for name, value in values.items()}, line=context.obj)
+        asked.check()
+        import_module(place).run(asked)
 
     kind, hints = Parameter.POSITIONAL_OR_KEYWORD, get_type_hints(options, include_extras=True)
     parameters = [Parameter("context", kind, annotation=typer.Context)]
@@ -113,6 +130,13 @@ def as_function(options: type[Options]) -> Callable[..., None]:
     command.__name__, command.__doc__, command.__annotations__ = place.rpartition(".")[2], options.__doc__, {}
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return command
+
+
+def _plain(value: Any) -> Any:
+    """Paths without ``hf:``: a directory says itself what it is."""
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return Path(str(value).removeprefix(HF)) if isinstance(value, Path) else value
 
 
 def _tidy() -> None:

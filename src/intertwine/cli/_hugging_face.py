@@ -21,13 +21,13 @@ from .._untrusted.construction import limited_construction
 from .._untrusted.files import json_of, within
 from .._untrusted.weights import check_kinds
 from ..errors import CheckpointError, MissingExtraError
+from ._checks import HF
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 __all__ = ["HF", "fresh_model", "load_pretrained", "read_config"]
 
-HF = "hf:"
 
 _LAYERS = 10_000
 _COUNTED = 2**20

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 import importlib
 import importlib.util
 import sys
@@ -14,6 +13,7 @@ from typing import Any
 
 from torch import nn
 
+from .._words import near
 from ..lab import networks
 from ._hugging_face import HF, fresh_model
 
@@ -43,10 +43,9 @@ def build_model(spec: str) -> nn.Module:
     if ":" in spec:
         return _from_factory(spec)
 
-    close = difflib.get_close_matches(spec, networks.names(), cutoff=0.7)
     raise ValueError(
         f"model must be one of {', '.join(networks.names())}, or package.module:factory, path/to/file.py:factory, or "
-        f"hf:DIRECTORY. Got {spec!r}." + (f" Close names: {', '.join(close)}." if close else "")
+        f"hf:DIRECTORY. Got {spec!r}.{near(spec, networks.names())}"
     )
 
 

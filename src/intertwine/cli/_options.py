@@ -1,14 +1,19 @@
 """Options that several commands share."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from ._checks import check
+
 __all__ = [
-    "Data", "Device", "InputShape", "Json", "Model", "Options", "OutFolder", "Seed", "Tokens", "split_commas",
+    "ADVANCED", "Data", "Device", "InputShape", "Json", "Model", "Options", "OutFolder", "Seed", "Tokens", "advanced",
+    "split_commas",
 ]  # fmt: skip
+
+ADVANCED = "Advanced options"
 
 MODEL_HELP = (
     "Built-in name (resnet20, myrtle_cnn:width=512), package.module:factory or path/to/file.py:factory "
@@ -42,6 +47,16 @@ class Options:
     """
 
     line: str = field(default="", kw_only=True)
+
+    def check(self) -> None:
+        """Refuse what cannot be right, before torch is imported."""
+        for f in fields(self):
+            check(f.name, getattr(self, f.name))
+
+
+def advanced(*names: str, **settings: Any) -> Any:
+    """An option that most people never need: help lists it under a heading of its own."""
+    return typer.Option(*names, rich_help_panel=ADVANCED, **settings)
 
 
 def split_commas(values: list[str] | None, option: str) -> list[str] | None:

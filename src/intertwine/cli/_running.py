@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from importlib.metadata import version
+
+from .._progress import silenced
 
 __all__ = ["Running", "one_thread", "running", "session", "threads_for", "use_threads"]
 
@@ -32,12 +37,17 @@ _running: ContextVar[Running | None] = ContextVar("running", default=None)
 
 
 @contextmanager
-def session(threads: int | None, overwrite: bool) -> Iterator[None]:
+def session(
+    threads: int | None = None, overwrite: bool = False, quiet: bool = False, verbose: bool = False
+) -> Iterator[None]:
     """Run a command; when it ends, everything that it put on the stack is undone."""
-    with ExitStack() as stack:
+    start = time.monotonic()
+    with ExitStack() as stack, silenced(quiet):
         token = _running.set(Running(stack, threads, overwrite))
         try:
             yield
+            if verbose:
+                print(_costs(time.monotonic() - start), file=sys.stderr)
         finally:
             _running.reset(token)
 
@@ -76,3 +86,12 @@ def threads_for(values: int | None = None, weights: int | None = None) -> None:
     """
     if (values is None or values <= _SMALL_INPUT) and (weights is None or weights <= _SMALL_NETWORK):
         one_thread()
+
+
+def _costs(seconds: float) -> str:
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform == "linux" else 1024**2)
+    torch = sys.modules.get("torch")
+    used = f", {torch.get_num_threads()} threads, torch {torch.__version__}" if torch else ""
+    return f"{seconds:.1f} s, {peak:,.0f} MB at most{used}, intertwine {version('intertwine')}"

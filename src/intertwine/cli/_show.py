@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .._progress import is_silent
 from .._untrusted.text import printable, printable_json
 
 __all__ = ["print_json", "print_table", "say", "tell"]
@@ -41,8 +42,9 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: st
 
 
 def tell(text: str) -> None:
-    """Say something to the person at the terminal, on standard error."""
-    print(printable(text), file=sys.stderr)
+    """Say something to the person at the terminal, on standard error, unless ``--quiet`` was said."""
+    if not is_silent():
+        print(printable(text), file=sys.stderr)
 
 
 def say(text: object) -> None:

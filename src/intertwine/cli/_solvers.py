@@ -6,6 +6,8 @@ import json
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
+from .._words import near
+
 if TYPE_CHECKING:
     from ..matching import Solver
 
@@ -32,7 +34,7 @@ def solver_of(spec: str, others: tuple[str, ...] = ()) -> str | Solver:
         return spec
     if name not in METHODS:
         allowed = ", ".join([*METHODS, *others])
-        raise ValueError(f"--method must be one of {allowed}. Got {spec!r}.")
+        raise ValueError(f"--method must be one of {allowed}. Got {spec!r}.{near(name, [*METHODS, *others])}")
     solver = METHODS[name]
     known = [f.name for f in fields(solver) if isinstance(getattr(solver, f.name), int | float | None)]
     options: dict[str, Any] = {}

@@ -36,7 +36,7 @@ _COMMANDS = tuple(map(as_function, _OPTIONS))
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,  # plain help: it starts faster, and its examples can be copied
     pretty_exceptions_enable=False,
 )
@@ -63,7 +63,13 @@ def _intertwine(
         ),
     ] = None,
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+        bool, typer.Option("--version", "-V", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Results and errors only: no progress, no files' names.")
+    ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Also seconds, memory, threads and versions at the end.")
     ] = False,
 ) -> None:
     """Find, use and remove the symmetries of PyTorch networks.
@@ -79,7 +85,7 @@ def _intertwine(
 
 
 for _command in _COMMANDS:
-    app.command(cls=Command)(_command)
+    app.command(cls=Command, context_settings={"help_option_names": ["-h", "--help"]})(_command)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from .._words import near
 from .dense import GeneralLinear, Orthogonal, UnitRowSum
 from .group import Group
 from .monomial import Monomial, Permutation, PositiveMonomial, SignedPermutation, Trivial
@@ -51,7 +52,7 @@ def named(name: str, n: int) -> Group:
     """
     kind = canonical_name(name)
     if kind not in _MAKERS:
-        raise ValueError(f"name must be one of {', '.join(names())}. Got {name!r}.")
+        raise ValueError(f"name must be one of {', '.join(names())}. Got {name!r}.{near(name, names())}")
     return _MAKERS[kind](n)
 
 

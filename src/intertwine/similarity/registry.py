@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from .._words import near
 from .base import Measure
 from .kernels.registry import kernel, kernel_names
 from .measures.cca import PWCCA, R2CCA, SVCCA
@@ -53,7 +54,8 @@ def measure(name: str | Measure[Any]) -> Measure[Any]:
     if isinstance(name, Measure):
         return name
     if name not in _REGISTRY:
-        raise ValueError(f"measure must be one of {', '.join(measure_names())}, or a Measure. Got {name!r}.")
+        known = measure_names()
+        raise ValueError(f"measure must be one of {', '.join(known)}, or a Measure. Got {name!r}.{near(name, known)}")
     return _REGISTRY[name]
 
 

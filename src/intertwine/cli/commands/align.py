@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .._options import Data, Device, InputShape, Json, Model, Options, Seed, Tokens
+from .._options import Data, Device, InputShape, Json, Model, Options, Seed, Tokens, advanced
 
 __all__ = ["AlignOptions"]
 
@@ -34,7 +34,7 @@ class AlignOptions(Options):
     b: Annotated[Path, typer.Argument(metavar="B", help="Checkpoint that moves, or a Hugging Face directory.")]
     model: Model = None
     model_b: Annotated[
-        str | None, typer.Option("--model-b", metavar="MODEL", help="Model of B, where its widths are others.")
+        str | None, advanced("--model-b", metavar="MODEL", help="Model of B, where its widths are others.")
     ] = None
     method: Annotated[
         str,
@@ -45,16 +45,16 @@ class AlignOptions(Options):
     ] = "weights"
     kinds: Annotated[
         list[str] | None,
-        typer.Option(metavar="KINDS", help="Search only these: permutation, scale, sign, linear, joined by commas."),
+        advanced(metavar="KINDS", help="Search only these: permutation, scale, sign, linear, joined by commas."),
     ] = None
     data: Data = None
-    examples: Annotated[int, typer.Option(min=4, help="Look at so many examples of the training split.")] = 5000
-    batch_size: Annotated[int, typer.Option(min=2, help="Examples that run at once.")] = 250
+    examples: Annotated[int, advanced(min=4, help="Look at so many examples of the training split.")] = 5000
+    batch_size: Annotated[int, advanced(min=2, help="Examples that run at once.")] = 250
     input_shape: InputShape = None
     tokens: Tokens = None
     sharded: Annotated[
         bool,
-        typer.Option("--sharded", help="Read tensor by tensor what does not fit in memory; permutations and signs."),
+        advanced("--sharded", help="Read tensor by tensor what does not fit in memory; permutations and signs."),
     ] = False
     seed: Seed = 0
     device: Device = "auto"

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .._options import Data, Device, Json, Model, Options, OutFolder, Seed
+from .._options import Data, Device, Json, Model, Options, OutFolder, Seed, advanced
 
 __all__ = ["BarrierOptions"]
 
@@ -38,13 +38,13 @@ class BarrierOptions(Options):
     ] = "weights"
     points: Annotated[int, typer.Option(min=3, help="Points of each path, the ends included.")] = 25
     recalibrate: Annotated[
-        bool, typer.Option("--recalibrate/--no-recalibrate", help="Also with batch norms measured anew at every point.")
+        bool, advanced("--recalibrate/--no-recalibrate", help="Also with batch norms measured anew at every point.")
     ] = True
-    interpolation: Annotated[str, typer.Option(help="linear or spherical.")] = "linear"
+    interpolation: Annotated[str, advanced(help="linear or spherical.")] = "linear"
     data: Data = None
     split: Annotated[str, typer.Option(help="Split to score on: train, validation or test.")] = "test"
     examples: Annotated[int, typer.Option(min=4, help="Use so many examples of each split at most.")] = 5000
-    batch_size: Annotated[int, typer.Option(min=2, help="Examples that run at once.")] = 250
+    batch_size: Annotated[int, advanced(min=2, help="Examples that run at once.")] = 250
     seed: Seed = 0
     device: Device = "auto"
     out: OutFolder = Path("barrier")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .._options import Data, Device, Json, Model, Options, OutFolder, Seed
+from .._options import Data, Device, Json, Model, Options, OutFolder, Seed, advanced
 
 __all__ = ["CompareOptions"]
 
@@ -44,7 +44,7 @@ class CompareOptions(Options):
         ),
     ] = None
     layers_b: Annotated[
-        list[str] | None, typer.Option(metavar="NAMES", help="Layers of B, where they are not those of A.")
+        list[str] | None, advanced(metavar="NAMES", help="Layers of B, where they are not those of A.")
     ] = None
     measures: Annotated[
         list[str] | None,
@@ -55,14 +55,12 @@ class CompareOptions(Options):
     ] = None
     path_kernels: Annotated[
         bool,
-        typer.Option("--path-kernels", help="Also compare the whole networks by what they switch on; ReLU networks."),
+        advanced("--path-kernels", help="Also compare the whole networks by what they switch on; ReLU networks."),
     ] = False
-    null: Annotated[int, typer.Option(min=0, help="Shuffles for chance levels; 0 for none.")] = 20
-    bootstrap: Annotated[int, typer.Option(min=0, help="Random halves for confidence intervals; 0 for none.")] = 20
-    batch_size: Annotated[int, typer.Option(min=1, help="Examples that run through the networks at once.")] = 250
-    memory: Annotated[str | None, typer.Option(help="Memory to use, such as 4GB; half of what is free otherwise.")] = (
-        None
-    )
+    null: Annotated[int, advanced(min=0, help="Shuffles for chance levels; 0 for none.")] = 20
+    bootstrap: Annotated[int, advanced(min=0, help="Random halves for confidence intervals; 0 for none.")] = 20
+    batch_size: Annotated[int, advanced(min=1, help="Examples that run through the networks at once.")] = 250
+    memory: Annotated[str | None, advanced(help="Memory to use, such as 4GB; half of what is free otherwise.")] = None
     seed: Seed = 0
     device: Device = "auto"
     out: OutFolder = Path("comparison")

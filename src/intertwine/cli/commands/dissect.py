@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .._options import Device, Json, Model, Options, Seed
+from .._options import Device, Json, Model, Options, Seed, advanced
 
 __all__ = ["DissectOptions"]
 
@@ -27,7 +27,7 @@ class DissectOptions(Options):
     folder, so that the same command goes on after an interruption.
 
     Example:
-      intertwine dissect --model resnet50:width=8,blocks=2-2,stem=small --train 3 --layer layer2.1 --images 300
+      intertwine dissect --model resnet50:width=8,blocks=2-2,stem=small --train 3 --layer layer2.1 --examples 300
       intertwine dissect --model resnet50 --weights resnet50.pth --layer layer4 --concepts broden:broden1_224
       intertwine dissect --weights hf_vit --layer vit.layernorm --concepts parquet:camvid.parquet --size 224x224
     """
@@ -41,23 +41,23 @@ class DissectOptions(Options):
         int, typer.Option(metavar="EPOCHS", min=0, help="Without weights: first teach the network the concepts.")
     ] = 0
     concepts: Annotated[str, typer.Option(metavar="CONCEPTS", help=CONCEPTS_HELP)] = "generated"
-    split: Annotated[str | None, typer.Option(help="Of parquet and broden: only this split.")] = None
-    images: Annotated[int | None, typer.Option(min=1, help="Use the first images only.")] = None
-    size: Annotated[str | None, typer.Option(metavar="HxW", help="Size to bring images and labels to.")] = None
-    rotations: Annotated[str, typer.Option(help="Powers of the rotation, joined by commas.")] = "0,0.25,0.5,0.75,1"
-    rotation_seeds: Annotated[int, typer.Option(min=1, help="Random rotations for each power.")] = 5
-    g_relu: Annotated[int, typer.Option(min=0, help="Random permutations with positive scales, as a check.")] = 1
+    concept_split: Annotated[str | None, advanced(help="Of parquet and broden: only this split.")] = None
+    examples: Annotated[int | None, typer.Option(min=1, help="Use the first images only, at most so many.")] = None
+    size: Annotated[str | None, advanced(metavar="HxW", help="Size to bring images and labels to.")] = None
+    rotations: Annotated[str, advanced(help="Powers of the rotation, joined by commas.")] = "0,0.25,0.5,0.75,1"
+    rotation_seeds: Annotated[int, advanced(min=1, help="Random rotations for each power.")] = 5
+    g_relu: Annotated[int, advanced(min=0, help="Random permutations with positive scales, as a check.")] = 1
     standardise: Annotated[
-        bool, typer.Option("--standardise", help="Divide channels by their size before rotating them.")
+        bool, advanced("--standardise", help="Divide channels by their size before rotating them.")
     ] = False
-    quantile: Annotated[float, typer.Option(help="Share of a unit's values above its threshold.")] = 0.005
-    iou: Annotated[float, typer.Option(help="Intersection over union of a detector.")] = 0.04
-    sketch: Annotated[bool, typer.Option("--sketch", help="Thresholds from one pass, with a stated error.")] = False
-    mean: Annotated[str | None, typer.Option(help="Channel means to subtract; from the card otherwise.")] = None
-    std: Annotated[str | None, typer.Option(help="Channel deviations to divide by; from the card otherwise.")] = None
-    grid: Annotated[str | None, typer.Option(metavar="RxC", help="Rows and columns of patches, for tokens.")] = None
-    batch_size: Annotated[int, typer.Option(min=1, help="Images that run through the network at once.")] = 32
-    pictures: Annotated[int, typer.Option(min=0, help="Best units to show; 0 for none.")] = 12
+    quantile: Annotated[float, advanced(help="Share of a unit's values above its threshold.")] = 0.005
+    iou: Annotated[float, advanced(help="Intersection over union of a detector.")] = 0.04
+    sketch: Annotated[bool, advanced("--sketch", help="Thresholds from one pass, with a stated error.")] = False
+    mean: Annotated[str | None, advanced(help="Channel means to subtract; from the card otherwise.")] = None
+    std: Annotated[str | None, advanced(help="Channel deviations to divide by; from the card otherwise.")] = None
+    grid: Annotated[str | None, advanced(metavar="RxC", help="Rows and columns of patches, for tokens.")] = None
+    batch_size: Annotated[int, advanced(min=1, help="Images that run through the network at once.")] = 32
+    pictures: Annotated[int, advanced(min=0, help="Best units to show; 0 for none.")] = 12
     seed: Seed = 0
     device: Device = "auto"
     out: Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .._options import Data, Device, Json, Model, Options, OutFolder, Seed
+from .._options import Data, Device, Json, Model, Options, OutFolder, Seed, advanced
 
 __all__ = ["VERSIONS", "GatesOptions"]
 
@@ -53,21 +53,21 @@ class GatesOptions(Options):
     b: Annotated[Path | None, typer.Argument(metavar="[B]", help="A second one, to align with A by its gates.")] = None
     model: Model = None
     data: Data = None
-    split: Annotated[str, typer.Option(help="Which split to look at: train, validation or test.")] = "test"
+    split: Annotated[str, advanced(help="Which split to look at: train, validation or test.")] = "test"
     examples: Annotated[int, typer.Option(min=4, help="Examples of it for gate statistics, at most.")] = 500
     kernel_examples: Annotated[
         int | None,
-        typer.Option(min=4, help="Examples of the kernels, evenly over classes; 60, or as many as take minutes."),
+        advanced(min=4, help="Examples of the kernels, evenly over classes; 60, or as many as take minutes."),
     ] = None
     gated: Annotated[list[str] | None, typer.Option(metavar="NAMES", help=_GATED_HELP)] = None
     epochs: Annotated[
         int, typer.Option(min=0, help="Passes over the data for every network trained here; 0 only converts.")
     ] = 6
     train_examples: Annotated[
-        int | None, typer.Option("--train-examples", min=1, help="Training examples of them, at most; all by default.")
+        int | None, advanced("--train-examples", min=1, help="Training examples of them, at most; all by default.")
     ] = None
-    example: Annotated[int, typer.Option(min=0, help="The input whose paths are shown.")] = 0
-    top: Annotated[int, typer.Option(min=1, help="How many of its paths.")] = 10
+    example: Annotated[int, advanced(min=0, help="The input whose paths are shown.")] = 0
+    top: Annotated[int, advanced(min=1, help="How many of its paths.")] = 10
     seed: Seed = 0
     device: Device = "auto"
     out: OutFolder = Path("gates")

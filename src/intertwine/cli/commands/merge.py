@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .._options import Data, Device, InputShape, Json, Model, Options, Seed, Tokens
+from .._options import Data, Device, InputShape, Json, Model, Options, Seed, Tokens, advanced
 
 __all__ = ["MergeOptions"]
 
@@ -36,25 +36,23 @@ class MergeOptions(Options):
     ]
     model: Model = None
     model_b: Annotated[
-        str | None, typer.Option("--model-b", metavar="MODEL", help="Model of B, where its widths are others.")
+        str | None, advanced("--model-b", metavar="MODEL", help="Model of B, where its widths are others.")
     ] = None
     ratio: Annotated[float, typer.Option(min=0, max=1, help="The share of B, for two networks.")] = 0.5
     method: Annotated[
         str, typer.Option(help="How to align, see 'intertwine align --help'; none for networks in one basis already.")
     ] = "weights"
-    interpolation: Annotated[str, typer.Option(help="linear or spherical.")] = "linear"
+    interpolation: Annotated[str, advanced(help="linear or spherical.")] = "linear"
     layers: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAMES", help="Merge only these, joined by commas: beginnings of tensor names or patterns."
-        ),
+        advanced(metavar="NAMES", help="Merge only these, joined by commas: beginnings of tensor names or patterns."),
     ] = None
     repair: Annotated[
         str, typer.Option(help="auto, none, recalibrate (batch norms), repair or rescale (networks without them).")
     ] = "auto"
     data: Data = None
-    examples: Annotated[int, typer.Option(min=4, help="Use so many examples of each split at most.")] = 5000
-    batch_size: Annotated[int, typer.Option(min=2, help="Examples that run at once.")] = 250
+    examples: Annotated[int, advanced(min=4, help="Use so many examples of each split at most.")] = 5000
+    batch_size: Annotated[int, advanced(min=2, help="Examples that run at once.")] = 250
     input_shape: InputShape = None
     tokens: Tokens = None
     seed: Seed = 0

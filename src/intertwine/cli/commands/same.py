@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .._options import Data, InputShape, Json, Model, Options, Tokens
+from .._options import Data, Device, InputShape, Json, Model, Options, Tokens
 
 __all__ = ["SameOptions"]
 
@@ -35,6 +35,7 @@ class SameOptions(Options):
     data: Data = None
     input_shape: InputShape = None
     tokens: Tokens = None
+    device: Device = "cpu"
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write the element from A to B (.safetensors).")
     ] = None

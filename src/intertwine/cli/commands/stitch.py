@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .._options import Data, Device, Json, Model, Options, OutFolder, Seed
+from .._options import Data, Device, Json, Model, Options, OutFolder, Seed, advanced
 
 __all__ = ["StitchOptions"]
 
@@ -23,8 +23,8 @@ class StitchOptions(Options):
 
     Example:
       intertwine stitch a.safetensors b.safetensors --data digits
-      intertwine stitch a.pt b.pt --model resnet20 --data cifar10:PATH --at layer2.1.relu2 --families g_relu,full,rank-4
-      intertwine stitch seed*.safetensors --at 'relu*' --families g_relu,full --method direct,task_loss
+      intertwine stitch a.pt b.pt --model resnet20 --data cifar10:PATH --layers layer2.1.relu2 --families full,rank-4
+      intertwine stitch seed*.safetensors --layers 'relu*' --families g_relu,full --method direct,task_loss
     """
 
     checkpoints: Annotated[
@@ -40,14 +40,16 @@ class StitchOptions(Options):
         str | None, typer.Option("--model-b", metavar="MODEL", help="Model of B, where it is not that of A.")
     ] = None
     data: Data = None
-    at: Annotated[
+    layers: Annotated[
         list[str] | None,
         typer.Option(
-            "--at", metavar="LAYERS", help="Layers, joined by commas; '*' matches any text. All activations otherwise."
+            "--layers",
+            metavar="NAMES",
+            help="Layers, joined by commas; '*' matches any. All activations otherwise.",
         ),
     ] = None
-    at_b: Annotated[
-        list[str] | None, typer.Option("--at-b", metavar="LAYERS", help="Layers of B, where they are not those of A.")
+    layers_b: Annotated[
+        list[str] | None, advanced("--layers-b", metavar="NAMES", help="Layers of B, where they are not those of A.")
     ] = None
     families: Annotated[
         list[str] | None,
@@ -61,38 +63,36 @@ class StitchOptions(Options):
         str, typer.Option(help="task_loss trains on B's task, direct matches activations; both, joined by a comma.")
     ] = "task_loss"
     skip: Annotated[
-        str, typer.Option(help="Inside residual blocks, the skip connection: a (as A has it), mapped, or b (B's own).")
+        str, advanced(help="Inside residual blocks, the skip connection: a (as A has it), mapped, or b (B's own).")
     ] = "a"
     start: Annotated[
-        str, typer.Option(help="Where training starts: direct (closed form) or random (as the paper has it).")
+        str, advanced(help="Where training starts: direct (closed form) or random (as the paper has it).")
     ] = "direct"
-    recipe: Annotated[str, typer.Option(help="v1 (SGD, momentum 0.9) or v2 (plain SGD).")] = "v1"
+    recipe: Annotated[str, advanced(help="v1 (SGD, momentum 0.9) or v2 (plain SGD).")] = "v1"
     epochs: Annotated[int | None, typer.Option(min=0, help="Passes over the data; the recipe's 20 otherwise.")] = None
-    learning_rate: Annotated[
-        float | None, typer.Option("--lr", help="Learning rate; the recipe's 0.001 otherwise.")
-    ] = None
+    learning_rate: Annotated[float | None, advanced(help="Learning rate; the recipe's 0.001 otherwise.")] = None
     keep: Annotated[
         str,
-        typer.Option(
+        advanced(
             help="best: of the start and all epochs, the map with the least training loss once rounded; last: the last "
             "epoch's, as the paper has it."
         ),
     ] = "best"
     alpha: Annotated[
-        str, typer.Option(help="Weight of the pull to permutations, or cv: chosen on a fifth of the training split.")
+        str, advanced(help="Weight of the pull to permutations, or cv: chosen on a fifth of the training split.")
     ] = "0.1"
     tail_norm: Annotated[
-        str, typer.Option(help="Batch norm of B's part in training: eval (its own statistics) or train (the batch's).")
+        str, advanced(help="Batch norm of B's part in training: eval (its own statistics) or train (the batch's).")
     ] = "eval"
     recalibration: Annotated[
-        bool, typer.Option("--recalibrate/--no-recalibrate", help="Measure batch norms anew before evaluation.")
+        bool, advanced("--recalibrate/--no-recalibrate", help="Measure batch norms anew before evaluation.")
     ] = True
-    bias: Annotated[bool, typer.Option("--bias", help="Give every map a bias; the paper's have none.")] = False
-    translate: Annotated[int, typer.Option(min=0, help="Shift training images by so many pixels at most.")] = 0
-    flip: Annotated[bool, typer.Option("--flip", help="Mirror every second training image.")] = False
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each map that is trained, from --seed on.")] = 1
-    split: Annotated[str, typer.Option(help="Split to score on: test or validation.")] = "test"
-    examples: Annotated[int, typer.Option(min=4, help="Use so many examples of each split at most.")] = 50000
+    bias: Annotated[bool, advanced("--bias", help="Give every map a bias; the paper's have none.")] = False
+    translate: Annotated[int, advanced(min=0, help="Shift training images by so many pixels at most.")] = 0
+    flip: Annotated[bool, advanced("--flip", help="Mirror every second training image.")] = False
+    seeds: Annotated[int, advanced(min=1, help="Runs of each map that is trained, from --seed on.")] = 1
+    split: Annotated[str, advanced(help="Split to score on: test or validation.")] = "test"
+    examples: Annotated[int, advanced(min=4, help="Use so many examples of each split at most.")] = 50000
     seed: Seed = 0
     device: Device = "auto"
     out: OutFolder = Path("stitching")

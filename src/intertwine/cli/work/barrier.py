@@ -23,8 +23,6 @@ def run(asked: BarrierOptions) -> None:
     if len(asked.checkpoints) < 2:
         raise ValueError(f"at least two checkpoints must be given. Got {len(asked.checkpoints)}.")
     solver = solver_of(asked.method, ("none",))
-    if asked.interpolation not in ("linear", "spherical"):
-        raise ValueError(f"--interpolation must be linear or spherical. Got {asked.interpolation!r}.")
     claim_folder(asked.out, RESULTS, asked.checkpoints)
     group = open_group(
         asked.checkpoints, [asked.model] * len(asked.checkpoints), asked.data, None, None, "always", asked.device

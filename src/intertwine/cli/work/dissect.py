@@ -35,9 +35,9 @@ def run(asked: DissectOptions) -> None:
     patches = None if asked.grid is None else _pair(asked.grid, "grid")
     data = load_concepts(
         asked.concepts,
-        images=asked.images,
+        images=asked.examples,
         size=None if asked.size is None else _pair(asked.size, "size"),
-        split=asked.split,
+        split=asked.concept_split,
         seed=asked.seed,
     )
     if asked.train:

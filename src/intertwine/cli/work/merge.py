@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from ...features.evaluate import evaluate
-from ...matching import METHODS, align
+from ...matching import Solver, align
 from ...merging import export, merge_many, transport
 from ...merging import merge as merge_two
 from ...merging.recalibrate import batch_norms
@@ -15,6 +15,7 @@ from .._options import split_commas
 from .._outputs import claim_file, claim_folder
 from .._pairs import Group, Use, card_of, open_group
 from .._show import print_json, print_table, tell
+from .._solvers import solver_of
 from ..commands.merge import MergeOptions
 
 __all__ = ["run"]
@@ -25,13 +26,14 @@ _LOOK_AT_DATA = ("activations", "mixed", "straight-through")
 def run(asked: MergeOptions) -> None:
     """Merge networks of one architecture into one of the same size: align, average, repair."""
     _check(asked)
-    reads = asked.method in _LOOK_AT_DATA
+    solver = solver_of(asked.method, ("transport", "none"))
+    reads = asked.method.partition(":")[0] in _LOOK_AT_DATA
     use: Use = "always" if reads or asked.repair not in ("auto", "none") else "of card"
     use = use if asked.repair != "none" or reads else "if given"
     specs = [asked.model, *[asked.model_b or asked.model] * (len(asked.checkpoints) - 1)]
     group = open_group(asked.checkpoints, specs, asked.data, asked.input_shape, asked.tokens, use, asked.device)
     loader = group.loader("train", asked.examples, asked.batch_size) if group.data is not None else None
-    merged = _merged(asked, group, loader)
+    merged = _merged(asked, solver, group, loader)
     scores = _scores(group, merged, asked.examples, asked.batch_size)
     recipe = {
         "merged": group.names, "ratio": asked.ratio, "method": asked.method, "interpolation": asked.interpolation,
@@ -57,12 +59,6 @@ def _check(asked: MergeOptions) -> None:
     """
     if len(asked.checkpoints) < 2:
         raise ValueError(f"at least two checkpoints must be given. Got {len(asked.checkpoints)}.")
-    if asked.method not in (*METHODS, "transport", "none"):
-        raise ValueError(f"--method must be one of {', '.join(METHODS)}, transport or none. Got {asked.method!r}.")
-    if asked.interpolation not in ("linear", "spherical"):
-        raise ValueError(f"--interpolation must be linear or spherical. Got {asked.interpolation!r}.")
-    if asked.repair not in ("auto", "none", "recalibrate", "repair", "rescale"):
-        raise ValueError(f"--repair must be auto, none, recalibrate, repair or rescale. Got {asked.repair!r}.")
     if len(asked.checkpoints) > 2 and (
         asked.ratio != 0.5 or asked.interpolation != "linear" or asked.layers or asked.method in ("transport", "none")
     ):
@@ -92,16 +88,16 @@ def _repair(group: Group, repair: str) -> Any:
     return {"auto": True, "none": False}.get(repair, repair)
 
 
-def _merged(asked: MergeOptions, group: Group, loader: Any) -> nn.Module:
-    method, example, seed, repair = asked.method, group.example, asked.seed, _repair(group, asked.repair)
+def _merged(asked: MergeOptions, solver: str | Solver, group: Group, loader: Any) -> nn.Module:
+    example, seed, repair = group.example, asked.seed, _repair(group, asked.repair)
     if len(group.models) > 2:
-        return merge_many(group.models, example, method, repair=repair, loader=loader, seed=seed, progress=True)
+        return merge_many(group.models, example, solver, repair=repair, loader=loader, seed=seed, progress=True)
     one, other = group.models
     found: Any = None
-    if method == "transport":
+    if solver == "transport":
         found = transport(one, other, example)
-    elif method != "none":
-        found = align(one, other, example, method=method, loader=loader, seed=seed)
+    elif solver != "none":
+        found = align(one, other, example, method=solver, loader=loader, seed=seed)
     return merge_two(
         one, other, found, asked.ratio, repair, loader=loader, interpolation=asked.interpolation,  # type: ignore[arg-type]
         layers=split_commas(asked.layers, "--layers"),

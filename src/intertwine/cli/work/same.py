@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from ... import matching
+from ..._nested import map_tensors
+from ...lab.training import choose_device
 from .._example import example_input
-from .._hugging_face import HF
 from .._networks import named_by, open_alone, read_checkpoint
 from .._outputs import claim_file
 from .._running import threads_for
@@ -21,13 +20,14 @@ def run(asked: SameOptions) -> None:
     if asked.out is not None:
         if asked.out.suffix != ".safetensors":
             raise ValueError(f"--out must end in .safetensors. Got {str(asked.out)!r}.")
-        claim_file(asked.out, [Path(str(path).removeprefix(HF)) for path in (asked.a, asked.b)])
-    left, right = (read_checkpoint(Path(str(path).removeprefix(HF))) for path in (asked.a, asked.b))
+        claim_file(asked.out, [asked.a, asked.b])
+    where = choose_device(asked.device)
+    left, right = (read_checkpoint(path) for path in (asked.a, asked.b))
     specs = [asked.model or named_by(side) for side in (left, right)]
     example = example_input(specs[0], asked.data, asked.input_shape, asked.tokens)
     pair = open_alone(specs[0], left), open_alone(specs[1], right)
     threads_for(weights=sum(p.numel() for model in pair for p in model.parameters()))
-    found = matching.same(*pair, example)
+    found = matching.same(*(model.to(where) for model in pair), map_tensors(example, lambda x: x.to(where)))
     if asked.out is not None and found.transformation is not None:
         tell(f"wrote {found.transformation.save(asked.out)}")
     if asked.as_json:

@@ -33,16 +33,14 @@ def run(asked: Asked) -> None:
     """Stitch networks: how much accuracy is lost when B goes on from A's features, through a map of one family."""  # noqa: DOC501
     if len(asked.checkpoints) < 2:
         raise ValueError(f"at least two checkpoints must be given. Got {len(asked.checkpoints)}.")
-    if (asked.model_b or asked.at_b) and len(asked.checkpoints) > 2:
-        raise ValueError(f"--model-b and --at-b must go with two checkpoints. Got {len(asked.checkpoints)}.")
+    if (asked.model_b or asked.layers_b) and len(asked.checkpoints) > 2:
+        raise ValueError(f"--model-b and --layers-b must go with two checkpoints. Got {len(asked.checkpoints)}.")
     if asked.split not in ("test", "validation"):
         raise ValueError(
             f"--split must be test or validation, never the data that maps are trained on. Got {asked.split!r}."
         )
     if asked.recipe not in RECIPES:
         raise ValueError(f"--recipe must be one of {', '.join(RECIPES)}. Got {asked.recipe!r}.")
-    if asked.keep not in ("best", "last"):
-        raise ValueError(f"--keep must be best or last. Got {asked.keep!r}.")
     chosen = replace(RECIPES[asked.recipe], keep=cast(Literal["best", "last"], asked.keep))
     if asked.epochs is not None:
         chosen = replace(chosen, epochs=asked.epochs, head_start=asked.epochs // 2)  # half of it, as in the paper
@@ -79,11 +77,11 @@ def run(asked: Asked) -> None:
         if len(asked.checkpoints) == 2 and i > j:
             continue  # of two checkpoints, A's early layers are meant
         a, b = group.models[i], group.models[j]
-        layers = _layers(a, b, score, split_commas(asked.at, "--at"), split_commas(asked.at_b, "--at-b"))
+        cuts = _layers(a, b, score, split_commas(asked.layers, "--layers"), split_commas(asked.layers_b, "--layers-b"))
         names, kept = (group.names[i], group.names[j]), state.with_stem(f"{state.stem}-{i}-{j}")
         how = replace(common, names=names, state=kept)
         given: dict[str, Any] = {"method": methods, "seeds": seeds, "options": how}
-        found = stitch(a, b, list(layers), wanted, loader=train, eval_loader=score, **given)
+        found = stitch(a, b, list(cuts), wanted, loader=train, eval_loader=score, **given)
         studies.append(cast(StitchingStudy, found))
     settings = {
         **studies[0].settings,
@@ -130,14 +128,14 @@ def _layers(a: nn.Module, b: nn.Module, loader: Batches, at: list[str] | None, a
     if at_b is not None:
         others = [point.name for point in choose(layers(b, here(b)), at_b, b)]
         if len(others) != len(chosen):
-            raise ValueError(f"--at-b must name as many layers as --at. Got {len(others)} and {len(chosen)}.")
+            raise ValueError(f"--layers-b must name as many layers as --layers. Got {len(others)} and {len(chosen)}.")
         return list(zip(chosen, others))
     if at is not None:
         return chosen
     usable = set(Pair(a, b, here(a)).layers())
     found = [name for name in chosen if name in usable]
     if not found:
-        raise ValueError("--at must be given where the networks share no activation layers. Got none. See --at-b too.")
+        raise ValueError("--layers and --layers-b must be given where networks share no activation layers. Got none.")
     return found
 
 

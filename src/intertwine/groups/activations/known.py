@@ -7,7 +7,6 @@ say.
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..._words import near
 from .homogeneity import Homogeneity
 
 __all__ = ["Activation", "RULE_NAMES", "activation_names", "known_activation", "named_activation"]
@@ -197,11 +197,9 @@ def named_activation(text: str) -> Activation:
     text = "power:" + text[2:] if text.startswith("x^") else _ALIASES.get(text, text)
     name, _, rest = text.partition(":")
     if name not in _RULES:
-        near = difflib.get_close_matches(name.lower(), activation_names(), n=3)
-        meant = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
         raise ValueError(
             f"activation must be one of {', '.join(activation_names())} (gated units: intertwiner()). Got {text!r}."
-            f"{meant}"
+            f"{near(name, activation_names())}"
         )
     defaults = _RULES[name][2]
     given: dict[str, float] = {}

@@ -6,7 +6,7 @@ from .coco import CocoConcepts
 from .concept_sets import load_concepts
 from .digits import load_digits
 from .images import load_images
-from .load import load
+from .load import FORMS, load
 from .npz import load_npz
 from .parquet import load_parquet
 from .segmentation import FolderConcepts, ParquetConcepts
@@ -16,6 +16,7 @@ from .synthetic_concepts import GeneratedConcepts
 __all__ = [
     # by name
     "load",
+    "FORMS",
     # what comes back
     "DataSplits",
     "Split",

@@ -7,9 +7,9 @@ from .npz import load_npz
 from .parquet import load_parquet
 from .splits import DataSplits
 
-__all__ = ["load"]
+__all__ = ["FORMS", "load"]
 
-_FORMS = ("digits", "cifar10[:PATH]", "cifar100[:PATH]", "parquet:PATH", "npz:PATH", "images:DIR")
+FORMS = ("digits", "cifar10[:PATH]", "cifar100[:PATH]", "parquet:PATH", "npz:PATH", "images:DIR")
 
 
 def load(spec: str = "digits") -> DataSplits:
@@ -38,5 +38,5 @@ def load(spec: str = "digits") -> DataSplits:
         return load_cifar("cifar100", path or None)
     loaders = {"parquet": load_parquet, "npz": load_npz, "images": load_images}
     if kind not in loaders or not path:
-        raise ValueError(f"data must be one of {', '.join(_FORMS)}. Got {spec!r}.")
+        raise ValueError(f"data must be one of {', '.join(FORMS)}. Got {spec!r}.")
     return loaders[kind](path)

@@ -9,6 +9,7 @@ from importlib import import_module
 
 import torch
 
+from ..._words import near
 from .experiment import Experiment, Setting
 from .reproduction import Reproduction
 
@@ -59,7 +60,8 @@ def experiment(name: str) -> Experiment:
         ValueError: If there is none of this name.
     """
     if name not in experiments():
-        raise ValueError(f"experiment must be one of {', '.join(experiments())}. Got {name!r}.")
+        known = experiments()
+        raise ValueError(f"experiment must be one of {', '.join(known)}. Got {name!r}.{near(name, known)}")
     return experiments()[name]
 
 

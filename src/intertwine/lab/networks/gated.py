@@ -7,6 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from ..._words import near
 from ...gates import dgn, dlgn, dlgn_sf
 from ...gates.networks import ShallowMaps
 from .registry import build, fit_to, names
@@ -98,6 +99,6 @@ def _base_spec(base: str, width: int | None) -> str:
     name, _, own = base.partition("/")
     known = [known for known in names() if known not in ("dgn", "dlgn", "dlgn_sf")]
     if name not in known:
-        raise ValueError(f"base must be one of {', '.join(known)}. Got {name!r}.")
+        raise ValueError(f"base must be one of {', '.join(known)}. Got {name!r}.{near(name, known)}")
     arguments = [*filter(None, own.split("/")), *([] if width is None else [f"width={width}"])]
     return ":".join(filter(None, [name, ",".join(arguments)]))

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from ..._untrusted.construction import limited_construction
+from ..._words import near
 
 __all__ = ["Network", "build", "describe", "fit_to", "input_shape", "names", "parse", "register"]
 
@@ -123,7 +124,7 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
     """
     name, _, text = spec.partition(":")
     if name not in _NETWORKS:
-        raise ValueError(f"network must be one of {', '.join(_NETWORKS)}. Got {name!r}.")
+        raise ValueError(f"network must be one of {', '.join(_NETWORKS)}. Got {name!r}.{near(name, _NETWORKS)}")
     network = _NETWORKS[name]
     hints = typing.get_type_hints(network.factory)
     parsed: dict[str, Any] = {}
@@ -191,7 +192,8 @@ def input_shape(spec: str) -> tuple[int, ...]:
 def _check_argument(network: Network, key: str) -> None:
     if key not in network.arguments:
         listed = ", ".join(f"{name}={_show(value)}" for name, value in network.arguments.items())
-        raise ValueError(f"argument of {network.name} must be one of {listed}. Got {key!r}.")
+        meant = near(key, network.arguments)
+        raise ValueError(f"argument of {network.name} must be one of {listed}. Got {key!r}.{meant}")
 
 
 def _show(value: Any) -> str:

@@ -13,6 +13,7 @@ from ..._evaluation import copied
 from ..._io import check_writable, read_tensors
 from ..._random import mixed
 from ..._threads import threads
+from ..._words import near
 from ..data import Batches, DataSplits, load
 from ..networks import build, fit_to
 from .accuracy import accuracy, choose_device
@@ -125,7 +126,7 @@ def _conclude(run: Run, state: TrainingState, path: Path | None) -> Training:
 def find_recipe(recipe: Recipe | str | None, data: DataSplits) -> Recipe:
     if isinstance(recipe, str):
         if recipe not in RECIPES:
-            raise ValueError(f"recipe must be one of {', '.join(RECIPES)}. Got {recipe!r}.")
+            raise ValueError(f"recipe must be one of {', '.join(RECIPES)}. Got {recipe!r}.{near(recipe, RECIPES)}")
         recipe = RECIPES[recipe]
     return recipe or recipe_for(data.shape)
 

@@ -1,5 +1,6 @@
 """Kernels by name."""
 
+from ..._words import near
 from .base import Kernel
 from .gates import GatesKernel
 from .laplace import LaplaceKernel
@@ -24,7 +25,8 @@ def kernel(name: str | Kernel) -> Kernel:
     if isinstance(name, Kernel):
         return name
     if name not in _KERNELS:
-        raise ValueError(f"kernel must be one of {', '.join(map(repr, _KERNELS))}, or a Kernel. Got {name!r}.")
+        known = ", ".join(map(repr, _KERNELS))
+        raise ValueError(f"kernel must be one of {known}, or a Kernel. Got {name!r}.{near(name, _KERNELS)}")
     return _KERNELS[name]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ... import groups
+from ..._words import near
 from ...groups import Group
 from ..layer import StitchingLayer
 from .blocks import Blocks, SwappedBlocks
@@ -173,7 +174,8 @@ def _read(name: str, settings: dict[str, Any]) -> tuple[Callable[..., StitchingL
     except ValueError:
         pass
     if name not in _LAYERS:
-        raise ValueError(f"family must be one of {', '.join(families())}, or a group. Got {name!r}.")
+        known = families()
+        raise ValueError(f"family must be one of {', '.join(known)}, or a group. Got {name!r}.{near(name, known)}")
     return _LAYERS[name], settings
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ..._options import Json, Options
+from ..._options import Json, Options, advanced
 
 __all__ = ["RunsOptions"]
 
@@ -42,17 +42,17 @@ class RunsOptions(Options):
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Of the run, for all but list.")] = None
     folder: Annotated[Path, typer.Option("--runs", metavar="DIR", help="Folder of runs.")] = Path("runs")
     workers: Annotated[int | None, typer.Option(min=1, help="Resume: processes; one for each core otherwise.")] = None
-    threads: Annotated[int, typer.Option(min=1, help="Resume: threads of each process.")] = 1
+    threads: Annotated[int, advanced(min=1, help="Resume: threads of each process.")] = 1
     ray: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Resume on Ray: local, auto, or HOST:PORT of a cluster.")
+        str | None, advanced(metavar="ADDRESS", help="Resume on Ray: local, auto, or HOST:PORT of a cluster.")
     ] = None
     timeout: Annotated[
-        float | None, typer.Option(min=0, help="Resume: seconds that an attempt may take, on this machine.")
+        float | None, advanced(min=0, help="Resume: seconds that an attempt may take, on this machine.")
     ] = None
-    retries: Annotated[int, typer.Option(min=0, help="Resume: further attempts of a job that fails.")] = 2
+    retries: Annotated[int, advanced(min=0, help="Resume: further attempts of a job that fails.")] = 2
     everything: Annotated[bool, typer.Option("--all", help="Clean: remove the whole run, results too.")] = False
     imported: Annotated[
         list[str] | None,
-        typer.Option("--import", metavar="MODULE", help="Resume: a module of yours that the plan's classes are in."),
+        advanced("--import", metavar="MODULE", help="Resume: a module of yours that the plan's classes are in."),
     ] = None
     as_json: Json = False

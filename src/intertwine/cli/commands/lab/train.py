@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..._options import Device, Json, Options, Seed
+from ..._options import Device, Json, Options, Seed, advanced
 
 __all__ = ["TrainOptions"]
 
@@ -41,17 +41,17 @@ class TrainOptions(Options):
     seed: Seed = 0
     recipe: Annotated[
         str | None,
-        typer.Option(
+        advanced(
             help="Named settings: paper, digits, cct, or the second paper's c4gap, cnn_gap, c1gap, c1gap_long and "
             "vgg_resnet. By the size of the inputs otherwise."
         ),
     ] = None
     epochs: Annotated[int | None, typer.Option(help="Passes over the training data.")] = None
-    batch_size: Annotated[int | None, typer.Option(help="Examples of each step.")] = None
-    learning_rate: Annotated[float | None, typer.Option(help="Initial learning rate.")] = None
+    batch_size: Annotated[int | None, advanced(help="Examples of each step.")] = None
+    learning_rate: Annotated[float | None, advanced(help="Initial learning rate.")] = None
     precision: Annotated[
         str | None,
-        typer.Option(help="float32, or bfloat16 for mixed precision, which is fast where the hardware has it."),
+        advanced(help="float32, or bfloat16 for mixed precision, which is fast where the hardware has it."),
     ] = None
     resume: Annotated[
         bool,

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ..._options import Device, Json, Options
+from ..._options import Device, Json, Options, advanced
 
 __all__ = ["ZooOptions"]
 
@@ -46,14 +46,14 @@ class ZooOptions(Options):
         "digits"
     )
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first network; the others count up.")] = 0
-    recipe: Annotated[str | None, typer.Option(help="Named settings: paper, digits or cct.")] = None
+    recipe: Annotated[str | None, advanced(help="Named settings: paper, digits or cct.")] = None
     epochs: Annotated[int | None, typer.Option(help="Passes over the training data.")] = None
-    batch_size: Annotated[int | None, typer.Option(help="Examples of each step.")] = None
-    learning_rate: Annotated[float | None, typer.Option(help="Initial learning rate.")] = None
-    together: Annotated[int, typer.Option(min=1, help="Networks that are trained at once.")] = 16
+    batch_size: Annotated[int | None, advanced(help="Examples of each step.")] = None
+    learning_rate: Annotated[float | None, advanced(help="Initial learning rate.")] = None
+    together: Annotated[int, advanced(min=1, help="Networks that are trained at once.")] = 16
     engine: Annotated[
         str,
-        typer.Option(
+        advanced(
             help="auto (by the kind of network), measured (fastest here), 'in turn', stacked, grouped, 'grouped by 4' "
             "or 'grouped by 2'."
         ),

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...._words import near
 from ....lab import data as lab_data
 from ....lab import training
 from ....lab.training import RECIPES, Card, Recipe, recipe_for
@@ -47,7 +48,7 @@ def recipe_of(asked: TrainOptions | ZooOptions, shape: tuple[int, ...], precisio
     """
     name = asked.recipe
     if name is not None and name not in RECIPES:
-        raise ValueError(f"recipe must be one of {', '.join(RECIPES)}. Got {name!r}.")
+        raise ValueError(f"recipe must be one of {', '.join(RECIPES)}. Got {name!r}.{near(name, RECIPES)}")
     start = recipe_for(shape) if name is None else RECIPES[name]
     changes = {key: getattr(asked, key) for key in ("epochs", "batch_size", "learning_rate")}
     changes |= {"precision": precision, "threads": running().threads}

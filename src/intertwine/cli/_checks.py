@@ -1,0 +1,98 @@
+"""Checks of options before anything heavy is imported: one for each name of an option, the same in all commands.
+
+They see names, files and choices; what needs the models or the data is checked by the work itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from .._words import near
+from ..errors import CheckpointError, DataError
+from ._catalogue import catalogue
+
+__all__ = ["HF", "check", "check_known"]
+
+HF = "hf:"
+
+
+def check(field: str, value: Any) -> None:
+    """Refuse the value of a field of the options that cannot be right."""
+    if value is not None and field in _CHECKS:
+        _CHECKS[field](value)
+
+
+def check_known(option: str, given: str, known: Sequence[str], further: str = "") -> None:
+    """Refuse a name that is not known.
+
+    Raises:
+        ValueError: If it is not; the message has a near one.
+    """
+    if given not in known:
+        raise ValueError(f"{option} must be one of {', '.join(known)}{further}. Got {given!r}.{near(given, known)}")
+
+
+def _checkpoint(path: Path) -> None:
+    if not path.exists():
+        there = sorted(p.name for p in path.parent.iterdir()) if path.parent.is_dir() else []
+        raise CheckpointError(f"checkpoint must be an existing file. Got {str(path)!r}.{near(path.name, there)}")
+
+
+def _model(spec: str) -> None:
+    if spec.startswith(HF):
+        if not (Path(spec.removeprefix(HF)) / "config.json").is_file():
+            raise CheckpointError(
+                f"model must be hf:DIRECTORY with a config.json. Got {spec.removeprefix(HF)!r}, which has none. "
+                "Nothing is downloaded: save the model there first with save_pretrained()."
+            )
+    elif ":" not in spec:
+        further = ", or package.module:factory, path/to/file.py:factory, or hf:DIRECTORY"
+        check_known("model", spec, list(catalogue()["models"]), further)
+
+
+def _data(spec: str) -> None:
+    forms = catalogue()["data"]
+    kind, _, path = spec.partition(":")
+    kinds = {form.partition(":")[0].partition("[")[0]: form for form in forms}
+    if kind not in kinds or (path and ":" not in kinds[kind]) or (not path and kinds[kind].partition(":")[2].isalpha()):
+        raise ValueError(f"data must be one of {', '.join(forms)}. Got {spec!r}.{near(kind, kinds)}")
+    if path and not Path(path).exists():
+        raise DataError(f"data must be an existing file or folder. Got {path!r}.")
+
+
+def _each(check_one: Callable[[Any], None]) -> Callable[[Sequence[Any]], None]:
+    return lambda values: [check_one(value) for value in values] and None
+
+
+def _words(option: str, names: str) -> Callable[[Sequence[str]], None]:
+    def check_words(values: Sequence[str]) -> None:
+        for word in ",".join(values).split(","):
+            if word.strip():
+                check_known(option, word.strip(), catalogue()[names])
+
+    return check_words
+
+
+def _choice(option: str, *known: str) -> Callable[[str], None]:
+    return lambda value: check_known(option, value, known)
+
+
+_CHECKS: dict[str, Callable[[Any], None]] = {
+    "a": _checkpoint,
+    "b": _checkpoint,
+    "checkpoints": _each(_checkpoint),
+    "weights": _checkpoint,
+    "model": _model,
+    "model_b": _model,
+    "data": _data,
+    "split": _choice("--split", "train", "validation", "test"),
+    "measures": _words("measure", "measures"),
+    "interpolation": _choice("--interpolation", "linear", "spherical"),
+    "repair": _choice("--repair", "auto", "none", "recalibrate", "repair", "rescale"),
+    "keep": _choice("--keep", "best", "last"),
+    "start": _choice("--start", "direct", "random"),
+    "skip": _choice("--skip", "a", "mapped", "b"),
+    "front": _choice("--front", "auto", "record", "export"),
+}
