@@ -18,7 +18,8 @@ from intertwine._codec import APART, UNSAVED, decode, encode, mark_nonfinite, un
 from intertwine._result import Result
 from intertwine.report import page_of
 
-ROOMS = ("symmetry", "matching", "merging", "similarity", "stitching", "gates", "dissection", "lab.experiments")
+ROOMS = ("symmetry", "matching", "merging", "lineage", "similarity", "stitching", "gates", "dissection")
+ROOMS += ("lab.experiments",)
 
 
 def net(seed: int = 0) -> nn.Sequential:
@@ -55,6 +56,10 @@ def other_architecture() -> Result:
 
 def alignment() -> Result:
     return iw.align(net(), net(1), torch.zeros(2, 4))
+
+
+def lineage() -> Result:
+    return iw.lineage(net(), net(1), torch.zeros(2, 4))
 
 
 def barrier() -> Result:
@@ -127,6 +132,7 @@ KINDS = {
     "Match": match,
     "Match of other architectures": other_architecture,
     "Alignment": alignment,
+    "Lineage": lineage,
     "Barrier": barrier,
     "Comparison": comparison,
     "Distances": distances,

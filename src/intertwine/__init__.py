@@ -19,7 +19,7 @@ __version__ = version("intertwine")
 
 _ROOMS = (
     *("groups", "features", "programs", "similarity", "symmetry", "matching"),
-    *("merging", "stitching", "gates", "dissection"),
+    *("merging", "lineage", "stitching", "gates", "dissection"),
     *("report", "testing", "lab"),
 )
 
@@ -41,6 +41,8 @@ _NAMES = {
     "merge": "merging",
     "barrier": "merging",
     "Barrier": "merging",
+    # descent of one network from another; ``iw.lineage(a, b, x)`` calls its room
+    "Lineage": "lineage",
     # similarity of representations
     "compare": "similarity",
     "Comparison": "similarity",
@@ -79,6 +81,8 @@ if TYPE_CHECKING:
     from .errors import IntertwineError
     from .features import collect
     from .groups import Intertwiner, intertwiner
+    from .lineage.lineage import lineage
+    from .lineage.result import Lineage
     from .matching import Alignment, align, same
     from .merging import Barrier, barrier, merge
     from .similarity import Comparison, compare

@@ -19,6 +19,7 @@ COMMANDS = {
     "compare": ("compare", *PAIR, *LITTLE, "--layers", "relu2,relu3", "--null", 2, "--bootstrap", 2),
     "symmetries": ("symmetries", "--model", "digits_cnn:width=4", "--out", "symmetries.json"),
     "same": ("same", *PAIR, "--out", "element.safetensors"),
+    "lineage": ("lineage", *PAIR),
     "align": ("align", *PAIR),
     "align on data": ("align", *PAIR, "--method", "activations", "--data", "digits", *LITTLE, "--out", "on data"),
     "merge": ("merge", *PAIR, "--data", "digits", *LITTLE, "--out", "merged.safetensors"),

@@ -18,6 +18,7 @@ from .commands.lab.reproduce import ReproduceOptions
 from .commands.lab.runs import RunsOptions
 from .commands.lab.train import TrainOptions
 from .commands.lab.zoo import ZooOptions
+from .commands.lineage import LineageOptions
 from .commands.merge import MergeOptions
 from .commands.report import ReportOptions
 from .commands.same import SameOptions
@@ -27,9 +28,9 @@ from .commands.symmetries import SymmetriesOptions
 __all__ = ["app", "main"]
 
 _OPTIONS: tuple[type[Options], ...] = (
-    DemoOptions, CompareOptions, SymmetriesOptions, SameOptions, AlignOptions, MergeOptions, BarrierOptions,
-    StitchOptions, DissectOptions, GatesOptions, TrainOptions, ZooOptions, ReproduceOptions, RunsOptions,
-    ModelsOptions, GroupsOptions, ReportOptions,
+    DemoOptions, CompareOptions, SymmetriesOptions, SameOptions, LineageOptions, AlignOptions, MergeOptions,
+    BarrierOptions, StitchOptions, DissectOptions, GatesOptions, TrainOptions, ZooOptions, ReproduceOptions,
+    RunsOptions, ModelsOptions, GroupsOptions, ReportOptions,
 )  # fmt: skip
 _COMMANDS = tuple(map(as_function, _OPTIONS))
 

@@ -1,0 +1,37 @@
+"""``intertwine lineage``: whether one checkpoint was trained independently of another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .._options import InputShape, Json, Model, Options, Tokens
+
+__all__ = ["LineageOptions"]
+
+
+@dataclass(frozen=True)
+class LineageOptions(Options):
+    """Test whether two checkpoints were trained independently, from their weights alone.
+
+    Says "derived", with an exact p-value and the blocks that were, "no sign of descent", or "cannot be told". Tensors
+    are read one at a time, so that checkpoints of any size fit. Every verdict has exit code 0.
+
+    Example:
+      intertwine lineage a.safetensors b.safetensors --model resnet20
+      intertwine lineage one_directory another --model hf:one_directory --out lineage.html
+    """
+
+    a: Annotated[str, typer.Argument(metavar="A", help="A checkpoint: a file, or a folder of safetensors shards.")]
+    b: Annotated[str, typer.Argument(metavar="B", help="The other one.")]
+    model: Model = None
+    input_shape: InputShape = None
+    tokens: Tokens = None
+    level: Annotated[float, typer.Option("--level", help="p-value from which on independence is rejected.")] = 1e-6
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write the page (.html) or data (.json, .parquet).")
+    ] = None
+    as_json: Json = False

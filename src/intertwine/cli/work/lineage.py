@@ -1,0 +1,104 @@
+"""Work of ``intertwine lineage``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..._io import read_tensors
+from ...lab.training import read_card
+from ...lineage import lineage_of_states
+from ...symmetry import Symmetry, symmetries
+from ...symmetry.sharded import ShardedState
+from .._example import example_input
+from .._hugging_face import HF
+from .._models import build_model
+from .._networks import spec_of
+from .._outputs import claim_file
+from .._running import threads_for
+from .._show import print_json, say, tell
+from ..commands.lineage import LineageOptions
+
+__all__ = ["run"]
+
+_MISSING = 0.5  # share of the model's tensors that a checkpoint may lack, such as a head
+
+
+def run(asked: LineageOptions) -> None:
+    """Test whether two checkpoints were trained independently."""  # noqa: DOC501
+    paths = [Path(text.removeprefix(HF)) for text in (asked.a, asked.b)]
+    if asked.out is not None:
+        if not asked.out.is_dir() and asked.out.suffix not in (".html", ".htm", ".json", ".parquet"):
+            raise ValueError(f"--out must end in .html, .json or .parquet. Got {str(asked.out)!r}.")
+        claim_file(asked.out, paths)
+    if paths[0].resolve() == paths[1].resolve():
+        raise ValueError(f"B must be another checkpoint than A. Got {str(paths[0])!r} twice.")
+    states = [_opened(path) for path in paths]
+    spec = asked.model or _named_by(paths[0])
+    with torch.device("meta"):
+        model = build_model(spec)
+    sym = symmetries(model, example_input(spec, None, asked.input_shape, asked.tokens, meta=True))
+    threads_for(weights=sum(p.numel() for p in model.parameters()))
+    a, b = (_named(state, sym, path) for state, path in zip(states, paths))
+    found = lineage_of_states(sym, a, b, asked.level)
+    if asked.out is not None:
+        html = asked.out.suffix in (".html", ".htm")
+        tell(f"wrote {found.to_html(asked.out) if html else found.save(asked.out)}")
+    print_json({**found.to_dict(), "p_value": found.p_value}) if asked.as_json else say(found.summary())
+
+
+def _named_by(path: Path) -> str:
+    """The model that a directory's configuration, or the card beside a file, names."""
+    return f"{HF}{path}" if (path / "config.json").is_file() else spec_of(read_card(path), path, "--model")
+
+
+def _opened(path: Path) -> Mapping[str, Tensor]:
+    """A checkpoint that is read tensor by tensor, or a torch file in memory."""
+    sharded = path.is_dir() or path.name.endswith((".safetensors", ".index.json"))
+    return ShardedState(path) if sharded else read_tensors(path)
+
+
+def _named(state: Mapping[str, Tensor], sym: Symmetry, path: Path) -> Mapping[str, Tensor]:
+    """A checkpoint under the model's names: one beginning that all names have or lack is taken off or put on.
+
+    Raises:
+        ValueError: If it lacks most of the model's tensors.
+    """
+    wanted = sym.layouts.keys()
+    starts = {""} | {name.partition(".")[0] + "." for name in [*state, *wanted]}
+    names = {
+        f"{sign}{start}": {n: f"{start}{n}" if sign == "+" else n.removeprefix(start) for n in wanted}
+        for sign in "+-"
+        for start in starts
+    }
+    table = max(names.values(), key=lambda t: sum(stored in state for stored in t.values()))
+    found = {n: stored for n, stored in table.items() if stored in state}
+    if len(found) < _MISSING * len(wanted):
+        absent = next(n for n in wanted if n not in found)
+        raise ValueError(
+            f"checkpoint must be of the model. Got {str(path)!r}, which lacks {len(wanted) - len(found)} of its "
+            f"{len(wanted)} tensors, such as {absent!r}."
+        )
+    return _Renamed(state, found)
+
+
+class _Renamed(Mapping[str, Tensor]):
+    """A checkpoint read under other names."""
+
+    def __init__(self, state: Mapping[str, Tensor], names: Mapping[str, str]) -> None:
+        self._state, self._names = state, names
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._state[self._names[name]]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)

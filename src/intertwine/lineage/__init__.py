@@ -1,0 +1,21 @@
+"""Lineage: whether one network was trained independently of another, which parts, and how many are related.
+
+``intertwine.lineage(a, b, example_inputs)`` is the function of the same name in this room: the module can be called.
+"""
+
+import sys
+from types import ModuleType
+
+from .lineage import lineage, lineage_of_states
+from .result import BlockAgreement, Lineage
+
+__all__ = ["BlockAgreement", "Lineage", "lineage", "lineage_of_states"]
+
+
+class _Callable(ModuleType):
+    """This room, which bears the name of its front door."""
+
+    __call__ = staticmethod(lineage)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -1,0 +1,69 @@
+"""Parts of a network that were derived: blocks of tensors, by their p-values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log
+
+from .in_place import TensorAgreement
+from .result import BlockAgreement
+
+__all__ = ["by_block", "parts_in_words"]
+
+
+def by_block(tensors: Sequence[TensorAgreement], level: float) -> tuple[BlockAgreement, ...]:
+    """Agreement of blocks; tensors share the order of their units, so p-values are combined by Bonferroni's rule.
+
+    Args:
+        tensors: Agreement of tensors, in the order of the network.
+        level: Probability that any block of independent networks is called derived.
+    """
+    groups: dict[str, list[TensorAgreement]] = {}
+    for t in tensors:
+        groups.setdefault(_block(t.tensor), []).append(t)
+    found = []
+    for block, members in groups.items():
+        told = [t.log_p for t in members if t.log_p is not None]
+        log_p = min(min(told) + log(len(told)), 0.0) if told else None
+        cosine = sum(t.cosine for t in members) / len(members)
+        equal = sum(t.equal for t in members)
+        derived = log_p is not None and log_p <= log(level / len(groups))
+        found.append(BlockAgreement(block, len(members), equal, cosine, log_p, derived))
+    return tuple(found)
+
+
+def parts_in_words(blocks: Sequence[BlockAgreement]) -> str:
+    """Runs of blocks that were derived, and those without a sign of it."""
+    tested = [b for b in blocks if b.log_p is not None]
+    words = {
+        True: _runs([b.block for b in tested if b.derived]),
+        False: _runs([b.block for b in tested if not b.derived]),
+    }
+    said = f"derived: {words[True]}" if words[True] else ""
+    return "; ".join(part for part in (said, f"no sign of it: {words[False]}" if words[False] else "") if part)
+
+
+def _block(tensor: str) -> str:
+    """The name up to its first number, or that of the module."""
+    pieces = tensor.split(".")
+    number = next((k for k, piece in enumerate(pieces) if piece.isdigit()), None)
+    return ".".join(pieces[:-1] if number is None else pieces[: number + 1]) or tensor
+
+
+def _runs(names: Sequence[str]) -> str:
+    """Names joined, numbers that follow each other as a range: ``"layer.0-3, head"``."""
+    runs: list[list[str]] = []
+    for name in names:
+        stem, _, number = name.rpartition(".")
+        before = runs[-1] if runs else None
+        if (
+            number.isdigit()
+            and before
+            and before[0] == stem
+            and before[2].isdigit()
+            and int(before[2]) + 1 == int(number)
+        ):
+            before[2] = number
+        else:
+            runs.append([stem, number, number])
+    return ", ".join(f"{stem}{'.' if stem else ''}{a if a == z else f'{a}-{z}'}" for stem, a, z in runs)

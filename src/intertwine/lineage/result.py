@@ -1,0 +1,124 @@
+"""Verdict on the descent of one network from another, and how it is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log
+from typing import TYPE_CHECKING
+
+from .._result import Result
+from .._words import counted
+from .in_place import SpaceAgreement, TensorAgreement
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["CALIBRATED", "DERIVED", "EXACT", "NOT_TESTED", "NO_SIGN", "UNTOLD", "BlockAgreement", "Lineage"]
+
+DERIVED = "derived"
+NO_SIGN = "no sign of descent"
+UNTOLD = "cannot be told"
+
+EXACT = "exact"
+CALIBRATED = "calibrated"
+NOT_TESTED = "not tested"
+
+
+@dataclass(frozen=True)
+class BlockAgreement:
+    """Agreement of the tensors of one block of a network.
+
+    Attributes:
+        block: Common beginning of the tensors' names.
+        tensors: Number of its tensors.
+        equal: How many of them are the same in both networks, number by number.
+        cosine: Of all its weights as they stand.
+        log_p: Natural logarithm of the p-value (Bonferroni over its tensors), or ``None`` where it was not tested.
+        derived: Whether that is significant at the level, over all blocks.
+    """
+
+    block: str
+    tensors: int
+    equal: int
+    cosine: float
+    log_p: float | None
+    derived: bool
+
+
+@dataclass(frozen=True, repr=False)
+class Lineage(Result):
+    """Whether two trainings were independent.
+
+    Attributes:
+        verdict: ``"derived"``, ``"no sign of descent"`` or ``"cannot be told"``.
+        reason: Its ground, in words.
+        evidence: ``"exact"`` (a p-value under permuted units), ``"calibrated"`` (against independent networks) or
+            ``"not tested"``.
+        log_p: Natural logarithm of the p-value; ``None`` where nothing was tested.
+        level: The p-value from which on independence is rejected.
+        by_space: Agreement of units in place, space by space, with p-values that are independent of each other.
+        by_block: Agreement block by block.
+        by_tensor: Agreement tensor by tensor.
+        notes: What a reader should know, such as tensors that only one network has.
+    """
+
+    verdict: str
+    reason: str
+    evidence: str
+    log_p: float | None
+    level: float
+    by_space: tuple[SpaceAgreement, ...] = ()
+    by_block: tuple[BlockAgreement, ...] = ()
+    by_tensor: tuple[TensorAgreement, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def p_value(self) -> float | None:
+        """The p-value for "the two trainings were independent"; 0.0 where it is below the smallest number."""
+        return None if self.log_p is None else exp10(self.log_p)
+
+    @property
+    def headline(self) -> str:
+        """The verdict with its p-value."""
+        return f"{self.verdict} ({self.evidence}{'' if self.log_p is None else f', p {power_of_ten(self.log_p)}'})"
+
+    def summary(self) -> str:
+        """The verdict, its ground, a line for every block, and notes."""
+        width = max((len(b.block) for b in self.by_block), default=0)
+        lines = [
+            f"  {b.block:<{width}}  {'derived' if b.derived else 'no sign':<8}"
+            + ("  not tested" if b.log_p is None else f"  p {power_of_ten(b.log_p)}")
+            + (f"  {b.equal} of {counted(b.tensors, 'tensor')} unchanged" if b.equal else "")
+            for b in self.by_block
+        ]
+        return "\n".join([f"{self.headline}: {self.reason}", *lines, *(f"note: {note}" for note in self.notes)])
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per space."""
+        import pandas as pd
+
+        rows = [
+            {
+                "space": s.space,
+                "units": s.units,
+                "agreeing": s.agreeing,
+                "log10_p": None if s.log_p is None else s.log_p / log(10),
+                "spearman": s.spearman,
+                "spearman_log10_p": s.spearman_log_p / log(10),
+                "note": s.note,
+            }
+            for s in self.by_space
+        ]
+        columns = ["space", "units", "agreeing", "log10_p", "spearman", "spearman_log10_p", "note"]
+        return pd.DataFrame(rows, columns=columns)
+
+
+def exp10(log_p: float) -> float:
+    """A p-value from its natural logarithm."""
+    return float(10.0 ** max(log_p / log(10), -400.0))
+
+
+def power_of_ten(log_p: float) -> str:
+    """A p-value for people, from its natural logarithm: such as ``"= 0.21"`` and ``"< 1e-189"``."""
+    exponent = log_p / log(10)
+    return f"= {10**exponent:.2g}" if exponent > -4 else f"< 1e{-int(-exponent)}"

@@ -1,0 +1,41 @@
+"""``intertwine lineage`` prints a verdict with its p-value, and refuses what it cannot compare."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from intertwine.lab import networks
+
+MODEL = "mlp:widths=32-32"
+
+
+@pytest.fixture
+def files(tmp_path):
+    for name, seed, noise in (("a", 0, 0.0), ("b", 0, 0.01), ("c", 1, 0.0)):
+        torch.manual_seed(seed)
+        state = networks.build(MODEL).state_dict()
+        save_file({n: t + noise * torch.randn_like(t) for n, t in state.items()}, tmp_path / f"{name}.safetensors")
+
+
+def test_verdicts(run, files):
+    ran = run("lineage", "a.safetensors", "b.safetensors", "--model", MODEL, "--out", "page.html")
+    assert ran.code == 0 and ran.out.startswith("derived (exact, p < 1e-"), ran.out + ran.err
+    ran = run("lineage", "a.safetensors", "c.safetensors", "--model", MODEL, "--json")
+    found = json.loads(ran.out)
+    assert ran.code == 0 and found["verdict"] == "no sign of descent" and found["p_value"] > 1e-4
+
+
+def test_bad_input(run, files, tmp_path):
+    ran = run("lineage", "a.safetensors", "a.safetensors", "--model", MODEL)
+    assert ran.code == 2 and "B must be another checkpoint than A" in ran.error
+    ran = run("lineage", "a.safetensors", "b.safetensors")
+    assert ran.code == 2 and "--model must be given" in ran.error
+    ran = run("lineage", "a.safetensors", "b.safetensors", "--model", "resnet20")
+    assert ran.code == 2 and "checkpoint must be of the model" in ran.error
+    whole = (tmp_path / "b.safetensors").read_bytes()
+    (tmp_path / "cut.safetensors").write_bytes(whole[: len(whole) // 2])
+    ran = run("lineage", "a.safetensors", "cut.safetensors", "--model", MODEL)
+    assert ran.code == 2 and "complete safetensors file" in ran.error
+    assert (tmp_path / "cut.safetensors").stat().st_size == len(whole) // 2

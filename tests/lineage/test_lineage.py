@@ -1,0 +1,102 @@
+"""The front door: verdicts, parts, notes and bad input."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+import intertwine as iw
+from intertwine.lineage import lineage_of_states
+from intertwine.symmetry import ShardedState
+
+X = torch.zeros(2, 8)
+
+
+def net(seed, classes=3, widths=(32, 32)):
+    torch.manual_seed(seed)
+    sizes = (8, *widths, classes)
+    layers = [m for a, b in itertools.pairwise(sizes) for m in (nn.Linear(a, b), nn.ReLU())]
+    return nn.Sequential(*layers[:-1])
+
+
+def tuned(model, size=0.05, seed=9):
+    torch.manual_seed(seed)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        for p in other.parameters():
+            p.add_(size * torch.randn_like(p))
+    return other
+
+
+def test_tuned_cast_pruned_and_rescaled_copies_are_derived_and_strangers_not():
+    a = net(0)
+    pruned = copy.deepcopy(a)
+    with torch.no_grad():
+        for p in pruned.parameters():
+            p.mul_(p.abs() > p.abs().median())
+    for b in (tuned(a), copy.deepcopy(a).bfloat16().float(), pruned):
+        found = iw.lineage(a, b, X)
+        assert found.verdict == "derived" and found.evidence == "exact" and found.p_value < 1e-12
+    found = iw.lineage(a, net(1), X)
+    assert found.verdict == "no sign of descent" and found.p_value > 1e-4
+
+
+def test_a_new_head_and_a_new_layer_are_told():
+    a = net(0)
+    b = tuned(a)
+    torch.manual_seed(3)
+    nn.init.normal_(b[4].weight)
+    found = iw.lineage(a, b, X)
+    assert {k.block: k.derived for k in found.by_block} == {"0": True, "2": True, "4": False}
+    assert "derived: 0, 2; no sign of it: 4" in found.reason
+    found = iw.lineage(a, tuned(net(0, classes=5)), X)  # another number of classes
+    assert found.verdict == "derived" and any("another shape in b: 4.weight, 4.bias" in note for note in found.notes)
+
+
+def test_frozen_tensors_are_listed():
+    a = net(0)
+    b = tuned(a)
+    with torch.no_grad():
+        b[0].weight.copy_(a[0].weight)
+    found = iw.lineage(a, b, X)
+    assert any(note == "the same in both, number by number: 0.weight" for note in found.notes)
+    assert "1 of 2 tensors unchanged" in found.summary()
+
+
+def test_sharded_checkpoints_are_read_tensor_by_tensor(tmp_path):
+    from safetensors.torch import save_file
+
+    a, b = net(0), tuned(net(0))
+    for name, model in (("a", a), ("b", b)):
+        save_file(model.state_dict(), tmp_path / f"{name}.safetensors")
+    sym = iw.symmetries(a, X)
+    states = [ShardedState(tmp_path / f"{name}.safetensors") for name in "ab"]
+    assert lineage_of_states(sym, *states).log_p == iw.lineage(a, b, X).log_p
+
+
+def test_the_verdict_takes_the_level():
+    a, b = net(0), net(1)
+    assert iw.lineage(a, b, X, level=0.9999).verdict == "derived"
+    with pytest.raises(ValueError, match=r"level must be between 0 and 1. Got 2"):
+        iw.lineage(a, b, X, level=2)
+
+
+def test_bad_input_is_refused():
+    a = net(0)
+    with pytest.raises(ValueError, match=r"b must be another network than a"):
+        iw.lineage(a, a, X)
+    with pytest.raises(ValueError, match=r"other architectures"):
+        iw.lineage(a, net(0, widths=(16, 16)), X)
+    b = net(1)
+    with torch.no_grad():
+        b[2].weight[0, 0] = float("nan")
+    with pytest.raises(ValueError, match=r"weights must be finite. Got NaN or infinity in '2.weight' of b"):
+        iw.lineage(a, b, X)
+    sym, state = iw.symmetries(a, X), dict(a.state_dict())
+    coarse = {**state, "0.weight": state["0.weight"].to_sparse()}
+    with pytest.raises(ValueError, match=r"not quantised. Got quantised or sparse numbers in '0.weight' of b"):
+        lineage_of_states(sym, state, coarse)
+    with pytest.raises(ValueError, match=r"integers in '0.weight' of b: dequantise first"):
+        lineage_of_states(sym, state, {**state, "0.weight": (state["0.weight"] * 99).to(torch.int8)})
