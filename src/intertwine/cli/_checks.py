@@ -62,8 +62,9 @@ def _data(spec: str) -> None:
         raise DataError(f"data must be an existing file or folder. Got {path!r}.")
 
 
-def _each(check_one: Callable[[Any], None]) -> Callable[[Sequence[Any]], None]:
-    return lambda values: [check_one(value) for value in values] and None
+def _checkpoints(paths: Sequence[Path]) -> None:
+    for path in paths:
+        _checkpoint(path)
 
 
 def _words(option: str, names: str) -> Callable[[Sequence[str]], None]:
@@ -82,7 +83,7 @@ def _choice(option: str, *known: str) -> Callable[[str], None]:
 _CHECKS: dict[str, Callable[[Any], None]] = {
     "a": _checkpoint,
     "b": _checkpoint,
-    "checkpoints": _each(_checkpoint),
+    "checkpoints": _checkpoints,
     "weights": _checkpoint,
     "model": _model,
     "model_b": _model,

@@ -27,7 +27,8 @@ def run(asked: SameOptions) -> None:
     example = example_input(specs[0], asked.data, asked.input_shape, asked.tokens)
     pair = open_alone(specs[0], left), open_alone(specs[1], right)
     threads_for(weights=sum(p.numel() for model in pair for p in model.parameters()))
-    found = matching.same(*(model.to(where) for model in pair), map_tensors(example, lambda x: x.to(where)))
+    a, b = (model.to(where) for model in pair)
+    found = matching.same(a, b, map_tensors(example, lambda x: x.to(where)))
     if asked.out is not None and found.transformation is not None:
         tell(f"wrote {found.transformation.save(asked.out)}")
     if asked.as_json:
