@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "intertwine"
 # room -> the rooms it may import at module level or inside functions (everything may use the ground files)
 GROUND = {"errors", *(path.stem for path in SOURCE.glob("_[a-z]*") if path.stem != "__init__")}
 LIBRARY = {"groups", "programs", "features", "symmetry", "similarity", "matching"}
-LIBRARY |= {"merging", "lineage", "dissection", "gates", "stitching"}
+LIBRARY |= {"merging", "lineage", "exchange", "dissection", "gates", "stitching"}
 BELOW = {"groups", "programs", "features", "symmetry", "testing"}
 MAY_IMPORT = {
     "groups": set(),
@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "symmetry": {"groups", "programs", "features", "testing"},
     "similarity": BELOW,
     "matching": BELOW,
+    "exchange": BELOW | {"matching"},
     "dissection": BELOW | {"matching"},
     "gates": BELOW | {"matching"},
     "stitching": BELOW | {"matching"},

@@ -18,7 +18,7 @@ from intertwine._codec import APART, UNSAVED, decode, encode, mark_nonfinite, un
 from intertwine._result import Result
 from intertwine.report import page_of
 
-ROOMS = ("symmetry", "matching", "merging", "lineage", "similarity", "stitching", "gates", "dissection")
+ROOMS = ("symmetry", "matching", "merging", "lineage", "exchange", "similarity", "stitching", "gates", "dissection")
 ROOMS += ("lab.experiments",)
 
 
@@ -118,6 +118,10 @@ def privileged() -> Result:
     return PrivilegedBases("net", "shapes", (one,), ("t",))
 
 
+def mappings() -> Result:
+    return iw.symmetries(net(), torch.zeros(2, 4)).mappings()
+
+
 def reproduction() -> Result:
     from intertwine.lab.experiments import Claim, Reproduction, Row
 
@@ -147,6 +151,7 @@ KINDS = {
     "EffectiveMaps": effective_maps,
     "Dissection": dissection,
     "PrivilegedBases": privileged,
+    "Mappings": mappings,
     "Reproduction": reproduction,
 }
 

@@ -8,18 +8,18 @@ Examples:
     PositiveMonomial(3)
 """
 
+from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ._pages import set_writer
+from ._above import offer
 
 __version__ = version("intertwine")
 
 _ROOMS = (
     *("groups", "features", "programs", "similarity", "symmetry", "matching"),
-    *("merging", "lineage", "stitching", "gates", "dissection"),
+    *("merging", "lineage", "exchange", "stitching", "gates", "dissection"),
     *("report", "testing", "lab"),
 )
 
@@ -63,6 +63,7 @@ __all__ = ["__version__", *_ROOMS, *_NAMES]
 if TYPE_CHECKING:
     from . import (
         dissection,
+        exchange,
         features,
         gates,
         groups,
@@ -99,12 +100,12 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _write_page(result: Any, path: Path) -> Path:
-    found: Path = import_module(f"{__name__}.report").write_page(result, path)
-    return found
+def _later(room: str, name: str) -> Callable[..., Any]:
+    return lambda *args, **kwargs: getattr(import_module(f"{__name__}.{room}"), name)(*args, **kwargs)
 
 
-set_writer(_write_page)
+offer("page", _later("report", "write_page"))
+offer("mappings", _later("exchange", "mappings"))
 
 
 def __dir__() -> list[str]:

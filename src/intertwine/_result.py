@@ -7,9 +7,9 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from ._above import call
 from ._codec import APART, UNSAVED, decode, encode
 from ._io import write_atomically
-from ._pages import write_page
 from ._saving import read_value, write_value
 from ._untrusted.text import printable
 
@@ -105,7 +105,8 @@ class Result(ABC):
 
     def to_html(self, path: str | Path) -> Path:
         """Write the result as one self-contained page, atomically."""
-        return write_page(self, Path(path))
+        written: Path = call("page", self, Path(path))
+        return written
 
 
 def _shown(value: Any) -> Any:

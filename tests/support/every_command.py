@@ -18,6 +18,7 @@ COMMANDS = {
     "zoo": ("zoo", "train", "--model", "mlp:widths=16", "--count", 2, "--epochs", 1, "--engine", "stacked"),
     "compare": ("compare", *PAIR, *LITTLE, "--layers", "relu2,relu3", "--null", 2, "--bootstrap", 2),
     "symmetries": ("symmetries", "--model", "digits_cnn:width=4", "--out", "symmetries.json"),
+    "mappings": ("mappings", "--model", "mlp:shape=2-5-5,widths=8-8", "--out", "recipe.yaml"),
     "same": ("same", *PAIR, "--out", "element.safetensors"),
     "lineage": ("lineage", *PAIR),
     "align": ("align", *PAIR),

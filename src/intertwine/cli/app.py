@@ -19,6 +19,7 @@ from .commands.lab.runs import RunsOptions
 from .commands.lab.train import TrainOptions
 from .commands.lab.zoo import ZooOptions
 from .commands.lineage import LineageOptions
+from .commands.mappings import MappingsOptions
 from .commands.merge import MergeOptions
 from .commands.report import ReportOptions
 from .commands.same import SameOptions
@@ -28,7 +29,8 @@ from .commands.symmetries import SymmetriesOptions
 __all__ = ["app", "main"]
 
 _OPTIONS: tuple[type[Options], ...] = (
-    DemoOptions, CompareOptions, SymmetriesOptions, SameOptions, LineageOptions, AlignOptions, MergeOptions,
+    DemoOptions, CompareOptions, SymmetriesOptions, MappingsOptions, SameOptions, LineageOptions, AlignOptions,
+    MergeOptions,
     BarrierOptions, StitchOptions, DissectOptions, GatesOptions, TrainOptions, ZooOptions, ReproduceOptions,
     RunsOptions, ModelsOptions, GroupsOptions, ReportOptions,
 )  # fmt: skip

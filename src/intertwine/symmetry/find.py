@@ -11,6 +11,7 @@ from ..programs import Program, capture_paths, union
 from .detection.describe import describe
 from .detection.engine import Edit, Engine, Restart
 from .detection.rules import apply
+from .origin import Origin
 from .symmetry import Symmetry
 
 __all__ = ["symmetries", "symmetries_of"]
@@ -43,7 +44,7 @@ def symmetries(model: nn.Module, example_inputs: Any, front: Literal["auto", "re
         ['0.weight[0]']
     """
     programs = [capture_paths(model, *arguments(example), front) for example in each(example_inputs)]
-    return symmetries_of(union(programs))
+    return replace(symmetries_of(union(programs)), origin=Origin(model, example_inputs))
 
 
 def _warnings(program: Program) -> list[str]:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from .._result import Result
+from .._above import call
+from .._result import UNSAVED, Result
 from . import action, explain, transformation
 from .description import Description
+from .origin import Origin
 from .verification import refine, verify
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from ..exchange.result import Mappings
 
 __all__ = ["Symmetry"]
 
@@ -37,6 +41,8 @@ class Symmetry(Description, Result):
         >>> sym.explain("0.weight", axis=1)
         '0.weight[1] (size 4): fixed, input'
     """
+
+    origin: Origin = field(default=Origin(None, None), compare=False, metadata=UNSAVED)
 
     @property
     def headline(self) -> str:
@@ -76,6 +82,11 @@ class Symmetry(Description, Result):
     def refine(self, model: nn.Module, inputs: Any, **options: Any) -> Symmetry:
         """The same symmetry without what fails ``verify`` on these inputs; ``notes`` says what was dropped."""
         return refine.refine(self, model, inputs, **options)
+
+    def mappings(self, format: str = "llm-compressor", **options: Any) -> Mappings:
+        """What another tool needs of this symmetry, proved on numbers; formats and options: ``exchange.mappings``."""
+        found: Mappings = call("mappings", self, format, **options)
+        return found
 
     def to_frame(self) -> pd.DataFrame:
         """One row per space."""

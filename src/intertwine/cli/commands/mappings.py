@@ -1,0 +1,38 @@
+"""``intertwine mappings``: what quantisers, pruners and mergers need of a model's symmetry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .._options import Data, InputShape, Json, Model, Options, Tokens
+
+__all__ = ["MappingsOptions"]
+
+
+@dataclass(frozen=True)
+class MappingsOptions(Options):
+    """Write the symmetries of a model as another tool takes them, each entry proved on numbers.
+
+    Prints every mapping as patterns of module names with its proof, and for what is not listed the reason. A model
+    without weights, or too large, is proved on a small one of its class.
+
+    Example:
+      intertwine mappings --model hf:DIRECTORY --format llm-compressor --meta --out recipe.yaml
+      intertwine mappings --model mypackage.nets:decoder --input-shape 2,16 --tokens 50000 --out page.html
+    """
+
+    model: Model = None
+    format: Annotated[str, typer.Option("--format", help="The tool: llm-compressor.")] = "llm-compressor"
+    data: Data = None
+    input_shape: InputShape = None
+    tokens: Tokens = None
+    meta: Annotated[bool, typer.Option("--meta", help="Build the model without weights: any size fits.")] = False
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Write for the tool (.yaml, .py, .json), or the page (.html)."),
+    ] = None
+    as_json: Json = False

@@ -1,0 +1,37 @@
+"""Work of ``intertwine mappings``."""
+
+from __future__ import annotations
+
+import torch
+
+from ... import symmetry
+from ...exchange import FORMATS
+from .._example import example_input
+from .._models import build_model
+from .._outputs import claim_file
+from .._show import print_json, say, tell
+from ..commands.mappings import MappingsOptions
+
+__all__ = ["run"]
+
+_SUFFIXES = (".yaml", ".yml", ".py", ".json", ".html", ".htm")
+
+
+def run(asked: MappingsOptions) -> None:
+    """Write the symmetries of a model as another tool takes them."""  # noqa: DOC501
+    if asked.model is None:
+        raise ValueError("--model must be given. Got none. Say --model hf:DIRECTORY, for example.")
+    if asked.format not in FORMATS:
+        raise ValueError(f"--format must be one of {', '.join(FORMATS)}. Got {asked.format!r}.")
+    if asked.out is not None:
+        if asked.out.suffix not in _SUFFIXES:
+            raise ValueError(f"--out must end in {', '.join(_SUFFIXES)}. Got {str(asked.out)!r}.")
+        claim_file(asked.out)
+    with torch.device("meta" if asked.meta else "cpu"):
+        network = build_model(asked.model)
+    example = example_input(asked.model, asked.data, asked.input_shape, asked.tokens, asked.meta)
+    found = symmetry.symmetries(network, example).mappings(asked.format)
+    if asked.out is not None:
+        page = asked.out.suffix in (".html", ".htm")
+        tell(f"wrote {found.to_html(asked.out) if page else found.write(asked.out)}")
+    print_json(found.to_dict()) if asked.as_json else say(found.summary())

@@ -1,0 +1,79 @@
+"""Names of modules generalised over layers, as regular expressions that match exactly the modules meant."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+
+__all__ = ["expression", "matches", "outline"]
+
+_NUMBER = r"\d+"
+
+
+def outline(smooth: str, balance: Sequence[str]) -> tuple[str, ...]:
+    """Names of one mapping without the number of its layer: equal for the same mapping in every layer.
+
+    Numbers in what all the names begin with are layers (or experts); behind that they tell parts of a layer apart,
+    unless several of the balanced names differ in nothing else.
+    """
+    split = [name.split(".") for name in (smooth, *balance)]
+    common = 0
+    while all(len(parts) > common + 1 and parts[common] == split[0][common] for parts in split):
+        common += 1
+    plain = [".".join(["#" if p.isdigit() else p for p in parts[:common]] + parts[common:]) for parts in split]
+    loose = [".".join("#" if p.isdigit() else p for p in parts) for parts in split]
+    balanced = [many if loose[1:].count(many) > 1 else one for one, many in zip(plain[1:], loose[1:])]
+    return (plain[0], *dict.fromkeys(balanced))
+
+
+def matches(pattern: str, names: Collection[str]) -> set[str]:
+    """Names that a pattern matches, with ``re:`` for a regular expression matched from the beginning."""
+    if not pattern.startswith("re:"):
+        return {pattern} & set(names)
+    compiled = re.compile(pattern.removeprefix("re:"))
+    return {name for name in names if compiled.match(name)}
+
+
+def expression(targets: Collection[str], names: Collection[str]) -> str:
+    r"""The shortest ``re:.*ending$`` that matches the targets and no other name.
+
+    Args:
+        targets: Names of modules, alike but for numbers.
+        names: Names of all modules.
+
+    Returns:
+        The pattern; the alternatives one by one where nothing shorter is exact.
+
+    Examples:
+        >>> layers = [f"layers.{i}.{part}" for i in range(3) for part in ("norm", "mlp.up", "mlp.down")]
+        >>> expression([n for n in layers if n.endswith("up")], layers)
+        're:.*up$'
+        >>> expression(["layers.0.norm", "layers.2.norm"], layers)
+        're:.*(0|2)\\.norm$'
+    """
+    wanted = set(targets)
+    for pattern in _candidates([name.split(".") for name in sorted(wanted)]):
+        if matches(pattern, names) == wanted:
+            return pattern
+    alternatives = "|".join(re.escape(name) for name in targets)
+    return f"re:({alternatives})$"
+
+
+def _candidates(split: list[list[str]]) -> Iterator[str]:
+    """Patterns from short to long: any number, then the numbers that occur."""
+    if len({len(parts) for parts in split}) > 1:
+        return
+    positions = [list(dict.fromkeys(parts[i] for parts in split)) for i in range(len(split[0]))]
+    if any(len(found) > 1 and not all(word.isdigit() for word in found) for found in positions):
+        return
+    open_ = [_NUMBER if len(found) > 1 else re.escape(found[0]) for found in positions]
+    listed = [f"({'|'.join(sorted(found, key=int))})" if len(found) > 1 else re.escape(found[0]) for found in positions]
+    for words in (open_, listed):
+        for count in range(1, len(words)):
+            if not split[0][-count].isdigit() or count > 1:
+                yield f"re:.*{_joined(words[-count:])}$"
+        yield f"re:{_joined(words)}$" if len(split) > 1 else ".".join(split[0])
+
+
+def _joined(words: list[str]) -> str:
+    return r"\.".join(words)

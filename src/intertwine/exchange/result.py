@@ -1,0 +1,195 @@
+"""Mappings of a model in the words of another tool, each with its proof on numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .._io import write_atomically
+from .._result import Result
+from .._words import counted
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Absent", "Entry", "Mappings", "Place", "Proof"]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """A random element of one entry, applied in every layer to a float64 copy of a network.
+
+    Attributes:
+        error: Relative change of the outputs.
+        control: The same with one of the tensors left as it was, which must be seen.
+        rtol: Largest error that rounding may cause at the lowest precision in the network's code.
+        model: The network that was run.
+    """
+
+    error: float
+    control: float
+    rtol: float
+    model: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether the function is kept, and the control shows that this could have failed."""
+        return self.error <= self.rtol < self.control
+
+
+@dataclass(frozen=True)
+class Place:
+    """One occurrence of an entry: names of modules, or of tensors where no module stands for them."""
+
+    writes: tuple[str, ...]
+    reads: tuple[str, ...]
+    space: str = ""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One mapping, the same in every layer.
+
+    Attributes:
+        kind: ``"norm"`` and ``"linear"`` for scales, by the module that writes; ``"rotation"``; ``"permutation"``.
+        writes: Patterns of the modules that write the channels.
+        reads: Patterns of those that read them.
+        places: Where it occurs.
+        proof: What numbers say; ``None`` where nothing could be run.
+        note: What a user of the tool should know.
+    """
+
+    kind: str
+    writes: tuple[str, ...]
+    reads: tuple[str, ...]
+    places: tuple[Place, ...]
+    proof: Proof | None = None
+    note: str = ""
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.writes)} -> {', '.join(self.reads)}"
+
+
+@dataclass(frozen=True)
+class Absent:
+    """Modules that no entry covers, and the reason."""
+
+    modules: tuple[str, ...]
+    pattern: str
+    reason: str
+
+
+@dataclass(frozen=True, repr=False)
+class Mappings(Result):
+    """What another tool needs of a model's symmetry.
+
+    Attributes:
+        format: Name of the format.
+        model: Name of the model's class.
+        entries: What there is, generalised over layers.
+        absent: What is not listed, and why.
+        document: The entries in the tool's own words, as plain data.
+        python: The same as Python code; empty where the tool takes none.
+        notes: What a reader should know.
+    """
+
+    format: str
+    model: str
+    entries: tuple[Entry, ...]
+    absent: tuple[Absent, ...] = ()
+    document: Mapping[str, Any] = field(default_factory=dict)
+    python: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def proved(self) -> bool:
+        """Whether every entry was proved on numbers."""
+        return all(entry.proof is not None and entry.proof.passed for entry in self.entries)
+
+    def to_yaml(self) -> str:
+        """``document`` as YAML."""
+        return "\n".join(_yaml(dict(self.document), 0)) + "\n"
+
+    def write(self, path: str | Path) -> Path:
+        """Write the document for the tool: ``.yaml``, ``.py`` or ``.json``.
+
+        Raises:
+            ValueError: If the suffix is another, or the tool takes no Python.
+        """
+        path = Path(path)
+        texts = {".yaml": self.to_yaml(), ".yml": self.to_yaml(), ".json": json.dumps(self.document, indent=1) + "\n"}
+        if self.python:
+            texts[".py"] = self.python
+        if path.suffix not in texts:
+            raise ValueError(f"path must end in {', '.join(texts)} for {self.format}. Got {str(path)!r}.")
+
+        def write(temporary: Path) -> None:
+            temporary.write_text(texts[path.suffix], encoding="utf-8")
+
+        return write_atomically(path, write)
+
+    def summary(self) -> str:
+        """Entries with their proofs, then what is not listed and why."""
+        proved = sum(entry.proof is not None and entry.proof.passed for entry in self.entries)
+        lines = [
+            f"{self.format}: {counted(len(self.entries), 'mapping')} of {self.model}, {proved} proved on numbers, "
+            f"{len(self.absent)} not listed"
+        ]
+        for entry in self.entries:
+            lines.append(f"  {entry}  ({counted(len(entry.places), 'place')}; {_said(entry.proof)})")
+            lines += [f"      {entry.note}"] if entry.note else []
+        lines += [f"  not listed: {a.pattern} ({counted(len(a.modules), 'place')}): {a.reason}" for a in self.absent]
+        return "\n".join([*lines, *self.notes])
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per entry, then one per reason why something is not listed."""
+        import pandas as pd
+
+        rows = [
+            {
+                "listed": True, "kind": e.kind, "writes": ", ".join(e.writes), "reads": ", ".join(e.reads),
+                "places": len(e.places), "error": e.proof.error if e.proof else None,
+                "control": e.proof.control if e.proof else None, "note": e.note,
+            }
+            for e in self.entries
+        ]  # fmt: skip
+        rows += [
+            {
+                "listed": False, "kind": "", "writes": "", "reads": a.pattern, "places": len(a.modules), "error": None,
+                "control": None, "note": a.reason,
+            }
+            for a in self.absent
+        ]  # fmt: skip
+        columns = ["listed", "kind", "writes", "reads", "places", "error", "control", "note"]
+        return pd.DataFrame(rows, columns=columns)
+
+
+def _said(proof: Proof | None) -> str:
+    if proof is None:
+        return "not proved"
+    verdict = "error" if proof.passed else "FAILED: error"
+    return f"{verdict} {proof.error:.1e}, control {proof.control:.1e}"
+
+
+def _yaml(value: Any, depth: int) -> list[str]:
+    """Block style for mappings and lists, JSON for the rest (which YAML reads)."""
+    indent, lines = "  " * depth, []
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            if isinstance(item, dict | list) and item:
+                lines += [f"{indent}{key}:", *_yaml(item, depth + 1)]
+            else:
+                lines.append(f"{indent}{key}: {json.dumps(item)}")
+        return lines
+    if isinstance(value, list) and value:
+        for item in value:
+            if isinstance(item, dict | list) and item:
+                first, *rest = _yaml(item, depth + 1)
+                lines += [f"{indent}- {first.lstrip()}", *rest]
+            else:
+                lines.append(f"{indent}- {json.dumps(item)}")
+        return lines
+    return [f"{indent}{json.dumps(value)}"]

@@ -1,0 +1,302 @@
+"""Scale mappings: one module writes channels divided by ``s``, and those that read them multiply by ``s``.
+
+A space of a symmetry has generators of scales, each with an exponent for every tensor axis that carries the space. A
+generator whose exponents are ``-1`` on what one module writes and ``+1`` on what others read is what AWQ and
+SmoothQuant call a mapping; so is the diagonal part of a space that general linear maps act on (the values of
+attention).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import combinations
+
+import torch
+from torch import Tensor
+
+from ..symmetry import Layout, Leaf, Space
+from ..symmetry.blocks import align, blocks
+from ..symmetry.description import Description
+from ..symmetry.explain import leaves
+
+Powers = tuple[tuple[int, Fraction], ...]
+
+__all__ = ["Refusal", "ScaleMapping", "Use", "channels", "scale_mappings", "scaled"]
+
+_LARGEST = 4  # most generators that act on the same axes, of which every combination is tried
+
+
+@dataclass(frozen=True)
+class Use:
+    """One tensor axis that a mapping scales by ``s ** exponent``.
+
+    Attributes:
+        tensor: Name of a parameter or buffer.
+        axis: Its axis.
+        exponent: -1 or +1 in what the tools support.
+    """
+
+    tensor: str
+    axis: int
+    exponent: Fraction
+
+    @property
+    def module(self) -> str:
+        """Name of the module that holds the tensor."""
+        return self.tensor.rpartition(".")[0]
+
+
+@dataclass(frozen=True)
+class ScaleMapping:
+    """A positive scale for each channel of a space that one module writes and others read.
+
+    Attributes:
+        space: Name of the space.
+        generator: Numbers of the space's own generators of scales that ``s`` goes into, with its power in each;
+            number 0 for the diagonal of linear maps.
+        diagonal: Whether they are the diagonal of linear maps.
+        writes: What the smooth layer writes, exponent -1: weight rows and bias, or the gain of a norm.
+        reads: What the balance layers read, exponent +1.
+    """
+
+    space: str
+    generator: Powers
+    diagonal: bool
+    writes: tuple[Use, ...]
+    reads: tuple[Use, ...]
+
+    @property
+    def smooth(self) -> str:
+        """The module that writes."""
+        return self.writes[0].module
+
+    @property
+    def balance(self) -> tuple[str, ...]:
+        """The modules that read, in the order of the state dict."""
+        return tuple(dict.fromkeys(use.module for use in self.reads))
+
+    def exponent(self, leaf: Leaf) -> Fraction:
+        """Exponent of ``s`` on an axis that carries the space."""
+        return _exponent(self.generator, self.diagonal, leaf)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Scales that are there and are no mapping, with the tensors that they read and the reason."""
+
+    reads: tuple[str, ...]
+    reason: str
+
+
+def scale_mappings(sym: Description) -> tuple[list[ScaleMapping], list[Refusal]]:
+    """Every scale mapping of a symmetry, and the scales that are no mapping with the reason.
+
+    Args:
+        sym: The symmetry.
+
+    Returns:
+        Mappings in the order in which the spaces first occur; refusals.
+    """
+    carried: dict[str, list[tuple[str, int, Leaf]]] = {space.name: [] for space in sym.spaces}
+    for name, layout in sym.layouts.items():
+        for dim, axis in enumerate(layout.axes):
+            for _, leaf in leaves(axis):
+                if isinstance(leaf, Leaf):
+                    carried[leaf.space].append((name, dim, leaf))
+    written = _Writers(sym)
+    found: list[ScaleMapping] = []
+    refused: list[Refusal] = []
+    for space in sym.spaces:
+        for generator in _generators(space, [leaf for _, _, leaf in carried[space.name]]):
+            exponents = {
+                (name, dim): e
+                for name, dim, leaf in carried[space.name]
+                if (e := _exponent(generator, space.group.mixes, leaf))
+            }
+            mapping = _mapping(space, generator, exponents, written)
+            (found if isinstance(mapping, ScaleMapping) else refused).append(mapping)  # type: ignore[arg-type]
+    # What one scale for each head does, scales for each channel of the head do too.
+    seen = {(m.smooth, m.balance): m for m in sorted(found, key=lambda m: _count(sym, m.space))}
+    return [m for m in found if seen[m.smooth, m.balance] is m], refused
+
+
+def channels(sym: Description, mapping: ScaleMapping, use: Use) -> Tensor:
+    """Number of the scale that each position along an axis takes, -1 where it takes none.
+
+    Scales are numbered in the order of the units of the space's parents that lie on the axis, then of its own units.
+    """
+    space = sym.space(mapping.space)
+    axis = sym.layouts[use.tensor].axes[use.axis]
+    pieces = blocks(Layout((axis,)))
+    size = sum(len(_rows(block.rows[0], block.shape)) for block in pieces)
+    found = torch.full((size,), -1)
+    for block in pieces:
+        if space.name not in block.spaces:
+            continue
+        leaf = block.leaves[block.spaces.index(space.name)]
+        if not isinstance(leaf, Leaf) or not mapping.exponent(leaf):
+            continue
+        index = torch.zeros(block.shape, dtype=torch.int64)
+        for name in (*space.parents, space.name):
+            if name in block.spaces:
+                at = block.spaces.index(name)
+                index = index * block.shape[at] + align(torch.arange(block.shape[at]), [at], len(block.shape))
+        found[_rows(block.rows[0], block.shape)] = index.flatten()
+    return found
+
+
+def scaled(sym: Description, mapping: ScaleMapping, use: Use, tensor: Tensor, logs: Tensor) -> Tensor:
+    """A tensor with one of its axes scaled.
+
+    Args:
+        sym: The symmetry.
+        mapping: The mapping.
+        use: One of its uses.
+        tensor: The tensor that ``use`` names.
+        logs: Logarithms of the scales, ``(p..., n)`` with the sizes of the space's parents.
+
+    Returns:
+        A new tensor.
+    """
+    space, result = sym.space(mapping.space), tensor.clone()
+    for block in blocks(sym.layouts[use.tensor]):
+        if space.name not in block.spaces:
+            continue
+        dims = [block.spaces.index(name) for name in (*space.parents, space.name)]
+        leaf = block.leaves[dims[-1]]
+        if isinstance(leaf, Leaf) and (exponent := mapping.exponent(leaf)):
+            factor = align((logs * float(exponent)).exp(), dims, len(block.shape))
+            result = block.write(result, block.read(tensor) * factor.to(tensor))
+    return result
+
+
+def _exponent(generator: Powers, diagonal: bool, leaf: Leaf) -> Fraction:
+    carried = (Fraction(leaf.variance),) if diagonal else leaf.scale
+    return sum((g * carried[k] for k, g in generator if carried and carried[k]), start=Fraction(0))
+
+
+def _count(sym: Description, name: str) -> int:
+    space = sym.space(name)
+    total = space.size
+    for parent in space.parents:
+        total *= sym.space(parent).size
+    return total
+
+
+def _rows(rows: Tensor | None, shape: Sequence[int]) -> Tensor:
+    return torch.arange(int(torch.tensor(shape).prod())) if rows is None else rows
+
+
+def _generators(space: Space, carried: list[Leaf]) -> Iterator[Powers]:
+    """Combinations of a space's generators that act on as few axes as possible; one for the diagonal matrices."""
+    if space.group.mixes:
+        if any(leaf.variance == -1 for leaf in carried):
+            yield ((0, Fraction(1)),)
+        return
+    columns = list(dict.fromkeys(leaf.scale for leaf in carried if any(leaf.scale)))
+    for part in _components(columns, space.group.scales):
+        used = [tuple(column[k] for k in part) for column in columns if any(column[k] for k in part)]
+        for combination in _circuits(used, len(part)):
+            yield tuple((k, value) for k, value in zip(part, combination) if value)
+
+
+def _components(columns: list[tuple[Fraction, ...]], count: int) -> list[list[int]]:
+    """Generators that act on common axes, together."""
+    parts = [{k} for k in range(count)]
+    for column in columns:
+        joined = [part for part in parts if any(column[k] for k in part)]
+        if len(joined) > 1:
+            parts = [part for part in parts if part not in joined] + [set().union(*joined)]
+    return sorted(sorted(part) for part in parts)
+
+
+def _circuits(columns: list[tuple[Fraction, ...]], count: int) -> Iterator[tuple[Fraction, ...]]:
+    """Combinations of ``count`` generators that vanish on as many of the columns as they can."""
+    if count == 1 or count > _LARGEST:
+        for k in range(count):
+            yield tuple(Fraction(int(i == k)) for i in range(count))
+        return
+    seen: set[frozenset[int]] = set()
+    for zeros in combinations(columns, count - 1):
+        found = _kernel([list(column) for column in zeros], count)
+        if found is None:
+            continue
+        support = frozenset(i for i, column in enumerate(columns) if sum(a * b for a, b in zip(found, column)))
+        if support not in seen:
+            seen.add(support)
+            yield found
+
+
+def _kernel(rows: list[list[Fraction]], count: int) -> tuple[Fraction, ...] | None:
+    """The one solution of ``rows x = 0`` up to a factor, ``None`` if there are more."""
+    pivots: list[int] = []
+    for k in range(count):
+        pivot = next((i for i in range(len(pivots), len(rows)) if rows[i][k]), None)
+        if pivot is None:
+            continue
+        at = len(pivots)
+        rows[at], rows[pivot] = rows[pivot], rows[at]
+        rows[at] = [value / rows[at][k] for value in rows[at]]
+        for i, row in enumerate(rows):
+            if i != at and row[k]:
+                rows[i] = [a - row[k] * b for a, b in zip(row, rows[at])]
+        pivots.append(k)
+    free = [k for k in range(count) if k not in pivots]
+    if len(free) != 1:
+        return None
+    values = [Fraction(0)] * count
+    values[free[0]] = Fraction(1)
+    for at, k in enumerate(pivots):
+        values[k] = -rows[at][free[0]]
+    return tuple(values)
+
+
+class _Writers:
+    """Which axes of tensors become the channels of what their module returns."""
+
+    def __init__(self, sym: Description) -> None:
+        self._sym = sym
+        self._returned: dict[str, Layout] = {}
+        for tap, layout in sym.features.items():
+            self._returned.setdefault(tap.partition("#")[0], layout)
+
+    def __call__(self, space: Space, generator: Powers, tensor: str, dim: int, e: Fraction) -> bool:
+        returned = self._returned.get(tensor.rpartition(".")[0])
+        if returned is not None:
+            found = [leaf for axis in returned.axes for _, leaf in leaves(axis)]
+            return any(
+                isinstance(leaf, Leaf)
+                and leaf.space == space.name
+                and _exponent(generator, space.group.mixes, leaf) == e
+                for leaf in found
+            )
+        axes = self._sym.layouts[tensor].axes  # a parameter of a module that does more than one thing
+        moving = [i for i, axis in enumerate(axes) if any(isinstance(leaf, Leaf) for _, leaf in leaves(axis))]
+        return len(axes) == 1 or dim != moving[-1] or dim == 0
+
+
+def _mapping(
+    space: Space, generator: Powers, exponents: dict[tuple[str, int], Fraction], written: _Writers
+) -> ScaleMapping | Refusal:
+    """The mapping that a generator is, or why it is none."""
+    writes = {at: e for at, e in exponents.items() if written(space, generator, *at, e)}
+    reads = {at: e for at, e in exponents.items() if at not in writes}
+    names = tuple(dict.fromkeys(name for name, _ in reads))
+    modules = list(dict.fromkeys(name.rpartition(".")[0] for name, _ in writes))
+    if not reads or not writes:
+        return Refusal(names, "the scale of one output is undone by another output, as of queries by keys")
+    if len(modules) > 1:
+        several = f"{', '.join(modules[:3])}{', ...' if len(modules) > 3 else ''}"
+        return Refusal(names, f"several modules write these channels: {several}")
+    unit = next(iter(writes.values()))
+    if set(writes.values()) != {unit} or set(reads.values()) != {-unit}:
+        powers = ", ".join(str(-e / unit) for e in dict.fromkeys(reads.values()))
+        return Refusal(names, f"what is written by s is read by the power {powers} of s")
+    turned = tuple((k, -g / unit) for k, g in generator)
+    use = lambda sides: tuple(Use(name, dim, e) for (name, dim), e in sides)
+    return ScaleMapping(
+        space.name, turned, space.group.mixes,
+        use([(at, -e / unit) for at, e in writes.items()]), use([(at, -e / unit) for at, e in reads.items()]),
+    )  # fmt: skip
