@@ -111,7 +111,7 @@ def test_an_activation_decides_whether_scales_pass(middle, kept):
     said = {a.pattern: a.reason for a in found.absent}
     assert set(said) == {"0", "4"} if kept else {"0", "2", "4"}
     assert said["4"] == "no linear maps, no scales: tanh in 3"
-    assert kept or "no scales" in said["2"] and said["2"].endswith(f": {type(middle).__name__.lower()} in 1")
+    assert kept or ("no scales" in said["2"] and said["2"].endswith(f": {type(middle).__name__.lower()} in 1"))
 
 
 def test_channels_of_grouped_heads_are_shared():
