@@ -46,6 +46,10 @@ def completeness() -> Result:
     return completeness(symmetry(), net(), torch.randn(60, 4))
 
 
+def fold() -> Result:
+    return iw.fold(nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 3)), torch.randn(5, 4))
+
+
 def match() -> Result:
     return iw.same(net(), net(1), torch.zeros(2, 4))
 
@@ -133,6 +137,7 @@ KINDS = {
     "Symmetry": symmetry,
     "Verification": verification,
     "Completeness": completeness,
+    "Fold": fold,
     "Match": match,
     "Match of other architectures": other_architecture,
     "Alignment": alignment,

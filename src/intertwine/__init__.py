@@ -34,6 +34,8 @@ _NAMES = {
     "Symmetry": "symmetry",
     "canonical": "symmetry",
     "fingerprint": "symmetry",
+    "fold": "symmetry",
+    "Fold": "symmetry",
     # two networks in one basis
     "same": "matching",
     "align": "matching",
@@ -89,7 +91,7 @@ if TYPE_CHECKING:
     from .similarity import Comparison, compare
     from .stitching import Stitching
     from .stitching.stitch import stitch
-    from .symmetry import Symmetry, canonical, fingerprint, symmetries
+    from .symmetry import Fold, Symmetry, canonical, fingerprint, fold, symmetries
 
 
 def __getattr__(name: str) -> Any:

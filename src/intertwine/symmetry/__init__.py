@@ -2,6 +2,7 @@
 
 from .action import act, act_
 from .admissible import admissible
+from .affine.fold import Fold, fold
 from .detection.rules import register_rule
 from .find import symmetries
 from .gauge.canonical import canonical
@@ -21,7 +22,7 @@ __all__ = [
     # act and verify
     "Transformation", "Verification", "act", "act_", "admissible", "refine", "verify",
     # remove
-    "canonical", "fingerprint", "fold_norm_gains",
+    "Fold", "canonical", "fingerprint", "fold", "fold_norm_gains",
     # checkpoints larger than memory
     "CoupledTensors", "ShardedState", "act_sharded", "coupled_tensors", "fingerprint_sharded",
     # how much was found

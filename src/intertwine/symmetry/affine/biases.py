@@ -1,0 +1,120 @@
+"""Biases that linear maps alone read, pushed into the bias after them: biases of values through attention above all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ...programs import Ref
+from .claims import MOVES, Obstacle, View, moved_entries
+from .flow import Change, Flow, Graph
+from .workshop import Outcome, Workshop
+
+__all__ = ["push_biases"]
+
+_BIASES = {"aten::addmm": "self", "aten::linear": "bias", "aten::convolution": "bias", "aten::add": "other"}
+
+
+def push_biases(workshop: Workshop) -> Outcome:
+    """Push every bias on that can be; repeated, since one may be pushed into another.
+
+    Args:
+        workshop: The model at work.
+
+    Returns:
+        Whether any was pushed, and biases of values that stay, with the reason.
+
+    Raises:
+        RuntimeError: If that does not end.
+    """
+    outcome = Outcome()
+    for _ in range(100):
+        outcome.kept, moved = [], 0
+        for name, sites in _candidates(workshop.graph).items():
+            for rows in _segments(workshop.graph, sites):
+                try:
+                    workshop.attempt(partial(_start, sites=sites, rows=rows))
+                    moved += 1
+                except Obstacle as obstacle:
+                    outcome.kept += [("biases", name, str(obstacle))] if obstacle.through_attention else []
+        if not moved:
+            return outcome
+        outcome.done.add("biases")
+        workshop.settle()
+    raise RuntimeError("biases must settle within 100 rounds. Got some that keep moving.")
+
+
+_Site = tuple[int, View]
+
+
+def _candidates(graph: Graph) -> dict[str, list[_Site]]:
+    """Vectors that are added along the channels, with the calls that add them."""
+    found: dict[str, list[_Site]] = {}
+    for position in sorted(graph.live):
+        call = graph.program.calls[position]
+        ref = call.args.get(_BIASES.get(call.op, ""))
+        view = graph.views.get(ref.id) if isinstance(ref, Ref) else None
+        if view is not None and view.entries.ndim == 1 and len(view.entries) > 1:
+            found.setdefault(view.parameter, []).append((position, view))
+    return found
+
+
+def _segments(graph: Graph, sites: list[_Site]) -> Iterator[Tensor]:
+    """The rows of a bias, in groups that the same calls read: packed queries, keys and values apart."""
+    n = len(sites[0][1].entries)
+    seen: list[Tensor] = []
+    for position, _ in sites:
+        for entries in _read(graph, position, torch.arange(n)):
+            seen.append(torch.zeros(n).index_fill(0, entries.unique(), 1.0))
+    if not seen:
+        return
+    groups = torch.unique(torch.stack(seen, 1), dim=0, return_inverse=True)[1]
+    values = graph.state[sites[0][1].parameter].flatten()[sites[0][1].entries]
+    for group in groups.unique():
+        rows = (groups == group).nonzero().flatten()
+        if bool((values[rows] != 0).any()):
+            yield rows
+
+
+def _read(graph: Graph, position: int, rows: Tensor) -> Iterator[Tensor]:
+    """Which rows each call reads that computes with the result."""
+    call = graph.program.calls[position]
+    out = call.outputs[0]
+    if out is None:
+        return
+    shape = graph.program.values[out.id].shape
+    known = {out.id: _along(rows, shape, call.op)}
+    waiting = [out.id]
+    while waiting:
+        number = waiting.pop()
+        for at in graph.readers.get(number, ()):
+            reader = graph.program.calls[at]
+            if reader.op in MOVES and len(reader.inputs) == 1:
+                outputs = [o for o in reader.outputs if o is not None]
+                for o, moved in zip(outputs, moved_entries(reader, known)):
+                    known[o.id] = moved
+                    waiting.append(o.id)
+            else:
+                yield known[number]
+
+
+def _along(numbers: Tensor, shape: tuple[int, ...], op: str) -> Tensor:
+    """Numbers of the channels in the shape of the result."""
+    channel = 1 if op == "aten::convolution" else len(shape) - 1
+    return numbers.reshape(-1, *[1] * (len(shape) - channel - 1)).expand(shape)
+
+
+def _start(flow: Flow, *, sites: list[_Site], rows: Tensor) -> None:
+    for position, view in sites:
+        call = flow.graph.program.calls[position]
+        out = call.outputs[0]
+        chosen = View(view.parameter, view.entries[rows])
+        offset = torch.zeros(len(view.entries)).double()
+        offset[rows] = flow.graph.state[view.parameter].flatten()[chosen.entries]
+        flow.claims.add(chosen, position, 0.0, 0.0)
+        if out is not None:
+            shape = flow.graph.program.values[out.id].shape
+            flow.put(out, Change(torch.ones(shape).double(), _along(offset, shape, call.op)))

@@ -1,0 +1,141 @@
+"""Claims on the entries of parameters: what every call that reads a parameter wants it to become.
+
+A parameter may be read by several calls (tied embeddings, a module that runs twice). A change of it keeps the function
+only if all of its readers ask for the same one, entry by entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ...programs import Call, Program
+from ...programs.steps import Step
+
+__all__ = ["MOVES", "Claims", "Obstacle", "View", "moved_entries"]
+
+MOVES = {
+    f"aten::{name}"
+    for name in ("view", "_unsafe_view", "reshape", "transpose", "permute", "t", "unsqueeze", "squeeze", "expand",
+                 "slice", "select", "split", "split_with_sizes", "chunk", "unbind", "clone", "contiguous", "detach",
+                 "alias", "_to_copy", "cat", "stack", "flip", "repeat", "movedim", "narrow", "lift_fresh")
+}  # fmt: skip
+"""Operations that put entries elsewhere, or cast them, and compute nothing."""
+
+
+class Obstacle(Exception):
+    """A change that cannot be carried on, with the reason in words.
+
+    Attributes:
+        parameter: The parameter whose readers disagree, if that is the reason.
+        call: The call at which it stops.
+        through_attention: Whether the change had passed attention before.
+        centred: Whether a layer norm had taken in a part of it before.
+    """
+
+    def __init__(self, reason: str, call: Call | None = None, parameter: str = "") -> None:
+        super().__init__(reason)
+        self.call, self.parameter = call, parameter
+        self.through_attention = self.centred = False
+
+
+@dataclass(frozen=True)
+class View:
+    """A value made of entries of one parameter: which entry lies where, int64."""
+
+    parameter: str
+    entries: Tensor
+
+
+def moved_entries(call: Call, tensors: dict[int, Tensor]) -> list[Tensor]:
+    """What a call of ``MOVES`` makes of the given tensors; casts keep the numbers as they are."""
+    if call.op == "aten::_to_copy":
+        return [tensors[call.inputs[0].id]]
+    known: dict[int, Tensor] = {}
+    Step.of(call).run(known, lambda ref: tensors[ref.id], 0)
+    return [known[out.id] for out in call.outputs if out is not None]
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """What one call wants of the entries of a view: ``new = factor * old + offset``."""
+
+    view: View
+    position: int
+    factor: Tensor
+    offset: Tensor
+
+
+@dataclass
+class Claims:
+    """Changes of parameters, collected reader by reader.
+
+    Attributes:
+        program: The recorded run.
+        state: Parameters and buffers by name, in float64.
+        readers: Views of every parameter with the positions of the calls that compute with them.
+    """
+
+    program: Program
+    state: Mapping[str, Tensor]
+    readers: Mapping[str, Sequence[tuple[View, int]]]
+    _made: list[_Claim] = field(default_factory=list)
+
+    def add(self, view: View, position: int, factor: Tensor | float, offset: Tensor | float) -> None:
+        """Note what the call at ``position`` wants of the entries of a view; both broadcast to its shape."""
+        numbers = (torch.as_tensor(t, dtype=torch.float64) for t in (factor, offset))
+        self._made.append(_Claim(view, position, *numbers))
+
+    def __len__(self) -> int:
+        return len(self._made)
+
+    def check(self, first: int = 0) -> None:
+        """Whether all readers of what was claimed, from the claim numbered ``first`` on, want the same.
+
+        Raises:
+            Obstacle: If they do not.
+        """  # noqa: DOC502 - raised by what it calls
+        for name in dict.fromkeys(claim.view.parameter for claim in self._made[first:]):
+            self._new(name)
+
+    def drop(self, first: int) -> None:
+        """Forget the claims from the one numbered ``first`` on."""
+        del self._made[first:]
+
+    def settled(self) -> dict[str, Tensor]:
+        """The parameters that change, changed."""
+        names = dict.fromkeys(claim.view.parameter for claim in self._made)
+        new = {name: self._new(name) for name in names}
+        return {name: tensor for name, tensor in new.items() if not torch.equal(tensor, self.state[name])}
+
+    def _new(self, name: str) -> Tensor:
+        """One parameter with all that is claimed of it.
+
+        Raises:
+            Obstacle: If two calls that read it want different things, or one wants nothing; if another path may read
+                more of it.
+        """
+        old = self.state[name]
+        factors = torch.full((old.numel(),), torch.nan, dtype=torch.float64)
+        offsets = torch.zeros(old.numel(), dtype=torch.float64)
+        claims = [claim for claim in self._made if claim.view.parameter == name]
+        heard = {claim.position for claim in claims}
+        one, zero = torch.ones(()).double(), torch.zeros(()).double()
+        claims += [_Claim(view, at, one, zero) for view, at in self.readers.get(name, ()) if at not in heard]
+        for claim in claims:
+            at = claim.view.entries.flatten()
+            wanted = [t.expand(claim.view.entries.shape).flatten() for t in (claim.factor, claim.offset)]
+            known = ~factors[at].isnan()
+            differs = known & ((factors[at] != wanted[0]) | (offsets[at] != wanted[1]))
+            factors[at], offsets[at] = wanted
+            again = (factors[at] != wanted[0]) | (offsets[at] != wanted[1])  # one entry, two wishes
+            if bool((differs | again).any()):
+                other, wanting = (self.program.calls[c.position] for c in (claim, claims[0]))
+                raise Obstacle(f"{name} is also read by {other.where}", wanting, name)
+        if self.program.reads and bool(factors.isnan().any()):
+            raise Obstacle(f"this run does not read all of {name}: give Examples that do", None, name)
+        factors = torch.where(factors.isnan(), 1.0, factors)
+        return (old.flatten() * factors + offsets).reshape(old.shape)

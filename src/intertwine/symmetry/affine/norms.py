@@ -1,0 +1,89 @@
+"""Gains and biases of norms, folded into the linear maps that read them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from .claims import Obstacle, View
+from .flow import Change, Flow
+from .sites import Norm, norms
+from .workshop import Outcome, Workshop
+
+__all__ = ["fold_norms"]
+
+
+def fold_norms(workshop: Workshop, gains: bool = True, biases: bool = True) -> Outcome:
+    """Fold what can be folded; tied weights that stand in the way are untied where the workshop may.
+
+    Args:
+        workshop: The model at work.
+        gains: Whether gains become one.
+        biases: Whether biases of norms become zero.
+
+    Returns:
+        What was folded, and what stays, with the reason.
+    """
+    while True:
+        outcome, tied = _attempts(workshop, gains, biases)
+        if not any(workshop.untie(obstacle) for obstacle in tied):
+            break
+    workshop.settle()
+    return outcome
+
+
+def _attempts(workshop: Workshop, gains: bool, biases: bool) -> tuple[Outcome, list[Obstacle]]:
+    outcome, tied = Outcome(), []
+    sites: dict[str, list[Norm]] = {}
+    for norm in norms(workshop.graph):
+        sites.setdefault(norm.gain.view.parameter, []).append(norm)
+    for name, group in sites.items():
+        bias = next((norm.bias.parameter for norm in group if norm.bias is not None), "")
+        wanted = {**({"norms": name} if gains else {}), **({"biases": bias} if biases and bias else {})}
+        reasons = dict.fromkeys(wanted, "")
+        for plan in dict.fromkeys((tuple(wanted), *((step,) for step in wanted))):
+            if not set(plan) <= wanted.keys():
+                continue
+            try:
+                workshop.attempt(partial(_start, group=group, gain="norms" in plan, bias="biases" in plan))
+            except Obstacle as obstacle:
+                reasons |= {step: str(obstacle) for step in plan}
+                tied.append(obstacle)
+                continue
+            outcome.done |= set(plan)
+            break
+        else:
+            plan = ()
+        outcome.kept += [(step, tensor, reasons[step]) for step, tensor in wanted.items() if step not in plan]
+    return outcome, tied
+
+
+def _start(flow: Flow, *, group: list[Norm], gain: bool, bias: bool) -> None:
+    """The results of the norms without their gains, their biases, or both."""
+    state = flow.graph.state
+    for norm in group:
+        g = norm.gain.numbers if gain else torch.ones_like(norm.gain.numbers)
+        b = _numbers(state, norm.bias) if bias else torch.zeros_like(g)
+        shape = flow.graph.program.values[norm.out.id].shape
+        one = norm.gain.one if gain else 0.0
+        for position in norm.gain.readers:
+            flow.claims.add(norm.gain.view, position, 0.0 if gain else 1.0, one)
+        if norm.bias is not None:
+            flow.claims.add(norm.bias, norm.position, _factor(state, norm, gain, bias), 0.0)
+        flow.put(norm.out, Change(g.expand(shape), b.expand(shape)))
+
+
+def _factor(state: dict[str, Tensor], norm: Norm, gain: bool, bias: bool) -> Tensor | float:
+    # what the bias is multiplied by: it stays inside the change of the gain unless it is folded too
+    if bias or not gain:
+        return 0.0 if bias else 1.0
+    g, b = norm.gain.numbers, _numbers(state, norm.bias)
+    if bool(((g == 0) & (b != 0)).any()):
+        raise Obstacle(f"{norm.gain.view.parameter} has zeros where the bias has none")
+    return torch.where(g == 0, 1.0, 1 / torch.where(g == 0, 1.0, g))
+
+
+def _numbers(state: dict[str, Tensor], view: View | None) -> Tensor:
+    return torch.zeros(()).double() if view is None else state[view.parameter].flatten()[view.entries].flatten()

@@ -1,0 +1,38 @@
+"""Structure that a change needs: parameters of their own where they were tied, biases where there were none."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+__all__ = ["add_bias", "can_have_bias", "untie"]
+
+
+def untie(model: nn.Module, name: str) -> None:
+    """Give a tied parameter a copy of its own, in place; a configuration that says that they are tied says so no more.
+
+    Args:
+        model: The model.
+        name: The tied name that is to stand alone.
+    """
+    place, _, last = name.rpartition(".")
+    module = model.get_submodule(place)
+    tied = getattr(module, last)
+    setattr(module, last, nn.Parameter(tied.detach().clone(), requires_grad=tied.requires_grad))
+    for part in model.modules():
+        config = getattr(part, "config", None)
+        if config is not None and getattr(config, "tie_word_embeddings", False):
+            config.tie_word_embeddings = False
+
+
+def can_have_bias(model: nn.Module, name: str) -> bool:
+    """Whether a module is a linear layer that was built without a bias."""
+    modules = dict(model.named_modules())
+    module = modules.get(name)
+    return isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d) and module.bias is None
+
+
+def add_bias(model: nn.Module, name: str, numbers: Tensor) -> None:
+    """Give a linear layer without a bias one, in place."""
+    module = model.get_submodule(name)
+    weight = getattr(module, "weight")  # noqa: B009 - a linear layer
+    module.register_parameter("bias", nn.Parameter(numbers.to(weight), requires_grad=bool(weight.requires_grad)))

@@ -1,0 +1,254 @@
+"""A float64 copy of a model in which parameters are changed step by step, and the proof that the function stayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..._attributes import forget
+from ..._evaluation import copied
+from ..._examples import each
+from ...errors import VerificationError
+from ...programs import Program, capture_paths, union
+from ...testing import outputs, relative_error, tolerance
+from ..action import tensors_of
+from ..find import arguments
+from ..verification.float64 import float64_casts, in_float64
+from .claims import Claims, Obstacle
+from .flow import Flow, Graph
+from .structure import add_bias, can_have_bias, untie
+
+__all__ = ["Outcome", "Proof", "Workshop"]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What was measured: the new weights against the old ones, in float64.
+
+    Attributes:
+        error: Relative error of the outputs.
+        rtol: Largest error that counts as rounding.
+        control: The error when one tensor changes by other numbers of the same size: it must be large.
+        tensor: That tensor.
+    """
+
+    error: float
+    rtol: float
+    control: float
+    tensor: str
+
+
+@dataclass
+class Outcome:
+    """What a step did.
+
+    Attributes:
+        done: Names of the steps of which something could be folded.
+        kept: Step, tensor and reason of what stays.
+    """
+
+    done: set[str] = field(default_factory=set)
+    kept: list[tuple[str, str, str]] = field(default_factory=list)
+
+
+@dataclass
+class Workshop:
+    """One model at work.
+
+    Args:
+        model: The model. It is left as it is.
+        example_inputs: See ``symmetries``.
+        extend: Whether tied weights may be untied and linear layers without a bias given one.
+
+    Attributes:
+        work: The copy, in float64 where it runs in float64.
+        changed: Names of the tensors that were changed, in order.
+        added: Names of the tensors that it has more than the model.
+    """
+
+    model: nn.Module
+    example_inputs: Any
+    extend: bool = True
+    changed: dict[str, None] = field(default_factory=dict)
+    added: dict[str, None] = field(default_factory=dict)
+    _structure: list[tuple[Callable[..., None], tuple[Any, ...]]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        _check(self.model)
+        self.work, self.inputs, self.rtol = in_float64(self.model, self.example_inputs)
+        self._before = self._outputs(self.work)
+        if relative_error(self._before, self._outputs(self.work)) > self.rtol:
+            raise ValueError("model must return the same twice in eval mode. Got outputs that differ.")
+        self.recapture()
+
+    def recapture(self) -> None:
+        """Record the copy again, after its structure or its weights changed."""
+        with self._casts():
+            self.program: Program = union([capture_paths(self.work, *arguments(e)) for e in each(self.inputs)])
+        forget(self.work, self.program.caches)
+        state = {name: t.detach().double() for name, t in tensors_of(self.work).items() if t.is_floating_point()}
+        self.graph = Graph(self.program, {n: t.clone() for n, t in state.items() if n in self.program.states})
+        self.claims = Claims(self.program, self.graph.state, self.graph.uses)
+        self.new: dict[str, Tensor] = {}
+
+    def attempt(self, start: Callable[[Flow], None], absorb: bool = True) -> Flow:
+        """Carry a change through; what it claims of parameters is kept if it arrives everywhere.
+
+        Args:
+            start: Puts the change in.
+            absorb: See ``Flow``.
+
+        Raises:
+            Obstacle: If it does not.
+        """
+        held = len(self.claims)
+        can_extend = lambda module: self.extend and can_have_bias(self.work, module)
+        flow = Flow(self.graph, self.claims, can_extend, absorb)
+        try:
+            start(flow)
+            flow.run()
+            self._check_biases(flow)
+            self.claims.check(held)
+        except Obstacle as obstacle:
+            obstacle.through_attention, obstacle.centred = flow.through_attention, flow.centred
+            self.claims.drop(held)
+            raise
+        for bias in flow.biases:
+            self.new[f"{bias.module}.bias"] = bias.numbers
+        return flow
+
+    def settle(self) -> None:
+        """Write what was claimed into the copy, and record it again."""
+        new = self.claims.settled()
+        for name in self.new:
+            self.build(add_bias, name.removesuffix(".bias"), torch.zeros_like(self.new[name]))
+            self.added[name] = None
+        self.write({**new, **self.new})
+        self.recapture()
+
+    def write(self, new: Mapping[str, Tensor]) -> None:
+        """Give tensors of the copy new numbers."""
+        live = tensors_of(self.work)
+        with torch.no_grad():
+            for name, tensor in new.items():
+                live[name].copy_(tensor)
+                self.changed[name] = None
+
+    def untie(self, obstacle: Obstacle) -> bool:
+        """Give the parameter at which a change stopped a copy of its own, where it is tied and may get one."""
+        name, module = obstacle.parameter, obstacle.call.module if obstacle.call else ""
+        names = [name, *(a for a, target in self.program.aliases.items() if target == name)]
+        own = [n for n in names if n.rpartition(".")[0] == module]
+        if not self.extend or len(names) < 2 or len(own) != 1:
+            return False
+        self.build(untie, own[0])
+        self.added[own[0]] = None
+        self.recapture()
+        return True
+
+    def build(self, change: Callable[..., None], *args: Any) -> None:
+        """Change the structure of the copy, and of the model that is returned."""
+        change(self.work, *args)
+        self._structure.append((change, args))
+
+    def prove(self) -> Proof:
+        """Compare the outputs with those of the model, and once more with another change of one tensor.
+
+        Raises:
+            VerificationError: If the function changed, or nothing tells that it would.
+        """
+        error = relative_error(self._before, self._outputs(self.work))
+        if not error <= self.rtol:
+            raise VerificationError(f"the function must stay to {self.rtol:.1e}. Got an error of {error:.1e}.")
+        control, tensor = self._control()
+        if self.changed and not control > self.rtol:
+            raise VerificationError(
+                "a negative control must fail. Got outputs that stay when a tensor changes by other numbers: these "
+                "inputs cannot tell anything. Give others, or trained weights."
+            )
+        return Proof(error, self.rtol, control, tensor)
+
+    @property
+    def certified(self) -> str:
+        """For which inputs the function is the same, in words."""
+        if self.program.reads:
+            return "inputs that take the path of the example"
+        return "every input of the example's shapes"
+
+    def finished(self) -> nn.Module:
+        """A new model with the new weights, in the data types and on the devices of the old one."""
+        twin = copied(self.model)
+        forget(twin, self.program.caches)
+        for change, args in self._structure:
+            change(twin, *args)
+        live, new = tensors_of(twin), tensors_of(self.work)
+        with torch.no_grad():
+            for name in self.changed:
+                live[name].copy_(new[name])
+        return twin
+
+    def _check_biases(self, flow: Flow) -> None:
+        # new biases must be the same at every run of their module
+        for module in {bias.module for bias in flow.biases}:
+            numbers = [bias.numbers for bias in flow.biases if bias.module == module]
+            calls = [i for i in self.graph.live if self._multiplies(i, module)]
+            if len(calls) != len(numbers) or any(not torch.equal(numbers[0], other) for other in numbers):
+                raise Obstacle(f"{module} runs in several places and has no bias to take it")
+            if f"{module}.bias" in self.new:
+                raise Obstacle(f"{module} has no bias to take it a second time")
+
+    def _multiplies(self, position: int, module: str) -> bool:
+        call = self.program.calls[position]
+        reads = {view.id for view in call.inputs if view.id in self.graph.views}
+        return call.module == module and bool(reads) and not all(o and o.id in self.graph.views for o in call.outputs)
+
+    def _outputs(self, model: nn.Module) -> list[Tensor]:
+        with self._casts():
+            return outputs(model, self.inputs)
+
+    def _casts(self) -> AbstractContextManager[None]:
+        return float64_casts() if self.rtol == tolerance(torch.float64) else nullcontext()
+
+    def _control(self) -> tuple[float, str]:
+        """One tensor changed by other numbers of the same size: its change in another order, with other signs."""
+        generator = torch.Generator().manual_seed(0)
+        live, old = tensors_of(self.work), tensors_of(self.model)
+        best = (0.0, "")
+        for name in self.changed:
+            held = live[name].clone()
+            change = held - old[name].to(held) if name in old else held
+            order = torch.randperm(change.numel(), generator=generator)
+            signs = torch.randint(2, (change.numel(),), generator=generator).to(held) * 2 - 1
+            wrong = held - change + (change.flatten()[order] * signs).reshape(held.shape)
+            best = max(best, (self._with(name, wrong), name))
+            live[name].copy_(held)
+            if best[0] > self.rtol:
+                break
+        return best
+
+    def _with(self, name: str, numbers: Tensor) -> float:
+        with torch.no_grad():
+            tensors_of(self.work)[name].copy_(numbers)
+        return relative_error(self._before, self._outputs(self.work))
+
+
+def _check(model: object) -> None:
+    """Refuse what has no numbers to change.
+
+    Raises:
+        TypeError: If it is not a module.
+        ValueError: If it is on the meta device or quantised.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module. Got {type(model).__name__}.")
+    for name, tensor in tensors_of(model).items():
+        if tensor.is_meta:
+            raise ValueError(f"model must hold weights. Got {name!r} on the meta device: load a checkpoint first.")
+        integer = isinstance(dict(model.named_parameters()).get(name), nn.Parameter) and not tensor.is_floating_point()
+        if tensor.is_quantized or integer:
+            raise ValueError(f"weights must be real numbers. Got {tensor.dtype} in {name!r}: fold before quantising.")

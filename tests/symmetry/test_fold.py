@@ -1,0 +1,210 @@
+"""Folding: the same function with gains of one, biases pushed on and centred weights, whatever the architecture."""
+
+import pytest
+import torch
+import transformers_zoo as hf_zoo
+from torch import nn
+
+import intertwine as iw
+from intertwine.symmetry import fold_norm_gains
+from intertwine.symmetry.action import tensors_of
+from intertwine.testing import outputs, relative_error
+
+# architecture -> what the fold adds and what it must keep, by the end of their names
+FOLDED = {
+    "LlamaForCausalLM": (set(), set()),
+    "MistralForCausalLM": (set(), set()),
+    "Qwen2ForCausalLM": ({"lm_head.weight", "o_proj.bias"}, set()),
+    "GemmaForCausalLM": ({"lm_head.weight"}, set()),
+    "MixtralForCausalLM": (set(), set()),
+    "PhiForCausalLM": (set(), set()),
+    "GPT2LMHeadModel": ({"lm_head.weight", "lm_head.bias"}, set()),
+    "GPTNeoXForCausalLM": ({"lm_head.bias"}, set()),
+    "GPTJForCausalLM": ({"q_proj.bias", "k_proj.bias", "v_proj.bias", "out_proj.bias"}, set()),
+    "OPTForCausalLM": ({"lm_head.weight", "lm_head.bias"}, set()),
+    "BloomForCausalLM": (
+        {"lm_head.weight", "lm_head.bias"},
+        {"word_embeddings_layernorm.weight", "word_embeddings_layernorm.bias"},
+    ),
+    "Qwen3ForCausalLM": (set(), {"q_norm.weight", "k_norm.weight"}),
+    "T5ForConditionalGeneration": ({"lm_head.weight"}, {"encoder.final_layer_norm.weight"}),
+}
+
+
+def made(name: str, dtype: torch.dtype = torch.float32):
+    """A tiny model whose gains and biases are far from one and zero, some of them negative."""
+    pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model, inputs = hf_zoo.MAKERS[name]()
+    g = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=g)
+            parameter.copy_(0.3 * noise if parameter.ndim > 1 else parameter + 0.7 * noise)
+    return model.to(dtype), inputs
+
+
+def ends(names, allowed) -> bool:
+    return all(any(name.endswith(end) for end in allowed) for name in names) and (bool(names) == bool(allowed))
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_the_function_stays_and_gains_become_one(name):
+    model, inputs = made(name)
+    before = {n: t.clone() for n, t in tensors_of(model).items()}
+    folded = iw.fold(model, inputs)
+    added, kept = FOLDED[name]
+    assert type(folded.model) is type(model)
+    assert ends(folded.added, added) and ends([k.tensor for k in folded.kept], kept)
+    assert folded.proof.error < 1e-13 < 1e-4 < folded.proof.control
+    iw.testing.assert_same_function(model, folded.model, inputs)
+    assert all(torch.equal(t, before[n]) for n, t in tensors_of(model).items())
+    assert {n: t.dtype for n, t in tensors_of(folded.model).items() if n in before} == {
+        n: t.dtype for n, t in before.items()
+    }
+    one = 0.0 if name == "GemmaForCausalLM" else 1.0
+    for key, parameter in folded.model.named_parameters():
+        if "norm" in key.lower() or ".ln_" in key:
+            wanted = one if key.endswith("weight") else 0.0
+            assert any(k.tensor == key for k in folded.kept) or bool((parameter == wanted).all()), key
+
+
+def test_a_llama_is_moved_by_an_element_of_its_group():
+    """Without zeros among the gains a fold is the element of the scales that brings every gain to one."""
+    model, inputs = made("LlamaForCausalLM", torch.float64)
+    untied = iw.fold(model, inputs).model
+    old = fold_norm_gains(model, inputs)
+    norms = [n for n in tensors_of(untied) if "norm" in n]
+    assert all(bool((tensors_of(untied)[n] == 1).all()) for n in norms)
+    assert relative_error(outputs(old, inputs), outputs(untied, inputs)) < 1e-6
+
+
+def test_streams_of_layer_norms_are_centred_and_value_biases_are_gone():
+    model, inputs = made("GPT2LMHeadModel", torch.float64)
+    folded = iw.fold(model, inputs)
+    state = tensors_of(folded.model)
+    for name in ("transformer.wte.weight", "transformer.wpe.weight", "transformer.h.1.attn.c_proj.weight"):
+        assert float(state[name].mean(-1).abs().max()) < 1e-14
+    assert float(state["transformer.h.0.mlp.c_fc.weight"].mean(0).abs().max()) < 1e-14  # reads centred features
+    queries, keys, values = state["transformer.h.1.attn.c_attn.bias"].split(16)
+    assert bool((values == 0).all()) and bool((keys == 0).all()) and bool((queries != 0).all())
+    assert folded.changed["transformer.h.1.attn.c_attn.bias"] == ("norms", "biases")
+
+
+def test_steps_can_be_left_out():
+    model, inputs = made("GPT2LMHeadModel", torch.float64)
+    gains = iw.fold(model, inputs, center=False, biases=False)
+    state = tensors_of(gains.model)
+    assert bool((state["transformer.h.0.ln_1.weight"] == 1).all()) and bool(
+        (state["transformer.h.0.ln_1.bias"] != 0).any()
+    )
+    biases = iw.fold(model, inputs, norms=False, center=False)
+    state = tensors_of(biases.model)
+    assert bool((state["transformer.h.0.ln_1.bias"] == 0).all()) and bool(
+        (state["transformer.h.0.ln_1.weight"] != 1).any()
+    )
+    with pytest.raises(ValueError, match="norms or biases that can be folded"):
+        iw.fold(model, inputs, norms=False, center=False, biases=False)
+
+
+def test_without_extension_what_needs_it_is_kept_and_named():
+    model, inputs = made("GPT2LMHeadModel")
+    folded = iw.fold(model, inputs, extend=False)
+    reasons = {k.tensor: k.reason for k in folded.kept}
+    assert not folded.added and "is also read by" in reasons["transformer.ln_f.weight"]
+    assert set(folded.model.state_dict()) == set(model.state_dict())
+    with pytest.raises(
+        ValueError, match=r"norms must be foldable. Got transformer.ln_f.weight: transformer.wte.weight"
+    ):
+        iw.fold(model, inputs, extend=False, strict=True)
+
+
+def test_norms_after_the_addition_are_refused_by_name():
+    model, inputs = made("BertForSequenceClassification")
+    with pytest.raises(ValueError, match=r"norms must be foldable. Got bert.embeddings.LayerNorm.weight: add in"):
+        iw.fold(model, inputs, strict=True)
+    folded = iw.fold(model, inputs, norms=False)
+    iw.testing.assert_same_function(model, folded.model, inputs)
+
+
+class Branch(nn.Module):
+    def __init__(self, act: nn.Module) -> None:
+        super().__init__()
+        self.first, self.norm, self.act, self.last = nn.Linear(3, 6), nn.LayerNorm(6), act, nn.Linear(6, 2)
+
+    def forward(self, x):
+        return self.last(self.act(self.norm(self.first(x))))
+
+
+def test_a_gain_with_zeros_and_a_model_of_ones_own():
+    torch.manual_seed(0)
+    model = Branch(nn.Identity()).double()
+    with torch.no_grad():
+        model.norm.weight.copy_(torch.tensor([0.0, 1.5, -2, 0.3, 0, 1]))
+        model.norm.bias.normal_()
+    x = torch.randn(5, 3).double()
+    folded = iw.fold(model, x)
+    assert folded.proof.error < 1e-14 and bool((folded.model.norm.weight == 1).all())
+    with pytest.raises(ValueError, match=r"norm.weight has zeros where the bias has none"):
+        iw.fold(model, x, biases=False)
+    branch = Branch(nn.GELU()).double()
+    nn.init.normal_(branch.norm.weight)
+    with pytest.raises(ValueError, match=r"norms must be foldable. Got norm.weight: gelu in act reads it"):
+        iw.fold(branch, x)
+
+
+def test_a_norm_that_runs_twice_before_one_weight_folds_and_before_two_does_too():
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.a, self.b = nn.LayerNorm(6), nn.Linear(6, 6), nn.Linear(6, 2)
+            nn.init.normal_(self.norm.weight)
+            nn.init.normal_(self.norm.bias)
+
+        def forward(self, x):
+            return self.b(self.norm(self.a(self.norm(x))))
+
+    torch.manual_seed(0)
+    model, x = Twice().double(), torch.randn(5, 6).double()
+    folded = iw.fold(model, x)
+    assert folded.proof.error < 1e-14 and bool((folded.model.norm.weight == 1).all())
+
+
+def test_a_weight_shared_by_two_norms_is_not_folded():
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two, self.both = nn.LayerNorm(6), nn.LayerNorm(6), nn.Linear(6, 6)
+            for norm in (self.one, self.two):
+                nn.init.normal_(norm.weight)
+
+        def forward(self, x):
+            return self.both(self.two(self.both(self.one(x)).relu()))
+
+    torch.manual_seed(0)
+    with pytest.raises(ValueError, match=r"both.weight is also read by"):
+        iw.fold(Shared().double(), torch.randn(5, 6).double())
+
+
+def test_experts_that_no_example_reaches_keep_their_gain():
+    model, inputs = made("MixtralForCausalLM")
+    few = {"input_ids": inputs["input_ids"][:1, :1]}
+    folded = iw.fold(model, few)
+    assert all("this run does not read all of" in kept.reason for kept in folded.kept) and len(folded.kept) == 2
+    iw.testing.assert_same_function(model, folded.model, inputs)
+    assert folded.certified == "inputs that take the path of the example"
+
+
+def test_bad_inputs_are_refused_before_work_starts():
+    with pytest.raises(TypeError, match=r"model must be a torch.nn.Module. Got str"):
+        iw.fold("gpt2", torch.zeros(2, 3))
+    with torch.device("meta"):
+        model = Branch(nn.Identity())
+    with pytest.raises(ValueError, match=r"model must hold weights. Got 'first.weight' on the meta device"):
+        iw.fold(model, torch.zeros(2, 3, device="meta"))
+    quantised = Branch(nn.Identity())
+    quantised.last.weight = nn.Parameter(torch.zeros(2, 6, dtype=torch.uint8), requires_grad=False)
+    with pytest.raises(ValueError, match=r"weights must be real numbers. Got torch.uint8 in 'last.weight'"):
+        iw.fold(quantised, torch.zeros(2, 3))
+    with pytest.raises(ValueError, match="norms or biases that can be folded"):
+        iw.fold(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), torch.zeros(2, 3))
