@@ -3,7 +3,7 @@
 import os
 import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -20,17 +20,27 @@ def best_of(
     clock: Callable[[], float] | None = None,
 ) -> float:  # fmt: skip
     """Shortest of several runs in seconds, after one to warm up: process time on one thread, wall clock on more."""
+    return best_in_turns([work], repeats, device, clock)[0]
+
+
+def best_in_turns(
+    works: Sequence[Callable[[], object]], repeats: int = 5, device: torch.device | str = "cpu",
+    clock: Callable[[], float] | None = None,
+) -> list[float]:  # fmt: skip
+    """The same for several that take turns, so that they share the machine's slow minutes."""
     device = torch.device(device)
     clock = clock or (time.process_time if _alone(device) else time.perf_counter)
-    work()
-    times = []
-    for _ in range(repeats):
-        synchronise(device)
-        start = clock()
+    for work in works:
         work()
-        synchronise(device)
-        times.append(clock() - start)
-    return min(times)
+    times: list[list[float]] = [[] for _ in works]
+    for _ in range(repeats):
+        for work, seconds in zip(works, times):
+            synchronise(device)
+            start = clock()
+            work()
+            synchronise(device)
+            seconds.append(clock() - start)
+    return [min(seconds) for seconds in times]
 
 
 def sgemm_rate(size: int = 2048, repeats: int = 5, device: torch.device | str = "cpu") -> float:

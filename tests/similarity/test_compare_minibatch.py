@@ -116,6 +116,37 @@ def test_large_means_keep_their_digits():
     assert float(found) == pytest.approx(float(exact[0, 0]), abs=1e-4)
 
 
+@pytest.mark.parametrize("offset", [0, 1, 3, 5, 30])
+def test_means_of_every_size_keep_their_digits(offset):
+    features = torch.randn(2, 90, 256, generator=torch.Generator().manual_seed(0)) + offset
+    features[1] += features[0]
+    index = torch.arange(90.0)[:, None]
+    exact, found = (
+        minibatch_cka(*(nn.Sequential(Lookup(f.to(dtype)), nn.Identity()) for f in features), [index], ["1"], group=90)
+        for dtype in (torch.float64, torch.float32)
+    )
+    assert float(found.scores["linear_cka"]) == pytest.approx(float(exact.scores["linear_cka"]), abs=2e-6)
+
+
+class Lookup(nn.Module):
+    def __init__(self, values):
+        super().__init__()
+        self.values = values
+
+    def forward(self, x):
+        return self.values[x[:, 0].long()]
+
+
+def test_a_network_against_itself_runs_once():
+    model, runs = net(), []
+    model.register_forward_hook(lambda *_: runs.append(1))
+    own = minibatch_cka(model, model, inputs(40).split(10), group=10)
+    alone = len(runs)
+    other = minibatch_cka(model, net(), inputs(40).split(10), group=10)
+    assert torch.equal(own.scores["linear_cka"], other.scores["linear_cka"])
+    assert alone == 2 + 4  # two runs list the layers
+
+
 class Moved(nn.Module):
     def forward(self, x):
         return x + 1000

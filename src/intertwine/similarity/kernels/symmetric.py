@@ -36,7 +36,7 @@ def add_product(gram: Tensor, z: Tensor) -> None:
         z: ``(N, F)`` of the same type.
     """
     n = len(z)
-    for rows in row_tiles(n, min(256, max(50, -(-n // 5)))):  # five tiles of rows: 60 % of the full product
+    for rows in row_tiles(n, min(256, max(64, -(-n // 5)))):  # five tiles of rows: 60 % of the full product
         gram[rows, : rows.stop].addmm_(z[rows], z[: rows.stop].T)
 
 
