@@ -58,6 +58,10 @@ def other_architecture() -> Result:
     return iw.same(net(), nn.Sequential(nn.Linear(4, 3)), torch.zeros(2, 4))
 
 
+def difference() -> Result:
+    return iw.diff(net(), net(1), torch.zeros(2, 4))
+
+
 def alignment() -> Result:
     return iw.align(net(), net(1), torch.zeros(2, 4))
 
@@ -140,6 +144,7 @@ KINDS = {
     "Fold": fold,
     "Match": match,
     "Match of other architectures": other_architecture,
+    "Diff": difference,
     "Alignment": alignment,
     "Lineage": lineage,
     "Barrier": barrier,

@@ -45,6 +45,9 @@ _NAMES = {
     "Barrier": "merging",
     # descent of one network from another; ``iw.lineage(a, b, x)`` calls its room
     "Lineage": "lineage",
+    # what changed between two checkpoints
+    "diff": "lineage",
+    "Diff": "lineage",
     # similarity of representations
     "compare": "similarity",
     "Comparison": "similarity",
@@ -70,6 +73,7 @@ if TYPE_CHECKING:
         gates,
         groups,
         lab,
+        lineage,
         matching,
         merging,
         programs,
@@ -86,6 +90,7 @@ if TYPE_CHECKING:
     from .groups import Intertwiner, intertwiner
     from .lineage.lineage import lineage
     from .lineage.result import Lineage
+    from .lineage import Diff, diff
     from .matching import Alignment, align, same
     from .merging import Barrier, barrier, merge
     from .similarity import Comparison, compare

@@ -21,6 +21,7 @@ COMMANDS = {
     "mappings": ("mappings", "--model", "mlp:shape=2-5-5,widths=8-8", "--out", "recipe.yaml"),
     "same": ("same", *PAIR, "--out", "element.safetensors"),
     "lineage": ("lineage", *PAIR),
+    "diff": ("diff", *PAIR, "--out", "difference.json"),
     "align": ("align", *PAIR),
     "align on data": ("align", *PAIR, "--method", "activations", "--data", "digits", *LITTLE, "--out", "on data"),
     "merge": ("merge", *PAIR, "--data", "digits", *LITTLE, "--out", "merged.safetensors"),

@@ -10,6 +10,7 @@ from .commands.align import AlignOptions
 from .commands.barrier import BarrierOptions
 from .commands.compare import CompareOptions
 from .commands.demo import DemoOptions
+from .commands.diff import DiffOptions
 from .commands.dissect import DissectOptions
 from .commands.gates import GatesOptions
 from .commands.groups import GroupsOptions
@@ -29,10 +30,9 @@ from .commands.symmetries import SymmetriesOptions
 __all__ = ["app", "main"]
 
 _OPTIONS: tuple[type[Options], ...] = (
-    DemoOptions, CompareOptions, SymmetriesOptions, MappingsOptions, SameOptions, LineageOptions, AlignOptions,
-    MergeOptions,
-    BarrierOptions, StitchOptions, DissectOptions, GatesOptions, TrainOptions, ZooOptions, ReproduceOptions,
-    RunsOptions, ModelsOptions, GroupsOptions, ReportOptions,
+    DemoOptions, CompareOptions, SymmetriesOptions, MappingsOptions, SameOptions, LineageOptions, DiffOptions,
+    AlignOptions, MergeOptions, BarrierOptions, StitchOptions, DissectOptions, GatesOptions, TrainOptions, ZooOptions,
+    ReproduceOptions, RunsOptions, ModelsOptions, GroupsOptions, ReportOptions,
 )  # fmt: skip
 _COMMANDS = tuple(map(as_function, _OPTIONS))
 

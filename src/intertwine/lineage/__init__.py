@@ -1,4 +1,4 @@
-"""Lineage: whether one network was trained independently of another, which parts, and how many are related.
+"""Lineage: whether one network was trained independently of another, which parts, and what changed between two.
 
 ``intertwine.lineage(a, b, example_inputs)`` is the function of the same name in this room: the module can be called.
 """
@@ -6,10 +6,12 @@
 import sys
 from types import ModuleType
 
+from .diff import diff
+from .difference import Diff
 from .lineage import lineage, lineage_of_states
 from .result import BlockAgreement, Lineage
 
-__all__ = ["BlockAgreement", "Lineage", "lineage", "lineage_of_states"]
+__all__ = ["BlockAgreement", "Diff", "Lineage", "diff", "lineage", "lineage_of_states"]
 
 
 class _Callable(ModuleType):

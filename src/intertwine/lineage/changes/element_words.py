@@ -1,0 +1,196 @@
+"""An element of a symmetry group in words: which heads were swapped, which units permuted, scaled or flipped."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import exp
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..._words import counted
+from ...symmetry.blocks import blocks
+from ...symmetry.spaces import Leaf, Space
+from ...symmetry.transformation import Transformation
+from .places import block_of, pattern_of, place_of
+from .simplest import carriers
+
+if TYPE_CHECKING:
+    from ...groups import Element
+    from ...symmetry.symmetry import Symmetry
+
+__all__ = ["Finding", "element_findings"]
+
+_NAMED = 6  # units that are named one by one
+_CHAIN = 4  # matrices that may carry a space without its being a stream
+_SEEN = 1e-4  # log scales that are worth a word
+_ATTENTION = re.compile(r"att|head|qkv|[._](q|k|v|query|key|value)(_|\.|$)")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was done to a network.
+
+    Attributes:
+        kind: A word for machines, such as ``"permuted"``, ``"low rank"``, ``"frozen"``.
+        text: What was done, in words.
+        tensors: Names of the tensors that it was done to, or that show it.
+    """
+
+    kind: str
+    text: str
+    tensors: tuple[str, ...] = ()
+
+
+def element_findings(
+    sym: Symmetry, g: Transformation, before: Mapping[str, Tensor], after: Mapping[str, Tensor]
+) -> list[Finding]:
+    """What an element does, space by space, layers that share it said together.
+
+    Args:
+        sym: The symmetry.
+        g: The element that moves ``before``.
+        before: Tensors of the first network.
+        after: Tensors of the second.
+
+    Returns:
+        One finding for each kind and role of a space.
+    """
+    carried = carriers(sym)
+    said: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
+    gains = list(_folded_gains(sym, g, before, after))
+    taken = {(space, k) for _, _, space, k in gains}
+    for space in sym.spaces:
+        e, names = g[space.name], carried[space.name]
+        if e.is_identity(0.0) or not names:
+            continue
+        noun = _noun(sym, space, names)
+        for kind, words in _parts(e, noun, [k for k in range(len(e.scales)) if (space.name, k) not in taken]):
+            said.setdefault((kind, noun, pattern_of(space.name)), []).append((_place(sym, space, names), words))
+    found = [_folded(gains)] if gains else []
+    for (kind, noun, _), many in said.items():
+        places = tuple(dict.fromkeys(place for place, _ in many))
+        found.append(Finding(kind, _together(noun, many), places))
+    return found
+
+
+def _parts(e: Element, noun: str, generators: list[int]) -> Iterator[tuple[str, str]]:
+    """Kinds of what an element does to one space, with words."""
+    if e.displaced:
+        yield "permuted", _permuted(e.permutation, noun)
+    logs = e.scales[generators] if generators else e.scales[:0]
+    scaled = (logs.abs() > _SEEN).any(0) if logs.numel() else torch.zeros(0, dtype=torch.bool)
+    if bool(scaled.any()):
+        yield "scaled", _scaled(logs, scaled, noun)
+    flipped = (e.signs < 0).any(0) if e.signs.numel() else torch.zeros(0, dtype=torch.bool)
+    if bool(flipped.any()):
+        yield "signs flipped", f"signs of {_units(flipped, noun)} flipped"
+    if e.linear is not None:
+        count = e.linear.reshape(-1, *e.linear.shape[-2:]).shape[0]
+        yield "basis changed", f"{counted(count, 'basis change')} of {e.group.n} dimensions"
+
+
+def _permuted(order: Tensor, noun: str) -> str:
+    flat = order.reshape(-1, order.shape[-1])
+    moved = (flat != torch.arange(flat.shape[-1])).nonzero().tolist()
+    if flat.shape[0] == 1 and len(moved) == 2:
+        return f"{noun}s {moved[0][1]} and {moved[1][1]} swapped"
+    if flat.shape[0] == 1 and len(moved) <= _NAMED:
+        return f"{noun}s {', '.join(str(unit) for _, unit in moved)} permuted"
+    return f"{noun}s permuted ({len(moved)} of {counted(flat.numel(), noun)} moved)"
+
+
+def _scaled(logs: Tensor, scaled: Tensor, noun: str) -> str:
+    factors = [exp(float(x)) for x in logs[logs.abs() > _SEEN].flatten()]
+    low, high = min(factors), max(factors)
+    by = f"{low:.4g}" if high - low <= 1e-3 * high else f"factors from {low:.3g} to {high:.3g}"
+    return f"{_units(scaled, noun)} scaled by {by}, what reads them by the inverse"
+
+
+def _units(chosen: Tensor, noun: str) -> str:
+    flat = chosen.flatten()
+    places = flat.nonzero().flatten().tolist()
+    if len(places) == len(flat) and len(places) > 1:
+        return f"all {len(places)} {noun}s"
+    if chosen.ndim == 1 and len(places) <= _NAMED:
+        return f"{noun}{'s' if len(places) > 1 else ''} {', '.join(map(str, places))}"
+    return f"{len(places)} of {counted(len(flat), noun)}"
+
+
+def _together(noun: str, many: list[tuple[str, str]]) -> str:
+    """One line for the spaces of one role, all layers together."""
+    words = Counter(text for _, text in many)
+    if len(many) == 1:
+        return f"{many[0][1]} ({many[0][0]})"
+    if len(words) == 1:
+        return f"{many[0][1]} in each of {counted(len(many), 'layer')} ({many[0][0]}, ..., {many[-1][0]})"
+    if len(many) <= _NAMED:
+        return "; ".join(f"{text} ({place})" for place, text in many)
+    head = "; ".join(f"{text} ({place})" for place, text in many[:2])
+    return f"{head}; and so on in {counted(len(many), 'layer')}"
+
+
+def _noun(sym: Symmetry, space: Space, names: list[str]) -> str:
+    """What the units of a space are called."""
+    if any(space.name in other.parents for other in sym.spaces):
+        return "head" if any(_ATTENTION.search(n) for n in names) else "group"
+    if space.parents:
+        if any(_ATTENTION.search(n) for n in names) and not space.group.scales and space.group.permutes:
+            return "query head" if _heads_within(sym, space) else "head dimension"
+        return "head dimension" if any(_ATTENTION.search(n) for n in names) else "unit"
+    if _stream(sym, names):
+        return "channel"
+    return "channel" if any(len(sym.layouts[n].axes) == 4 for n in names) else "unit"
+
+
+def _heads_within(sym: Symmetry, space: Space) -> bool:
+    """Whether units of a space are themselves products with another axis, as query heads of one group are."""
+    for layout in sym.layouts.values():
+        for block in blocks(layout):
+            dims = [d for d, leaf in enumerate(block.leaves) if isinstance(leaf, Leaf) and leaf.space == space.name]
+            if dims and len(block.leaves) > dims[0] + 1 and len(block.rows) < len(block.leaves) - 1:
+                return True
+    return False
+
+
+def _place(sym: Symmetry, space: Space, names: list[str]) -> str:
+    """Where a space is: the tensor that names it, or the residual stream."""
+    if _stream(sym, names):
+        return f"the residual stream, in {counted(len(names), 'tensor')}"
+    return place_of(space.name)
+
+
+def _stream(sym: Symmetry, names: list[str]) -> bool:
+    """Whether a space goes through several blocks, each of which reads and writes it."""
+    matrices = [n for n in names if len(sym.layouts[n].axes) > 1]
+    return len(matrices) > _CHAIN and len({block_of(n) for n in matrices}) > 2
+
+
+def _folded_gains(
+    sym: Symmetry, g: Transformation, before: Mapping[str, Tensor], after: Mapping[str, Tensor]
+) -> Iterator[tuple[str, bool, str, int]]:
+    """Gains that became ones, or were ones, by the scale of their space: name, whether folded, space, generator."""
+    for name, layout in sym.layouts.items():
+        if len(layout.axes) != 1 or not isinstance(leaf := layout.axes[0], Leaf):
+            continue
+        e = g[leaf.space]
+        for k, exponent in enumerate(leaf.scale):
+            if not exponent or not bool((e.scales[k].abs() > _SEEN).any()):
+                continue
+            ones = [bool(((state[name].float() - 1).abs() < _SEEN).all()) for state in (before, after)]
+            if ones[0] != ones[1]:
+                yield name, ones[1], leaf.space, k
+
+
+def _folded(gains: list[tuple[str, bool, str, int]]) -> Finding:
+    names = tuple(name for name, *_ in gains)
+    into = all(folded for _, folded, *_ in gains)
+    shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    said = "folded into the layers that read them" if into else "taken out of the layers that read them"
+    return Finding(
+        "gains folded" if into else "gains unfolded", f"{counted(len(names), 'gain')} {said} ({shown})", names
+    )

@@ -1,0 +1,212 @@
+"""Findings over all tensors: what was cast, quantised, frozen, trained, pruned or replaced, each in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ..._words import counted
+from .element_words import Finding
+from .places import pattern_of
+from .tensor_change import ROUNDED, TensorChange
+
+if TYPE_CHECKING:
+    from ...symmetry.symmetry import Symmetry
+
+__all__ = ["tensor_findings"]
+
+_NAMED = 3  # tensors or blocks that are named in a sentence
+_ROLES = {
+    "head": "tensors of the head", "bias": "biases", "statistics": "statistics of batch norms", "gain": "gains",
+}  # fmt: skip
+
+
+def tensor_findings(changes: Iterable[TensorChange], sym: Symmetry) -> list[Finding]:
+    """What the changes of all tensors amount to.
+
+    Args:
+        changes: One for each tensor, in the order of the network.
+        sym: The symmetry of the second network, which says what reads its outputs.
+
+    Returns:
+        Findings, those about all tensors first.
+    """
+    every = list(changes)
+    compared = [c for c in every if c.kind not in ("new", "missing")]
+    found = [*_formats(compared)]
+    moved = [c for c in compared if not c.settled and c.kind != "quantised"]
+    if moved:
+        found += [*_confined(moved, compared, sym), *_frozen(moved, compared), *_by_kind(_pooled(moved), compared)]
+    return found
+
+
+def _formats(compared: list[TensorChange]) -> Iterator[Finding]:
+    """Casts and integer grids, one finding for each format."""
+    stored = _grouped(compared, lambda c: f"{c.dtypes[0]} to {c.dtypes[1]}" if c.dtypes[0] != c.dtypes[1] else "")
+    for words, some in stored.items():
+        yield Finding("stored", f"{_tensors(some, compared)} stored in another format: {words}", _names(some))
+    rounded = [c for c in compared if c.kind == ROUNDED and c.detail not in ("float32", "float64")]
+    for words, some in _grouped(rounded, lambda c: c.detail).items():
+        yield Finding("cast", f"{_tensors(some, compared)} cast to {words}: nothing else changed there", _names(some))
+    grids = [c for c in compared if c.kind == "quantised"]
+    for words, some in _grouped(grids, lambda c: c.detail).items():
+        yield Finding("quantised", f"{_tensors(some, compared)} rounded to levels of {words}", _names(some))
+
+
+def _confined(moved: list[TensorChange], compared: list[TensorChange], sym: Symmetry) -> Iterator[Finding]:
+    """Whether only biases, gains, statistics or the head changed."""
+    for role, noun in _ROLES.items():
+        count = sum(role in _roles(c, sym) for c in compared)
+        if count < len(compared) and all(role in _roles(c, sym) for c in moved):
+            text = f"only {noun} changed: {len(moved)} of {count} ({_some(_names(moved))}); the others are as before"
+            yield Finding(f"{role} only", text, _names(moved))
+            return
+
+
+def _roles(c: TensorChange, sym: Symmetry) -> set[str]:
+    """What a tensor is for."""
+    if c.name in {n for norm in sym.batch_norms for n in (norm.mean, norm.variance)}:
+        return {"statistics"}
+    found = {"bias" if c.name.endswith("bias") else "gain"} if len(c.shape) <= 1 else set()
+    head = any(f.tensor == c.name and f.axis == 0 and f.reason.startswith("output") for f in sym.fixed)
+    return found | {"head"} if head else found
+
+
+def _frozen(moved: list[TensorChange], compared: list[TensorChange]) -> Iterator[Finding]:
+    """Blocks of which nothing changed beside blocks of which something did."""
+    blocks = list(dict.fromkeys(c.block for c in compared))
+    touched = {c.block for c in moved}
+    frozen = [b for b in blocks if b not in touched]
+    weights = [c for c in compared if c.block in frozen]
+    if frozen and touched:
+        text = f"{counted(len(frozen), 'block')} of {len(blocks)} as before: {_ranges(frozen)}"
+        yield Finding("frozen", text, _names(weights))
+
+
+def _pooled(moved: list[TensorChange]) -> list[TensorChange]:
+    """Vectors with what happened to all matrices: they are too short to tell noise, or a fresh start, by themselves."""
+    kinds = {c.kind for c in moved if len(c.shape) > 1}
+    noisy = kinds == {"noise"}
+    fresh = {b for b in {c.block for c in moved} if _all_of(b, [c for c in moved if c.kind == "replaced"], moved)}
+    pooled = []
+    for c in moved:
+        vector = len(c.shape) <= 1 and c.kind in ("changed", "rows", "constant", "scaled")
+        kind = "noise" if vector and noisy else "replaced" if vector and c.block in fresh else c.kind
+        pooled.append(replace(c, kind=kind))
+    return pooled
+
+
+def _by_kind(moved: list[TensorChange], compared: list[TensorChange]) -> Iterator[Finding]:
+    """One finding for each kind of change."""
+    for rank, some in _grouped([c for c in moved if c.kind == "low rank"], lambda c: str(c.rank)).items():
+        text = f"update of rank {rank} in {counted(len(some), 'tensor')} ({_patterns(some)}), as a LoRA adapter leaves"
+        yield Finding("low rank", f"{text}; relative change {_range(some)}", _names(some))
+    for kind, say in _SAID.items():
+        some = [c for c in moved if c.kind == kind]
+        if some:
+            yield Finding("scaled tensors" if kind == "scaled" else kind, say(some, compared), _names(some))
+
+
+def _replaced(some: list[TensorChange], compared: list[TensorChange]) -> str:
+    blocks = [b for b in dict.fromkeys(c.block for c in some) if _all_of(b, some, compared)]
+    if blocks:
+        return f"{_ranges(blocks)} re-initialised or replaced: nothing of the weights is left ({_count(some)})"
+    return f"{_count(some)} re-initialised or replaced: nothing is left of {_some(_names(some))}"
+
+
+def _all_of(block: str, some: list[TensorChange], compared: list[TensorChange]) -> bool:
+    """Whether every matrix of a block is among the given tensors."""
+    matrices = {c.name for c in compared if c.block == block and len(c.shape) > 1}
+    return bool(matrices) and matrices <= {c.name for c in some}
+
+
+def _pruned(some: list[TensorChange], compared: list[TensorChange]) -> str:
+    new = sum(c.numel * (c.zeros[1] - c.zeros[0]) for c in some) / sum(c.numel for c in some)
+    zeros = sum(c.numel * c.zeros[1] for c in compared) / sum(c.numel for c in compared)
+    where = f"{new:.1%} of the weights of {_count(some)} set to zero ({_patterns(some)})"
+    return f"pruned: {where}, the others kept; sparsity is now {zeros:.1%} overall"
+
+
+def _noise(some: list[TensorChange], _: list[TensorChange]) -> str:
+    return f"noise on {_count(some)}: independent normal entries of full rank, relative size {_range(some)}"
+
+
+def _rows(some: list[TensorChange], _: list[TensorChange]) -> str:
+    parts = []
+    for c in some[:_NAMED]:
+        named = ", ".join(map(str, c.rows[: _NAMED * 2])) + (", ..." if len(c.rows) > _NAMED * 2 else "")
+        parts.append(f"{len(c.rows)} of {c.shape[0]} rows of {c.name} ({named})")
+    more = f", and of {counted(len(some) - _NAMED, 'more tensor')}" if len(some) > _NAMED else ""
+    return f"only some rows changed: {'; '.join(parts)}{more}"
+
+
+def _changed(some: list[TensorChange], _: list[TensorChange]) -> str:
+    ranks = [c.effective_rank / min(c.shape[0], c.numel / c.shape[0]) for c in some if c.effective_rank]
+    said = f", effective rank {min(ranks):.0%} to {max(ranks):.0%} of the full one" if ranks else ""
+    return f"{_count(some)} trained or edited: relative change {_range(some)}{said} ({_patterns(some)})"
+
+
+_SAID: Mapping[str, Callable[[list[TensorChange], list[TensorChange]], str]] = {
+    "replaced": _replaced,
+    "constant": lambda some, _: (
+        f"{_count(some)} reset to a constant: " + "; ".join(f"{c.name} {c.detail}" for c in some[:_NAMED])
+    ),
+    "pruned": _pruned,
+    "scaled": lambda some, _: (
+        "; ".join(f"{c.name} {c.detail}" for c in some[:_NAMED])
+        + (f"; and {counted(len(some) - _NAMED, 'more tensor')}" if len(some) > _NAMED else "")
+    ),
+    "rows": _rows,
+    "noise": _noise,
+    "changed": _changed,
+}
+
+
+def _grouped(some: Iterable[TensorChange], key: Callable[[TensorChange], str]) -> dict[str, list[TensorChange]]:
+    found: dict[str, list[TensorChange]] = {}
+    for c in some:
+        if key(c):
+            found.setdefault(key(c), []).append(c)
+    return found
+
+
+def _names(some: Iterable[TensorChange]) -> tuple[str, ...]:
+    return tuple(c.name for c in some)
+
+
+def _count(some: list[TensorChange]) -> str:
+    return counted(len(some), "tensor")
+
+
+def _tensors(some: list[TensorChange], compared: list[TensorChange]) -> str:
+    return f"all {counted(len(some), 'tensor')}" if len(some) == len(compared) else f"{_count(some)} of {len(compared)}"
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+
+
+def _patterns(some: list[TensorChange]) -> str:
+    """Roles of tensors, layers left out."""
+    return _some(tuple(dict.fromkeys(pattern_of(c.name) for c in some)))
+
+
+def _range(some: list[TensorChange]) -> str:
+    sizes = sorted(c.relative for c in some)
+    return f"{sizes[0]:.2g}" if sizes[-1] <= 1.05 * sizes[0] else f"{sizes[0]:.2g} to {sizes[-1]:.2g}"
+
+
+def _ranges(blocks: list[str]) -> str:
+    """Blocks, runs of numbers joined."""
+    runs: list[list[str]] = []
+    for block in blocks:
+        head, _, last = block.rpartition(".")
+        if runs and last.isdigit():
+            before, _, previous = runs[-1][-1].rpartition(".")
+            if before == head and previous.isdigit() and int(last) == int(previous) + 1:
+                runs[-1].append(block)
+                continue
+        runs.append([block])
+    said = [run[0] if len(run) == 1 else f"{run[0]} to {run[-1].rpartition('.')[2]}" for run in runs]
+    return _some(tuple(said)) if len(said) > 2 * _NAMED else ", ".join(said)

@@ -1,0 +1,46 @@
+"""Places of tensors in a network, by their names: blocks, patterns of layers."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["block_of", "layer_of", "pattern_of", "place_of"]
+
+_NUMBER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")
+
+
+def block_of(name: str) -> str:
+    """The block that a tensor belongs to: its name up to the first number, else its module.
+
+    Examples:
+        >>> block_of("model.layers.3.mlp.up_proj.weight"), block_of("lm_head.weight"), block_of("0.bias")
+        ('model.layers.3', 'lm_head', '0')
+    """
+    found = _NUMBER.search(name)
+    return name[: found.end()] if found else name.rpartition(".")[0] or name
+
+
+def layer_of(name: str) -> int | None:
+    """The number of the layer in a name, or ``None``."""
+    found = _NUMBER.search(name)
+    return int(found.group(1)) if found else None
+
+
+def place_of(space: str) -> str:
+    """The module whose tensor names a space.
+
+    Examples:
+        >>> place_of("blocks.0.q.weight[0].1")
+        'blocks.0.q'
+    """
+    return re.sub(r"\[\d+\][.\d]*$", "", space).removesuffix(".weight").removesuffix(".bias")
+
+
+def pattern_of(name: str) -> str:
+    """The name with numbers left out, the same for every layer.
+
+    Examples:
+        >>> pattern_of("h.11.attn.weight[0]")
+        'h.#.attn.weight[0]'
+    """
+    return re.sub(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.)", "#", name)

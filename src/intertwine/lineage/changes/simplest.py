@@ -1,0 +1,328 @@
+"""The simplest element of a symmetry group that explains how one state dict became another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import log, prod
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ...groups import Element
+from ...matching.closest import closest, concentrated, normalised
+from ...matching.coordinates.problem import members, searched
+from ...matching.deviation import apart, constant, deviation
+from ...matching.narrow import narrowed
+from ...matching.refit import Fit
+from ...matching.unchanged import may_be_unchanged
+from ...matching.units import match_units
+from ...symmetry.action import transform
+from ...symmetry.blocks import Block, blocks, map_leaves
+from ...symmetry.gauge.canonical import check_weights
+from ...symmetry.gauge.folding import Folded, fold
+from ...symmetry.spaces import Fixed, Leaf, Space
+from ...symmetry.transformation import Transformation, identity, with_parts
+
+if TYPE_CHECKING:
+    from ...matching.deviation import Deviation
+    from ...symmetry.symmetry import Symmetry
+
+__all__ = ["Explained", "carriers", "explained", "precision_of"]
+
+_EQUAL = 2.0**-7  # relative distance of a tensor that a cast to bfloat16 leaves: what agrees so pins its units
+_IN_PLACE = 0.7  # mean cosine of a unit's slices with those of the unit in its place: no other is closer
+_FLOOR = {torch.float32: 1e-7, torch.float64: 1e-12}  # relative distances that rounding leaves
+_SNAPS = (0.05, 0.01, 1e-3, 0.0)  # log scales below which a unit may be left unscaled
+_FITS = 3
+_NOTHING = 0.9  # relative distance that explains nothing: matched units of unrelated networks come as close
+
+
+@dataclass(frozen=True, eq=False)
+class Explained:
+    """The element, and the weights that it brings together.
+
+    Attributes:
+        a: Weights to move, batch norms folded.
+        b: Weights to meet.
+        g: The element that moves ``a``.
+    """
+
+    a: Folded
+    b: Folded
+    g: Transformation
+
+    def deviation(self, rounded: frozenset[str]) -> Deviation:
+        """How far the moved weights are apart; ``rounded`` tensors hold numbers of half precision."""
+        return deviation(self.a, self.b, self.g, rounded)
+
+
+def explained(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Explained:
+    """The simplest element that explains how ``a`` became ``b``, by description length.
+
+    Spaces that a tensor pins, because it has not changed, stay as they are; the others are searched as ``same`` does.
+    A part of the element is kept where the bits that it takes to say (``n log n`` of a permutation, half a ``log N``
+    of each scale that is fitted to ``N`` weights) are fewer than those that it saves: ``N log`` of the distance of each
+    tensor. So an update of low rank is not blurred by scales that were fitted to it.
+
+    Args:
+        sym: The symmetry of both.
+        a: Tensors to move.
+        b: Tensors to meet.
+
+    Returns:
+        The element with the folded weights. Weights that are missing or not finite are refused.
+    """
+    for state in (a, b):
+        check_weights(sym, state)
+    dtype = precision_of(sym, a, b)
+    one, other = (_folded(sym, state, dtype) for state in (a, b))
+    found = identity(one.sym)
+    still = _still(one, other)
+    free = _free(one.sym, still)
+    if free:
+        placed = {s for s, kind, _ in still if kind == "permutation"}
+        left, right = (_part(side, free, placed) for side in (one, other))
+        g = _simplified(left, right, _matched(left, right))
+        elements = {n: replace(e, group=found[n].group) for n, e in g.elements.items()}
+        found = Transformation({**found.elements, **elements})
+    return Explained(one, other, found)
+
+
+def precision_of(sym: Symmetry, *states: Mapping[str, Tensor]) -> torch.dtype:
+    """The precision in which states are compared: float64 only where one of them holds it."""
+    double = any(state[name].dtype == torch.float64 for state in states for name in sym.layouts)
+    return torch.float64 if double else torch.float32
+
+
+def carriers(sym: Symmetry) -> dict[str, list[str]]:
+    """For every space the names of the tensors that carry it."""
+    found: dict[str, list[str]] = {s.name: [] for s in sym.spaces}
+    for name, layout in sym.layouts.items():
+        for space in {s for block in blocks(layout) for s in block.spaces if s is not None}:
+            found[space].append(name)
+    return found
+
+
+class _Wide(Mapping[str, Tensor]):
+    """Tensors of a state dict that is read lazily, in a precision of computing."""
+
+    def __init__(self, state: Mapping[str, Tensor], names: Collection[str], dtype: torch.dtype) -> None:
+        self._state, self._names, self._dtype = state, tuple(names), dtype
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._state[name].detach().to("cpu", self._dtype)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _folded(sym: Symmetry, state: Mapping[str, Tensor], dtype: torch.dtype) -> Folded:
+    """Weights with batch norms folded; without any, tensors are read when they are asked for."""
+    if sym.batch_norms or isinstance(state, dict):
+        return fold(sym, state, dtype)
+    return Folded(replace(sym, dtype=dtype), _Wide(state, sym.layouts, dtype), {}, frozenset())  # type: ignore[arg-type]
+
+
+def _still(a: Folded, b: Folded) -> set[_Freedom]:
+    """What unchanged tensors hold in place."""
+    still: set[_Freedom] = set()
+    unchanged = [name for name in a.sym.layouts if _unchanged(a.state[name], b, name)]
+    for name in unchanged:
+        still |= {(s, "permutation", 0) for block in blocks(a.sym.layouts[name]) for s in block.spaces if s is not None}
+    grown = True
+    while grown:
+        pinned = {p for name in unchanged for block in blocks(a.sym.layouts[name]) for p in _pinned(block, still)}
+        grown = not pinned <= still
+        still |= pinned
+    return still
+
+
+def _free(sym: Symmetry, still: set[_Freedom]) -> set[str]:
+    """Names of spaces that may have moved, with their parents."""
+    free = {s.name for s in sym.spaces if not _freedoms(s) <= still}
+    parents = {s.name: s.parents for s in sym.spaces}
+    more = free
+    while more:  # a space lies inside its parents
+        more = {p for s in more for p in parents[s]} - free
+        free |= more
+    return free
+
+
+_Freedom = tuple[str, str, int]  # a space, a kind, and which of its generators
+
+
+def _freedoms(space: Space) -> set[_Freedom]:
+    """What may move a space."""
+    kinds = {"permutation": space.group.permutes, "linear": space.group.mixes}
+    counts = {"scale": space.group.scales, "sign": space.group.signs}
+    found = {(space.name, kind, 0) for kind, there in kinds.items() if there}
+    return found | {(space.name, kind, k) for kind, count in counts.items() for k in range(count)}
+
+
+def _pinned(block: Block, still: set[_Freedom]) -> Iterator[_Freedom]:
+    """What cannot move because one unchanged block would: of each kind the only one that is not known to be still."""
+    leaves = [leaf for leaf in block.leaves if isinstance(leaf, Leaf)]
+    moving: dict[str, list[_Freedom]] = {
+        "scale": [(x.space, "scale", k) for x in leaves for k, e in enumerate(x.scale) if e],
+        "sign": [(x.space, "sign", k) for x in leaves for k, e in enumerate(x.sign) if e % 2],
+        "linear": [(x.space, "linear", 0) for x in leaves if x.variance],
+    }
+    for found in moving.values():
+        left = [f for f in found if f not in still]
+        if len(left) == 1:
+            yield left[0]
+
+
+def _unchanged(x: Tensor, b: Folded, name: str) -> bool:
+    return not constant(x) and apart(x, b, name) <= _EQUAL and _units_agree(x, b.state[name])
+
+
+def _units_agree(x: Tensor, y: Tensor) -> bool:
+    """Whether every row along every axis agrees, so that no single unit was moved."""
+    if x.ndim == 0:
+        return True
+    gap, size = (x - y).square(), y.square()
+    for dim in range(x.ndim):
+        rest = [d for d in range(x.ndim) if d != dim]
+        d, s = (t.sum(rest) if rest else t for t in (gap, size))
+        if not bool((d <= _EQUAL**2 * s).all()):
+            return False
+    return True
+
+
+def _part(side: Folded, free: Collection[str], placed: Collection[str]) -> Folded:
+    """The tensors that carry some of the spaces, the others held fixed; ``placed`` ones are not permuted."""
+    sym = side.sym
+    spaces = tuple(
+        replace(s, group=s.group.reduced(permutes=False)) if s.name in placed and not s.group.mixes else s
+        for s in sym.spaces
+        if s.name in free
+    )
+
+    def leaf(old: Leaf) -> Leaf | Fixed:
+        return old if old.space in free else Fixed(old.size, "in place")
+
+    layouts = {n: map_leaves(layout, leaf) for n, layout in sym.layouts.items()}
+    kept = {n: x for n, x in layouts.items() if any(block.moved for block in blocks(x))}
+    small = replace(narrowed(sym, kept), spaces=spaces, layouts=kept)
+    return Folded(small, {n: side.state[n] for n in kept}, side.spread, side.pinned)
+
+
+def _matched(a: Folded, b: Folded) -> Transformation:
+    """The element that brings ``a`` closest to ``b``; units are only searched where they are not in place."""
+    if _in_place(a, b):
+        return _fitted(a, b, identity(a.sym))
+    placed = _placed(a, b)
+    if all(_unchanged(transform(a.state[n], layout, placed), b, n) for n, layout in a.sym.layouts.items()):
+        return placed
+    left, right = normalised(a), normalised(b)
+    g = closest(left, right)[0]
+    found = deviation(a, b, g)
+    if found.precision is None and may_be_unchanged(a, b, g, found):
+        g = concentrated(left, right, g)
+    return min(_fitted(a, b, placed), placed, g, key=lambda h: _misfit(a, b, h, a.sym.layouts) + _costs(a, h))
+
+
+def _placed(a: Folded, b: Folded) -> Transformation:
+    """Permutations and signs alone, from where the units stand: changes of scales and bases cannot blur them."""
+    sym = searched(a.sym, ("permutation", "sign"))
+    found = match_units(sym, a.state, b.state, start=identity(sym)).g
+    full = identity(a.sym)
+    for name, e in found.elements.items():
+        signs = e.signs if e.signs.shape == full[name].signs.shape else full[name].signs
+        full = with_parts(full, name, permutation=e.permutation, signs=signs)
+    return full
+
+
+def _fitted(a: Folded, b: Folded, g: Transformation) -> Transformation:
+    """``g`` with scales and bases fitted to all tensors."""
+    fit = Fit(a.sym, a.state, b.state, g, b.spread)
+    fit.each_space()
+    for _ in range(_FITS):
+        fit.bases()
+        fit.scales()
+    return fit.g
+
+
+def _in_place(a: Folded, b: Folded) -> bool:
+    """Whether every unit is closest to the one in its place, by the mean cosine of its slices."""
+    carried = members(a.sym)
+    for space in a.sym.spaces:
+        total = count = None
+        for m in carried[space.name]:
+            x, y = (m.view(m.block.read(side.state[m.tensor])).double() for side in (a, b))
+            norms = (x.square().sum(-1) * y.square().sum(-1)).sqrt()
+            live = (norms > 0).double() * x.shape[-1]
+            cosine = live * torch.nan_to_num((x * y).sum(-1) / norms)
+            total, count = (cosine, live) if total is None or count is None else (total + cosine, count + live)
+        if total is not None and count is not None and bool((total < _IN_PLACE * count).any()):
+            return False
+    return True
+
+
+def _simplified(a: Folded, b: Folded, g: Transformation) -> Transformation:
+    """``g`` without the parts that cost more to say than they explain."""
+    carried = carriers(a.sym)
+    nothing, everything = identity(a.sym), a.sym.layouts
+    if _misfit(a, b, nothing, everything) <= _misfit(a, b, g, everything) + _costs(a, g):
+        return nothing
+    for _ in range(2):
+        for space in a.sym.spaces:
+            g = _simpler(a, b, g, space, carried[space.name])
+    return g
+
+
+def _simpler(a: Folded, b: Folded, g: Transformation, space: Space, names: list[str]) -> Transformation:
+    """``g`` with the part of one space as simple as its tensors allow, the rest as it is."""
+    if g[space.name].is_identity(0.0):
+        return g
+
+    def said(e: Element) -> tuple[float, Transformation]:
+        h = Transformation({**g.elements, space.name: e}, g.certified)
+        return _misfit(a, b, h, names) + _cost(e, space, a, names), h
+
+    best = said(g[space.name])
+    for change in _simplifications(g[space.name]):
+        best = min(best, said(change(best[1][space.name])), key=lambda pair: pair[0])
+    return best[1]
+
+
+def _simplifications(e: Element) -> list[Callable[[Element], Element]]:
+    """Ways to say less of an element, each applied to what is left of it."""
+    kinds = {"permutation", "scale", "sign", "linear"}
+    ways: list[Callable[[Element], Element]] = [lambda e: e.restrict(())]
+    ways += [lambda e, k=k: e.restrict(kinds - {k}) for k in ("linear", "permutation", "sign", "scale")]  # type: ignore[misc]
+    ways += [lambda e, t=t: _snapped(e, t) for t in _SNAPS if e.scales.numel()]  # type: ignore[misc]
+    return ways
+
+
+def _snapped(e: Element, below: float) -> Element:
+    return replace(e, scales=torch.where(e.scales.abs() < below, 0.0, e.scales))
+
+
+def _costs(a: Folded, g: Transformation) -> float:
+    carried = carriers(a.sym)
+    return sum(_cost(g[s.name], s, a, carried[s.name]) for s in a.sym.spaces)
+
+
+def _cost(e: Element, space: Space, a: Folded, names: Collection[str]) -> float:
+    """Nats that it takes to say an element that is fitted to some tensors."""
+    weights = sum(a.state[n].numel() for n in names)
+    scalars = int((e.scales != 0).sum()) + (0 if e.linear is None else prod(e.linear.shape))
+    discrete = e.displaced + int((e.signs < 0).sum())
+    return 0.5 * scalars * log(max(weights, 2)) + discrete * log(max(space.size, 2))
+
+
+def _misfit(a: Folded, b: Folded, g: Transformation, names: Collection[str]) -> float:
+    """``Σ N log d`` over tensors of ``N`` weights that are left a relative distance ``d`` apart."""
+    floor = _FLOOR.get(b.sym.dtype, 1e-7)
+    total: Any = 0.0
+    for name in names:
+        d = apart(transform(a.state[name], a.sym.layouts[name], g), b, name)
+        total += b.state[name].numel() * log(min(max(d, floor), _NOTHING))
+    return float(total)

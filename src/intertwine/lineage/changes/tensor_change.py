@@ -1,0 +1,189 @@
+"""The change of one tensor: equal, cast, quantised, pruned, scaled, replaced, or trained, and of which rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .grids import grid
+from .update_rank import UpdateRank, update_rank
+
+__all__ = ["EQUAL", "REWRITTEN", "ROUNDED", "TensorChange", "dtype_name", "tensor_change"]
+
+EQUAL = "equal"
+ROUNDED = "rounded"
+REWRITTEN = "rewritten"
+
+_CASTS = (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2)
+_MOVED = 1e-5  # relative deviation that scaling leaves in single precision
+_SHARE = 0.999  # of the entries that rounding must explain
+_FEW_ROWS = 0.25  # share of the rows up to which a change is one of some rows
+_UNRELATED = 0.1  # cosine below which nothing is left of a tensor
+_NAMED = 1000  # rows that are listed
+
+
+@dataclass(frozen=True)
+class TensorChange:
+    """What happened to one tensor, once the first network is brought into the basis of the second.
+
+    Attributes:
+        name: Its name in the second network.
+        source: Where its values come from in the first: a name, several, or how they were rearranged.
+        block: The block of the network that it belongs to.
+        shape: Its shape.
+        dtypes: Number formats before and after.
+        kind: ``"equal"``, ``"rounded"``, ``"rewritten"`` (another batch norm, the same affine map), ``"quantised"``,
+            ``"pruned"``, ``"scaled"``, ``"rows"``, ``"constant"``, ``"replaced"``, ``"low rank"``, ``"noise"``,
+            ``"changed"``, ``"new"`` or ``"missing"``.
+        detail: More in words, such as the format that values were rounded to.
+        relative: ``|b - a| / |a|``; infinity for a tensor that only one network has.
+        norm: ``|a|``.
+        cosine: Cosine of the angle between both.
+        rank: Rank of the update, as far as it stands out from rounding; ``None`` where it is full or not looked at.
+        effective_rank: ``(Σ s²)² / Σ s⁴`` of the update's singular values ``s``.
+        changed: Share of entries that are not equal.
+        zeros: Shares of entries that are zero, before and after.
+        rows: Rows that changed, where only some did.
+    """
+
+    name: str
+    source: str
+    block: str
+    shape: tuple[int, ...]
+    dtypes: tuple[str, str]
+    kind: str
+    detail: str = ""
+    relative: float = 0.0
+    norm: float = 0.0
+    cosine: float = 1.0
+    rank: int | None = None
+    effective_rank: float | None = None
+    changed: float = 0.0
+    zeros: tuple[float, float] = (0.0, 0.0)
+    rows: tuple[int, ...] = ()
+
+    @property
+    def settled(self) -> bool:
+        """Whether only rounding to a floating-point format happened, or nothing."""
+        return self.kind in (EQUAL, ROUNDED, REWRITTEN)
+
+    @property
+    def numel(self) -> int:
+        """Number of entries."""
+        count = 1
+        for n in self.shape:
+            count *= n
+        return count
+
+
+def tensor_change(name: str, source: str, block: str, a: Tensor, b: Tensor, exact: bool) -> TensorChange:
+    """Compare one tensor before and after.
+
+    Args:
+        name: Its name.
+        source: Where its values come from.
+        block: The block that it belongs to.
+        a: Before, in the basis of the second network.
+        b: After; of the same shape.
+        exact: Whether ``a`` holds numbers of the first network as they are, not scaled or mixed.
+
+    Returns:
+        What happened.
+    """
+    dtypes = dtype_name(a.dtype), dtype_name(b.dtype)
+    wide = torch.float64 if torch.float64 in (a.dtype, b.dtype) else torch.float32
+    x, y = a.detach().to("cpu", wide), b.detach().to("cpu", wide)
+
+    def made(kind: str, detail: str = "", **more: Any) -> TensorChange:
+        return TensorChange(name, source, block, tuple(b.shape), dtypes, kind, detail, **more)
+
+    before = float(torch.linalg.vector_norm(x, dtype=torch.float64))
+    if torch.equal(x, y):
+        return made(EQUAL, norm=before)
+    gap = y - x
+    after, moved = (float(torch.linalg.vector_norm(t, dtype=torch.float64)) for t in (y, gap))
+    facts: dict[str, Any] = {
+        "norm": before,
+        "relative": moved / before if before else float("inf"),
+        "cosine": float((x * y).sum(dtype=torch.float64)) / (before * after) if before and after else 0.0,
+        "changed": float((gap != 0).double().mean()),
+        "zeros": tuple(float((t == 0).double().mean()) for t in (x, y)),
+    }
+    rounding = _rounding(x, y, b.dtype)
+    if rounding:
+        return made(ROUNDED, rounding, **facts)
+    if not a.is_floating_point():
+        return made("changed", "whole numbers", **facts)
+    kind, detail, rows = _whole(x, y, gap, facts["cosine"])
+    if kind in ("quantised", "pruned", "scaled", "constant"):
+        return made(kind, detail, **facts)
+    eps = max(float(torch.finfo(d).eps) for d in (a.dtype, b.dtype))
+    found = update_rank(gap, y, eps if exact else max(eps, _MOVED))
+    facts |= {"rank": found.rank, "effective_rank": found.effective}
+    return made(*_trained(kind, detail, found), rows=rows, **facts)
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """The name of a number format without the package's."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _rounding(x: Tensor, y: Tensor, dtype: torch.dtype) -> str:
+    """The floating-point format whose rounding explains the change; empty where none does."""
+    ratio = ((y - x).abs() / y.abs().clamp_min(torch.finfo(x.dtype).tiny)).flatten()
+    within = float(ratio.kthvalue(min(int(_SHARE * len(ratio)) + 1, len(ratio))).values) if len(ratio) else 0.0
+    if within <= _MOVED:
+        return "float32"
+    for format_ in _CASTS:
+        if torch.equal(x.to(format_).to(x.dtype), y):
+            return dtype_name(format_)
+    for format_ in _CASTS[:2]:
+        holds = dtype == format_ or torch.equal(y.to(format_).to(y.dtype), y)
+        if holds and not _constant(y) and within <= torch.finfo(format_).eps:
+            return dtype_name(format_)
+    return ""
+
+
+def _whole(x: Tensor, y: Tensor, gap: Tensor, cosine: float) -> tuple[str, str, tuple[int, ...]]:
+    """The change as one of the whole tensor, or of some rows; ``"changed"`` where it is neither."""
+    zeroed = (y == 0) & (x != 0)
+    if bool(((gap == 0) | (y == 0)).all()) and bool(zeroed.any()):
+        share = float(zeroed.double().mean())
+        return "pruned", f"{share:.1%} of entries set to zero, the others kept", ()
+    if _constant(y) and y.numel() > 1 and bool((y == y.flatten()[0]).all()):
+        return "constant", f"all {float(y.flatten()[0]):g}", ()
+    levels = grid(x, y)
+    if levels:
+        return "quantised", levels, ()
+    if y.numel() > 2:
+        factor = float((x * y).sum(dtype=torch.float64) / x.square().sum(dtype=torch.float64).clamp_min(1e-300))
+        if factor and bool(((y - factor * x).abs() <= _MOVED * y.abs()).all()):
+            return "scaled", f"multiplied by {factor:.6g}", ()
+    if y.ndim > 1 and len(y) > 1:
+        rows = (gap.flatten(1).abs().amax(1) > _MOVED * y.flatten(1).abs().amax(1)).nonzero().flatten()
+        if 0 < len(rows) <= _FEW_ROWS * len(y):
+            return "rows", f"{len(rows)} of {len(y)} rows", tuple(rows[:_NAMED].tolist())
+    if cosine < _UNRELATED and y.numel() > 8:
+        return "replaced", f"cosine {cosine:.2f}", ()
+    return "changed", "", ()
+
+
+def _trained(kind: str, detail: str, found: UpdateRank) -> tuple[str, str]:
+    """``kind``, or what the rank of an update that went through the whole tensor says."""
+    if kind != "changed":
+        return kind, detail
+    if found.rank is not None:
+        return "low rank", f"rank {found.rank} of {found.full}"
+    if found.noise:
+        return "noise", f"effective rank {found.effective:.0f} of {found.full}, as independent noise has"
+    if found.effective is not None:
+        return kind, f"effective rank {found.effective:.1f} of {found.full}"
+    return kind, detail
+
+
+def _constant(x: Tensor) -> bool:
+    some = x.flatten()[: 1 << 16]
+    return not len(some) or bool(((some == some.min()) | (some == some.max())).all())

@@ -1,0 +1,223 @@
+"""Changes between two checkpoints, once the symmetries of their architecture are taken out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from .._evaluation import copied
+from .._words import counted
+from ..matching.deviation import PRECISIONS
+from ..symmetry.action import moved, tensors_of
+from ..symmetry.blocks import blocks
+from ..symmetry.gauge.folding import fold
+from ..symmetry.spaces import Layout, Leaf
+from ..testing import function_error
+from .changes.element_words import Finding, element_findings
+from .changes.findings import tensor_findings
+from .changes.moved_units import moved_units
+from .changes.pairs import Pairs, paired
+from .changes.places import block_of
+from .changes.pruned_units import pruned_units
+from .changes.simplest import Explained, explained
+from .changes.tensor_change import REWRITTEN, ROUNDED, TensorChange, dtype_name, tensor_change
+from .difference import CHANGED, SAME_FUNCTION, Diff
+
+if TYPE_CHECKING:
+    from ..symmetry.symmetry import Symmetry
+    from ..symmetry.transformation import Transformation
+
+__all__ = ["diff"]
+
+_AFFINE = 1e-5  # relative deviation of the affine map of a batch norm that was rewritten
+_HALF = torch.finfo(torch.bfloat16).eps
+
+Network = nn.Module | Mapping[str, Tensor]
+
+
+def diff(a: Network, b: Network, example_inputs: Any, sym: Symmetry | None = None) -> Diff:
+    """Say what was done to one checkpoint to make another: by symmetry, by casts, by training.
+
+    First the element of the symmetry group that explains what it can (heads swapped, units permuted or scaled, gains
+    folded into the next layer), the simplest one by description length. Then, tensor by tensor, what remains once it
+    is undone: casts and integer grids, pruning, updates and their rank, replaced or frozen blocks.
+
+    Args:
+        a: The network before: a module, or its tensors by name, which may be read lazily.
+        b: The network after. At least one of both must be a module, unless ``sym`` is given;
+            neither is changed.
+        example_inputs: What the module is called with: one tensor, a tuple of positional arguments or a mapping of
+            keyword arguments. The outputs of both are compared on it; a module on the meta device is not run.
+        sym: The symmetry of the module's architecture where it is known already.
+
+    Returns:
+        The difference. ``same_function`` holds where every tensor agrees up to rounding once the element is applied,
+        and the outputs do.
+
+    Raises:
+        TypeError: If neither is a module, and no symmetry is given.
+        ValueError: If weights are missing on both sides, not finite, or no real numbers.
+
+    Examples:
+        >>> import intertwine as iw
+        >>> _ = torch.manual_seed(0)
+        >>> a = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> sym = iw.symmetries(a, torch.zeros(2, 4))
+        >>> b = sym.act(sym.random(seed=1, kinds=["permutation"]), a)
+        >>> with torch.no_grad():
+        ...     _ = b[2].bias.add_(1)
+        >>> for finding in iw.diff(a, b, torch.randn(2, 4)).findings:
+        ...     print(f"{finding.kind}: {finding.text}")
+        permuted: units permuted (8 of 8 units moved) (0)
+        head only: only tensors of the head changed: 1 of 2 (2.bias); the others are as before
+        frozen: ...
+    """  # noqa: DOC502
+    model = next((side for side in (b, a) if isinstance(side, nn.Module)), None)
+    if sym is None:
+        from ..symmetry import symmetries
+
+        if model is None:
+            raise TypeError(
+                "a or b must be a module, or sym be given: symmetries are those of code. Got two state dicts."
+            )
+        sym = symmetries(model, example_inputs)
+    states = tuple(tensors_of(side) if isinstance(side, nn.Module) else side for side in (a, b))
+    pairs = paired(sym, *states)
+    found = explained(pairs.sym, pairs.a, pairs.b)
+    changes = _settled(list(_changes(pairs, found.g)), pairs, found)
+    error = _output_error(a, b, model, example_inputs)
+    verdict, reason = _verdict(changes, found.g, error, pairs)
+    return Diff(
+        verdict=verdict,
+        reason=reason,
+        findings=tuple(_findings(pairs, found.g, changes)),
+        tensors=tuple(changes),
+        units=moved_units(pairs, found.g, {c.name for c in changes if not c.settled}),
+        output_error=error,
+        ambiguous=pairs.ambiguous,
+        transformation=found.g,
+    )
+
+
+def _changes(pairs: Pairs, g: Transformation) -> Iterator[TensorChange]:
+    """The change of every tensor, one after the other, so that a checkpoint on disk is read once."""
+    for name in pairs.names:
+        if name in pairs.sym.layouts:
+            before = moved(pairs.sym, g, pairs.a, [name]).get(name, pairs.a[name])
+        else:
+            before = pairs.a[name]
+        exact = name not in pairs.sym.layouts or not _multiplied(pairs.sym.layouts[name], g)
+        yield tensor_change(name, pairs.sources[name], block_of(name), before, pairs.b[name], exact)
+    for kind, tensors in (("missing", pairs.missing), ("new", pairs.new)):
+        for name, tensor in tensors.items():
+            dtypes = ("", dtype_name(tensor.dtype)) if kind == "new" else (dtype_name(tensor.dtype), "")
+            yield TensorChange(
+                name, "", block_of(name), tuple(tensor.shape), dtypes, kind, relative=float("inf"), cosine=0.0
+            )
+
+
+def _multiplied(layout: Layout, g: Transformation) -> bool:
+    """Whether an element scales or mixes the entries of a tensor, which rounds them."""
+    leaves = [leaf for block in blocks(layout) for leaf in block.leaves if isinstance(leaf, Leaf)]
+    return any(g[x.space].diagonal(x) is not None or g[x.space].mixing(x) is not None for x in leaves)
+
+
+def _settled(changes: list[TensorChange], pairs: Pairs, found: Explained) -> list[TensorChange]:
+    """Changes with what only looks like one left out: rounding that bases mixed, batch norms that were rewritten."""
+    if all(c.settled for c in changes):
+        return changes
+    rewritten = set(_rewritten(pairs, found.g))
+    mixed = set()
+    if any(e.linear is not None for e in found.g.elements.values()):
+        halves = frozenset(c.name for c in changes if c.name in pairs.sym.layouts and _half(pairs.b[c.name]))
+        apart = found.deviation(halves)
+        agreed = apart.precision or apart.shared()
+        if agreed in ("float64", "float32") or (agreed and halves):
+            mixed = found.b.sym.layouts.keys() - apart.beyond(agreed).keys()
+    return [_as_rounded(c, rewritten, mixed) for c in changes]
+
+
+def _as_rounded(c: TensorChange, rewritten: set[str], mixed: set[str]) -> TensorChange:
+    if c.settled or c.name not in rewritten | mixed:
+        return c
+    kind, detail = (REWRITTEN, "same affine map") if c.name in rewritten else (ROUNDED, "float32")
+    return replace(c, kind=kind, detail=detail, rank=None, effective_rank=None)
+
+
+def _rewritten(pairs: Pairs, g: Transformation) -> Iterator[str]:
+    """Tensors of batch norms whose affine map in eval mode is the same with other statistics."""
+    norms = pairs.sym.batch_norms
+    if not norms:
+        return
+    state = {n: pairs.a[n] for n in pairs.sym.layouts}
+    left, right = (fold(pairs.sym, s) for s in ({**state, **moved(pairs.sym, g, state)}, pairs.b))
+    for norm in norms:
+        if norm.weight is None or norm.bias is None:
+            continue
+        close = []
+        for name in (norm.weight, norm.bias):
+            size = right.spread.get(name, right.state[name]).abs()
+            close.append(bool(((left.state[name] - right.state[name]).abs() <= _AFFINE * size + 1e-12).all()))
+        if all(close):
+            yield from (norm.mean, norm.variance, norm.weight, norm.bias)
+
+
+def _half(x: Tensor) -> bool:
+    return any(torch.equal(x, x.to(half).to(x.dtype)) for half in (torch.float16, torch.bfloat16))
+
+
+def _output_error(a: Network, b: Network, model: nn.Module | None, example_inputs: Any) -> float | None:
+    """The difference of the outputs, or ``None`` where one cannot be run or the outputs have other shapes."""
+    if model is None or any(t.is_meta for t in tensors_of(model).values()):
+        return None
+    left, right = (_loaded(side, model) for side in (a, b))
+    if left is None or right is None:
+        return None
+    try:
+        return function_error(left, right, example_inputs)
+    except (ValueError, RuntimeError, TypeError):  # outputs of other shapes, or a model that takes other inputs
+        return None
+
+
+def _loaded(side: Network, model: nn.Module) -> nn.Module | None:
+    """A network as a module; ``None`` where tensors are not all there."""
+    if isinstance(side, nn.Module):
+        return side
+    twin = copied(model)
+    return None if twin.load_state_dict(dict(side), strict=False).missing_keys else twin
+
+
+def _verdict(changes: list[TensorChange], g: Transformation, error: float | None, pairs: Pairs) -> tuple[str, str]:
+    """The verdict and its ground."""
+    left = [c for c in changes if not c.settled]
+    ran = "" if error is None else f"; outputs on the example inputs differ by {error:.1e}"
+    if left:
+        return CHANGED, f"{len(left)} of {len(changes)} tensors differ by more than symmetry and rounding explain{ran}"
+    if pairs.resized:
+        return CHANGED, f"{counted(len(pairs.resized), 'tensor')} of another size; what both have agrees{ran}"
+    formats = {c.detail for c in changes if c.kind == ROUNDED}
+    coarse = max((PRECISIONS.get(f, PRECISIONS["float32"]) for f in formats), default=PRECISIONS["float32"])
+    coarse = max(coarse, 2.0**-2 if any(f.startswith("float8") for f in formats) else 0.0)
+    if error is not None and not error <= min(0.5, 1e3 * coarse):
+        return CHANGED, f"every tensor agrees, but the models compute other functions with them{ran}"
+    if not formats and g.is_identity(0.0):
+        return SAME_FUNCTION, f"every tensor is equal, bit by bit{ran}"
+    how = "as it stands" if g.is_identity(0.0) else "once the element is applied"
+    rounded = f", up to rounding to {' and '.join(sorted(formats))}" if formats else ""
+    return SAME_FUNCTION, f"every tensor agrees {how}{rounded}{ran}"
+
+
+def _findings(pairs: Pairs, g: Transformation, changes: list[TensorChange]) -> Iterator[Finding]:
+    yield from pairs.findings
+    yield from element_findings(pairs.sym, g, pairs.a, pairs.b)
+    yield from pruned_units(pairs, g, [c.name for c in changes if c.kind == "pruned"])
+    yield from tensor_findings(changes, pairs.sym)
+    affine = tuple(c.name for c in changes if c.kind == REWRITTEN)
+    if affine:
+        yield Finding(
+            "batch norms rewritten", f"batch norms rewritten as the same affine maps: {affine[0]}, ...", affine
+        )

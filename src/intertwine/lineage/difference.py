@@ -1,0 +1,111 @@
+"""The result of ``diff``: the element that explains what it can, and what remains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .._result import UNSAVED, Result
+from .changes.element_words import Finding
+from .changes.tensor_change import TensorChange
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..symmetry.transformation import Transformation
+
+__all__ = ["CHANGED", "SAME_FUNCTION", "Diff", "MovedUnit"]
+
+SAME_FUNCTION = "the same function"
+CHANGED = "changed"
+_LISTED = 12  # tensors and blocks of a summary
+
+
+@dataclass(frozen=True)
+class MovedUnit:
+    """One hidden unit whose weights changed much.
+
+    Attributes:
+        space: Name of its space.
+        unit: Its number in the second network; after those of the parents' units where the space has any.
+        relative: ``|b - a| / |a|`` over all weights that write or read it.
+    """
+
+    space: str
+    unit: tuple[int, ...]
+    relative: float
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Diff(Result):
+    """What ``diff`` found.
+
+    Attributes:
+        verdict: ``"the same function"``, where the element and rounding explain everything, or ``"changed"``.
+        reason: The verdict's ground, in words.
+        findings: What was done to the network, in sentences: first conversions and the element, then what remains.
+        tensors: The change of every tensor, with the first network brought into the basis of the second.
+        units: Hidden units whose weights changed most.
+        output_error: Largest relative difference of the outputs on the example inputs; ``None`` where not run.
+        ambiguous: Tensors whose partner could not be told, each with the reason.
+        transformation: The element that brings the first network closest to the second, or ``None`` where their
+            tensors could not be paired. It is not part of the saved result: use its own ``save``.
+    """
+
+    verdict: str
+    reason: str
+    findings: tuple[Finding, ...]
+    tensors: tuple[TensorChange, ...]
+    units: tuple[MovedUnit, ...] = ()
+    output_error: float | None = None
+    ambiguous: tuple[str, ...] = ()
+    transformation: Transformation | None = field(default=None, metadata=UNSAVED)
+
+    @property
+    def same_function(self) -> bool:
+        """Whether both networks compute one function, up to rounding."""
+        return self.verdict == SAME_FUNCTION
+
+    @property
+    def blocks(self) -> Mapping[str, float]:
+        """By block the relative change ``|b - a| / |a|`` of all its tensors together, in the order of the network."""
+        sums: dict[str, tuple[float, float]] = {}
+        for t in self.tensors:
+            if 0 <= t.relative < float("inf"):
+                moved, size = sums.get(t.block, (0.0, 0.0))
+                sums[t.block] = moved + (t.relative * t.norm) ** 2, size + t.norm**2
+        return {block: (moved / size) ** 0.5 if size else 0.0 for block, (moved, size) in sums.items()}
+
+    def summary(self) -> str:
+        """The verdict, the findings one by one, and the tensors and units that changed most."""
+        lines = [f"{self.verdict}: {self.reason}", *(f"  * {f.text}" for f in self.findings)]
+        if self.ambiguous:
+            lines += ["ambiguous:", *(f"  {said}" for said in self.ambiguous[:_LISTED])]
+        changed = sorted((t for t in self.tensors if not t.settled), key=lambda t: -t.relative)
+        if changed:
+            width = max(len(t.name) for t in changed[:_LISTED])
+            lines += ["tensors that changed most:"]
+            lines += [f"  {t.name:<{width}}  {_relative(t)}  {t.kind} {t.detail}".rstrip() for t in changed[:_LISTED]]
+            lines += [f"  ... and {len(changed) - _LISTED} more"] if len(changed) > _LISTED else []
+        return "\n".join(lines)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per tensor."""
+        import pandas as pd
+
+        rows = [
+            {
+                "tensor": t.name, "source": t.source, "block": t.block, "shape": "x".join(map(str, t.shape)),
+                "before": t.dtypes[0], "after": t.dtypes[1], "kind": t.kind, "detail": t.detail,
+                "relative change": t.relative, "cosine": t.cosine, "rank": t.rank, "effective rank": t.effective_rank,
+                "entries changed": t.changed, "zeros before": t.zeros[0], "zeros after": t.zeros[1],
+            }
+            for t in self.tensors
+        ]  # fmt: skip
+        columns = list(rows[0]) if rows else ["tensor"]
+        return pd.DataFrame(rows, columns=columns)
+
+
+def _relative(t: TensorChange) -> str:
+    return f"{t.relative:8.3g}" if t.relative < float("inf") else "        "

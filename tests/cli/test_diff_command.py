@@ -1,0 +1,64 @@
+"""``intertwine diff`` says what changed; its exit code says whether anything did."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import intertwine as iw
+from intertwine.lab import networks
+
+SPEC = "mlp:widths=8-8"
+
+
+@pytest.fixture
+def files(tmp_path):
+    torch.manual_seed(0)
+    model = networks.build(SPEC).eval()
+    sym = iw.symmetries(model, torch.randn(2, *networks.input_shape(SPEC)))
+    twin = sym.act(sym.random(seed=1), model).bfloat16().float()
+    tuned = networks.build(SPEC)
+    tuned.load_state_dict(model.state_dict())
+    last = list(tuned.state_dict())[-1]
+    with torch.no_grad():
+        tuned.state_dict()[last].normal_()
+    for name, network in {"a": model, "b": twin, "tuned": tuned}.items():
+        save_file(network.state_dict(), tmp_path / f"{name}.safetensors")
+    return last
+
+
+def test_exit_codes_and_words(run, files, tmp_path):
+    ran = run("diff", "a.safetensors", "b.safetensors", "--model", SPEC)
+    assert ran.code == 0 and ran.out.startswith("the same function"), ran.out + ran.err
+    assert "permuted" in ran.out and "cast to bfloat16" in ran.out
+    ran = run("diff", "a.safetensors", "tuned.safetensors", "--model", SPEC, "--out", "page.html")
+    assert ran.code == 1 and f"only tensors of the head changed: 1 of 2 ({files})" in ran.out
+    assert "Relative change of each block" in (tmp_path / "page.html").read_text()
+    ran = run("diff", "a.safetensors", "a.safetensors", "--model", SPEC)
+    assert ran.code == 0 and "equal, bit by bit" in ran.out and "the same file" in ran.err
+
+
+def test_json(run, files):
+    ran = run("diff", "a.safetensors", "tuned.safetensors", "--model", SPEC, "--json")
+    said = json.loads(ran.out)
+    assert ran.code == 1 and said["verdict"] == "changed" and len(said["blocks"]) == 3
+    assert [t["name"] for t in said["tensors"] if t["kind"] != "equal"] == [files]
+
+
+def test_sharded_reading(run, files):
+    ran = run("diff", "a.safetensors", "tuned.safetensors", "--model", SPEC, "--sharded")
+    assert ran.code == 1 and "only tensors of the head" in ran.out and "outputs" not in ran.out
+
+
+def test_bad_input(run, files, tmp_path):
+    assert run("diff", "a.safetensors", "b.safetensors").code == 2
+    assert "existing file" in run("diff", "a.safetensors", "none.safetensors", "--model", SPEC).error
+    assert "--out must end in" in run("diff", "a.safetensors", "b.safetensors", "--model", SPEC, "--out", "g.txt").error
+    whole = (tmp_path / "a.safetensors").read_bytes()
+    (tmp_path / "cut.safetensors").write_bytes(whole[: len(whole) // 2])
+    for options in ((), ("--sharded",)):
+        ran = run("diff", "a.safetensors", "cut.safetensors", "--model", SPEC, *options)
+        assert ran.code == 2 and "complete safetensors file" in ran.error
+    ran = run("diff", "a.safetensors", "b.safetensors", "--model", "mlp:widths=9-9")
+    assert ran.code == 2 and "must be of the architecture" in ran.error

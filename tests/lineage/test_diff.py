@@ -1,0 +1,169 @@
+"""``diff`` names hand-made edits, and says nothing else."""
+
+import copy
+import re
+
+import pytest
+import torch
+from edits import EDITS, VOCABULARY, convolutional, decoder, edited, hidden_units, lora, tokens
+from torch import nn
+
+import intertwine as iw
+from intertwine.lineage import Diff
+
+
+@pytest.fixture(scope="module")
+def sym():
+    return iw.symmetries(decoder(), tokens())
+
+
+def kinds(found):
+    return {f.kind for f in found.findings}
+
+
+def said(found, kind):
+    return " ".join(f.text for f in found.findings if f.kind == kind)
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_every_edit_is_named_and_nothing_else(name, sym):
+    change, expected, same = EDITS[name]
+    found = iw.diff(decoder(), edited(decoder(), change), tokens(), sym)
+    assert found.same_function is same, str(found)
+    assert kinds(found) == expected, str(found)
+    assert not found.ambiguous
+
+
+def changed(name, sym):
+    return iw.diff(decoder(), edited(decoder(), EDITS[name][0]), tokens(), sym)
+
+
+def test_words(sym):
+    assert said(changed("heads 1 and 3 swapped", sym), "permuted") == "heads 1 and 3 swapped (blocks.1.q)"
+    assert "unit 5 scaled by 2" in said(changed("unit 5 scaled by 2", sym), "scaled")
+    assert said(changed("signs flipped", sym), "signs flipped").startswith("signs of channel 3 flipped (the residual")
+    assert said(changed("gains folded", sym), "gains folded").startswith(
+        "3 gains folded into the layers that read them"
+    )
+    assert said(changed("cast to bfloat16", sym), "cast").startswith("all 53 tensors cast to bfloat16")
+    assert said(changed("update of rank 4", sym), "low rank").startswith("update of rank 4 in 6 tensors")
+    assert "int8, one step for each row" in said(changed("int8 round trip", sym), "quantised")
+    assert "(3, 9)" in said(changed("pruned units", sym), "units removed")
+    assert "2 of 50 rows of embed.weight (48, 49)" in said(changed("special rows", sym), "rows")
+    assert said(changed("block re-initialised", sym), "replaced").startswith("blocks.2 re-initialised")
+    assert "blocks.0 to 1" in said(changed("block re-initialised", sym), "frozen")
+
+
+def test_the_rank_of_an_update_is_found_after_a_random_element(sym):
+    tuned = edited(decoder(), lora)
+    moved = sym.act(sym.random(seed=3, kinds=["permutation", "sign"]), tuned)
+    found = iw.diff(decoder(), moved, tokens(), sym)
+    ranks = {t.name: t.rank for t in found.tensors if not t.settled}
+    assert ranks == {f"blocks.{k}.{n}.weight": 4 for k in range(3) for n in "qv"}
+    assert {"permuted", "low rank"} <= kinds(found)
+
+
+def test_random_elements_leave_nothing(sym):
+    twin = sym.act(sym.random(seed=5), decoder())
+    found = iw.diff(decoder(), twin, tokens(), sym)
+    assert found.same_function and {"permuted", "scaled", "basis changed"} <= kinds(found)
+    iw.testing.assert_same_function(sym.act(found.transformation, decoder()), twin, tokens())
+
+
+def test_a_resized_vocabulary_is_compared_as_far_as_both_reach():
+    torch.manual_seed(1)
+    larger = decoder(vocabulary=VOCABULARY + 3)
+    for name, tensor in decoder().state_dict().items():
+        larger.state_dict()[name][tuple(slice(n) for n in tensor.shape)] = tensor
+    found = iw.diff(decoder(), larger, tokens())
+    assert not found.same_function and kinds(found) == {"vocabulary resized", "resized"}
+    assert "from 50 to 53" in said(found, "vocabulary resized")
+    assert all(t.settled for t in found.tensors)
+    assert "53 to 50" in said(iw.diff(larger, decoder(), tokens()), "vocabulary resized")
+
+
+def test_batch_norms():
+    a, x = convolutional(), torch.randn(2, 3, 12, 12)
+
+    def statistics(model):
+        for norm in (model[1], model[4]):
+            norm.running_mean += 0.1 * torch.randn(8)
+
+    def rewritten(model):
+        for norm in (model[1], model[4]):
+            gain = norm.weight * (norm.running_var + norm.eps).rsqrt()
+            norm.bias -= gain * norm.running_mean
+            norm.weight.copy_(gain)
+            norm.running_mean.zero_()
+            norm.running_var.fill_(1 - norm.eps)
+
+    found = iw.diff(a, edited(a, statistics), x)
+    assert not found.same_function and "statistics only" in kinds(found)
+    found = iw.diff(a, edited(a, rewritten), x)
+    assert found.same_function and kinds(found) == {"batch norms rewritten"}
+    sym = iw.symmetries(a, x)
+    assert iw.diff(a, sym.act(sym.random(seed=2), a), x, sym).same_function
+
+
+def test_the_same_weights_in_another_function_are_a_change():
+    a = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    b = nn.Sequential(a[0], nn.GELU(), a[2])
+    found = iw.diff(a, b, torch.randn(5, 4))
+    assert not found.same_function and "compute other functions" in found.reason
+
+
+def test_tensors_that_came_or_are_gone():
+    a = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    b = copy.deepcopy(a)
+    b[2] = nn.Linear(8, 3, bias=False)
+    with torch.no_grad():
+        b[2].weight.copy_(a[2].weight)
+    found = iw.diff(a, b, torch.randn(5, 4))
+    assert not found.same_function
+    assert [(t.name, t.kind) for t in found.tensors if not t.settled] == [("2.bias", "missing")]
+    assert [t.kind for t in iw.diff(b, a, torch.randn(5, 4)).tensors if not t.settled] == ["new"]
+
+
+def test_units_and_blocks_that_changed_most(sym):
+    def one_unit(model):
+        model.blocks[2].up.weight[7] += 0.5 * torch.randn(16)
+
+    found = iw.diff(decoder(), edited(decoder(), one_unit), tokens(), sym)
+    assert found.units[0].space == "blocks.2.up.weight[0]" and found.units[0].unit == (7,)
+    assert max(found.blocks, key=found.blocks.get) == "blocks.2" and found.blocks["blocks.0"] == 0
+
+
+def test_bad_input(sym):
+    good = decoder()
+    with pytest.raises(TypeError, match="must be a module"):
+        iw.diff(good.state_dict(), good.state_dict(), tokens())
+    broken = edited(good, lambda model: model.head.weight.fill_(float("nan")))
+    for pair in ((good, broken), (broken, good)):
+        with pytest.raises(ValueError, match=r"must be finite. Got NaN or infinity in 'head.weight'"):
+            iw.diff(*pair, tokens(), sym)
+    state = {**good.state_dict(), "head.weight": good.head.weight.detach().to(torch.int8)}
+    with pytest.raises(ValueError, match=r"head.weight of b must hold real numbers. Got int8: dequantise"):
+        iw.diff(good, state, tokens(), sym)
+    with pytest.raises(ValueError, match="must be of one architecture"):
+        iw.diff(good, nn.Sequential(nn.Linear(4, 3)), torch.zeros(2, 4))
+
+
+def test_state_dicts_that_are_read_lazily(sym, tmp_path):
+    from safetensors.torch import save_file
+
+    from intertwine.symmetry import ShardedState
+
+    for name, model in (("a", decoder()), ("b", edited(decoder(), hidden_units))):
+        save_file(model.state_dict(), tmp_path / f"{name}.safetensors")
+    a, b = (ShardedState(tmp_path / f"{name}.safetensors") for name in "ab")
+    found = iw.diff(a, b, None, sym)
+    assert found.same_function and found.output_error is None and kinds(found) == {"permuted"}
+
+
+def test_saved_and_shown(sym, tmp_path):
+    found = changed("update of rank 4", sym)
+    again = Diff.load(found.save(tmp_path / "d.json"))
+    assert again.summary() == found.summary() and again.blocks == found.blocks
+    assert len(found.to_frame()) == len(found.tensors)
+    page = found.to_html(tmp_path / "d.html").read_text()
+    assert "Relative change of each block" in page and re.search("update of rank 4", page)
