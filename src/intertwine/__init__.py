@@ -73,7 +73,6 @@ if TYPE_CHECKING:
         gates,
         groups,
         lab,
-        lineage,
         matching,
         merging,
         programs,
@@ -88,9 +87,9 @@ if TYPE_CHECKING:
     from .errors import IntertwineError
     from .features import collect
     from .groups import Intertwiner, intertwiner
+    from .lineage import Diff, diff
     from .lineage.lineage import lineage
     from .lineage.result import Lineage
-    from .lineage import Diff, diff
     from .matching import Alignment, align, same
     from .merging import Barrier, barrier, merge
     from .similarity import Comparison, compare

@@ -26,7 +26,7 @@ __all__ = ["run"]
 
 def run(asked: DiffOptions) -> None:
     """Say what was done to checkpoint A to make B."""  # noqa: DOC501
-    paths = [Path(str(path).removeprefix(HF)) for path in (asked.a, asked.b)]
+    paths = [asked.a, asked.b]
     if asked.out is not None:
         if asked.out.suffix not in (".html", ".htm", ".json", ".parquet"):
             raise ValueError(f"--out must end in .html, .json or .parquet. Got {str(asked.out)!r}.")
