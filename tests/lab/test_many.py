@@ -256,9 +256,13 @@ def test_a_member_that_diverges_takes_no_other_along(tmp_path, monkeypatch):
     assert not member_path(tmp_path, 0).exists()
 
 
-def test_mixup_and_dropout_go_through_the_single_loop(tmp_path):
-    made = train_many("digits_cnn:width=4", "digits", QUICK.but(mixup=0.2), seeds=[0], out=tmp_path, progress=False)
-    assert made.engines == {"in turn": 1}
+def test_networks_with_mixup_are_trained_one_by_one(tmp_path):
+    recipe = QUICK.but(mixup=0.2)
+    made = train_many("digits_cnn:width=4", "digits", recipe, seeds=[0, 1], out=tmp_path, progress=False)
+    assert made.engines == {"in turn": 2}
+    alone = train("digits_cnn:width=4", "digits", recipe, seed=1, out=tmp_path / "alone.safetensors", progress=False)
+    assert made.paths[1].read_bytes() == alone.path.read_bytes()
+    assert read_card(made.paths[1]) == alone.card
     with pytest.raises(ValueError, match="engine must be auto or in turn"):
         train_many("mlp", "digits", QUICK.but(mixup=0.2), seeds=[0], out=tmp_path, engine="stacked", progress=False)
 
@@ -283,7 +287,7 @@ def test_wrong_arguments_are_refused(tmp_path, wrong, message):
 
 def test_a_damaged_state_is_named(tmp_path):
     (tmp_path / "group-0000-0001.training.pt").write_bytes(b"nothing")
-    with pytest.raises(ValueError, match="training state must be a file that train_many"):
+    with pytest.raises(ValueError, match="training state must be a file that train"):
         train_many("mlp", "digits", QUICK, seeds=[0, 1], out=tmp_path, progress=False)
 
 

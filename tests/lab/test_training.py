@@ -29,6 +29,7 @@ from intertwine.lab.training import (
     train_many,
 )
 from intertwine.lab.training.checkpoint import card_path
+from intertwine.lab.training.engines import InTurn
 from intertwine.lab.training.mix import mix
 from intertwine.lab.training.recipe import with_defaults
 from intertwine.lab.training.state import state_path
@@ -342,7 +343,7 @@ def test_nan_stops_with_the_step_and_keeps_the_last_good_state(digits, tmp_path)
         train(_Fails(13), digits, QUICK, out=out, save_every=0, progress=False)
     state = torch.load(state_path(out), weights_only=True)
     assert state["step"] == 13
-    assert all(torch.isfinite(tensor).all() for tensor in state["model"].values())
+    assert all(torch.isfinite(tensor).all() for tensor in state["snapshot"]["networks"][0].values())
     with pytest.raises(RuntimeError, match=r"at step 3 \(epoch 1\). No state was saved. Lower learning_rate"):
         train(_Fails(3), digits, QUICK, progress=False)
 
@@ -353,7 +354,7 @@ def test_weights_that_are_not_finite_are_never_saved(digits, tmp_path):
         train("mlp", digits, QUICK.but(optimizer="sgd", learning_rate=1e30), out=out, save_every=0, progress=False)
     if state_path(out).is_file():
         state = torch.load(state_path(out), weights_only=True)
-        assert all(torch.isfinite(tensor).all() for tensor in state["model"].values())
+        assert all(torch.isfinite(tensor).all() for tensor in state["snapshot"]["networks"][0].values())
 
 
 # --- kill and resume -----------------------------------------------------------------------------
@@ -414,15 +415,15 @@ def test_resuming_after_any_step_gives_the_same_bits(digits, tmp_path, monkeypat
     recipe = QUICK.but(translate=1, flip=True)
     expected = train(_with_dropout(spec), digits, recipe, progress=False)
     out = tmp_path / "a.safetensors"
-    original, taken = training.loop.Run._update, []
+    original, taken = InTurn.step, []
 
-    def update(self, step, index):
+    def update(self, *batch):
         if len(taken) == steps:
             raise _Interrupted
-        taken.append(step)
-        return original(self, step, index)
+        taken.append(batch)
+        return original(self, *batch)
 
-    monkeypatch.setattr(training.loop.Run, "_update", update)
+    monkeypatch.setattr(InTurn, "step", update)
     with pytest.raises(_Interrupted):
         train(_with_dropout(spec), digits, recipe, out=out, save_every=0, progress=False)
     monkeypatch.undo()

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
+from ..._evaluation import copied
 from .grouped import group_networks, ungrouped
 from .recipe import Recipe
 
@@ -43,7 +44,7 @@ class Engine(ABC):
 
         Args:
             inputs: ``(k, B, C, *S)``.
-            targets: ``(k, B)``.
+            targets: ``(k, B)``, or ``(k, B, classes)`` one network at a time.
             rate: Learning rate.
 
         Returns:
@@ -96,7 +97,10 @@ class InTurn(Engine):
 
     def __init__(self, networks: Sequence[nn.Module], recipe: Recipe, workers: int = 1) -> None:
         super().__init__(networks, recipe, workers)
-        self._networks = [copy.deepcopy(n) for n in networks]
+        self._networks = [copied(n) for n in networks]
+        self._half = recipe.precision == "bfloat16"
+        for network in self._networks if self._half else ():  # the layout in which bfloat16 convolutions are fast
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._optimizers = [recipe.make_optimizer(n) for n in self._networks]
 
     def step(self, inputs: Tensor, targets: Tensor, rate: float) -> Tensor:
@@ -128,7 +132,12 @@ class InTurn(Engine):
     def _step(self, i: int, inputs: Tensor, targets: Tensor, rate: float) -> Tensor:
         optimizer = self._optimizers[i]
         _set_rate(optimizer, rate)
-        loss = F.cross_entropy(self._networks[i].train()(inputs), targets, label_smoothing=self.recipe.label_smoothing)
+        if self._half and inputs.ndim == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        with torch.autocast(inputs.device.type, torch.bfloat16, enabled=self._half):
+            logits = self._networks[i].train()(inputs)
+        logits = logits.float() if self._half else logits
+        loss = F.cross_entropy(logits, targets, label_smoothing=self.recipe.label_smoothing)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

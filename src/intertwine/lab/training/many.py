@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import math
-import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ..._io import check_writable
-from ..._progress import track
-from ..._random import mixed
 from ..._threads import threads
-from ..._untrusted.text import printable
 from ..._words import counted
-from ...errors import CheckpointError
-from ..data import Batches, DataSplits, load
-from .accuracy import accuracy, choose_device
-from .augment import draw_moves, move
-from .checkpoint import Card, save_checkpoint
+from ..data import DataSplits, load
+from .accuracy import choose_device
 from .choice import agrees, candidates, draws_random_numbers, engine_for, fastest_engine
-from .engines import ENGINES, Engine, InTurn
-from .order import order, steps_per_epoch
-from .recipe import Recipe, with_defaults
-from .state import load_state, write_state
-from .train import check_recipe, find_recipe, finished, prepare, settings_of, train
+from .engines import ENGINES, InTurn
+from .loop import Loop, conclude, say
+from .recipe import Recipe
+from .state import TrainingState, check_same_run, discard_state, load_state
+from .step_batches import StepBatches
+from .train import check_recipe, find_recipe, finished, prepare, settings_of
 
 __all__ = ["ManyTraining", "member_path", "train_many"]
 
@@ -50,24 +41,6 @@ class ManyTraining:
     paths: tuple[Path, ...]
     engines: dict[str, int] = field(default_factory=dict)
     diverged: tuple[int, ...] = ()
-
-
-@dataclass
-class _State:
-    """Where a group of runs stands: all that the rest depends on."""
-
-    settings: dict[str, Any]
-    seeds: list[int]
-    engine: str
-    step: int = 0
-    seconds: float = 0.0
-    snapshot: dict[str, Any] = field(default_factory=dict)
-    loss_sums: list[float] = field(default_factory=list)
-    best: list[dict[str, Tensor]] = field(default_factory=list)
-    best_epochs: list[int] = field(default_factory=list)
-    best_accuracies: list[float] = field(default_factory=list)
-    best_losses: list[float] = field(default_factory=list)
-    diverged: list[bool] = field(default_factory=list)
 
 
 def member_path(folder: str | Path, seed: int) -> Path:
@@ -106,7 +79,7 @@ def train_many(
     machine of a kind; ``"measured"`` times a few real steps of every engine and takes the fastest, the plain loop
     unless another is at least 5 % faster. Each network, or group, is computed on ``recipe.threads`` threads, and as
     many at a time as torch has threads for, which changes no bit. Networks with dropout, and recipes with mixup,
-    CutMix, a number of iterations or mixed precision, go through ``train``, one by one.
+    CutMix, a number of iterations or mixed precision, are trained one by one.
 
     Args:
         model: Text for ``networks.build``; classes and channels are fitted to the data.
@@ -170,9 +143,6 @@ class _Maker:
     ) -> None:
         self.model, self.data, self.recipe, self.device = model, data, recipe, device
         self.engine, self.folder, self.save_every, self.progress = engine, folder, save_every, progress
-        self.batches = Batches(data.train.to(device), data.mean, data.std, recipe.batch_size)
-        self.steps_per_epoch = steps_per_epoch(len(data.train), recipe.batch_size)
-        self.steps = self.steps_per_epoch * recipe.epochs
         self.workers = max(1, torch.get_num_threads() // recipe.threads) if device.type == "cpu" else 1
 
     def all(self, seeds: list[int], together: int, resume: bool) -> ManyTraining:
@@ -182,24 +152,20 @@ class _Maker:
             ValueError: If the engine cannot train these networks.
         """
         _, network = prepare(self.model, self.data, seeds[0], None)
-        alone = _goes_alone(self.recipe) or draws_random_numbers(network)
-        if alone and self.engine not in (*_CHOICES, InTurn.name):
-            raise ValueError(
-                f"engine must be auto or {InTurn.name} for networks with dropout, and recipes with mixup, CutMix, a "
-                f"number of iterations or mixed precision. Got {self.engine!r}."
-            )
+        if _goes_alone(self.recipe) or draws_random_numbers(network):
+            if self.engine not in (*_CHOICES, InTurn.name):
+                raise ValueError(
+                    f"engine must be auto or {InTurn.name} for networks with dropout, and recipes with mixup, CutMix, "
+                    f"a number of iterations or mixed precision. Got {self.engine!r}."
+                )
+            self.engine, together = InTurn.name, 1
         missing = [seed for seed in seeds if not (resume and self._there(seed))]
         engines: dict[str, int] = {}
         diverged: list[int] = []
-        if alone:
-            for seed in missing:
-                self._alone(seed, resume)
-            engines = {InTurn.name: len(missing)} if missing else {}
-        else:
-            for group, state in self._groups(missing, together, resume):
-                name, bad = self._group(group, state)
-                engines[name] = engines.get(name, 0) + len(group)
-                diverged += bad
+        for group, state in self._groups(missing, together, resume):
+            name, bad = self._group(group, state)
+            engines[name] = engines.get(name, 0) + len(group)
+            diverged += bad
         paths = tuple(member_path(self.folder, seed) for seed in seeds if seed not in diverged)
         return ManyTraining(paths, engines, tuple(diverged))
 
@@ -208,49 +174,35 @@ class _Maker:
         settings = settings_of(spec, self.data, self.recipe, seed)
         return finished(member_path(self.folder, seed), network, settings) is not None
 
-    def _alone(self, seed: int, resume: bool) -> None:
-        train(
-            self.model,
-            self.data,
-            self.recipe,
-            seed=seed,
-            out=member_path(self.folder, seed),
-            resume=resume,
-            save_every=self.save_every,
-            device=self.device,
-            progress=self.progress,
-        )
-
-    def _groups(self, missing: list[int], together: int, resume: bool) -> Iterator[tuple[list[int], _State | None]]:
+    def _groups(
+        self, missing: list[int], together: int, resume: bool
+    ) -> Iterator[tuple[list[int], TrainingState | None]]:
         """Groups that were interrupted as they were, the other seeds in new ones."""
         left = list(missing)
         for path in sorted(self.folder.glob("group-*.training.pt")) if resume else ():
-            state = load_state(path, _State, "train_many", "to train its seeds anew")
+            state = load_state(path)
             if set(state.seeds) <= set(left):
                 left = [seed for seed in left if seed not in state.seeds]
                 yield state.seeds, state
         for i in range(0, len(left), together):
             yield left[i : i + together], None
 
-    def _group(self, seeds: list[int], state: _State | None) -> tuple[str, list[int]]:
+    def _group(self, seeds: list[int], state: TrainingState | None) -> tuple[str, list[int]]:
         """Train one group to its end; the engine's name and the seeds that diverged."""
         path = self.folder / f"group-{seeds[0]:04d}-{seeds[-1]:04d}.training.pt"
         spec = prepare(self.model, self.data, seeds[0], None)[0]
         networks = [prepare(self.model, self.data, seed, None)[1].to(self.device).train() for seed in seeds]
         settings = settings_of(spec, self.data, self.recipe, seeds[0])
         if state is None:
-            state = _fresh(seeds, settings, self._choose(networks, seeds))
-        _check_same(path, state.settings, settings)
-        engine = ENGINES[state.engine](networks, self.recipe, self.workers)
-        if state.snapshot:
-            engine.restore(state.snapshot)
-            self._say(f"going on with {counted(len(seeds), 'network')} at step {state.step} of {self.steps}")
-        try:
-            self._finish(engine, state, path)
-        finally:
-            engine.close()
-        self._write(networks[0], spec, state)
-        path.unlink(missing_ok=True)
+            state = TrainingState(settings, seeds, self._choose(networks, seeds))
+        check_same_run(path, state, settings)
+        Loop(networks, self.data, self.recipe, state, path, self.workers, self.save_every, self.progress).run()
+        for i, seed in enumerate(seeds):
+            if state.diverged[i]:
+                say(f"seed {seed} diverged: its loss or weights are no numbers, nothing is written", self.progress)
+            else:
+                conclude(state, i, networks[0], self.data, member_path(self.folder, seed))
+        discard_state(path)
         return state.engine, [seed for seed, bad in zip(seeds, state.diverged) if bad]
 
     def _choose(self, networks: Sequence[nn.Module], seeds: list[int]) -> str:
@@ -259,13 +211,14 @@ class _Maker:
         Raises:
             ValueError: If the one that was asked for cannot train these networks.
         """
-        orders = [order(len(self.data.train), seed, 0) for seed in seeds]
-        inputs, targets = self._batch(seeds, orders, 0)
         if self.engine == InTurn.name:
             return self.engine
+        with torch.random.fork_rng(devices=[]):
+            inputs, targets = StepBatches(self.data, self.recipe, seeds, self.device).at(0)
+        several = f"training {counted(len(seeds), 'network')} at once"
         if self.engine == "auto":
             name = engine_for(networks, inputs[0])
-            self._say(f"training {counted(len(seeds), 'network')} at once: {name}")
+            say(f"{several}: {name}", self.progress)
             return name
         if self.engine != "measured":
             if not agrees(ENGINES[self.engine], networks, inputs[0]):
@@ -274,111 +227,9 @@ class _Maker:
             return self.engine
         name, seconds = fastest_engine(networks, self.recipe, inputs, targets, self.workers)
         timed = ", ".join(f"{key} {1000 * value:.3g} ms" for key, value in seconds.items())
-        self._say(f"training {counted(len(seeds), 'network')} at once: {name} (a step of all: {timed})")
+        say(f"{several}: {name} (a step of all: {timed})", self.progress)
         return name
-
-    def _finish(self, engine: Engine, state: _State, path: Path) -> None:
-        seeds = state.seeds
-        began, saved = time.monotonic() - state.seconds, time.monotonic()
-        title = f"training {self.model} on {self.data.name}, seeds {seeds[0]} to {seeds[-1]}"
-        orders = [order(len(self.data.train), seed, state.step // self.steps_per_epoch) for seed in seeds]
-        sums = torch.tensor(state.loss_sums, device=self.device)
-        for step in track(range(state.step, self.steps), title, enabled=self.progress):
-            epoch, place = divmod(step, self.steps_per_epoch)
-            if place == 0:
-                orders = [order(len(self.data.train), seed, epoch) for seed in seeds]
-                sums = torch.zeros_like(sums)
-            inputs, targets = self._batch(seeds, orders, step)
-            sums = sums + engine.step(inputs, targets, self.recipe.rate(step, self.steps_per_epoch))
-            state.step = step + 1
-            at_end = place == self.steps_per_epoch - 1
-            if at_end:
-                self._end_epoch(engine, state, epoch, (sums / self.steps_per_epoch).tolist())
-            if at_end or time.monotonic() - saved >= self.save_every:
-                saved, state.seconds = time.monotonic(), time.monotonic() - began
-                state.loss_sums, state.snapshot = sums.tolist(), engine.snapshot()
-                write_state(path, state)
-        state.seconds = time.monotonic() - began
-
-    def _batch(self, seeds: list[int], orders: list[Tensor], step: int) -> tuple[Tensor, Tensor]:
-        """The batch that each seed's own run would see at this step, ``(k, B, C, *S)`` and ``(k, B)``."""
-        size, recipe = self.recipe.batch_size, self.recipe
-        place = step % self.steps_per_epoch
-        index = torch.stack([order[place * size : (place + 1) * size] for order in orders])
-        inputs, targets = self.batches.batch(index.flatten())
-        if recipe.translate or recipe.flip:
-            generator, moves = torch.Generator(), []
-            for seed in seeds:
-                generator.manual_seed(mixed(seed, "step", step))
-                moves.append(draw_moves(index.shape[1], recipe.translate, recipe.flip, generator))
-            shifts, mirrored = torch.cat([m[0] for m in moves], 1), torch.cat([m[1] for m in moves])
-            inputs = move(inputs, shifts, mirrored, recipe.translate)
-        return inputs.unflatten(0, index.shape), targets.view(index.shape)
-
-    def _end_epoch(self, engine: Engine, state: _State, epoch: int, losses: list[float]) -> None:
-        accuracies = self._accuracies(engine, "validation")
-        for i, (reached, loss) in enumerate(zip(accuracies, losses)):
-            state.diverged[i] = state.diverged[i] or not math.isfinite(loss)
-            if reached > state.best_accuracies[i] and not state.diverged[i]:
-                state.best[i], state.best_epochs[i] = engine.member(i), epoch + 1
-                state.best_accuracies[i], state.best_losses[i] = reached, loss
-        best = sum(state.best_accuracies) / len(accuracies)
-        if epoch + 1 == self.recipe.epochs or sys.stderr.isatty():
-            self._say(f"epoch {epoch + 1}/{self.recipe.epochs}: mean best validation accuracy {best:.2%}")
-
-    def _accuracies(self, engine: Engine, split: str) -> list[float]:
-        held = self.data.split(split).to(self.device)  # type: ignore[arg-type]
-        right = torch.zeros(engine.k, dtype=torch.int64, device=self.device)
-        for inputs, labels in Batches(held, self.data.mean, self.data.std):
-            right += (engine.logits(inputs).argmax(2) == labels).sum(1)
-        return (right / len(held)).tolist()
-
-    def _write(self, network: nn.Module, spec: str, state: _State) -> None:
-        """Test the best weights of each network once, and write checkpoints and cards."""
-        test = Batches(self.data.test.to(self.device), self.data.mean, self.data.std)
-        for i, seed in enumerate(state.seeds):
-            if state.diverged[i]:
-                self._say(f"seed {seed} diverged: its loss is no number any more, and nothing is written for it")
-                continue
-            network.load_state_dict(state.best[i])
-            metrics: dict[str, float | None] = {
-                "validation_accuracy": state.best_accuracies[i],
-                "test_accuracy": accuracy(network, test),
-                "training_loss": state.best_losses[i],
-                "trained_together": float(len(state.seeds)),
-            }
-            settings = settings_of(spec, self.data, self.recipe, seed)
-            engine = "" if state.engine == InTurn.name else state.engine
-            card = Card(**settings, metrics=metrics, best_epoch=state.best_epochs[i], engine=engine)
-            save_checkpoint(member_path(self.folder, seed), network, card)
-
-    def _say(self, line: str) -> None:
-        if self.progress:
-            print(printable(line), file=sys.stderr)
 
 
 def _goes_alone(recipe: Recipe) -> bool:
     return bool(recipe.mixup or recipe.cutmix or recipe.iterations) or recipe.precision != "float32"
-
-
-def _fresh(seeds: list[int], settings: dict[str, Any], engine: str) -> _State:
-    k = len(seeds)
-    return _State(
-        settings,
-        seeds,
-        engine,
-        loss_sums=[0.0] * k,
-        best=[{} for _ in seeds],
-        best_epochs=[0] * k,
-        best_accuracies=[-1.0] * k,
-        best_losses=[math.nan] * k,
-        diverged=[False] * k,
-    )
-
-
-def _check_same(path: Path, saved: dict[str, Any], settings: dict[str, Any]) -> None:
-    if with_defaults(saved) != settings:
-        raise CheckpointError(
-            f"training state must be of the same settings. Got {str(path)!r} of another network, data set or recipe. "
-            "Remove it to train its seeds anew, or choose another folder."
-        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,39 +15,52 @@ from ..._untrusted.weights import check_weights_file
 from ...errors import CheckpointError
 from .recipe import with_defaults
 
-__all__ = ["TrainingState", "discard_state", "load_state", "read_state", "same_run", "state_path", "write_state"]
-
-S = TypeVar("S")
+__all__ = ["TrainingState", "check_same_run", "discard_state", "load_state", "same_run", "state_path", "write_state"]
 
 
 @dataclass
 class TrainingState:
-    """All that the rest of a run depends on.
+    """All that the rest of k runs depends on.
 
     Random numbers are drawn from generators that are seeded anew for every epoch and step, so the number of finished
     steps stands for their state.
 
-    Args:
-        settings: What is being trained, with what; a run only resumes its own state.
+    Attributes:
+        settings: What is being trained, with what, with the first seed; runs only resume their own state.
+        seeds: One for each network.
+        engine: Name of the engine.
         step: Finished steps.
-        model: State dict.
-        optimizer: State dict of the optimizer.
-        best: State dict of the best epoch so far; empty before the first epoch ends.
-        best_epoch: Its number, from 1; 0 before.
-        loss_sum: Sum of the losses of this epoch's finished steps.
         seconds: Time spent so far.
-        history: One entry for each finished epoch: epoch, loss, validation accuracy, learning rate.
+        snapshot: Weights, buffers and optimizers of the engine; empty before the first save.
+        loss_sums: For each network the sum of the losses of this epoch's finished steps.
+        best: State dict of each network's best epoch so far; empty before the first epoch ends.
+        best_epochs: Their numbers, from 1; 0 before.
+        history: For each network one entry for each finished epoch: epoch, loss, validation accuracy, learning rate.
+        diverged: Whether a network's loss or weights are no numbers any more.
     """
 
     settings: dict[str, Any]
+    seeds: list[int]
+    engine: str = "in turn"
     step: int = 0
-    model: dict[str, Tensor] = field(default_factory=dict)
-    optimizer: dict[str, Any] = field(default_factory=dict)
-    best: dict[str, Tensor] = field(default_factory=dict)
-    best_epoch: int = 0
-    loss_sum: float = 0.0
     seconds: float = 0.0
-    history: list[dict[str, float]] = field(default_factory=list)
+    snapshot: dict[str, Any] = field(default_factory=dict)
+    loss_sums: list[float] = field(default_factory=list)
+    best: list[dict[str, Tensor]] = field(default_factory=list)
+    best_epochs: list[int] = field(default_factory=list)
+    history: list[list[dict[str, float]]] = field(default_factory=list)
+    diverged: list[bool] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Begin what is not given."""
+        k = len(self.seeds)
+        self.loss_sums, self.best_epochs = self.loss_sums or [0.0] * k, self.best_epochs or [0] * k
+        self.best, self.history = self.best or [{} for _ in range(k)], self.history or [[] for _ in range(k)]
+        self.diverged = self.diverged or [False] * k
+
+    def best_of(self, i: int) -> dict[str, float]:
+        """The entry of network ``i``'s best epoch, of which there must be one."""
+        return self.history[i][self.best_epochs[i] - 1]
 
 
 def state_path(path: str | Path) -> Path:
@@ -55,26 +68,28 @@ def state_path(path: str | Path) -> Path:
     return Path(path).with_suffix(".training.pt")
 
 
-def write_state(path: str | Path, state: Any) -> None:
-    """Write the fields of a state atomically, as a file that reads with ``weights_only=True``."""
+def write_state(path: str | Path, state: TrainingState) -> None:
+    """Write a state atomically, as a file that reads with ``weights_only=True``."""
     contents = {f.name: getattr(state, f.name) for f in fields(state)}
     write_atomically(path, lambda temporary: torch.save(contents, temporary))
 
 
-def load_state(path: Path, kind: type[S], writer: str, cure: str) -> S:
+def load_state(path: Path) -> TrainingState:
     """Read what ``write_state`` wrote.
 
     Raises:
         CheckpointError: If it does not read.
     """
     try:
-        return kind(**torch.load(check_weights_file(path), map_location="cpu", weights_only=True))
+        state = TrainingState(**torch.load(check_weights_file(path), map_location="cpu", weights_only=True))
     except Exception as error:  # torch.load raises nearly anything on a damaged file
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(
-            f"training state must be a file that {writer}() wrote. Got {str(path)!r}, which does not read ({reason}). "
-            f"Remove it {cure}."
+            f"training state must be a file that train() or train_many() wrote. Got {str(path)!r}, which does not read "
+            f"({reason}). Remove it to start over."
         ) from None
+    state.settings = with_defaults(state.settings)
+    return state
 
 
 def discard_state(path: str | Path) -> None:
@@ -90,25 +105,18 @@ def same_run(written: dict[str, Any], settings: dict[str, Any], start: bool) -> 
     return not differing or (not start and differing == {"start"})
 
 
-def read_state(path: str | Path, settings: dict[str, Any], start: bool = False) -> TrainingState | None:
-    """Read the state of an interrupted run with the same settings.
+def check_same_run(path: Path, state: TrainingState, settings: dict[str, Any], start: bool = False) -> None:
+    """Check that a state is of the run that is about to go on.
 
     Args:
         path: Of the state.
+        state: What was read.
         settings: What the caller is about to train.
         start: Whether the initial weights must be the same, beside the settings.
 
-    Returns:
-        The state, or ``None`` where there is no file.
-
     Raises:
-        CheckpointError: If the file does not read or belongs to a run with other settings.
+        CheckpointError: If it is of another one.
     """
-    path = Path(path)
-    if not path.is_file():
-        return None
-    state = load_state(path, TrainingState, "train", "to start over")
-    state.settings = with_defaults(state.settings)
     if not same_run(state.settings, settings, start):
         changed = [
             f"{key}: {state.settings.get(key)!r}, now {settings.get(key)!r}"
@@ -119,4 +127,3 @@ def read_state(path: str | Path, settings: dict[str, Any], start: bool = False) 
             f"training state must be of the same run. Got {str(path)!r} with other settings ({'; '.join(changed)}). "
             "Remove it to start over, or choose another output path."
         )
-    return state

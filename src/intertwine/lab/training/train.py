@@ -14,14 +14,15 @@ from ..._io import check_writable, read_tensors
 from ..._random import mixed
 from ..._threads import threads
 from ..._words import near
-from ..data import Batches, DataSplits, load
+from ...errors import CheckpointError
+from ..data import DataSplits, load
 from ..networks import build, fit_to
-from .accuracy import accuracy, choose_device
-from .checkpoint import Card, card_path, load_weights, read_card, save_checkpoint
+from .accuracy import choose_device
+from .checkpoint import Card, card_path, load_weights, read_card
 from .digest import digest
-from .loop import Run
+from .loop import Loop, conclude
 from .recipe import RECIPES, Recipe, recipe_for, with_defaults
-from .state import TrainingState, discard_state, same_run, state_path
+from .state import TrainingState, check_same_run, discard_state, load_state, same_run, state_path
 
 __all__ = ["Training", "train"]
 
@@ -100,27 +101,31 @@ def train(
         settings = settings_of(architecture, splits, recipe, seed, start)
         if path and resume and (found := finished(path, network, settings, replace=resume == "same")):
             return found
-        run = Run(network.to(chosen), splits, recipe, seed, chosen, settings, path, save_every, progress)
-        state = run.start(resume)
-        run.finish(state)
-        return _conclude(run, state, path)
-
-
-def _conclude(run: Run, state: TrainingState, path: Path | None) -> Training:
-    """Test the best weights once, write the checkpoint, remove the state."""
-    data, best = run.data, state.history[state.best_epoch - 1]
-    metrics: dict[str, float | None] = {
-        "validation_accuracy": best["validation_accuracy"],
-        "test_accuracy": accuracy(run.model, Batches(data.test.to(run.device), data.mean, data.std)),
-        "training_loss": best["loss"],
-    }
-    model = run.model.cpu()
-    card = Card(**run.settings, metrics=metrics, best_epoch=state.best_epoch)
-    if path:
-        save_checkpoint(path, model, card)
+        beside = state_path(path) if path else None
+        state = _begun(beside, settings, seed, resume)
+        Loop([network.to(chosen)], splits, recipe, state, beside, 1, save_every, progress).run(strict=True)
+        card = conclude(state, 0, network, splits, path)
+    if path and beside:
         card = read_card(path) or card  # with the digest of the weights
-        discard_state(state_path(path))
-    return Training(model, card, state.history, path)
+        discard_state(beside)
+    return Training(network.cpu().eval(), card, state.history[0], path)
+
+
+def _begun(path: Path | None, settings: dict[str, Any], seed: int, resume: bool | Literal["same"]) -> TrainingState:
+    """The state to go on from: the one on disk, or a fresh one; ``"same"`` replaces one of another run.
+
+    Raises:
+        CheckpointError: If the one on disk is of another run, or does not read.
+    """
+    if path and path.is_file() and resume:
+        try:
+            state = load_state(path)
+            check_same_run(path, state, settings, start=resume == "same")
+            return state
+        except CheckpointError:
+            if resume != "same":
+                raise
+    return TrainingState(settings, [seed])
 
 
 def find_recipe(recipe: Recipe | str | None, data: DataSplits) -> Recipe:
