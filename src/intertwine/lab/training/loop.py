@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ..._progress import track
+from ..._progress import is_silent, track
 from ..._untrusted.text import printable
 from ..data import Batches, DataSplits
 from .accuracy import accuracy
@@ -176,7 +176,7 @@ def conclude(state: TrainingState, i: int, network: nn.Module, data: DataSplits,
 
 def say(line: str, progress: bool) -> None:
     """Print a line on standard error where progress is shown."""
-    if progress:
+    if progress and not is_silent():
         print(printable(line), file=sys.stderr)
 
 
