@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any, TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from ._attributes import Kept, unattached
 
@@ -90,10 +90,13 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
                     module.training = part.training
 
 
-def copied(model: M) -> M:
-    """A deep copy of a model, taken while no other thread watches it: hooks and flags of a run would be copied too."""
+def copied(model: M, replaced: Mapping[int, Tensor] | None = None) -> M:
+    """A deep copy of a model, taken while no other thread watches it: hooks and flags of a run would be copied too.
+
+    ``replaced`` holds, by the ``id`` of a parameter or buffer, what stands in its place, so that it is not copied.
+    """
     with alone(model):
-        return copy.deepcopy(model, unattached(model))
+        return copy.deepcopy(model, {**unattached(model), **(replaced or {})})
 
 
 @contextmanager

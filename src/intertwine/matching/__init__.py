@@ -4,7 +4,7 @@ from .align import align
 from .alignment import Alignment
 from .carriers import Place, places
 from .same import same
-from .sharded import align_sharded
+from .sharded import align_sharded, same_sharded
 from .solvers import METHODS, Activations, CoordinateDescent, FrankWolfe, Gates, Sinkhorn, Solver, StraightThrough
 from .verdict import Match
 
@@ -24,4 +24,5 @@ __all__ = [
     "align_sharded",
     "places",
     "same",
+    "same_sharded",
 ]

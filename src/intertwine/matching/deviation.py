@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,6 +27,7 @@ __all__ = [
     "constant",
     "deviation",
     "distance",
+    "joined",
     "sine",
 ]
 
@@ -37,6 +38,7 @@ _OF_ONE = 0.99  # the same for one tensor
 _MEAN = 3.0  # largest over root mean square deviation where weights are rounded; what a few noisy scales fit has less
 _SPARED = 100.0  # times the precision to which most tensors agree: what a cast that they escaped must explain
 _FITTED = 2  # weights for each free scale or entry of a basis from which on agreement was not made by fitting
+_PIECE = 1 << 20  # entries that are compared at once
 TRUST = 1e-12  # squared relative distance below which a tensor counts as equal
 
 
@@ -54,6 +56,7 @@ class Deviation:
         sym: The symmetry by which they were matched.
         rounded: Tensors that hold numbers of half precision in one of the networks.
         finest: The precision of the comparison, below which there is no agreement.
+        largest: The largest deviations of single weights, as many as the quantile of the networks needs.
     """
 
     overall: float
@@ -64,6 +67,7 @@ class Deviation:
     sym: Symmetry
     rounded: frozenset[str] = frozenset()
     finest: str = "float64"
+    largest: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
 
     @property
     def precision(self) -> str | None:
@@ -98,7 +102,9 @@ class Deviation:
         return None
 
 
-def deviation(a: Folded, b: Folded, g: Transformation, rounded: frozenset[str] = frozenset()) -> Deviation:
+def deviation(
+    a: Folded, b: Folded, g: Transformation, rounded: Collection[str] = (), count: int | None = None
+) -> Deviation:
     """Compare the moved ``a`` with ``b``, weight by weight; one tensor is moved at a time.
 
     Args:
@@ -106,15 +112,16 @@ def deviation(a: Folded, b: Folded, g: Transformation, rounded: frozenset[str] =
         b: Weights to meet.
         g: The element that moves ``a``.
         rounded: Tensors that hold numbers of half precision in one of the networks.
+        count: Number of weights of the networks where these are a component of them (``joined``).
 
     Returns:
         Their deviation.
     """
     linear = {s.name for s in a.sym.spaces if s.group.mixes}
     tensors, distances, sizes, informative = {}, {}, {}, []
-    count = sum(b.state[name].numel() for name in b.sym.layouts)
+    total = sum(b.state[name].numel() for name in b.sym.layouts)
+    kept = _beyond(total if count is None else count, _QUANTILE)
     largest = torch.zeros(0, dtype=torch.float64)
-    kept = count - min(int(_QUANTILE * count), count - 1)  # the smallest of so many largest is the quantile
     for name, layout in b.sym.layouts.items():
         right = b.state[name]
         near = transform(a.state[name], layout, g)
@@ -123,31 +130,66 @@ def deviation(a: Folded, b: Folded, g: Transformation, rounded: frozenset[str] =
             informative.append(name)
         if not right.numel():
             continue
-        size = b.spread.get(name, right.abs())
-        if any(space in linear for block in blocks(layout) for space in block.spaces):
-            # a basis mixes entries, and with them their rounding, which a fitted matrix doubles on either side
-            size = 4 * size.square().mean().sqrt().expand_as(size)
-        gap = (near - right).abs()
-        ratios = torch.where(gap == 0, 0.0, gap / size.clamp_min(torch.finfo(size.dtype).tiny)).flatten()
-        tensors[name] = max(_quantile(ratios, _OF_ONE), _MEAN * distances[name])
-        largest = torch.cat([largest, ratios.topk(min(kept, len(ratios))).values.double()])
-        largest = largest.topk(min(kept, len(largest))).values
+        # a basis mixes entries, and with them their rounding, which a fitted matrix doubles on either side
+        mixed = any(space in linear for block in blocks(layout) for space in block.spaces)
+        some = _beyond(right.numel(), _OF_ONE)
+        ratios = _largest(near, right, b.spread.get(name, right), mixed, max(some, kept))
+        tensors[name] = max(float(ratios[some - 1]), _MEAN * distances[name])
+        largest = _top(torch.cat([largest, ratios.double()]), kept)
     return Deviation(
-        overall=float(largest[-1]) if len(largest) else 0.0,
+        overall=float(largest[_beyond(total, _QUANTILE) - 1]) if len(largest) else 0.0,
         tensors=tensors,
         distances=distances,
         informative=frozenset(informative),
         sizes=sizes,
         sym=b.sym,
-        rounded=rounded,
+        rounded=frozenset(rounded),
         finest="float64" if torch.float64 in {t.dtype for t in b.state.values()} else "float32",
+        largest=largest,
     )
+
+
+def joined(parts: Sequence[Deviation], sym: Symmetry) -> Deviation:
+    """The deviation of networks from those of their components; ``sym`` is the symmetry of all of them."""
+    if len(parts) == 1:
+        return parts[0]
+    sizes = {name: size for part in parts for name, size in part.sizes.items()}
+    kept = _beyond(sum(sizes.values()), _QUANTILE)
+    largest = _top(torch.cat([part.largest for part in parts]), kept)
+    return Deviation(
+        overall=float(largest[-1]) if len(largest) else 0.0,
+        tensors={name: x for part in parts for name, x in part.tensors.items()},
+        distances={name: x for part in parts for name, x in part.distances.items()},
+        informative=frozenset().union(*(part.informative for part in parts)),
+        sizes=sizes,
+        sym=sym,
+        rounded=frozenset().union(*(part.rounded for part in parts)),
+        finest="float64" if all(part.finest == "float64" for part in parts) else "float32",
+        largest=largest,
+    )
+
+
+def _beyond(count: int, share: float) -> int:
+    """How many of so many numbers are not below the quantile of a share."""
+    return count - min(int(share * count), count - 1)
+
+
+def _largest(near: Tensor, right: Tensor, sizes: Tensor, mixed: bool, count: int) -> Tensor:
+    """The largest deviations of a tensor relative to the sizes of its entries; to a typical one where it is mixed."""
+    typical = 4 * _norm(sizes) / sizes.numel() ** 0.5 if mixed else 0.0
+    found = right.new_zeros(0)
+    for x, y, size in _pieces(near, right, sizes):
+        gap = (x - y).abs()
+        size = size.new_full((), typical) if mixed else size.abs()
+        ratios = torch.where(gap == 0, 0.0, gap / size.clamp_min(torch.finfo(size.dtype).tiny))
+        found = _top(torch.cat([found, _top(ratios, count)]), count)
+    return found
 
 
 def apart(near: Tensor, b: Folded, name: str) -> float:
     """Relative distance of a moved tensor from the one that it should meet."""
-    size = b.spread.get(name, b.state[name])
-    return _norm(near - b.state[name]) / max(_norm(size), 1e-300)
+    gap = sum(_norm(x - y) ** 2 for x, y in _pieces(near, b.state[name])) ** 0.5
+    return gap / max(_norm(b.spread.get(name, b.state[name])), 1e-300)
 
 
 def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
@@ -172,9 +214,10 @@ def sine(left: Tensor, right: Tensor) -> float:
     ours, theirs = _norm(left), _norm(right)
     if not ours * theirs > 0:
         return 1.0
-    unit = right / theirs
-    inner = (left * unit).sum(dtype=torch.float64)
-    return _norm(left - inner.to(left) * unit) / ours if inner > 0 else 1.0
+    inner = sum(float((x * (y / theirs)).sum(dtype=torch.float64)) for x, y in _pieces(left, right))
+    if not inner > 0:
+        return 1.0
+    return sum(_norm(x - inner * (y / theirs)) ** 2 for x, y in _pieces(left, right)) ** 0.5 / ours
 
 
 def constant(x: Tensor) -> bool:
@@ -184,9 +227,14 @@ def constant(x: Tensor) -> bool:
 
 
 def _norm(x: Tensor) -> float:
-    return float(torch.linalg.vector_norm(x, dtype=torch.float64))
+    return sum(float(torch.linalg.vector_norm(y, dtype=torch.float64)) ** 2 for (y,) in _pieces(x)) ** 0.5
 
 
-def _quantile(ratios: Tensor, share: float) -> float:
-    rank = min(int(share * len(ratios)), len(ratios) - 1)
-    return float(ratios.kthvalue(rank + 1).values)
+def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Tensors of one shape, flat, piece by piece: what is computed of their entries needs little memory."""
+    return zip(*(x.flatten().split(_PIECE) for x in tensors))
+
+
+def _top(x: Tensor, count: int) -> Tensor:
+    """The largest entries, in falling order."""
+    return x.topk(min(count, len(x))).values

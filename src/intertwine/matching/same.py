@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,21 +12,18 @@ from torch import Tensor, nn
 from .._words import counted
 from ..symmetry.action import act, tensors_of
 from ..symmetry.gauge.canonical import check_weights
-from ..symmetry.gauge.folding import fold
 from ..symmetry.spaces import UNRULED
-from ..symmetry.transformation import identity
 from ..testing import function_error
-from .chance import unrelated
-from .closest import closest, concentrated, normalised
-from .deviation import PRECISIONS, constant, deviation, distance
+from .components import Matched, Pair, matched
+from .deviation import PRECISIONS
 from .narrow import narrowed
-from .unchanged import may_be_unchanged
 from .verdict import DIFFERENT, RELATED, SAME, UNTOLD, Match
 
 if TYPE_CHECKING:
     from ..symmetry.symmetry import Symmetry
+    from ..symmetry.transformation import Transformation
 
-__all__ = ["DIFFERENT", "RELATED", "SAME", "UNTOLD", "Match", "same"]
+__all__ = ["COMPONENT", "DIFFERENT", "RELATED", "SAME", "UNTOLD", "Match", "decided", "same"]
 
 # Largest share of the residual by chance that related networks leave. Measured on digits: independently trained ones
 # 0.82 to 1.0, purely linear ones, which all learn one map, 0.52 to 0.75; fine-tuned ones below 0.2.
@@ -39,6 +36,8 @@ _SMALL = 50_000  # weights below which chance is averaged over two draws
 _NAMED = 4  # tensors that a reason names
 _HALVES = (torch.float16, torch.bfloat16)
 _HALF_NAMES = ("float16", "bfloat16")
+_WHOLE = 64_000_000  # weights up to which a network is matched whole
+COMPONENT = 16_000_000  # weights of the components of larger ones
 _CAST = 2 * 2.0**-9  # residual that casts leave: each moves a weight by up to 2^-9 of itself, fitted bases double that
 
 
@@ -98,122 +97,138 @@ def same(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None =
             if not (sym.path_only or other.path_only):
                 return _far({"": "the tensors have the same shapes, but the models other symmetries"})
             one_path = False
-    pair = _Pair(narrowed(sym, sym.layouts.keys() - replaced), *states)
-    found = _judged(pair, replaced, lambda: function_error(act(sym, pair.g, a), b, example_inputs))
+    limit = None if sum(x.numel() for x in states[0].values()) <= _WHOLE else COMPONENT
+    return decided(sym, states, limit, replaced, lambda g: function_error(act(sym, g, a), b, example_inputs), one_path)
+
+
+def decided(
+    sym: Symmetry,
+    states: tuple[Mapping[str, Tensor], Mapping[str, Tensor]],
+    limit: int | None,
+    replaced: Mapping[str, str],
+    error: Callable[[Transformation], float] | None,
+    one_path: bool = True,
+) -> Match:
+    """The verdict on two state dicts.
+
+    Args:
+        sym: The symmetry of both.
+        states: The tensors of both; mappings that read them when asked keep memory small.
+        limit: Largest number of weights that are matched at once, where coupled tensors are not more; all by default.
+        replaced: Tensors that cannot be compared, and why.
+        error: That of the functions once the first network is moved; ``None`` where the networks cannot be run.
+        one_path: Whether both took the same path when the symmetry was found.
+
+    Returns:
+        The match.
+    """
+    part = narrowed(sym, sym.layouts.keys() - replaced)
+    for state in states:
+        check_weights(part, state)
+    found = _judged(Pair(part, *states, limit), replaced, error)
     if found.verdict == DIFFERENT:
         if replaced:
             return _far(replaced)
-        return found if found.precision else _told(found, sym, states, one_path)
+        return found if found.precision else _told(found, sym, states, limit, one_path)
     if sym.path_only and found.verdict == SAME:
         found = replace(found, reason=f"{found.reason}; the symmetry is certified for the path that was run only")
     return found
 
 
-class _Pair:
-    """Two networks in folded coordinates, matched.
-
-    Args:
-        sym: The symmetry of what is compared.
-        state_a: Tensors to move.
-        state_b: Tensors to meet.
-
-    Attributes:
-        g: The element that brings ``a`` closest to ``b``.
-        residual: What is left then.
-        deviation: How far single weights and tensors are apart.
-        precision: The finest precision of a copy that explains all of that, or ``None``.
-    """
-
-    def __init__(self, sym: Symmetry, state_a: Mapping[str, Tensor], state_b: Mapping[str, Tensor]) -> None:
-        for state in (state_a, state_b):
-            check_weights(sym, state)
-        self.a, self.b = (fold(sym, state, _working(sym, state_a, state_b)) for state in (state_a, state_b))
-        rounded = frozenset(n for n in self.a.sym.layouts if _halved(state_a[n]) or _halved(state_b[n]))
-        self.normal = normalised(self.b)
-        normal = normalised(self.a)
-        self.g, self.residual = closest(normal, self.normal)
-        self.deviation = deviation(self.a, self.b, self.g, rounded)
-        if self.deviation.precision is None and may_be_unchanged(self.a, self.b, self.g, self.deviation):
-            g = concentrated(normal, self.normal, self.g)
-            if g is not self.g:
-                self.g, self.deviation = g, deviation(self.a, self.b, g, rounded)
-        self.precision = self.deviation.precision
-        if self.precision in _HALF_NAMES and not rounded and not self._cast(sym, state_a, state_b):
-            self.precision = None
-
-    def _cast(self, sym: Symmetry, state_a: Mapping[str, Tensor], state_b: Mapping[str, Tensor]) -> bool:
-        """Whether a cast explains the deviation although neither network holds numbers of half precision.
-
-        It must then have been moved after the cast. Bases mix entries, so that noise on all weights alike passes for
-        rounding weight by weight: either the residual is rounding's, or one network, cast, is the other.
-        """
-        mixed = any(space.group.mixes for space in self.a.sym.spaces)
-        if not mixed or self.residual <= _CAST:
-            return True
-        for half in _HALVES:
-            for near, far in ((state_a, state_b), (state_b, state_a)):
-                cast = {name: x.to(half).to(x.dtype) if x.is_floating_point() else x for name, x in near.items()}
-                if not all(x.isfinite().all() for x in cast.values()):
-                    continue
-                one, other = (fold(sym, state, _working(sym, cast, far)) for state in (cast, far))
-                found = deviation(one, other, closest(normalised(one), normalised(other))[0])
-                if found.precision is not None and found.precision not in _HALF_NAMES:
-                    return True
-        return False
-
-
-def _judged(pair: _Pair, replaced: Mapping[str, str], error: Callable[[], float]) -> Match:
+def _judged(pair: Pair, replaced: Mapping[str, str], error: Callable[[Transformation], float] | None) -> Match:
     """The verdict where the symmetry is known; ``error`` is that of the functions, needed where the weights agree."""
-    match = Match(DIFFERENT, pair.residual, pair.deviation.overall, pair.precision, "", pair.g)
-    if pair.precision is not None and not replaced:
-        return _agreeing(match, pair, error())
-    agreed = pair.precision or pair.deviation.shared()
-    differing = {**pair.deviation.beyond(agreed or "bfloat16"), **{name: float("inf") for name in replaced}}
+    found = matched(pair)
+    precision = found.deviation.precision
+    if precision in _HALF_NAMES and not found.deviation.rounded and not _cast(pair, found):
+        precision = None
+    match = Match(DIFFERENT, found.residual, found.deviation.overall, precision, "", found.g)
+    if precision is not None and not replaced:
+        return _agreeing(match, pair, None if error is None else error(found.g))
+    agreed = precision or found.deviation.shared()
+    differing = {**found.deviation.beyond(agreed or "bfloat16"), **{name: float("inf") for name in replaced}}
     match = replace(match, precision=None, differing=differing)
     if agreed is not None:
-        count = len({*pair.a.sym.layouts, *replaced})
+        count = len({*found.sym.layouts, *replaced})
         names = ", ".join([*list(differing)[:_NAMED], *(["..."] if len(differing) > _NAMED else [])])
         reason = f"{count - len(differing)} of {count} tensors agree as after {agreed}; others: {names}"
         return replace(match, verdict=RELATED, reason=reason)
-    related, reason, chance = _beyond_chance(pair)
+    related, reason, chance = _beyond_chance(pair, found)
     if related:
         return replace(match, verdict=RELATED, reason=reason, chance=chance)
     return replace(match, reason=reason, chance=chance, differing={})
 
 
-def _agreeing(match: Match, pair: _Pair, error: float) -> Match:
+def _agreeing(match: Match, pair: Pair, error: float | None) -> Match:
     """The verdict where all weights agree: the same, if the functions do."""
     assert match.precision is not None
-    if not error <= min(0.5, 1e3 * PRECISIONS[match.precision]):
+    if error is not None and not error <= min(0.5, 1e3 * PRECISIONS[match.precision]):
         said = f"the weights agree, but the models compute other functions with them (relative error {error:.1e})"
         return replace(match, reason=said)
     reason = f"99.9 % of weights agree to {match.deviation:.2g}, as after {match.precision}"
-    if deviation(pair.a, pair.b, identity(pair.a.sym)).overall <= PRECISIONS[match.precision]:
+    if pair.deviation_in_place() <= PRECISIONS[match.precision]:
         reason += "; here they do so as they stand, with nothing permuted or rescaled"
+    if error is None:
+        reason += "; the weights alone were compared, the networks were not run"
     return replace(match, verdict=SAME, reason=reason)
 
 
-def _beyond_chance(pair: _Pair) -> tuple[bool, str, float | None]:
+def _cast(pair: Pair, found: Matched) -> bool:
+    """Whether a cast explains the deviation although neither network holds numbers of half precision.
+
+    It must then have been moved after the cast. Bases mix entries, so that noise on all weights alike passes for
+    rounding weight by weight: either the residual is rounding's, or one network, cast, is the other.
+    """
+    if found.residual <= _CAST or not any(space.group.mixes for space in found.sym.spaces):
+        return True
+    for half in _HALVES:
+        for left, right in ((_Cast(pair.a, half), pair.b), (pair.a, _Cast(pair.b, half))):
+            near = left if isinstance(left, _Cast) else right
+            if all(bool(near[name].isfinite().all()) for name in pair.sym.layouts):
+                precision = matched(Pair(pair.sym, left, right, pair.limit)).deviation.precision
+                if precision is not None and precision not in _HALF_NAMES:
+                    return True
+    return False
+
+
+class _Cast(Mapping[str, Tensor]):
+    """Tensors that went through half precision."""
+
+    def __init__(self, state: Mapping[str, Tensor], half: torch.dtype) -> None:
+        self._state, self._half = state, half
+
+    def __getitem__(self, name: str) -> Tensor:
+        x = self._state[name]
+        return x.to(self._half).to(x.dtype) if x.is_floating_point() else x
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._state)
+
+    def __len__(self) -> int:
+        return len(self._state)
+
+
+def _beyond_chance(pair: Pair, found: Matched) -> tuple[bool, str, float | None]:
     """Whether the residual is below that of unrelated networks with the same statistics, why, and their residual."""
-    a, b, residual = pair.a, pair.b, pair.residual
-    in_place = distance(a.state, b.state)
-    linear = bool(a.sym.spaces) and all(s.group.mixes for s in a.sym.spaces)
-    beyond = _BEYOND_LINEAR if linear else _BEYOND
-    said = f"residual {residual:.3f} after matching"
-    if in_place > _IN_PLACE and residual > beyond:  # chance leaves no more than 1
+    spaces = found.sym.spaces
+    beyond = _BEYOND_LINEAR if spaces and all(s.group.mixes for s in spaces) else _BEYOND
+    said = f"residual {found.residual:.3f} after matching"
+    if found.in_place > _IN_PLACE and found.residual > beyond:  # chance leaves no more than 1
         return False, said, None
-    weights = sum(t.numel() for t in b.state.values())
-    draws = [unrelated(a, seed) for seed in range(2 if weights < _SMALL else 1)]
-    unmatched = sum(distance(draw.state, b.state) for draw in draws) / len(draws)
-    if residual <= _PLAIN * unmatched and weights >= _FEW * a.sym.dim:
+    draws = [pair.unrelated(seed) for seed in range(2 if found.weights < _SMALL else 1)]
+    unmatched = sum(draw.in_place() for draw in draws) / len(draws)
+    if found.residual <= _PLAIN * unmatched and found.weights >= _FEW * found.sym.dim:
         return True, f"{said}, far below {unmatched:.3f} of unmatched networks and so of any match by chance", None
-    chance = sum(closest(normalised(draw), pair.normal)[1] for draw in draws) / len(draws)
-    related = residual <= beyond * chance or in_place <= _IN_PLACE * unmatched
+    chance = sum(matched(draw).residual for draw in draws) / len(draws)
+    related = found.residual <= beyond * chance or found.in_place <= _IN_PLACE * unmatched
     return related, f"{said}, {chance:.3f} by chance", chance
 
 
 def _told(
-    found: Match, sym: Symmetry, states: tuple[Mapping[str, Tensor], Mapping[str, Tensor]], one_path: bool
+    found: Match,
+    sym: Symmetry,
+    states: tuple[Mapping[str, Tensor], Mapping[str, Tensor]],
+    limit: int | None,
+    one_path: bool,
 ) -> Match:
     """``found``, which says "different", or that it cannot be told where more may move than the symmetry knows."""
     if not one_path:
@@ -223,7 +238,8 @@ def _told(
         return found
     known = sym.layouts.keys() - unknown
     if known:
-        related, reason, chance = _beyond_chance(_Pair(narrowed(sym, known), *states))
+        part = Pair(narrowed(sym, known), *states, limit)
+        related, reason, chance = _beyond_chance(part, matched(part))
         if not related:
             said = f"{counted(len(known), 'tensor')} of known symmetry: {reason}"
             return replace(found, reason=said, chance=chance)
@@ -247,14 +263,3 @@ def _replaced(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dict[str, str
         elif a[name].shape != b[name].shape:
             found[name] = f"{name!r} has shape {tuple(a[name].shape)} and {tuple(b[name].shape)}"
     return found
-
-
-def _working(sym: Symmetry, *states: Mapping[str, Tensor]) -> torch.dtype:
-    """The precision in which states are compared: float64 only where one of them holds it."""
-    double = any(state[name].dtype == torch.float64 for state in states for name in sym.layouts)
-    return torch.float64 if double else torch.float32
-
-
-def _halved(x: Tensor) -> bool:
-    """Whether a tensor holds numbers of half precision only."""
-    return not constant(x) and any(torch.equal(x, x.to(half).to(x.dtype)) for half in _HALVES)

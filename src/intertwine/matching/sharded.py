@@ -1,4 +1,4 @@
-"""Aligning checkpoints that do not fit in memory: one tensor of each network at a time."""
+"""Matching checkpoints that do not fit in memory: one tensor, or one component, of each network at a time."""
 
 from __future__ import annotations
 
@@ -19,13 +19,15 @@ from .alignment import Alignment
 from .coordinates.problem import Problem, searched
 from .costs.incremental import Costs
 from .costs.weight_blocks import Member, Row
+from .same import COMPONENT, decided
 from .solvers.coordinate_descent import CoordinateDescent, search
 from .solvers.starts import streamed_profiles
+from .verdict import Match
 
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
 
-__all__ = ["align_sharded"]
+__all__ = ["align_sharded", "same_sharded"]
 
 _KINDS = ("permutation", "sign")
 
@@ -111,6 +113,41 @@ def align_sharded(
         starts=reached,
         notes=tuple(unweighted(quality)),
     )
+
+
+def same_sharded(a: str | Path, b: str | Path, sym: Symmetry) -> Match:
+    """Decide whether two checkpoints on disk are one network up to symmetry, reading one component at a time.
+
+    A component is a group of tensors that scales and bases couple, and what else fits beside it. Spaces that all of
+    them share, such as a residual stream, are matched first (``matching.components``). The verdicts are those of
+    ``same``, but the networks are not run: "the same" is said of the weights alone. Where spaces cannot be told apart
+    in this way, because units of others lie in them or a matrix mixes them, the tensors that they join are one
+    component.
+
+    Args:
+        a: One checkpoint: an index, a ``.safetensors`` file, or a folder with either.
+        b: The other; of the same architecture. Both are left as they are.
+        sym: The symmetry of the architecture, found on the meta device for instance.
+
+    Returns:
+        The match. Tensors of another shape, missing ones and weights that are not finite are refused with a
+        ``ValueError``, missing or damaged files with a ``CheckpointError``.
+
+    Examples:
+        >>> import intertwine as iw
+        >>> from safetensors.torch import save_file
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+        >>> sym = iw.symmetries(model, torch.zeros(2, 4))
+        >>> folder = getfixture("tmp_path")
+        >>> for name, net in (("a", model), ("b", sym.act(sym.random(seed=1), model))):
+        ...     save_file(net.state_dict(), folder / f"{name}.safetensors")
+        >>> same_sharded(folder / "a.safetensors", folder / "b.safetensors", sym).verdict
+        'the same network, permuted and rescaled'
+    """
+    states = ShardedState(a), ShardedState(b)
+    for state in states:
+        state.check(sym)
+    return decided(sym, states, COMPONENT, {}, None)
 
 
 class _Read(Mapping[str, Tensor]):

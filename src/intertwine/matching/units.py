@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,10 +12,10 @@ from torch import Tensor
 
 from ..groups import SignedPermutation
 from ..symmetry.action import moved
-from ..symmetry.blocks import map_leaves
+from ..symmetry.blocks import blocks, map_leaves
 from ..symmetry.gauge.canonical import arranged
 from ..symmetry.gauge.signs import signing
-from ..symmetry.spaces import Leaf, Space
+from ..symmetry.spaces import Fixed, Leaf, Space
 from ..symmetry.transformation import Transformation, identity
 from .coordinates.problem import Problem
 from .deviation import distance
@@ -49,17 +50,26 @@ class UnitMatch:
 
 
 def monomial(sym: Symmetry) -> Symmetry:
-    """The symmetry that is left in normal bases: linear spaces keep permutations and one sign per unit."""
+    """The symmetry that is left in normal bases: linear spaces keep permutations and one sign per unit.
+
+    What neither changes places nor signs is fixed, unless units of other spaces lie in it.
+    """
     linear = {s.name for s in sym.spaces if s.group.mixes}
+    outer = {parent for s in sym.spaces for parent in s.parents}
 
     def space(s: Space) -> Space:
         return replace(s, group=SignedPermutation(s.size) if s.name in linear else s.group.reduced(scales=0))
 
-    def leaf(old: Leaf) -> Leaf:
+    spaces = tuple(space(s) for s in sym.spaces)
+    still = {s.name for s in spaces if not s.group.permutes and not s.group.signs and s.name not in outer}
+
+    def leaf(old: Leaf) -> Leaf | Fixed:
+        if old.space in still:
+            return Fixed(old.size, "neither permuted nor flipped")
         return replace(old, scale=(), sign=(1,) if old.space in linear else old.sign, variance=0)
 
     layouts = {name: map_leaves(layout, leaf) for name, layout in sym.layouts.items()}
-    return replace(sym, spaces=tuple(space(s) for s in sym.spaces), layouts=layouts)
+    return replace(sym, spaces=spaces, layouts=layouts)
 
 
 def match_units(
@@ -89,6 +99,8 @@ def match_units(
     if start is not None:
         return search.descended(start)
     best = search.judged(identity(sym))
+    if not any(block.moved for layout in sym.layouts.values() for block in blocks(layout)):
+        return best
     for candidate in search.candidates(in_place=best.residual):
         best = min(best, candidate(), key=lambda m: m.residual)
         if best.residual < _FOUND:
@@ -112,7 +124,11 @@ class _Search:
         self.sym, self.a, self.b = sym, a, b
         self.votes = dict.fromkeys(sym.layouts, 1.0) if votes is None else votes
         self.large = sum(b[name].numel() for name in sym.layouts) > _LARGE
-        self.problem = self._problem(self.votes)
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The problem with the votes that were given."""
+        return self._problem(self.votes)
 
     def judged(self, g: Transformation) -> UnitMatch:
         """An element with its residual."""

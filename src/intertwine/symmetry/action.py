@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
@@ -64,16 +66,29 @@ def act(sym: Description, g: Transformation, model: nn.Module) -> nn.Module:
     """
     if sym.path_only:
         warnings.warn(f"twin is certified for {sym.certified} only", PathWarning, stacklevel=3)
-    twin = rewritable(sym, model)
-    act_(sym, g, tensors_of(twin))
-    return twin
+    live, state = _registered(model), tensors_of(model)
+    check(sym, g, state, sym.layouts)
+    new = ((live[name], tensor) for name, tensor in _moved(sym, g, state, sym.layouts))
+    return rewritable(sym, model, {id(old): _standing_for(old, tensor) for old, tensor in new})
 
 
-def rewritable(sym: Description, model: nn.Module) -> nn.Module:
-    """A copy of a model that is to get other weights: what it keeps of the old ones is left out."""
-    twin = copied(model)
+def rewritable(sym: Description, model: nn.Module, replaced: Mapping[int, Tensor] | None = None) -> nn.Module:
+    """A copy of a model that is to get other weights: what it keeps of the old ones is left out.
+
+    ``replaced`` is as in ``copied``.
+    """
+    twin = copied(model, replaced)
     forget(twin, sym.caches)
     return twin
+
+
+def _standing_for(old: Tensor, new: Tensor) -> Tensor:
+    """A parameter or buffer with other numbers."""
+    with torch.no_grad():
+        placed = new if new.stride() == old.stride() and new.dtype == old.dtype else torch.empty_like(old).copy_(new)
+        if isinstance(old, nn.Parameter):
+            return type(old)(placed, old.requires_grad)
+        return placed if type(old) is Tensor else deepcopy(old).copy_(placed)
 
 
 def act_(sym: Description, g: Transformation, state_dict: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -88,9 +103,12 @@ def act_(sym: Description, g: Transformation, state_dict: dict[str, Tensor]) -> 
     Returns:
         The same dictionary.
     """
-    new = moved(sym, g, state_dict)
-    with torch.no_grad():
-        for name, tensor in new.items():
+    norms = {n for norm in sym.batch_norms for n in (norm.variance, norm.weight)}
+    others = [name for name in sym.layouts if name not in norms]
+    check(sym, g, state_dict, sym.layouts)
+    first = dict(_moved(sym, g, state_dict, [name for name in sym.layouts if name in norms]))  # all that may be refused
+    for name, tensor in chain(first.items(), _moved(sym, g, state_dict, others)):  # the others one at a time
+        with torch.no_grad():
             state_dict[name].copy_(tensor)
     return state_dict
 
@@ -107,23 +125,34 @@ def moved(
         names: Which to transform; all by default.
 
     Returns:
-        New tensors by name. Tied names (aliases) that occur in ``state`` appear too, sharing the new tensor.
+        New tensors by name. Tied names (aliases) that occur in ``state`` appear too, sharing the new tensor. A variance
+        without a gain that would become negative is refused with a ``ValueError``.
+    """
+    wanted = list(sym.layouts) if names is None else list(names)
+    check(sym, g, state, wanted)
+    return dict(_moved(sym, g, state, wanted))
+
+
+def _moved(
+    sym: Description, g: Transformation, state: Mapping[str, Tensor], wanted: Iterable[str]
+) -> Iterator[tuple[str, Tensor]]:
+    """As ``moved``, tensor by tensor, unchecked but for variances.
 
     Raises:
         ValueError: If a variance without a gain would become negative.
     """
-    wanted = list(sym.layouts) if names is None else list(names)
-    check(sym, g, state, wanted)
     active = {name for name, e in g.elements.items() if not e.is_identity(atol=0.0)}
     norms = {n: norm for norm in sym.batch_norms for n in (norm.variance, norm.weight) if n is not None}
-    new = {}
-    with torch.no_grad():
-        for name in wanted:
-            layout = sym.layouts[name]
-            if not any(space in active for block in blocks(layout) for space in block.spaces):
-                continue
+    tied: dict[str, list[str]] = {}
+    for alias, name in sym.aliases.items():
+        tied.setdefault(name, []).append(alias)
+    for name in wanted:
+        layout = sym.layouts[name]
+        if not any(space in active for block in blocks(layout) for space in block.spaces):
+            continue
+        with torch.no_grad():
             if name in norms and name == norms[name].variance:
-                new[name], negative, _ = _new_variance(sym, g, state, name, norms[name].eps)
+                new, negative, _ = _new_variance(sym, g, state, name, norms[name].eps)
                 if norms[name].weight is None and bool(negative.any()):
                     raise ValueError(
                         f"variance must stay positive where a batch norm has no gain to take the scale. Got {name}: "
@@ -131,14 +160,12 @@ def moved(
                     )
             else:
                 old = state[name]
-                result = transform(old, layout, g)
-                new[name] = result.clone() if result.data_ptr() == old.data_ptr() else result
+                new = transform(old, layout, g)
+                new = new.clone() if new.data_ptr() == old.data_ptr() else new
             if name in norms and name == norms[name].weight:
-                new[name] = new[name] * _gain_factor(sym, g, state, norms[name].variance, norms[name].eps)
-    for alias, name in sym.aliases.items():
-        if alias in state and name in new:
-            new[alias] = new[name]
-    return new
+                new = new * _gain_factor(sym, g, state, norms[name].variance, norms[name].eps)
+        yield name, new
+        yield from ((alias, new) for alias in tied.get(name, ()) if alias in state)
 
 
 def transform(tensor: Tensor, layout: Layout, g: Transformation) -> Tensor:
@@ -238,8 +265,15 @@ def kept_variances(sym: Description, g: Transformation, state: Mapping[str, Tens
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     """All parameters and buffers of a model by every name that they have: the live tensors, not copies."""
-    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    return {name: tensor.detach() for name, tensor in named}
+    return {name: tensor.detach() for name, tensor in _registered(model).items()}
+
+
+def _registered(model: nn.Module) -> dict[str, Tensor]:
+    """All parameters and buffers of a model by every name that they have."""
+    return {
+        **dict(model.named_parameters(remove_duplicate=False)),
+        **dict(model.named_buffers(remove_duplicate=False)),
+    }
 
 
 def check(sym: Description, g: Transformation, state: Mapping[str, Tensor], names: Iterable[str]) -> None:

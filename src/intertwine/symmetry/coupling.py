@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from .blocks import blocks
-from .spaces import Leaf
+from .gauge.sign_statistics import rank_of_rows
+from .spaces import Leaf, Space, axis_size
 
 if TYPE_CHECKING:
     from .symmetry import Symmetry
 
-__all__ = ["coupled", "restricted"]
+__all__ = ["Components", "components", "coupled", "restricted"]
 
 
 def coupled(sym: Symmetry) -> list[list[str]]:
@@ -34,24 +36,123 @@ def coupled(sym: Symmetry) -> list[list[str]]:
         keys = {(leaf.space, k) for leaf in leaves for k, e in enumerate(leaf.scale) if e}
         for key in {*keys, *((leaf.space, "basis") for leaf in leaves if leaf.space in mixing and leaf.variance)}:
             ties.setdefault(key, []).append(name)
+    together = _Joined(sym.layouts)
     for norm in sym.batch_norms:
-        names = (norm.mean, norm.variance, norm.weight, norm.bias)
-        ties[norm.variance, "norm"] = [n for n in names if n is not None]
-    root = {name: name for name in sym.layouts}
+        together.join(n for n in (norm.mean, norm.variance, norm.weight, norm.bias) if n is not None)
+    for names in ties.values():
+        together.join(names)
+    return together.groups()
 
-    def find(name: str) -> str:
-        while root[name] != name:
-            root[name] = root[root[name]]
-            name = root[name]
+
+@dataclass(frozen=True)
+class Components:
+    """A network cut along the spaces that all of it shares, such as a residual stream.
+
+    Attributes:
+        names: The tensors of every component, in the order of the network.
+        shared: For each space that several components carry, its sign generators that act in more than one of them.
+    """
+
+    names: tuple[tuple[str, ...], ...]
+    shared: Mapping[str, tuple[int, ...]]
+
+
+def components(sym: Symmetry, limit: int) -> Components:
+    """Groups of coupled tensors, joined along their spaces while a component has at most ``limit`` weights.
+
+    Spaces that touch the fewest weights join first. A space stays shared only if it stands alone (its units hold no
+    others and lie in none, and no matrix mixes them), and if tensors that carry nothing else tell its shared signs.
+
+    Args:
+        sym: The symmetry.
+        limit: Largest number of weights of a component that is not a single group.
+
+    Returns:
+        The components.
+    """
+    sizes = {name: prod(axis_size(axis) for axis in layout.axes) for name, layout in sym.layouts.items()}
+    together = _Joined(sym.layouts)
+    for names in coupled(sym):
+        together.join(names)
+    carriers = {
+        s.name: [n for n, layout in sym.layouts.items() if any(s.name in b.spaces for b in blocks(layout))]
+        for s in sym.spaces
+    }
+    outer = {parent for s in sym.spaces for parent in s.parents}
+    split: list[Space] = []
+
+    def reached(space: Space) -> int:
+        return sum(sizes[name] for name in together.around(carriers[space.name]))
+
+    for space in sorted(sym.spaces, key=reached):
+        alone = not (space.parents or space.group.mixes or space.name in outer)
+        if alone and reached(space) > limit and len(together.parts(carriers[space.name])) > 1:
+            split.append(space)
+        else:
+            together.join(carriers[space.name])
+    found: dict[str, tuple[int, ...]] = {}
+    for space in split:
+        signs = _shared_signs(sym, space, together, carriers[space.name])
+        if signs is None:
+            together.join(carriers[space.name])
+        else:
+            found[space.name] = signs
+    shared = {n: signs for n, signs in found.items() if len(together.parts(carriers[n])) > 1}
+    return Components(tuple(map(tuple, together.groups())), shared)
+
+
+def _shared_signs(sym: Symmetry, space: Space, together: _Joined, carriers: Iterable[str]) -> tuple[int, ...] | None:
+    """Sign generators of a space that act in several components; ``None`` if no tensors without other spaces tell."""
+    parts: dict[int, set[str]] = {k: set() for k in range(space.group.signs)}
+    alone = []
+    for name in carriers:
+        for block in blocks(sym.layouts[name]):
+            for leaf in block.leaves:
+                if isinstance(leaf, Leaf) and leaf.space == space.name:
+                    row = tuple(e % 2 for e in leaf.sign)
+                    for k, odd in enumerate(row):
+                        parts[k] |= {together.root(name)} if odd else set()
+                    alone += [row] if {*block.spaces} <= {space.name, None} else []
+    signs = tuple(k for k, roots in parts.items() if len(roots) > 1)
+    local = [tuple(int(i == k) for i in range(space.group.signs)) for k in parts if k not in signs]
+    known = rank_of_rows([*local, *alone]) - rank_of_rows(local)
+    return signs if known == len(signs) else None
+
+
+class _Joined:
+    """Names in groups that are joined one after the other."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._up = {name: name for name in names}
+
+    def root(self, name: str) -> str:
+        """The name that stands for a group."""
+        while self._up[name] != name:
+            self._up[name] = self._up[self._up[name]]
+            name = self._up[name]
         return name
 
-    for names in ties.values():
-        for name in names[1:]:
-            root[find(name)] = find(names[0])
-    groups: dict[str, list[str]] = {}
-    for name in sym.layouts:
-        groups.setdefault(find(name), []).append(name)
-    return list(groups.values())
+    def join(self, names: Iterable[str]) -> None:
+        """Put names, and the groups that they are in, into one group."""
+        every = [*names]
+        for name in every[1:]:
+            self._up[self.root(name)] = self.root(every[0])
+
+    def parts(self, names: Iterable[str]) -> set[str]:
+        """What stands for the groups of some names."""
+        return {self.root(name) for name in names}
+
+    def around(self, names: Iterable[str]) -> list[str]:
+        """All names in the groups of some."""
+        roots = self.parts(names)
+        return [name for name in self._up if self.root(name) in roots]
+
+    def groups(self) -> list[list[str]]:
+        """The groups, in the order of their first names."""
+        found: dict[str, list[str]] = {}
+        for name in self._up:
+            found.setdefault(self.root(name), []).append(name)
+        return list(found.values())
 
 
 def restricted(sym: Symmetry, names: Iterable[str]) -> Symmetry:

@@ -6,7 +6,7 @@ nearly exact copies are matched before anything else is known; for unrelated net
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import chain, starmap
 from math import prod
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..coordinates.problem import Problem
     from ..costs.weight_blocks import Both, Joint, Member, Row
 
-__all__ = ["outwards", "profiles", "streamed_profiles"]
+__all__ = ["outwards", "profile_costs", "profiles", "streamed_profiles"]
 
 
 def profiles(stated: Problem, fast: bool = False) -> Transformation:
@@ -45,9 +45,10 @@ def profiles(stated: Problem, fast: bool = False) -> Transformation:
     found: dict[str, list[Both]] = {s.name: [] for s in stated.sym.spaces}
     for alone in stated.parts.alone:
         found[alone.space].append((alone.a.abs(), alone.b.abs()) if any(alone.row) else (alone.a, alone.b))
+    still = _still(stated)
     for joint in stated.parts.joints:
         for side in (0, 1) if all(joint.sides) else ():
-            found[joint.spaces[side]].append(_of_joint(joint, side))
+            found[joint.spaces[side]].append(_of_joint(joint, side, joint.spaces[1 - side] in still))
     members = stated.parts.members
     g = _matched(stated, lambda space: chain(found[space.name], _of_members(stated, members[space.name])), fast)
     return _turned(stated, g, fast)
@@ -65,9 +66,7 @@ def _matched(stated: Problem, profiles_of: Callable[[Space], Iterable[Both]], fa
     for space in stated.sym.spaces:
         if not space.group.permutes or space.parents or space.name in outer:
             continue
-        cost: Tensor | None = None
-        for distance in starmap(_distances, profiles_of(space)):  # which holds on to no profile longer than needed
-            cost = distance if cost is None else cost + distance
+        cost = _summed(starmap(_distances, profiles_of(space)))
         if cost is not None:
             g = with_parts(g, space.name, permutation=assign_nearly(-cost, fast).cpu())
     return g
@@ -75,7 +74,30 @@ def _matched(stated: Problem, profiles_of: Callable[[Space], Iterable[Both]], fa
 
 def _distances(left: Tensor, right: Tensor) -> Tensor:
     """Squared distances of all profiles, less what every assignment pays, ``(n, n)``."""
-    return right.square().sum(-1) - 2 * left @ right.mT
+    return torch.linalg.vector_norm(right, dim=-1).square() - 2 * (left @ right.mT)
+
+
+def profile_costs(stated: Problem, space: str, votes: Mapping[str, float]) -> Tensor | None:
+    """Squared distances of the profiles of all units of one space, ``(n, n)``, up to what every assignment pays.
+
+    Args:
+        stated: The problem; its tensors are read one after the other.
+        space: The space.
+        votes: Weight of each tensor.
+
+    Returns:
+        The distances; ``None`` where no tensor carries the space.
+    """
+    members = stated.members[space]
+    return _summed(votes[m.tensor] * _distances(*next(_of_members(stated, [m]))) for m in members)
+
+
+def _summed(distances: Iterable[Tensor]) -> Tensor | None:
+    """The sum, where no distance is held longer than needed."""
+    total = None
+    for distance in distances:
+        total = distance if total is None else total + distance
+    return total
 
 
 def outwards(stated: Problem, fast: bool = False) -> Transformation:
@@ -132,7 +154,10 @@ def _placed(stated: Problem, g: Transformation, known: set[str], waiting: list[s
     return g
 
 
-def _of_joint(joint: Joint, side: int) -> Both:
+def _of_joint(joint: Joint, side: int, still: bool) -> Both:
+    if still:
+        ours, theirs = (x.movedim(2, 0) if side else x for x in (joint.a, joint.b))
+        return ours.flatten(1).abs(), theirs.flatten(1).abs()
     if joint.kernels:
         ours, theirs = (x.sqrt() for x in joint.squares[side])
         if bool(torch.isfinite(ours).all() & torch.isfinite(theirs).all()):
@@ -146,23 +171,30 @@ def _of_joint(joint: Joint, side: int) -> Both:
 def _of_members(stated: Problem, members: Iterable[Member]) -> Iterator[Both]:
     """Profiles in one block after the other."""
     linear = {s.name for s in stated.sym.spaces if s.group.mixes}
+    still = _still(stated)
     for m in members:
         if not linear & set(m.block.spaces):
             yield (
-                _profile(m, m.block.read(stated.a[m.tensor])),
-                _profile(m, m.block.read(stated.b[m.tensor])),
+                _profile(m, m.block.read(stated.a[m.tensor]), still),
+                _profile(m, m.block.read(stated.b[m.tensor]), still),
             )
 
 
-def _profile(m: Member, x: Tensor) -> Tensor:
-    """Norms of the slices of a block ``(n, F)``; signed values where neither other units nor signs stand between."""
-    units = [d for d, s in enumerate(m.block.spaces) if s is not None and d != m.dim]
+def _still(stated: Problem) -> set[str]:
+    """Spaces whose units stay in place, up to signs."""
+    return {s.name for s in stated.sym.spaces if not s.group.permutes and not s.group.mixes}
+
+
+def _profile(m: Member, x: Tensor, still: Collection[str]) -> Tensor:
+    """Norms of the slices of a block ``(n, F)`` over other units; values where none of these change places or signs."""
+    others = [(d, s) for d, s in enumerate(m.block.spaces) if s is not None and d != m.dim]
+    units = [d for d, s in others if s not in still]
     if not units:
         x = x.movedim(m.dim, 0).reshape(x.shape[m.dim], -1)
-        return x.abs() if any(m.row) else x
-    positions = prod(n for n, s in zip(x.shape, m.block.spaces) if s is None)
+        return x.abs() if others or any(m.row) else x
+    positions = prod(n for d, n in enumerate(x.shape) if d not in units and d != m.dim)
     norms = _norms(x, units, positions >= KERNEL)
-    at = sum(s is None for s in m.block.spaces[: m.dim])
+    at = sum(d not in units for d in range(m.dim))
     return norms.movedim(at, 0).reshape(x.shape[m.dim], -1)
 
 

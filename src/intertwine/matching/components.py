@@ -1,0 +1,361 @@
+"""Two networks matched component by component, while the spaces that components share are held still.
+
+Shared spaces (residual streams) come first: their units are assigned by the profiles of all components, their signs
+follow from tensors that carry nothing else. Every component is then matched by itself. Where that does not end in a
+copy, the shared spaces are assigned anew by the inner products with everything else in place, as in coordinate descent.
+A network of one component is matched at once. One component of each network is in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..groups import Element
+from ..groups.assignment import assign_nearly
+from ..symmetry.action import moved
+from ..symmetry.blocks import map_leaves
+from ..symmetry.coupling import Components, components, restricted
+from ..symmetry.gauge.canonical import check_weights
+from ..symmetry.gauge.folding import Folded, fold
+from ..symmetry.spaces import Layout, Leaf, Space, axis_size
+from ..symmetry.transformation import Transformation, identity, with_parts
+from .chance import unrelated
+from .closest import Normal, closest, concentrated, normalised
+from .coordinates.problem import Problem
+from .costs.weight_blocks import Member, Row
+from .deviation import Deviation, constant, deviation, distance, joined
+from .solvers.block_update import best_signs, monomial_step
+from .solvers.starts import profile_costs
+from .unchanged import may_be_unchanged
+from .units import monomial
+
+if TYPE_CHECKING:
+    from ..symmetry.symmetry import Symmetry
+
+__all__ = ["Matched", "Pair", "matched"]
+
+_FOUND = 1e-2  # residual at which copies are found, and only rounding remains
+_APART = 0.97  # residual in place of networks whose units have nothing in common there
+_COARSE = 1e-3  # relative fall of the residual that is worth another round
+_PIECE = 1 << 20  # entries that are looked at at once
+_HALVES = (torch.float16, torch.bfloat16)
+
+Shared = Mapping[str, tuple[int, ...]]
+Costs = dict[str, dict[Row, Tensor]]
+
+
+@dataclass(frozen=True, eq=False)
+class Matched:
+    """Two networks of which one was moved as close to the other as was found.
+
+    Attributes:
+        sym: Their symmetry, batch norms folded.
+        g: The element that moves ``a``.
+        residual: What is left then.
+        in_place: What is left where nothing moves.
+        deviation: How far single weights and tensors are apart.
+    """
+
+    sym: Symmetry
+    g: Transformation
+    residual: float
+    in_place: float
+    deviation: Deviation
+
+    @property
+    def weights(self) -> int:
+        """Number of weights of one network."""
+        return sum(self.deviation.sizes.values())
+
+
+class Pair:
+    """Two networks that are read component by component.
+
+    Args:
+        sym: The symmetry of both.
+        a: Tensors to move; a mapping that reads them when asked keeps memory small.
+        b: Tensors to meet.
+        limit: Largest number of weights of a component, where coupled tensors are not more; one component by default.
+    """
+
+    def __init__(
+        self, sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], limit: int | None = None
+    ) -> None:
+        self.sym, self.a, self.b, self.limit = sym, a, b, limit
+        self.cut = Components((tuple(sym.layouts),), {}) if limit is None else components(sym, limit)
+        whole = len(self.cut.names) == 1
+        self.parts = [sym] if whole else [restricted(sym, names) for names in self.cut.names]
+        self._seed: int | None = None
+        self._normal_b: dict[int, Transformation] = {}
+
+    def unrelated(self, seed: int) -> Pair:
+        """The same with an unrelated network in the place of ``a`` (``chance``)."""
+        other = Pair(self.sym, self.a, self.b, self.limit)
+        other._seed, other._normal_b = seed, self._normal_b
+        return other
+
+    def read(self, index: int) -> tuple[Folded, Folded, frozenset[str]]:
+        """One component of both networks, batch norms folded, and its tensors that hold numbers of half precision."""
+        part = self.parts[index]
+        a, b = ({name: state[name] for name in part.layouts if name in state} for state in (self.a, self.b))
+        for state in (a, b):
+            check_weights(part, state)
+        double = torch.float64 in {x.dtype for state in (a, b) for x in state.values()}
+        left, right = (fold(part, state, torch.float64 if double else torch.float32) for state in (a, b))
+        rounded = frozenset(n for n in left.sym.layouts if _halved(a[n]) or _halved(b[n]))
+        if self._seed is not None:
+            left = unrelated(left, self._seed + len(self.parts) * index)
+        return left, right, rounded
+
+    def normal(self, index: int, a: Folded, b: Folded) -> tuple[Normal, Normal]:
+        """One component in balanced coordinates."""
+        known = self._normal_b.get(index)
+        right = normalised(b) if known is None else Normal(b, known, {**b.state, **moved(b.sym, known, b.state)})
+        self._normal_b[index] = right.to
+        return normalised(a), right
+
+    def in_place(self) -> float:
+        """The distance where nothing moves."""
+        squares, weights = 0.0, 0
+        for index in range(len(self.parts)):
+            a, b, _ = self.read(index)
+            size = _count(b)
+            squares, weights = squares + size * distance(a.state, b.state) ** 2, weights + size
+        return (squares / max(weights, 1)) ** 0.5
+
+    def deviation_in_place(self) -> float:
+        """Deviation that 99.9 % of single weights stay below where nothing moves."""
+        found = []
+        for index, part in enumerate(self.parts):
+            a, b, _ = self.read(index)
+            found.append(deviation(a, b, identity(part), count=self.count))
+        return joined(found, self.sym).overall
+
+    @property
+    def count(self) -> int:
+        """Number of weights and statistics of one network."""
+        return sum(prod(axis_size(axis) for axis in layout.axes) for layout in self.sym.layouts.values())
+
+
+def matched(pair: Pair) -> Matched:
+    """The element that brings the first network of a pair closest to the second."""
+    search = _Rounds(pair)
+    if not pair.cut.shared:
+        return search.around(identity(pair.sym))
+    best = search.descended(search.similar())
+    if best.residual >= _FOUND and best.in_place < _APART:
+        best = min(best, search.descended(identity(pair.sym)), key=lambda m: m.residual)
+    return best
+
+
+class _Rounds:
+    """Rounds over all components of a pair."""
+
+    def __init__(self, pair: Pair) -> None:
+        self.pair, self.shared = pair, pair.cut.shared
+        self._to: dict[int, tuple[Transformation, Transformation]] = {}
+
+    def similar(self) -> Transformation:
+        """Shared spaces matched by the profiles of their units; their signs by tensors that carry nothing else."""
+        distances: dict[str, Tensor] = {}
+        products: Costs = {name: {} for name in self.shared}
+        for index in range(len(self.pair.parts)):
+            a, b, _ = self.pair.read(index)
+            left, right = self.pair.normal(index, a, b)
+            self._to[index] = left.to, right.to
+            here = monomial(left.sym)
+            still = identity(here)
+            stated = Problem(here, right.state, left.state, still, still, here)
+            votes = _votes(right.state)
+            for name in self.shared.keys() & {s.name for s in here.spaces}:
+                cost = profile_costs(stated, name, votes)
+                if cost is not None:
+                    distances[name] = distances[name] + cost if name in distances else cost
+                if self.shared[name]:
+                    alone = [m for m in stated.members[name] if {*m.block.spaces} <= {name, None}]
+                    self._multiplied(products[name], alone, right.state, left.state, votes)
+        h = identity(self.pair.sym)
+        for name, signs in self.shared.items():
+            order = assign_nearly(-distances[name])
+            rows = {row: x for row, x in products[name].items() if any(row)}
+            flips = best_signs(rows, len(signs))[1](order) if rows else torch.ones(len(signs), len(order))
+            h = _put(h, name, order, flips, signs)
+        return h
+
+    def descended(self, h: Transformation) -> Matched:
+        """Rounds from a start of the shared spaces, as long as they help."""
+        best = self.around(h)
+        while best.residual >= _FOUND:
+            step = self._step(best.g)
+            if step.is_identity():
+                break
+            h = step @ h
+            found = self.around(h)
+            helped = found.residual < (1 - _COARSE) * best.residual
+            best = min(best, found, key=lambda m: m.residual)
+            if not helped:
+                break
+        return best
+
+    def around(self, h: Transformation) -> Matched:
+        """Every component matched by itself, shared spaces held where ``h`` puts them."""
+        pair, found, parts = self.pair, identity(self.pair.sym), []
+        squares = standing = 0.0
+        layouts: dict[str, Layout] = {}
+        for index in range(len(pair.parts)):
+            a, b, rounded = pair.read(index)
+            standing += _count(b) * distance(a.state, b.state) ** 2
+            layouts |= a.sym.layouts
+            left, right = self._held(index, a, b, h)
+            g, residual, apart = _closest(left, right, rounded, pair.count)
+            squares += _count(b) * residual**2
+            parts.append(apart)
+            found = _joined(found, g, self.shared)
+        weights = max(sum(sum(part.sizes.values()) for part in parts), 1)
+        sym = replace(pair.sym, layouts=layouts, batch_norms=())
+        return Matched(
+            sym, found @ h, (squares / weights) ** 0.5, (standing / weights) ** 0.5, joined(parts, sym)
+        )  # fmt: skip
+
+    def _held(self, index: int, a: Folded, b: Folded, h: Transformation) -> tuple[Normal, Normal]:
+        """One component in balanced coordinates, ``a`` moved by ``h``, with nothing left to move of shared spaces."""
+        if not self.shared:
+            return self.pair.normal(index, a, b)
+        if index not in self._to:
+            left, right = self.pair.normal(index, a, b)
+            self._to[index] = left.to, right.to
+        here = Transformation({s.name: h[s.name] for s in a.sym.spaces})
+        held = _still(a.sym, self.shared)
+        to_a, to_b = (self._projected(g, held) for g in (here @ self._to[index][0] @ ~here, self._to[index][1]))
+        one = replace(a, sym=held, state={**a.state, **moved(a.sym, here, a.state)})
+        other = replace(b, sym=held)
+        return (
+            Normal(one, to_a, {**one.state, **moved(held, to_a, one.state)}),
+            Normal(other, to_b, {**other.state, **moved(held, to_b, other.state)}),
+        )
+
+    def _projected(self, g: Transformation, held: Symmetry) -> Transformation:
+        """An element without permutations as one of the symmetry in which shared spaces are held."""
+        found = identity(held)
+        for name, e in g.elements.items():
+            signs = e.signs[_local(e, self.shared[name])] if name in self.shared else e.signs
+            parts = {"scales": e.scales, "signs": signs} | ({} if e.linear is None else {"linear": e.linear})
+            found = with_parts(found, name, **parts)
+        return found
+
+    def _step(self, g: Transformation) -> Transformation:
+        """The best step of every shared space by the inner products with everything else in place."""
+        products: Costs = {name: {} for name in self.shared}
+        for index in range(len(self.pair.parts)):
+            a, b, _ = self.pair.read(index)
+            to = self._to[index][1]
+            here = Transformation({s.name: g[s.name] for s in a.sym.spaces})
+            near = {**a.state, **moved(a.sym, to @ here, a.state)}
+            normal = {**b.state, **moved(b.sym, to, b.state)}
+            still = identity(a.sym)
+            members = Problem(a.sym, normal, near, still, still, a.sym).members
+            votes = _votes(normal)
+            for name in self.shared.keys() & members.keys():
+                self._multiplied(products[name], members[name], normal, near, votes)
+        step = identity(self.pair.sym)
+        for name, signs in self.shared.items():
+            order, flips = monomial_step(products[name], len(signs), permutable=True)
+            step = _put(step, name, order, flips, signs)
+        return step
+
+    def _multiplied(
+        self,
+        found: dict[Row, Tensor],
+        members: tuple[Member, ...] | list[Member],
+        left: Mapping[str, Tensor],
+        right: Mapping[str, Tensor],
+        votes: Mapping[str, float],
+    ) -> None:
+        """Add the inner products of all units of a shared space, by the parities of its shared signs."""
+        for m in members:
+            if m.block.spaces.count(m.space) > 1:
+                continue
+            row = tuple(m.row[k] if m.row else 0 for k in self.shared[m.space])
+            x, y = (m.view(m.block.read(state[m.tensor])) for state in (left, right))
+            product = votes[m.tensor] * (x @ y.mT)
+            found[row] = found[row] + product if row in found else product
+
+
+def _closest(a: Normal, b: Normal, rounded: frozenset[str], count: int) -> tuple[Transformation, float, Deviation]:
+    """The element for one component, what it leaves, and how far weights are apart."""
+    g, residual = closest(a, b)
+    found = deviation(a.folded, b.folded, g, rounded, count)
+    if found.precision is None and may_be_unchanged(a.folded, b.folded, g, found):
+        h = concentrated(a, b, g)
+        if h is not g:
+            return h, residual, deviation(a.folded, b.folded, h, rounded, count)
+    return g, residual, found
+
+
+def _still(sym: Symmetry, shared: Shared) -> Symmetry:
+    """What is left of a symmetry where shared spaces are held: their scales, and the signs of one component alone."""
+
+    def local(name: str, count: int) -> list[int]:
+        return [k for k in range(count) if k not in shared[name]]
+
+    def space(s: Space) -> Space:
+        if s.name not in shared:
+            return s
+        return replace(s, group=s.group.reduced(permutes=False, signs=local(s.name, s.group.signs)))
+
+    def leaf(old: Leaf) -> Leaf:
+        if old.space not in shared:
+            return old
+        return replace(old, sign=tuple(old.sign[k] for k in local(old.space, len(old.sign))))
+
+    layouts = {name: map_leaves(layout, leaf) for name, layout in sym.layouts.items()}
+    return replace(sym, spaces=tuple(space(s) for s in sym.spaces), layouts=layouts)
+
+
+def _joined(g: Transformation, part: Transformation, shared: Shared) -> Transformation:
+    """``g`` with what one component says: all of its own spaces, scales and own signs of shared ones."""
+    for name, e in part.elements.items():
+        if name not in shared:
+            g = Transformation({**g.elements, name: e}, g.certified)
+            continue
+        signs = g[name].signs.clone()
+        signs[_local(g[name], shared[name])] *= e.signs
+        g = with_parts(g, name, scales=g[name].scales + e.scales, signs=signs)
+    return g
+
+
+def _local(e: Element, shared: tuple[int, ...]) -> list[int]:
+    """Sign generators of an element that are not shared."""
+    return [k for k in range(len(e.signs)) if k not in shared]
+
+
+def _put(g: Transformation, name: str, order: Tensor, flips: Tensor, signs: tuple[int, ...]) -> Transformation:
+    """``g`` with the permutation and the shared signs of one space."""
+    every = torch.ones_like(g[name].signs)
+    every[list(signs)] = flips.to(every)
+    return with_parts(g, name, permutation=order, signs=every)
+
+
+def _votes(state: Mapping[str, Tensor]) -> dict[str, float]:
+    """The inverse mean square of every tensor, so that all entries count alike."""
+    means = {n: float(torch.linalg.vector_norm(x)) ** 2 / max(x.numel(), 1) for n, x in state.items()}
+    return {name: 1 / mean if mean > 0 else 0.0 for name, mean in means.items()}
+
+
+def _count(folded: Folded) -> int:
+    return sum(x.numel() for x in folded.state.values())
+
+
+def _halved(x: Tensor) -> bool:
+    """Whether a tensor holds numbers of half precision only."""
+    return not constant(x) and any(all(_survives(y, half) for y in x.flatten().split(_PIECE)) for half in _HALVES)
+
+
+def _survives(x: Tensor, half: torch.dtype) -> bool:
+    return torch.equal(x, x.to(half).to(x.dtype))
