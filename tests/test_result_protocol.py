@@ -50,6 +50,10 @@ def fold() -> Result:
     return iw.fold(nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 3)), torch.randn(5, 4))
 
 
+def rotation() -> Result:
+    return iw.rotate(nn.Sequential(nn.Linear(4, 8), nn.RMSNorm(8), nn.Linear(8, 3)), torch.randn(5, 4))
+
+
 def match() -> Result:
     return iw.same(net(), net(1), torch.zeros(2, 4))
 
@@ -142,6 +146,7 @@ KINDS = {
     "Verification": verification,
     "Completeness": completeness,
     "Fold": fold,
+    "Rotation": rotation,
     "Match": match,
     "Match of other architectures": other_architecture,
     "Diff": difference,

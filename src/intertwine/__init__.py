@@ -36,6 +36,8 @@ _NAMES = {
     "fingerprint": "symmetry",
     "fold": "symmetry",
     "Fold": "symmetry",
+    # what other tools do
+    "rotate": "exchange",
     # two networks in one basis
     "same": "matching",
     "align": "matching",
@@ -85,6 +87,7 @@ if TYPE_CHECKING:
     from ._examples import Examples
     from .dissection import Dissection, dissect
     from .errors import IntertwineError
+    from .exchange import rotate
     from .features import collect
     from .groups import Intertwiner, intertwiner
     from .lineage import Diff, diff

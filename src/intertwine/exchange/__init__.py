@@ -1,6 +1,10 @@
 """Mappings for other tools: quantisers, rotations, pruners, mergers, metanetworks."""
 
+from .hadamard import hadamard
 from .mappings import FORMATS, mappings
 from .result import Absent, Entry, Mappings, Place, Proof
+from .rotation import Rotation, rotate
 
-__all__ = ["FORMATS", "Absent", "Entry", "Mappings", "Place", "Proof", "mappings"]
+__all__ = [
+    "FORMATS", "Absent", "Entry", "Mappings", "Place", "Proof", "Rotation", "hadamard", "mappings", "rotate",
+]  # fmt: skip

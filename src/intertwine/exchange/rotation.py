@@ -1,0 +1,264 @@
+"""Rotations of a network's hidden spaces that spread outliers before quantisation, applied to its weights."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from .._result import UNSAVED, Result
+from .._words import counted
+from ..groups.sampling import haar
+from ..programs import Program, Ref
+from ..symmetry.action import moved, tensors_of
+from ..symmetry.affine.norms import fold_norms
+from ..symmetry.affine.sites import Norm, norms
+from ..symmetry.affine.workshop import Outcome, Proof, Workshop
+from ..symmetry.blocks import blocks
+from ..symmetry.find import symmetries_of
+from ..symmetry.transformation import identity, with_parts
+from .hadamard import hadamard
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..symmetry import Space, Symmetry
+
+__all__ = ["Rotation", "rotate"]
+
+Choice = str | Tensor | None
+_ORTHOGONAL = 1e-6
+
+
+@dataclass(frozen=True)
+class Rotated:
+    """One space that was rotated: its name, its size, how many matrices it has, and ``"stream"`` or ``"heads"``."""
+
+    space: str
+    size: int
+    matrices: int
+    kind: str
+
+
+@dataclass(frozen=True, repr=False)
+class Rotation(Result):
+    """What ``rotate`` made.
+
+    Attributes:
+        rotated: The spaces.
+        kept: Norms whose gain could not be folded, with the reason: streams before them cannot rotate.
+        added: Tensors that the new model has more: weights that were tied, biases that were not there.
+        proof: The new function against the old one in float64, with a control that must fail.
+        certified: For which inputs the function is the same, in words.
+        model: The new model, of the same class.
+        transformation: The element that was applied after folding.
+    """
+
+    rotated: tuple[Rotated, ...]
+    kept: tuple[tuple[str, str], ...]
+    added: tuple[str, ...]
+    proof: Proof
+    certified: str
+    model: Any = field(default=None, metadata=UNSAVED)
+    transformation: Any = field(default=None, metadata=UNSAVED)
+
+    def summary(self) -> str:
+        """What was rotated, the proof, and what could not be folded."""
+        streams, heads = (sum(r.kind == kind for r in self.rotated) for kind in ("stream", "heads"))
+        proof = f"function kept to {self.proof.error:.1e} (negative control {self.proof.control:.1e})"
+        lines = [f"{counted(streams, 'stream')} and {counted(heads, 'space')} of heads rotated, {proof}"]
+        lines += [f"{r.kind}: {r.space}, {r.matrices} of size {r.size}" for r in self.rotated]
+        lines += [f"added: {name}" for name in self.added]
+        lines += [f"kept: {tensor}: {reason}" for tensor, reason in self.kept]
+        return "\n".join([*lines, f"certified for {self.certified}"])
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per space."""
+        import pandas as pd
+
+        return pd.DataFrame([vars(r) for r in self.rotated], columns=["space", "size", "matrices", "kind"])
+
+
+def rotate(
+    model: nn.Module,
+    example_inputs: Any,
+    stream: Choice = "hadamard",
+    heads: Choice = "hadamard",
+    *,
+    seed: int = 0,
+    extend: bool = True,
+) -> Rotation:
+    r"""Rotate the residual streams (R1 of SpinQuant) and the values of every head (R2): the same function.
+
+    The gains of norms are folded first, since a gain per unit ties a stream to its axes; then every space that the
+    symmetry finds orthogonal is a stream that may rotate. Layer norms subtract the mean, which is kept where ``Q 1 =
+    1``: ``"hadamard"`` and ``"random"`` matrices are followed there by the reflection that brings ``Q 1`` back, so that
+    a model with layer norms stays one. Other linear spaces (values of heads, queries and keys without rotary
+    embeddings) rotate head by head with the same matrix.
+
+    Args:
+        model: The model. It is left as it is.
+        example_inputs: See ``symmetries``.
+        stream: ``"hadamard"`` (with random signs), ``"random"`` (Haar), an orthogonal ``(n, n)`` matrix, or ``None``.
+        heads: The same for other linear spaces.
+        seed: Of random signs and matrices.
+        extend: See ``fold``.
+
+    Returns:
+        The rotated model, what was rotated, and the proof on numbers.
+
+    Raises:
+        ValueError: If no stream can rotate, naming the obstacle, or no heads; if a matrix is not orthogonal, does not
+            fit, or does not keep the vector of ones where a layer norm reads the stream.
+        VerificationError: If the function changed.
+
+    Examples:
+        >>> import intertwine as iw
+        >>> model = nn.Sequential(nn.Linear(3, 8), nn.RMSNorm(8), nn.Linear(8, 2))
+        >>> turned = rotate(model, torch.randn(5, 3))
+        >>> iw.testing.assert_same_function(model, turned.model, torch.randn(5, 3))
+        >>> [r.kind for r in turned.rotated]
+        ['stream']
+
+    References:
+        - S. Ashkboos et al. QuaRot: Outlier-Free 4-Bit Inference in Rotated LLMs. NeurIPS 2024.
+        - Z. Liu et al. SpinQuant: LLM Quantization with Learned Rotations. ICLR 2025.
+    """  # noqa: DOC502 - raised by what it calls
+    for name, choice in (("stream", stream), ("heads", heads)):
+        _check_choice(name, choice)
+    workshop = Workshop(model, example_inputs, extend)
+    outcome = fold_norms(workshop) if stream is not None else Outcome()
+    sites = [norm for norm in norms(workshop.graph) if _is_plain(workshop, norm)]
+    sym = symmetries_of(_without_gains(workshop.program, sites))
+    centred = _centred(sym, workshop.program)
+    generator = torch.Generator().manual_seed(seed)
+    g, rotated = identity(sym), []
+    for space in sym.spaces:
+        kind = _kind(space)
+        choice = {"stream": stream, "heads": heads}.get(kind)
+        if choice is None or space.size < 2:
+            continue
+        matrix = _matrix(choice, space, centred if kind == "stream" else frozenset(), generator)
+        shape = (*g[space.name].permutation.shape, space.size)
+        g = with_parts(g, space.name, linear=matrix.expand(shape).clone())
+        rotated.append(Rotated(space.name, space.size, g[space.name].permutation[..., 0].numel(), kind))
+    kept = tuple((tensor, reason) for _, tensor, reason in outcome.kept)
+    if stream is not None and not any(r.kind == "stream" for r in rotated):
+        raise ValueError(f"model must have a stream that can rotate. Got {_obstacle(sym, kept)}. Say stream=None.")
+    if not rotated:
+        raise ValueError("model must have heads that can rotate. Got no linear space within it.")
+    workshop.write(moved(sym, g, tensors_of(workshop.work)))
+    proof = workshop.prove()
+    return Rotation(tuple(rotated), kept, tuple(workshop.added), proof, workshop.certified, workshop.finished(), g)
+
+
+def _check_choice(name: str, choice: object) -> None:
+    """Refuse what is no matrix and no name of one.
+
+    Raises:
+        ValueError: If so.
+    """
+    if isinstance(choice, Tensor):
+        square = choice.ndim == 2 and choice.shape[0] == choice.shape[1] and choice.is_floating_point()
+        if (
+            not square
+            or float((choice.double() @ choice.double().mT - torch.eye(len(choice))).abs().max()) > _ORTHOGONAL
+        ):
+            raise ValueError(
+                f"{name} must be an orthogonal matrix. Got one of shape {tuple(choice.shape)} that is not."
+            )
+    elif choice not in ("hadamard", "random", None):
+        raise ValueError(f'{name} must be "hadamard", "random", a matrix or None. Got {choice!r}.')
+
+
+def _kind(space: Space) -> str:
+    """``"stream"`` for one orthogonal basis, ``"heads"`` for other linear spaces, ``""`` for what cannot rotate."""
+    if not space.group.mixes:
+        return ""
+    return "stream" if space.group.is_orthogonal and not space.parents else "heads"
+
+
+def _is_plain(workshop: Workshop, norm: Norm) -> bool:
+    """Whether a norm multiplies by ones and adds zeros."""
+    bias = norm.bias
+    shifts = bias is not None and bool((workshop.graph.state[bias.parameter].flatten()[bias.entries] != 0).any())
+    return bool((norm.gain.numbers == 1).all()) and not shifts
+
+
+def _without_gains(program: Program, sites: list[Norm]) -> Program:
+    """The run with norms that neither multiply nor add, and layer norms that take no mean: rotations keep it."""
+    calls = list(program.calls)
+    for norm in sites:
+        call = calls[norm.position]
+        if call.op == "aten::mul":
+            first, second = call.args["self"], call.args["other"]
+            same = [r for r in (first, second) if _shape(program, r) == _shape(program, norm.out)]
+            calls[norm.position] = replace(
+                call, op="aten::alias", args={"self": same[0]}, func=torch.ops.aten.alias.default
+            )
+    for position, call in enumerate(calls):
+        weights = [call.args.get("weight"), call.args.get("bias")]
+        plain = position in {norm.position for norm in sites} or weights == [None, None]
+        if call.op in ("aten::native_layer_norm", "aten::rms_norm", "aten::_fused_rms_norm") and plain:
+            args = {"input": call.args["input"], "normalized_shape": call.args["normalized_shape"], "weight": None}
+            outputs = (call.outputs[0], *(None for _ in call.outputs[1:]))
+            calls[position] = replace(call, op="aten::rms_norm", args=args, outputs=outputs)
+    return replace(program, calls=tuple(calls))
+
+
+def _shape(program: Program, ref: Ref) -> tuple[int, ...]:
+    return program.values[ref.id].shape
+
+
+def _centred(sym: Symmetry, program: Program) -> frozenset[str]:
+    """Spaces of which a layer norm of the model may take the mean: those of the size of one."""
+    sizes = {call.args["normalized_shape"][-1] for call in program.calls if call.op == "aten::native_layer_norm"}
+    return frozenset(space.name for space in sym.spaces if space.size in sizes)
+
+
+def _matrix(choice: str | Tensor, space: Space, centred: frozenset[str], generator: torch.Generator) -> Tensor:
+    """The matrix of a space.
+
+    Raises:
+        ValueError: If the given one does not fit.
+    """
+    n = space.size
+    if isinstance(choice, Tensor):
+        if len(choice) != n:
+            raise ValueError(f"matrices must fit {space.name}, of size {n}. Got one of size {len(choice)}.")
+        matrix = choice.detach().cpu().double()
+        ones = torch.ones(n, dtype=torch.float64)
+        if space.name in centred and float((matrix @ ones - ones).abs().max()) > _ORTHOGONAL:
+            raise ValueError(
+                f"stream must keep the vector of ones, of which a layer norm takes a multiple from {space.name}. Got a "
+                'matrix that moves it: give another, "hadamard" or "random".'
+            )
+        return matrix
+    if choice == "hadamard":
+        signs = torch.randint(2, (n,), generator=generator).double() * 2 - 1
+        matrix = hadamard(n) / n**0.5 * signs
+    else:
+        matrix = haar(n, generator=generator)
+    return _keeping_ones(matrix) if space.name in centred else matrix
+
+
+def _keeping_ones(matrix: Tensor) -> Tensor:
+    """``matrix`` followed by the reflection that brings ``Q 1`` back to ``1``."""
+    u = torch.full((len(matrix),), len(matrix) ** -0.5, dtype=torch.float64)
+    away = matrix @ u - u
+    if float(away.norm()) < 1e-12:
+        return matrix
+    away = away / away.norm()
+    return matrix - 2 * torch.outer(away, away @ matrix)
+
+
+def _obstacle(sym: Symmetry, kept: tuple[tuple[str, str], ...]) -> str:
+    """Why no stream can rotate: a gain that stays, or what restricts the space that most tensors carry."""
+    if kept:
+        return "; ".join(f"{tensor}: {reason}" for tensor, reason in kept[:3])
+    carried = Counter(name for layout in sym.layouts.values() for block in blocks(layout) for name in set(block.spaces))
+    widest = max((s for s in sym.spaces if not s.parents), key=lambda s: carried[s.name], default=None)
+    return "; ".join(widest.reasons) if widest is not None else "no hidden space"

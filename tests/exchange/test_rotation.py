@@ -1,0 +1,90 @@
+"""Rotations: residual streams and heads rotate by any orthogonal matrix, and the logits stay."""
+
+import pytest
+import torch
+import transformers_zoo as hf_zoo
+from torch import nn
+
+import intertwine as iw
+from intertwine.exchange.hadamard import hadamard
+from intertwine.groups.sampling import haar
+from intertwine.symmetry.action import tensors_of
+
+DECODERS = (
+    "LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "GemmaForCausalLM", "PhiForCausalLM",
+    "GPT2LMHeadModel", "OPTForCausalLM", "GPTNeoXForCausalLM", "GPTJForCausalLM",
+)  # fmt: skip
+
+
+def made(name: str):
+    pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model, inputs = hf_zoo.MAKERS[name]()
+    g = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.randn(parameter.shape, generator=g)
+            parameter.copy_(0.3 * noise if parameter.ndim > 1 else parameter + 0.7 * noise)
+    return model, inputs
+
+
+@pytest.mark.parametrize("choice", ["hadamard", "random"])
+@pytest.mark.parametrize("name", DECODERS)
+def test_decoders_keep_their_logits(name, choice):
+    model, inputs = made(name)
+    turned = iw.rotate(model, inputs, stream=choice, heads=choice)
+    assert turned.proof.error < 1e-10 and turned.proof.control > 1e-3
+    assert {r.kind for r in turned.rotated} == {"stream", "heads"} and type(turned.model) is type(model)
+    iw.testing.assert_same_function(model, turned.model, inputs)
+
+
+def test_the_matrix_given_is_the_one_that_turns_the_embedding():
+    model, inputs = made("LlamaForCausalLM")
+    model.double()
+    q = haar(16, torch.Generator().manual_seed(3))
+    plain = iw.rotate(model, inputs, stream=torch.eye(16), heads=None)
+    turned = iw.rotate(model, inputs, stream=q, heads=None)
+    a, b = (tensors_of(r.model)["model.embed_tokens.weight"] for r in (plain, turned))
+    assert torch.allclose(b, a @ q.T, atol=1e-12)
+
+
+def test_layer_norms_need_a_matrix_that_keeps_their_mean():
+    model, inputs = made("GPT2LMHeadModel")
+    with pytest.raises(ValueError, match=r"stream must keep the vector of ones"):
+        iw.rotate(model, inputs, stream=haar(16, torch.Generator().manual_seed(3)))
+    turned = iw.rotate(model, inputs, heads=None)
+    moved = turned.transformation["transformer.wte.weight[1]"].linear
+    assert torch.allclose(moved.sum(1), torch.ones(16).double()) and torch.allclose(
+        moved @ moved.T, torch.eye(16).double()
+    )
+    assert any(isinstance(module, nn.LayerNorm) for module in turned.model.modules())
+
+
+def test_what_cannot_rotate_is_named():
+    model, inputs = made("BertForSequenceClassification")
+    with pytest.raises(ValueError, match=r"stream that can rotate. Got bert.embeddings.LayerNorm.weight: add in"):
+        iw.rotate(model, inputs)
+    assert {r.kind for r in iw.rotate(model, inputs, stream=None).rotated} == {"heads"}
+    mlp = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+    with pytest.raises(ValueError, match=r"stream that can rotate. Got no linear maps, no signs: relu in 1"):
+        iw.rotate(mlp, torch.zeros(2, 3))
+    with pytest.raises(ValueError, match="heads that can rotate"):
+        iw.rotate(mlp, torch.zeros(2, 3), stream=None)
+
+
+@pytest.mark.parametrize("choice", ["haddamard", torch.ones(16, 16), torch.eye(3)[:2]])
+def test_choices_that_are_no_rotation_are_refused(choice):
+    with pytest.raises(ValueError, match=r'stream must be ("hadamard"|an orthogonal matrix)'):
+        iw.rotate(nn.Linear(2, 2), torch.zeros(2, 2), stream=choice)
+
+
+@pytest.mark.parametrize("n", [1, 2, 4, 12, 20, 24, 28, 36, 44, 64, 96, 768])
+def test_hadamard_matrices(n):
+    h = hadamard(n)
+    assert bool((h.abs() == 1).all()) and torch.equal(h @ h.T, n * torch.eye(n).double())
+
+
+@pytest.mark.parametrize("n", [3, 6, 18, 92])
+def test_orders_without_a_construction_are_refused(n):
+    with pytest.raises(ValueError, match=f"n must have a known Hadamard matrix. Got {n}"):
+        hadamard(n)
