@@ -34,15 +34,7 @@ class Arm:
         return f"{self.kind}-{self.alpha:g}-{self.seed}"
 
     def action(self, units: int, scale: Tensor | None = None) -> Callable[[Tensor], Tensor]:
-        """The map on channel axis 1 of maps ``(B, U, h', w')``; changed maps come in float64.
-
-        Args:
-            units: Number of channels ``U``.
-            scale: ``(U,)``: what each channel is divided by before it is rotated; ``None`` for nothing.
-
-        Returns:
-            A function of maps.
-        """
+        """The map on channel axis 1 of maps ``(B, U, h', w')``; changed maps come in float64."""
         generator = torch.Generator().manual_seed(self.seed)
         if self.kind == "g_relu":
             from ..groups import PositiveMonomial
@@ -62,14 +54,6 @@ def _turn(matrix: Tensor, maps: Tensor) -> Tensor:
 
 def plan_arms(rotations: Sequence[float], seeds: Sequence[int], g_relu: int) -> tuple[Arm, ...]:
     """All arms: each power for each seed, the power 0 once since it is the same for all, then elements of G_ReLU.
-
-    Args:
-        rotations: Powers ``alpha`` in [0, 1].
-        seeds: Seeds of the rotations.
-        g_relu: Number of random elements of G_ReLU.
-
-    Returns:
-        The arms; the network's own basis comes first and is always there.
 
     Raises:
         ValueError: If there is no seed or a power is outside [0, 1].

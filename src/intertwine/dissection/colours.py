@@ -26,12 +26,6 @@ _HUES = ((15, _RED), (45, _ORANGE), (70, _YELLOW), (165, _GREEN), (255, _BLUE), 
 def name_colours(image: Tensor) -> Tensor:
     """The basic colour of every pixel.
 
-    Args:
-        image: ``(3, H, W)`` in ``uint8``.
-
-    Returns:
-        ``(H, W)`` in int64, indices into ``COLOURS``.
-
     Raises:
         ValueError: If the image is not ``(3, H, W)`` in ``uint8``.
 

@@ -109,12 +109,6 @@ class ConceptSet(ABC):
     def batches(self, size: int) -> Iterator[ConceptBatch]:
         """Go through the set in order.
 
-        Args:
-            size: Images in a batch.
-
-        Yields:
-            Batches; the last one may be smaller.
-
         Raises:
             DataError: If the images or the label planes of a set differ in size.
         """
@@ -136,14 +130,7 @@ class ConceptSet(ABC):
             )
 
     def subset(self, index: Sequence[int]) -> Subset:
-        """The images at ``index`` only, with all concepts.
-
-        Args:
-            index: Places of images, such as ``range(100)``.
-
-        Returns:
-            A set that reads from this one.
-        """
+        """The images at ``index`` only, with all concepts."""
         return Subset(self, tuple(index))
 
     def _check(self, i: int, sample: Sample) -> None:

@@ -67,9 +67,6 @@ def dissect(
         name: Name of the model in the result; ``None`` for its class.
         progress: Whether to show how far the work is.
 
-    Returns:
-        The findings.
-
     Examples:
         >>> from intertwine.dissection import TensorConcepts
         >>> images = torch.randint(0, 256, (40, 3, 8, 8), dtype=torch.uint8, generator=torch.manual_seed(0))

@@ -52,9 +52,6 @@ def as_maps(
         image_size: ``(H, W)`` of the images.
         layer: For messages.
 
-    Returns:
-        The maps; a view where possible.
-
     Raises:
         ValueError: If the features have no spatial axes, or the grid cannot be found or does not fit.
     """
@@ -92,12 +89,6 @@ class MapStream:
 
     The model runs once if maps and labels fit into ``memory``; otherwise once for each iteration. Nothing is written
     to disk.
-
-    Args:
-        model: Any module; it runs in evaluation mode and without gradients.
-        layer: A layer name (see ``intertwine.features``).
-        concepts: The images and labels.
-        maps: How they are read.
     """
 
     def __init__(
@@ -129,14 +120,7 @@ class MapStream:
         return iter(self._kept) if self._kept is not None else self._computed(self.concepts.batches(self._size))
 
     def first_pass(self, progress: bool = False) -> Iterator[LabelledMaps]:
-        """Go through all batches once, keeping them if they fit.
-
-        Args:
-            progress: Whether to show how far it is.
-
-        Yields:
-            The batches.
-        """
+        """Go through all batches once, keeping them if they fit."""
         kept: list[LabelledMaps] | None = []
         used = 0
         for batch in track(self, f"reading {self.concepts.name} at {self.layer}", enabled=progress):

@@ -92,11 +92,7 @@ class Tally:
         self.concept_area.index_add_(0, concept, one_hot.sum(2).long()[image, column[image, concept]])
 
     def iou(self) -> Tensor:
-        """``(U, C)`` in float64; 0 for a concept that never occurs.
-
-        Returns:
-            Intersection over union of all units with all concepts.
-        """
+        """``(U, C)`` in float64; 0 for a concept that never occurs."""
         intersection = self.intersection.T.double()
         category = self._categories.argmax(1)
         union = self.unit_area[:, category].double() + self.concept_area - intersection
@@ -104,15 +100,7 @@ class Tally:
 
 
 def label_areas(batch: LabelledMaps, concepts: ConceptSet) -> tuple[Tensor, Tensor]:
-    """Pixels of each concept ``(C,)``, and pixels of the images that have a label of each category, in int64.
-
-    Args:
-        batch: A batch; its maps are not read.
-        concepts: The set that it is from.
-
-    Returns:
-        The two areas.
-    """
+    """Pixels of each concept ``(C,)``, and pixels of the images that have a label of each category, in int64."""
     labels = batch.labels.flatten(2).long()
     present, column, one_hot = _one_hot(labels, batch.image_labels, len(concepts.concepts))
     image, concept = torch.nonzero(present, as_tuple=True)
@@ -124,16 +112,7 @@ def label_areas(batch: LabelledMaps, concepts: ConceptSet) -> tuple[Tensor, Tens
 
 
 def masks_above(maps: Tensor, limit: Tensor, size: torch.Size | tuple[int, int]) -> Tensor:
-    """Where maps, upsampled bilinearly to ``size``, exceed a limit.
-
-    Args:
-        maps: ``(B, U, h', w')``.
-        limit: ``(B, U)`` or broadcastable to it.
-        size: ``(h, w)``.
-
-    Returns:
-        ``(B, U, h, w)`` in float32, 0 or 1.
-    """
+    """Where maps, upsampled bilinearly to ``size``, exceed ``limit``, ``(B, U)``: 0 or 1 in float32."""
     maps = maps.double()
     if maps.shape[2:] != torch.Size(size):
         rows, columns = (_interpolation(a, b, maps.device) for a, b in zip(maps.shape[2:], size))
@@ -152,11 +131,6 @@ def _interpolation(before: int, after: int, device: torch.device) -> Tensor:
 
 def _one_hot(labels: Tensor, whole: Tensor, concepts: int) -> tuple[Tensor, Tensor, Tensor]:
     """Which concepts occur in each image, the column of each, and one-hot labels over those columns.
-
-    Args:
-        labels: ``(B, K, P)``, -1 for none.
-        whole: ``(B, J)``, -1 for none: these concepts cover all pixels.
-        concepts: Number of concepts ``C``.
 
     Returns:
         Present ``(B, C)`` in bool; column ``(B, C)``; one-hot labels ``(B, columns, P)`` in float32.

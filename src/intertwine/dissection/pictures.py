@@ -23,12 +23,7 @@ _DIMMED = 0.45
 
 
 class TopImages:
-    """The images with the largest activation of every unit, found while maps stream by.
-
-    Args:
-        units: Number of units.
-        keep: Images of each unit.
-    """
+    """The images with the largest activation of every unit, found while maps stream by."""
 
     def __init__(self, units: int, keep: int = IMAGES) -> None:
         self._score = torch.full((units, keep), -torch.inf, dtype=torch.float64)
@@ -55,19 +50,7 @@ def take_pictures(
     images: TopImages,
     units: int,
 ) -> tuple[Picture, ...]:
-    """Pictures of the units with the largest IoU in one basis.
-
-    Args:
-        stream: The maps.
-        result: What was found in this basis.
-        action: Takes maps into the basis.
-        thresholds: ``(U,)`` in this basis.
-        images: The units' images.
-        units: Number of units to show.
-
-    Returns:
-        Pictures unit by unit, the largest IoU first.
-    """
+    """Pictures of the units with the largest IoU in one basis."""
     best = sorted(range(len(result.iou)), key=lambda u: -result.iou[u])[:units]
     best = [u for u in best if result.concept[u] >= 0]
     wanted = sorted({i for u in best for i in images.of(u)})
@@ -96,15 +79,7 @@ def take_pictures(
 
 
 def draw_outline(image: Tensor, mask: Tensor) -> str:
-    """The image, dimmed outside the mask and with the mask's outline, as base64 of a JPEG file.
-
-    Args:
-        image: ``(3, H, W)`` in ``uint8``.
-        mask: ``(H, W)`` in bool.
-
-    Returns:
-        Text for a data URI.
-    """
+    """The image ``(3, H, W)`` in uint8, dimmed outside the mask and with its outline, as base64 of a JPEG file."""
     from PIL import Image
 
     scale = max(_WIDTH / min(image.shape[1:]), 1e-9)

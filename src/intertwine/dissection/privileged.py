@@ -116,14 +116,6 @@ class PrivilegedBases(Result):
 def predict(model: nn.Module, layer: str, example: Any) -> str:
     """What the symmetry group of a model's weights says about the basis of one layer.
 
-    Args:
-        model: Any module whose symmetries can be found.
-        layer: A layer name.
-        example: Inputs of at least two examples.
-
-    Returns:
-        A sentence.
-
     Examples:
         >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 5, 1), nn.Conv2d(5, 2, 1))
         >>> images = torch.rand(2, 3, 8, 8)
@@ -157,9 +149,6 @@ def privileged_bases(
         maps: How maps are read; its ``transform`` turns images in [0, 1] into the model's input.
         name: Name of the model in the result.
         progress: Whether to show how far the work is.
-
-    Returns:
-        Prediction and measurement for each space.
     """
     from ..symmetry import symmetries
 

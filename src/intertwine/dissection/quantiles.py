@@ -78,9 +78,6 @@ class TopSketch:
     def update(self, values: Tensor) -> None:
         """Take in more values.
 
-        Args:
-            values: ``(U, m)``, finite.
-
         Raises:
             ValueError: If the shape is wrong or a value is not finite.
         """
@@ -95,9 +92,6 @@ class TopSketch:
 
     def merge(self, other: TopSketch) -> None:
         """Take in all that another sketch has seen; the bounds of both add up.
-
-        Args:
-            other: A sketch of the same units with the same capacity. It is not changed.
 
         Raises:
             ValueError: If units or capacity differ.
@@ -116,28 +110,14 @@ class TopSketch:
             self._add(level, buffer)
 
     def threshold(self, q: float) -> Thresholds:
-        """The threshold of each unit at level ``q``, with the error that its buffers can have caused.
-
-        Args:
-            q: Share of values above the threshold, in (0, 1).
-
-        Returns:
-            The thresholds.
-        """
+        """The threshold of each unit at level ``q``, with the error that its buffers can have caused."""
         rank = self._rank(q)
         values, _, upto, error = self._table()
         position = (upto <= rank).sum(1, keepdim=True).clamp_max(values.shape[1] - 1)
         return Thresholds(values.gather(1, position)[:, 0], error.gather(1, position)[:, 0], self.count)
 
     def bracket(self, q: float) -> tuple[Tensor, Tensor]:
-        """Bounds ``(low, high)`` between which the exact threshold certainly lies; infinite where nothing is certain.
-
-        Args:
-            q: Share of values above the threshold, in (0, 1).
-
-        Returns:
-            Two tensors ``(U,)``.
-        """
+        """Bounds between which the exact threshold certainly lies, ``(U,)`` each; infinite where nothing is certain."""
         rank = self._rank(q)
         values, above, upto, error = self._table()
         infinity = torch.full_like(values, torch.inf)
@@ -185,16 +165,7 @@ class TopSketch:
 
 
 def sketch_thresholds(stream: Iterable[Tensor], q: float, capacity: int = _CAPACITY) -> Thresholds:
-    """Thresholds from one pass, with a stated error.
-
-    Args:
-        stream: Tensors ``(U, m)``; together, all values of all units.
-        q: Share of values above the threshold.
-        capacity: See :class:`TopSketch`.
-
-    Returns:
-        The thresholds.
-    """
+    """Thresholds from one pass over tensors ``(U, m)``, which a share ``q`` of values exceeds, with a stated error."""
     return _sketched(stream, capacity).threshold(q)
 
 
@@ -208,9 +179,6 @@ def exact_thresholds(stream: Callable[[], Iterable[Tensor]], q: float, capacity:
         stream: Called for each pass; gives tensors ``(U, m)``, the same values each time.
         q: Share of values above the threshold.
         capacity: See :class:`TopSketch`.
-
-    Returns:
-        Thresholds with rank error 0.
 
     Raises:
         RuntimeError: If the second pass shows other values than the first.

@@ -166,13 +166,6 @@ class Dissection(Result):
     def counts(self, category: str | None = None, unique: bool = False) -> tuple[Count, ...]:
         """Detectors for each power of the rotation, with intervals over seeds, then for G_ReLU.
 
-        Args:
-            category: Count only units whose best concept belongs to it.
-            unique: Count different concepts instead of units.
-
-        Returns:
-            Counts in rising order of ``alpha``.
-
         Raises:
             ValueError: If there is no such category.
         """

@@ -23,10 +23,6 @@ __all__ = ["Folder", "digest", "digest_data"]
 class Folder:
     """Finished bases on disk, for one plan.
 
-    Args:
-        path: The folder; ``None`` keeps nothing.
-        plan: What all bases have in common, as plain JSON data.
-
     Raises:
         ValueError: If the folder holds bases of another plan.
     """

@@ -55,12 +55,6 @@ class Rotation:
         1 or -1, and the -1s, an even number of them, are paired into half turns: those planes are not unique, and any
         choice gives a shortest path.
 
-        Args:
-            matrix: ``(n, n)``, orthogonal with determinant 1.
-
-        Returns:
-            The rotation, in float64 on the CPU.
-
         Raises:
             ValueError: If the matrix is not square, not orthogonal, or has determinant -1.
         """
@@ -87,14 +81,7 @@ class Rotation:
         return self.first.shape[0]
 
     def power(self, alpha: float) -> Tensor:
-        """``Q^alpha`` as ``(n, n)`` in float64; exactly the identity at 0.
-
-        Args:
-            alpha: Any real number; 1 gives the rotation itself.
-
-        Returns:
-            The matrix.
-        """
+        """``Q^alpha`` as ``(n, n)`` in float64; exactly the identity at 0."""
         cosine, sine = torch.cos(alpha * self.angles) - 1, torch.sin(alpha * self.angles)
         u, v = self.first, self.second
         return torch.eye(self.n, dtype=torch.float64) + (u * cosine) @ u.T + (v * cosine) @ v.T + _skew(u, v, sine)
@@ -114,13 +101,6 @@ class Rotation:
 
 def random_rotation(n: int, generator: torch.Generator | None = None) -> Tensor:
     """A rotation drawn uniformly (Haar) from SO(n).
-
-    Args:
-        n: Number of dimensions, at least 1.
-        generator: Where randomness comes from; ``None`` for torch's default.
-
-    Returns:
-        ``(n, n)`` in float64.
 
     Raises:
         ValueError: If ``n`` is not positive.

@@ -19,9 +19,6 @@ def select(output: Any, how: Selector | None = None) -> Tensor | None:
         how: An index into a tuple, a key of a mapping (or the name of an attribute), or a function. ``None`` takes a
             tensor itself, the first floating-point tensor of a tuple, and of a mapping ``last_hidden_state``,
             ``hidden_states`` or ``logits`` before anything else.
-
-    Returns:
-        A floating-point tensor or ``None``.
     """
     chosen = _first(output) if how is None else _choose(output, how)
     return chosen if isinstance(chosen, Tensor) and chosen.is_floating_point() else None

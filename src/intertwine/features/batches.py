@@ -74,15 +74,7 @@ def join(batches: Sequence[Any]) -> Any:
 
 
 def regroup(batches: Iterable[Any], at_least: int) -> Iterator[Any]:
-    """Join batches until each holds ``at_least`` examples; what remains at the end joins the last one.
-
-    Args:
-        batches: Any batches.
-        at_least: Examples that every joined batch shall have; with fewer in all, there is one smaller batch.
-
-    Yields:
-        Batches; one that is large enough passes unchanged.
-    """
+    """Join batches until each holds ``at_least`` examples; what remains at the end joins the last one."""
     ready: list[Any] = []
     growing: list[Any] = []
     for batch in batches:

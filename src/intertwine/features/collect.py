@@ -38,9 +38,6 @@ def collect(
         device: Where batches go; by default where the model is.
         progress: Whether to show progress.
 
-    Returns:
-        Layer names to features ``(N, C, *S)``.
-
     Raises:
         ValueError: If the loader is empty, ``max_examples`` is less than 1, or the features of a layer change shape
             between batches.

@@ -40,15 +40,7 @@ def evaluate(model: nn.Module, loader: Iterable[Any], loss: Loss | None = None) 
 
     Without ``loss``, a batch is ``(inputs, labels, ...)`` or a dict with ``labels``. A model that takes ``labels`` and
     returns a ``loss`` of its own, as those of transformers do, is asked for it; otherwise the loss is cross-entropy of
-    the logits, ``(N, classes)`` or ``(N, T, classes)``.
-
-    Args:
-        model: Any module, on any device; afterwards it is as it was.
-        loader: Labelled batches.
-        loss: Mean loss of a batch from ``(output, batch)``, for any other kind of data.
-
-    Returns:
-        The score.
+    the logits, ``(N, classes)`` or ``(N, T, classes)``. For other data, ``loss(output, batch)`` is the mean of a batch.
 
     Raises:
         ValueError: If the loader is empty, has no labels, or logits and labels do not fit.

@@ -15,14 +15,11 @@ __all__ = ["NormStatistics"]
 
 
 class NormStatistics:
-    """Replaces running statistics by the moments of what runs through batch norms in a ``with`` block.
+    """Replaces running means and variances, ``(C,)`` each, by the moments of what runs through the batch norms.
 
-    In the block batch norms normalise by their batch and write its statistics (momentum 1), which ``add`` takes over.
-    Afterwards each holds the mean and the unbiased variance of all examples together, merged in float64, unlike an
-    average of running statistics. A norm that did not run, and all of them after an error, hold what they held.
-
-    Args:
-        norms: Running mean and running variance of each, ``(C,)``, changed in place.
+    In the ``with`` block batch norms normalise by their batch and write its statistics (momentum 1) for ``add`` to take
+    over. Afterwards each holds the mean and the unbiased variance of all examples together, merged in float64, unlike
+    an average of running statistics. A norm that did not run, and all of them after an error, hold what they held.
     """
 
     def __init__(self, norms: Iterable[tuple[Tensor, Tensor]]) -> None:
@@ -31,13 +28,7 @@ class NormStatistics:
         self._found = {key: ChannelMoments() for key in self._norms}
 
     def add(self, mean: Tensor, variance: Tensor, values: int) -> None:
-        """Take over the statistics of one batch.
-
-        Args:
-            mean: The running mean that a norm has just written, itself.
-            variance: Its running variance.
-            values: Values of each channel in the batch.
-        """
+        """Take over one batch: the running tensors that a norm has just written, and its values of each channel."""
         self._found[id(mean)].merge(values, mean.to(torch.float64, copy=True), variance.double() * (values - 1))
 
     def __enter__(self) -> Self:

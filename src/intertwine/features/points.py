@@ -85,9 +85,6 @@ def layers(
         outputs: Which tensor of a tuple or mapping to read: an index, a key or a function, for all layers or by name.
             By default the first floating-point tensor, and ``last_hidden_state`` before others.
 
-    Returns:
-        The points.
-
     Examples:
         >>> import torch
         >>> from torch import nn
@@ -112,16 +109,7 @@ def layers(
 
 
 def choose(points: Sequence[Point], wanted: str | Sequence[str] | None, model: nn.Module) -> tuple[Point, ...]:
-    """The points that ``wanted`` names, in its order, without repetition.
-
-    Args:
-        points: What :func:`layers` listed.
-        wanted: Names; patterns with ``*``, ``?`` or ``[...]`` stand for all that match. ``None`` takes the outputs of
-            all activation modules, and of all leaf modules where the model calls its activations as functions.
-        model: The model, to explain names that are missing.
-
-    Returns:
-        At least one point.
+    """The points that names and patterns choose, in their order, without repetition (see :class:`Tapped`).
 
     Raises:
         ValueError: If a name is unknown, never ran, ran several times without ``#k``, or has no features.

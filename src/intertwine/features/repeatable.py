@@ -16,10 +16,6 @@ class Repeatable:
     Shuffling and augmentation by torch's global random numbers are then the same in every pass. A loader with a
     generator of its own goes on from where that stands.
 
-    Args:
-        loader: Any iterable of batches; an iterator is still read once only.
-        seed: Where the random numbers of a pass begin.
-
     Examples:
         >>> import torch
         >>> loader = torch.utils.data.DataLoader(torch.arange(6), batch_size=3, shuffle=True)
@@ -48,15 +44,7 @@ class Repeatable:
 
 
 def repeatable(loader: Iterable[Any], seed: int | None = None) -> Repeatable:
-    """A loader as :class:`Repeatable`.
-
-    Args:
-        loader: A loader; one that is repeatable already gets the new seed, or keeps its own.
-        seed: Where the random numbers of a pass begin; 0 where nobody said another.
-
-    Returns:
-        The repeatable loader.
-    """
+    """A loader as :class:`Repeatable`; one that is so already gets the new seed, or keeps its own."""
     if isinstance(loader, Repeatable):
         return loader if seed is None else Repeatable(loader.loader, seed)
     return Repeatable(loader, 0 if seed is None else seed)

@@ -81,25 +81,12 @@ class Tapped:
         mode.__exit__(kind, error, trace)
 
     def prepare(self, batch: Any) -> tuple[Point, ...]:
-        """Find the points by a run on the first examples of ``batch``; the first call does this by itself.
-
-        Args:
-            batch: Any batch.
-
-        Returns:
-            The chosen points, in the order of ``layers``.
-        """
+        """Find the points by a run on the first examples of ``batch``; the first call does this by itself."""
         self.points = choose(layers(self._model, batch, outputs=self._outputs), self._layers, self._model)
         return self.points
 
     def __call__(self, batch: Any) -> dict[str, Tensor]:
-        """Run the model on a batch.
-
-        Args:
-            batch: A tensor, a tuple ``(inputs, labels, ...)`` or a dict of keyword arguments.
-
-        Returns:
-            Layer names to features ``(N, C, *S)``, or ``(N, T, C)`` for tokens, in the order of ``layers``.
+        """Run the model on a batch: layer names to features, ``(N, C, *S)`` or ``(N, T, C)`` for tokens, in order.
 
         Raises:
             RuntimeError: If used outside a ``with`` block, or a layer did not run on this batch.
@@ -141,17 +128,8 @@ def tap(
     outputs: Selector | Mapping[str, Selector] | None = None,
     device: torch.device | str | None = None,
 ) -> Tapped:
-    """Open a model for reading its hidden features.
+    """Open a model for reading its hidden features, with the arguments of :class:`Tapped`.
 
     Use it as ``with tap(model, layers) as tapped: features = tapped(batch)``.
-
-    Args:
-        model: Any module.
-        layers: Layer names or patterns; ``None`` for the default layers (see :class:`Tapped`).
-        outputs: Which tensor of a tuple or mapping to read.
-        device: Where batches go; by default where the model is.
-
-    Returns:
-        A :class:`Tapped` model.
     """
     return Tapped(model, layers, outputs=outputs, device=device)

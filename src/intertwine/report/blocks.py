@@ -20,11 +20,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Heading(Block):
-    """A heading of a section.
-
-    Args:
-        text: What it says.
-    """
+    """A heading of a section."""
 
     kind: ClassVar[str] = "heading"
     text: str
@@ -46,11 +42,7 @@ class Paragraph(Block):
 
 @dataclass(frozen=True)
 class Listing(Block):
-    """Text whose spaces and line breaks count, such as a command or a printed table.
-
-    Args:
-        text: What it says.
-    """
+    """Text whose spaces and line breaks count, such as a command or a printed table."""
 
     kind: ClassVar[str] = "listing"
     text: str
@@ -73,12 +65,6 @@ class Facts(Block):
 @dataclass(frozen=True)
 class Table(Block):
     """A table; cells that are numbers are aligned and rounded, ``None`` and NaN are left empty.
-
-    Args:
-        columns: Column titles.
-        rows: Cells, one sequence for each row.
-        caption: What the table shows.
-        digits: Decimals of floating-point cells.
 
     Raises:
         ValueError: If a row has another number of cells than there are columns.
@@ -126,12 +112,7 @@ class Figure(Block):
 
 @dataclass(frozen=True)
 class Grid(Block):
-    """Blocks side by side, as many as there is room for.
-
-    Args:
-        blocks: What is inside.
-        width: Smallest width of one block in pixels.
-    """
+    """Blocks side by side, as many of at least ``width`` pixels as there is room for."""
 
     kind: ClassVar[str] = "grid"
     blocks: Sequence[Block]
@@ -154,12 +135,7 @@ class Tabs(Block):
 
 @dataclass(frozen=True)
 class Details(Block):
-    """Blocks that a reader unfolds.
-
-    Args:
-        summary: What is inside, in a line.
-        blocks: What is inside.
-    """
+    """Blocks that a reader unfolds, and a line that says what is inside."""
 
     kind: ClassVar[str] = "details"
     summary: str
@@ -168,13 +144,7 @@ class Details(Block):
 
 @dataclass(frozen=True)
 class Shot:
-    """Pictures that belong together, with a line of text.
-
-    Args:
-        images: JPEG files as base64.
-        title: What they show, in a few words.
-        detail: More, in small print.
-    """
+    """Pictures that belong together, JPEG files as base64, with a line of text."""
 
     images: Sequence[str]
     title: str
@@ -183,12 +153,7 @@ class Shot:
 
 @dataclass(frozen=True)
 class Wall(Block):
-    """Pictures that people look at before they read.
-
-    Args:
-        shots: What is on it.
-        caption: How to read it.
-    """
+    """Pictures that people look at before they read."""
 
     kind: ClassVar[str] = "wall"
     shots: Sequence[Shot]

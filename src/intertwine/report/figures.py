@@ -42,14 +42,7 @@ class Series:
 
 
 def label(text: str, longest: int | None = None) -> str:
-    """Make any text safe to show in a plot, which would take ``<b>`` for markup.
-
-    Args:
-        text: As the user knows it.
-        longest: Cut it in the middle beyond this length.
-
-    Returns:
-        The text with ``&``, ``<`` and ``>`` as entities, and line breaks as spaces.
+    """Make any text safe to show in a plot, which would take ``<b>`` for markup; long text is cut in the middle.
 
     Examples:
         >>> label("<b>conv</b>")
@@ -78,19 +71,9 @@ def heatmap(
     hover: Mapping[str, Matrix] | None = None,
     limits: tuple[float, float] = (0.0, 1.0),
 ) -> Figure:
-    """Plot a matrix as colours, its first row on top.
+    """Plot a matrix ``(R, C)`` as colours between ``limits``, its first row on top; ``None`` or NaN stays blank.
 
-    Args:
-        values: ``(R, C)``; ``None`` or NaN stays blank.
-        rows: Names of the R rows.
-        columns: Names of the C columns.
-        title: What is plotted.
-        caption: How to read it.
-        row_title: What the rows are.
-        column_title: What the columns are.
-        name: What the values are, when hovering.
-        hover: More matrices to show when hovering, by name.
-        limits: Values of the first and the last colour.
+    Hovering shows the value by its ``name``, and the matrices in ``hover`` by theirs.
 
     Raises:
         ValueError: If a matrix is not R x C.
@@ -147,14 +130,8 @@ def lines(
 ) -> Figure:
     """Plot curves over named places, each with a band if it has one.
 
-    Args:
-        names: Names of the places along the x axis.
-        series: The curves.
-        title: What is plotted.
-        caption: How to read it.
-        y_title: What the values are.
-        limits: Ends of the y axis, which reaches further where values do; ``None`` fits it to the values.
-        joined: Whether the places have an order, as layers have. If not, values stand side by side, with bars.
+    The y axis has the ``limits``, and reaches further where values do; ``None`` fits it to the values. Places that have
+    no order, unlike layers, are not ``joined``: values stand side by side, with bars for bands.
 
     Raises:
         ValueError: If a curve has another number of values than there are names.
@@ -187,13 +164,6 @@ def bars(
 ) -> Figure:
     """Plot bars over named places, groups side by side.
 
-    Args:
-        names: Names of the places along the x axis.
-        groups: Heights by the name of the group.
-        title: What is plotted.
-        caption: How to read it.
-        y_title: What the values are.
-
     Raises:
         ValueError: If a group has another number of values than there are names.
     """
@@ -223,12 +193,6 @@ def bars(
 
 def scatter(names: Sequence[str], points: Matrix, *, title: str = "", caption: str = "") -> Figure:
     """Plot named points in the plane, one unit of both axes as long.
-
-    Args:
-        names: Names of the points.
-        points: Two coordinates of each.
-        title: What is plotted.
-        caption: How to read it.
 
     Raises:
         ValueError: If there are not as many points as names, or one has not two coordinates.

@@ -25,13 +25,7 @@ _LONG = 50_000  # characters of a figure beyond which it is compressed
 
 @dataclass(frozen=True)
 class Page:
-    """A page before it is HTML.
-
-    Args:
-        title: What the page is about.
-        blocks: What it holds.
-        subtitle: What it was made from.
-    """
+    """A page before it is HTML."""
 
     title: str
     blocks: Sequence[Block]
@@ -39,10 +33,7 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """Write a page as HTML that needs nothing else: styles, plots and the program that draws them are inside.
-
-    Args:
-        page: What to show. All its texts are escaped.
+    """Write a page, its texts escaped, as HTML that holds all it needs: styles, plots and the program that draws them.
 
     Examples:
         >>> from intertwine.report import Paragraph

@@ -26,11 +26,7 @@ def is_image(shape: tuple[int, ...]) -> bool:
 
 
 def input_picture(x: Tensor) -> str:
-    """An input, its darkest entry black and its brightest white, as base64 of a JPEG file.
-
-    Args:
-        x: ``(1, H, W)`` or ``(3, H, W)``.
-    """
+    """An input, its darkest entry black and its brightest white, as base64 of a JPEG file."""
     low, high = x.min(), x.max()
     grey = (x - low) / (high - low).clamp_min(1e-12)
     return _jpeg(255 * grey.expand(3, -1, -1))

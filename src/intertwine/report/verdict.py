@@ -97,12 +97,7 @@ def best_partners(scores: Tensor) -> Tensor:
 
 
 def summarise(comparison: Comparison, measure: str) -> Summary:
-    """Average one measure over the layers of A.
-
-    Args:
-        comparison: The result.
-        measure: One of its measures.
-    """
+    """Average one measure over the layers of A."""
     scores = comparison.scores[measure]
     best = best_partners(scores)
     partner = torch.arange(len(scores)) if paired(comparison) else best
@@ -127,11 +122,7 @@ def summarise(comparison: Comparison, measure: str) -> Summary:
 
 
 def headline(comparison: Comparison) -> str:
-    """How similar the networks are, in one or two sentences.
-
-    Args:
-        comparison: The result.
-    """
+    """How similar the networks are, in one or two sentences."""
     measure = lead(comparison)
     summary = summarise(comparison, measure)
     title = measure_title(measure)

@@ -36,10 +36,6 @@ _PLAIN = "intertwine.report.pages.plain:plain_page"
 def write_page(result: Result, path: str | Path) -> Path:
     """Write a result as one self-contained HTML page, atomically.
 
-    Args:
-        result: Any result of this package.
-        path: Must end in ``.html``.
-
     Raises:
         ValueError: If the path ends otherwise.
     """
@@ -59,12 +55,6 @@ def write_page(result: Result, path: str | Path) -> Path:
 def page_of(result: Result) -> Page:
     """Lay out the page of a result.
 
-    Args:
-        result: Any result of this package.
-
-    Returns:
-        The page, which ``render`` turns into HTML.
-
     Raises:
         TypeError: If there is no page for such a value.
     """
@@ -80,9 +70,6 @@ def page_of(result: Result) -> Page:
 
 def load_result(path: str | Path) -> Result:
     """Read a result of any kind that its ``save`` wrote as JSON.
-
-    Args:
-        path: The file.
 
     Raises:
         ValueError: If the file is missing, damaged or holds no result.

@@ -105,13 +105,6 @@ def subtract(x: Tensor, shift: Tensor) -> Tensor:
     A mean that is rounded to float32 is off by 6e-8 of its size: a tenth of the spread of a channel whose offset is a
     million times that. So what rounding leaves of the shift is subtracted as well; the first difference is exact for
     values near it.
-
-    Args:
-        x: Any tensor, changed.
-        shift: float64, of a shape that broadcasts to that of ``x``.
-
-    Returns:
-        ``x``.
     """
     first = shift.to(x)
     x -= first
@@ -125,13 +118,6 @@ def is_constant(low: Tensor, high: Tensor) -> Tensor:
 
     The test is the same for any number of examples; one by mean and spread is not, since the mean itself is rounded.
     Half-precision values count as exact.
-
-    Args:
-        low: Smallest value of each channel, ``(C,)``.
-        high: Largest value of each channel, ``(C,)``.
-
-    Returns:
-        ``(C,)`` bool.
 
     Examples:
         >>> import torch

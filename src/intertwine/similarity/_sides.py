@@ -149,16 +149,7 @@ def products(
 
 
 def placed(cross: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """Products of living channels at the positions of their channels, 0 for dead ones.
-
-    Args:
-        cross: ``(c, c')``.
-        rows: Which channels are alive, ``(C,)`` bool with ``c`` of them.
-        columns: The same of the other side, ``(C',)``.
-
-    Returns:
-        ``(C, C')``.
-    """
+    """Products ``(c, c')`` of living channels at their places in ``(C, C')``, 0 for dead ones."""
     full = cross.new_zeros(len(rows), len(columns))
     full[rows.nonzero(), columns.nonzero()[:, 0]] = cross
     return full

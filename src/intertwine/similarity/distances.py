@@ -64,9 +64,6 @@ class Distances(Result):
             method: ``"classical"`` scaling (Torgerson 1952: the best inner products) or ``"stress"``, which moves its
                 points until the distances themselves fit best (SMACOF; de Leeuw 1977).
 
-        Returns:
-            The points, and how well they tell the distances.
-
         Raises:
             ValueError: If the method is unknown or the dimensions are fewer than 1.
         """
@@ -140,9 +137,6 @@ def distances(
             unless given.
         max_examples: Use this many examples at most.
         progress: Whether to show progress.
-
-    Returns:
-        The distances, with :meth:`Distances.embedding` to draw them.
 
     Raises:
         ValueError: If there are fewer than two networks, a layer is missing or matches more than one, or the measure

@@ -63,15 +63,7 @@ class Embedding(Result):
 
 
 def classical_scaling(distances: Tensor, dimensions: int) -> Tensor:
-    """Points whose inner products are the best for squared distances centred on both sides (Torgerson 1952).
-
-    Args:
-        distances: ``(n, n)``, symmetric.
-        dimensions: How many coordinates; those that the distances do not fill are 0.
-
-    Returns:
-        ``(n, dimensions)``, exact where the distances are those of points in that many dimensions.
-    """
+    """Points whose inner products are the best for squared distances centred on both sides (Torgerson 1952)."""
     square = distances.square()
     products = -(square - square.mean(0) - square.mean(1, keepdim=True) + square.mean()) / 2
     values, vectors = torch.linalg.eigh(products)
@@ -80,15 +72,7 @@ def classical_scaling(distances: Tensor, dimensions: int) -> Tensor:
 
 
 def majorised(distances: Tensor, points: Tensor) -> Tensor:
-    """Move points by Guttman's transform, which lowers the stress at every step, until it does no more (SMACOF).
-
-    Args:
-        distances: ``(n, n)``, symmetric.
-        points: ``(n, dimensions)`` to start from.
-
-    Returns:
-        ``(n, dimensions)``.
-    """
+    """Move points by Guttman's transform, which lowers the stress at every step, until it does no more (SMACOF)."""
     before = torch.inf
     for _ in range(_STEPS):
         now = torch.cdist(points, points)

@@ -26,14 +26,6 @@ def hsic(k: Tensor, l: Tensor, estimator: str = "unbiased") -> float:
     zeroed diagonals. Biased: ``tr(K H L H) / (N-1)^2``. The biased one grows with the width of the features even where
     the two sides are independent; the unbiased one may be negative.
 
-    Args:
-        k: Gram matrix ``(N, N)``, symmetric.
-        l: Gram matrix ``(N, N)`` of the same examples.
-        estimator: ``"unbiased"`` or ``"biased"``.
-
-    Returns:
-        The estimate, accumulated in float64.
-
     Raises:
         TypeError: If they are no real floating-point matrices of at least 16 bits.
         ValueError: If the matrices are not square, not finite, not of one size, too small, or the estimator is unknown.
@@ -87,13 +79,6 @@ def check_estimator(estimator: str) -> str:
 
 def center_gram(gram: Tensor, estimator: str = "unbiased") -> Tensor:
     """Centre a Gram matrix so that HSIC is an inner product: U-centring with a zero diagonal, or double centring.
-
-    Args:
-        gram: Symmetric matrix ``(N, N)``, left as it is.
-        estimator: ``"unbiased"`` or ``"biased"``.
-
-    Returns:
-        A new matrix ``(N, N)`` of the same type; means are taken in float64.
 
     Raises:
         ValueError: If the estimator is unknown or the matrix too small for it.

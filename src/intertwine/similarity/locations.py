@@ -21,14 +21,6 @@ _KERNELS = ("linear", "channel_normalized", "max")
 def location_cost(n: int, positions: int, channels: int) -> float:
     """Multiplications of a location-wise Gram matrix, ``(N P)^2 C``; a CKA takes about twice that (two sides).
 
-    Args:
-        n: Number of examples.
-        positions: Positions per example, ``H W``.
-        channels: Number of channels.
-
-    Returns:
-        The count.
-
     Examples:
         >>> from intertwine.similarity import location_cost
         >>> f"{location_cost(10_000, 32 * 32, 64):.1e}"  # the paper's validation set at an early layer
@@ -64,9 +56,6 @@ def location_cka(
         seed: Seed of the draw.
         channel_dim: Axis of the channels in both.
         progress: Say the cost and show how far the work is, on standard error.
-
-    Returns:
-        Unbiased CKA over locations, in [-1, 1].
 
     Raises:
         ValueError: If the kernel is unknown, positions differ, the cost exceeds the budget, there are fewer than 4

@@ -65,9 +65,6 @@ def minibatch_cka(
         confidence: Coverage of the intervals.
         progress: Whether to show progress.
 
-    Returns:
-        A :class:`Comparison` whose one measure is ``linear_cka``.
-
     Raises:
         ValueError: If ``group`` is less than 4, ``confidence`` not between 0 and 1, or there are fewer than 4 examples.
 

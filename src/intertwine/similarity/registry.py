@@ -23,13 +23,7 @@ _REGISTRY: dict[str, Measure[Any]] = {}
 
 
 def register(new: Measure[Any]) -> Measure[Any]:
-    """Give a measure its name in the registry.
-
-    Args:
-        new: A measure; its ``name`` must be free.
-
-    Returns:
-        The measure.
+    """Give a measure its name in the registry, and return it.
 
     Raises:
         ValueError: If another measure has the name.

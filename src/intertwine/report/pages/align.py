@@ -22,11 +22,7 @@ _BLUE = "#3b7dd8"
 
 
 def alignment_page(alignment: Alignment) -> Page:
-    """Lay out an alignment.
-
-    Args:
-        alignment: The result of ``align``.
-    """
+    """Lay out an alignment."""
     frame = alignment.to_frame()
     table = frame.to_numpy().tolist()
     names = [str(name) for name in frame["space"]]

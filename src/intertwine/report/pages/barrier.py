@@ -23,9 +23,6 @@ def barrier_page(barrier: Barrier) -> Page:
 
     Facts of the networks and the data, and the command line, are shown where ``barrier.settings`` holds them as
     ``networks`` (a list of mappings), ``data`` (a mapping) and ``command`` (text).
-
-    Args:
-        barrier: The result of ``barrier`` or ``barriers``.
     """
     measures = ["loss", *(["accuracy"] if all(c.accuracy is not None for c in barrier.curves) else [])]
     blocks: list[Block] = [

@@ -29,9 +29,6 @@ def comparison_page(comparison: Comparison) -> Page:
 
     Facts of the networks and the data, and the command line, are shown where ``comparison.settings`` holds them as
     ``network_a``, ``network_b``, ``data`` (mappings) and ``command`` (text).
-
-    Args:
-        comparison: The result.
     """
     blocks: list[Block] = [
         Paragraph(headline(comparison), "verdict"),

@@ -21,9 +21,6 @@ def dissection_page(dissection: Dissection) -> Page:
 
     What the symmetry group predicts, facts of the network and the command line are shown where ``dissection.settings``
     holds them as ``prediction`` (text), ``network`` (a mapping) and ``command`` (text).
-
-    Args:
-        dissection: The result.
     """
     prediction = dissection.settings.get("prediction")
     blocks: list[Block] = [
@@ -51,11 +48,7 @@ def dissection_page(dissection: Dissection) -> Page:
 
 
 def headline(dissection: Dissection) -> str:
-    """The one sentence to take away.
-
-    Args:
-        dissection: The result.
-    """
+    """The one sentence to take away."""
     own = len(dissection.own.detectors(dissection.iou_threshold))
     text = (
         f"{own} of {dissection.units} units ({own / dissection.units:.0%}) detect a concept in the network's own basis."

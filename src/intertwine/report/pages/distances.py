@@ -17,11 +17,7 @@ __all__ = ["distances_page"]
 
 
 def distances_page(found: Distances) -> Page:
-    """Lay out distances as a matrix, a map and a table.
-
-    Args:
-        found: The result of ``similarity.distances``.
-    """
+    """Lay out distances as a matrix, a map and a table."""
     title = measure_title(found.measure)
     matrix, names = found.distances.tolist(), list(found.names)
     top = max(max(row) for row in matrix) or 1.0

@@ -30,9 +30,6 @@ def gates_page(study: GateStudy) -> Page:
     Test accuracies of gated versions are shown where ``study.settings`` holds them as ``accuracies`` (a list of
     mappings with ``network`` and ``test accuracy``), a second network as ``other``, facts as ``network`` and ``data``
     and the command line as ``command``.
-
-    Args:
-        study: The result of ``examine``.
     """
     blocks: list[Block] = [
         Paragraph(headline(study), "verdict"),
@@ -76,11 +73,7 @@ _SHARED = (
 
 
 def headline(study: GateStudy) -> str:
-    """The sentences to take away.
-
-    Args:
-        study: The result.
-    """
+    """The sentences to take away."""
     units = sum(layer.units for layer in study.layers)
     on = sum(layer.on * layer.units for layer in study.layers) / units
     frozen = sum(layer.never + layer.always for layer in study.layers)

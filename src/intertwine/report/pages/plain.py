@@ -10,11 +10,7 @@ _ROWS = 2000
 
 
 def plain_page(result: Result) -> Page:
-    """Lay out any result as its printed form and the first 2,000 rows of its table.
-
-    Args:
-        result: Any result.
-    """
+    """Lay out any result as its printed form and the first 2,000 rows of its table."""
     frame = result.to_frame()
     rows = frame.head(_ROWS).to_numpy().tolist()
     shown = f"The first {_ROWS:,} of {len(frame):,} rows." if len(frame) > _ROWS else ""

@@ -24,22 +24,13 @@ _SCALES = {
 
 
 def reproduction_page(reproduction: Reproduction) -> Page:
-    """Lay out one experiment.
-
-    Args:
-        reproduction: What it found.
-    """
+    """Lay out one experiment."""
     r = reproduction
     return Page(r.title, _blocks(r), f"{r.papers}, {_SCALES[r.scale]}")
 
 
 def all_page(reproductions: Sequence[Reproduction], failed: Mapping[str, str] | None = None) -> Page:
-    """Lay out several experiments, a table of verdicts first.
-
-    Args:
-        reproductions: What they found, in the order to show them.
-        failed: Names of experiments that ended with an error, and the errors.
-    """
+    """Lay out several experiments, a table of verdicts first; ``failed`` maps names to errors."""
     failed = dict(failed or {})
     rows = [[r.title, r.papers, r.scale, r.verdict, _outcome(r)] for r in reproductions]
     rows += [[name, "", "", error, "failed"] for name, error in failed.items()]
@@ -62,13 +53,7 @@ def all_page(reproductions: Sequence[Reproduction], failed: Mapping[str, str] | 
 
 
 def write_all_page(reproductions: Sequence[Reproduction], failed: Mapping[str, str], path: str | Path) -> Path:
-    """Write ``all_page`` as one self-contained HTML file, atomically.
-
-    Args:
-        reproductions: What the experiments found.
-        failed: Experiments that ended with an error.
-        path: Where to write.
-    """
+    """Write ``all_page`` as one self-contained HTML file, atomically."""
     from ..._io import write_atomically
 
     text = render(all_page(reproductions, failed))
@@ -116,12 +101,7 @@ def _figure(r: Reproduction, panel: Panel) -> Figure:
 
 
 def panel_title(r: Reproduction, panel: Panel) -> str:
-    """What a figure or table is called: what its groups share, the only group's name, or what the experiment is about.
-
-    Args:
-        r: The experiment.
-        panel: One of its panels.
-    """
+    """The title of a panel: what its groups share, the only group's name, or what the experiment is about."""
     alone = next(iter(panel.groups)) if len(panel.groups) == 1 else ""
     return ", ".join(filter(None, [alone, panel.title])) or r.title
 

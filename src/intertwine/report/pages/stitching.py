@@ -28,9 +28,6 @@ def stitching_page(result: StitchingStudy | Stitching) -> Page:
 
     Facts of the networks and the data, and the command line, are shown where ``settings`` holds them as ``networks`` (a
     list of mappings), ``data`` (a mapping), ``notes`` (a list) and ``command`` (text).
-
-    Args:
-        result: The result.
     """
     from ...stitching import StitchingStudy
 

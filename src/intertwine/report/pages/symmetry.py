@@ -23,11 +23,7 @@ _NOTATION = (
 
 
 def symmetry_page(sym: Symmetry) -> Page:
-    """Lay out a symmetry.
-
-    Args:
-        sym: The result of ``symmetries``.
-    """
+    """Lay out a symmetry."""
     from ...symmetry.explain import rows
 
     columns = ["space", "size", "copies", "group", "scales", "signs", "axes", "restricted by"]

@@ -79,9 +79,6 @@ def compare(
         reading: Which tensors and axes are features, how many examples are read, and in how much memory.
         progress: Whether to show progress.
 
-    Returns:
-        A :class:`Comparison`.
-
     Raises:
         ValueError: If an option is out of range, the loader is empty, fewer than 4 examples come, a layer is unknown or
             never runs, features are not finite, or the memory does not suffice.

@@ -31,19 +31,6 @@ def compare_crosses(
     Layers of one spatial size are stacked along channels, so that a pair of sizes is one matrix product, taken fold by
     fold: scores and halves come from one pass in float64. Every shuffle takes another pass, in float32, which is enough
     for scores that are far from 1.
-
-    Args:
-        measures: The measures.
-        a: Layers of A.
-        b: Layers of B.
-        draws: Shuffles and halves.
-        memory: Bytes in all.
-
-    Yields:
-        After each pair.
-
-    Returns:
-        By measure name, scores, shuffled scores and scores of halves.
     """
     found = {m.name: Cells.empty(len(a), len(b), draws) for m in measures}
     for rows, columns in product(_by_space(a), _by_space(b)):

@@ -22,19 +22,6 @@ def compare_grams(
     """Score all pairs with one CKA.
 
     Every Gram matrix is computed once where all of them fit half of the memory; otherwise B's once per part of A.
-
-    Args:
-        measure: The CKA.
-        a: Layers of A.
-        b: Layers of B.
-        draws: Shuffles and halves.
-        memory: Bytes in all.
-
-    Yields:
-        After each Gram matrix.
-
-    Returns:
-        Scores, shuffled scores and scores of halves.
     """
     cells = Cells.empty(len(a), len(b), draws)
     size = gram_size(draws.examples, (*a, *b))

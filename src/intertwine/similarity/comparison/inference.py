@@ -79,9 +79,6 @@ def infer(
         seed: Seed of shuffles and half-samples.
         channel_dim: Axis of the channels in both.
 
-    Returns:
-        The score and its error bars.
-
     Raises:
         ValueError: If the features are refused by the measure, fewer than 8, or there are too few shuffles or draws.
 
@@ -120,16 +117,6 @@ def infer(
 def permutation_scores(m: Measure[Any], a: Prepared, b: Prepared, permutations: int = 99, seed: int = 0) -> Tensor:
     """Score ``a`` against ``b`` with its examples shuffled: what features of these very distributions get by chance.
 
-    Args:
-        m: The measure that prepared both sides.
-        a: One side.
-        b: The other side, of the same examples.
-        permutations: Number of shuffles.
-        seed: Seed of the shuffles.
-
-    Returns:
-        ``(permutations,)`` scores, float64.
-
     Raises:
         ValueError: If there are no shuffles, or the sides do not hold the same examples.
     """
@@ -147,16 +134,6 @@ def half_sample_scores(m: Measure[Any], a: Prepared, b: Prepared, draws: int = 9
     Resampling with replacement, the usual bootstrap, is wrong here: repeated examples put an example's similarity to
     itself off the diagonal of a Gram matrix, and the unbiased CKA of independent features goes from 0 to 0.97.
 
-    Args:
-        m: The measure that prepared both sides.
-        a: One side, at least 8 examples.
-        b: The other side, of the same examples.
-        draws: Number of half-samples.
-        seed: Seed of the draws.
-
-    Returns:
-        ``(draws,)`` scores, float64.
-
     Raises:
         ValueError: If there are fewer than 2 draws, fewer than 8 examples, or the sides do not hold the same examples.
     """
@@ -171,15 +148,7 @@ def half_sample_scores(m: Measure[Any], a: Prepared, b: Prepared, draws: int = 9
 
 
 def p_value(score: float, null: Tensor) -> float:
-    """Share of null scores at least as high as ``score``, the score itself counted as one of them (so never 0).
-
-    Args:
-        score: The score.
-        null: Scores of :func:`permutation_scores`.
-
-    Returns:
-        A valid one-sided p-value of "the sides are unrelated".
-    """
+    """Share of null scores at least as high as ``score``, the score itself counted as one of them (so never 0)."""
     return (1 + int((null >= score).sum())) / (1 + len(null))
 
 
@@ -187,15 +156,7 @@ def calibrate(score: float, null: Tensor, level: float = 0.95) -> float:
     """Score on a scale where chance is 0: ``max(0, (score - c) / (1 - c))``, ``c`` the ``level`` quantile of the null.
 
     Scores of different measures, widths and layers can be compared on it: raw ones cannot, since chance is 0.3 to 0.65
-    for G_ReLU-Procrustes and 0 for unbiased CKA.
-
-    Args:
-        score: The score.
-        null: Scores of :func:`permutation_scores`.
-        level: Quantile that still counts as chance.
-
-    Returns:
-        0 to 1; 0 where even chance reaches 1, since the score then tells nothing.
+    for G_ReLU-Procrustes and 0 for unbiased CKA. It is 0 where even chance reaches 1, which tells nothing.
     """
     c = float(null.sort().values[ceil(level * (len(null) - 1))])  # between two values the higher one
     return max(0.0, (score - c) / (1 - c)) if c < 1 - 1e-9 else 0.0
@@ -216,18 +177,7 @@ def interval(
     (parts - 1)``. Taking ``mean(e)`` off removes a bias that falls like 1/N. Where that moves the interval past the
     score, the interval is extended to the score: a score at the very end of its interval is inflated by too few
     examples. The interval covers examples as the source of chance, not the training of the networks: for that, resample
-    networks.
-
-    Args:
-        m: The measure; its range clips the interval.
-        score: The score over all examples.
-        halves: Scores of :func:`half_sample_scores`, at least 2.
-        n: Number of examples.
-        level: Nominal coverage.
-        parts: Number of parts of which each half holds a half; the examples themselves unless given.
-
-    Returns:
-        Lower and upper end.
+    networks. ``parts`` is the number of folds that the halves are made of; the examples themselves unless given.
 
     Raises:
         ValueError: If the level is not inside 0 to 1, or there are fewer than 2 half-samples.
@@ -248,13 +198,6 @@ def interval(
 
 def student_t(level: float, freedom: float) -> float:
     """The ``t`` for which a Student variable lies between ``-t`` and ``t`` with probability ``level``.
-
-    Args:
-        level: A probability.
-        freedom: Degrees of freedom, any positive number.
-
-    Returns:
-        ``t``.
 
     Examples:
         >>> round(student_t(0.95, 19), 3), round(student_t(0.95, 9.5), 3)

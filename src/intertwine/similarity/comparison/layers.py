@@ -15,14 +15,7 @@ __all__ = ["Layer", "chunks"]
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of network A or B, its features read when needed.
-
-    Attributes:
-        name: Its name.
-        side: ``"A"`` or ``"B"``.
-        spool: Where its features are.
-        device: Where the work is done.
-    """
+    """One layer of network A or B, its features read when needed."""
 
     name: str
     side: str

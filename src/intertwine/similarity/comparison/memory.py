@@ -17,15 +17,7 @@ __all__ = ["check_memory"]
 def check_memory(
     measures: Sequence[Measure[Any]], a: Sequence[Layer], b: Sequence[Layer], draws: Draws, memory: int
 ) -> None:
-    """Refuse a comparison that some engine would refuse after the networks ran: all that decides is known before.
-
-    Args:
-        measures: The measures.
-        a: Layers of A, their features not there yet.
-        b: Layers of B.
-        draws: Shuffles and halves of as many examples as are expected.
-        memory: Bytes in all.
-    """
+    """Refuse a comparison that some engine would refuse after the networks ran: all that decides is known before."""
     if any(m.engine == "grams" for m in measures):
         _fit([gram_size(draws.examples, (*a, *b))], memory)
     if any(m.engine == "crosses" for m in measures):

@@ -16,21 +16,7 @@ _SHARE = 2  # of the memory, for what measures keep of layers
 def compare_pairs(
     measure: Measure[Any], a: Sequence[Layer], b: Sequence[Layer], draws: Draws, memory: int
 ) -> Generator[None, None, Cells]:
-    """Score all pairs with a measure of any kind: what one side alone determines is computed once, while it fits.
-
-    Args:
-        measure: The measure.
-        a: Layers of A.
-        b: Layers of B.
-        draws: Shuffles and halves.
-        memory: Bytes in all.
-
-    Yields:
-        After each pair.
-
-    Returns:
-        Scores, shuffled scores and scores of halves.
-    """
+    """Score all pairs with a measure of any kind: what one side alone determines is computed once, while it fits."""
     cells = Cells.empty(len(a), len(b), draws)
     sides = _Sides(measure)
     for i, x in enumerate(a):

@@ -76,15 +76,9 @@ class Comparison(Result):
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def best(self, measure: str | None = None) -> pd.DataFrame:
-        """The layer of B that each layer of A is most similar to.
+        """The layer of B that each layer of A is most similar to, by the first measure unless told otherwise.
 
         The highest of many scores is biased upwards: read it beside its chance level.
-
-        Args:
-            measure: Name of one of ``measures``; by default the first.
-
-        Returns:
-            One row per layer of A.
 
         Raises:
             ValueError: If there is no such measure here.

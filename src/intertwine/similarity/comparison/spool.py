@@ -77,14 +77,7 @@ class Spool:
         return min(self._count.values())
 
     def append(self, name: str, features: Tensor) -> Tensor:
-        """Append a batch of a layer's features.
-
-        Args:
-            name: The layer.
-            features: ``(N, *shape)`` on any device; copied.
-
-        Returns:
-            An empty tensor: what there is to keep is kept here.
+        """Append a copy of a batch of a layer's features; returns an empty tensor, since nothing is left to keep.
 
         Raises:
             ValueError: If the features have another shape than those before, or hold NaN or infinities.

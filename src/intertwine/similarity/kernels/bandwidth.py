@@ -19,15 +19,7 @@ def check_bandwidth(bandwidth: float | None) -> None:
 
 
 def median_distance(distances: Tensor, root: bool = False) -> float:
-    """Median over pairs of different examples.
-
-    Args:
-        distances: ``(N, N)``, symmetric.
-        root: Whether the entries are squared distances.
-
-    Returns:
-        The median; the mean of the two in the middle where their number is even. Of more than 4096 examples, that of
-        4096 evenly spaced ones.
+    """Median over pairs of different examples, of at most 4096 evenly spaced ones; ``root`` for squared distances.
 
     Raises:
         ValueError: If it is 0: at least half of the pairs are duplicates.

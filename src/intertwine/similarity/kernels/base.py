@@ -52,9 +52,5 @@ class Kernel(ABC):
         """Numbers of each example whose inner products are the Gram matrix, ``(N, ...)``, where there are such.
 
         Where they are fewer than examples, a CKA needs no Gram matrix.
-
-        Args:
-            x: Features ``(N, C, *S)``, constant channels left out.
-            moments: Their per-channel moments.
         """
         return None

@@ -15,17 +15,7 @@ _BYTES = 24 << 20
 def channel_blocks(
     x: Tensor, dtype: torch.dtype, shift: Tensor | None = None, scale: Tensor | None = None
 ) -> Iterator[Tensor]:
-    """Yield ``(x - shift) * scale`` as blocks ``(c, N, P)`` with contiguous rows; one buffer is reused for all of them.
-
-    Args:
-        x: Features ``(N, C, P)``.
-        dtype: Type of the blocks.
-        shift: ``(C,)`` in float64, or none.
-        scale: ``(C,)``, or none.
-
-    Yields:
-        Blocks of some channels. Where there is nothing to do to long rows, one strided view of all of ``x``.
-    """
+    """Yield ``(x - shift) * scale`` as blocks ``(c, N, P)`` with contiguous rows, all in one buffer."""
     n, channels, p = x.shape
     if shift is None and scale is None and x.dtype == dtype and p >= 64 and x.stride(2) == 1:
         yield x.transpose(0, 1)

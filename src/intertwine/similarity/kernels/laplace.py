@@ -29,9 +29,6 @@ class LaplaceKernel(Kernel):
     ``1 <= p <= 2``; not from dimension 2 on for ``p < 1``; not from dimension 3 on for ``p > 2``. At ``p = 2`` the
     symmetry is all of O(n).
 
-    Args:
-        bandwidth: A positive length, or ``None`` for the median rule.
-
     Raises:
         ValueError: If the bandwidth is not positive.
     """
@@ -58,13 +55,6 @@ def channel_distances(x: Tensor, scale: Tensor | None = None) -> Tensor:
 
     From per-channel Gram matrices in float64, so memory is that of the result and one tile. Squared distances that
     rounding made negative are raised to 0, and the diagonal is exactly 0.
-
-    Args:
-        x: Features ``(N, C, *S)``.
-        scale: Factor per channel, ``(C,)``.
-
-    Returns:
-        ``(N, N)`` in float64.
     """
     n, channels = x.shape[:2]
     x = x.reshape(n, channels, -1)

@@ -67,15 +67,7 @@ def linear_gram(x: Tensor, scale: Tensor | None = None, dtype: torch.dtype | Non
     """Gram matrix of features centred over examples: ``K[m, n] = sum over c, s of s_c^2 x[m, c, s] x[n, c, s]``.
 
     Centring beforehand changes no HSIC and keeps large means from eating the digits. One triangle is computed, from a
-    block of channels at a time, so that no copy of the features is made.
-
-    Args:
-        x: Features ``(N, C, *S)``.
-        scale: Factor per channel, ``(C,)``.
-        dtype: Type of the products; float32 unless given, or float64 for float64 features.
-
-    Returns:
-        ``(N, N)``.
+    block of channels at a time, so that no copy is made; in float32, or float64 for float64 features, unless told.
 
     Examples:
         >>> import torch
@@ -103,14 +95,9 @@ def unit_gram(x: Tensor, moments: Moments) -> Tensor:
 
 
 def square_distances(x: Tensor, moments: Moments | None = None) -> Tensor:
-    """Squared Euclidean distances of all pairs of examples over channels and space, from their Gram matrix in float64.
+    """Squared Euclidean distances of all pairs of examples, from their Gram matrix in float64.
 
-    Args:
-        x: Features ``(N, C, *S)``.
-        moments: Their moments, where a factor for all does not matter: distances are then near 1.
-
-    Returns:
-        ``(N, N)`` in float64, at least 0, with a zero diagonal.
+    With the moments given, up to a factor for all that brings them near 1.
     """
     return square_distances_of(linear_gram(x, dtype=torch.float64) if moments is None else unit_gram(x, moments))
 

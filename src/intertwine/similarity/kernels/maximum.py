@@ -63,9 +63,6 @@ def max_gram(
         tile: Rows of a tile; chosen by shape and device unless given.
         compiled: Fuse product and maximum with ``torch.compile`` where there are no spatial axes.
 
-    Returns:
-        ``(N, N)`` in float32, or float64 for float64 features.
-
     Examples:
         The counterexample of the paper (v2 E.44): this Gram matrix has a negative direction.
 

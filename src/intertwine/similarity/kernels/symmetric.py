@@ -29,12 +29,7 @@ def _shift(part: slice, by: int) -> slice:
 
 
 def add_product(gram: Tensor, z: Tensor) -> None:
-    """Add ``z z^T`` to the lower triangle of ``gram``, in blocks of rows; the upper triangle is left undefined.
-
-    Args:
-        gram: ``(N, N)``, changed in place.
-        z: ``(N, F)`` of the same type.
-    """
+    """Add ``z z^T`` to the lower triangle of ``gram``, in blocks of rows; the upper triangle is left undefined."""
     n = len(z)
     for rows in row_tiles(n, min(256, max(64, -(-n // 5)))):  # five tiles of rows: 60 % of the full product
         gram[rows, : rows.stop].addmm_(z[rows], z[: rows.stop].T)

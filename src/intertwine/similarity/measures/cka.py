@@ -149,16 +149,6 @@ def prepare_gram(
 ) -> GramSide:
     """Turn any Gram matrix into a side of a CKA; for Gram matrices that were streamed or computed elsewhere.
 
-    Args:
-        gram: Symmetric matrix ``(N, N)``.
-        estimator: ``"unbiased"`` or ``"biased"``.
-        channels: Number of channels it was made from.
-        dead: Number of those that were left out.
-        details: What was chosen on the way.
-
-    Returns:
-        The centred matrix at norm 1.
-
     Raises:
         TypeError: If it is no real floating-point matrix.
         ValueError: If the matrix is not finite, constant after centring, or too small; or the estimator is unknown.
@@ -197,9 +187,6 @@ def cka(
             ``"channel_normalized"`` or a ``Kernel``.
         estimator: ``"unbiased"`` or ``"biased"``.
         channel_dim: Axis of the channels in both.
-
-    Returns:
-        1 for features that agree up to the kernel's group, about 0 for independent ones.
 
     Raises:
         TypeError: If ``x`` or ``y`` is no dense floating-point tensor.

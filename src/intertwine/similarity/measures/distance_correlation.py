@@ -28,9 +28,6 @@ class DistanceCorrelation(Measure[GramSide]):
     The biased one of wide independent features is near 1, as that of CKA. It is CKA with the kernel ``-|x - y|``.
     Constant channels are left out, which changes nothing; an example without any living activity is one like others.
 
-    Args:
-        estimator: ``"unbiased"`` or ``"biased"``.
-
     Raises:
         ValueError: If the estimator is unknown.
 

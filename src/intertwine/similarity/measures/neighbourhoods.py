@@ -84,13 +84,6 @@ def neighbourhoods(distances: Tensor, k: int) -> Tensor:
     Examples that are equally far share the places that are left, so that the order of the examples decides nothing: a
     layer that gives most examples the same features would seem to agree with any other such layer.
 
-    Args:
-        distances: Squared distances ``(N, N)``.
-        k: Number of neighbours, less than ``N``.
-
-    Returns:
-        ``(N, N)`` float32, 0 on the diagonal.
-
     Examples:
         >>> import torch
         >>> x = torch.tensor([0.0, 1.0, 1.0, 5.0])

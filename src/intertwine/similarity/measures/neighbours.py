@@ -39,16 +39,13 @@ class _ByNeighbours(Measure[NeighbourSide]):
 
 @dataclass(frozen=True)
 class MutualKNN(_ByNeighbours):
-    """Share of an example's ``k`` nearest neighbours that both sides agree on, averaged over examples.
+    """Share of an example's ``k`` (10) nearest neighbours that both sides agree on, averaged over examples.
 
     ``sum over i, j of min(a_ij, b_ij) / (N k)``, where ``a_ij`` says whether ``j`` is a neighbour of ``i``. Differs
     from its source, which takes cosines of uncentred features: distances are Euclidean over channels and space, so that
     translations change nothing. Examples that are equally far share the places that are left, with weights ``a_ij``
     between 0 and 1 (examples without any living activity are such: all in one place); elsewhere the order of the
     examples would decide, and make unrelated layers agree. Unrelated sides score about ``k / (N - 1)``.
-
-    Args:
-        k: Number of neighbours.
 
     Raises:
         ValueError: If ``k`` is less than 1.
@@ -75,9 +72,6 @@ class NeighbourJaccard(_ByNeighbours):
 
     ``mean over i of sum_j min(a_ij, b_ij) / sum_j max(a_ij, b_ij)``: neighbours in common over all neighbours.
     Distances and ties as in :class:`MutualKNN`, of which it is a stricter version.
-
-    Args:
-        k: Number of neighbours.
 
     Raises:
         ValueError: If ``k`` is less than 1.
@@ -118,9 +112,6 @@ class CKNNA(_ByNeighbours):
     and Cauchy and Schwarz bound the score. Neighbours are those of the Euclidean distance. Near examples have positive
     products on either side, so that chance is not 0 but a little less than ``k / (N - 1)``. An example without any
     living activity is an example like others.
-
-    Args:
-        k: Number of neighbours.
 
     Raises:
         ValueError: If ``k`` is less than 1.

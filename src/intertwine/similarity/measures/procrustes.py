@@ -111,12 +111,7 @@ class Procrustes(Measure[FeatureSide]):
         return 1 - sqrt(d + e - 2 * worst * min(d, e)) / (2 * sqrt(max(d, e)))
 
     def prepare(self, x: Tensor, channel_dim: int = 1) -> FeatureSide:
-        """Check the features and take their moments.
-
-        Args:
-            x: Features ``(N, C, *S)``, or with the channels at ``channel_dim``. They are kept, not copied.
-            channel_dim: Axis of the channels.
-        """
+        """Check the features and take their moments."""
         return feature_side(x, channel_dim, self.center)
 
     def score(self, a: FeatureSide, b: FeatureSide) -> float:
@@ -184,10 +179,6 @@ def procrustes(x: Tensor, y: Tensor, group: str = "orthogonal", *, center: bool 
             ``"trivial"`` or ``"size_and_shape"``.
         center: Subtract each channel's mean first.
         channel_dim: Axis of the channels in both.
-
-    Returns:
-        1 where an element of the group makes the two equal, less elsewhere; not 0 at chance (see
-        ``similarity.inference``).
 
     Raises:
         TypeError: If ``x`` or ``y`` is no dense floating-point tensor.

@@ -37,12 +37,7 @@ class SoftMatching(Measure[FeatureSide]):
     metric = True
 
     def prepare(self, x: Tensor, channel_dim: int = 1) -> FeatureSide:
-        """Check the features and take their moments.
-
-        Args:
-            x: Features ``(N, C, *S)``, or with the channels at ``channel_dim``. They are kept, not copied.
-            channel_dim: Axis of the channels.
-        """
+        """Check the features and take their moments."""
         return feature_side(x, channel_dim, center=True)
 
     def score(self, a: FeatureSide, b: FeatureSide) -> float:
