@@ -10,7 +10,8 @@ from torch import nn
 import intertwine as iw
 from intertwine.features.evaluate import evaluate
 from intertwine.lab import training
-from intertwine.merging import average, export, gather, merge, merge_many, recalibrate_, repair_
+from intertwine.matching import gather
+from intertwine.merging import average, export, merge, merge_many, recalibrate_, repair_
 from intertwine.merging.interpolate import between
 from intertwine.merging.repair import repairable
 from intertwine.symmetry.action import tensors_of

@@ -3,6 +3,7 @@
 from .align import align
 from .alignment import Alignment
 from .carriers import Place, places
+from .joint import Gathering, gather
 from .same import same
 from .sharded import align_sharded, same_sharded
 from .solvers import METHODS, Activations, CoordinateDescent, FrankWolfe, Gates, Sinkhorn, Solver, StraightThrough
@@ -15,6 +16,7 @@ __all__ = [
     "CoordinateDescent",
     "FrankWolfe",
     "Gates",
+    "Gathering",
     "Match",
     "Place",
     "Sinkhorn",
@@ -22,6 +24,7 @@ __all__ = [
     "StraightThrough",
     "align",
     "align_sharded",
+    "gather",
     "places",
     "same",
     "same_sharded",

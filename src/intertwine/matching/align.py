@@ -14,7 +14,7 @@ from ..symmetry.transformation import KINDS, check_kinds
 from .agreement import agreement, unweighted
 from .alignment import Alignment
 from .coordinates.networks import Networks, common_symmetry
-from .solvers import METHODS, Solver
+from .solvers import Solver, solver_named
 
 if TYPE_CHECKING:
     from ..symmetry.symmetry import Symmetry
@@ -57,14 +57,12 @@ def align(
 
     Raises:
         ValueError: If the method is unknown, the architectures differ, or weights hold NaN.
-    """
+    """  # noqa: DOC502 - raised by what it calls
     started = time.perf_counter()
-    if isinstance(method, str) and method not in METHODS:
-        raise ValueError(f"method must be a solver or one of {list(METHODS)}. Got {method!r}.")
-    solver = METHODS[method] if isinstance(method, str) else method
+    solver = solver_named(method)
     name = method if isinstance(method, str) else solver.name
     chosen = check_kinds(kinds)
-    sym, sym_b = common_symmetry(a, b, example_inputs, sym, name)
+    sym, sym_b = common_symmetry(a, b, example_inputs, sym)
     for model in (a, b):
         check_weights(sym if model is a else sym_b, tensors_of(model))
     networks = Networks(a, b, sym, sym_b, chosen, loader, seed)

@@ -4,12 +4,12 @@ from .barrier import PathOptions, barrier, barriers
 from .curves import Barrier, Curve
 from .export import export
 from .merge import merge
-from .merge_many import Gathering, average, gather, merge_many
+from .merge_many import average, merge_many
 from .recalibrate import recalibrate_
 from .repair import repair_
 from .transport import Transport, transport
 
 __all__ = [
-    "Barrier", "Curve", "Gathering", "PathOptions", "Transport", "average", "barrier", "barriers", "export", "gather",
-    "merge", "merge_many", "recalibrate_", "repair_", "transport",
+    "Barrier", "Curve", "PathOptions", "Transport", "average", "barrier", "barriers", "export", "merge",
+    "merge_many", "recalibrate_", "repair_", "transport",
 ]  # fmt: skip

@@ -14,10 +14,11 @@ from .._progress import track
 from ..features.batches import head, peek
 from ..features.evaluate import Loss, Score, check_repeatable, evaluate
 from ..matching.align import align
+from ..matching.coordinates.networks import check_matching
 from ..matching.solvers.solver import Solver
 from ..symmetry.action import tensors_of
 from .curves import Barrier, Curve
-from .interpolate import Interpolation, between, check_matching, write
+from .interpolate import Interpolation, between, write
 from .recalibrate import batch_norms, recalibrate_
 
 if TYPE_CHECKING:

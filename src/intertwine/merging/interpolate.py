@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ..symmetry.action import tensors_of
 
-__all__ = ["Interpolation", "between", "check_matching", "write"]
+__all__ = ["Interpolation", "between", "write"]
 
 Interpolation = Literal["linear", "spherical"]
 _PARALLEL = 1e-6  # sine of the angle below which a great circle is a line
@@ -56,38 +56,6 @@ def write(model: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
         for name, tensor in state.items():
             own[name].copy_(tensor)
     return model
-
-
-def check_matching(a: nn.Module, b: nn.Module, names: tuple[str, str] = ("a", "b")) -> None:
-    """Refuse two networks whose tensors cannot be averaged.
-
-    Args:
-        a: One network.
-        b: The other.
-        names: What to call them in messages.
-
-    Raises:
-        ValueError: If names or shapes of their tensors differ, or a parameter is not finite.
-    """
-    one, other = tensors_of(a), tensors_of(b)
-    for name in [*one, *(n for n in other if n not in one)]:
-        if name not in one or name not in other:
-            raise ValueError(
-                f"{names[0]} and {names[1]} must be of one architecture. Got {name!r} in only one of them."
-            )
-        if one[name].shape != other[name].shape:
-            shapes = f"{tuple(one[name].shape)} and {tuple(other[name].shape)}"
-            raise ValueError(
-                f"{names[0]} and {names[1]} must be of one architecture. Got {name!r} with shapes {shapes}. "
-                "For other widths of one architecture, bring b to those of a with merging.transport first."
-            )
-    for whose, model in zip(names, (a, b)):
-        for name, parameter in model.named_parameters():
-            if not bool(parameter.isfinite().all()):
-                raise ValueError(
-                    f"{whose} must hold finite weights. Got NaN or infinity in {name!r}. Take a checkpoint from before "
-                    "the training diverged."
-                )
 
 
 def _on_sphere(x: Tensor, y: Tensor, ratio: float) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from .problem import Problem, searched
 if TYPE_CHECKING:
     from ...symmetry.symmetry import Symmetry
 
-__all__ = ["Networks", "common_symmetry"]
+__all__ = ["Networks", "check_matching", "common_symmetry"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,9 +84,41 @@ class Networks:
         return Problem(free, a, b, to_a, to_b, self.sym)
 
 
-def common_symmetry(
-    a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None, method: str
-) -> tuple[Symmetry, Symmetry]:
+def check_matching(a: nn.Module, b: nn.Module, names: tuple[str, str] = ("a", "b"), finite: bool = True) -> None:
+    """Refuse two networks that are not of one architecture and one width.
+
+    Args:
+        a: One network.
+        b: The other.
+        names: What to call them in messages.
+        finite: Whether all parameters must be finite, too.
+
+    Raises:
+        ValueError: If names or shapes of their tensors differ, or a parameter is not finite.
+    """
+    one, other = tensors_of(a), tensors_of(b)
+    for name in [*one, *(n for n in other if n not in one)]:
+        if name not in one or name not in other:
+            raise ValueError(
+                f"{names[0]} and {names[1]} must be of one architecture. Got {name!r} in only one of them."
+            )
+        if one[name].shape != other[name].shape:
+            shapes = f"{tuple(one[name].shape)} and {tuple(other[name].shape)}"
+            raise ValueError(
+                f"{names[0]} and {names[1]} must be of one architecture and have the same widths. Got {name!r} of "
+                f"shapes {shapes}. For other widths of one architecture, bring b to those of a with merging.transport "
+                "(the command's --method transport) first."
+            )
+    for whose, model in zip(names, (a, b)) if finite else ():
+        for name, parameter in model.named_parameters():
+            if not bool(parameter.isfinite().all()):
+                raise ValueError(
+                    f"{whose} must hold finite weights. Got NaN or infinity in {name!r}. Take a checkpoint from before "
+                    "the training diverged."
+                )
+
+
+def common_symmetry(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None) -> tuple[Symmetry, Symmetry]:
     """The symmetry of both networks, after a check that they are of one architecture.
 
     Args:
@@ -94,23 +126,11 @@ def common_symmetry(
         b: The other one.
         example_inputs: What both take.
         sym: The symmetry of both where it is known already.
-        method: What asks, for the message.
 
     Raises:
         ValueError: If they are not.
     """
-    shapes_a, shapes_b = ({n: tuple(t.shape) for n, t in tensors_of(m).items()} for m in (a, b))
-    missing = sorted(shapes_a.keys() ^ shapes_b.keys())
-    if missing:
-        raise ValueError(f"a and b must be of one architecture. Got {missing[0]!r} in only one of them.")
-    different = [n for n in shapes_a if shapes_a[n] != shapes_b[n]]
-    if different:
-        name = different[0]
-        raise ValueError(
-            f"a and b must have the same widths for method {method!r}. Got {name!r} of shape {shapes_a[name]} and "
-            f"{shapes_b[name]}. For networks that differ in widths only, use merging.transport (the command's --method "
-            "transport)."
-        )
+    check_matching(a, b, finite=False)
     if sym is not None:
         return sym, sym
     sym, sym_b = symmetries(a, example_inputs), symmetries(b, example_inputs)

@@ -18,6 +18,7 @@ __all__ = [
     "Solution",
     "Solver",
     "StraightThrough",
+    "solver_named",
 ]
 
 # name of a method -> the solver with its default options
@@ -29,3 +30,16 @@ METHODS: dict[str, Solver] = {
     "sinkhorn": Sinkhorn(),
     "straight-through": StraightThrough(),
 }
+
+
+def solver_named(method: str | Solver) -> Solver:
+    """The solver of a name; a solver is its own.
+
+    Raises:
+        ValueError: If there is none of that name.
+    """
+    if not isinstance(method, str):
+        return method
+    if method not in METHODS:
+        raise ValueError(f"method must be a solver or one of {list(METHODS)}. Got {method!r}.")
+    return METHODS[method]

@@ -1,0 +1,152 @@
+"""Joint alignment of several networks: each in turn is matched to the mean of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from .._progress import track
+from ..symmetry.action import moved, rewritable, tensors_of
+from ..symmetry.find import symmetries
+from ..symmetry.transformation import check_kinds, identity
+from .coordinates.networks import Networks, check_matching
+from .solvers import Solver, solver_named
+
+if TYPE_CHECKING:
+    from ..symmetry import Symmetry, Transformation
+
+__all__ = ["Gathering", "gather", "mean_weights"]
+
+_SETTLED = 1e-6  # relative fall of the distance that is worth another sweep
+
+
+@dataclass(frozen=True, eq=False)
+class Gathering:
+    """Several networks brought into one basis.
+
+    Attributes:
+        symmetry: The symmetry of the architecture.
+        transformations: For each network the element that moves it into the common basis, near that of the first.
+        distances: Root mean square distance of the moved networks from their mean, relative to the mean's norm, before
+            the first sweep and after each.
+    """
+
+    symmetry: Symmetry
+    transformations: tuple[Transformation, ...]
+    distances: tuple[float, ...]
+
+    def apply(self, models: Sequence[nn.Module]) -> list[nn.Module]:
+        """Copies of the networks in the common basis.
+
+        Raises:
+            ValueError: If their number is another one.
+        """
+        if len(models) != len(self.transformations):
+            raise ValueError(f"models must be the {len(self.transformations)} that were gathered. Got {len(models)}.")
+        return [self.symmetry.act(g, model) for g, model in zip(self.transformations, models)]
+
+
+def gather(
+    models: Sequence[nn.Module],
+    example_inputs: Any,
+    method: str | Solver = "weights",
+    *,
+    loader: Iterable[Any] | None = None,
+    sweeps: int = 10,
+    seed: int = 0,
+    kinds: Collection[str] = ("permutation", "sign", "linear"),
+    progress: bool = False,
+) -> Gathering:
+    """Bring several networks into one basis (MergeMany): each in turn is aligned to the mean of the others.
+
+    Every sweep goes through the networks in a new random order; it ends when no network comes closer to the others, or
+    after ``sweeps``. The first network is no centre: it moves like the rest. Scales stay unless ``kinds`` asks for
+    them: a mean of several networks has smaller weights than each, and scales that follow it make the distance smaller
+    and the merged network worse.
+
+    Args:
+        models: At least two networks of one architecture. They are left as they are.
+        example_inputs: See ``align``.
+        method: How to align, see ``align``.
+        loader: Batches, for methods that look at data.
+        sweeps: How often to go through the networks at most.
+        seed: Same seed, same result.
+        kinds: Kinds of elements to search, see ``align``.
+        progress: Whether to show progress.
+
+    Returns:
+        One transformation for each network.
+
+    Raises:
+        ValueError: If there are fewer than two networks, they differ in architecture, or ``sweeps`` is less than 1.
+
+    References:
+        - Ainsworth, S., Hayase, J. and Srinivasa, S. Git Re-Basin: Merging Models modulo Permutation Symmetries.
+          ICLR 2023, Algorithm 3.
+    """
+    if len(models) < 2:
+        raise ValueError(f"models must be at least two. Got {len(models)}.")
+    if sweeps < 1:
+        raise ValueError(f"sweeps must be at least 1. Got {sweeps}.")
+    solver, chosen = solver_named(method), check_kinds(kinds)
+    for k, model in enumerate(models[1:], start=1):
+        check_matching(models[0], model, ("models[0]", f"models[{k}]"))
+    sym = symmetries(models[0], example_inputs)
+    elements = [identity(sym) for _ in models]
+    twins = [rewritable(sym, model) for model in models]
+    states = [tensors_of(twin) for twin in twins]
+    centre, names = rewritable(sym, models[0]), [name for name, _ in models[0].named_parameters()]
+    distances = [_distance(states, names)]
+    generator = torch.Generator().manual_seed(seed)
+    for sweep in track(range(sweeps), "Gathering", enabled=progress):
+        for k in torch.randperm(len(models), generator=generator).tolist():
+            mean = mean_weights([state for i, state in enumerate(states) if i != k])
+            _write(tensors_of(centre), mean)
+            found = solver.solve(Networks(centre, twins[k], sym, sym, chosen, loader, seed + sweep)).transformation
+            new = moved(sym, found, states[k])
+            if _apart(mean, {**states[k], **new}, names) < _apart(mean, states[k], names):
+                elements[k] = found @ elements[k]
+                _write(states[k], new)
+        distances.append(_distance(states, names))
+        if distances[-1] >= distances[-2] * (1 - _SETTLED):
+            break
+    return Gathering(sym, tuple(elements), tuple(distances))
+
+
+def mean_weights(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of parameters and statistics by name; integers and what all share stay bit for bit."""
+    return {name: _mean([state[name] for state in states]) for name in states[0]}
+
+
+def _mean(tensors: list[Tensor]) -> Tensor:
+    first = tensors[0]
+    if not first.is_floating_point() or all(torch.equal(first, t.to(first.device)) for t in tensors[1:]):
+        return first
+    work = torch.promote_types(first.dtype, torch.float32)
+    total = first.to(work)
+    for t in tensors[1:]:
+        total = total + t.to(first.device, work)
+    return (total / len(tensors)).to(first.dtype)
+
+
+def _write(state: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, tensor in new.items():
+            state[name].copy_(tensor)
+
+
+def _distance(states: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> float:
+    """Root mean square distance from the mean, relative to it."""
+    centre = mean_weights(states)
+    squares = sum(_apart(centre, state, names) for state in states) / len(states)
+    norm = sum(float(centre[name].double().square().sum()) for name in names)
+    return (squares / norm) ** 0.5 if norm else 0.0
+
+
+def _apart(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Sequence[str]) -> float:
+    """Squared distance between tensors of two networks."""
+    return sum(float((a[name].double() - b[name].to(a[name].device).double()).square().sum()) for name in names)
