@@ -8,9 +8,11 @@ from .find import symmetries
 from .gauge.canonical import canonical
 from .gauge.fingerprint import fingerprint
 from .gauge.norm_gains import fold_norm_gains
+from .gauge.sharpness import gradient_norm, sharpness
 from .sharded import CoupledTensors, ShardedState, act_sharded, coupled_tensors, fingerprint_sharded
 from .spaces import Axis, BatchNormTensors, Fixed, FixedAxis, Layout, Leaf, Part, Product, Space, Sum
 from .symmetry import Symmetry
+from .tangent import Tangent
 from .transformation import Transformation
 from .verification.completeness import Completeness, completeness
 from .verification.refine import refine
@@ -23,6 +25,8 @@ __all__ = [
     "Transformation", "Verification", "act", "act_", "admissible", "refine", "verify",
     # remove
     "Fold", "canonical", "fingerprint", "fold", "fold_norm_gains",
+    # the optimiser's view
+    "Tangent", "gradient_norm", "sharpness",
     # checkpoints larger than memory
     "CoupledTensors", "ShardedState", "act_sharded", "coupled_tensors", "fingerprint_sharded",
     # how much was found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .._above import call
 from .._result import UNSAVED, Result
-from . import action, explain, transformation
+from . import action, explain, tangent, transformation
 from .description import Description
 from .origin import Origin
 from .verification import refine, verify
@@ -87,6 +87,14 @@ class Symmetry(Description, Result):
         """What another tool needs of this symmetry, proved on numbers; formats and options: ``exchange.mappings``."""
         found: Mappings = call("mappings", self, format, **options)
         return found
+
+    def tangent(self, state: Mapping[str, Tensor]) -> tangent.Tangent:
+        """The directions in weight space along which the function stays, at the weights of a state dict."""
+        return tangent.Tangent(self, state)
+
+    def project(self, gradient: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The part of a gradient or an update that is orthogonal to all these directions."""
+        return tangent.project(self, gradient, state)
 
     def to_frame(self) -> pd.DataFrame:
         """One row per space."""

@@ -1,0 +1,188 @@
+r"""Infinitesimal symmetries: directions in weight space along which the function stays, without any matrix.
+
+Coefficients are one number for every scale of every unit, and a matrix for every linear space: ``A`` for general ones,
+``A - A^T`` for orthogonal ones. They make the direction ``dW = (sum_k e_k c_k) W + A W`` of every tensor, with the
+exponents of its axes, and ``-A^T W`` where the axis reads. Permutations and signs have no directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+import torch
+from torch import Tensor
+
+from .action import check_shapes, multiply
+from .blocks import Block, align, blocks
+from .description import Description
+from .parent_axes import parent_dims
+from .spaces import Leaf, Space
+from .transformation import identity
+
+__all__ = ["Tangent", "project"]
+
+Direction = dict[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Tangent:
+    """The tangent space of the symmetric copies of one network, as the linear map from coefficients to directions.
+
+    Args:
+        sym: The symmetry.
+        state: Parameters and buffers by name.
+
+    Attributes:
+        weights: The tensors that it moves, in float64.
+
+    Raises:
+        ValueError: If the tensors are not those of the symmetry.
+    """
+
+    sym: Description
+    state: Mapping[str, Tensor]
+    weights: Direction = field(init=False)
+    _parts: tuple[tuple[Space, str, tuple[int, ...]], ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        check_shapes(self.sym, {name: tuple(tensor.shape) for name, tensor in self.state.items()})
+        moves = [n for n, layout in self.sym.layouts.items() if any(block.moved for block in blocks(layout))]
+        object.__setattr__(self, "weights", {n: self.state[n].detach().cpu().double() for n in moves})
+        unit, parts = identity(self.sym), []
+        for space in self.sym.spaces:
+            e = unit[space.name]
+            parts += [(space, "scales", tuple(e.scales.shape))] if e.scales.numel() else []
+            matrix = (*e.permutation.shape, space.size)
+            parts += [(space, "linear", matrix)] if space.group.mixes else []
+        object.__setattr__(self, "_parts", tuple(parts))
+
+    def __len__(self) -> int:
+        """Number of coefficients; they are dependent where scales and matrices overlap (``sym.dim`` counts once)."""
+        return sum(prod(shape) for _, _, shape in self._parts)
+
+    def __getitem__(self, j: int) -> Direction:
+        """The direction of the coefficient numbered ``j``."""
+        one = torch.zeros(len(self), dtype=torch.float64)
+        one[j] = 1
+        return self.direction(one)
+
+    def __iter__(self) -> Iterator[Direction]:
+        return (self[j] for j in range(len(self)))
+
+    def direction(self, coefficients: Tensor) -> Direction:
+        """``J c``: what the tensors change by, to first order.
+
+        Args:
+            coefficients: ``(len(self),)``.
+
+        Returns:
+            Tensors by name, float64.
+        """
+        made = self._made(coefficients)
+        eps = {norm.variance: norm.eps for norm in self.sym.batch_norms}
+        found = {}
+        for name, weight in self.weights.items():
+            total = torch.zeros_like(weight)
+            for block in blocks(self.sym.layouts[name]):
+                if block.moved:
+                    piece = block.read(weight + eps.get(name, 0.0))  # v' = a^2 (v + eps) - eps
+                    total = block.write(total, _changed(piece, block, made, self.sym))
+            found[name] = total
+        return found
+
+    def adjoint(self, gradient: Mapping[str, Tensor]) -> Tensor:
+        """``J^T g``: inner products of the directions with tensors by name, ``(len(self),)``; missing ones count 0."""
+        with torch.enable_grad():
+            coefficients = torch.zeros(len(self), dtype=torch.float64, requires_grad=True)
+            made = self.direction(coefficients)
+            total = sum((t * gradient[n].detach().cpu().double()).sum() for n, t in made.items() if n in gradient)
+            if not isinstance(total, Tensor) or not total.requires_grad:
+                return torch.zeros(len(self), dtype=torch.float64)
+            return torch.autograd.grad(total, coefficients)[0]
+
+    def _made(self, coefficients: Tensor) -> dict[tuple[str, str], Tensor]:
+        if coefficients.shape != (len(self),):
+            raise ValueError(f"coefficients must have shape {(len(self),)}. Got {tuple(coefficients.shape)}.")
+        found, at = {}, 0
+        for space, kind, shape in self._parts:
+            part = coefficients[at : at + prod(shape)].reshape(shape)
+            at += prod(shape)
+            found[space.name, kind] = part - part.mT if kind == "linear" and space.group.is_orthogonal else part
+        return found
+
+
+def project(
+    sym: Description,
+    gradient: Mapping[str, Tensor],
+    state: Mapping[str, Tensor],
+    tolerance: float = 1e-10,
+    iterations: int = 2000,
+) -> Direction:
+    """The part of a gradient, an update or a momentum that is orthogonal to all directions of the symmetry.
+
+    The gradient of a function that the symmetry keeps is orthogonal already; weight decay, noise and the updates of
+    adaptive methods are not. ``g - J c`` with the least squares solution ``c``, by conjugate gradients. Running
+    statistics may be left out: in training mode batch norms do not read them, and the loss stays along the rest (up to
+    their epsilon).
+
+    Args:
+        sym: The symmetry.
+        gradient: A tensor for every parameter that the symmetry moves, by name; others are returned as they are.
+        state: The weights at which it was taken.
+        tolerance: Where to stop: size of ``J^T (g - J c)`` relative to ``J^T g``.
+        iterations: Most iterations.
+
+    Returns:
+        The projected tensors, in the types of the given ones.
+
+    Raises:
+        ValueError: If a parameter that moves has no gradient.
+        RuntimeError: If the iterations do not suffice.
+    """
+    tangent = Tangent(sym, state)
+    statistics = {name for norm in sym.batch_norms for name in (norm.mean, norm.variance)}
+    names = [name for name in tangent.weights if name in gradient or name not in statistics]
+    for name in names:
+        if name not in gradient or gradient[name].shape != state[name].shape:
+            raise ValueError(
+                f"gradient must hold every parameter that the symmetry moves, in its shape. Got none for {name!r}."
+            )
+    rest = {name: gradient[name].detach().cpu().double() for name in names}
+    residual = tangent.adjoint(rest)
+    search, size = residual.clone(), residual.square().sum()
+    limit = (tolerance**2) * max(float(size), 1e-300)
+    floor = (
+        1e-28
+        * sum(float(t.square().sum()) for t in rest.values())
+        * sum(float(t.square().sum()) for t in tangent.weights.values())
+    )
+    for _ in range(iterations):
+        if float(size) <= max(limit, floor):
+            break
+        step = tangent.direction(search)
+        length = size / sum(t.square().sum() for name, t in step.items() if name in rest)
+        rest = {name: t - length * step[name] for name, t in rest.items()}
+        residual = tangent.adjoint(rest)
+        size, before = residual.square().sum(), size
+        search = residual + size / before * search
+    else:
+        raise RuntimeError(f"projection must converge within {iterations} iterations. Got {float(size):.1e}.")
+    return {n: rest[n].to(t) if n in rest else t for n, t in gradient.items()}
+
+
+def _changed(piece: Tensor, block: Block, made: Mapping[tuple[str, str], Tensor], sym: Description) -> Tensor:
+    """What one block changes by."""
+    total = torch.zeros_like(piece)
+    for dim, leaf in enumerate(block.leaves):
+        if not isinstance(leaf, Leaf):
+            continue
+        dims = parent_dims(sym.space(leaf.space), dim, block.spaces)
+        scales, matrix = made.get((leaf.space, "scales")), made.get((leaf.space, "linear"))
+        if scales is not None and any(leaf.scale):
+            exponents = torch.tensor([float(e) for e in leaf.scale], dtype=torch.float64)
+            total = total + piece * align(torch.tensordot(exponents, scales, 1), dims, piece.ndim)
+        if matrix is not None and leaf.variance:
+            total = total + multiply(piece, matrix if leaf.variance == 1 else -matrix.mT, dims)
+    return total
