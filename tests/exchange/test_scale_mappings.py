@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from quantised_models import text
 from torch import nn
 
 import intertwine as iw
@@ -12,7 +13,7 @@ from intertwine.exchange.names import expression, matches, outline
 from intertwine.exchange.proof import prove_scales
 from intertwine.exchange.scale_entries import scale_entries
 from intertwine.exchange.scales import Use, channels
-from intertwine.symmetry.verification.probe import Probe
+from intertwine.exchange.subject import provable, subject_of
 
 transformers = pytest.importorskip("transformers")
 
@@ -82,11 +83,11 @@ def test_the_proof_is_what_the_tool_does():
 def test_a_wrong_mapping_is_not_proved():
     model = llama()
     sym = iw.symmetries(model, TOKENS)
-    probe, scales = Probe(sym, model, TOKENS), scale_entries(sym, [])
-    for group in scales.mappings.values():
-        assert prove_scales(sym, probe, group, "net").passed
+    subject, probe = provable(subject_of(sym))
+    for group in scale_entries(subject).mappings.values():
+        assert prove_scales(subject, probe, group).passed
         less = [replace(m, reads=m.reads[1:]) for m in group]
-        assert not prove_scales(sym, probe, less, "net").passed
+        assert not prove_scales(subject, probe, less).passed
 
 
 def test_without_the_model_entries_are_not_proved():
@@ -94,6 +95,42 @@ def test_without_the_model_entries_are_not_proved():
     found = sym.mappings()
     assert pairs(found) == STANDARD and not found.proved and "not proved" in found.summary()
     assert sym.mappings(model=llama(), example_inputs=TOKENS).proved
+
+
+def test_gains_that_are_one_plus_the_weight_are_found():
+    model, inputs = text("Gemma2ForCausalLM")
+    found = iw.symmetries(model, inputs).mappings()
+    assert pairs(found) == {*STANDARD, ("re:.*pre_feedforward_layernorm$", ("re:.*gate_proj$", "re:.*up_proj$"))} - {
+        ("re:.*post_attention_layernorm$", ("re:.*gate_proj$", "re:.*up_proj$"))
+    }
+    assert (
+        found.proved and [e.note[:20] for e in found.entries if e.kind == "norm"] == ["the gain is 1 + weig"] * 2
+    )
+
+
+def test_experts_in_one_tensor_have_the_names_of_modules():
+    model, inputs = text("Qwen3MoeForCausalLM")
+    found = iw.symmetries(model, inputs).mappings()
+    assert found.proved
+    experts = next(entry for entry in found.entries if "up_proj" in entry.writes[0])
+    assert len(experts.places) == 3 * 4
+    assert experts.places[5].writes == ("model.layers.1.mlp.experts.1.up_proj",)
+    assert experts.places[5].reads == ("model.layers.1.mlp.experts.1.down_proj",)
+    norm = next(entry for entry in found.entries if "post_attention" in entry.writes[0])
+    assert len(norm.places[0].reads) == 1 + 2 * 4 and "model.layers.0.mlp.gate" in norm.places[0].reads
+
+
+def test_both_axes_of_a_square_weight_may_carry_the_scaled_space():
+    model, inputs = text("BertForMaskedLM")
+    found = iw.symmetries(model, inputs).mappings()
+    assert found.proved and ("re:.*layer\\.2\\.output\\.LayerNorm$", ("re:.*transform\\.dense$",)) in pairs(found)
+
+
+def test_squared_relu_is_said_not_listed():
+    model, inputs = text("ArceeForCausalLM")
+    found = iw.symmetries(model, inputs).mappings()
+    why = {a.pattern: a.reason for a in found.absent}
+    assert why["re:.*down_proj$"] == "what is written by s is read by the power 2 of s" and found.proved
 
 
 def test_unknown_formats_are_refused():
@@ -110,13 +147,15 @@ def test_an_activation_decides_whether_scales_pass(middle, kept):
     assert pairs(found) == ({("0", ("2",))} if kept else set()) and found.proved
     said = {a.pattern: a.reason for a in found.absent}
     assert set(said) == {"0", "4"} if kept else {"0", "2", "4"}
-    assert said["4"] == "no linear maps, no scales: tanh in 3"
-    assert kept or ("no scales" in said["2"] and said["2"].endswith(f": {type(middle).__name__.lower()} in 1"))
+    assert said["4"] == "tanh in 3 lets no such scale through"
+    assert kept or said["2"] == f"{type(middle).__name__.lower()} in 1 lets no such scale through"
 
 
 def test_channels_of_grouped_heads_are_shared():
     sym = iw.symmetries(llama(groups=2), TOKENS)
-    mapping = next(m for g in scale_entries(sym, []).mappings.values() for m in g if m.smooth.endswith("v_proj"))
+    mapping = next(
+        m for g in scale_entries(subject_of(sym)).mappings.values() for m in g if m.smooth.endswith("v_proj")
+    )
     written, read = (channels(sym, mapping, use) for use in (*mapping.writes, *mapping.reads))
     assert written.tolist() == list(range(16))
     assert read.tolist() == [*range(8), *range(8), *range(8, 16), *range(8, 16)]

@@ -70,7 +70,7 @@ def _candidates(split: list[list[str]]) -> Iterator[str]:
     listed = [f"({'|'.join(sorted(found, key=int))})" if len(found) > 1 else re.escape(found[0]) for found in positions]
     for words in (open_, listed):
         for count in range(1, len(words)):
-            if not split[0][-count].isdigit() or count > 1:
+            if not split[0][-count].isdigit():
                 yield f"re:.*{_joined(words[-count:])}$"
         yield f"re:{_joined(words)}$" if len(split) > 1 else ".".join(split[0])
 

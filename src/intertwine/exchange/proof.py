@@ -7,22 +7,21 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..symmetry.description import Description
 from ..symmetry.verification.probe import Probe
 from .result import Proof
 from .scales import ScaleMapping, scaled
+from .subject import Subject
 
 __all__ = ["prove_scales"]
 
 
-def prove_scales(sym: Description, probe: Probe, mappings: Sequence[ScaleMapping], model: str, seed: int = 0) -> Proof:
+def prove_scales(subject: Subject, probe: Probe, mappings: Sequence[ScaleMapping], seed: int = 0) -> Proof:
     """Multiply what the mappings write by ``1 / s`` and what they read by ``s``, with random ``s`` for every channel.
 
     Args:
-        sym: The symmetry.
-        probe: A float64 copy of the network.
+        subject: The model.
+        probe: A float64 copy of it.
         mappings: One mapping in all of its layers.
-        model: What the network is called.
         seed: Seed of the scales.
 
     Returns:
@@ -31,16 +30,16 @@ def prove_scales(sym: Description, probe: Probe, mappings: Sequence[ScaleMapping
     generator = torch.Generator().manual_seed(seed)
     changed: dict[str, Tensor] = {}
     for mapping in mappings:
-        space = sym.space(mapping.space)
-        shape = [*(sym.space(parent).size for parent in space.parents), space.size]
+        space = subject.sym.space(mapping.space)
+        shape = [*(subject.sym.space(parent).size for parent in space.parents), space.size]
         logs = torch.randn(shape, generator=generator, dtype=torch.float64) / 2
-        for use in (*mapping.writes, *mapping.reads):
-            before = changed.get(use.tensor, probe.tensors[use.tensor])
-            changed[use.tensor] = scaled(sym, mapping, use, before, logs)
+        for name in dict.fromkeys(use.tensor for use in (*mapping.writes, *mapping.reads)):
+            before, c = changed.get(name, probe.tensors[name]), subject.offsets.get(name, 0.0)
+            changed[name] = scaled(subject.sym, mapping, name, before + c, logs) - c
     error = probe.error(changed)
     control = 0.0
     for use in (use for mapping in mappings for use in mapping.reads):
         control = max(control, probe.error({name: t for name, t in changed.items() if name != use.tensor}))
         if control > probe.rtol:
             break
-    return Proof(error, control, probe.rtol, model)
+    return Proof(error, control, probe.rtol, subject.described)

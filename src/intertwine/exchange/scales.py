@@ -20,6 +20,7 @@ from ..symmetry import Layout, Leaf, Space
 from ..symmetry.blocks import align, blocks
 from ..symmetry.description import Description
 from ..symmetry.explain import leaves
+from .experts import packed
 
 Powers = tuple[tuple[int, Fraction], ...]
 
@@ -44,8 +45,8 @@ class Use:
 
     @property
     def module(self) -> str:
-        """Name of the module that holds the tensor."""
-        return self.tensor.rpartition(".")[0]
+        """Name of the module that holds the tensor; packed experts stand for themselves."""
+        return packed(self.tensor) or self.tensor.rpartition(".")[0]
 
 
 @dataclass(frozen=True)
@@ -69,12 +70,12 @@ class ScaleMapping:
 
     @property
     def smooth(self) -> str:
-        """The module that writes."""
+        """Name of the module that writes."""
         return self.writes[0].module
 
     @property
     def balance(self) -> tuple[str, ...]:
-        """The modules that read, in the order of the state dict."""
+        """Names of the modules that read, in the order of the state dict."""
         return tuple(dict.fromkeys(use.module for use in self.reads))
 
     def exponent(self, leaf: Leaf) -> Fraction:
@@ -147,28 +148,27 @@ def channels(sym: Description, mapping: ScaleMapping, use: Use) -> Tensor:
     return found
 
 
-def scaled(sym: Description, mapping: ScaleMapping, use: Use, tensor: Tensor, logs: Tensor) -> Tensor:
-    """A tensor with one of its axes scaled.
+def scaled(sym: Description, mapping: ScaleMapping, name: str, tensor: Tensor, logs: Tensor) -> Tensor:
+    """A tensor with all of its axes scaled that a mapping scales.
 
     Args:
         sym: The symmetry.
         mapping: The mapping.
-        use: One of its uses.
-        tensor: The tensor that ``use`` names.
+        name: Name of the tensor.
+        tensor: Its values.
         logs: Logarithms of the scales, ``(p..., n)`` with the sizes of the space's parents.
 
     Returns:
         A new tensor.
     """
     space, result = sym.space(mapping.space), tensor.clone()
-    for block in blocks(sym.layouts[use.tensor]):
-        if space.name not in block.spaces:
-            continue
-        dims = [block.spaces.index(name) for name in (*space.parents, space.name)]
-        leaf = block.leaves[dims[-1]]
-        if isinstance(leaf, Leaf) and (exponent := mapping.exponent(leaf)):
-            factor = align((logs * float(exponent)).exp(), dims, len(block.shape))
-            result = block.write(result, block.read(tensor) * factor.to(tensor))
+    for block in blocks(sym.layouts[name]):
+        piece = block.read(tensor)
+        for dim, leaf in enumerate(block.leaves):
+            if isinstance(leaf, Leaf) and leaf.space == space.name and (exponent := mapping.exponent(leaf)):
+                dims = [*(block.spaces.index(parent) for parent in space.parents), dim]
+                piece = piece * align((logs * float(exponent)).exp(), dims, piece.ndim).to(piece)
+        result = block.write(result, piece)
     return result
 
 
@@ -272,7 +272,7 @@ class _Writers:
                 and _exponent(generator, space.group.mixes, leaf) == e
                 for leaf in found
             )
-        axes = self._sym.layouts[tensor].axes  # a parameter of a module that does more than one thing
+        axes = self._sym.layouts[tensor].axes  # what the module returns does not move
         moving = [i for i, axis in enumerate(axes) if any(isinstance(leaf, Leaf) for _, leaf in leaves(axis))]
         return len(axes) == 1 or dim != moving[-1] or dim == 0
 
@@ -281,10 +281,15 @@ def _mapping(
     space: Space, generator: Powers, exponents: dict[tuple[str, int], Fraction], written: _Writers
 ) -> ScaleMapping | Refusal:
     """The mapping that a generator is, or why it is none."""
-    writes = {at: e for at, e in exponents.items() if written(space, generator, *at, e)}
-    reads = {at: e for at, e in exponents.items() if at not in writes}
+    writes = {at: e for at, e in exponents.items() if not packed(at[0]) and written(space, generator, *at, e)}
+    reads = {at: e for at, e in exponents.items() if not packed(at[0]) and at not in writes}
+    for at, e in exponents.items():  # experts write what they share with a module that writes, else the first does
+        if packed(at[0]):
+            (writes if e in writes.values() or not (writes or -e in reads.values() or e in reads.values()) else reads)[
+                at
+            ] = e
     names = tuple(dict.fromkeys(name for name, _ in reads))
-    modules = list(dict.fromkeys(name.rpartition(".")[0] for name, _ in writes))
+    modules = list(dict.fromkeys(packed(name) or name.rpartition(".")[0] for name, _ in writes))
     if not reads or not writes:
         return Refusal(names, "the scale of one output is undone by another output, as of queries by keys")
     if len(modules) > 1:

@@ -3,6 +3,7 @@
 from .calls import Call, Ref, Value
 from .capture import capture
 from .dynamic import capture_dynamic, check_path, first_output, flat_inputs
+from .offsets import gains_as_parameters
 from .part import Part
 from .paths import capture_paths
 from .program import Program
@@ -10,5 +11,5 @@ from .union import union
 
 __all__ = [
     "Call", "Part", "Program", "Ref", "Value", "capture", "capture_dynamic", "capture_paths", "check_path",
-    "first_output", "flat_inputs", "union",
+    "first_output", "flat_inputs", "gains_as_parameters", "union",
 ]  # fmt: skip

@@ -44,7 +44,8 @@ def symmetries(model: nn.Module, example_inputs: Any, front: Literal["auto", "re
         ['0.weight[0]']
     """
     programs = [capture_paths(model, *arguments(example), front) for example in each(example_inputs)]
-    return replace(symmetries_of(union(programs)), origin=Origin(model, example_inputs))
+    program = union(programs)
+    return replace(symmetries_of(program), origin=Origin(model, example_inputs, program))
 
 
 def _warnings(program: Program) -> list[str]:

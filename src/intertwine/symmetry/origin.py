@@ -1,4 +1,4 @@
-"""Model and example that a symmetry was found with, for proofs on numbers."""
+"""Model, example and program that a symmetry was found with, for proofs on numbers and for other tools."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import weakref
 from typing import Any
 
 from torch import nn
+
+from ..programs import Program
 
 __all__ = ["Origin"]
 
@@ -18,11 +20,14 @@ class Origin:
     Args:
         model: The model.
         example_inputs: The example.
+        program: What was captured.
     """
 
-    def __init__(self, model: nn.Module | None, example_inputs: Any) -> None:
+    def __init__(
+        self, model: nn.Module | None = None, example_inputs: Any = None, program: Program | None = None
+    ) -> None:
         self._model = None if model is None else weakref.ref(model)
-        self.example_inputs = example_inputs
+        self.example_inputs, self.program = example_inputs, program
 
     @property
     def model(self) -> nn.Module | None:
@@ -32,5 +37,5 @@ class Origin:
     def __deepcopy__(self, memo: dict[int, Any]) -> Origin:
         return self
 
-    def __reduce__(self) -> tuple[type[Origin], tuple[None, None]]:
-        return Origin, (None, None)
+    def __reduce__(self) -> tuple[type[Origin], tuple[()]]:
+        return Origin, ()

@@ -42,7 +42,7 @@ class Symmetry(Description, Result):
         '0.weight[1] (size 4): fixed, input'
     """
 
-    origin: Origin = field(default=Origin(None, None), compare=False, metadata=UNSAVED)
+    origin: Origin = field(default=Origin(), compare=False, metadata=UNSAVED)
 
     @property
     def headline(self) -> str:

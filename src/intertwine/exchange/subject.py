@@ -1,0 +1,87 @@
+"""Model as other tools see it: its symmetry with gains as parameters, its modules, and a copy to prove things on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from ..errors import CaptureError
+from ..programs import gains_as_parameters
+from ..symmetry import Symmetry, symmetries
+from ..symmetry.description import Description
+from ..symmetry.find import symmetries_of
+from ..symmetry.verification.probe import Probe
+from .experts import with_experts
+from .small import LARGEST, small_model
+
+__all__ = ["Subject", "provable", "subject_of"]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One model.
+
+    Attributes:
+        sym: Its symmetry; where a norm multiplies by ``c + weight``, that of the network whose parameter is this sum.
+        offsets: The constants ``c`` by parameter name.
+        network: The model, if it is still there.
+        example: An example for it.
+        names: Names of all its modules, in its own order, experts one by one.
+    """
+
+    sym: Description
+    offsets: Mapping[str, float]
+    network: nn.Module | None
+    example: Any
+    names: tuple[str, ...]
+
+    @property
+    def described(self) -> str:
+        """The class of the model and its size."""
+        if self.network is None:
+            return "a model"
+        return f"{type(self.network).__name__} with {sum(p.numel() for p in self.network.parameters()):,} weights"
+
+
+def subject_of(sym: Symmetry, model: nn.Module | None = None, example_inputs: Any = None) -> Subject:
+    """The model of a symmetry.
+
+    Args:
+        sym: The symmetry.
+        model: The model; by default the one that the symmetry was found in, if it is still there.
+        example_inputs: An example; by default the one that the symmetry was found with.
+    """
+    network = sym.origin.model if model is None else model
+    example = sym.origin.example_inputs if example_inputs is None else example_inputs
+    gains: Description = sym
+    offsets: dict[str, float] = {}
+    if sym.origin.program is not None:
+        program, offsets = gains_as_parameters(sym.origin.program)
+        gains = symmetries_of(program) if offsets else sym
+    if network is not None:
+        names = [name for name, _ in network.named_modules() if name]
+    else:
+        every = [*(name.rpartition(".")[0] for name in sym.layouts), *(tap.partition("#")[0] for tap in sym.features)]
+        names = list(dict.fromkeys(every))
+    return Subject(gains, offsets, network, example, tuple(with_experts(gains, names)))
+
+
+def provable(subject: Subject) -> tuple[Subject, Probe] | str:
+    """The model itself where it can be run, a small one of its class where not; or why there is none."""
+    network, example = subject.network, subject.example
+    if network is None:
+        return "the model is gone: give model and example_inputs"
+    meta = any(p.is_meta for p in network.parameters())
+    if meta or sum(p.numel() for p in network.parameters()) > LARGEST:
+        small = small_model(network, example)
+        if small is None and meta:
+            return "the model has no weights, and no small one of its class could be built"
+        if small is not None:
+            try:
+                subject = subject_of(symmetries(*small), *small)
+            except CaptureError as error:
+                return f"a small model of its class does not run ({error})"
+    return subject, Probe(subject.sym, subject.network, subject.example)  # type: ignore[arg-type]
