@@ -103,9 +103,7 @@ def test_gains_that_are_one_plus_the_weight_are_found():
     assert pairs(found) == {*STANDARD, ("re:.*pre_feedforward_layernorm$", ("re:.*gate_proj$", "re:.*up_proj$"))} - {
         ("re:.*post_attention_layernorm$", ("re:.*gate_proj$", "re:.*up_proj$"))
     }
-    assert (
-        found.proved and [e.note[:20] for e in found.entries if e.kind == "norm"] == ["the gain is 1 + weig"] * 2
-    )
+    assert found.proved and [e.note[:20] for e in found.entries if e.kind == "norm"] == ["the gain is 1 + weig"] * 2
 
 
 def test_experts_in_one_tensor_have_the_names_of_modules():
