@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from intertwine._io import write_atomically
-from intertwine.lab.experiments import SCALES, Panel, Reproduction, Row, experiments
+from intertwine.lab.experiments import SCALES, Map, Panel, Reproduction, Row, experiments, rejudged
 
 HERE = Path(__file__).parent
 _INTRODUCTION = """# Results
@@ -27,7 +27,11 @@ exact at any scale). CIFAR-10 is a **JPEG copy** (quality 75) of
 the original images, which costs a few points of accuracy throughout.
 
 The files in `results/` are what `intertwine reproduce` wrote; this page and the pictures are made from them by
-`python results/build.py`. Numbers are means with 95 % intervals over models unless a note says otherwise.
+`python results/build.py`, and every statement is judged from the numbers on this page when it is made. Numbers are
+means, with 95 % intervals over independent networks or runs where there are enough of them. A statement *holds* where
+the intervals exclude its opposite, *does not hold* where they exclude it, and *cannot be told* otherwise: without
+intervals, or where the networks that it is about did not train (85 % test accuracy on digits, 75 % on CIFAR-10, unless
+it says otherwise). A result that was made by older code than today's says so.
 """
 
 
@@ -38,6 +42,8 @@ def main(files: Sequence[str]) -> None:
     found = kept()
     for scale, r in found:
         draw(r, HERE / scale / f"{r.name}.svg")
+        if r.maps:
+            draw_maps(r.maps, HERE / scale / f"{r.name}-maps.svg")
     text = page(found)
     write_atomically(HERE / "README.md", lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
@@ -55,7 +61,7 @@ def kept() -> list[tuple[str, Reproduction]]:
         for name in experiments():
             path = HERE / scale / f"{name}.json"
             if path.is_file():
-                found.append((scale, Reproduction.load(path)))
+                found.append((scale, rejudged(Reproduction.load(path))))
     return found
 
 
@@ -74,6 +80,8 @@ def section(item: tuple[str, Reproduction]) -> str:
         parts.append(table(["statement", "here", "judged by"], rows))
     if any(panel.measured for panel in r.panels):
         parts.append(f"![{r.title}]({scale}/{r.name}.svg)")
+    if r.maps:
+        parts.append(f"![{r.title}: maps]({scale}/{r.name}-maps.svg)")
     parts += [folded(panel) if panel.measured else panel_table(panel) for panel in r.panels]
     parts.append("\n".join(f"- {note}" for note in r.notes))
     facts = ", ".join(f"{key} {value}" for key, value in r.facts.items() if key != "command")
@@ -91,7 +99,7 @@ def panel_table(panel: Panel) -> str:
     columns: dict[str, list[str]] = {panel.title: list(panel.points)}
     for name, rows in panel.groups.items():
         if any(row.paper is not None for row in rows):
-            columns[f"{name} paper".strip()] = ["" if row.paper is None else f"{row.paper:#.4g}" for row in rows]
+            columns[f"{name} paper".strip()] = [row.printed for row in rows]
         columns[f"{name} ours".strip()] = [row.shown for row in rows]
     return table(list(columns), list(zip(*columns.values())))
 
@@ -134,13 +142,34 @@ def draw(r: Reproduction, path: Path) -> None:
     pyplot.close(figure)
 
 
+def draw_maps(maps: Sequence[Map], path: Path) -> None:
+    """Layer-by-layer matrices side by side, the first layer at the lower left as in the papers."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.hashsalt": path.stem, "svg.fonttype": "none"})
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, len(maps), figsize=(4 * len(maps), 4), squeeze=False)
+    for one, ax in zip(maps, axes.flat):
+        shown = ax.imshow(one.values, origin="lower", cmap="magma")
+        at = range(len(one.layers))
+        ax.set_xticks(at, one.layers, rotation=90, fontsize=5)
+        ax.set_yticks(at, one.layers, fontsize=5)
+        ax.set_title(one.title, fontsize=8)
+        figure.colorbar(shown, ax=ax, shrink=0.7)
+    figure.tight_layout()
+    write_atomically(path, lambda temporary: figure.savefig(temporary, format="svg", metadata={"Date": None}))
+    pyplot.close(figure)
+
+
 def _series(ax: Any, rows: Sequence[Row], name: str, shift: float, ordered: bool) -> None:
     """One group: a line with a band where points have an order, else points with bars; the paper's numbers beside."""
     at = [k + shift for k in range(len(rows))]
     ours = [row.ours for row in rows]
     style = "-o" if ordered else "o"
     (line,) = ax.plot(at, ours, style, markersize=3 if ordered else 5, label=name or "ours")
-    if all(row.low is not None for row in rows):
+    if all(row.low is not None and row.high is not None for row in rows):
         low, high = [row.low for row in rows], [row.high for row in rows]
         if ordered:
             ax.fill_between(at, low, high, alpha=0.15, lw=0)

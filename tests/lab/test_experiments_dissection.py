@@ -8,48 +8,7 @@ from intertwine.dissection import Dissection
 from intertwine.lab.data import GeneratedConcepts
 from intertwine.lab.experiments import Setting, reproduce
 from intertwine.lab.experiments.paper1 import dissection_figure
-from intertwine.lab.experiments.paper1.dissection_figure import DissectedNetwork, claims_of, concept_sets
-from intertwine.report import page_of
-from intertwine.report.pages.reproduce import render
-
-
-def row(situation, place="output", change=(0.0, -0.01, 0.01), share=(0.3, 0.2, 0.4), **more):
-    low, high = change[1:]
-    verdict = "falls" if high < 0 else "rises" if low > 0 else "undecided"
-    intervals = dict(zip(("share", "low", "high", "change", "change_low", "change_high"), (*share, *change)))
-    return {
-        "situation": situation, "place": place, "alpha": 1, "networks": 3, "verdict": verdict,
-        "g_relu_unchanged": True, **intervals, **more,
-    }  # fmt: skip
-
-
-def summary(after_relu, elsewhere, without, **more):
-    return [
-        row("cnn", change=after_relu),
-        row("relu", change=after_relu),
-        row("no relu", change=without, share=(0.1, 0.05, 0.15)),
-        row("convnext", change=elsewhere),
-        row("relu", "inside", change=elsewhere),
-        row("no relu", "inside", change=elsewhere, **more),
-    ]
-
-
-def test_claims():
-    fall, rise, none = (-0.2, -0.3, -0.1), (0.2, 0.1, 0.3), (0.0, -0.01, 0.01)
-    assert all(claim.held for claim in claims_of(summary(fall, rise, none)))
-    *told, fewer, exact = claims_of(summary(rise, fall, rise))
-    assert not any(claim.held for claim in told)
-    assert fewer.held
-    assert exact.required
-    wide = (0.0, -0.3, 0.3)
-    assert {claim.held for claim in claims_of(summary(wide, wide, wide))[:6]} == {None}
-
-
-def test_a_finding_that_g_relu_changes_is_a_failure():
-    rise = (0.2, 0.1, 0.3)
-    exact = claims_of(summary(rise, rise, rise, g_relu_unchanged=False))[-1]
-    assert exact.required
-    assert exact.held is False
+from intertwine.lab.experiments.paper1.dissection_figure import DissectedNetwork, concept_sets
 
 
 def test_sets_are_split_without_overlap(tmp_path):
@@ -95,13 +54,9 @@ def test_one_network(tmp_path):
     assert found["output"].unchanged
 
 
-def test_papers_size_is_listed_as_not_run_with_what_it_needs(tmp_path):
-    found = reproduce("fig3-dissection", Setting("paper", tmp_path))
-    assert {r.verdict for r in found.rows} == {"not run"}
-    text = " ".join(found.notes)
-    assert "Broden" in text
-    assert "88 epochs" in text
-    assert "not run" in render(page_of(found)).lower()
+def test_papers_size_says_what_to_put_where_before_any_work(tmp_path):
+    with pytest.raises(ValueError, match=r"must have Broden.*--concepts broden:FOLDER.*--recipe resnet50_residual"):
+        reproduce("fig3-dissection", Setting("paper", tmp_path))
     assert not list(tmp_path.iterdir())
 
 

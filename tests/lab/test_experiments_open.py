@@ -8,16 +8,15 @@ from scipy.stats import kendalltau, spearmanr
 
 from intertwine._zoo_intervals import pair_interval
 from intertwine.groups import Monomial
-from intertwine.lab.experiments import Setting, reproduce
+from intertwine.lab.experiments import Estimate, Row, Setting, reproduce
 from intertwine.lab.experiments.beyond.centring import TWINS, alignment
-from intertwine.lab.experiments.beyond.chance import claims_of
 from intertwine.lab.experiments.beyond.gates import label_energy
 from intertwine.lab.experiments.beyond.momentum import ARMS, FAST, MOMENTUM
 from intertwine.lab.experiments.beyond.psd import SUMS, channel_gram, negative_mass, without_negative_part
 from intertwine.lab.experiments.beyond.sensitivity import MEASURES as POOLED
 from intertwine.lab.experiments.beyond.sensitivity import _Found, delete, probe
 from intertwine.lab.experiments.beyond.shared import MEASURES
-from intertwine.lab.experiments.over_models import kendall, over_models, row_over_models, spearman
+from intertwine.lab.experiments.over_models import kendall, over_models, spearman
 from intertwine.similarity import cka, measure_names
 
 FAST_ONES = ("open-psd", "open-centring")
@@ -96,21 +95,23 @@ def test_for_means_over_pairs_it_is_the_interval_of_pairs():
         return sum(found) / len(found)
 
     wanted = pair_interval(pairs, values)
-    assert over_models(range(4), mean) == pytest.approx((wanted.mean, wanted.low, wanted.high))
+    found = over_models(range(4), mean)
+    assert (found.value, found.low, found.high) == pytest.approx((wanted.mean, wanted.low, wanted.high))
+    assert found.models == 4
 
 
 def test_an_interval_is_not_given_where_models_do_not_tell():
-    assert over_models([0, 1], lambda kept: 0.5) == (0.5, None, None)
+    assert over_models([0, 1], lambda kept: 0.5) == Estimate(0.5)
     found = over_models([0, 1, 2], lambda kept: 0.5 if len(kept) == 3 else math.nan)
-    assert found == (0.5, None, None)
-    row = row_over_models("x", "g", [0, 1, 2], lambda kept: math.nan)
+    assert found == Estimate(0.5)
+    row = Row.of("x", over_models([0, 1, 2], lambda kept: math.nan))
     assert row.ours is None
     assert row.verdict == "not run"
 
 
 def test_an_interval_ends_where_the_range_does():
-    row = row_over_models("x", "g", [0, 1, 2], lambda kept: 0.9 - 0.8 * (0 in kept))
-    assert (row.low, row.high) == (-1, 1)
+    found = over_models([0, 1, 2], lambda kept: 0.9 - 0.8 * (0 in kept)).within(-1, 1)
+    assert (found.low, found.high) == (-1, 1)
 
 
 # --- sensitivity and specificity -------------------------------------------------------------------
@@ -255,16 +256,6 @@ def test_labels_lie_in_the_kernel_that_they_make_and_not_in_another():
     noise = torch.randn(60, 60, generator=generator(), dtype=torch.float64)
     assert label_energy(noise @ noise.T, labels, 2) < 0.3
     assert label_energy(noise @ noise.T, labels, 60) == pytest.approx(1)
-
-
-def test_chance_can_turn_a_tables_statements_over():
-    scores = {"g_relu_procrustes": [0.62, 0.51, 0.44, 0.49], "orthogonal_procrustes": [0.77, 0.57, 0.51, 0.58]}
-    cka_scores = {"g_relu_cka": [0.9, 0.8, 0.5, 0.5], "linear_cka": [0.9, 0.9, 0.9, 0.9]}
-    same = claims_of("Table 2", scores | cka_scores, scores | cka_scores)
-    assert [claim.held for claim in same] == [True] * 4
-    flat = {"g_relu_procrustes": [0.2, 0.3, 0.4, 0.5], "orthogonal_procrustes": [0.1, 0.2, 0.3, 0.4]}
-    other = {"g_relu_cka": [0.5, 0.5, 0.5, 0.5], "linear_cka": [0.9, 0.8, 0.5, 0.5]}
-    assert [claim.held for claim in claims_of("Table 2", scores | cka_scores, flat | other)] == [False] * 4
 
 
 def test_the_third_arm_takes_the_steps_of_momentum():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from intertwine.lab.experiments import Setting, reproduce
-from intertwine.lab.experiments.paper2.block_removal import Removals, claims_of, removable, without
+from intertwine.lab.experiments.paper2.block_removal import Removals, removable, without
 from intertwine.lab.experiments.zoos import recipe_at, zoo_for
 from intertwine.lab.networks import build
 
@@ -48,12 +48,6 @@ def test_only_what_keeps_the_shape_can_go():
         removable(torch.nn.Linear(2, 2))
 
 
-def test_claims_can_hold_and_fail():
-    lost = lambda blocks, layers: {"resnet20": {"a": [blocks], "b": [blocks]}, "vgg16": {"conv2": [layers]}}
-    assert all(claim.held for claim in claims_of(lost(0.02, 0.6), lost(0.01, 0.3)))
-    assert not any(claim.held for claim in claims_of(lost(0.5, 0.3), lost(0.4, 0.2)))
-
-
 def test_one_network(tmp_path):
     setting = Setting(folder=tmp_path)
     (member,) = zoo_for(setting, "resnet20:width=4", 1, recipe_at(setting).but(epochs=1), examples=200).members
@@ -66,5 +60,5 @@ def test_one_network(tmp_path):
 def test_the_experiment_at_smoke_scale(tmp_path):
     found = reproduce("p2-block-removal", Setting(folder=tmp_path))
     assert found.passed
-    assert len(found.rows) == 2 * (9 + 9)
-    assert all(row.low <= row.ours <= row.high for row in found.rows)
+    assert len(found.rows) == 2 + 2 * (9 + 9)
+    assert all(row.low <= row.ours <= row.high for row in found.rows if row.low is not None)

@@ -1,18 +1,25 @@
 """Stitching beside the papers' claims: slopes, transformers, sparse maps, alpha chosen by cross-validation."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from intertwine.lab.experiments import Setting, reproduce
+from intertwine.lab.experiments import Estimate, Setting, claim, reproduce
 from intertwine.lab.experiments.pairs import pairs_at
-from intertwine.lab.experiments.paper1 import alpha_choice, cct_stitching, lasso_stitching, leaky_stitching
-from intertwine.lab.experiments.paper1.stitched_layers import StitchedLayers, by_family, line
+from intertwine.lab.experiments.paper1 import alpha_choice
+from intertwine.lab.experiments.paper1.stitched import (
+    OURS,
+    PRINTED,
+    PRINTED_V1,
+    StitchedLayers,
+    arm_claims,
+    contrast,
+    series,
+)  # fmt: skip
 from intertwine.lab.experiments.zoos import recipe_at, zoo_for
 from intertwine.lab.zoo import Zoo
 from intertwine.stitching.training.alpha import ALPHAS
-
-
-def held(claims):
-    return [claim.held for claim in claims]
 
 
 @pytest.fixture(scope="module")
@@ -26,48 +33,6 @@ def paths(zoo):
     return {"a": a, "b": b}
 
 
-# --- claims that can hold and fail ---------------------------------------------------------------
-
-
-def test_claims_about_slopes():
-    at = lambda *values: dict(zip(("relu", "layer1.0.relu2", "layer3.2.relu1*", "layer3.2.relu2"), values))
-    paper = {1e-2: at(0.3, 0.4, 0.1, 0.1), 0.9: at(0.2, 0.3, 0.15, 0.15), 1.0: at(0.2, 0.2, 0.2, 0.2)}
-    assert held(leaky_stitching.claims_of(paper)) == [True] * 4
-    reverse = {1e-2: at(0.1, 0.1, 0.12, 0.12), 0.9: at(0.5, 0.5, 0.5, 0.5), 1.0: at(0.4, 0.1, 0.2, 0.2)}
-    assert held(leaky_stitching.claims_of(reverse)) == [False] * 4
-    two = {slope: {"relu1": 0.1, "relu2": 0.2} for slope in (1e-2, 0.9, 1.0)}
-    assert held(leaky_stitching.claims_of(two))[2] is None  # no layers but the last two
-
-
-def test_claims_about_transformers():
-    full = {"blocks.0": 0.02, "blocks.1": 0.05}
-    assert held(cct_stitching.claims_of({"g_relu": {"blocks.0": 0.3, "blocks.1": 0.4}, "full": full})) == [True, True]
-    assert held(cct_stitching.claims_of({"g_relu": {"blocks.0": 0.3, "blocks.1": 0.04}, "full": full})) == [
-        False,
-        False,
-    ]
-
-
-def test_claims_about_sparse_maps():
-    at = lambda value: {"relu1": value}
-    sparsities = {"g_relu": at(0.9), "lasso-0.01": at(0.5), "lasso-0.1": at(0.88)}
-    penalties = {"g_relu": at(0.1), "lasso-0.01": at(0.05), "lasso-0.1": at(0.2)}
-    assert held(lasso_stitching.claims_of(penalties, sparsities)) == [True, True]
-    assert held(lasso_stitching.claims_of({**penalties, "lasso-0.1": at(0.05)}, sparsities)) == [False, True]
-    dense = {**sparsities, "lasso-0.1": at(0.4)}
-    assert held(lasso_stitching.claims_of(penalties, dense)) == [None, False]  # no rival, and the order is broken
-
-
-def test_claims_about_alpha():
-    made = lambda alpha, chosen, held_out: {
-        "relu1": {"alpha": alpha, "chosen": chosen, "usual": 0.1, "held_out": {"0.1": held_out, "1": 0.8}}
-    }
-    paper = [made(0.1, 0.11, 0.79), made(1.0, 0.09, 0.81)]
-    assert held(alpha_choice.claims_of(paper)) == [True] * 3
-    reverse = [made(0.1, 0.3, None), made(0.1, 0.2, 0.5)]  # one run diverged
-    assert held(alpha_choice.claims_of(reverse)) == [False] * 3
-
-
 # --- jobs and lines ------------------------------------------------------------------------------
 
 
@@ -79,8 +44,11 @@ def test_a_pair_at_some_layers(zoo, tmp_path):
     value = job.run(tmp_path)
     assert value["sparsities"]["relu3"]["g_relu"] == pytest.approx(1 - 1 / 16)
     assert value["sparsities"]["relu3"]["lasso-0.01"] < 0.5
-    assert list(by_family([value])) == ["g_relu", "lasso-0.01"]
-    assert all(0 <= x <= 1 for x in value["accuracies"])
+    assert set(value["penalties"]["relu3"]) == {"g_relu", "lasso-0.01"}
+    printed = job.model_copy(update={"options": dict(PRINTED.options), "recipe": {**job.recipe, **PRINTED.recipe}})
+    (tmp_path / "printed").mkdir()
+    other = printed.run(tmp_path / "printed")
+    assert other["penalties"] != value["penalties"]
     assert job.run(tmp_path) == value
 
 
@@ -94,26 +62,70 @@ def test_alphas_of_a_pair(zoo, tmp_path):
     assert found["held_out"][f"{found['alpha']:g}"] == max(found["held_out"].values())
 
 
-def test_lines_have_intervals_over_models_where_there_are_three():
-    (two,) = line("full", {"relu1": [0.1, 0.3]}, [("a", "b"), ("b", "a")])
-    assert (two.ours, two.low, two.high) == (pytest.approx(0.2), 0.1, 0.3)
-    (three,) = line("full", {"relu1": [0.1, 0.3, 0.2]}, [("a", "b"), ("b", "c"), ("c", "a")])
+def test_series_have_intervals_over_models_where_there_are_three(zoo):
+    members = [replace(zoo.members[0], path=Path(name)) for name in "abc"]
+    value = lambda x: {"penalties": {"relu1": {"full": x, "g_relu": 2 * x}}}
+    pair = lambda *ks: [(members[i], members[j]) for i, j in ks]
+    two, _ = series([value(0.1), value(0.3)], pair((0, 1), (1, 0)))
+    assert (two.ours, two.low, two.group) == (pytest.approx(0.2), None, "full")
+    three, _ = series([value(0.1), value(0.3), value(0.2)], pair((0, 1), (1, 2), (2, 0)), title="as printed")
     assert three.low < 0.1 < 0.3 < three.high
-    (star,) = line("full", {"relu1": [0.1, 0.3]}, [("a", "b"), ("a", "c")])  # without a nothing is left
-    assert (star.low, star.high) == (0.1, 0.3)
+    assert (three.models, three.group) == (3, "full, as printed")
+    (more,) = contrast([value(0.1), value(0.3), value(0.2)], pair((0, 1), (1, 2), (2, 0)), "g_relu", "full")
+    assert (more.ours, more.group) == (pytest.approx(0.2), "g_relu - full")
+
+
+def test_the_papers_arms_are_what_the_papers_print():
+    """Random start, last epoch, batch norm in training mode, norm and penalty as printed; momentum by version."""
+    for arm, momentum in ((PRINTED, 0.0), (PRINTED_V1, 0.9)):
+        assert arm.recipe == {"keep": "last", "momentum": momentum}
+        assert arm.options["start"] == "random"
+        assert arm.options["tail_norm"] == "train"
+        assert arm.options["settings"] == {"norm": "printed", "proximal": False}
+    assert (OURS.recipe, OURS.options, OURS.crop) == ({}, {}, 0.0)
+    assert PRINTED_V1.crop > PRINTED.crop == 0
+
+
+def test_notes_say_what_the_recipe_does():
+    said = OURS.words(epochs=4, head_start=2)
+    assert "closed-form" in said
+    assert "the best of the start and all epochs" in said
+    assert "4 epochs at a rate of 0.001 with momentum 0.9, scales held for 2" in said
+    printed = PRINTED.words(epochs=20)
+    assert "random maps" in printed
+    assert "the last epoch counts" in printed
+    assert "momentum 0" in printed
+    assert "training mode" in printed
 
 
 def test_few_pairs_are_a_ring_so_that_no_network_is_in_all(tmp_path):
     zoo = Zoo(tmp_path, [0, 1, 2, 3])
-    assert pairs_at(Setting("small"), zoo, 5, 32) == [(0, 1), (1, 2), (2, 3), (3, 0), (0, 1)]
+    assert pairs_at(Setting("small"), zoo, 5, 32) == [(0, 1), (1, 2), (2, 3), (3, 0), (0, 2)]
+    assert pairs_at(Setting("small"), zoo, 2, 32) == [(0, 1), (2, 3)]  # disjoint
     assert pairs_at(Setting("paper"), zoo, 5, 32) == zoo.pairs(32)
 
 
 # --- the figures at smoke scale ------------------------------------------------------------------
 
 
+def test_every_arm_is_judged_by_the_same_statements():
+    sure = {"relu1": Estimate(0.5, 0.4, 0.6)}
+    table = {
+        "full": sure,
+        "full, as printed in v2": {"relu1": Estimate(-0.5, -0.6, -0.4)},
+        "accuracy, chance taken out": sure,
+    }
+    claims = arm_claims(table, lambda own: [claim("it is above 0", own["full"], above=0)])
+    assert [(c.text, c.held) for c in claims] == [
+        ("ours: it is above 0", True),
+        ("as printed in v2: it is above 0", False),
+    ]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fig8-leaky-slopes", "fig12-cct", "fig13-alpha", "fig15-lasso"])
+@pytest.mark.parametrize(
+    "name", ["fig1-stitching-myrtle", "fig8-leaky-slopes", "fig12-cct", "fig13-alpha", "fig15-lasso"]
+)
 def test_figures_run_at_smoke_scale_and_go_on_from_what_is_there(name, tmp_path):
     found = reproduce(name, Setting(folder=tmp_path))
     assert found.passed

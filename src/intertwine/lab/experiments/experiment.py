@@ -1,18 +1,62 @@
-"""Experiments: a name, where the papers have it, and a function of the scale."""
+"""Experiments: a name, where the papers have it, how it is run, and how its claims are judged."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ..data import load
+from ..networks import fit_to
 from ..runs import InProcess, Job, Jobs, Local, run
-from .reproduction import Reproduction, Scale
+from ..runs.code_version import code_version
+from .reproduction import Map, Reproduction, Row, Scale, provenance
+from .verdicts import Claim
 
-__all__ = ["SCALES", "Experiment", "Setting"]
+__all__ = ["SCALES", "Experiment", "Measured", "Planned", "Setting", "trained_from"]
 
 SCALES: tuple[Scale, ...] = ("smoke", "small", "paper")
+_SHAPES = {"digits": ((1, 8, 8), 10), "cifar10": ((3, 32, 32), 10), "cifar100": ((3, 32, 32), 100)}
+# Networks that say something train to this accuracy: well above chance, below what a few epochs reach.
+_TRAINED = {"digits": 0.85, "cifar10": 0.75, "cifar100": 0.45}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What an experiment measured, before anything is judged.
+
+    Args:
+        rows: Numbers.
+        notes: What a reader must know.
+        facts: Settings.
+        maps: Layer-by-layer matrices.
+        claims: Of mathematics, which is exact; other claims are judged from the rows.
+    """
+
+    rows: Sequence[Row] = ()
+    notes: Sequence[str] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    maps: Sequence[Map] = ()
+    claims: Sequence[Claim] = ()
+
+
+@dataclass
+class Planned:
+    """What an experiment would do.
+
+    Attributes:
+        zoos: Networks to train: folder, architecture, seeds, recipe, data.
+        jobs: Jobs behind them.
+    """
+
+    zoos: list[dict[str, Any]] = field(default_factory=list)
+    jobs: list[Job] = field(default_factory=list)
+
+
+class _PlanComplete(Exception):
+    """No error: a dry run ends where jobs would begin."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +72,9 @@ class Setting:
         workers: Processes; one for each core if ``None``, and at 0 jobs run in this process.
         progress: Whether to show progress.
         concepts: Images with labelled pixels, as ``lab.data.load_concepts`` takes them; not used at smoke scale.
+        cifar100: CIFAR-100 as ``lab.data.load`` takes it: where it is given, tables run their columns of it too.
         name: Of the experiment, whose jobs lie in a folder of their own; ``reproduce`` sets it.
+        planned: Receives what would be done, and nothing is done; see ``plan``.
     """
 
     scale: Scale = "smoke"
@@ -39,12 +85,19 @@ class Setting:
     workers: int | None = 0
     progress: bool = False
     concepts: str = "generated"
+    cifar100: str = ""
     name: str = ""
+    planned: Planned | None = None
 
     @property
     def data_spec(self) -> str:
         """``digits`` at smoke scale, otherwise ``data``."""
         return "digits" if self.scale == "smoke" else self.data
+
+    @property
+    def data_name(self) -> str:
+        """The data without the place where they lie."""
+        return self.data_spec.partition(":")[0]
 
     def by_scale(self, smoke: Any, small: Any, paper: Any) -> Any:
         """One of three values.
@@ -55,6 +108,14 @@ class Setting:
         """
         return {"smoke": smoke, "small": small, "paper": paper}[self.scale]
 
+    def fitted(self, *networks: str) -> str:
+        """The network of this scale, fitted to the data (their shape is looked up, where it is not known by name)."""
+        network = self.by_scale(*networks) if len(networks) > 1 else networks[0]
+        if self.data_name in _SHAPES:
+            return fit_to(network, *_SHAPES[self.data_name])
+        data = load(self.data_spec)
+        return fit_to(network, data.shape, len(data.classes))
+
     def run(self, jobs: Sequence[Job]) -> list[Any]:
         """Run all jobs that are not finished yet, and return the values of all in their order.
 
@@ -62,7 +123,10 @@ class Setting:
 
         Raises:
             RuntimeError: If a job failed after its retries; the rest is kept.
-        """
+        """  # noqa: DOC501 - a dry run ends here
+        if self.planned is not None:
+            self.planned.jobs += jobs
+            raise _PlanComplete
         executor = InProcess() if self.workers == 0 else Local(self.workers)
         plan = Jobs(name=self.name or "jobs", listed=tuple(jobs))
         report = run(plan, self.folder / "runs", executor=executor, progress=self.progress)
@@ -83,14 +147,68 @@ class Experiment:
         name: What ``intertwine reproduce`` calls it.
         title: What it is about, in a line.
         papers: Where it is, by version.
-        run: Does it. It must be repeatable, work inside ``setting.folder`` only, and keep finished work there.
+        measure: Does it. It must be repeatable, work inside ``setting.folder`` only, and keep finished work there.
+        judge: The claims, from the numbers (``Reproduction.table``) and facts alone, so that kept results can be judged
+            again; ``None`` where ``measure`` makes the claims, because they are of mathematics.
         scales: Scales that it knows; mathematics needs only ``smoke``.
         data: Whether it looks at data.
+        needs: What must be there and is not, and where to put it: an error in words, or nothing.
     """
 
     name: str
     title: str
     papers: str
-    run: Callable[[Setting], Reproduction]
+    measure: Callable[[Setting], Measured]
+    judge: Callable[[Reproduction], list[Claim]] | None = None
     scales: Sequence[Scale] = SCALES
     data: bool = True
+    needs: Callable[[Setting], str] = lambda setting: ""
+
+    @property
+    def code(self) -> str:
+        """A hash of its code and of what it shares with other experiments; not of the library below."""
+        return code_version(self.measure.__module__, __package__)[:8]
+
+    def check(self, setting: Setting) -> None:
+        """Refuse, before any work, what cannot be run.
+
+        Raises:
+            ValueError: If something is needed that is not there; the message says what to put where.
+        """
+        if self.data and setting.planned is None:
+            load(setting.data_spec)
+        if missing := self.needs(setting):
+            raise ValueError(missing)
+
+    def run(self, setting: Setting) -> Reproduction:
+        """Measure, and judge."""
+        self.check(setting)
+        found = self.measure(replace(setting, name=self.name))
+        facts = {
+            **provenance(),
+            **({"data": setting.data_name} if self.data else {}),
+            "seed": setting.seed,
+            "code": self.code,
+        }
+        made = Reproduction(
+            self.name, self.title, self.papers, setting.scale, found.rows, found.claims, setting.scale == "paper",
+            found.notes, {**facts, **found.facts}, found.maps,
+        )  # fmt: skip
+        return self.judged(made)
+
+    def judged(self, found: Reproduction) -> Reproduction:
+        """The same numbers, with the verdicts that follow from them today."""
+        return found if self.judge is None else replace(found, claims=self.judge(found))
+
+    def plan(self, setting: Setting) -> Planned:
+        """What would be done, without doing it or looking at data."""
+        planned = Planned()
+        if self.judge is not None:  # mathematics has nothing to plan
+            with suppress(_PlanComplete):
+                self.measure(replace(setting, name=self.name, planned=planned))
+        return planned
+
+
+def trained_from(found: Reproduction) -> float:
+    """The accuracy from which networks on this data count as trained: 85 % on digits, 75 % on CIFAR-10, 45 % on 100."""
+    return _TRAINED.get(str(found.facts.get("data", "cifar10")), 0.5)

@@ -8,9 +8,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from .reproduction import Row
+from .estimates import Estimate
 
-__all__ = ["kendall", "over_models", "row_over_models", "spearman"]
+__all__ = ["kendall", "over_models", "spearman"]
 
 _FEWEST = 3  # models: leaving one of two out leaves no pair
 
@@ -54,7 +54,7 @@ def _cosine(a: NDArray[Any], b: NDArray[Any]) -> float:
 
 def over_models(
     models: Sequence[Hashable], statistic: Callable[[frozenset[Hashable]], float], level: float = 0.95
-) -> tuple[float, float | None, float | None]:
+) -> Estimate:
     """A statistic of a zoo and its confidence interval, by a delete-one jackknife over models.
 
     What pairs of networks say is not independent where they share one, and one network is all that many pairs have in
@@ -71,38 +71,23 @@ def over_models(
         level: Nominal coverage.
 
     Returns:
-        The statistic of all models, and the ends of the interval; ``None`` for these with fewer than 3 models, or where
-        the statistic is not known without one of them.
+        The statistic of all models; without an interval with fewer than 3 models, or where it is not known without one.
 
     Examples:
         >>> heights = {"a": 1.0, "b": 2.0, "c": 3.0}
         >>> mean = lambda kept: sum(heights[m] for m in kept) / len(kept)
-        >>> [round(x, 2) for x in over_models(list(heights), mean)]
-        [2.0, -0.48, 4.48]
+        >>> print(over_models(list(heights), mean))
+        2 [-0.484, 4.48]
     """
     from scipy.stats import t
 
     everyone = frozenset(models)
     found, count = statistic(everyone), len(everyone)
     if count < _FEWEST:
-        return found, None, None
+        return Estimate(found)
     rest = [statistic(everyone - {model}) for model in models]
     if not all(map(isfinite, [found, *rest])):
-        return found, None, None
+        return Estimate(found)
     centre = sum(rest) / count
     half = float(t.ppf((1 + level) / 2, count - 1)) * sqrt((count - 1) / count * sum((s - centre) ** 2 for s in rest))
-    return found, found - half, found + half
-
-
-def row_over_models(
-    what: str,
-    group: str,
-    models: Sequence[Hashable],
-    statistic: Callable[[frozenset[Hashable]], float],
-    limits: tuple[float, float] = (-1.0, 1.0),
-) -> Row:
-    """A row of a statistic and its interval, which ends where the statistic's range does."""
-    found, low, high = over_models(models, statistic)
-    if low is not None and high is not None:
-        low, high = max(low, limits[0]), min(high, limits[1])
-    return Row(what, found if isfinite(found) else None, None, low, high, group=group)
+    return Estimate(found, found - half, found + half, count)

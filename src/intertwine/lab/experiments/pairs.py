@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -46,7 +46,7 @@ class PairJob(Job):
         return load_checkpoint(self.a).to(device), load_checkpoint(self.b).to(device)
 
 
-def checkpoints(pair: tuple[Member, Member]) -> dict[str, str]:
+def checkpoints(pair: tuple[Member, Member]) -> dict[str, Any]:
     """The two checkpoints of a pair, as a :class:`PairJob` takes them."""
     a, b = pair
     return {"a": str(a.path.resolve()), "b": str(b.path.resolve())}
@@ -68,13 +68,18 @@ def pairs_at(setting: Setting, zoo: Zoo, few: int, many: int) -> Pairs:
     Args:
         setting: Scale and seed.
         zoo: The networks.
-        few: Pairs below the scale ``paper``: each network into the next one, because in so few drawn pairs one network
-            is often part of all, which leaves no interval over networks.
+        few: Pairs below the scale ``paper``: disjoint where there are networks enough, else each network into the next,
+            the next but one and so on, because in few drawn pairs one network is often part of all, which leaves no
+            interval over networks.
         many: Pairs at the scale ``paper``, drawn as the paper does.
     """
+    members, n = list(zoo.members), len(zoo)
     if setting.scale == "paper":
         return zoo.pairs(many, seed=setting.seed)
-    return list(itertools.islice(itertools.cycle(ring(zoo)), few))
+    if 2 * few <= n:
+        return list(zip(members[: 2 * few : 2], members[1 : 2 * few : 2]))
+    shifted = [(members[k], members[(k + shift) % n]) for shift in range(1, n) for k in range(n)]
+    return shifted[:few]
 
 
 def all_pairs(zoo: Zoo, ordered: bool, most: int, seed: int) -> Pairs:

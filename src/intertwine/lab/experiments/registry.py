@@ -13,7 +13,9 @@ from ..._words import near
 from .experiment import Experiment, Setting
 from .reproduction import Reproduction
 
-__all__ = ["experiment", "experiments", "reproduce"]
+__all__ = ["experiment", "experiments", "is_older", "rejudged", "reproduce"]
+
+_OLDER = "This result is older than the code of its experiment today."
 
 # Files that hold a tuple EXPERIMENTS, in the order in which the page shows them.
 _MODULES: tuple[str, ...] = (
@@ -83,8 +85,20 @@ def reproduce(name: str, setting: Setting | None = None) -> Reproduction:
         setting = replace(setting, scale=chosen.scales[-1])
     start = time.monotonic()
     with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they were
-        found = chosen.run(replace(setting, name=name))
-    seconds = round(time.monotonic() - start, 1)
-    data = {"data": setting.data_spec.partition(":")[0]} if chosen.data else {}
-    facts = {**data, "seed": setting.seed, **found.facts, "seconds": seconds}
-    return replace(found, facts=facts)
+        found = chosen.run(setting)
+    return replace(found, facts={**found.facts, "seconds": round(time.monotonic() - start, 1)})
+
+
+def rejudged(found: Reproduction) -> Reproduction:
+    """A kept result, its claims judged by today's rules from the numbers that it holds; a note says if it is older."""
+    known = experiments().get(found.name)
+    if known is None:
+        return found
+    notes = [*found.notes, _OLDER] if is_older(found) and _OLDER not in found.notes else found.notes
+    return known.judged(replace(found, notes=notes))
+
+
+def is_older(found: Reproduction) -> bool:
+    """Whether a result was made by other code of its experiment than today's."""
+    known = experiments().get(found.name)
+    return known is not None and known.code != found.facts.get("code")

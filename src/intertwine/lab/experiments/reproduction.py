@@ -10,18 +10,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
+from math import isfinite, nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from ..._result import Result
-from ..._zoo_intervals import PairInterval
+from .estimates import Estimate
+from .printed import Printed
+from .verdicts import Claim
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Claim", "Panel", "Reproduction", "Row", "Scale", "provenance"]
+__all__ = ["Claim", "Map", "Panel", "Reproduction", "Row", "Scale", "provenance"]
 
 Scale = Literal["smoke", "small", "paper"]
 
@@ -34,10 +37,12 @@ class Row:
         what: What it is, such as ``"relu3, G_ReLU-Procrustes"``.
         ours: Our value; ``None`` where it was not run.
         paper: The paper's; ``None`` where the text has none.
-        low: Lower end of our interval.
+        low: Lower end of our 95 % interval over independent networks or runs; ``None`` where there are too few.
         high: Upper end.
         tolerance: For numbers that should agree exactly or nearly so: the largest difference.
         group: Rows of one group are shown as one table.
+        spread: The paper's "±".
+        models: Networks or runs behind our interval.
     """
 
     what: str
@@ -47,18 +52,31 @@ class Row:
     high: float | None = None
     tolerance: float | None = None
     group: str = ""
+    spread: float | None = None
+    models: int | None = None
 
     @classmethod
-    def of(cls, what: str, found: PairInterval, paper: float | None = None, group: str = "") -> Row:
-        """A mean over pairs of models with its interval.
+    def of(cls, what: str, found: Estimate, paper: Printed | None = None, group: str = "") -> Row:
+        """An estimate beside what the paper prints.
 
         Examples:
-            >>> from intertwine._zoo_intervals import pair_interval
-            >>> found = pair_interval([(0, 1), (1, 2), (2, 0)], [0.1, 0.2, 0.3])
-            >>> Row.of("relu1", found, paper=0.15).verdict
+            >>> Row.of("relu1", Estimate(0.2, 0.1, 0.3), paper=(0.15, 0.01)).verdict
             'paper inside our interval'
         """
-        return cls(what, found.mean, paper, found.low, found.high, group=group)
+        number, spread = paper or (None, None)
+        ours = found.value if isfinite(found.value) else None
+        return cls(what, ours, number, found.low, found.high, group=group, spread=spread, models=found.models)
+
+    @property
+    def estimate(self) -> Estimate:
+        """Our number as an estimate; of a number that must agree, without error."""
+        return Estimate(nan if self.ours is None else self.ours, self.low, self.high, self.models)
+
+    @property
+    def printed(self) -> str:
+        """The paper's number with its "±"; empty where it has none."""
+        plus = "" if self.spread is None else f" ± {self.spread:g}"
+        return "" if self.paper is None else f"{self.paper:#.4g}{plus}"
 
     @property
     def difference(self) -> float | None:
@@ -122,25 +140,18 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Claim:
-    """A statement of a paper, or about a question that it leaves open, that was checked.
+class Map:
+    """Every layer of one network against every layer of another, mean over pairs of networks.
 
     Args:
-        text: The statement in words.
-        held: Whether it holds here; ``None`` where the run cannot tell.
-        detail: The numbers it was judged by.
-        required: Whether it must hold at this scale: mathematics must, a trend among a few digit networks need not.
+        title: What was measured.
+        layers: Of both, in order.
+        values: One row for each layer of the first.
     """
 
-    text: str
-    held: bool | None
-    detail: str = ""
-    required: bool = False
-
-    @property
-    def verdict(self) -> str:
-        """``holds``, ``does not hold`` or ``cannot be told``."""
-        return "cannot be told" if self.held is None else "holds" if self.held else "does not hold"
+    title: str
+    layers: tuple[str, ...]
+    values: tuple[tuple[float, ...], ...]
 
 
 def provenance() -> dict[str, Any]:
@@ -183,6 +194,7 @@ class Reproduction(Result):
             claims speak, and the page says so.
         notes: What a reader must know: what was made smaller, which data.
         facts: Provenance and settings: networks, data, seeds, seconds.
+        maps: Layer-by-layer matrices.
     """
 
     name: str
@@ -194,12 +206,22 @@ class Reproduction(Result):
     comparable: bool = False
     notes: Sequence[str] = ()
     facts: dict[str, Any] = field(default_factory=provenance)
+    maps: Sequence[Map] = ()
 
     @property
     def passed(self) -> bool:
-        """Whether every required claim holds and every row with a tolerance is within it."""
+        """Whether every required claim holds, and every row with a tolerance is within it."""
         exact = all(row.verdict != "differs" for row in self.rows)
-        return exact and all(claim.held is not False for claim in self.claims if claim.required)
+        return exact and all(claim.held is True for claim in self.claims if claim.required)
+
+    @property
+    def table(self) -> dict[str, dict[str, Estimate]]:
+        """What was measured, by group and name: what claims are judged by."""
+        found: dict[str, dict[str, Estimate]] = {}
+        for row in self.rows:
+            if row.ours is not None:
+                found.setdefault(row.group, {})[row.what] = row.estimate
+        return found
 
     @property
     def verdict(self) -> str:

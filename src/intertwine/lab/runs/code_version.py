@@ -13,7 +13,7 @@ __all__ = ["code_version"]
 
 
 @cache
-def code_version(module: str) -> str:
+def code_version(module: str, within: str = "") -> str:
     """Hash the syntax of a module and of all it imports, directly or not, inside the same top-level package.
 
     Comments, docstrings and formatting do not count; neither do other packages, whose versions a result's provenance
@@ -22,6 +22,7 @@ def code_version(module: str) -> str:
 
     Args:
         module: Its full name.
+        within: Package that imports are followed in; the top-level one if empty.
 
     Returns:
         32 hexadecimal digits.
@@ -30,7 +31,7 @@ def code_version(module: str) -> str:
         >>> code_version("intertwine.groups.activations.gelu") == code_version("intertwine.groups.capacity")
         False
     """
-    package = module.partition(".")[0]
+    package = within or module.partition(".")[0]
     seen: dict[str, str] = {}
     waiting = [module]
     while waiting:
@@ -41,7 +42,7 @@ def code_version(module: str) -> str:
         tree = ast.parse(file.read_bytes())
         seen[name] = _digest(tree)
         is_package = file.name == "__init__.py"
-        waiting += [n for n in _imports(tree, name, is_package) if n.partition(".")[0] == package and n not in seen]
+        waiting += [n for n in _imports(tree, name, is_package) if f"{n}.".startswith(f"{package}.") and n not in seen]
     text = "\n".join(f"{name} {digest}" for name, digest in sorted(seen.items()))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 

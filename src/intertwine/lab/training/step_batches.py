@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..._random import mixed
 from ..data import Batches, DataSplits
-from .augment import draw_moves, move
+from .augment import augment
 from .mix import mix
 from .recipe import Recipe
 
@@ -45,14 +45,11 @@ class StepBatches:
         size, recipe = self._recipe.batch_size, self._recipe
         index = torch.stack([order[place * size : (place + 1) * size] for order in self._orders])
         inputs, targets = self._batches.batch(index.flatten())
-        moves = []
-        for seed in self.seeds:
+        own = []
+        for seed, part in zip(self.seeds, inputs.unflatten(0, index.shape), strict=True):
             torch.manual_seed(mixed(seed, "step", step))
-            if recipe.translate or recipe.flip:
-                moves.append(draw_moves(index.shape[1], recipe.translate, recipe.flip))
-        if moves:
-            shifts, mirrored = torch.cat([m[0] for m in moves], 1), torch.cat([m[1] for m in moves])
-            inputs = move(inputs, shifts, mirrored, recipe.translate)
+            own.append(augment(part, recipe.translate, recipe.flip, crop=recipe.crop))
+        inputs = torch.cat(own)
         if recipe.mixup or recipe.cutmix:
             inputs, targets = mix(inputs, targets, self._classes, recipe.mixup, recipe.cutmix)
         return inputs.unflatten(0, index.shape), targets.unflatten(0, index.shape)

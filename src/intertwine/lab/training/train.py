@@ -137,10 +137,10 @@ def find_recipe(recipe: Recipe | str | None, data: DataSplits) -> Recipe:
 
 
 def check_recipe(recipe: Recipe, data: DataSplits) -> None:
-    if len(data.shape) != 3 and (recipe.translate or recipe.flip or recipe.cutmix):
+    if len(data.shape) != 3 and (recipe.translate or recipe.flip or recipe.cutmix or recipe.crop):
         raise ValueError(
             f"recipe must not move, flip or cut inputs that are no images. Got inputs of shape {data.shape}. "
-            "Set translate=0, flip=False and cutmix=0."
+            "Set translate=0, flip=False, crop=0 and cutmix=0."
         )
 
 

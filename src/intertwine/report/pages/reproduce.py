@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table
-from ..figures import Series, lines
+from ..figures import Series, heatmap, lines
 from ..page import Page, render
 
 if TYPE_CHECKING:
@@ -75,6 +75,9 @@ def _blocks(r: Reproduction) -> list[Block]:
     figures = [_figure(r, panel) for panel in r.panels if panel.measured]
     if figures:
         blocks.append(Grid(figures))
+    maps = [heatmap(one.values, one.layers, one.layers, title=one.title) for one in r.maps]
+    if maps:
+        blocks.append(Grid(maps))
     tables = [_table(r, panel) for panel in r.panels]
     if figures:
         blocks.append(Details("All numbers", tables))
@@ -113,7 +116,7 @@ def _table(r: Reproduction, panel: Panel) -> Table:
     shown: dict[str, list[object]] = {"": list(panel.points)}
     for name, rows in panel.groups.items():
         if any(row.paper is not None for row in rows):
-            shown[f"{name}, paper"] = [row.paper for row in rows]
+            shown[f"{name}, paper"] = [row.printed for row in rows]
         shown[name] = [row.shown for row in rows]
     return Table(list(shown), list(zip(*shown.values())), panel_title(r, panel))
 
@@ -122,7 +125,7 @@ def _long_table(r: Reproduction, panel: Panel) -> Table:
     (rows,) = panel.groups.values()
     shown: dict[str, list[object]] = {"": [row.what for row in rows]}
     if any(row.paper is not None for row in rows):
-        shown["Paper"] = [row.paper for row in rows]
+        shown["Paper"] = [row.printed or None for row in rows]
     shown["Ours"] = [row.ours for row in rows]
     if any(row.low is not None for row in rows):
         shown["From"], shown["To"] = [row.low for row in rows], [row.high for row in rows]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Unpack
+from typing import Literal, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ class Birkhoff(RelaxedPermutation):
     Args:
         alpha: Weight of ``-|P|_F``. The paper takes 0.1.
         sinkhorn_steps: ``T``. The paper takes 16.
+        norm: ``"polytope"``, ours, or ``"printed"``.
         **common: Of every ``StitchingLayer``.
 
     Attributes:
@@ -37,7 +38,7 @@ class Birkhoff(RelaxedPermutation):
         scale: The diagonal of ``D``, ``(n,)``, or ``None`` where scales are not free.
 
     Raises:
-        ValueError: If ``alpha`` is negative, or there are no Sinkhorn steps.
+        ValueError: If ``alpha`` is negative, there are no Sinkhorn steps, or ``norm`` is unknown.
     """
 
     scale: Tensor | None
@@ -49,6 +50,7 @@ class Birkhoff(RelaxedPermutation):
         *,
         alpha: float = 0.1,
         sinkhorn_steps: int = 16,
+        norm: Literal["polytope", "printed"] = "polytope",
         **common: Unpack[Common],
     ) -> None:
         super().__init__(c_in, c_out, **common)
@@ -57,7 +59,9 @@ class Birkhoff(RelaxedPermutation):
             raise ValueError(f"alpha must be at least 0. Got {alpha}.")
         if sinkhorn_steps < 1:
             raise ValueError(f"sinkhorn_steps must be at least 1. Got {sinkhorn_steps}.")
-        self.alpha, self.sinkhorn_steps = alpha, sinkhorn_steps
+        if norm not in ("polytope", "printed"):
+            raise ValueError(f'norm must be "polytope" or "printed". Got {norm!r}.')
+        self.alpha, self.sinkhorn_steps, self.norm = alpha, sinkhorn_steps, norm
         p = sinkhorn(torch.rand(self.n, self.n, generator=generator), sinkhorn_steps)
         if self.signed:
             p = p * torch.where(torch.rand(self.n, self.n, generator=generator) < 0.5, -1.0, 1.0)
@@ -74,7 +78,8 @@ class Birkhoff(RelaxedPermutation):
 
     def regulariser(self) -> Tensor:
         """``-alpha |P|_F``."""
-        return -self.alpha * frobenius_on_polytope(self.permutation.abs() if self.signed else self.permutation)
+        norm = torch.linalg.matrix_norm if self.norm == "printed" else frobenius_on_polytope
+        return -self.alpha * norm(self.permutation.abs() if self.signed else self.permutation)
 
     @torch.no_grad()
     def after_step(self, lr: float) -> None:

@@ -19,11 +19,12 @@ class Lasso(Full):
     """A full map with the penalty ``lambda |A|_1`` (paper 1, v2 D.6).
 
     Differs from the paper: the penalty acts by its proximal step, ``a <- sign(a) max(|a| - lr lambda, 0)`` after each
-    step on the loss, so that zeros *are* zeros; a gradient step on ``|a|`` jumps over zero for ever. Same minimiser.
-    A bias is not penalised.
+    step on the loss, so that zeros *are* zeros; a gradient step on ``|a|`` jumps over zero for ever. Same minimiser;
+    ``proximal=False`` is as printed. A bias is not penalised.
 
     Args:
         strength: ``lambda``. The paper takes 1e-4, 1e-3, 1e-2 and 1e-1.
+        proximal: Whether the penalty acts by its proximal step, or as a term of the loss.
         **common: Of every ``StitchingLayer``.
 
     Raises:
@@ -35,12 +36,18 @@ class Lasso(Full):
         c_in: int,
         c_out: int,
         strength: float = 1e-3,
+        proximal: bool = True,
         **common: Unpack[Common],
     ) -> None:
         if not strength >= 0:
             raise ValueError(f"strength must be at least 0. Got {strength}.")
         super().__init__(c_in, c_out, **common)
+        self.proximal = proximal
         self.family, self.strength = "lasso" if strength == 1e-3 else f"lasso-{strength:g}", strength
+
+    def regulariser(self) -> Tensor:
+        """``lambda |A|_1`` where there is no proximal step; what is added to the loss."""
+        return self.weight.new_zeros(()) if self.proximal else self.strength * self.weight.abs().sum()
 
     def penalty(self) -> float:
         """``lambda |A|_1``, which the proximal step stands for."""
@@ -49,7 +56,8 @@ class Lasso(Full):
     @torch.no_grad()
     def after_step(self, lr: float) -> None:
         """Soft thresholding by ``lr lambda``."""
-        self.weight.copy_(torch.nn.functional.softshrink(self.weight, lr * self.strength))
+        if self.proximal:
+            self.weight.copy_(torch.nn.functional.softshrink(self.weight, lr * self.strength))
 
 
 def sparsity(matrix: Tensor, threshold: float = 1e-3) -> float:

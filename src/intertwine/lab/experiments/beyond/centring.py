@@ -13,15 +13,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ...._zoo_intervals import pair_interval
 from ....features import collect
 from ....similarity import Comparison, compare
 from ....similarity.comparison.inference import calibrate
 from ....similarity.kernels.maximum import max_gram
 from ...data import load
-from ..experiment import Experiment, Setting
+from ..estimates import minus, of_pairs
+from ..experiment import Experiment, Measured, Setting
 from ..pairs import PairJob, all_pairs, checkpoints, names_of
-from ..reproduction import Claim, Reproduction, Row
+from ..reproduction import Reproduction, Row
+from ..verdicts import Claim, claim
+from ..zoos import accuracy_rows, trained
 from .shared import networks_note, open_zoo, relu_layers
 
 __all__ = ["EXPERIMENTS", "Centred", "alignment"]
@@ -128,48 +130,43 @@ def _rows(
     values: Sequence[Mapping[str, Mapping[str, Sequence[float]]]],
 ) -> list[Row]:
     return [
-        Row.of(layer, pair_interval(names, [v[m][what][k] for v in values]), group=f"{m}, {words}")
+        Row.of(layer, of_pairs(names, [v[m][what][k] for v in values]), group=f"{m}, {words}")
         for what, words in _WORDS.items()
         for m in (*TWINS, *TWINS.values())
         for k, layer in enumerate(layers)
     ]
 
 
-def _claims(rows: Sequence[Row]) -> list[Claim]:
-    of: dict[str, list[float]] = {}
-    for row in rows:
-        of.setdefault(row.group, []).append(row.ours or 0.0)
-    claims = []
-    for plain, centred in TWINS.items():
-        before, after = of[f"{plain}, {_WORDS['chance']}"], of[f"{centred}, {_WORDS['chance']}"]
-        claims.append(
-            Claim(
-                f"centring lowers the chance level of {plain} in every layer",
-                all(a < b for a, b in zip(after, before)),
-                ", ".join(f"{b:.2f} to {a:.2f}" for a, b in zip(after, before)),
-            )
-        )
-    gap = lambda what: sum(
-        abs(a - b)
+_GAP = "difference of uncentred and centred twins"
+
+
+def _gaps(names: Sequence[tuple[str, str]], values: Sequence[Mapping[str, Mapping[str, Sequence[float]]]]) -> list[Row]:
+    """How far twins differ, mean over twins and layers, in raw scores, with chance taken out, and by how much more."""
+    mean = lambda v, what: [abs(a - b) for p, c in TWINS.items() for a, b in zip(v[p][what], v[c][what])]
+    each = {what: [sum(g := mean(v, what)) / len(g) for v in values] for what in ("score", "calibrated")}
+    each["raw minus calibrated"] = [a - b for a, b in zip(*each.values())]
+    return [Row.of(_WORDS.get(what, what), of_pairs(names, listed), group=_GAP) for what, listed in each.items()]
+
+
+def _judge(found: Reproduction) -> list[Claim]:
+    table, networks = found.table, trained(found)
+    chance = {m: table[f"{m}, {_WORDS['chance']}"] for m in (*TWINS, *TWINS.values())}
+    claims = [
+        claim(f"centring lowers the chance level of {plain} in every layer", minus(chance[plain], chance[centred]),
+              above=0, trained=networks)
         for plain, centred in TWINS.items()
-        for a, b in zip(of[f"{plain}, {_WORDS[what]}"], of[f"{centred}, {_WORDS[what]}"])
-    )
-    raw, calibrated = (
-        gap(what) / sum(len(of[f"{m}, {_WORDS[what]}"]) for m in TWINS) for what in ("score", "calibrated")
-    )
-    claims.append(
-        Claim("with chance taken out, centring matters less than in raw scores", calibrated < raw,
-              f"twins differ by {calibrated:.2f} on average, raw scores by {raw:.2f}")
-    )  # fmt: skip
-    floors = [x for m in ("linear_cka", "g_relu_cka") for x in of[f"{m}, {_WORDS['chance']}"]]
-    claims.append(
-        Claim("unbiased CKA needs no calibration: its chance level is within 0.05 of 0", max(map(abs, floors)) < 0.05,
-              f"at most {max(map(abs, floors)):.3f}")
-    )  # fmt: skip
-    return claims
+    ]  # fmt: skip
+    more = {k: e for k, e in table.get(_GAP, {}).items() if k == "raw minus calibrated"}
+    floors = {f"{m}, {layer}": e for m in ("linear_cka", "g_relu_cka") for layer, e in chance[m].items()}
+    return [
+        *claims,
+        claim("with chance taken out, centring matters less than in raw scores", more, above=0, trained=networks),
+        claim("unbiased CKA needs no calibration: its chance level is within 0.05 of 0", floors, above=-0.05,
+              below=0.05, trained=networks),
+    ]  # fmt: skip
 
 
-def _run(setting: Setting) -> Reproduction:
+def _run(setting: Setting) -> Measured:
     zoo = open_zoo(setting)
     layers = relu_layers(zoo)
     pairs = all_pairs(zoo, ordered=False, most=setting.by_scale(6, 6, 32), seed=setting.seed)
@@ -181,15 +178,15 @@ def _run(setting: Setting) -> Reproduction:
         )
         for pair in pairs
     ])  # fmt: skip
-    rows = _rows(layers, names_of(pairs), values)
+    rows = accuracy_rows({"networks": zoo}) + _rows(layers, names_of(pairs), values) + _gaps(names_of(pairs), values)
     notes = [
         networks_note(zoo, f"{len(pairs)} pairs, {examples} test images"),
         "An alignment is the cosine of two uncentred Gram matrices: a CKA without its C, of features that are not "
         f"centred either. Chance: mean of {shuffles} shuffles of the examples of one side.",
     ]
-    return Reproduction(_NAME, _TITLE, _PAPERS, setting.scale, rows, _claims(rows), notes=notes)
+    return Measured(rows, notes)
 
 
 _NAME, _TITLE, _PAPERS = "open-centring", "What centring does to the measures", "left open by v2 section 5 and D.7"
 
-EXPERIMENTS = (Experiment(_NAME, _TITLE, _PAPERS, _run),)
+EXPERIMENTS = (Experiment(_NAME, _TITLE, _PAPERS, _run, _judge),)

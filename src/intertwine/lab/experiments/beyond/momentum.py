@@ -8,17 +8,20 @@ where it does as well, it was the step, not the momentum.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ...._zoo_intervals import pair_interval
 from ....stitching import RECIPES, StitchingStudy, StitchOptions, stitch
 from ...data import load
-from ..experiment import Experiment, Setting
+from ..estimates import of_pairs
+from ..experiment import Experiment, Measured, Setting
 from ..pairs import PairJob, all_pairs, checkpoints, names_of, ring
-from ..reproduction import Claim, Reproduction, Row
+from ..reproduction import Reproduction, Row
+from ..verdicts import Claim, claim
+from ..zoos import accuracy_rows, trained
 from .shared import networks_note, open_zoo, relu_layers
 
 __all__ = ["ARMS", "EXPERIMENTS", "Descended"]
@@ -93,63 +96,52 @@ class Descended(PairJob):
 _STARTS: dict[Literal["random", "direct"], str] = {"random": "random start", "direct": "closed-form start"}
 _PARTS = {"penalty": "penalty", "agreement": "share matched as activations are", "loss": "last training loss"}
 
+_RANGES, _ALL = {"agreement": (0, 1)}, (-math.inf, math.inf)
+_MATCHED = "share matched as activations are, mean over layers from a random start"
+
 _Found = dict[Literal["random", "direct"], Sequence[dict[str, dict[str, list[Any]]]]]
 
 
+_GAPS = ((MOMENTUM, PLAIN, "momentum loses no more than a point more than none"),
+         (FAST, MOMENTUM, "ten times the rate does within a point what momentum does"))  # fmt: skip
+
+
 def _rows(layers: Sequence[str], names: Sequence[tuple[str, str]], found: _Found) -> list[Row]:
-    rows = []
-    for part, words in _PARTS.items():
-        for start, values in found.items():
-            for arm in ARMS:
-                for k, layer in enumerate(layers):
-                    known = [(pair, x) for pair, v in zip(names, values) if (x := v[arm][part][k]) is not None]
-                    group = f"{arm}, {words} ({_STARTS[start]})"
-                    row = _row(layer, group, known)
-                    rows.append(_share(row) if part == "agreement" else row)
+    rows = [
+        Row.of(layer, of_pairs(names, [v[arm][part][k] for v in values]).within(*_RANGES.get(part, _ALL)),
+               group=f"{arm}, {words} ({_STARTS[start]})")
+        for part, words in _PARTS.items() for start, values in found.items() for arm in ARMS
+        for k, layer in enumerate(layers)
+    ]  # fmt: skip
+    for start, values in found.items():
+        for arm, than, _ in _GAPS:
+            gaps = [_mean(v[arm]["penalty"]) - _mean(v[than]["penalty"]) for v in values]
+            rows.append(Row.of(f"{arm} - {than}", of_pairs(names, gaps), group=f"penalty, {_STARTS[start]}"))
+    for arm in ARMS:
+        shares = [_mean([x for x in v[arm]["agreement"] if x is not None]) for v in found["random"]]
+        rows.append(Row.of(arm, of_pairs(names, shares), group=_MATCHED))
     return rows
 
 
-def _share(row: Row) -> Row:
-    """No share is below 0 or above 1, whatever an interval of a mean says."""
-    return row if row.low is None or row.high is None else replace(row, low=max(row.low, 0.0), high=min(row.high, 1.0))
-
-
-def _row(what: str, group: str, known: Sequence[tuple[tuple[str, str], float]]) -> Row:
-    pairs, values = [pair for pair, _ in known], [x for _, x in known]
-    if not values:
-        return Row(what, None, group=group)
-    try:
-        return Row.of(what, pair_interval(pairs, values), group=group)
-    except ValueError:  # too few models left
-        return Row(what, sum(values) / len(values), group=group)
-
-
-def _claims(names: Sequence[tuple[str, str]], found: _Found) -> list[Claim]:
-    claims = []
-    for start, values in found.items():
-        words = _STARTS[start]
-        for arm, than, text in (
-            (MOMENTUM, PLAIN, "momentum loses no more than none"),
-            (FAST, MOMENTUM, "ten times the rate does within a point what momentum does"),
-        ):
-            gaps = [_mean(v[arm]["penalty"]) - _mean(v[than]["penalty"]) for v in values]
-            interval = pair_interval(names, gaps)
-            far = abs(interval.mean) if arm == FAST else interval.mean
-            detail = f"{100 * interval.mean:+.1f} points, from {100 * interval.low:+.1f} to {100 * interval.high:+.1f}"
-            claims.append(Claim(f"{words}: {text}", far <= _POINT, detail))
-    matched = {arm: _mean([x for v in found["random"] for x in v[arm]["agreement"] if x is not None]) for arm in ARMS}
-    claims.append(
-        Claim("from a random start, some arm matches half of the channels as activations are",
-              max(matched.values()) > 0.5, ", ".join(f"{arm}: {share:.0%}" for arm, share in matched.items()))
-    )  # fmt: skip
-    return claims
+def _judge(found: Reproduction) -> list[Claim]:
+    table, networks, claims = found.table, trained(found), []
+    for words in _STARTS.values():
+        gaps = table.get(f"penalty, {words}", {})
+        for arm, than, text in _GAPS:
+            gap = {k: e for k, e in gaps.items() if k == f"{arm} - {than}"}
+            low = -_POINT if arm == FAST else -math.inf
+            claims.append(claim(f"{words}: {text}", gap, above=low, below=_POINT, trained=networks))
+    matched = table.get(_MATCHED, {})
+    best = {k: matched[k].widened(len(matched)) for k in sorted(matched, key=lambda k: matched[k].value)[-1:]}
+    text = "from a random start, some arm matches half of the channels as activations are"
+    return [*claims, claim(text, best, above=0.5, trained=networks)]
 
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / max(len(values), 1)
 
 
-def _run(setting: Setting) -> Reproduction:
+def _run(setting: Setting) -> Measured:
     zoo = open_zoo(setting)
     layers = relu_layers(zoo)
     layers = setting.by_scale(layers[1:2], layers[2:3], layers)
@@ -171,12 +163,10 @@ def _run(setting: Setting) -> Reproduction:
         f"{examples or 'all'} images; the last epoch counts. All arms begin alike and see the same batches.",
         "Penalties are accuracy lost, 0.01 is a point.",
     ]
-    return Reproduction(
-        _NAME, _TITLE, _PAPERS, setting.scale, _rows(layers, names, found), _claims(names, found), notes=notes
-    )
+    return Measured([*accuracy_rows({"networks": zoo}), *_rows(layers, names, found)], notes)
 
 
 _NAME, _TITLE = "open-momentum", "Does momentum matter to projected gradient descent?"
 _PAPERS = "left open by v2 D.2 and D.2.1, which disagree"
 
-EXPERIMENTS = (Experiment(_NAME, _TITLE, _PAPERS, _run),)
+EXPERIMENTS = (Experiment(_NAME, _TITLE, _PAPERS, _run, _judge),)

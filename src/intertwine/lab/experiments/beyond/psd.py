@@ -11,7 +11,6 @@ largest product outweighs the others.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from math import pi
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,15 +18,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from ...._zoo_intervals import pair_interval
 from ....features import collect
 from ....similarity import kernel, prepare_gram
 from ....similarity._sides import living_channels
 from ...data import load
-from ..experiment import Experiment, Setting
-from ..over_models import row_over_models, spearman
+from ..estimates import exact, of_pairs
+from ..experiment import Experiment, Measured, Setting
+from ..over_models import over_models, spearman
 from ..pairs import PairJob, all_pairs, checkpoints, names_of
-from ..reproduction import Claim, Reproduction, Row
+from ..reproduction import Reproduction, Row
+from ..verdicts import Claim, claim
+from ..zoos import accuracy_rows, trained
 from .shared import networks_note, open_zoo, relu_layers
 
 __all__ = ["EXPERIMENTS", "KernelPair", "channel_gram", "negative_mass", "without_negative_part"]
@@ -39,6 +40,7 @@ SYMMETRIC = ("laplace", *SUMS, "channel_normalized")  # positive semi-definite, 
 _NEGATIVE = "max, negative share of the spectrum"
 _RANKED = "Spearman with the max kernel, all pairs of layers"
 _APART = "difference from the max kernel's CKA"
+_WORST = "negative share of the spectrum"
 _ROUNDING = 1e-6  # share of the spectrum that may be negative by rounding
 
 
@@ -165,25 +167,26 @@ def _inner(a: Any, b: Any) -> float:
 
 def _rows(layers: Sequence[str], names: Sequence[tuple[str, str]], values: Sequence[Mapping[str, Any]]) -> list[Row]:
     models = list(dict.fromkeys(name for pair in names for name in pair))
-    rows = []
-    for name in KERNELS:
-        for k, layer in enumerate(layers):
-            score = pair_interval(names, [v["scores"][name][k][k] for v in values])
-            rows.append(Row.of(layer, score, group=f"{name}, CKA"))
-    for k, layer in enumerate(layers):
-        row = Row.of(layer, pair_interval(names, [_mass(v, "max", k) for v in values]), group=_NEGATIVE)
-        rows.append(replace(row, low=max(row.low or 0.0, 0.0)))
-    for name in KERNELS[1:]:
-        statistic = lambda kept, n=name: _agreement(n, names, values, kept)
-        rows.append(row_over_models(name, _RANKED, models, statistic))
+    rows = [
+        Row.of(layer, of_pairs(names, [v["scores"][name][k][k] for v in values]), group=f"{name}, CKA")
+        for name in KERNELS
+        for k, layer in enumerate(layers)
+    ]
+    negative = {layer: of_pairs(names, [_mass(v, "max", k) for v in values]) for k, layer in enumerate(layers)}
+    rows += [Row.of(layer, found.within(0, 1), group=_NEGATIVE) for layer, found in negative.items()]
+    rank = {n: lambda kept, n=n: _agreement(n, names, values, kept) for n in KERNELS[1:]}
+    rows += [Row.of(n, over_models(models, rank[n]).within(-1, 1), group=_RANKED) for n in KERNELS[1:]]
+    nearer = over_models(models, lambda kept: rank["laplace"](kept) - rank["linear"](kept))
+    rows.append(Row.of("laplace - linear", nearer, group=f"{_RANKED}: difference"))
     for name in KERNELS[1:]:
         apart = [
             sum(abs(p - q) for r, s in zip(v["scores"][name], v["scores"]["max"]) for p, q in zip(r, s))
             / len(layers) ** 2
             for v in values
         ]
-        rows.append(Row.of(name, pair_interval(names, apart), group=_APART))
-    return rows
+        rows.append(Row.of(name, of_pairs(names, apart), group=_APART))
+    worst = max(x for v in values for n in KERNELS if n != "max" for side in v["negative"][n] for x in side)
+    return [*rows, Row.of("all but max, at most", exact(worst), group=_WORST)]
 
 
 def _agreement(
@@ -203,30 +206,25 @@ def _cells(value: Mapping[str, Any], name: str) -> list[float]:
     return [score for row in value["scores"][name] for score in row]
 
 
-def _claims(rows: Sequence[Row], values: Sequence[Mapping[str, Any]]) -> list[Claim]:
-    of = {(row.group, row.what): row.ours or 0.0 for row in rows}
-    masses = {n: [x for v in values for side in v["negative"][n] for x in side] for n in KERNELS}
-    agreement = {n: of[_RANKED, n] for n in KERNELS[1:]}
-    proper = [n for n in KERNELS if n != "max"]
-    worst = max(max(masses[n]) for n in proper)
-    cut = of[_APART, CUT]
-    closest = max(SYMMETRIC, key=lambda n: agreement[n])
-    laplace, linear = agreement["laplace"], agreement["linear"]
+def _judge(found: Reproduction) -> list[Claim]:
+    table, networks = found.table, trained(found)
+    ranked = table[_RANKED]
+    closest = max(SYMMETRIC, key=lambda n: ranked[n].value)
+    nearer = table.get(f"{_RANKED}: difference") or ranked["laplace"] - ranked["linear"]
     return [
-        Claim("all kernels but the max kernel are positive semi-definite", worst < _ROUNDING,
-              f"at most {worst:.0e} of a spectrum is negative", required=True),
-        Claim("on real features the max kernel is not", min(masses["max"]) > _ROUNDING,
-              f"{100 * min(masses['max']):.1f} to {100 * max(masses['max']):.1f} % of the spectrum is negative"),
-        Claim("what is negative does not matter: without it, scores change by less than 0.02", cut < 0.02,
-              f"{cut:.3f}"),
-        Claim("a positive semi-definite kernel with its symmetry ranks pairs of layers as it does (Spearman above 0.9)",
-              agreement[closest] > 0.9, f"closest is {closest}, {agreement[closest]:.2f}"),
-        Claim("the Laplace kernel agrees with it better than linear CKA, which has another symmetry",
-              laplace > linear, f"{laplace:.2f} against {linear:.2f}"),
+        claim("all kernels but the max kernel are positive semi-definite", table.get(_WORST, {}), below=_ROUNDING,
+              required=True),
+        claim("on real features the max kernel is not", table[_NEGATIVE], above=_ROUNDING, trained=networks),
+        claim("what is negative does not matter: without it, scores change by less than 0.02", table[_APART][CUT],
+              below=0.02, trained=networks),
+        claim("a positive semi-definite kernel with its symmetry ranks pairs of layers as it does, Spearman above 0.9 "
+              f"(closest: {closest})", ranked[closest].widened(len(SYMMETRIC)), above=0.9, trained=networks),
+        claim("the Laplace kernel agrees with it better than linear CKA, which has another symmetry", nearer, above=0,
+              trained=networks),
     ]  # fmt: skip
 
 
-def _run(setting: Setting) -> Reproduction:
+def _run(setting: Setting) -> Measured:
     zoo = open_zoo(setting)
     layers = relu_layers(zoo)
     pairs = all_pairs(zoo, ordered=False, most=setting.by_scale(6, 6, 32), seed=setting.seed)
@@ -236,16 +234,16 @@ def _run(setting: Setting) -> Reproduction:
         for pair in pairs
     ]
     values = setting.run(jobs)
-    rows = _rows(layers, names_of(pairs), values)
+    rows = accuracy_rows({"networks": zoo}) + _rows(layers, names_of(pairs), values)
     notes = [
         networks_note(zoo, f"{len(pairs)} pairs, {examples} test images, unbiased CKA"),
         f"{', '.join(SYMMETRIC)}: the max kernel's symmetry, and positive semi-definite. {', '.join(SUMS)}: sums over "
         "channels of kernels of one channel. rbf and linear: rotations, for comparison.",
     ]
-    return Reproduction(_NAME, _TITLE, _PAPERS, setting.scale, rows, _claims(rows, values), notes=notes)
+    return Measured(rows, notes)
 
 
 _NAME, _TITLE = "open-psd", "Positive semi-definite kernels beside the max kernel"
 _PAPERS = "left open by v2 remark 5.5"
 
-EXPERIMENTS = (Experiment(_NAME, _TITLE, _PAPERS, _run),)
+EXPERIMENTS = (Experiment(_NAME, _TITLE, _PAPERS, _run, _judge),)

@@ -13,14 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ...._zoo_intervals import pair_interval
 from ....similarity import compare
 from ....stitching import RECIPES, StitchOptions, stitch
 from ...data import load
-from ..experiment import Experiment, Setting
-from ..over_models import kendall, row_over_models, spearman
+from ..estimates import of_pairs
+from ..experiment import Experiment, Measured, Setting
+from ..over_models import kendall, over_models, spearman
 from ..pairs import PairJob, all_pairs, checkpoints, names_of, ring
-from ..reproduction import Claim, Reproduction, Row
+from ..reproduction import Reproduction, Row
+from ..verdicts import Claim, claim
+from ..zoos import accuracy_rows, trained
 from .shared import MEASURES, networks_note, open_zoo, relu_layers
 
 __all__ = ["EXPERIMENTS", "Ranked"]
@@ -104,32 +106,32 @@ def _statistic(
     return of
 
 
-def _claims(rows: Sequence[Row]) -> list[Claim]:
-    of = {(row.group, row.what): row for row in rows}
-    claims = []
-    for family in ("g_relu", "full"):
-        group = _group(family, "Spearman")
-        unsure = [m for m in MEASURES if (low := of[group, m].low) is None or low <= 0]
-        detail = f"not surely: {', '.join(unsure)}" if unsure else f"all {len(MEASURES)}"
-        claims.append(Claim(f"every measure ranks {family} penalties better than chance", not unsure, detail))
-    for ours, theirs in (("g_relu_procrustes", "orthogonal_procrustes"), ("g_relu_cka", "linear_cka")):
-        a, b = (of[_group("g_relu", "Spearman"), m].ours for m in (ours, theirs))
-        held = None if a is None or b is None else a > b
-        detail = "" if a is None or b is None else f"{a:.2f} against {b:.2f}"
-        claims.append(Claim(f"{ours} ranks G_ReLU penalties better than {theirs}", held, detail))
-    best = max(MEASURES, key=lambda m: of[_group("g_relu", "within"), m].ours or -1.0)
-    row = of[_group("g_relu", "within"), best]
-    held = None if row.low is None else row.low > 0
-    detail = f"best of {len(MEASURES)} is {best}, {row.ours or 0:.2f}, from {row.low or 0:.2f}"
-    claims.append(Claim("some measure ranks G_ReLU penalties of networks at one and the same layer", held, detail))
-    return claims
+_ABOVE = "Spearman above that of its rival"
+_RIVALS = (("g_relu_procrustes", "orthogonal_procrustes"), ("g_relu_cka", "linear_cka"))
+
+
+def _judge(found: Reproduction) -> list[Claim]:
+    table, networks = found.table, trained(found)
+    claims = [
+        claim(f"every measure ranks {family} penalties better than chance", table[_group(family, "Spearman")], above=0,
+              trained=networks)
+        for family in FAMILIES
+    ]  # fmt: skip
+    by = table[_group("g_relu", "Spearman")]
+    for ours, theirs in _RIVALS:
+        gap = table.get(_ABOVE, {}).get(ours) or by[ours] - by[theirs]
+        claims.append(claim(f"{ours} ranks G_ReLU penalties better than {theirs}", gap, above=0, trained=networks))
+    within = table[_group("g_relu", "within")]  # the best of many is good by chance: widened for all of them
+    best = max(within, key=lambda m: within[m].value)
+    text = f"some measure ranks G_ReLU penalties of networks at one and the same layer (best of {len(within)}: {best})"
+    return [*claims, claim(text, within[best].widened(len(within)), above=0, trained=networks)]
 
 
 def _group(family: str, how: str) -> str:
     return f"{family}, {'Spearman within layers' if how == 'within' else f'{how} over pairs and layers'}"
 
 
-def _run(setting: Setting) -> Reproduction:
+def _run(setting: Setting) -> Measured:
     zoo = open_zoo(setting)
     layers = relu_layers(zoo)
     smoke = setting.scale == "smoke"
@@ -145,34 +147,31 @@ def _run(setting: Setting) -> Reproduction:
     ])  # fmt: skip
     names = names_of(pairs)
     models = list(dict.fromkeys(name for pair in names for name in pair))
-    rows = [
-        row_over_models(m, _group(family, how), models, _statistic(names, values, m, family, how))
+    over = lambda statistic: over_models(models, statistic)
+    rows = accuracy_rows({"networks": zoo}) + [
+        Row.of(m, over(_statistic(names, values, m, family, how)).within(-1, 1), group=_group(family, how))
         for how in ("Spearman", "Kendall", "within")
         for family in FAMILIES
         for m in MEASURES
     ]
-    rows += _penalty_rows(layers, names, values)
+    for ours, theirs in _RIVALS:
+        a, b = (_statistic(names, values, m, "g_relu", "Spearman") for m in (ours, theirs))
+        rows.append(Row.of(ours, over(lambda kept, a=a, b=b: a(kept) - b(kept)), group=_ABOVE))
+    rows += [
+        Row.of(layer, of_pairs(names, [v["penalties"][family][k] for v in values]), group=f"{family}, penalty")
+        for family in FAMILIES
+        for k, layer in enumerate(layers)
+    ]
     what = f"{len(pairs)} ordered pairs, {len(layers)} layers, {measured} test images for the measures"
     notes = [
         networks_note(zoo, what),
         f"Stitches start at their closed-form solutions and are trained {epochs} epochs on "
         f"{examples or 'all'} images. Many measures cannot tell A into B from B into A, penalties can.",
     ]
-    return Reproduction(_NAME, _TITLE, _PAPERS, setting.scale, rows, _claims(rows), notes=notes)
-
-
-def _penalty_rows(
-    layers: Sequence[str], names: Sequence[tuple[str, str]], values: Sequence[dict[str, Any]]
-) -> list[Row]:
-
-    return [
-        Row.of(layer, pair_interval(names, [v["penalties"][family][k] for v in values]), group=f"{family}, penalty")
-        for family in FAMILIES
-        for k, layer in enumerate(layers)
-    ]
+    return Measured(rows, notes)
 
 
 _NAME, _TITLE = "open-rank-order", "Do the measures rank as stitching penalties do?"
 _PAPERS = "left open by v2 sections 4 and 5"
 
-EXPERIMENTS = (Experiment(_NAME, _TITLE, _PAPERS, _run),)
+EXPERIMENTS = (Experiment(_NAME, _TITLE, _PAPERS, _run, _judge),)

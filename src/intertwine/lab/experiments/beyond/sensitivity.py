@@ -24,9 +24,11 @@ from ....similarity import measure
 from ...data import Batches, load
 from ...runs import Job
 from ...training import choose_device, load_checkpoint
-from ..experiment import Experiment, Setting
-from ..over_models import kendall, row_over_models, spearman
-from ..reproduction import Claim, Reproduction, Row
+from ..experiment import Experiment, Measured, Setting
+from ..over_models import kendall, over_models, spearman
+from ..reproduction import Reproduction, Row
+from ..verdicts import Claim, claim
+from ..zoos import accuracy_rows, trained
 from .shared import MEASURES as ALL
 from .shared import networks_note, open_zoo, relu_layers
 
@@ -239,6 +241,8 @@ class _Found:
         return self.representations.index([network, self.layer, "", 1.0])
 
 
+_UNSEEN = "accuracy lost unseen"
+_RIVALS = (("g_relu_procrustes", "orthogonal_procrustes"), ("g_relu_cka", "linear_cka"))
 _AFTER: dict[Kind | Literal["layers"], str] = {
     "components": "principal components deleted",
     "channels": "channels deleted",
@@ -246,18 +250,24 @@ _AFTER: dict[Kind | Literal["layers"], str] = {
 }
 
 
-def _rows(found: Sequence[_Found], models: Sequence[int]) -> dict[tuple[str, str], list[Row]]:
-    rows: dict[tuple[str, str], list[Row]] = {}
-    for m in MEASURES:
-        for kind, words in _AFTER.items():
-            for name, correlate in (("Spearman", spearman), ("Kendall", kendall)):
-                mean = lambda kept, k=kind, c=correlate, m=m: _mean([f.agreement(m, k, c, kept) for f in found])
-                row = row_over_models(m, f"{name}, {words}", models, mean)
-                rows.setdefault((name, kind), []).append(row)
-        for kind in ("components", "channels"):
+def _rows(found: Sequence[_Found], models: Sequence[int]) -> list[Row]:
+    rows = []
+    for kind, words in _AFTER.items():
+        for name, correlate in (("Spearman", spearman), ("Kendall", kendall)):
+            for m in MEASURES:
+                statistic = lambda kept, k=kind, c=correlate, m=m: _mean([f.agreement(m, k, c, kept) for f in found])
+                rows.append(Row.of(m, over_models(models, statistic).within(-1, 1), group=f"{name}, {words}"))
+    for kind in ("components", "channels"):
+        for m in MEASURES:
             lost = lambda kept, k=kind, m=m: _mean([f.unseen(m, k, kept) for f in found])
-            row = row_over_models(m, f"accuracy lost unseen, {_AFTER[kind]}", models, lost)
-            rows.setdefault(("unseen", kind), []).append(row)
+            rows.append(Row.of(m, over_models(models, lost).within(-1, 1), group=f"{_UNSEEN}, {_AFTER[kind]}"))
+    for kind in ("components", "channels"):
+        for ours, theirs in _RIVALS:
+            gap = lambda kept, k=kind, a=ours, b=theirs: _mean(
+                [f.agreement(a, k, spearman, kept) - f.agreement(b, k, spearman, kept) for f in found]
+            )
+            group = f"Spearman above that of its rival, {_AFTER[kind]}"
+            rows.append(Row.of(ours, over_models(models, gap), group=group))
     return rows
 
 
@@ -265,43 +275,30 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def _claims(rows: dict[tuple[str, str], list[Row]]) -> list[Claim]:
-    of = {key: {row.what: row for row in group} for key, group in rows.items()}
-    deaf, jumpy = of["unseen", "components"]["linear_cka"], of["unseen", "components"]["orthogonal_procrustes_centered"]
-    claims = []
-    for kind, words in _AFTER.items():
-        unsure = [m for m, row in of["Spearman", kind].items() if row.low is None or row.low <= 0]
-        detail = f"not surely: {', '.join(unsure)}" if unsure else f"all {len(MEASURES)}"
-        claims.append(Claim(f"every measure orders {words} by their loss better than chance", not unsure, detail))
+def _judge(found: Reproduction) -> list[Claim]:
+    table, networks = found.table, trained(found)
+    claims = [
+        claim(f"every measure orders {words} by their loss better than chance", table[f"Spearman, {words}"], above=0,
+              trained=networks)
+        for words in _AFTER.values()
+    ]  # fmt: skip
+    unseen = table[f"{_UNSEEN}, {_AFTER['components']}"]
     claims.append(
-        Claim(
-            "linear CKA is deaf: more accuracy is lost unseen than with orthogonal Procrustes (Ding et al.)",
-            None if deaf.ours is None or jumpy.ours is None else deaf.ours > jumpy.ours,
-            f"{_points(deaf)} against {_points(jumpy)} points, both centred, {_AFTER['components']}",
-        )
-    )
-    for ours, theirs in (("g_relu_procrustes", "orthogonal_procrustes"), ("g_relu_cka", "linear_cka")):
-        for kind in ("components", "channels"):
-            a, b = of["Spearman", kind][ours], of["Spearman", kind][theirs]
+        claim("linear CKA is deaf: more accuracy is lost unseen than with centred orthogonal Procrustes (Ding et al.)",
+              unseen["linear_cka"] - unseen["orthogonal_procrustes_centered"], above=0, trained=networks)
+    )  # fmt: skip
+    for kind in ("components", "channels"):
+        words = _AFTER[kind]
+        by, gaps = table[f"Spearman, {words}"], table.get(f"Spearman above that of its rival, {words}", {})
+        for ours, theirs in _RIVALS:
+            gap = gaps.get(ours) or by[ours] - by[theirs]
             claims.append(
-                Claim(
-                    f"{ours} orders {_AFTER[kind]} by their loss at least as well as {theirs}",
-                    None if a.ours is None or b.ours is None else a.ours >= b.ours,
-                    f"{_number(a)} against {_number(b)}",
-                )
+                claim(f"{ours} orders {words} by their loss better than {theirs}", gap, above=0, trained=networks)
             )
     return claims
 
 
-def _number(row: Row) -> str:
-    return "unknown" if row.ours is None else f"{row.ours:.2f}"
-
-
-def _points(row: Row) -> str:
-    return "unknown" if row.ours is None else f"{100 * row.ours:.1f}"
-
-
-def _run(setting: Setting) -> Reproduction:
+def _run(setting: Setting) -> Measured:
     zoo = open_zoo(setting)
     layers = relu_layers(zoo)
     layers = layers[1:] if setting.scale == "smoke" else layers
@@ -315,7 +312,6 @@ def _run(setting: Setting) -> Reproduction:
         for layer in layers
     ])  # fmt: skip
     found = [_Found(layer, **value) for layer, value in zip(layers, values)]
-    rows = _rows(found, range(len(zoo)))
     whole = [f.accuracies[f._whole(k)] for f in found for k in range(len(zoo))]
     notes = [
         networks_note(zoo, f"{examples} test images, features averaged over space, {len(layers)} layers"),
@@ -326,10 +322,9 @@ def _run(setting: Setting) -> Reproduction:
         "'Accuracy lost unseen': how much is lost when parts of a network differ more from the whole than another seed "
         "does; where that never happens, at the strongest deletion.",
     ]  # fmt: skip
-    every = [row for group in rows.values() for row in group]
-    return Reproduction(_NAME, _TITLE, _PAPERS, setting.scale, every, _claims(rows), notes=notes)
+    return Measured([*accuracy_rows({"networks": zoo}), *_rows(found, range(len(zoo)))], notes)
 
 
 _NAME, _TITLE, _PAPERS = "open-sensitivity", "Do the measures see what costs accuracy?", "left open by v2 section 7"
 
-EXPERIMENTS = (Experiment(_NAME, _TITLE, _PAPERS, _run),)
+EXPERIMENTS = (Experiment(_NAME, _TITLE, _PAPERS, _run, _judge),)

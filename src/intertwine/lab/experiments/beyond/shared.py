@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...networks import build
 from ...zoo import Zoo
 from ..experiment import Setting
-from ..zoos import zoo_for
+from ..zoos import trained_words, zoo_for
 
 __all__ = ["MEASURES", "networks_note", "open_zoo", "relu_layers"]
 
@@ -19,9 +19,9 @@ MEASURES = (
 
 
 def open_zoo(setting: Setting) -> Zoo:
-    """Four Myrtle CNNs that other experiments share; ten at the paper's size, four CNNs on digits at smoke scale."""
+    """Six Myrtle CNNs that other experiments share; ten at the paper's size, four CNNs on digits at smoke scale."""
     spec = setting.by_scale("digits_cnn:width=8", "myrtle_cnn:base=16", "myrtle_cnn")
-    return zoo_for(setting, spec, setting.by_scale(4, 4, 10))
+    return zoo_for(setting, spec, setting.by_scale(4, 6, 10))
 
 
 def relu_layers(zoo: Zoo) -> tuple[str, ...]:
@@ -35,6 +35,4 @@ def relu_layers(zoo: Zoo) -> tuple[str, ...]:
 
 def networks_note(zoo: Zoo, rest: str) -> str:
     """What was compared, and that intervals leave out models."""
-    accuracy = sum(zoo.accuracies) / len(zoo)
-    networks = f"{len(zoo)} networks {zoo.architecture} (mean test accuracy {accuracy:.1%})"
-    return f"{networks}, {rest}; intervals leave out models."
+    return f"{trained_words(zoo)}, {rest}; intervals leave out networks."

@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..experiment import Experiment, Setting
-from ..reproduction import Claim, Reproduction, Row
+from ..experiment import Experiment, Measured, Setting
+from ..reproduction import Row
+from ..verdicts import Claim, fact
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["EXPERIMENTS", "imbalance"]
 
 
-def _shown(setting: Setting) -> Reproduction:
+def _shown(setting: Setting) -> Measured:
     claims = [
         _loss_is_invariant(setting.seed),
         _permutations_cancel(setting.seed),
@@ -24,14 +25,7 @@ def _shown(setting: Setting) -> Reproduction:
     ]
     rows, drift = _drift(setting.seed)
     decay_rows, decay = _weight_decay(setting)
-    return Reproduction(
-        "demonstrations",
-        "Consequences of the symmetries",
-        "v2 Cor. E.28, E.11, Lemma E.12, Remark E.6, App. C, D.8",
-        setting.scale,
-        [*rows, *decay_rows],
-        [*claims, drift, decay],
-    )
+    return Measured([*rows, *decay_rows], claims=[*claims, drift, decay])
 
 
 def _loss_is_invariant(seed: int) -> Claim:
@@ -50,7 +44,7 @@ def _loss_is_invariant(seed: int) -> Claim:
     one, two = F.cross_entropy(model(x), y).item(), F.cross_entropy(twin(x), y).item()
     moved = max((a - b).abs().max().item() for a, b in zip(model.parameters(), twin.parameters()))
     detail = f"losses differ by {abs(one - two):.1e}, weights by up to {moved:.2g}"
-    return Claim("the loss is invariant under the group (Cor. E.28)", abs(one - two) < 1e-9 < moved, detail, True)
+    return fact("the loss is invariant under the group (Cor. E.28)", abs(one - two) < 1e-9 < moved, detail)
 
 
 def _permutations_cancel(seed: int) -> Claim:
@@ -67,7 +61,7 @@ def _permutations_cancel(seed: int) -> Claim:
         for f in (torch.relu, torch.sigmoid, torch.tanh, torch.nn.functional.gelu)
     )
     text = "permutations pass through every activation and cancel (Cor. E.11)"
-    return Claim(text, gap < 1e-12, f"largest difference {gap:.1e}", True)
+    return fact(text, gap < 1e-12, f"largest difference {gap:.1e}")
 
 
 def _chain_rule(seed: int) -> Claim:
@@ -82,9 +76,7 @@ def _chain_rule(seed: int) -> Claim:
     inside, outside = (g(5).random(generator).matrix() for g in (PositiveMonomial, Orthogonal))
     one, other = (chain_rule_gap(torch.relu, a, a, x) for a in (inside, outside))
     detail = f"gap {one:.1e} in G_ReLU, {other:.2g} for a rotation"
-    return Claim(
-        "sigma'(A x) A = phi(A) sigma'(x) in the group only (Lemma E.12)", one < 1e-12 < 0.01 < other, detail, True
-    )
+    return fact("sigma'(A x) A = phi(A) sigma'(x) in the group only (Lemma E.12)", one < 1e-12 < 0.01 < other, detail)
 
 
 def _appendix_c() -> Claim:
@@ -96,7 +88,7 @@ def _appendix_c() -> Claim:
     printed, used = (torch.tensor(m, dtype=torch.float64) for m in ([[0, 2], [1, 0]], [[0, 1], [2, 0]]))
     gap = max(equivariance_gap(torch.relu, a, a) for a in (printed, used))
     detail = f"[[0, 2], [1, 0]] is printed, [[0, 1], [2, 0]] computed with; both pass to {gap:.0e}"
-    return Claim("the 2 x 2 example of Appendix C passes through ReLU", gap < 1e-12, detail, True)
+    return fact("the 2 x 2 example of Appendix C passes through ReLU", gap < 1e-12, detail)
 
 
 def _span(seed: int) -> Claim:
@@ -112,8 +104,8 @@ def _span(seed: int) -> Claim:
     matrices = [group.random(generator).matrix() for group in (PositiveMonomial(3), Orthogonal(3))]
     gaps = [span_representation(coordinates, partial(torch.matmul, other=a.T), points)[1] for a in matrices]
     detail = f"residual {gaps[0]:.1e} in G_ReLU, {gaps[1]:.2g} for a rotation"
-    return Claim("the span of a layer's units is stable exactly under the group (Remark E.6)",
-                 gaps[0] < 1e-10 < 1e-2 < gaps[1], detail, True)  # fmt: skip
+    return fact("the span of a layer's units is stable exactly under the group (Remark E.6)",
+                 gaps[0] < 1e-10 < 1e-2 < gaps[1], detail)  # fmt: skip
 
 
 def _unit(i: int, points: Tensor) -> Tensor:
@@ -136,9 +128,7 @@ def _drift(seed: int) -> tuple[list[Row], Claim]:
     fall = found["max", 16] - found["max", 256]
     steady = max(abs(found[k, 16] - found[k, 256]) for k in ("laplace", "linear"))
     detail = f"the max kernel loses {fall:.2f} from 16 to 256 channels, the others change by {steady:.2f} at most"
-    return rows, Claim(
-        "the max kernel drifts with the number of channels, others do not", fall > 2 * steady, detail, True
-    )
+    return rows, fact("the max kernel drifts with the number of channels, others do not", fall > 2 * steady, detail)
 
 
 def imbalance(first: nn.Linear, second: nn.Linear) -> Tensor:
@@ -178,12 +168,12 @@ def _weight_decay(setting: Setting) -> tuple[list[Row], Claim]:
     detail = (
         f"{found[0.0]:.3f} left without decay, {found[0.05]:.3f} with it (exp(-2 rate decay steps) = {expected:.3f})"
     )
-    return rows, Claim("weight decay breaks the scaling symmetry: imbalance decays", held, detail, True)
+    return rows, fact("weight decay breaks the scaling symmetry: imbalance decays", held, detail)
 
 
 EXPERIMENTS = (
     Experiment(
         "demonstrations", "Consequences of the symmetries", "v2 Cor. E.28, E.11, Lemma E.12, Remark E.6, App. C, D.8",
-        _shown, ("smoke",), False,
+        _shown, None, ("smoke",), False,
     ),
 )  # fmt: skip

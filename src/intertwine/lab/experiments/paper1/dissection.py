@@ -21,6 +21,7 @@ from ...._progress import track
 from ....dissection import ConceptSet, Dissection, dissect
 from ...networks.convnext import small_convnext
 from ...networks.resnet50 import resnet50
+from ..estimates import of_runs
 
 __all__ = [
     "PAPER",
@@ -246,8 +247,7 @@ def summarise(found: Mapping[tuple[str, str], Sequence[Dissection]]) -> list[dic
     """Share of detectors against alpha, with an interval over networks.
 
     A network's count at a power is its mean over rotations; the interval is Student's over networks, since rotations of
-    one network say nothing about another. ``change`` is the mean difference between power 1 and power 0, with its own
-    interval, which decides between fall, rise and neither.
+    one network say nothing about another. ``change`` is the mean difference between the highest power and power 0.
 
     Args:
         found: What ``dissect_situations`` returned.
@@ -262,28 +262,21 @@ def summarise(found: Mapping[tuple[str, str], Sequence[Dissection]]) -> list[dic
         ]
         best = [_mean_iou(result) for result in results]
         unique = [{c.alpha: c.mean for c in r.counts(unique=True) if c.kind == "rotation"} for r in results]
-        change = _interval([s[max(s)] - s[0.0] for s in shares])
-        for alpha in shares[0]:
-            mean, low, high = _interval([s[alpha] for s in shares])
-            low, high = max(low, 0.0), min(high, 1.0)
-            rows.append(
-                {
-                    "situation": situation,
-                    "place": place,
-                    "alpha": alpha,
-                    "networks": len(results),
-                    "share": mean,
-                    "low": low,
-                    "high": high,
-                    "iou": sum(b[alpha] for b in best) / len(best),
-                    "unique": sum(u[alpha] for u in unique) / len(unique),
-                    "change": change[0],
-                    "change_low": change[1],
-                    "change_high": change[2],
-                    "verdict": _verdict(*change[1:]) if len(results) > 1 else "undecided",
-                    "g_relu_unchanged": all(r.unchanged in (True, None) for r in results),
-                }
-            )
+        change = of_runs(s[max(s)] - s[0.0] for s in shares)
+        rows += [
+            {
+                "situation": situation,
+                "place": place,
+                "alpha": alpha,
+                "networks": len(results),
+                "share": of_runs(s[alpha] for s in shares).within(0, 1),
+                "iou": sum(b[alpha] for b in best) / len(best),
+                "unique": sum(u[alpha] for u in unique) / len(unique),
+                "change": change,
+                "g_relu_unchanged": all(r.unchanged in (True, None) for r in results),
+            }
+            for alpha in shares[0]
+        ]
     return rows
 
 
@@ -294,19 +287,3 @@ def _mean_iou(result: Dissection) -> dict[float, float]:
         if arm.arm.kind == "rotation":
             found.setdefault(arm.arm.alpha, []).append(sum(arm.iou) / len(arm.iou))
     return {alpha: sum(values) / len(values) for alpha, values in found.items()}
-
-
-def _verdict(low: float, high: float) -> str:
-    return "falls" if high < 0 else "rises" if low > 0 else "undecided"
-
-
-def _interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean and Student's 95 % interval."""
-    from scipy.stats import t
-
-    x = torch.tensor(values, dtype=torch.float64)
-    mean, n = float(x.mean()), len(x)
-    if n < 2:
-        return mean, mean, mean
-    half = float(t.ppf(0.975, n - 1)) * float(x.std()) / n**0.5
-    return mean, mean - half, mean + half

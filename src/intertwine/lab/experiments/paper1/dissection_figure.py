@@ -13,8 +13,10 @@ from typing import Any
 from ....dissection import ConceptSet, Criterion, Dissection
 from ...data import load_concepts
 from ...runs import Job
-from ..experiment import Experiment, Setting
-from ..reproduction import Claim, Reproduction, Row, provenance
+from ..estimates import Estimate, exact
+from ..experiment import Experiment, Measured, Setting
+from ..reproduction import Reproduction, Row
+from ..verdicts import Claim, claim
 from .dissection import SITUATIONS, dissect_situations, summarise
 
 __all__ = ["EXPERIMENTS", "DissectedNetwork", "claims_of", "concept_sets"]
@@ -34,27 +36,20 @@ _PLACES = {"output": "at the output", "inside": "inside the residual block"}
 _SAME = 0.05  # a change of the share of detectors that is none
 _SHOWN = 3  # concepts for each power
 
-# What the paper did, and what a run of it would need.
-_NOT_RUN = (
-    "ResNet-50, residual output",
-    "ResNet-50 without ReLU on the residual, residual output",
-    "ConvNeXt, residual output",
-    "ResNet-50, inside the last block (Fig. 19)",
-    "ResNet-50 without ReLU on the residual, inside the last block (Fig. 19)",
-)
 _NEEDED = (
-    "Needs Broden (1.2 GB), torchvision's ResNet-50, a ConvNeXt of timm or Hugging Face, and ImageNet to train the "
-    "modified ResNet-50; none of it is part of this package.",
-    "The modified network is resnet50:residual_relu=false, trained on ImageNet by SGD with momentum for 88 epochs in "
-    "batches of 512, cyclic learning rate with peak 1.7, label smoothing 0.1, weight decay 1e-4; the paper's reaches "
-    "76.1 % (v2 F.3).",
-    "With checkpoints, each row is one command: intertwine dissect --model resnet50 --weights FILE --layer layer4 "
-    "--concepts broden:FOLDER --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225, with --model "
-    "resnet50:residual_relu=false for the modified network and --layer layer4.2.conv2 inside the block.",
+    "fig3-dissection at scale paper must have Broden (1.2 GB) and ImageNet networks, not part of this package. "
+    "Unpack broden1_227 into FOLDER and say --concepts broden:FOLDER; that runs the small networks on it. The paper's "
+    "own are one command each: intertwine dissect --model resnet50 --weights FILE --layer layer4 --concepts "
+    "broden:FOLDER --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225; with hf:FOLDER for a ConvNeXt, --layer "
+    "layer4.2.conv2 inside the block, and for the modified network --model resnet50:residual_relu=false, trained by: "
+    "intertwine train resnet50:residual_relu=false --data images:IMAGENET --recipe resnet50_residual, where IMAGENET "
+    "holds train and val with one folder for each class (v2 F.3: 76.1 %)."
 )
 
-# situation and place -> power -> mean share of detectors; and the interval of its change from the lowest power to the
-# highest
+_CHANGE = "change of the share of detectors from the lowest power to the highest"
+_UNCHANGED = "whether elements of G_ReLU leave every finding as it was"
+
+# situation and place -> power -> mean share of detectors, and its change from the lowest power to the highest
 Summary = Sequence[Mapping[str, Any]]
 
 
@@ -133,72 +128,66 @@ def concept_sets(spec: str, images: tuple[int, int], side: int) -> tuple[Concept
 _PHOTOGRAPH = (90, 120)
 
 
-def claims_of(summary: Summary) -> list[Claim]:
-    """What the paper says in words; a trend whose interval over networks holds 0 cannot be told.
+def claims_of(table: Mapping[str, Mapping[str, Estimate]]) -> list[Claim]:
+    """What the paper says in words.
 
     Args:
-        summary: From ``dissection.summarise``.
+        table: Shares of detectors by network, place and power; changes from the lowest power to the highest.
     """
-    last = {(row["situation"], row["place"]): row for row in summary}
-    first: dict[tuple[str, str], Mapping[str, Any]] = {}
-    for row in summary:
-        first.setdefault((row["situation"], row["place"]), row)
+    shares = {(s, p): by for s in _TITLES for p in _PLACES if (by := table.get(_share(s, p)))}
+    known = table.get(_CHANGE, {})
+    change = {}
+    for (s, p), by in shares.items():
+        first, *_, last = by.values()
+        change[s, p] = known.get(_name(s, p)) or last - first
+    away = "detectors become {} away from the neuron basis"
     claims = [
-        _trend(f"after a ReLU detectors become fewer away from the neuron basis ({_TITLES[s]})", last[s, "output"], -1)
+        claim(f"after a ReLU {away.format('fewer')} ({_TITLES[s]})", change[s, "output"], below=0)
         for s in ("cnn", "relu")
-        if (s, "output") in last
+        if (s, "output") in change
     ]
-    if ("no relu", "output") in last:
-        claims.append(_constant(last["no relu", "output"]))
+    if ("no relu", "output") in change:
+        text = "without ReLU on the residual their number stays the same: it changes by less than 5 points"
+        claims.append(claim(text, change["no relu", "output"], above=-_SAME, below=_SAME))
     claims += [
-        _trend(f"{text} detectors become more away from the neuron basis ({_TITLES[s]})", last[s, place], 1)
+        claim(f"{text} {away.format('more')} ({_TITLES[s]})", change[s, place], above=0)
         for s, place, text in (
             ("convnext", "output", "without an activation on the residual"),
             ("relu", "inside", "inside the residual block"),
             ("no relu", "inside", "inside the residual block"),
         )
-        if (s, place) in last
+        if (s, place) in change
     ]
-    if {("relu", "output"), ("no relu", "output")} <= set(first):
-        one, other = first["no relu", "output"], first["relu", "output"]
-        apart = one["high"] < other["low"] or one["low"] > other["high"]
+    if {("relu", "output"), ("no relu", "output")} <= set(shares):
+        one, other = (next(iter(shares[s, "output"].values())) for s in ("relu", "no relu"))
         claims.append(
-            Claim("without ReLU on the residual there are far fewer detectors in a given basis",
-                  one["share"] < other["share"] if apart else None,
-                  f"{one['share']:.0%} ({one['low']:.0%} to {one['high']:.0%}) against {other['share']:.0%} "
-                  f"({other['low']:.0%} to {other['high']:.0%}) of units in the neuron basis")
-        )  # fmt: skip
-    exact = all(row["g_relu_unchanged"] for row in summary)
-    claims.append(Claim("elements of G_ReLU leave every finding exactly as it was", exact, required=True))
+            claim("without ReLU on the residual there are fewer detectors in the neuron basis", one - other, above=0)
+        )
+    if exact_share := table.get(_UNCHANGED):
+        text = "elements of G_ReLU leave every finding exactly as it was"
+        claims.append(claim(text, exact_share, above=0.5, required=True))
     return claims
 
 
-def _trend(text: str, row: Mapping[str, Any], sign: int) -> Claim:
-    told = {"falls": -1, "rises": 1}.get(row["verdict"])
-    return Claim(text, None if told is None else told == sign, _change(row))
+def _name(situation: str, place: str) -> str:
+    return f"{_TITLES[situation]}, {_PLACES[place]}"
 
 
-def _constant(row: Mapping[str, Any]) -> Claim:
-    text = "without ReLU on the residual their number stays the same: it changes by less than 5 points"
-    within = row["change_low"] >= -_SAME and row["change_high"] <= _SAME
-    outside = row["change_low"] > _SAME or row["change_high"] < -_SAME
-    held = None if row["networks"] < 2 or not (within or outside) else within
-    return Claim(text, held, _change(row))
-
-
-def _change(row: Mapping[str, Any]) -> str:
-    interval = f"{100 * row['change_low']:+.0f} to {100 * row['change_high']:+.0f}"
-    return f"{100 * row['change']:+.1f} points ({interval}) from the lowest power to the highest"
+def _share(situation: str, place: str) -> str:
+    return f"{_name(situation, place)}: share of units that are detectors"
 
 
 def _rows(summary: Summary, found: Mapping[tuple[str, str], Sequence[Dissection]]) -> list[Row]:
     rows = [
-        Row(f"power {r['alpha']:g}", r["share"], None, r["low"], r["high"],
-            group=f"{_TITLES[r['situation']]}, {_PLACES[r['place']]}: share of units that are detectors")
+        Row.of(f"power {r['alpha']:g}", r["share"], group=_share(r["situation"], place))
         for place in _PLACES
         for r in summary
         if r["place"] == place
-    ]  # fmt: skip
+    ]
+    last = {(r["situation"], r["place"]): r for r in summary}
+    rows += [Row.of(_name(*key), r["change"], group=_CHANGE) for key, r in last.items()]
+    unchanged = all(r["g_relu_unchanged"] for r in summary)
+    rows.append(Row.of("every network and place", exact(unchanged), group=_UNCHANGED))
     for (situation, place), results in found.items():
         if place == "output":
             rows += _categories(_TITLES[situation], results)
@@ -241,29 +230,22 @@ def _concepts(title: str, results: Sequence[Dissection]) -> list[Row]:
     ]
 
 
-def _figure(setting: Setting) -> Reproduction:
-
-    title, papers = "Detectors of concepts against rotations of the basis", "v2 Figs 3, 18-25"
-    if setting.scale == "paper":
-        rows = [Row(what, None, group="share of units that are detectors") for what in _NOT_RUN]
-        return Reproduction("fig3-dissection", title, papers, "paper", rows, notes=["Not run.", *_NEEDED])
-    concepts = setting.by_scale("generated", setting.concepts, None)
+def _measure(setting: Setting) -> Measured:
+    scale = lambda smoke, small: setting.by_scale(smoke, small, small)
+    concepts = scale("generated", setting.concepts)
     networks = [
         DissectedNetwork(
-            situation=situation.name, concepts=concepts, images=setting.by_scale((80, 40), (1000, 300), None),
-            side=setting.by_scale(32, 48, None), epochs=setting.by_scale(1, 24, None),
-            rotations=setting.by_scale((0, 1), (0, 0.5, 1), None), rotation_seeds=setting.by_scale(1, 3, None),
-            quantile=_QUANTILE,
+            situation=situation.name, concepts=concepts, images=scale((80, 40), (1000, 300)), side=scale(32, 48),
+            epochs=scale(1, 24), rotations=scale((0, 1), (0, 0.5, 1)), rotation_seeds=scale(1, 3), quantile=_QUANTILE,
             seed=setting.seed + k,
         )
         for situation in SITUATIONS
-        for k in range(setting.by_scale(2, 3, None))
+        for k in range(scale(2, 6))
     ]  # fmt: skip
     found: dict[tuple[str, str], list[Dissection]] = {}
     for network, value in zip(networks, setting.run(networks)):
         for place, data in value.items():
             found.setdefault((network.situation, place), []).append(Dissection.from_dict(data))
-    summary = summarise(found)
     one = found["relu", "output"][0]
     notes = [
         f"Small networks, trained {networks[0].epochs} epochs to name {len(one.concepts)} concepts at every place, "
@@ -271,15 +253,23 @@ def _figure(setting: Setting) -> Reproduction:
         f"{one.iou_threshold:g}; {networks[0].rotation_seeds} rotations for each power. Intervals are Student's over "
         f"{len(found['relu', 'output'])} networks of a kind.",
         "The paper's quantile is 0.005; there, a concept on more than an eighth of all pixels could not be found.",
-        "The paper dissects ImageNet networks on Broden, which were not run here (scale paper lists them). Pictures of "
-        "the best units (its Figs 21, 23, 25) are on the pages of intertwine dissect.",
+        "The paper dissects ImageNet networks on Broden, which were not run here (scale paper says what they need). "
+        "Pictures of the best units (its Figs 21, 23, 25) are on the pages of intertwine dissect.",
     ]
-    return Reproduction(
-        "fig3-dissection", title, papers, setting.scale, _rows(summary, found), claims_of(summary), notes=notes,
-        facts={**provenance(), "data": concepts.partition(":")[0], "concepts": one.data},
-    )  # fmt: skip
+    return Measured(_rows(summarise(found), found), notes, {"concepts": one.data})
+
+
+def _needs(setting: Setting) -> str:
+    return _NEEDED if setting.scale == "paper" and not setting.concepts.startswith("broden:") else ""
+
+
+def _judge(found: Reproduction) -> list[Claim]:
+    return claims_of(found.table)
 
 
 EXPERIMENTS = (
-    Experiment("fig3-dissection", "Detectors of concepts against rotations of the basis", "v2 Figs 3, 18-25", _figure),
-)
+    Experiment(
+        "fig3-dissection", "Detectors of concepts against rotations of the basis", "v2 Figs 3, 18-25", _measure, _judge,
+        data=False, needs=_needs,
+    ),
+)  # fmt: skip

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ..experiment import Experiment, Setting
-from ..reproduction import Claim, Reproduction, Row
+from ..experiment import Experiment, Measured, Setting
+from ..reproduction import Row
+from ..verdicts import fact
 
 __all__ = ["EXPERIMENTS"]
 
@@ -21,7 +22,7 @@ GELU = {0.25: 0.0650, 0.5: 0.0687, 1.0: 0.0, 2.0: 0.1767, 4.0: 0.4762, 10.0: 1.2
 _WIDTHS = (16, 64, 128, 256, 512)
 
 
-def _table_1(setting: Setting) -> Reproduction:
+def _table_1(setting: Setting) -> Measured:
     import torch
 
     from ....groups import Intertwiner, intertwiner, table
@@ -38,22 +39,19 @@ def _table_1(setting: Setting) -> Reproduction:
         element = found.group_for(5).random(generator)
         gap = equivariance_gap(named_activation(name).function, element.matrix(), found.phi(element).matrix())
         claims.append(
-            Claim(
+            fact(
                 f"{name}: {wanted[0]}, phi(A) = {wanted[1]}",
                 (row.group, row.phi) == wanted and gap < 1e-9,
                 f"largest relative |sigma(A x) - phi(A) sigma(x)| of a random element: {gap:.1e}",
-                required=True,
             )
         )
-    return Reproduction(
-        "table1-groups", "Intertwiner groups of activations", "v2 Table 1 (v1 Fig. 4)", setting.scale, claims=claims
-    )
+    return Measured(claims=claims)
 
 
-def _counts(setting: Setting) -> Reproduction:
+def _counts(setting: Setting) -> Measured:
     from ....groups.capacity import g_relu_dim, log_count_g_relu, log_count_rank, rank_dim, rank_outnumbers, threshold
 
-    eps, rows, claims = 2.0**-10, [], []
+    eps, rows = 2.0**-10, list[Row]()
     for n in _WIDTHS:
         rows.append(Row("dim G_ReLU", float(g_relu_dim(n)), float(n), tolerance=0, group=f"{n} channels"))
         for rank in (1, 2, 4):
@@ -63,19 +61,13 @@ def _counts(setting: Setting) -> Reproduction:
         rows.append(Row("log #rank 1", log_count_rank(n, 1, eps, 1.0), group=f"{n} channels"))
         rows.append(Row("grid points from which rank 1 is larger", threshold(n), group=f"{n} channels"))
     larger = all(rank_outnumbers(n, r, 2.0 / n, 1.0) for n in _WIDTHS for r in (1, 2, 4))
-    claims.append(Claim("on n grid points or more, every rank outnumbers G_ReLU", larger, required=True))
-    return Reproduction(
-        "e7-counts",
-        "How many maps a family of stitching layers holds",
-        "v2 E.7",
-        setting.scale,
-        rows,
-        claims,
-        notes=["Counted on 2048 points for each coordinate, with the exact log n!; see groups.capacity."],
+    claims = [fact("on n grid points or more, every rank outnumbers G_ReLU", larger)]
+    return Measured(
+        rows, ["Counted on 2048 points for each coordinate, with the exact log n!; see groups.capacity."], claims=claims
     )
 
 
-def _gelu(setting: Setting) -> Reproduction:
+def _gelu(setting: Setting) -> Measured:
     import torch
 
     from ....groups import gelu_error, table
@@ -97,24 +89,29 @@ def _gelu(setting: Setting) -> Reproduction:
     near, beyond = (float(gap[where].max()) for where in (line.abs() < 5, line.abs() >= 5))
     (row,) = table(("gelu",))
     claims = [
-        Claim("GELU and ReLU differ near 0 only (Fig. 17a)", beyond < 1e-5 < 0.1 < near,
-              f"by up to {near:.2f} within 5 standard deviations, {beyond:.0e} beyond", required=True),
-        Claim("GELU's group holds permutations only", row.group == "permutation matrices", row.group, required=True),
-        Claim("the closed form is the integral", off < 5e-5, f"largest difference {off:.1e}", required=True),
-        Claim("sampling, as the paper does, gives the closed form", worst < 0.01, f"{worst:.1e}", required=True),
-        Claim("the error vanishes at a = 1, not beside it", float(gelu_error(1.0)) < 1e-7 < float(gelu_error(0.9)),
-              required=True),
-        Claim("it grows linearly", abs(far - ASYMPTOTIC_SLOPE) < 1e-6, f"slope {far:.5f}", required=True),
+        fact("GELU and ReLU differ near 0 only (Fig. 17a)", beyond < 1e-5 < 0.1 < near,
+             f"by up to {near:.2f} within 5 standard deviations, {beyond:.0e} beyond"),
+        fact("GELU's group holds permutations only", row.group == "permutation matrices", row.group),
+        fact("the closed form is the integral", off < 5e-5, f"largest difference {off:.1e}"),
+        fact("sampling, as the paper does, gives the closed form", worst < 0.01, f"{worst:.1e}"),
+        fact("the error vanishes at a = 1, not beside it", float(gelu_error(1.0)) < 1e-7 < float(gelu_error(0.9))),
+        fact("it grows linearly", abs(far - ASYMPTOTIC_SLOPE) < 1e-6, f"slope {far:.5f}"),
     ]  # fmt: skip
-    return Reproduction(
-        "fig17-gelu", "How far GELU is from homogeneous", "v2 E.2.1, Fig. 17", setting.scale, rows, claims,
-    )  # fmt: skip
+    return Measured(rows, claims=claims)
 
 
 EXPERIMENTS = (
     Experiment(
-        "table1-groups", "Intertwiner groups of activations", "v2 Table 1 (v1 Fig. 4)", _table_1, ("smoke",), False
+        "table1-groups",
+        "Intertwiner groups of activations",
+        "v2 Table 1 (v1 Fig. 4)",
+        _table_1,
+        None,
+        ("smoke",),
+        False,
     ),
-    Experiment("e7-counts", "How many maps a family of stitching layers holds", "v2 E.7", _counts, ("smoke",), False),
-    Experiment("fig17-gelu", "How far GELU is from homogeneous", "v2 E.2.1, Fig. 17", _gelu, ("smoke",), False),
+    Experiment(
+        "e7-counts", "How many maps a family of stitching layers holds", "v2 E.7", _counts, None, ("smoke",), False
+    ),
+    Experiment("fig17-gelu", "How far GELU is from homogeneous", "v2 E.2.1, Fig. 17", _gelu, None, ("smoke",), False),
 )

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from ...zoo import Zoo
-from ..experiment import Experiment, Setting
-from ..reproduction import Claim, Reproduction, Row
-from ..zoos import recipe_at, zoo_for
+from ..estimates import Estimate, mean_of, of_runs
+from ..experiment import Experiment, Measured, Setting, trained_from
+from ..printed import TABLE_3
+from ..reproduction import Reproduction, Row
+from ..verdicts import Claim, Trained, claim
+from ..zoos import recipe_at, trained_words, zoo_for
 
-__all__ = ["EXPERIMENTS", "TABLE_3", "zoo_of_slope"]
+__all__ = ["EXPERIMENTS", "SLOPES", "zoo_of_slope"]
 
-# Accuracy in percent; printed in v1 Table 1, and the same experiment in v2 Table 3.
-TABLE_3 = {1e-4: 89.3, 1e-3: 89.4, 1e-2: 89.2, 0.1: 89.4, 0.5: 86.6, 0.9: 73.0, 1.0: 41.8}
-_COUNT = 2  # networks for each slope
+SLOPES = tuple(float(name.split()[1]) for name in TABLE_3)
+_COUNT = 2  # networks for each slope, as in the paper
+_GROUP = "test accuracy, percent"
+_EQUAL = 3.0  # points
 
 
 def zoo_of_slope(setting: Setting, slope: float) -> Zoo:
@@ -21,57 +25,42 @@ def zoo_of_slope(setting: Setting, slope: float) -> Zoo:
         setting: Scale and folder.
         slope: Negative slope of all rectifiers.
     """
-    base = _base(setting)
+    base = setting.by_scale("digits_cnn:width=4", "resnet20:width=8", "resnet20")
     spec = f"{base}{',' if ':' in base else ':'}leaky_slope={slope:g}"
-    return zoo_for(setting, spec, _COUNT, recipe_at(setting, epochs=2))
+    return zoo_for(setting, spec, setting.by_scale(_COUNT, 3, _COUNT), recipe_at(setting))
 
 
-def _base(setting: Setting) -> str:
-    return setting.by_scale("digits_cnn:width=4", "resnet20:width=8", "resnet20")
-
-
-def _slopes(setting: Setting) -> Reproduction:
-
-    rows, mean = [], {}
-    for slope, printed in TABLE_3.items():
-        found = [100 * a for a in zoo_of_slope(setting, slope).accuracies]
-        mean[slope] = sum(found) / len(found)
-        rows.append(
-            Row(f"slope {slope:g}", mean[slope], printed, min(found), max(found), group="test accuracy, percent")
-        )
-    small = [mean[s] for s in TABLE_3 if s <= 0.1]
-    claims = [
-        Claim(
-            "slopes up to 0.1 are equally good",
-            max(small) - min(small) < 3,
-            f"from {min(small):.1f} to {max(small):.1f} percent",
-        ),
-        Claim(
-            "a linear network (slope 1) is far worse",
-            mean[1.0] < min(small) - setting.by_scale(2, 10, 10),
-            f"{mean[1.0]:.1f} against {min(small):.1f} percent",
-        ),
-        Claim("0.9 lies between 0.5 and 1", mean[1.0] <= mean[0.9] <= mean[0.5]),
+def _measure(setting: Setting) -> Measured:
+    zoos = {slope: zoo_of_slope(setting, slope) for slope in SLOPES}
+    if setting.planned is not None:
+        return Measured()
+    rows = [
+        Row.of(name, of_runs(zoo.accuracies).times(100), printed, _GROUP)
+        for zoo, (name, printed) in zip(zoos.values(), TABLE_3.items(), strict=True)
     ]
-    return Reproduction(
-        "table3-leaky-slopes",
-        "Accuracy against the negative slope",
-        "v2 Table 3 (v1 Table 1)",
-        setting.scale,
-        rows,
-        claims,
-        setting.scale == "paper",
-        [
-            f"{_COUNT} networks {_base(setting)} for each slope, {recipe_at(setting, epochs=2).epochs} epochs; from "
-            "the lowest to the highest of them in place of an interval.",
-            *(
-                ["A linear network does well on digits: what slope 1 costs shows on CIFAR-10."]
-                * (setting.scale == "smoke")
-            ),
-        ],
-    )
+    note = "A linear network does well on digits: what slope 1 costs shows on CIFAR-10."
+    return Measured(rows, [trained_words(zoos[SLOPES[0]]), *([note] if setting.scale == "smoke" else [])])
+
+
+def _judge(found: Reproduction) -> list[Claim]:
+    by = found.table.get(_GROUP, {})
+    small = {name: by[name] for name, slope in zip(TABLE_3, SLOPES) if slope <= 0.1 and name in by}
+    reached = {name: e.times(0.01) for name, e in small.items()}  # of the networks that should train
+    networks = Trained(reached or {"networks": Estimate(float("nan"))}, trained_from(found))
+    usual = mean_of(small.values())
+    steps = {"0.1 to 0.5": usual - by["slope 0.5"], "0.5 to 0.9": by["slope 0.5"] - by["slope 0.9"],
+             "0.9 to 1": by["slope 0.9"] - by["slope 1"]}  # fmt: skip
+    return [
+        claim("slopes up to 0.1 are equally good, within 3 points",
+              {name: e - usual for name, e in small.items()}, above=-_EQUAL, below=_EQUAL, trained=networks),
+        claim("beyond 0.1 accuracy falls with the slope", steps, above=0, trained=networks),
+        claim("a linear network (slope 1) is far worse: by more than 20 points", usual - by["slope 1"], above=20,
+              trained=networks),
+    ]  # fmt: skip
 
 
 EXPERIMENTS = (
-    Experiment("table3-leaky-slopes", "Accuracy against the negative slope", "v2 Table 3 (v1 Table 1)", _slopes),
+    Experiment(
+        "table3-leaky-slopes", "Accuracy against the negative slope", "v2 Table 3 (v1 Table 1)", _measure, _judge
+    ),
 )

@@ -7,7 +7,8 @@ layer a VGG does not. The paper prints no numbers of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,17 +20,16 @@ from ...data import load
 from ...networks.resnet import BasicBlock, ResNet
 from ...runs import Job
 from ...training import RECIPES, accuracy, choose_device, load_checkpoint
-from ..experiment import Experiment, Setting
-from ..paper1.stitched_layers import mean
-from ..reproduction import Claim, Reproduction, Row, provenance
-from ..zoos import recipe_at, zoo_for
+from ..estimates import Estimate, mean_of, of_runs
+from ..experiment import Experiment, Measured, Setting
+from ..reproduction import Reproduction, Row
+from ..verdicts import Claim, Trained, claim
+from ..zoos import accuracy_rows, recipe_at, trained, trained_words, zoo_for
 
 __all__ = ["EXPERIMENTS", "Removals", "claims_of", "removable", "without"]
 
 _CHEAP = 0.05  # 5 points
-
-# network -> what was removed -> accuracy lost, for each trained network
-Lost = Mapping[str, Mapping[str, Sequence[float]]]
+_AGAIN = ", batch norm measured anew"
 
 
 def removable(model: nn.Module) -> dict[str, bool]:
@@ -121,38 +121,42 @@ class Removals(Job):
         return found
 
 
-def claims_of(plain: Lost, measured: Lost) -> list[Claim]:
-    """What is said of removal, judged by means over networks.
+def claims_of(table: Mapping[str, Mapping[str, Estimate]], networks: Trained) -> list[Claim]:
+    """What is said of removal.
 
     Args:
-        plain: Accuracy lost by removal; the ResNet first, then the VGG.
-        measured: The same with batch norm measured anew.
+        table: Accuracy lost by network and part; ``"NETWORK, batch norm measured anew"`` with batch norm measured anew.
+        networks: Those that parts were removed from.
     """
-    lost, again = (
-        {net: [mean(v) for v in parts.values()] for net, parts in found.items()} for found in (plain, measured)
-    )
-    (resnet, vgg), points = lost, lambda v: f"{100 * v:.1f}"
-    cheap = [cost < _CHEAP for cost in lost[resnet]]
-    means = {net: mean(values) for net, values in lost.items()}
-    anew = {net: mean(values) for net, values in again.items()}
+    told = partial(claim, trained=networks)
+    resnet, vgg = (next(g for g in table if g.startswith(kind)) for kind in ("resnet", "vgg"))
+    average = lambda again: mean_of(table[vgg + again].values()) - mean_of(table[resnet + again].values())
+    blocks, layers = table[resnet], table[vgg]
+    mildest, worst = min(layers, key=lambda k: layers[k].value), max(blocks, key=lambda k: blocks[k].value)
+    pairs = {f"{mildest} - {block}": layers[mildest] - e for block, e in blocks.items()}
+    pairs |= {f"{layer} - {worst}": e - blocks[worst] for layer, e in layers.items()}
     return [
-        Claim("removing a block of a ResNet costs less than removing a layer of a VGG", means[resnet] < means[vgg],
-              f"{points(means[resnet])} points against {points(means[vgg])}, mean over parts"),
-        Claim("even the worst block costs less than the mildest layer", max(lost[resnet]) < min(lost[vgg]),
-              f"{points(max(lost[resnet]))} against {points(min(lost[vgg]))}"),
-        Claim("most blocks of a ResNet can go for less than 5 points each", 2 * sum(cheap) > len(cheap),
-              ", ".join(f"{part}: {100 * mean(v):.1f}" for part, v in plain[resnet].items())),
-        Claim("with batch norm measured anew the order is the same", anew[resnet] < anew[vgg],
-              f"{points(anew[resnet])} points against {points(anew[vgg])}"),
-    ]  # fmt: skip
+        told(
+            "removing a layer of a VGG costs more than removing a block of a ResNet, mean over parts",
+            average(""),
+            above=0,
+        ),
+        told("even the mildest layer costs more than the worst block", pairs, above=0),
+        told(
+            "most blocks of a ResNet can go for less than 5 points each",
+            blocks,
+            below=_CHEAP,
+            but=(len(blocks) - 1) // 2,
+        ),
+        told("with batch norm measured anew the order is the same", average(_AGAIN), above=0),
+    ]
 
 
-def _figure(setting: Setting) -> Reproduction:
+def _measure(setting: Setting) -> Measured:
     specs = setting.by_scale(("resnet20:width=4", "vgg16:width=4"), ("resnet20", "vgg16:width=16"),
                              ("resnet110", "vgg16"))  # fmt: skip
     recipe = RECIPES["vgg_resnet"] if setting.scale == "paper" else recipe_at(setting)
-    count = setting.by_scale(2, 2, 5)
-    zoos = {spec.partition(":")[0]: zoo_for(setting, spec, count, recipe) for spec in specs}
+    zoos = {spec.partition(":")[0]: zoo_for(setting, spec, setting.by_scale(2, 4, 5), recipe) for spec in specs}
     jobs = [
         Removals(checkpoint=str(member.path.resolve()), data=setting.data_spec,
                  measured=setting.by_scale(500, 2000, 10_000), tested=setting.by_scale(None, 2000, None),
@@ -161,42 +165,29 @@ def _figure(setting: Setting) -> Reproduction:
         for member in zoo.members
     ]  # fmt: skip
     values = iter(setting.run(jobs))
-    found = {net: [next(values) for _ in zoo.members] for net, zoo in zoos.items()}
-    lost = {
-        how: {
-            net: {part: [v["whole"] - v[how][part] for v in many] for part in many[0][how]}
-            for net, many in found.items()
-        }
-        for how in ("without", "measured")
-    }
-    rows = [
-        Row(
-            part, mean(v), None, min(v), max(v), group=net + (", batch norm measured anew" if how == "measured" else "")
-        )
-        for how, networks in lost.items()
-        for net, parts in networks.items()
-        for part, v in parts.items()
-    ]
-    reached = {net: round(mean([v["whole"] for v in many]), 4) for net, many in found.items()}
+    rows = accuracy_rows(zoos)
+    for net, zoo in zoos.items():
+        found = [next(values) for _ in zoo.members]
+        rows += [
+            Row.of(part, of_runs(v["whole"] - v[how][part] for v in found), group=net + again)
+            for how, again in (("without", ""), ("measured", _AGAIN))
+            for part in found[0][how]
+        ]
     notes = [
-        "Accuracy lost by removal at test time, 0.01 is a point, without any training afterwards; "
-        f"{count} networks of each kind, from the lowest to the highest in place of an interval. Paper 2 cites the "
-        "observation (Veit et al. 2016) and prints no numbers.",
+        f"Accuracy lost by removal at test time, 0.01 is a point, without any training afterwards. "
+        f"{'; '.join(map(trained_words, zoos.values()))}. Paper 2 cites it (Veit et al. 2016) and prints no numbers.",
         "Of a block its shortcut and last ReLU stay; of a VGG convolutions with as many outputs as inputs are removed, "
-        "with batch norm and ReLU.",
+        "with batch norm and ReLU. Veit et al. remove one of 54 blocks.",
     ]
-    if setting.scale != "paper":
-        notes.append(
-            f"Smaller than in Veit et al.: {' and '.join(specs)}, {recipe.epochs} epochs. They remove one of 54 "
-            "blocks; one of 9 is more of the network."
-        )
-    facts = {"networks": ", ".join(zoo.architecture for zoo in zoos.values()), "accuracies": reached}
-    return Reproduction(
-        "p2-block-removal", "Blocks removed from a ResNet, layers from a VGG", "paper 2, Theorem 3.3", setting.scale,
-        rows, claims_of(lost["without"], lost["measured"]), notes=notes, facts={**provenance(), **facts},
-    )  # fmt: skip
+    return Measured(rows, notes)
+
+
+def _judge(found: Reproduction) -> list[Claim]:
+    return claims_of(found.table, trained(found))
 
 
 EXPERIMENTS = (
-    Experiment("p2-block-removal", "Blocks removed from a ResNet, layers from a VGG", "paper 2, Theorem 3.3", _figure),
+    Experiment(
+        "p2-block-removal", "Blocks removed from a ResNet, layers from a VGG", "paper 2, Theorem 3.3", _measure, _judge
+    ),
 )

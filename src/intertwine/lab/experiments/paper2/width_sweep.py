@@ -15,15 +15,17 @@ from ....gates import GatedNetwork, dgn, neural_path_kernel, neural_tangent_kern
 from ....gates.kernels import ensemble_tangent_kernel
 from ....gates.networks import bernoulli_
 from ...runs import Job
-from ..experiment import Experiment, Setting
-from ..reproduction import Claim, Reproduction, Row
-from .tables import interval
+from ..estimates import Estimate, of_runs
+from ..experiment import Experiment, Measured, Setting
+from ..reproduction import Reproduction, Row
+from ..verdicts import Claim, claim
 
 __all__ = ["EXPERIMENTS", "Distance", "slope"]
 
 Family = Literal["fully connected", "convolutions", "residual"]
 
 _INPUTS, _DEPTH, _BLOCKS = 4, 3, 2
+_SLOPES, _NEAR = "slope in width", 0.2
 
 
 class Distance(Job):
@@ -58,23 +60,23 @@ class Distance(Job):
         return float((tangent - limit).norm() / limit.norm())
 
 
-def slope(widths: Sequence[int], errors: Sequence[Sequence[float]]) -> tuple[float, float, float]:
-    """Slope of ``log error`` in ``log width`` by least squares over all draws, with its 95 % interval.
+def slope(widths: Sequence[int], errors: Sequence[Sequence[float]]) -> Estimate:
+    """Slope of ``log error`` in ``log width`` by least squares over all draws, which are independent.
 
     Args:
         widths: Widths.
         errors: For each width the errors of its draws.
 
     Examples:
-        >>> [round(v, 3) for v in slope([16, 64, 256], [[0.4, 0.4], [0.2, 0.2], [0.1, 0.1]])]
-        [-0.5, -0.5, -0.5]
+        >>> print(slope([16, 64, 256], [[0.4, 0.4], [0.2, 0.2], [0.1, 0.1]]))
+        -0.5 [-0.5, -0.5]
     """
     from scipy.stats import linregress, t
 
     points = [(math.log(w), math.log(e)) for w, draws in zip(widths, errors) for e in draws]
     fit = linregress(*zip(*points))
     half = float(t.ppf(0.975, len(points) - 2) * fit.stderr)
-    return float(fit.slope), float(fit.slope) - half, float(fit.slope) + half
+    return Estimate(float(fit.slope), float(fit.slope) - half, float(fit.slope) + half, len(points) - 1)
 
 
 def _fully_connected(width: int) -> nn.Module:
@@ -124,7 +126,7 @@ def _limit(family: Family, network: nn.Module, x: Tensor, sigma: float) -> Tenso
     return _DEPTH * sigma ** (2 * (_DEPTH - 1)) / positions**2 * kernel  # type: ignore[operator]
 
 
-def _sweep(setting: Setting) -> Reproduction:
+def _sweep(setting: Setting) -> Measured:
     draws, examples = setting.by_scale(12, 8, 16), 8
     doubled = lambda low, high: tuple(2**k for k in range(int(math.log2(low)), int(math.log2(high)) + 1))
     widths: dict[Family, tuple[int, ...]] = {
@@ -132,7 +134,7 @@ def _sweep(setting: Setting) -> Reproduction:
         "convolutions": doubled(16, setting.by_scale(128, 512, 1024)),
         "residual": doubled(32, setting.by_scale(256, 1024, 2048)),
     }
-    rows, slopes, claims = [], [], []
+    rows, slopes = list[Row](), list[Row]()
     jobs = [
         Distance(family=family, width=width, examples=examples, seed=seed)
         for family, chosen in widths.items()
@@ -142,25 +144,32 @@ def _sweep(setting: Setting) -> Reproduction:
     values = iter(setting.run(jobs))
     for family, chosen in widths.items():
         errors = [list(itertools.islice(values, draws)) for _ in chosen]
-        for width, found in zip(chosen, errors):
-            mean, low, high = interval(found)
-            rows.append(Row(f"width {width}", mean, None, low, high, group=family))
-        fit, lowest, highest = slope(chosen, errors)
-        slopes.append(Row(family, fit, None, lowest, highest, group="slope in width"))
-        detail = f"{fit:.3f} [{lowest:.3f}, {highest:.3f}], {draws * len(chosen)} draws"
-        near = lowest <= -0.5 <= highest or abs(fit + 0.5) < 0.1
-        claims.append(Claim(f"{family}: the error falls like 1 / sqrt(width)", near, detail, required=True))
-    return Reproduction(
-        "p2-width-sweep", "The tangent kernel tends to the path kernel", "paper 2, theorems 2.1, 3.1, 3.2, 3.3",
-        setting.scale, rows=[*rows, *slopes], claims=claims,
-        notes=[f"Relative Frobenius error of {examples} x {examples} kernels, fixed random gates, signs by assumption "
-               "2.1 with sigma = 1 / sqrt(width) (times the window); 95 % intervals over draws. The paper states the "
-               "limit without a rate; a slope of -0.5 is what sums over independent units give."],
-    )  # fmt: skip
+        rows += [Row.of(f"width {w}", of_runs(found), group=family) for w, found in zip(chosen, errors)]
+        slopes.append(Row.of(family, slope(chosen, errors), group=_SLOPES))
+    note = (
+        f"Relative Frobenius error of {examples} x {examples} kernels, {draws} draws of fixed random gates and signs "
+        "by assumption 2.1 with sigma = 1 / sqrt(width) (times the window); intervals are over draws. The paper states "
+        "the limit without a rate; a slope of -0.5 is what sums over independent units give."
+    )
+    return Measured([*rows, *slopes], [note])
+
+
+def _judge(found: Reproduction) -> list[Claim]:
+    return [
+        claim(
+            f"{family}: the error falls like 1 / sqrt(width)",
+            fit,
+            above=-0.5 - _NEAR,
+            below=-0.5 + _NEAR,
+            required=True,
+        )
+        for family, fit in found.table[_SLOPES].items()
+    ]
 
 
 EXPERIMENTS = (
     Experiment(
-        "p2-width-sweep", "The tangent kernel tends to the path kernel", "paper 2, theorems 2.1-3.3", _sweep, data=False
+        "p2-width-sweep", "The tangent kernel tends to the path kernel", "paper 2, theorems 2.1, 3.1, 3.2, 3.3", _sweep,
+        _judge, data=False,
     ),
-)
+)  # fmt: skip
