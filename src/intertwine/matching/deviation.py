@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -134,10 +135,10 @@ def deviation(
         mixed = any(space in linear for block in blocks(layout) for space in block.spaces)
         some = _beyond(right.numel(), _OF_ONE)
         ratios = _largest(near, right, b.spread.get(name, right), mixed, max(some, kept))
-        tensors[name] = max(float(ratios[some - 1]), _MEAN * distances[name])
+        tensors[name] = max(float(_top(ratios, some).min()), _MEAN * distances[name])
         largest = _top(torch.cat([largest, ratios.double()]), kept)
     return Deviation(
-        overall=float(largest[_beyond(total, _QUANTILE) - 1]) if len(largest) else 0.0,
+        overall=float(_top(largest, _beyond(total, _QUANTILE)).min()) if len(largest) else 0.0,
         tensors=tensors,
         distances=distances,
         informative=frozenset(informative),
@@ -157,7 +158,7 @@ def joined(parts: Sequence[Deviation], sym: Symmetry) -> Deviation:
     kept = _beyond(sum(sizes.values()), _QUANTILE)
     largest = _top(torch.cat([part.largest for part in parts]), kept)
     return Deviation(
-        overall=float(largest[-1]) if len(largest) else 0.0,
+        overall=float(largest.min()) if len(largest) else 0.0,
         tensors={name: x for part in parts for name, x in part.tensors.items()},
         distances={name: x for part in parts for name, x in part.distances.items()},
         informative=frozenset().union(*(part.informative for part in parts)),
@@ -236,5 +237,6 @@ def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 
 def _top(x: Tensor, count: int) -> Tensor:
-    """The largest entries, in falling order."""
-    return x.topk(min(count, len(x))).values
+    """The largest entries, in no order."""
+    least = len(x) - count
+    return x if least <= 0 else torch.from_numpy(np.partition(x.numpy(), least)[least:])
