@@ -17,6 +17,8 @@ from ..features import tap
 from ..lab import data, networks
 from ..lab.data import Batches, DataSplits
 from ..lab.training import Card, build_with, check_card, load_weights, read_card
+from ..symmetry import Symmetry, symmetries
+from ._example import example_input
 from ._gated_versions import GATED, gated_version
 from ._hugging_face import HF, load_pretrained
 from ._models import build_model, is_builtin
@@ -35,6 +37,7 @@ __all__ = [
     "read_data",
     "named_by",
     "spec_of",
+    "symmetry_of",
 ]
 
 
@@ -324,3 +327,25 @@ def _with_weights(
         except CheckpointError as error:
             mismatch = mismatch or error
     raise mismatch or CheckpointError(f"checkpoint must be of the architecture {spec}. Got {str(path)!r}.")
+
+
+def symmetry_of(path: Path, spec: str | None, data: str | None, shape: str | None, tokens: int | None) -> Symmetry:
+    """The symmetry of the model of a checkpoint that is not read whole; the model is built without weights.
+
+    Args:
+        path: A directory with a ``config.json``, or a file with a card.
+        spec: The model, where it is named.
+        data: As in ``example_input``.
+        shape: As in ``example_input``.
+        tokens: As in ``example_input``.
+
+    Raises:
+        ValueError: If nothing says which model it is.
+    """
+    if spec is None and path.is_dir() and not (path / "config.json").is_file():
+        raise ValueError(f"--model must be given where no config.json says which. Got none for {str(path)!r}.")
+    spec = spec or (f"{HF}{path}" if path.is_dir() else spec_of(read_card(path), path, "--model"))
+    with torch.device("meta"):
+        network = build_model(spec).eval()
+    threads_for(weights=sum(p.numel() for p in network.parameters()))
+    return symmetries(network, example_input(spec, data, shape, tokens, meta=True))

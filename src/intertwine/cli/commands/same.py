@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .._options import Data, Device, InputShape, Json, Model, Options, Tokens
+from .._options import Data, Device, InputShape, Json, Model, Options, Tokens, advanced
 
 __all__ = ["SameOptions"]
 
@@ -19,12 +19,14 @@ class SameOptions(Options):
 
     Says "the same network, permuted and rescaled" (a cast to a lower precision is seen through), "related (merged,
     fine-tuned)" with the tensors that differ, "different", or "cannot be told" where operations without a rule leave
-    the symmetry open; and the residual after matching. Every verdict has exit code 0.
+    the symmetry open; and the residual after matching. Every verdict has exit code 0. With --sharded a few tensors of
+    each checkpoint are in memory, and the networks are not run: the weights alone are compared.
 
     Example:
       intertwine same a.safetensors b.safetensors --model resnet20
       intertwine same a.safetensors b.safetensors --model mypackage.nets:decoder --input-shape 2,16 --tokens 50000
       intertwine same hf:one_directory hf:another
+      intertwine same llama_a llama_b --sharded
     """
 
     a: Annotated[
@@ -35,6 +37,9 @@ class SameOptions(Options):
     data: Data = None
     input_shape: InputShape = None
     tokens: Tokens = None
+    sharded: Annotated[
+        bool, advanced("--sharded", help="Read part by part what does not fit in memory; safetensors.")
+    ] = False
     device: Device = "cpu"
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write the element from A to B (.safetensors).")

@@ -6,22 +6,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..._io import write_atomically
-from ...lab.training import read_card
 from ...matching import Alignment, align, align_sharded
 from ...merging import export, transport
-from ...symmetry import symmetries
-from .._example import example_input
-from .._hugging_face import HF
-from .._models import build_model
-from .._networks import spec_of
+from .._networks import symmetry_of
 from .._options import split_commas
 from .._outputs import claim_folder
 from .._pairs import Group, Use, card_of, open_group
 from .._results import tell_written
-from .._running import threads_for
 from .._show import print_json, say
 from .._solvers import solver_of
 from ..commands.align import AlignOptions
@@ -84,17 +76,11 @@ def _sharded(asked: AlignOptions, kinds: list[str] | None) -> tuple[dict[str, An
     """Align without ever holding a network; the model is built without weights.
 
     Raises:
-        ValueError: If another method is asked for, or nothing says which model.
+        ValueError: If another method is asked for.
     """
     if asked.method != "weights":
         raise ValueError(f"--method must be weights for --sharded. Got {asked.method!r}.")
-    if asked.model is None and asked.a.is_dir() and not (asked.a / "config.json").is_file():
-        raise ValueError(f"--model must be given where no config.json says which. Got none for {str(asked.a)!r}.")
-    spec = asked.model or (f"{HF}{asked.a}" if asked.a.is_dir() else spec_of(read_card(asked.a), asked.a, "--model"))
-    with torch.device("meta"):
-        network = build_model(spec).eval()
-    threads_for(weights=sum(p.numel() for p in network.parameters()))
-    sym = symmetries(network, example_input(spec, asked.data, asked.input_shape, asked.tokens, meta=True))
+    sym = symmetry_of(asked.a, asked.model, asked.data, asked.input_shape, asked.tokens)
     found = align_sharded(asked.a, asked.b, sym, asked.out / "moved", kinds or ("permutation", "sign"), asked.seed)
     said, files = _written(found, asked.out)
     return said, {**files, "moved": _with_configuration(asked.b, asked.out / "moved")}
