@@ -20,9 +20,21 @@ from torch import Tensor, nn
 
 from ._attributes import Kept, unattached
 
-__all__ = ["alone", "copied", "evaluating", "evaluation_mode", "unchanged"]
+__all__ = ["alone", "check_module", "copied", "evaluating", "evaluation_mode", "unchanged"]
 
 M = TypeVar("M", bound=nn.Module)
+
+
+def check_module(model: object, name: str = "model") -> None:
+    """Refuse what is no module.
+
+    Raises:
+        TypeError: If it is none; of a state dict the message says what to do with it.
+    """
+    if not isinstance(model, nn.Module):
+        state = " It is a state dict: build the model and call model.load_state_dict(...) first."
+        hint = state if isinstance(model, Mapping) else ""
+        raise TypeError(f"{name} must be a torch.nn.Module. Got {type(model).__name__}.{hint}")
 
 
 @dataclass(eq=False)

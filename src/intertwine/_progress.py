@@ -12,6 +12,7 @@ from ._untrusted.text import printable
 __all__ = ["is_silent", "silenced", "track"]
 
 T = TypeVar("T")
+_SHORT = 2.0  # seconds of work that need no bar
 _PLAIN_EVERY = 10.0  # seconds between plain lines, so that logs stay short
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
@@ -31,14 +32,14 @@ def is_silent() -> bool:
     return _silent.get()
 
 
-def track(items: Iterable[T], description: str, total: int | None = None, enabled: bool = True) -> Iterator[T]:
+def track(items: Iterable[T], description: str, total: int | None = None, enabled: bool | None = True) -> Iterator[T]:
     """Yield ``items`` while showing how far the work is, on standard error.
 
     Args:
         items: What to go through.
         description: What is being done, as the user would say it.
         total: Number of items; taken from ``len(items)`` where it has one.
-        enabled: ``False`` shows nothing.
+        enabled: ``False`` shows nothing; ``None`` shows long work to people: on a terminal or in a notebook, after 2 s.
 
     Yields:
         The items, unchanged.
@@ -46,20 +47,30 @@ def track(items: Iterable[T], description: str, total: int | None = None, enable
     description = printable(description)
     if total is None and hasattr(items, "__len__"):
         total = len(items)  # type: ignore[arg-type]
-    if not enabled or is_silent():
+    seen = sys.stderr.isatty() or "ipykernel" in sys.modules
+    if is_silent() or enabled is False or (enabled is None and not seen):
         yield from items
-    elif sys.stderr.isatty():
-        yield from _bar(items, description, total)
+    elif seen:
+        yield from _bar(items, description, total, 0.0 if enabled else _SHORT)
     else:
         yield from _lines(items, description, total)
 
 
-def _bar(items: Iterable[T], description: str, total: int | None) -> Iterator[T]:
+def _bar(items: Iterable[T], description: str, total: int | None, wait: float) -> Iterator[T]:
+    rest, start, done = iter(items), time.monotonic(), 0
+    while wait and time.monotonic() - start < wait:
+        try:
+            item = next(rest)
+        except StopIteration:
+            return
+        yield item
+        done += 1
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import track as rich_track
 
-    yield from rich_track(items, escape(description), total=total, console=Console(stderr=True), transient=False)
+    console = Console(stderr=True)
+    yield from rich_track(rest, escape(description), total=total, completed=done, console=console)
 
 
 def _lines(items: Iterable[T], description: str, total: int | None) -> Iterator[T]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
 from ._above import call
 from ._codec import APART, UNSAVED, decode, encode
@@ -103,9 +103,13 @@ class Result(ABC):
         """  # noqa: DOC502 - raised by what it calls
         return read_value(Path(path), cls)
 
-    def to_html(self, path: str | Path) -> Path:
-        """Write the result as one self-contained page, atomically."""
-        written: Path = call("page", self, Path(path))
+    @overload
+    def to_html(self, path: None = None) -> str: ...
+    @overload
+    def to_html(self, path: str | Path) -> Path: ...
+    def to_html(self, path: str | Path | None = None) -> str | Path:
+        """Write the result as one self-contained page, atomically; without a path, return the page as text."""
+        written: str | Path = call("page", self, None if path is None else Path(path))
         return written
 
 

@@ -11,8 +11,8 @@ from torch import nn
 
 from intertwine.programs import capture
 from intertwine.symmetry import Fixed, Leaf, Symmetry, symmetries
-from intertwine.symmetry.explain import leaves
 from intertwine.symmetry.find import symmetries_of
+from intertwine.symmetry.spaces import leaves
 from intertwine.testing import function_error
 
 # at least: permutable spaces, scale and sign generators, spaces with linear maps. Padded segments are one space,
@@ -110,7 +110,7 @@ def test_save_and_load(found, tmp_path):
 
 def test_explain_says_who_moves_what(found):
     sym = found("mlp")[2]
-    assert sym.explain("0.weight", 0).startswith("0.weight[0] (size 8): moved by 0.weight[0]: S(8) x R+^8")
+    assert sym.explain("0.weight", 0).startswith("0.weight[0] (size 8): moved by 0.weight[0]: S₈ ⋉ R₊⁸")
     assert "relu in 1" in sym.explain("0.weight", 0)
     assert sym.explain("4.bias", -1) == "4.bias[0] (size 3): fixed, output"
     assert "2 spaces" in sym.summary() and "0.weight[0]" in sym.summary()

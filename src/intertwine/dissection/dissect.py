@@ -39,7 +39,7 @@ def dissect(
     pictures: int = 8,
     resume: str | Path | None = None,
     name: str | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Dissection:
     r"""Compare every unit of a layer with every concept, in the layer's own basis and in rotated ones.
 
@@ -155,7 +155,7 @@ def _one_basis(
 
 
 def _look(
-    stream: MapStream, empty: str, progress: bool
+    stream: MapStream, empty: str, progress: bool | None
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...], Tensor]:
     """The first pass: channels that vary, those that do not, pixel shares of concepts, root mean squares of channels.
 

@@ -119,7 +119,7 @@ class MapStream:
     def __iter__(self) -> Iterator[LabelledMaps]:
         return iter(self._kept) if self._kept is not None else self._computed(self.concepts.batches(self._size))
 
-    def first_pass(self, progress: bool = False) -> Iterator[LabelledMaps]:
+    def first_pass(self, progress: bool | None = None) -> Iterator[LabelledMaps]:
         """Go through all batches once, keeping them if they fit."""
         kept: list[LabelledMaps] | None = []
         used = 0

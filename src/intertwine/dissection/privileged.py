@@ -22,8 +22,7 @@ from torch import nn
 from .._progress import track
 from .._result import Result
 from ..features import layers, tap
-from ..symmetry.explain import leaves
-from ..symmetry.spaces import Leaf
+from ..symmetry.spaces import Leaf, leaves
 from .concepts import ConceptSet
 from .dissect import CRITERION, MAPS, dissect
 from .maps import as_maps
@@ -137,7 +136,7 @@ def privileged_bases(
     criterion: Criterion = CRITERION,
     maps: Maps = MAPS,
     name: str | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> PrivilegedBases:
     """Dissect one layer for every hidden space that ``intertwine.symmetries`` finds.
 

@@ -12,8 +12,7 @@ from torch import Tensor
 from .._words import counted
 from ..symmetry import Axis, Fixed, Leaf
 from ..symmetry.description import Description
-from ..symmetry.explain import leaves
-from ..symmetry.spaces import UNREAD
+from ..symmetry.spaces import UNREAD, leaves
 from .experts import packed, unpacked
 from .names import expression, outline
 from .result import Absent, Entry, Place

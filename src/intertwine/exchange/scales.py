@@ -19,7 +19,7 @@ from torch import Tensor
 from ..symmetry import Layout, Leaf, Space
 from ..symmetry.blocks import align, blocks
 from ..symmetry.description import Description
-from ..symmetry.explain import leaves
+from ..symmetry.spaces import leaves
 from .experts import packed
 
 Powers = tuple[tuple[int, Fraction], ...]

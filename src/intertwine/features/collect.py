@@ -22,7 +22,7 @@ def collect(
     outputs: Selector | Mapping[str, Selector] | None = None,
     max_examples: int | None = None,
     device: torch.device | str | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> dict[str, Tensor]:
     """Collect hidden features of all examples, on the CPU.
 

@@ -7,6 +7,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor, nn
 
+from .._evaluation import check_module
 from ..programs import Call, Program, Ref, Value, capture
 from ..programs.operations import (
     ATTENTION,
@@ -114,8 +115,7 @@ def check_input(model: nn.Module, x: Tensor) -> None:
         TypeError: If ``model`` is not a module or ``x`` not a floating-point tensor.
         ValueError: If ``x`` is empty or not finite, or the model holds dropout or batch norm in training mode.
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module. Got {type(model).__name__}.")
+    check_module(model)
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise TypeError(
             f"x must be a floating-point tensor. Got {getattr(x, 'dtype', type(x).__name__)}. Paths begin at numbers: "

@@ -12,6 +12,7 @@ from math import log
 import torch
 from torch import Tensor
 
+from ._numerals import subscript, superscript
 from .assignment import assign
 from .dense import GeneralLinear, Orthogonal, UnitRowSum
 from .group import Generator, Group, Objective, Unattained, log_factorial, make_generator
@@ -74,10 +75,12 @@ class Monomial(Group):
 
     @property
     def symbol(self) -> str:
-        """The group in symbols, such as ``"S(64) x R+^64"``."""
-        powers = [(f"R+^{_power(self.n, self.scales)}", self.scales), (f"Z2^{_power(self.n, self.signs)}", self.signs)]
-        pieces = [f"S({self.n})"] if self.permutes else []
-        return " x ".join([*pieces, *(text for text, count in powers if count)]) or "1"
+        """The group in symbols, such as ``"S₆₄ ⋉ R₊⁶⁴"``: units change places with their own scales and signs."""
+        one = [(name, count) for name, count in (("R₊", self.scales), ("Z₂", self.signs)) if count]
+        each = " × ".join(f"{name}{superscript(count)}" for name, count in one)
+        each = f"({each})" if len(one) > 1 or any(count > 1 for _, count in one) else each
+        pieces = [f"S{subscript(self.n)}"] if self.permutes else []
+        return " ⋉ ".join([*pieces, *([f"{each}{superscript(self.n, always=True)}"] if each else [])]) or "1"
 
     @property
     def dim(self) -> int:
@@ -392,7 +395,3 @@ def chosen(which: int | Sequence[int] | None, count: int) -> tuple[int, ...]:
     if which is None or isinstance(which, int):
         return tuple(range(count if which is None else min(which, count)))
     return tuple(which)
-
-
-def _power(n: int, count: int) -> str:
-    return f"({n} x {count})" if count > 1 else str(n)

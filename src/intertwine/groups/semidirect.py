@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from ._numerals import subscript
 from .dense import GeneralLinear, Orthogonal
 from .monomial import Monomial, Permutation, chosen
 from .representation import Representation
@@ -31,7 +32,7 @@ class Semidirect:
     Examples:
         >>> group = Semidirect(GeneralLinear(4), Monomial(4, scales=2))
         >>> group.symbol, group.reduced(mixes=False)
-        ('GL(4)', Monomial(4, scales=2, signs=1))
+        ('GL₄', Monomial(4, scales=2, signs=1))
     """
 
     linear: Orthogonal | GeneralLinear
@@ -85,11 +86,11 @@ class Semidirect:
 
     @property
     def symbol(self) -> str:
-        """The group in symbols, without what the matrices hold anyway: ``"GL(16)"``, ``"O(64) x R+^64"``."""
+        """The group in symbols, without what the matrices hold anyway: ``"GL₁₆"``, ``"O₆₄ × R₊⁶⁴"``."""
         if self.is_general:
-            return f"GL({self.n})"
+            return f"GL{subscript(self.n)}"
         scales = Monomial(self.n, scales=self.scales, signs=0, permutes=False)
-        return f"O({self.n})" + (f" x {scales.symbol}" if self.scales else "")
+        return f"O{subscript(self.n)}" + (f" × {scales.symbol}" if self.scales else "")
 
     def reduced(
         self,

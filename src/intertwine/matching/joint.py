@@ -59,7 +59,7 @@ def gather(
     sweeps: int = 10,
     seed: int = 0,
     kinds: Collection[str] = ("permutation", "sign", "linear"),
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Gathering:
     """Bring several networks into one basis (MergeMany): each in turn is aligned to the mean of the others.
 

@@ -62,7 +62,7 @@ def barrier(
     alignment: Aligned | Solver | str | None = "weights",
     options: PathOptions = OPTIONS,
     names: tuple[str, str] = ("a", "b"),
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Barrier:
     """Score the networks between two networks, before and after alignment.
 
@@ -112,7 +112,7 @@ def barriers(
     alignments: Sequence[Aligned | Solver | str | None] | Solver | str | None = "weights",
     options: PathOptions = OPTIONS,
     names: Sequence[str] | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Barrier:
     """Barriers between several networks of one architecture, for a mean with an interval over networks.
 

@@ -12,8 +12,7 @@ from .._attributes import forget
 from .._evaluation import copied
 from ..matching.coordinates.networks import check_matching
 from ..symmetry.action import tensors_of
-from ..symmetry.explain import leaves
-from ..symmetry.spaces import Leaf
+from ..symmetry.spaces import Leaf, leaves
 from .interpolate import Interpolation, between, write
 from .recalibrate import batch_norms, recalibrate_
 from .repair import repair_

@@ -29,7 +29,7 @@ def merge_many(
     sweeps: int = 10,
     seed: int = 0,
     kinds: Collection[str] = ("permutation", "sign", "linear"),
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> nn.Module:
     """Merge several networks into one: bring them into one basis, average, repair.
 

@@ -21,8 +21,7 @@ from .._evaluation import copied
 from .._words import counted
 from ..symmetry.action import rewritable, tensors_of
 from ..symmetry.blocks import Block, blocks
-from ..symmetry.explain import leaves
-from ..symmetry.spaces import Layout, Leaf, Space, axis_size
+from ..symmetry.spaces import Layout, Leaf, Space, axis_size, leaves
 from .interpolate import write
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from .._attributes import Kept
-from .._evaluation import alone, evaluating
+from .._evaluation import alone, check_module, evaluating
 from ..errors import CaptureError
 from .program import Program
 from .recording.caches import capture_cold
@@ -50,15 +50,13 @@ def capture(
         CaptureError: If the model fails on the example, returns no tensor, holds sparse or quantised tensors or is
             scripted; with ``"export"`` also if its control flow depends on the data.
         ValueError: If ``front`` is none of the three.
-        TypeError: If ``model`` is not a module.
 
     Examples:
         >>> program = capture(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), (torch.zeros(2, 3),))
         >>> [call.op for call in program.calls], program.is_cut_vertex("0")
         (['aten::t', 'aten::addmm', 'aten::relu'], True)
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module. Got {type(model).__name__}.")
+    check_module(model)
     if isinstance(model, torch.jit.ScriptModule):
         raise CaptureError("model must be a Python module. Got a scripted one: give the module that it was made from.")
     if front not in ("auto", "record", "export"):

@@ -33,14 +33,16 @@ KINDS = frozenset(_PAGES)  # of saved results
 _PLAIN = "intertwine.report.pages.plain:plain_page"
 
 
-def write_page(result: Result, path: str | Path) -> Path:
-    """Write a result as one self-contained HTML page, atomically.
+def write_page(result: Result, path: str | Path | None = None) -> str | Path:
+    """Write a result as one self-contained HTML page, atomically; without a path, return its text.
 
     Raises:
         ValueError: If the path ends otherwise.
     """
     from .._io import write_atomically
 
+    if path is None:
+        return render(page_of(result))
     path = Path(path)
     if path.suffix not in (".html", ".htm"):
         raise ValueError(f"path must end in .html. Got {str(path)!r}.")

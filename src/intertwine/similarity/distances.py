@@ -119,7 +119,7 @@ def distances(
     *,
     channel_dim: int | None = None,
     max_examples: int | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Distances:
     """Distances of all pairs of networks at one layer each, by one measure.
 

@@ -38,7 +38,7 @@ def location_cka(
     budget: float = 1e13,
     seed: int = 0,
     channel_dim: int = 1,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> float:
     """CKA between features at single positions instead of whole examples (paper 1, v2 remark D.3, v1 remark D.2).
 

@@ -36,7 +36,7 @@ def minibatch_cka(
     group: int = 128,
     outputs: Selector | Mapping[str, Selector] | None = None,
     confidence: float = 0.95,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Comparison:
     r"""Estimate linear CKA between all layers of two networks without keeping features.
 

@@ -42,7 +42,7 @@ class StitchOptions:
     settings: Mapping[str, Any] = field(default_factory=dict)
     names: tuple[str, str] = ("A", "B")
     state: str | Path | None = None
-    progress: bool = False
+    progress: bool | None = None
 
     def __post_init__(self) -> None:
         if self.start not in ("direct", "random"):

@@ -81,7 +81,7 @@ def penalty_interval(
     return pair_interval(pairs, penalties, level)
 
 
-def accuracies(networks: Sequence[Stitched], loader: Iterable[Any], *, progress: bool = False) -> list[float]:
+def accuracies(networks: Sequence[Stitched], loader: Iterable[Any], *, progress: bool | None = None) -> list[float]:
     """Accuracy of stitched networks, each trunk run once per batch.
 
     Args:
@@ -100,7 +100,9 @@ def accuracies(networks: Sequence[Stitched], loader: Iterable[Any], *, progress:
     return [int(right.sum()) / len(right) for right in _hits(_together(networks), loader, device, progress)]
 
 
-def evaluate(pair: Pair, networks: Sequence[Stitched], loader: Iterable[Any], *, progress: bool = False) -> Evaluation:
+def evaluate(
+    pair: Pair, networks: Sequence[Stitched], loader: Iterable[Any], *, progress: bool | None = None
+) -> Evaluation:
     """Accuracy of A, of B and of stitched networks in one pass over the data: whole models and trunks run once a batch.
 
     Args:
@@ -155,7 +157,7 @@ def _hits(
     run: Callable[[tuple[Tensor, ...], Any], list[Tensor]],
     loader: Iterable[Any],
     device: torch.device | None,
-    progress: bool,
+    progress: bool | None,
 ) -> list[Tensor]:
     """For every network, which examples it gets right.
 

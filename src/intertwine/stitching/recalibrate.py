@@ -19,7 +19,9 @@ from .networks.stitched import Stitched, Trunk, by_trunk
 __all__ = ["measure_norms", "recalibrate"]
 
 
-def recalibrate(networks: Stitched | Sequence[Stitched], loader: Iterable[Any], *, progress: bool = False) -> None:
+def recalibrate(
+    networks: Stitched | Sequence[Stitched], loader: Iterable[Any], *, progress: bool | None = None
+) -> None:
     """Give every stitched network the batch-norm statistics of what its tail really sees (paper 1, D.2.1).
 
     One pass over training data without gradients, the stitching layer as it is evaluated (a true permutation). The

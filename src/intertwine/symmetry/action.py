@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .._attributes import forget
-from .._evaluation import copied
+from .._evaluation import check_module, copied
 from ..errors import PathWarning
 from .blocks import Block, align, blocks
 from .description import Description
@@ -265,6 +265,7 @@ def kept_variances(sym: Description, g: Transformation, state: Mapping[str, Tens
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     """All parameters and buffers of a model by every name that they have: the live tensors, not copies."""
+    check_module(model)
     return {name: tensor.detach() for name, tensor in _registered(model).items()}
 
 

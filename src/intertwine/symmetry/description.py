@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 
@@ -11,6 +12,7 @@ from .._attributes import Cache
 from .._words import counted
 from . import dimension
 from .spaces import UNREAD, BatchNormTensors, FixedAxis, Layout, Space
+from .titles import titles
 
 __all__ = ["Description"]
 
@@ -50,6 +52,11 @@ class Description:
     caches: tuple[Cache, ...] = ()
     features: Mapping[str, Layout] = field(default_factory=dict)
     gates: Mapping[str, Layout] = field(default_factory=dict)
+
+    @cached_property
+    def titles(self) -> Mapping[str, str]:
+        """What people call each space, such as ``"layer 3: MLP units"``, by its name."""
+        return titles(self.spaces, self.layouts)
 
     @property
     def unread(self) -> tuple[str, ...]:

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import prod
 from typing import Any
 
 from .._words import counted
 from .description import Description
-from .spaces import Axis, Fixed, Leaf, Product, Space, axis_size
+from .spaces import Fixed, Leaf, Space, axis_size, leaves
 
-__all__ = ["explain", "leaves", "rows", "summary"]
-
-
-def leaves(axis: Axis, path: str = "") -> Iterator[tuple[str, Leaf | Fixed]]:
-    """Every leaf of an axis with its place in words, such as ``" rows 0:8 factor 1"`` (empty if it is the axis)."""
-    if isinstance(axis, Leaf | Fixed):
-        yield path, axis
-    elif isinstance(axis, Product):
-        for i, factor in enumerate(axis.factors):
-            yield from leaves(factor, f"{path} factor {i}")
-    else:
-        for part in axis.parts:
-            rows = ", ".join(f"{start}:{stop}" for start, stop in part.ranges)
-            yield from leaves(part.axis, f"{path} rows {rows}")
+__all__ = ["explain", "rows", "summary"]
 
 
 def rows(sym: Description) -> list[dict[str, Any]]:
@@ -37,7 +23,8 @@ def rows(sym: Description) -> list[dict[str, Any]]:
     sizes = {s.name: s.size for s in sym.spaces}
     return [
         {
-            "space": s.name,
+            "space": sym.titles[s.name],
+            "name": s.name,
             "size": s.size,
             "copies": prod(sizes[p] for p in s.parents),
             "group": s.symbol,
@@ -54,7 +41,7 @@ def rows(sym: Description) -> list[dict[str, Any]]:
 
 def summary(sym: Description) -> str:
     """The table of the spaces in text, and the totals below it."""
-    columns = ["space", "size", "group", "scales", "signs", "axes", "restricted by"]
+    columns = ["space", "name", "size", "group", "axes", "restricted by"]
     table = [columns] + [[str(row[c]) for c in columns] for row in rows(sym)]
     widths = [max(len(line[i]) for line in table) for i in range(len(columns))]
     precision = str(sym.dtype).removeprefix("torch.")

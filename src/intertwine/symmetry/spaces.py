@@ -10,6 +10,7 @@ Conventions
     ``parents``, indexed by the parents' *new* units.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -29,6 +30,7 @@ __all__ = [
     "Space",
     "Sum",
     "axis_size",
+    "leaves",
 ]
 
 UNRULED = "operation without a rule"  # said in the reason of every axis that is fixed only because nothing is known
@@ -60,7 +62,7 @@ class Space:
 
     @property
     def symbol(self) -> str:
-        """The group in symbols, such as ``"S(64) x R+^64"`` or ``"GL(16) for each of blocks.0.q.weight[0]"``."""
+        """The group in symbols, such as ``"S₆₄ ⋉ R₊⁶⁴"`` or ``"GL₁₆ for each of blocks.0.q.weight[0]"``."""
         return f"{self.group.symbol} for each of {', '.join(self.parents)}" if self.parents else self.group.symbol
 
 
@@ -121,6 +123,19 @@ def axis_size(axis: Axis) -> int:
     if isinstance(axis, Sum):
         return sum(stop - start for part in axis.parts for start, stop in part.ranges)
     return axis.size
+
+
+def leaves(axis: Axis, path: str = "") -> Iterator[tuple[str, Leaf | Fixed]]:
+    """Every leaf of an axis with its place in words, such as ``" rows 0:8 factor 1"`` (empty if it is the axis)."""
+    if isinstance(axis, Leaf | Fixed):
+        yield path, axis
+    elif isinstance(axis, Product):
+        for i, factor in enumerate(axis.factors):
+            yield from leaves(factor, f"{path} factor {i}")
+    else:
+        for part in axis.parts:
+            rows = ", ".join(f"{start}:{stop}" for start, stop in part.ranges)
+            yield from leaves(part.axis, f"{path} rows {rows}")
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ def convolutional_tangent_kernel(
     y: Tensor | None = None,
     *,
     memory: float = 2**26,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Tensor:
     """CNTK-GAP: NTK of infinitely wide convolutions with global average pooling (Arora et al. 2019, section 4).
 

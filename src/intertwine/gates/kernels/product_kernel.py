@@ -18,7 +18,7 @@ _ROOM = 690.0
 
 def product_kernel(
     x: Tensor, gates: Sequence[Tensor], y: Tensor | None = None, gates_y: Sequence[Tensor] | None = None, *,
-    input: str = "x", log: bool = False, biases: Sequence[bool] | None = None, progress: bool = False,
+    input: str = "x", log: bool = False, biases: Sequence[bool] | None = None, progress: bool | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:  # fmt: skip
     """``NPK(x, y) = <x, y> prod_l <G_l(x), G_l(y)>`` (P2 theorem 3.1, lemma 2.1), for fully connected networks.
 

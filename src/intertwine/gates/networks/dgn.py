@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ..._evaluation import copied
+from ..._evaluation import check_module, copied
 from .gated import Features, GatedNetwork
 
 __all__ = ["Regime", "dgn", "fresh_copy"]
@@ -72,12 +72,10 @@ def fresh_copy(model: nn.Module, initialise: Callable[[nn.Module], object] | Non
     """A copy with fresh weights.
 
     Raises:
-        TypeError: If ``model`` is not a module.
         ValueError: If a parameter belongs to a module that cannot reset itself, or to attention; or if the model cannot
             be copied.
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module. Got {type(model).__name__}.")
+    check_module(model)
     try:
         new = copied(model).requires_grad_(True)
     except (RuntimeError, TypeError) as error:  # locks, files and the like among its attributes

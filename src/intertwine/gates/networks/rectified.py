@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from ..._evaluation import copied
+from ..._evaluation import check_module, copied
 
 __all__ = ["rectified"]
 
@@ -27,15 +27,13 @@ def rectified(model: nn.Module) -> nn.Module:
         The copy, with the same weights.
 
     Raises:
-        TypeError: If ``model`` is not a module.
         ValueError: If none of its modules is an activation that could be replaced.
 
     Examples:
         >>> rectified(nn.Sequential(nn.Linear(2, 3), nn.GELU()))[1]
         ReLU()
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module. Got {type(model).__name__}.")
+    check_module(model)
     new = copied(model)
     found = 0
     for module in list(new.modules()):

@@ -130,7 +130,7 @@ def examine(
     example: int = 0,
     top: int = 10,
     max_operations: float = 1e12,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> GateStudy:
     """Take a ReLU network apart: gate statistics, shared gates, base, path and tangent kernels, and one input's paths.
 

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from ...symmetry.action import tensors_of
 from ...symmetry.admissible import admissible
-from ...symmetry.explain import leaves
 from ...symmetry.gauge.folding import fold
-from ...symmetry.spaces import Axis, Leaf, axis_size
+from ...symmetry.spaces import Axis, Leaf, axis_size, leaves
 from ..costs.likeness import Likeness
 from ..refit import refit
 from .ascent import ascend

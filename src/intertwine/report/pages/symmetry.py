@@ -16,8 +16,9 @@ __all__ = ["symmetry_page"]
 
 _COLOURS = {"GL": "#b5179e", "O": "#7209b7", "S and scales": "#1f6feb", "S": "#2a9d8f", "held in place": "#8d99ae"}
 _NOTATION = (
-    "S(n) are the permutations of n channels, R+^n positive scales for each of them, Z2^n signs, GL(n) all invertible "
-    "and O(n) all orthogonal maps; (n x k) means k of them that move independently. Axes counts the tensor axes that "
+    "Sₙ are the permutations of n channels, R₊ⁿ positive scales for each of them, Z₂ⁿ signs, GLₙ all invertible "
+    "and Oₙ all orthogonal maps; ⋉ says that scales and signs change places with their channels, R₊ᵏ that each "
+    "has k that move independently. Axes counts the tensor axes that "
     "move together. Copies: a space inside another, as in a head of attention, has one element for each of its units."
 )
 
@@ -26,7 +27,7 @@ def symmetry_page(sym: Symmetry) -> Page:
     """Lay out a symmetry."""
     from ...symmetry.explain import rows
 
-    columns = ["space", "size", "copies", "group", "scales", "signs", "axes", "restricted by"]
+    columns = ["space", "size", "copies", "group", "axes", "restricted by", "name"]
     table = [[row[c] for c in columns] for row in rows(sym)]
     blocks: list[Block] = [
         Paragraph(
@@ -67,8 +68,7 @@ def _power_of_ten(log_size: float) -> str:
 
 def _graph(sym: Symmetry) -> Figure:
     """One row for each space, one column for each tensor; a dot where the space moves an axis of the tensor."""
-    from ...symmetry.explain import leaves
-    from ...symmetry.spaces import Leaf
+    from ...symmetry.spaces import Leaf, leaves
 
     tensors = list(sym.layouts)
     found: dict[str, list[tuple[int, str]]] = {}
@@ -84,7 +84,7 @@ def _graph(sym: Symmetry) -> Figure:
         colour = _COLOURS[kinds[space.name]]
         traces.append(
             {
-                "type": "scatter", "mode": "lines+markers", "name": label(space.name), "showlegend": False,
+                "type": "scatter", "mode": "lines+markers", "name": label(sym.titles[space.name]), "showlegend": False,
                 "x": [x for x, _ in dots], "y": [y] * len(dots), "line": {"color": colour, "width": 1.5},
                 "marker": {"color": colour, "size": 7}, "text": [label(text) for _, text in dots],
                 "hovertemplate": f"%{{text}}<br>{label(space.symbol)}<extra></extra>",
@@ -108,7 +108,7 @@ def _graph(sym: Symmetry) -> Figure:
         "xaxis": {"tickmode": "array", "tickvals": list(range(0, len(tensors), step)), "tickangle": -60,
                   "automargin": True, "ticktext": [label(t, 30) for t in tensors[::step]], "zeroline": False},
         "yaxis": {"tickmode": "array", "tickvals": list(range(len(sym.spaces))), "autorange": "reversed",
-                  "automargin": True, "ticktext": [label(s.name, 34) for s in sym.spaces], "zeroline": False},
+                  "automargin": True, "ticktext": [label(t, 34) for t in sym.titles.values()], "zeroline": False},
     }  # fmt: skip
     return Figure(
         {"data": traces, "layout": layout},

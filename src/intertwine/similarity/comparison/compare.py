@@ -47,7 +47,7 @@ def compare(
     confidence: float = 0.95,
     seed: int = 0,
     reading: Reading = READING,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Comparison:
     """Compare every layer of one network with every layer of another on the same examples.
 
@@ -208,7 +208,12 @@ def _work_device(model: nn.Module) -> torch.device:
 
 
 def _run(
-    measures: Sequence[Measure[Any]], a: Sequence[Layer], b: Sequence[Layer], draws: Draws, memory: int, progress: bool
+    measures: Sequence[Measure[Any]],
+    a: Sequence[Layer],
+    b: Sequence[Layer],
+    draws: Draws,
+    memory: int,
+    progress: bool | None,
 ) -> dict[str, Cells]:
     """Every measure's cells, each kind by the engine that is fastest for it."""
     found: dict[str, Cells] = {}
@@ -225,7 +230,7 @@ def _run(
     return found
 
 
-def _finish(work: Generator[None, None, T], description: str, total: int, progress: bool) -> T:
+def _finish(work: Generator[None, None, T], description: str, total: int, progress: bool | None) -> T:
     """Run an engine to its end under a progress display, and return what it returns."""
     returned: list[T] = []
 

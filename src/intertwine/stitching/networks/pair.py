@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..._evaluation import check_module
 from ..._progress import track
 from ...features import layers as points_of
 from ...features.batches import device_of, length
@@ -57,8 +58,7 @@ class Pair:
 
     def __init__(self, a: nn.Module, b: nn.Module, batch: Any) -> None:
         for name, model in (("a", a), ("b", b)):
-            if not isinstance(model, nn.Module):
-                raise TypeError(f"{name} must be a torch.nn.Module. Got {type(model).__name__}.")
+            check_module(model, name)
         if device_of(a) != device_of(b):
             raise ValueError(f"both models must be on one device. Got {device_of(a)} and {device_of(b)}.")
         for name, model in (("a", a), ("b", b)):
@@ -239,7 +239,7 @@ class Pair:
 
 @torch.no_grad()
 def stream_moments(
-    pair: Pair, cuts: Sequence[Cut], loader: Iterable[Any], *, progress: bool = False
+    pair: Pair, cuts: Sequence[Cut], loader: Iterable[Any], *, progress: bool | None = None
 ) -> list[tuple[Moments, ...]]:
     """Second moments of A's and B's features at several cuts, in one pass with one run of each model per batch.
 

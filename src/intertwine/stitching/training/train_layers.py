@@ -82,7 +82,7 @@ def train_layers(
     seed: int = 0,
     recalibration: bool = True,
     state: str | Path | None = None,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> list[Trained]:
     """Train the layers of stitched networks that share a trunk, each on the cross-entropy of its own tail's outputs.
 

@@ -9,7 +9,7 @@ from ...groups import GeneralLinear, Monomial, Orthogonal, Representation, Semid
 from ...programs import Program, Ref
 from ...programs.operations import MAX_POOLS, gate_names, is_gate
 from .. import spaces as public
-from ..explain import leaves as described_leaves
+from ..spaces import leaves as described_leaves
 from ..symmetry import Symmetry
 from .adjacent import always_siblings
 from .axis_terms import Axis, Flat, Interleaved, Segments, Slot, Value, slots

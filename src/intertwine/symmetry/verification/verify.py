@@ -118,7 +118,7 @@ def verify(
     rtol: float | None = None,
     randomise: bool = True,
     per_space: bool = True,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Verification:
     """Check that every space and kind of a symmetry keeps a model's function, with controls that must fail.
 
@@ -173,7 +173,7 @@ def measure(
     rtol: float | None = None,
     randomise: bool = True,
     per_space: bool = True,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Verification:
     """What ``verify`` measures, without its verdict.
 

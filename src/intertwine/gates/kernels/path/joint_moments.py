@@ -32,7 +32,7 @@ _COPIES = 4  # of all moments, while a call is done
 
 
 def joint_kernel(
-    program: ReluProgram, sides: Sequence[Sequence[Tensor]], output: int, budget: Budget, progress: bool
+    program: ReluProgram, sides: Sequence[Sequence[Tensor]], output: int, budget: Budget, progress: bool | None
 ) -> tuple[Tensor, float]:
     """The kernel ``(N, M)`` of one output, and the logarithm of a factor.
 

@@ -31,7 +31,7 @@ def neural_path_kernel(
     log: bool = False,
     output: int = 0,
     budget: Budget = DEFAULT,
-    progress: bool = False,
+    progress: bool | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Neural path kernel ``NPK(x, y) = <phi(x), phi(y)>`` of any ReLU network (P2 lemma 2.1), exactly.
 
@@ -106,7 +106,7 @@ def neural_path_kernel(
 
 
 def _product(
-    sides: list[list[Tensor]], biases: tuple[bool, ...], log: bool, progress: bool
+    sides: list[list[Tensor]], biases: tuple[bool, ...], log: bool, progress: bool | None
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Theorem 3.1, which needs one Gram of each layer and nothing else."""
     inputs = [side[0].flatten(1) for side in sides]
@@ -208,7 +208,7 @@ def _side(model: nn.Module, program: ReluProgram, x: Tensor, input: str, batch_s
 
 
 def _tiles(
-    program: ReluProgram, sides: list[list[Tensor]], tile: int, output: int, progress: bool
+    program: ReluProgram, sides: list[list[Tensor]], tile: int, output: int, progress: bool | None
 ) -> tuple[Tensor, float]:
     """Every tile of the kernel, one triangle where both sides are one; and the scale that all tiles share."""
     left, right, same = sides[0], sides[-1], len(sides) == 1

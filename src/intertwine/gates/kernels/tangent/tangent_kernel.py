@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ...._evaluation import evaluating
+from ...._evaluation import check_module, evaluating
 from ..budget import check_fits
 from .jacobians import gradient, jacobian_of
 from .layer_sum import covered_names, layerwise_kernel
@@ -50,7 +50,6 @@ def neural_tangent_kernel(
 
     Raises:
         ValueError: If an option is unknown, the model's output is not ``(N, outputs)`` or the kernel fits in no memory.
-        TypeError: If ``model`` is not a module.
 
     Examples:
         >>> model = nn.Linear(2, 1, bias=False)
@@ -58,8 +57,7 @@ def neural_tangent_kernel(
         tensor([[5., 6.],
                 [6., 9.]])
     """
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module. Got {type(model).__name__}.")
+    check_module(model)
     if kind not in ("full", "per_output", "trace"):
         raise ValueError(f'kind must be "full", "per_output" or "trace". Got {kind!r}.')
     if method not in ("auto", "layers", "jacobian"):

@@ -1,0 +1,62 @@
+"""Titles of spaces: what people call them."""
+
+import pytest
+import torch
+from torch import nn
+from transformers_zoo import MAKERS
+
+import intertwine as iw
+from intertwine.lab import networks
+
+
+def of(model, example):
+    sym = iw.symmetries(model, example)
+    assert list(sym.titles) == [s.name for s in sym.spaces]
+    assert len(set(sym.titles.values())) == len(sym.spaces)
+    return list(sym.titles.values())
+
+
+def test_of_a_decoder_with_rotary_embedding():
+    said = of(*MAKERS["LlamaForCausalLM"]())
+    assert said[:6] == [
+        "residual stream from model.embed_tokens",
+        "layer 0: attention heads",
+        "layer 0: within each head: q_proj, o_proj",
+        "layer 0: rotary pairs",
+        "layer 0: within each head: v_proj, o_proj",
+        "layer 0: MLP units",
+    ]
+    assert "layer 1: MLP units" in said
+
+
+def test_of_an_encoder_and_a_decoder():
+    said = of(*MAKERS["T5ForConditionalGeneration"]())
+    assert "encoder layer 0: attention heads" in said
+    name = "decoder.block.0.layer.1.EncDecAttention.q.weight[0].0"  # beside its self-attention
+    assert f"decoder layer 0: attention heads ({name})" in said
+
+
+def test_of_a_residual_network():
+    said = of(networks.build("resnet20"), torch.zeros(2, 3, 32, 32))
+    assert said[:2] == ["residual stream from conv1", "layer1.0: channels of conv1"]
+    assert "residual stream from layer2.0.conv2" in said
+
+
+@pytest.mark.parametrize("bn", [False, True])
+def test_a_chain_of_blocks_has_no_stream(bn):
+    block = lambda n, k: nn.Sequential(nn.Conv2d(n, k, 1), *([nn.BatchNorm2d(k)] if bn else []), nn.ReLU())
+    model = nn.Sequential(nn.Sequential(block(3, 8), block(8, 9)), nn.Flatten(), nn.Linear(9, 2))
+    assert of(model, torch.zeros(2, 3, 1, 1)) == ["0: channels of 0.0", "0: channels of 1.0"]
+
+
+def test_of_plain_layers():
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 2))
+    assert of(model, torch.zeros(2, 4)) == ["units of 0", "units of 2"]
+
+
+def test_groups_in_symbols():
+    assert iw.groups.PositiveMonomial(64).symbol == "S₆₄ ⋉ R₊⁶⁴"
+    assert iw.groups.Monomial(48, scales=7, signs=0).symbol == "S₄₈ ⋉ (R₊⁷)⁴⁸"
+    assert iw.groups.Monomial(3, scales=2).symbol == "S₃ ⋉ (R₊² × Z₂)³"
+    assert iw.groups.Permutation(5).symbol == "S₅"
+    assert iw.groups.Trivial(5).symbol == "1"
