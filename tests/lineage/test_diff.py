@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from edits import EDITS, VOCABULARY, convolutional, decoder, edited, hidden_units, lora, tokens
+from edits import EDITS, VOCABULARY, convolutional, decoder, edited, hidden_units, kinds, lora, said, tokens
 from torch import nn
 
 import intertwine as iw
@@ -15,14 +15,6 @@ from intertwine.lineage import Diff
 @pytest.fixture(scope="module")
 def sym():
     return iw.symmetries(decoder(), tokens())
-
-
-def kinds(found):
-    return {f.kind for f in found.findings}
-
-
-def said(found, kind):
-    return " ".join(f.text for f in found.findings if f.kind == kind)
 
 
 @pytest.mark.parametrize("name", EDITS)

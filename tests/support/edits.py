@@ -93,6 +93,16 @@ def edited(model: nn.Module, change: Callable[[nn.Module], object], seed: int = 
     return done if isinstance(done, nn.Module) else other
 
 
+def kinds(found) -> set[str]:
+    """Kinds of the findings of a difference."""
+    return {f.kind for f in found.findings}
+
+
+def said(found, kind: str) -> str:
+    """What a difference says of one kind."""
+    return " ".join(f.text for f in found.findings if f.kind == kind)
+
+
 def matrices(model: nn.Module) -> list[Tensor]:
     return [p for p in model.parameters() if p.ndim == 2]
 

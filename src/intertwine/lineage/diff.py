@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,11 @@ from torch import Tensor, nn
 
 from .._evaluation import copied
 from .._words import counted
-from ..matching.deviation import PRECISIONS
 from ..symmetry.action import moved, tensors_of
 from ..symmetry.blocks import blocks
 from ..symmetry.gauge.folding import fold
 from ..symmetry.spaces import Layout, Leaf
-from ..testing import function_error
+from ..testing import function_error, tolerance
 from .changes.element_words import Finding, element_findings
 from .changes.findings import tensor_findings
 from .changes.moved_units import moved_units
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["diff"]
 
+_AMPLIFIED, _MOST_ERROR = 10.0, 0.5  # times what rounding to a format does to the outputs; relative error at most
 _AFFINE = 1e-5  # relative deviation of the affine map of a batch norm that was rewritten
-_HALF = torch.finfo(torch.bfloat16).eps
 
 Network = nn.Module | Mapping[str, Tensor]
 
@@ -85,11 +85,10 @@ def diff(a: Network, b: Network, example_inputs: Any, sym: Symmetry | None = Non
                 "a or b must be a module, or sym be given: symmetries are those of code. Got two state dicts."
             )
         sym = symmetries(model, example_inputs)
-    states = tuple(tensors_of(side) if isinstance(side, nn.Module) else side for side in (a, b))
-    pairs = paired(sym, *states)
+    pairs = paired(sym, _state(a), _state(b))
     found = explained(pairs.sym, pairs.a, pairs.b)
     changes = _settled(list(_changes(pairs, found.g)), pairs, found)
-    error = _output_error(a, b, model, example_inputs)
+    error = _output_error(a, b, model, pairs, example_inputs)
     verdict, reason = _verdict(changes, found.g, error, pairs)
     return Diff(
         verdict=verdict,
@@ -101,6 +100,13 @@ def diff(a: Network, b: Network, example_inputs: Any, sym: Symmetry | None = Non
         ambiguous=pairs.ambiguous,
         transformation=found.g,
     )
+
+
+def _state(side: Network) -> Mapping[str, Tensor]:
+    """What a checkpoint of a network holds: parameters by all their names, and the buffers that are saved."""
+    if not isinstance(side, nn.Module):
+        return side
+    return {name: t.detach() for name, t in side.state_dict(keep_vars=True).items() if isinstance(t, Tensor)}
 
 
 def _changes(pairs: Pairs, g: Transformation) -> Iterator[TensorChange]:
@@ -170,25 +176,33 @@ def _half(x: Tensor) -> bool:
     return any(torch.equal(x, x.to(half).to(x.dtype)) for half in (torch.float16, torch.bfloat16))
 
 
-def _output_error(a: Network, b: Network, model: nn.Module | None, example_inputs: Any) -> float | None:
-    """The difference of the outputs, or ``None`` where one cannot be run or the outputs have other shapes."""
-    if model is None or any(t.is_meta for t in tensors_of(model).values()):
+def _output_error(a: Network, b: Network, model: nn.Module | None, pairs: Pairs, example_inputs: Any) -> float | None:
+    """The difference of the outputs, or ``None`` where nothing can be run: both in their own code, or in the model's.
+
+    Outputs of other shapes, and models that take other inputs, are not compared.
+    """
+    if model is None or pairs.resized or any(t.is_meta for t in tensors_of(model).values()):
         return None
-    left, right = (_loaded(side, model) for side in (a, b))
-    if left is None or right is None:
+    if isinstance(a, nn.Module) and isinstance(b, nn.Module):
+        with suppress(ValueError, RuntimeError, TypeError):
+            return function_error(a, b, example_inputs)
+    sides = [_loaded(state, model) for state in (pairs.a, pairs.b)]
+    if sides[0] is None or sides[1] is None:
         return None
-    try:
-        return function_error(left, right, example_inputs)
-    except (ValueError, RuntimeError, TypeError):  # outputs of other shapes, or a model that takes other inputs
-        return None
+    return function_error(sides[0], sides[1], example_inputs)
 
 
-def _loaded(side: Network, model: nn.Module) -> nn.Module | None:
-    """A network as a module; ``None`` where tensors are not all there."""
-    if isinstance(side, nn.Module):
-        return side
+def _loaded(state: Mapping[str, Tensor], model: nn.Module) -> nn.Module | None:
+    """The model with other tensors; ``None`` where some are missing."""
     twin = copied(model)
-    return None if twin.load_state_dict(dict(side), strict=False).missing_keys else twin
+    own = tensors_of(twin)
+    shared = {t.data_ptr() for n, t in own.items() if n in state}
+    if any(n not in state and p.data_ptr() not in shared for n, p in twin.named_parameters(remove_duplicate=False)):
+        return None
+    with torch.no_grad():
+        for name in state:
+            own[name].copy_(state[name])
+    return twin
 
 
 def _verdict(changes: list[TensorChange], g: Transformation, error: float | None, pairs: Pairs) -> tuple[str, str]:
@@ -200,13 +214,15 @@ def _verdict(changes: list[TensorChange], g: Transformation, error: float | None
     if pairs.resized:
         return CHANGED, f"{counted(len(pairs.resized), 'tensor')} of another size; what both have agrees{ran}"
     formats = {c.detail for c in changes if c.kind == ROUNDED}
-    coarse = max((PRECISIONS.get(f, PRECISIONS["float32"]) for f in formats), default=PRECISIONS["float32"])
-    coarse = max(coarse, 2.0**-2 if any(f.startswith("float8") for f in formats) else 0.0)
-    if error is not None and not error <= min(0.5, 1e3 * coarse):
-        return CHANGED, f"every tensor agrees, but the models compute other functions with them{ran}"
+    within = max(tolerance(getattr(torch, f)) for f in {"float32", *formats})
+    if error is not None and not error <= min(_MOST_ERROR, _AMPLIFIED * within):
+        said = "every tensor agrees, but the models compute other functions with them"
+        return CHANGED, f"{said}{': one is laid out for other code' if pairs.converted else ''}{ran}"
+    steps = ["names and layouts are converted"] * bool(pairs.converted)
     if not formats and g.is_identity(0.0):
-        return SAME_FUNCTION, f"every tensor is equal, bit by bit{ran}"
-    how = "as it stands" if g.is_identity(0.0) else "once the element is applied"
+        return SAME_FUNCTION, f"every tensor is equal, bit by bit{', once ' * bool(steps)}{''.join(steps)}{ran}"
+    steps += ["the element is applied"] * (not g.is_identity(0.0))
+    how = f"once {' and '.join(steps)}" if steps else "as it stands"
     rounded = f", up to rounding to {' and '.join(sorted(formats))}" if formats else ""
     return SAME_FUNCTION, f"every tensor agrees {how}{rounded}{ran}"
 

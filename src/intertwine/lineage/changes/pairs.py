@@ -1,16 +1,20 @@
-"""Tensors of two checkpoints in pairs, under the names of the second."""
+"""Tensors of two checkpoints in pairs, under the names of the model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from ...matching.narrow import narrowed
-from ...symmetry.spaces import Fixed, Layout
+from ...symmetry.spaces import Fixed, Layout, axis_size
+from .conversion_words import conversion_findings, source_words
+from .conversions import Conversion, convert
 from .element_words import Finding
+from .relaid import relaid_tensors
 
 if TYPE_CHECKING:
     from ...symmetry.symmetry import Symmetry
@@ -24,12 +28,13 @@ class Pairs:
 
     Attributes:
         sym: The symmetry of what is compared.
-        a: Tensors before, under the names of those after.
+        a: Tensors before, under the names of the model.
         b: Tensors after.
         names: Those of the pairs, in the order of the network.
-        sources: For each what it was before, in words.
+        sources: For each what the other checkpoint calls it.
         missing: Tensors that are gone.
         new: Tensors that came.
+        converted: Tensors whose names or layouts differ.
         resized: Tensors of which only a part is compared.
         findings: How names, shapes and layouts were converted.
         ambiguous: Tensors whose partner could not be told, each with the reason.
@@ -42,6 +47,7 @@ class Pairs:
     sources: Mapping[str, str]
     missing: Mapping[str, Tensor]
     new: Mapping[str, Tensor]
+    converted: tuple[str, ...] = ()
     resized: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
     ambiguous: tuple[str, ...] = ()
@@ -68,10 +74,10 @@ class Lazy(Mapping[str, Tensor]):
 
 
 def paired(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Pairs:
-    """Pair the tensors of two checkpoints by name; those of other sizes as far as both reach.
+    """Pair the tensors of two checkpoints: by name, by what they hold, and as far as both reach where sizes differ.
 
     Args:
-        sym: The symmetry of the architecture.
+        sym: The symmetry of the model, whose names at least one of them has.
         a: Tensors before.
         b: Tensors after.
 
@@ -82,40 +88,80 @@ def paired(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> P
         ValueError: If nothing is left to compare, or weights are no real numbers.
     """
     for side, state in (("a", a), ("b", b)):
-        for name in sym.layouts.keys() & state.keys():
-            if not state[name].is_floating_point():
-                found = str(state[name].dtype).removeprefix("torch.")
-                raise ValueError(f"{name} of {side} must hold real numbers. Got {found}: dequantise the weights first.")
-    layouts = dict(sym.layouts)
+        _check_real(side, state)
+    wanted = sym.layouts.keys()
+    turned = _fitting(sym, a) > _fitting(sym, b)  # the names of a are kept
+    target, source = (a, b) if turned else (b, a)
+    common = [n for n in target if n in source and n not in sym.aliases]
     windows: dict[str, tuple[slice, ...]] = {}
-    findings = []
-    common = [n for n in b if n in a and n not in sym.aliases]
-    for name in list(common):
-        if a[name].shape == b[name].shape:
-            continue
-        window = _window(sym.layouts.get(name), a[name], b[name])
-        if window is None:
-            common.remove(name)
-            continue
-        windows[name], layouts[name] = window
-        findings.append(_resized(name, sym, a[name], b[name]))
-    kept = {*common}
-    if not kept & sym.layouts.keys():
+    layouts, findings, unlike = dict(sym.layouts), [], []
+    for name in common:
+        if target[name].shape != source[name].shape:
+            window = _window(sym.layouts.get(name), target[name], source[name])
+            if window is None:
+                unlike.append(name)
+            else:
+                windows[name], layouts[name] = window
+                findings.append(_resized(name, sym, a[name], b[name]))
+    equal = [n for n in common if n not in unlike]
+    relaid = {} if target is source else relaid_tensors(target, source, [n for n in equal if n not in windows])
+    equal = [n for n in equal if n not in relaid]
+    rest = [n for n in target if n not in equal and n not in sym.aliases]
+    offered = [n for n in source if n not in equal and n not in sym.aliases]
+    rest, offered = ([n for n in names if n not in relaid] for names in (rest, offered))
+    done = convert(target, source, rest, offered) if rest and offered else Conversion()
+    done.found |= relaid
+    names = tuple(n for n in target if n in equal or n in done.found)
+    if not {*names} & wanted:
         raise ValueError(
-            "a and b must be of one architecture. Got no tensor that both have under one name and shape: "
-            f"{_first(a)} in a, {_first(b)} in b."
+            "a and b must be of one architecture. Got no tensor that both hold under one name and shape, or that is "
+            f"found by what it holds: {_first(a)} in a, {_first(b)} in b."
         )
-
-    def cut(state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return Lazy({n: (lambda n=n: state[n][windows[n]] if n in windows else state[n]) for n in common})  # type: ignore[misc]
-
-    def rest(state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        return Lazy({n: (lambda n=n: state[n]) for n in state if n not in kept and n not in sym.aliases})  # type: ignore[misc]
-
+    own = Lazy({n: partial(_cut, target, n, windows.get(n)) for n in names})
+    other = Lazy(
+        {
+            n: partial(done.found[n].make, source) if n in done.found else partial(_cut, source, n, windows.get(n))
+            for n in names
+        }
+    )
+    gone = Lazy({n: partial(source.__getitem__, n) for n in offered if n not in done.used})
+    came = Lazy({n: partial(target.__getitem__, n) for n in rest if n not in done.found})
+    findings += conversion_findings(done, target, source, turned)
     return Pairs(
-        narrowed(replace(sym, layouts=layouts), kept), cut(a), cut(b), tuple(common), {n: n for n in common},
-        rest(a), rest(b), tuple(windows), tuple(findings),
-    )  # fmt: skip
+        sym=narrowed(replace(sym, layouts=layouts), names),
+        a=own if turned else other,
+        b=other if turned else own,
+        names=names,
+        sources={n: source_words(done.found[n]) if n in done.found else n for n in names},
+        missing=came if turned else gone,
+        new=gone if turned else came,
+        converted=tuple(done.found),
+        resized=tuple(windows),
+        findings=tuple(findings),
+        ambiguous=tuple(done.ambiguous.values()),
+    )
+
+
+def _fitting(sym: Symmetry, state: Mapping[str, Tensor]) -> int:
+    """Number of the model's tensors that a checkpoint holds by name and shape."""
+    shapes = {n: tuple(axis_size(axis) for axis in layout.axes) for n, layout in sym.layouts.items()}
+    return sum(n in state and tuple(state[n].shape) == shape for n, shape in shapes.items())
+
+
+def _cut(state: Mapping[str, Tensor], name: str, window: tuple[slice, ...] | None) -> Tensor:
+    return state[name] if window is None else state[name][window]
+
+
+def _check_real(side: str, state: Mapping[str, Tensor]) -> None:
+    """Refuse weights of whole numbers, which are quantised.
+
+    Raises:
+        ValueError: If there are any.
+    """
+    for name, x in state.items():
+        if name.endswith(("weight", "bias")) and not x.is_floating_point():
+            found = str(x.dtype).removeprefix("torch.")
+            raise ValueError(f"{name} of {side} must hold real numbers. Got {found}: dequantise the weights first.")
 
 
 def _window(layout: Layout | None, a: Tensor, b: Tensor) -> tuple[tuple[slice, ...], Layout] | None:
@@ -138,9 +184,8 @@ def _resized(name: str, sym: Symmetry, a: Tensor, b: Tensor) -> Finding:
     reason = next((f.reason for f in sym.fixed if f.tensor == name and f.axis == dim), "axis")
     before, after = a.shape[dim], b.shape[dim]
     new = f"{after - before} new rows" if after > before else f"{before - after} rows are gone"
-    what = "vocabulary" if reason.startswith("vocabulary") else "rows"
     text = f"{name} resized from {before} to {after} along axis {dim} ({reason}): {new}; the common ones are compared"
-    return Finding("vocabulary resized" if what == "vocabulary" else "resized", text, (name,))
+    return Finding("vocabulary resized" if reason.startswith("vocabulary") else "resized", text, (name,))
 
 
 def _first(state: Mapping[str, Tensor]) -> str:

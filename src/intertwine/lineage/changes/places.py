@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["block_of", "layer_of", "pattern_of", "place_of"]
+__all__ = ["block_of", "layer_of", "pattern_of", "place_of", "stem_of", "with_layer"]
 
 _NUMBER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")
 
@@ -34,6 +34,24 @@ def place_of(space: str) -> str:
         'blocks.0.q'
     """
     return re.sub(r"\[\d+\][.\d]*$", "", space).removesuffix(".weight").removesuffix(".bias")
+
+
+def stem_of(name: str) -> str:
+    """The name without its last word, which a weight and its bias share.
+
+    Examples:
+        >>> stem_of("h.0.mlp.weight"), stem_of("attn.in_proj_bias")
+        ('h.0.mlp.', 'attn.in_proj_')
+    """
+    return re.sub(r"[A-Za-z0-9]+$", "", name)
+
+
+def with_layer(name: str, old: int | None, new: int | None) -> str:
+    """A name with another number of the layer."""
+    if old is None or new is None:
+        return name
+    found = _NUMBER.search(name)
+    return f"{name[: found.start(1)]}{new}{name[found.end(1) :]}" if found else name
 
 
 def pattern_of(name: str) -> str:

@@ -1,0 +1,63 @@
+"""Tensors of one name and shape in another layout: transposed, or with rotary dimensions in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from torch import Tensor
+
+from .layouts import rotary_order, rotary_part
+from .places import stem_of
+from .rows import Rows, View, signature, unit_rows
+
+__all__ = ["relaid_tensors"]
+
+_FAR = 0.5  # relative distance from which on another layout is looked for
+_NEARER = 0.5  # share of that distance that another layout must fall below
+_SAME_VALUES = 1 - 1e-5  # cosine of sorted absolute values of rows
+
+
+def relaid_tensors(target: Mapping[str, Tensor], source: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Rows]:
+    """Tensors of the source that agree with those of their name only in another layout.
+
+    Args:
+        target: The checkpoint whose layout is kept.
+        source: The other one.
+        names: Names of both, of equal shapes.
+
+    Returns:
+        How to make each that is found from the source.
+    """
+    found = {}
+    every = list(names)
+    for name in every:
+        x, y = target[name], source[name]
+        if x.ndim == 2 and min(x.shape) > 1 and _distance(x, y) > _FAR:
+            rows = _relaid(name, x.float(), y.float())
+            if rows is not None:
+                found[name] = rows
+    for name in every:
+        rows = found.get(f"{stem_of(name)}weight")
+        if target[name].ndim == 1 and rows is not None and rows.order is not None:
+            made = Rows((View(name, "whole"),), rows.order, tuple(target[name].shape), "whole")
+            if _distance(target[name], made.make(source)) < _distance(target[name], source[name]):
+                found[name] = made
+    return found
+
+
+def _relaid(name: str, x: Tensor, y: Tensor) -> Rows | None:
+    shape, before = tuple(x.shape), _distance(x, y)
+    if x.shape[0] == x.shape[1] and _distance(x, y.mT) < _NEARER * before:
+        return Rows((View(name, "columns"),), None, shape)
+    plain = rotary_part((unit_rows(x) @ unit_rows(y).mT).argmax(1))
+    if plain is not None:
+        order = rotary_order(len(x), *plain)
+        if _distance(x, y[order]) < _NEARER * before:
+            return Rows((View(name, "rows"),), order, shape)
+    cosines, places = (unit_rows(signature(x)) @ unit_rows(signature(y)).mT).max(1)
+    values = rotary_part(places) if bool((cosines > _SAME_VALUES).all()) else None
+    return None if values is None else Rows((View(name, "rows"),), rotary_order(len(x), *values), shape)
+
+
+def _distance(x: Tensor, y: Tensor) -> float:
+    return float((x.float() - y.float()).norm() / x.float().norm().clamp_min(1e-30))
