@@ -9,8 +9,10 @@ import torch
 import typer
 from torch import Tensor, nn
 
-from ... import lineage, symmetry
+from ... import symmetry
 from ...errors import CheckpointError
+from ...lineage.diff import diff
+from ...lineage.difference import Diff
 from .._command import FAILED
 from .._example import example_input
 from .._hugging_face import HF
@@ -45,7 +47,7 @@ def run(asked: DiffOptions) -> None:
         raise typer.Exit(FAILED)
 
 
-def _opened(asked: DiffOptions, *paths: Path) -> lineage.Diff:
+def _opened(asked: DiffOptions, *paths: Path) -> Diff:
     """Both checkpoints in their models; tensors alone where names are those of other code."""  # noqa: DOC501
     left, right = (read_checkpoint(path) for path in paths)
     specs = [asked.model or _named(side, other) for side, other in ((left, right), (right, left))]
@@ -63,7 +65,7 @@ def _opened(asked: DiffOptions, *paths: Path) -> lineage.Diff:
     if len(refusals) == 2:
         raise refusals[1]
     threads_for(weights=sum(p.numel() for side in sides for p in _tensors(side)))
-    return lineage.diff(sides[0], sides[1], example)
+    return diff(sides[0], sides[1], example)
 
 
 def _named(checkpoint: Checkpoint, other: Checkpoint) -> str:
@@ -74,7 +76,7 @@ def _named(checkpoint: Checkpoint, other: Checkpoint) -> str:
         return named_by(other)
 
 
-def _sharded(asked: DiffOptions, *paths: Path) -> lineage.Diff:
+def _sharded(asked: DiffOptions, *paths: Path) -> Diff:
     """Both checkpoints read from disk when tensors are needed; the model is built without weights."""  # noqa: DOC501
     spec = asked.model or next((f"{HF}{path}" for path in paths if (path / "config.json").is_file()), None)
     if spec is None:
@@ -84,7 +86,7 @@ def _sharded(asked: DiffOptions, *paths: Path) -> lineage.Diff:
     sym = symmetry.symmetries(network, example_input(spec, asked.data, asked.input_shape, asked.tokens, meta=True))
     threads_for(weights=sum(p.numel() for p in network.parameters()))
     a, b = (symmetry.ShardedState(path) for path in paths)
-    return lineage.diff(a, b, None, sym)
+    return diff(a, b, None, sym)
 
 
 def _tensors(side: nn.Module | Mapping[str, Tensor]) -> list[Tensor]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...matching.deviation import constant
 from .layouts import rotary_order, rotary_part
 from .places import layer_of, pattern_of, stem_of, with_layer
-from .rows import Rows, View, signature, unit_rows, view, ways
+from .rows import Reading, Rows, signature, unit_rows, view, ways
 
 __all__ = ["Conversion", "convert"]
 
@@ -82,12 +82,12 @@ def convert(
 class _Probe:
     """Some rows of one view of a wanted tensor, and the best that was seen for each."""
 
-    view: View
+    view: Reading
     count: int
     rows: Tensor
     units: Tensor
     best: Tensor
-    where: list[tuple[View, int] | None]
+    where: list[tuple[Reading, int] | None]
 
 
 def _by_rows(
@@ -110,7 +110,7 @@ def _by_rows(
             if some:
                 cosines = unit_rows(_read(x, how, exact)) @ torch.cat([p.units for p in some]).mT
                 for probe, mine in zip(some, cosines.split([len(p.rows) for p in some], 1)):
-                    _keep(probe, View(name, how), mine)
+                    _keep(probe, Reading(name, how), mine)
     threshold = _SAME_VALUES if exact else _ALIKE
     for name in wanted:
         own = [p for p in probes if p.view.name == name]
@@ -140,7 +140,7 @@ def _probes(target: Mapping[str, Tensor], wanted: list[str], exact: bool) -> Ite
             if len(live):
                 rows = live[torch.linspace(0, len(live) - 1, min(number, len(live))).round().long()].unique()
                 units = unit_rows(every[rows])
-                yield _Probe(View(name, how), count, rows, units, torch.full((len(rows),), -1.0), [None] * len(rows))
+                yield _Probe(Reading(name, how), count, rows, units, torch.full((len(rows),), -1.0), [None] * len(rows))
 
 
 def _read(x: Tensor, how: str, exact: bool) -> Tensor:
@@ -148,7 +148,7 @@ def _read(x: Tensor, how: str, exact: bool) -> Tensor:
     return signature(rows) if exact else rows
 
 
-def _keep(probe: _Probe, where: View, cosines: Tensor) -> None:
+def _keep(probe: _Probe, where: Reading, cosines: Tensor) -> None:
     """Remember the best row of a source for each probe; of equal ones that of the same layer, then the first."""
     values, index = cosines.max(0)
     near = layer_of(where.name) == layer_of(probe.view.name)
@@ -215,7 +215,7 @@ def _beside(done: Conversion, target: Mapping[str, Tensor], source: Mapping[str,
         names = [f"{stem_of(v.name)}{last}" for v in rows.views]
         if not all(n in source and source[n].ndim == 1 for n in names):
             continue
-        made = Rows(tuple(View(n, "whole") for n in names), rows.order, tuple(target[name].shape), "whole")
+        made = Rows(tuple(Reading(n, "whole") for n in names), rows.order, tuple(target[name].shape), "whole")
         total = sum(source[n].numel() for n in names)
         size = total if rows.order is None else len(rows.order)
         if size == target[name].numel() and total == sum(_count(source[v.name], v.how) for v in rows.views):
@@ -245,7 +245,7 @@ def _by_values(
             best.append((round(max(plain, values if values > _SAME_SORTED else plain), 4), near, other))
     if best:
         top = max(best)
-        done.found[name] = Rows((View(top[2], "whole"),), None, tuple(target[name].shape), "whole")
+        done.found[name] = Rows((Reading(top[2], "whole"),), None, tuple(target[name].shape), "whole")
         done.certain.add(name)
 
 
@@ -263,7 +263,7 @@ def _by_rule(
         if pattern_of(other) == pattern_of(name) and len(layers) == 1:
             names = [with_layer(v.name, layer_of(v.name), next(iter(layers))) for v in rows.views]
             if all(n in offered for n in names):
-                views = tuple(View(n, v.how) for n, v in zip(names, rows.views))
+                views = tuple(Reading(n, v.how) for n, v in zip(names, rows.views))
                 done.found[name] = Rows(views, rows.order, tuple(target[name].shape), rows.how)
                 return
     alike = [n for n in offered if source[n].numel() == target[name].numel() and (not layers or layer_of(n) in layers)]
@@ -278,7 +278,7 @@ def _by_rule(
         done.ambiguous[name] = f"{name} may be any of {len(alike)} tensors {why}: {said}; taken for {chosen}"
         if not equal:
             return
-    done.found[name] = Rows((View(chosen, "whole"),), None, tuple(target[name].shape), "whole")
+    done.found[name] = Rows((Reading(chosen, "whole"),), None, tuple(target[name].shape), "whole")
 
 
 def _together(a: str, b: str) -> bool:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .layouts import rotary_order, rotary_part
 from .places import stem_of
-from .rows import Rows, View, signature, unit_rows
+from .rows import Reading, Rows, signature, unit_rows
 
 __all__ = ["relaid_tensors"]
 
@@ -39,7 +39,7 @@ def relaid_tensors(target: Mapping[str, Tensor], source: Mapping[str, Tensor], n
     for name in every:
         rows = found.get(f"{stem_of(name)}weight")
         if target[name].ndim == 1 and rows is not None and rows.order is not None:
-            made = Rows((View(name, "whole"),), rows.order, tuple(target[name].shape), "whole")
+            made = Rows((Reading(name, "whole"),), rows.order, tuple(target[name].shape), "whole")
             if _distance(target[name], made.make(source)) < _distance(target[name], source[name]):
                 found[name] = made
     return found
@@ -48,15 +48,15 @@ def relaid_tensors(target: Mapping[str, Tensor], source: Mapping[str, Tensor], n
 def _relaid(name: str, x: Tensor, y: Tensor) -> Rows | None:
     shape, before = tuple(x.shape), _distance(x, y)
     if x.shape[0] == x.shape[1] and _distance(x, y.mT) < _NEARER * before:
-        return Rows((View(name, "columns"),), None, shape)
+        return Rows((Reading(name, "columns"),), None, shape)
     plain = rotary_part((unit_rows(x) @ unit_rows(y).mT).argmax(1))
     if plain is not None:
         order = rotary_order(len(x), *plain)
         if _distance(x, y[order]) < _NEARER * before:
-            return Rows((View(name, "rows"),), order, shape)
+            return Rows((Reading(name, "rows"),), order, shape)
     cosines, places = (unit_rows(signature(x)) @ unit_rows(signature(y)).mT).max(1)
     values = rotary_part(places) if bool((cosines > _SAME_VALUES).all()) else None
-    return None if values is None else Rows((View(name, "rows"),), rotary_order(len(x), *values), shape)
+    return None if values is None else Rows((Reading(name, "rows"),), rotary_order(len(x), *values), shape)
 
 
 def _distance(x: Tensor, y: Tensor) -> float:

@@ -9,13 +9,13 @@ from math import prod
 import torch
 from torch import Tensor
 
-__all__ = ["Rows", "View", "signature", "unit_rows", "view", "ways"]
+__all__ = ["Rows", "Reading", "signature", "unit_rows", "view", "ways"]
 
 _LEAST = 1e-30
 
 
 @dataclass(frozen=True)
-class View:
+class Reading:
     """One way to read a tensor as rows.
 
     Attributes:
@@ -38,7 +38,7 @@ class Rows:
         how: How its own rows are read.
     """
 
-    views: tuple[View, ...]
+    views: tuple[Reading, ...]
     order: Tensor | None
     shape: tuple[int, ...]
     how: str = "rows"
