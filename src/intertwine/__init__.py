@@ -38,6 +38,7 @@ _NAMES = {
     "Fold": "symmetry",
     # what other tools do
     "rotate": "exchange",
+    "prune_channels": "exchange",
     # two networks in one basis
     "same": "matching",
     "align": "matching",
@@ -87,7 +88,7 @@ if TYPE_CHECKING:
     from ._examples import Examples
     from .dissection import Dissection, dissect
     from .errors import IntertwineError
-    from .exchange import rotate
+    from .exchange import prune_channels, rotate
     from .features import collect
     from .groups import Intertwiner, intertwiner
     from .lineage import Diff, diff

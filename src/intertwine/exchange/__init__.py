@@ -2,9 +2,11 @@
 
 from .hadamard import hadamard
 from .mappings import FORMATS, mappings
+from .pruning import kept_rows, prune_channels
 from .result import Absent, Entry, Mappings, Place, Proof
 from .rotation import Rotation, rotate
 
 __all__ = [
-    "FORMATS", "Absent", "Entry", "Mappings", "Place", "Proof", "Rotation", "hadamard", "mappings", "rotate",
+    "FORMATS", "Absent", "Entry", "Mappings", "Place", "Proof", "Rotation", "hadamard", "kept_rows", "mappings",
+    "prune_channels", "rotate",
 ]  # fmt: skip
