@@ -8,13 +8,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["ChannelMoments", "CrossMoments", "flat_channels", "row_means"]
+__all__ = ["ChannelMoments", "CrossMoments", "double", "flat_channels", "row_means"]
+
+
+def double(x: Tensor) -> Tensor:
+    """Return ``x`` in float64, on the CPU where its device has no float64 (MPS)."""
+    return x.cpu().double() if x.device.type == "mps" else x.double()
 
 
 def flat_channels(x: Tensor, channel_dim: int = 1) -> Tensor:
-    """Features ``(N, C, *S)`` as ``(C, N * S)`` in float64 (on the CPU where the device has none)."""
-    x = x.detach().movedim(channel_dim, 0).reshape(x.shape[channel_dim], -1)
-    return x.cpu().double() if x.device.type == "mps" else x.double()
+    """Features ``(N, C, *S)`` as ``(C, N * S)`` in float64."""
+    return double(x.detach().movedim(channel_dim, 0).reshape(x.shape[channel_dim], -1))
 
 
 def row_means(rows: Tensor) -> Tensor:
@@ -24,11 +28,7 @@ def row_means(rows: Tensor) -> Tensor:
 
 
 class ChannelMoments:
-    """Mean and variance of every channel over all that was added.
-
-    Attributes:
-        count: Values per channel.
-
+    """Mean and variance of every channel over all that was added: ``count`` values of each.
     Examples:
         >>> moments = ChannelMoments()
         >>> for x in torch.arange(12.0).reshape(6, 2).split(4):
@@ -60,37 +60,28 @@ class ChannelMoments:
 
     @property
     def mean(self) -> Tensor:
-        """``(C,)``, float64.
+        """``(C,)``, float64."""
+        return _seen(self._mean)
 
-        Raises:
-            ValueError: If nothing was added.
-        """
-        if self._mean is None:
-            raise ValueError("moments must have seen at least one batch. Got none.")
-        return self._mean
+    @property
+    def squares(self) -> Tensor:
+        """Sums of squares about the mean, ``(C,)``, float64."""
+        return _seen(self._squares)
 
     @property
     def variance(self) -> Tensor:
-        """Unbiased, ``(C,)``, float64; NaN for a single value.
+        """Unbiased, ``(C,)``, float64; NaN for a single value."""
+        return self.squares / (self.count - 1) if self.count > 1 else torch.full_like(self.squares, torch.nan)
 
-        Raises:
-            ValueError: If nothing was added.
-        """
-        if self._squares is None:
-            raise ValueError("moments must have seen at least one batch. Got none.")
-        return self._squares / (self.count - 1) if self.count > 1 else torch.full_like(self._squares, torch.nan)
+
+def _seen(found: Tensor | None) -> Tensor:
+    if found is None:
+        raise ValueError("moments must have seen at least one batch. Got none.")
+    return found
 
 
 class CrossMoments:
-    """Means, variances and covariances of the channels of two feature maps of the same examples.
-
-    Args:
-        within: Whether the covariances within each feature map are wanted as well.
-
-    Attributes:
-        a: Moments of the channels of one.
-        b: Moments of the channels of the other.
-
+    """Means, variances and covariances of the channels of two feature maps ``a`` and ``b`` of the same examples.
     Examples:
         >>> import torch
         >>> moments = CrossMoments(within=True)
@@ -100,7 +91,7 @@ class CrossMoments:
                 [0., 2.]], dtype=torch.float64)
     """
 
-    def __init__(self, within: bool = False) -> None:
+    def __init__(self, within: bool = False) -> None:  # covariances within each map as well
         self.a, self.b = ChannelMoments(), ChannelMoments()
         self._within = within
         self._products: list[Tensor] = []  # sums of products about the means
@@ -135,11 +126,6 @@ class CrossMoments:
         return self.products()[0] / max(self.a.count - 1, 1)
 
     def products(self) -> list[Tensor]:
-        """Sums of products about the means: between the two, ``(C, C')``, then within each where they are wanted.
-
-        Raises:
-            ValueError: If nothing was added.
-        """
-        if not self._products:
-            raise ValueError("moments must have seen at least one batch. Got none.")
+        """Sums of products about the means: between the two, ``(C, C')``, then within each where they are wanted."""
+        _seen(self.a._mean)
         return list(self._products)

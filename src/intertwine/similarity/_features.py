@@ -6,6 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..features.moments import ChannelMoments, double
+
+
 __all__ = [
     "Moments",
     "channels_first",
@@ -94,10 +97,6 @@ def working_dtype(x: Tensor) -> torch.dtype:
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
-def double(x: Tensor) -> Tensor:
-    """Return ``x`` in float64, on the CPU where its device has no float64 (MPS)."""
-    return x.cpu().double() if x.device.type == "mps" else x.double()
-
 
 def subtract(x: Tensor, shift: Tensor) -> Tensor:
     """Subtract a float64 ``shift`` from ``x`` in place, at the precision of the difference.
@@ -163,7 +162,7 @@ class Moments:
 
 
 def moments(x: Tensor, name: str = "features") -> Moments:
-    """Take the per-channel moments of ``x``, ``(N, C, *S)``, in two passes (no cancellation).
+    """Take the per-channel moments of ``x``, ``(N, C, *S)``, without cancellation.
 
     Raises:
         ValueError: If a value is NaN or infinite, or its square in float64 would be.
@@ -181,17 +180,14 @@ def moments(x: Tensor, name: str = "features") -> Moments:
     size = torch.maximum(-low, high)
     if size.max() ** 2 * count == torch.inf:
         raise ValueError(f"{name} must be small enough for their squares, below 1e150. Got {float(size.max()):.1e}.")
-    mean = torch.stack([double(x[b]).sum(others) for b in example_blocks(x)]).sum(0) / count
-    mean = torch.where(low == high, low, mean)
     unit = torch.where(size < 1e-100, unit_scale(size, dim=0), 1)  # squares of tiny values would be 0
-    column, units = (t.view(1, -1, *[1] * (x.ndim - 2)) for t in (mean, unit))
-    square, tiny = torch.zeros_like(mean), bool((unit != 1).any())
+    units, tiny, found = unit.view(1, -1, *[1] * (x.ndim - 2)), bool((unit != 1).any()), ChannelMoments()
     for b in example_blocks(x):
-        about = double(x[b]) - column
-        square += (about.mul_(units) if tiny else about).square_().sum(others)
-    norm = (square + count * (mean * unit) ** 2).sqrt() / unit
-    spread = torch.where(constant, 0.0, square.sqrt() / unit)
-    return Moments(mean, norm, spread, dead=size == 0, constant=constant, negative=bool((low < 0).any()))
+        found.add(double(x[b]) * units if tiny else x[b])
+    norm = (found.squares + count * found.mean**2).sqrt() / unit
+    spread = torch.where(constant, 0.0, found.squares.sqrt() / unit)
+    negative = bool((low < 0).any())
+    return Moments(found.mean / unit, norm, spread, dead=size == 0, constant=constant, negative=negative)
 
 
 def unit_scale(sizes: Tensor, dim: int | None = None) -> Tensor:
