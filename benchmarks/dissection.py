@@ -13,7 +13,7 @@ import time
 import torch
 from _timing import peak_memory
 
-from intertwine.dissection import Concept, ConceptSet, Sample, TopSketch
+from intertwine.dissection import Concept, ConceptSet, Sample, top_thresholds
 from intertwine.dissection.maps import LabelledMaps, values_of
 from intertwine.dissection.overlap import Tally
 
@@ -68,22 +68,23 @@ def main():
     options = parser.parse_args()
     torch.set_num_threads(1)
     before, gemm = peak_memory(), rate()
-    sketch = TopSketch(UNITS)
-    sketching = sum(timed(sketch.update, values_of(b.maps)) for b in batches(options.images, options.size))
-    found = sketch.threshold(0.005)
-    tally = Tally(Made(), found.value)
+    maps = [values_of(b.maps) for b in batches(options.images, options.size)]
+    found = top_thresholds(lambda: iter(maps), 0.005, options.images * MAP**2)
+    picking = timed(top_thresholds, lambda: iter(maps), 0.005, options.images * MAP**2)
+    maps.clear()
+    tally = Tally(Made(), found)
     counting = sum(timed(tally.update, b) for b in batches(options.images, options.size)) + timed(tally.iou)
     full = 2 * options.images * options.size**2 * UNITS * CONCEPTS
     factor = PLANNED / options.images
     lines = {
         "work": f"{options.images} images, {UNITS} units, {CONCEPTS} concepts, {options.size} x {options.size} labels",
         "sgemm here": f"{gemm / 1e9:.1f} GFLOP/s on one thread",
-        "thresholds": f"{sketching:.1f} s, rank error at most {found.share_error:.4%} of {found.count:,} values",
+        "thresholds": f"{picking:.1f} s for {options.images * MAP**2:,} values of each unit",
         "overlap": f"{counting:.1f} s, of which products: {tally.operations / 1e9:.1f} GFLOP",
         "the full dense product": f"{full / 1e12:.2f} TFLOP, {full / gemm:.1f} s at the sgemm rate",
         "effective rate": f"{full / counting / 1e9:.1f} GFLOP/s of it, {full / counting / gemm:.1f} x sgemm",
         "memory": f"{peak_memory() - before:.0f} MB at the peak, beside torch",
-        f"{PLANNED} images": f"{factor * (sketching + counting) / 60:.1f} minutes a basis, beside the network's runs",
+        f"{PLANNED} images": f"{factor * (picking + counting) / 60:.1f} minutes a basis, beside the network's runs",
     }
     for name, value in lines.items():
         print(f"{name:24}{value}")

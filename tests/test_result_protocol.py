@@ -118,7 +118,7 @@ def dissection() -> Result:
     from intertwine.dissection.concepts import Concept
 
     concepts = (Concept("<a>", "colour"), Concept("b", "part"))
-    arms = (ArmResult(Arm("rotation", 0.0, 0), (0, -1), (0.5, 0.0), 0.0),)
+    arms = (ArmResult(Arm("rotation", 0.0, 0), (0, -1), (0.5, 0.0)),)
     coverage = (0.5, math.nan)
     return Dissection("net", "1", "shapes", 8, (0, 2), concepts, coverage, (1,), 0.01, 0.04, arms, (), (), {"seed": 0})
 

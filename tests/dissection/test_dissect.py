@@ -111,11 +111,6 @@ def test_memory_and_batches_do_not_change_findings(network, concept_set, found, 
     assert again.own.iou == found.own.iou
 
 
-def test_sketched_thresholds_say_their_error(network, concept_set):
-    found = dissect(network, "3", concept_set, [0], criterion=Criterion(quantile=0.1, thresholds="sketch"), **FAST)
-    assert found.own.rank_error == 0  # the set is small: the sketch is exact
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_other_precisions(network, concept_set, dtype):
     found = dissect(
@@ -339,7 +334,6 @@ def test_bad_arguments_are_refused(network, concept_set, options, message):
     [
         (Criterion, {"quantile": 0}, r"quantile must be a share in \(0, 1\)"),
         (Criterion, {"iou": 1}, r"iou must be in \[0, 1\)"),
-        (Criterion, {"thresholds": "guess"}, "thresholds must be 'exact' or 'sketch'"),
         (Criterion, {"empty": "keep"}, "empty must be 'error' or 'drop'"),
         (Maps, {"batch_size": 0}, "batch_size must be at least 1"),
     ],

@@ -5,7 +5,7 @@ from .concepts import Concept, ConceptBatch, ConceptSet, Sample, Subset, TensorC
 from .dissect import dissect
 from .options import Criterion, Maps
 from .privileged import PrivilegedBases, SpaceBasis, predict, privileged_bases
-from .quantiles import Thresholds, TopSketch, exact_thresholds, sketch_thresholds
+from .quantiles import top_thresholds
 from .result import ArmResult, Count, Dissection, Picture
 from .rotation import Rotation, random_rotation
 
@@ -37,8 +37,5 @@ __all__ = [
     "Rotation",
     "random_rotation",
     # thresholds
-    "Thresholds",
-    "TopSketch",
-    "exact_thresholds",
-    "sketch_thresholds",
+    "top_thresholds",
 ]

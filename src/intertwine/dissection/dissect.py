@@ -17,13 +17,14 @@ from .maps import LabelledMaps, MapStream, values_of
 from .options import Criterion, Maps
 from .overlap import Tally, label_areas
 from .pictures import TopImages, take_pictures
-from .quantiles import Thresholds, exact_thresholds, sketch_thresholds
+from .quantiles import top_thresholds
 from .result import ArmResult, Dissection, Picture
 from .resume import Folder, digest, digest_data
 
 __all__ = ["dissect"]
 
 CRITERION, MAPS = Criterion(), Maps()
+_THRESHOLDS = 2**28  # bytes for the largest values of units, where less is given for maps
 
 
 def dissect(
@@ -87,7 +88,6 @@ def dissect(
     stream = MapStream(model, layer, concepts, maps)
     settings = {
         "quantile": criterion.quantile,
-        "thresholds": criterion.thresholds,
         "standardise": criterion.standardise,
         "grid": list(maps.grid) if maps.grid else None,
         "channel_dim": maps.channel_dim,
@@ -101,19 +101,18 @@ def dissect(
             "data": digest_data(concepts, maps.transform or (lambda images: images)),
         },
     )
-    channels, constant, coverage, size = _look(stream, criterion.empty, progress)
+    channels, constant, coverage, size, count = _look(stream, criterion.empty, progress)
     stream.keep(channels)
     units, scale = len(channels), size[list(channels)] if criterion.standardise else None
     shown = _shown(arms) if pictures else set()
     results: list[ArmResult] = []
     wall: list[Picture] = []
     for arm in track(arms, f"dissecting {layer or 'the output'}", enabled=progress):
-        loaded = folder.load(arm, pictures if arm in shown else 0)
-        result, taken = loaded or _one_basis(
-            stream, arm, arm.action(units, scale), criterion, pictures * (arm in shown)
-        )
+        drawn = pictures if arm in shown else 0
+        loaded = folder.load(arm, drawn)
+        result, taken = loaded or _one_basis(stream, arm, arm.action(units, scale), criterion.quantile, count, drawn)
         if not loaded:
-            folder.save(result, taken, pictures if arm in shown else 0)
+            folder.save(result, taken, drawn)
         results.append(result)
         wall.extend(taken)
     return Dissection(
@@ -135,13 +134,12 @@ def dissect(
 
 
 def _one_basis(
-    stream: MapStream, arm: Arm, action: Callable[[Tensor], Tensor], criterion: Criterion, pictures: int
+    stream: MapStream, arm: Arm, action: Callable[[Tensor], Tensor], quantile: float, count: int, pictures: int
 ) -> tuple[ArmResult, tuple[Picture, ...]]:
-    """Thresholds, then overlaps, of all units in one basis."""
+    """Thresholds from ``count`` values of each unit, then overlaps, of all units in one basis."""
     values = lambda: (values_of(action(batch.maps)) for batch in stream)
-    exact, quantile = criterion.thresholds == "exact", criterion.quantile
-    found: Thresholds = exact_thresholds(values, quantile) if exact else sketch_thresholds(values(), quantile)
-    tally, images = Tally(stream.concepts, found.value), TopImages(len(found.value))
+    found = top_thresholds(values, quantile, count, max(stream.memory, _THRESHOLDS))
+    tally, images = Tally(stream.concepts, found), TopImages(len(found))
     for batch in stream:
         turned = LabelledMaps(action(batch.maps), batch.labels, batch.image_labels, batch.index)
         tally.update(turned)
@@ -149,15 +147,15 @@ def _one_basis(
             images.update(turned)
     best, concept = tally.iou().cpu().max(1)
     concept = torch.where(best > 0, concept, -1)
-    result = ArmResult(arm, tuple(concept.tolist()), tuple(best.tolist()), found.share_error)
-    taken = take_pictures(stream, result, action, found.value, images, pictures) if pictures else ()
+    result = ArmResult(arm, tuple(concept.tolist()), tuple(best.tolist()))
+    taken = take_pictures(stream, result, action, found, images, pictures) if pictures else ()
     return result, taken
 
 
 def _look(
     stream: MapStream, empty: str, progress: bool | None
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...], Tensor]:
-    """The first pass: channels that vary, those that do not, pixel shares of concepts, root mean squares of channels.
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...], Tensor, int]:
+    """Channels that vary, those that do not, pixel shares of concepts, root mean squares and values of channels.
 
     Raises:
         DataError: If a concept is empty and that is not allowed, or all are; if no channel varies.
@@ -186,7 +184,7 @@ def _look(
     live, constant = (tuple(torch.nonzero(which).flatten().tolist()) for which in (low != high, low == high))
     if not live:
         raise DataError(f"layer must have a channel that varies over {data.name}. Got {len(low)} constant ones.")
-    return live, constant, tuple(coverage.tolist()), (squares / count).sqrt()
+    return live, constant, tuple(coverage.tolist()), (squares / count).sqrt(), count
 
 
 def _shown(arms: Sequence[Arm]) -> set[Arm]:
@@ -217,8 +215,6 @@ def _notes(
             f"{len(constant)} of {units + len(constant)} channels are constant (dead) on these images. They were left "
             "out, also of the rotations: mixing them with others would make detectors out of nothing."
         )
-    if error := max(r.rank_error for r in results):
-        notes.append(f"Thresholds come from a sketch: each is exact for a quantile at most {error:.2%} away.")
     changed = [r.arm.seed for r in results if r.arm.kind == "g_relu" and r.findings() != results[0].findings()]
     if changed:
         notes.append(f"Findings changed under the G_ReLU elements of seeds {changed}, which must not happen.")

@@ -91,20 +91,12 @@ class MapStream:
     to disk.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        layer: str,
-        concepts: ConceptSet,
-        maps: Maps,
-    ) -> None:
-        self.model, self.layer, self.concepts = model, layer, concepts
-        self._size, self._transform, self._device = (
-            maps.batch_size,
-            maps.transform or (lambda images: images),
-            maps.device,
-        )
-        self._channel_dim, self._grid, self._memory = maps.channel_dim, maps.grid, maps.memory
+    def __init__(self, model: nn.Module, layer: str, concepts: ConceptSet, maps: Maps) -> None:
+        self.model, self.layer, self.concepts, self.memory = model, layer, concepts, maps.memory
+        self._size, self._device, self._channel_dim, self._grid = (
+            maps.batch_size, maps.device, maps.channel_dim, maps.grid,
+        )  # fmt: skip
+        self._transform = maps.transform or (lambda images: images)
         self._kept: list[LabelledMaps] | None = None
         self._channels: Tensor | None = None
 
@@ -125,7 +117,7 @@ class MapStream:
         used = 0
         for batch in track(self, f"reading {self.concepts.name} at {self.layer}", enabled=progress):
             used += batch.bytes
-            kept = None if kept is None or used > self._memory else [*kept, batch]
+            kept = None if kept is None or used > self.memory else [*kept, batch]
             yield batch
         self._kept = kept
 

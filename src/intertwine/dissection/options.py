@@ -17,7 +17,6 @@ class Criterion:
     Attributes:
         quantile: Share of a unit's values above its threshold.
         iou: Intersection over union above which a unit is a detector.
-        thresholds: ``"exact"`` reads maps twice where needed; ``"sketch"`` once, with an error that the result states.
         standardise: Divide every channel by its root mean square before rotating. The scales of channels after a ReLU
             are free under the symmetry group, and a rotation mixes them: only with this does the result not depend on
             them. The papers rotate channels as they are.
@@ -29,7 +28,6 @@ class Criterion:
 
     quantile: float = 0.005
     iou: float = 0.04
-    thresholds: Literal["exact", "sketch"] = "exact"
     standardise: bool = False
     empty: Literal["error", "drop"] = "error"
 
@@ -38,8 +36,6 @@ class Criterion:
             raise ValueError(f"quantile must be a share in (0, 1), such as 0.005. Got {self.quantile}.")
         if not 0 <= self.iou < 1:
             raise ValueError(f"iou must be in [0, 1), such as 0.04. Got {self.iou}.")
-        if self.thresholds not in ("exact", "sketch"):
-            raise ValueError(f"thresholds must be 'exact' or 'sketch'. Got {self.thresholds!r}.")
         if self.empty not in ("error", "drop"):
             raise ValueError(f"empty must be 'error' or 'drop'. Got {self.empty!r}.")
 

@@ -28,13 +28,11 @@ class ArmResult:
         concept: For each unit, in the order of ``Dissection.channels``, the index of the concept with the largest IoU;
             -1 where no concept overlaps.
         iou: That IoU.
-        rank_error: Largest error of a threshold, as a share of the unit's values; 0 when exact.
     """
 
     arm: Arm
     concept: tuple[int, ...]
     iou: tuple[float, ...]
-    rank_error: float
 
     def detectors(self, threshold: float) -> tuple[int, ...]:
         """Places of the units whose IoU is larger than ``threshold``."""

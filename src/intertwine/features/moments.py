@@ -29,6 +29,7 @@ def row_means(rows: Tensor) -> Tensor:
 
 class ChannelMoments:
     """Mean and variance of every channel over all that was added: ``count`` values of each.
+
     Examples:
         >>> moments = ChannelMoments()
         >>> for x in torch.arange(12.0).reshape(6, 2).split(4):
@@ -44,9 +45,11 @@ class ChannelMoments:
 
     def add(self, x: Tensor, channel_dim: int = 1) -> None:
         """Add features ``(N, C, *S)``."""
-        rows = flat_channels(x, channel_dim)
-        mean = row_means(rows)
-        self.merge(rows.shape[1], mean, (rows - mean[:, None]).square().sum(1))
+        x = double(x.detach()).movedim(channel_dim, -1)
+        first, others = x[(0,) * (x.ndim - 1)], list(range(x.ndim - 1))
+        about = x - first  # so that the mean of equal values is that value
+        mean = about.mean(others)
+        self.merge(x.numel() // len(first), first + mean, about.sub_(mean).square_().sum(others))
 
     def merge(self, n: int, mean: Tensor, squares: Tensor) -> None:
         """Add ``n`` values per channel by their means and sums of squares about them, ``(C,)``, in float64."""
@@ -82,6 +85,7 @@ def _seen(found: Tensor | None) -> Tensor:
 
 class CrossMoments:
     """Means, variances and covariances of the channels of two feature maps ``a`` and ``b`` of the same examples.
+
     Examples:
         >>> import torch
         >>> moments = CrossMoments(within=True)

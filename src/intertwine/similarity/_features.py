@@ -8,7 +8,6 @@ from torch import Tensor
 
 from ..features.moments import ChannelMoments, double
 
-
 __all__ = [
     "Moments",
     "channels_first",
@@ -95,7 +94,6 @@ def check_distinct(index: Tensor, n: int) -> bool:
 def working_dtype(x: Tensor) -> torch.dtype:
     """Type of kernel arithmetic: float64 stays, everything else is float32."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
-
 
 
 def subtract(x: Tensor, shift: Tensor) -> Tensor:

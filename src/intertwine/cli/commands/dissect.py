@@ -52,7 +52,6 @@ class DissectOptions(Options):
     ] = False
     quantile: Annotated[float, advanced(help="Share of a unit's values above its threshold.")] = 0.005
     iou: Annotated[float, advanced(help="Intersection over union of a detector.")] = 0.04
-    sketch: Annotated[bool, advanced("--sketch", help="Thresholds from one pass, with a stated error.")] = False
     mean: Annotated[str | None, advanced(help="Channel means to subtract; from the card otherwise.")] = None
     std: Annotated[str | None, advanced(help="Channel deviations to divide by; from the card otherwise.")] = None
     grid: Annotated[str | None, advanced(metavar="RxC", help="Rows and columns of patches, for tokens.")] = None

@@ -52,9 +52,7 @@ def run(asked: DissectOptions) -> None:
         powers,
         seeds=range(asked.seed, asked.seed + asked.rotation_seeds),
         g_relu=asked.g_relu,
-        criterion=Criterion(
-            asked.quantile, asked.iou, "sketch" if asked.sketch else "exact", asked.standardise, empty="drop"
-        ),
+        criterion=Criterion(asked.quantile, asked.iou, asked.standardise, empty="drop"),
         maps=Maps(transform, grid=patches, batch_size=asked.batch_size, device=where),
         pictures=asked.pictures,
         resume=asked.out / "bases",

@@ -219,15 +219,14 @@ def _units(dissection: Dissection) -> list[Block]:
 
 
 def _provenance(dissection: Dissection) -> list[Block]:
-    thresholds = dissection.settings.get("thresholds", "exact")
     facts = {
         "IoU of a detector": f"> {dissection.iou_threshold:g}",
-        "unit threshold": f"top {dissection.quantile:.2%} of its values, {thresholds}",
+        "unit threshold": f"top {dissection.quantile:.2%} of its values",
     }
     covered = [
         [c.name, c.category, f"{share:.2%}"] for c, share in zip(dissection.concepts, dissection.coverage, strict=True)
     ]
     return [
-        *provenance(dissection.settings, facts, shown=("prediction", "quantile", "thresholds")),
+        *provenance(dissection.settings, facts, shown=("prediction", "quantile")),
         Details("Concepts and the share of pixels that they cover", [Table(["concept", "category", "share"], covered)]),
     ]
