@@ -58,9 +58,6 @@ def name_colours(image: Tensor) -> Tensor:
 class WithColours(ConceptSet):
     """A concept set with one more plane: the colour of every pixel, computed from the image.
 
-    Args:
-        base: Any concept set that has no category ``"colour"`` of its own.
-
     Raises:
         ValueError: If it has one.
     """

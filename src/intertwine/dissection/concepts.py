@@ -46,14 +46,7 @@ class Sample:
 
 @dataclass(frozen=True, eq=False)
 class ConceptBatch:
-    """Several images with their labels.
-
-    Args:
-        images: ``(B, 3, H, W)`` in float32, from 0 to 1.
-        labels: ``(B, K, h, w)`` in int64.
-        image_labels: ``(B, J)`` in int64.
-        index: Places of the images in the set.
-    """
+    """Images ``(B, 3, H, W)`` from 0 to 1, labels ``(B, K, h, w)`` and ``(B, J)``, and places in the set."""
 
     images: Tensor
     labels: Tensor

@@ -19,14 +19,7 @@ __all__ = ["LabelledMaps", "MapStream", "as_maps", "values_of"]
 
 @dataclass(frozen=True, eq=False)
 class LabelledMaps:
-    """Activation maps of a batch of images beside their labels.
-
-    Args:
-        maps: ``(B, U, h', w')``.
-        labels: ``(B, K, h, w)`` concept indices, -1 for none.
-        image_labels: ``(B, J)`` concept indices, -1 for none.
-        index: Places of the images in the set.
-    """
+    """Maps ``(B, U, h', w')`` of images, labels ``(B, K, h, w)`` and ``(B, J)``, -1 for none, and places in the set."""
 
     maps: Tensor
     labels: Tensor

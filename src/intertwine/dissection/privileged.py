@@ -138,17 +138,7 @@ def privileged_bases(
     name: str | None = None,
     progress: bool | None = None,
 ) -> PrivilegedBases:
-    """Dissect one layer for every hidden space that ``intertwine.symmetries`` finds.
-
-    Args:
-        model: Any module whose symmetries can be found.
-        concepts: Images with labels.
-        seeds: Random rotations for each layer.
-        criterion: Quantile of a unit's threshold, and when it is a detector.
-        maps: How maps are read; its ``transform`` turns images in [0, 1] into the model's input.
-        name: Name of the model in the result.
-        progress: Whether to show how far the work is.
-    """
+    """Dissect one layer for every hidden space that ``intertwine.symmetries`` finds, as :func:`dissect` does it."""
     from ..symmetry import symmetries
 
     images = next(concepts.batches(2)).images

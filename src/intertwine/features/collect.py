@@ -26,17 +26,7 @@ def collect(
 ) -> dict[str, Tensor]:
     """Collect hidden features of all examples, on the CPU.
 
-    Everything is held in memory; :func:`intertwine.features.tap` streams instead.
-
-    Args:
-        model: Any module, on any device; afterwards it is as it was.
-        loader: Batches: tensors, tuples ``(inputs, labels, ...)`` or dicts of keyword arguments. Read once.
-        layers: Layer names, ``name#k`` for the ``k``-th call, or patterns; ``None`` for the default layers (see
-            :class:`intertwine.features.Tapped`).
-        outputs: Which tensor of a tuple or mapping to read; see :func:`intertwine.features.layers`.
-        max_examples: Stop after this many examples.
-        device: Where batches go; by default where the model is.
-        progress: Whether to show progress.
+    Everything is held in memory; :func:`intertwine.features.tap`, with the same arguments, streams instead.
 
     Raises:
         ValueError: If the loader is empty, ``max_examples`` is less than 1, or the features of a layer change shape

@@ -28,12 +28,7 @@ class Heading(Block):
 
 @dataclass(frozen=True)
 class Paragraph(Block):
-    """A paragraph.
-
-    Args:
-        text: What it says.
-        tone: ``"verdict"`` for the one sentence a reader should take away, ``"note"`` for what limits it.
-    """
+    """A paragraph; a ``"verdict"`` is the one sentence to take away, a ``"note"`` limits it."""
 
     kind: ClassVar[str] = "paragraph"
     text: str
@@ -50,12 +45,7 @@ class Listing(Block):
 
 @dataclass(frozen=True)
 class Facts(Block):
-    """Names and values, one pair on a line.
-
-    Args:
-        facts: Names to values; values are shown with ``str``.
-        title: What the facts are about.
-    """
+    """Names and values, one pair on a line."""
 
     kind: ClassVar[str] = "facts"
     facts: Mapping[str, Any]
@@ -94,14 +84,7 @@ class Table(Block):
 
 @dataclass(frozen=True)
 class Figure(Block):
-    """A plot.
-
-    Args:
-        spec: ``data`` and ``layout`` as plotly takes them. Texts in it must have gone through ``figures.label``.
-        title: What is plotted; shown above.
-        caption: How to read it; shown below.
-        height: In pixels.
-    """
+    """A plot of ``data`` and ``layout`` as plotly takes them, whose texts have gone through ``figures.label``."""
 
     kind: ClassVar[str] = "figure"
     spec: Mapping[str, Any]
@@ -121,12 +104,7 @@ class Grid(Block):
 
 @dataclass(frozen=True)
 class Tabs(Block):
-    """Alternatives, of which a reader sees one.
-
-    Args:
-        tabs: Titles to blocks, the first one in front.
-        name: What is chosen, for screen readers.
-    """
+    """Alternatives by title, of which a reader sees one, the first in front; ``name`` is for screen readers."""
 
     kind: ClassVar[str] = "tabs"
     tabs: Mapping[str, Sequence[Block]]

@@ -24,15 +24,7 @@ Matrix = Sequence[Sequence[float | None]]
 
 @dataclass(frozen=True)
 class Series:
-    """One curve.
-
-    Args:
-        name: What it is, for the legend.
-        y: Values; ``None`` or NaN leaves a gap.
-        low: Lower ends of a band around it.
-        high: Upper ends of the band.
-        dash: ``"solid"``, ``"dash"`` or ``"dot"``; curves that are not solid are thin and grey.
-    """
+    """One curve with a band around it; ``None`` or NaN leaves a gap, and dashed or dotted ones are thin and grey."""
 
     name: str
     y: Sequence[float | None]

@@ -33,11 +33,9 @@ def input_picture(x: Tensor) -> str:
 
 
 def signed_picture(weights: Tensor, size: float | None = None) -> str:
-    """Weights over an input: blue below 0, white at 0, red above, as base64 of a JPEG file.
+    """Weights ``(1 or 3, H, W)`` over an input: blue below 0, white at 0, red above, as base64 of a JPEG file.
 
-    Args:
-        weights: ``(1, H, W)``, or ``(3, H, W)``, whose channels are added up.
-        size: The value of full colour; the largest here without.
+    Channels are added up; ``size`` has full colour, the largest weight unless given.
     """
     import torch
 

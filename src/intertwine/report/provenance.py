@@ -15,14 +15,9 @@ _CARDS = {"network": "Network", "data": "Data", "versions": "Versions"}
 def provenance(
     settings: Mapping[str, Any], facts: Mapping[str, Any], shown: Collection[str] = (), extra: Collection[Facts] = ()
 ) -> list[Block]:
-    """The end of a page: ``settings["command"]``, then cards.
+    """The end of a page: ``settings["command"]``, then cards: of networks, data, versions, ``extra``, and the rest.
 
-    Args:
-        settings: Of the result. ``network``, ``data`` and ``versions`` (mappings) and ``networks`` (a list of them)
-            have cards of their own; ``None`` is left out.
-        facts: What comes first on the card of the settings.
-        shown: Keys of settings that the page shows elsewhere.
-        extra: Further cards.
+    Settings are left out where they are ``None`` or the page has ``shown`` them; ``facts`` come before them.
     """
     cards = [Facts(x, str(x.get("name", "Network"))) for x in settings.get("networks", ()) if isinstance(x, Mapping)]
     cards += [

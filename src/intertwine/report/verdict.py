@@ -41,17 +41,9 @@ _TITLES = {  # words of measure names that people write otherwise
 class Summary:
     """One measure over the layers of A, each with its partner in B.
 
-    The partner is the layer of the same name where both networks have the same layers, else the most similar one.
-
-    Args:
-        measure: Name of the measure.
-        score: Mean score.
-        chance: Mean chance level, ``None`` without a null.
-        calibrated: Mean calibrated score, ``None`` without a null.
-        matched: Layers of A whose most similar layer of B is their partner; ``None`` where the partner is chosen so.
-        beyond: Layers whose score is beyond chance at the 5 % level, each on its own; ``None`` without a null, or
-            with so few shuffles that no score could be.
-        layers: Layers of A that have a score.
+    The partner is the layer of the same name where both networks have the same layers, else the most similar one;
+    ``matched`` counts layers that are most similar to the former. ``beyond`` counts scores beyond chance at the 5 %
+    level, each on its own: ``None`` without a null, or with so few shuffles that no score could be.
     """
 
     measure: str

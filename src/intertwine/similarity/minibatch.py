@@ -51,19 +51,9 @@ def minibatch_cka(
     unbiased estimate has its right weight, and no denominator can be negative: there is no NaN at any batch size. Small
     batches are joined, and a rest that is too small joins the group before it. Memory: the Gram matrices of one group.
 
-    Intervals are delete-one-group jackknife intervals; they assume that the loader's order is random.
-
-    Args:
-        a: Network A.
-        b: Network B.
-        loader: Batches, given to both networks; read once. A network against itself runs once.
-        layers: Layers of both networks, names or patterns; ``None`` for the default layers (see
-            :class:`intertwine.features.Tapped`).
-        layers_b: Layers of B where they differ.
-        group: Least number of examples of a group, at least 4. More examples give less noise.
-        outputs: Which tensor of a tuple or mapping to read; see :func:`intertwine.features.layers`.
-        confidence: Coverage of the intervals.
-        progress: Whether to show progress.
+    Intervals are delete-one-group jackknife intervals; they assume that the loader's order is random. Networks, loader
+    and layers are given as to :func:`intertwine.compare`, and a network against itself runs once. Every group has
+    ``group`` examples or more: more of them give less noise.
 
     Raises:
         ValueError: If ``group`` is less than 4, ``confidence`` not between 0 and 1, or there are fewer than 4 examples.

@@ -67,17 +67,9 @@ def infer(
     seed: int = 0,
     channel_dim: int = 1,
 ) -> Inference:
-    """Score two sets of features, with chance level, p-value and confidence interval.
+    """Score two sets of features ``(N, C, *S)``, with chance level, p-value and confidence interval.
 
-    Args:
-        x: Features ``(N, C, *S)``, at least 8 examples.
-        y: Features ``(N, C', *S')`` of the same examples.
-        measure: A measure or its name.
-        permutations: Shuffles for the chance level; the smallest possible p-value is one over this plus one.
-        draws: Half-samples for the interval, at least 2.
-        level: Its nominal coverage.
-        seed: Seed of shuffles and half-samples.
-        channel_dim: Axis of the channels in both.
+    The smallest possible p-value is ``1 / (permutations + 1)``; the interval comes from ``draws`` half-samples.
 
     Raises:
         ValueError: If the features are refused by the measure, fewer than 8, or there are too few shuffles or draws.

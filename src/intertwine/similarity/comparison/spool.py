@@ -23,13 +23,8 @@ class Spool:
     """Rows of features of some layers, appended batch by batch and read back as one tensor per layer.
 
     Rows live in memory while they fit the budget. The row that does not fit moves everything to temporary files, which
-    are then mapped into memory; the numbers are the same. Features of 16 or 8 bits are kept in float32.
-
-    Args:
-        budget: Bytes of features to hold in memory.
-        examples: The expected number of examples, ``None`` if unknown. It only saves copying.
-        most: Rows beyond this many examples are ignored.
-        folder: Where temporary files go; by default the system's temporary folder.
+    are then mapped into memory; the numbers are the same. Features of 16 or 8 bits are kept in float32. Rows beyond
+    ``most`` examples are ignored; an expected number saves copying.
 
     Attributes:
         points: The layers by name, once :meth:`open` was called.

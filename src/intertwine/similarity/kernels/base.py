@@ -41,12 +41,7 @@ class Kernel(ABC):
 
     @abstractmethod
     def gram(self, x: Tensor, moments: Moments) -> tuple[Tensor, dict[str, Any]]:
-        """Gram matrix ``(N, N)`` and what was chosen on the way.
-
-        Args:
-            x: Features ``(N, C, *S)``, constant channels left out.
-            moments: Their per-channel moments.
-        """
+        """Gram matrix ``(N, N)`` of features without constant channels, and what was chosen on the way."""
 
     def explicit(self, x: Tensor, moments: Moments) -> Tensor | None:
         """Numbers of each example whose inner products are the Gram matrix, ``(N, ...)``, where there are such.

@@ -17,9 +17,8 @@ __all__ = ["RBFKernel"]
 class RBFKernel(Kernel):
     """``k(x, y) = exp(-|x - y|^2 / (2 bandwidth^2))``, the Euclidean distance over channels and space.
 
-    Args:
-        bandwidth: A positive length, or ``None`` for the median distance between different examples, which makes the
-            score invariant to isotropic scales; told in the side's ``details``.
+    The bandwidth is the median distance between different examples unless given, which makes the score invariant to
+    isotropic scales; it is told in the side's ``details``.
 
     Raises:
         ValueError: If the bandwidth is not positive.

@@ -176,17 +176,11 @@ def cka(
     *,
     channel_dim: int = 1,
 ) -> float:
-    """Centred kernel alignment of two sets of features over the same examples, as :class:`CKA` defines it.
+    """Centred kernel alignment of two sets of features ``(N, C, *S)`` of the same examples, as :class:`CKA` defines it.
 
-    Spatial axes are summed over inside the kernel (paper 1, section D.7.2), so widths and resolutions may differ.
-
-    Args:
-        x: Features ``(N, C, *S)``.
-        y: Features ``(N, C', *S')`` of the same examples.
-        kernel: ``"linear"``, ``"max"`` (G_ReLU-CKA), ``"laplace"``, ``"rbf"``, ``"gates"`` (which units are on),
-            ``"channel_normalized"`` or a ``Kernel``.
-        estimator: ``"unbiased"`` or ``"biased"``.
-        channel_dim: Axis of the channels in both.
+    Spatial axes are summed over inside the kernel (paper 1, section D.7.2), so widths and resolutions may differ. The
+    kernel is ``"linear"``, ``"max"`` (G_ReLU-CKA), ``"laplace"``, ``"rbf"``, ``"gates"`` (which units are on),
+    ``"channel_normalized"`` or a ``Kernel``; the estimator ``"unbiased"`` or ``"biased"``.
 
     Raises:
         TypeError: If ``x`` or ``y`` is no dense floating-point tensor.

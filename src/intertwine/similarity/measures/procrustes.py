@@ -170,15 +170,10 @@ class Procrustes(Measure[FeatureSide]):
 
 
 def procrustes(x: Tensor, y: Tensor, group: str = "orthogonal", *, center: bool = False, channel_dim: int = 1) -> float:
-    """Procrustes similarity of two sets of features, as :class:`Procrustes` defines it.
+    """Procrustes similarity of two sets of features ``(N, C, *S)`` and ``(N, C', *S)`` of the same examples.
 
-    Args:
-        x: Features ``(N, C, *S)``.
-        y: Features ``(N, C', *S)`` of the same examples.
-        group: ``"orthogonal"``, ``"g_relu"``, ``"monomial"``, ``"permutation"``, ``"signed_permutation"`` or
-            ``"trivial"`` or ``"size_and_shape"``.
-        center: Subtract each channel's mean first.
-        channel_dim: Axis of the channels in both.
+    It is 1 where an element of the group makes the two equal, less elsewhere, and not 0 at chance (see
+    ``similarity.inference``). The groups are the kinds of :class:`Procrustes`.
 
     Raises:
         TypeError: If ``x`` or ``y`` is no dense floating-point tensor.

@@ -54,12 +54,8 @@ class SoftMatching(Measure[FeatureSide]):
 def transport(gain: Tensor) -> float:
     """``max over T of sum_ij T_ij gain_ij`` with rows that sum to ``1/n`` each and columns to ``1/m``, exactly.
 
-    Args:
-        gain: ``(n, m)``.
-
-    Returns:
-        The maximum: an assignment where the sides are of one number, or few copies of both make them so
-        (``lcm(n, m)``); by a linear program elsewhere, which takes seconds for 500 units and minutes for 1,000.
+    An assignment where ``n = m``, or where few copies of both sides make them so (``lcm(n, m)``); by a linear program
+    elsewhere, which takes seconds for 500 units and minutes for 1,000.
 
     Examples:
         >>> import torch
