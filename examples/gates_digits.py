@@ -25,7 +25,6 @@ def main(out=Path("gates.html"), epochs=5):
     study = iw.gates.examine(run.model, x, labels, digits.classes)
     print(study)
     print(study.shared)
-    print(study.paths)
 
     # All gates of a DLGN are linear in the image: each looks for one picture.
     maps = iw.gates.effective_maps(linear.model, x[:1], positions="centre")

@@ -161,7 +161,6 @@ KINDS = {
     "GateStudy": gates,
     "SharedGates": lambda: gates().shared,
     "ActiveSubnetwork": lambda: gates().active,
-    "TopPaths": lambda: gates().paths,
     "GateMatch": gate_match,
     "EffectiveMaps": effective_maps,
     "Dissection": dissection,

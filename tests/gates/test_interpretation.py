@@ -1,4 +1,4 @@
-"""Effective maps, top paths, active sub-networks, shared gates: against Jacobians, enumeration and loops."""
+"""Effective maps, active sub-networks, shared gates: against Jacobians, enumeration and loops."""
 
 import json
 import math
@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import intertwine as iw
-from intertwine.gates import active_subnetwork, dgn, dlgn, dlgn_sf, effective_maps, shared_gates, top_paths
+from intertwine.gates import active_subnetwork, dgn, dlgn, dlgn_sf, effective_maps, shared_gates
 
 NAMES = list(gate_models.MODELS)
 LINEAR = ["mlp, biases", "zero-padded GAP", "average pooling", "max pooling", "residual, biases"]
@@ -63,155 +63,6 @@ def test_what_has_no_effective_map_is_refused():
         effective_maps(network, x, memory=100)
     with pytest.raises(ValueError, match='positions must be "all" or "centre"'):
         effective_maps(network, x, positions="corner")
-
-
-@pytest.mark.parametrize("k", [1, 7, 40])
-@pytest.mark.parametrize("name", NAMES)
-def test_top_paths_are_those_of_the_enumeration(name, k):
-    model, x = gate_models.make(name), gate_models.inputs(name)
-    for example in (x[:1], x[3:4]):
-        every = iw.gates.paths(model, example)
-        found = top_paths(model, example, k, output=0)
-        sizes = every.contributions[0].abs().sort(descending=True).values
-        expected = sizes[sizes > 0][:k]
-        got = torch.tensor([abs(p.contribution) for p in found.paths], dtype=torch.float64)
-        torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-14)
-        assert found.value == pytest.approx(float(every.outputs[0]), abs=1e-10)
-        assert found.total == pytest.approx(float(sizes.sum()), rel=1e-10)
-        assert found.active == int((sizes > 0).sum())
-
-
-def test_a_top_path_is_the_product_along_its_units():
-    model, x = gate_models.make("mlp"), gate_models.inputs("mlp", 1)
-    best = top_paths(model, x, 1, output=1).paths[0]
-    (i,), ((_, (j,)), (_, (k,))) = best.source, best.units
-    product = x[0, i] * model[0].weight[j, i] * model[2].weight[k, j] * model[4].weight[1, k]
-    assert best.contribution == pytest.approx(product.item())
-    assert str(best) == f"x[{i}] -> 1#0[{j}] -> 1#1[{k}]"
-
-
-@pytest.mark.parametrize("gate", ["soft", "hard"])
-def test_top_paths_of_gated_networks(gate):
-    model, x = gate_models.make("mlp, biases"), gate_models.inputs("mlp, biases", 1)
-    network = dlgn(model, gate=gate, input="ones").double().eval()
-    every = iw.gates.paths(network, x)
-    found = top_paths(network, x, 5, output=0)
-    assert found.value == pytest.approx(network(x)[0, 0].item())
-    expected = every.contributions[0].abs().topk(5).values
-    torch.testing.assert_close(torch.tensor([abs(p.contribution) for p in found.paths], dtype=x.dtype), expected)
-
-
-def test_top_paths_are_the_same_for_every_equal_network():
-    model, x = gate_models.make("residual, ReLU after"), gate_models.inputs("residual, ReLU after", 1)
-    symmetry = iw.symmetries(model, gate_models.inputs("residual, ReLU after"))
-    twin = symmetry.act(symmetry.random(seed=4), model)
-    for p, q in zip(top_paths(model, x, 6, output=0).paths, top_paths(twin, x, 6, output=0).paths):
-        assert p.contribution == pytest.approx(q.contribution) and p.source == q.source
-
-
-def test_top_paths_far_beyond_enumeration():
-    torch.manual_seed(0)
-    layers = [m for _ in range(6) for m in (nn.Linear(24, 24), nn.ReLU())]
-    model, x = nn.Sequential(*layers, nn.Linear(24, 3)).double(), torch.randn(1, 24, dtype=torch.float64)
-    found = top_paths(model, x, 20)
-    assert found.active > 1e6 and found.output == int(model(x).argmax())
-    assert found.value == pytest.approx(float(model(x).detach().max()))
-    with pytest.raises(ValueError, match="at most max_paths"):
-        iw.gates.paths(model, x)
-    sources = found.by_source()
-    assert float(sources.sum()) == pytest.approx(sum(p.contribution for p in found.paths if p.source is not None))
-    assert 0 < found.share < 1
-
-
-@pytest.mark.parametrize("name", ["mlp, biases", "shortcut and concatenation", "residual conv, batch norm"])
-def test_top_paths_from_the_input_only(name):
-    model, x = gate_models.make(name), gate_models.inputs(name, 1)
-    every = iw.gates.paths(model, x)
-    found = top_paths(model, x, 9, output=0, biases=False)
-    sizes = every.contributions[0, every.source >= 0].abs().sort(descending=True).values
-    got = torch.tensor([abs(p.contribution) for p in found.paths], dtype=torch.float64)
-    torch.testing.assert_close(got, sizes[sizes > 0][:9], rtol=1e-10, atol=1e-14)
-    assert found.value == pytest.approx(float(every.outputs[0])) and not any(p.start for p in found.paths)
-
-
-def test_top_paths_print_and_come_back(tmp_path):
-    model, x = gate_models.make("zero-padded GAP"), gate_models.inputs("zero-padded GAP", 1)
-    found = top_paths(model, x, 8)
-    assert str(found).count("\n") == len(found.paths) == len(found.to_frame())
-    assert type(found).load(found.save(tmp_path / "paths.json")) == found
-
-
-def test_top_paths_of_bad_input():
-    model, x = gate_models.make("mlp"), gate_models.inputs("mlp")
-    with pytest.raises(ValueError, match=r"x must be one input \(1, C, \*S\). Got \(6, 4\)"):
-        top_paths(model, x)
-    with pytest.raises(ValueError, match="k must be at least 1"):
-        top_paths(model, x[:1], 0)
-    with pytest.raises(ValueError, match="output must be one of the model's outputs"):
-        top_paths(model, x[:1], output=2)
-    up = nn.Sequential(nn.ConvTranspose2d(1, 1, 2), nn.ReLU(), nn.Flatten(), nn.Linear(9, 1))
-    with pytest.raises(ValueError, match=r"table of edges must fit in memory.*4 by 9 nodes"):
-        top_paths(up, torch.rand(1, 1, 2, 2), memory=100)
-    x = torch.rand(1, 1, 2, 2)
-    assert top_paths(up, x).value == pytest.approx(float(up(x).detach()), rel=1e-5)
-
-
-def test_top_paths_of_whole_images_need_no_table_of_edges():
-    """32x32, strides, a residual sum and both poolings; a table would hold 8,192 by 8,192 nodes."""
-
-    class Small(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
-            self.b, self.c = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 4, 3, stride=2, dilation=2, groups=2)
-            self.head = nn.Linear(4, 5)
-
-        def forward(self, x):
-            h = torch.relu(self.norm(self.a(x)))
-            h = torch.relu(h + self.b(h))
-            h = torch.relu(self.c(nn.functional.max_pool2d(h, 2)))
-            return self.head(h.mean((2, 3)))
-
-    torch.manual_seed(0)
-    model, x = Small().double().eval(), torch.randn(1, 3, 32, 32, dtype=torch.float64)
-    nn.init.uniform_(model.norm.running_var, 0.5, 2)
-    found = top_paths(model, x, 5, output=2, memory=1.0, biases=False)
-    assert found.value == pytest.approx(float(model(x)[0, 2].detach()), rel=1e-10)
-    assert found.active > 1e5
-    assert found.share < 0.01
-    gates = iw.gates.gate_patterns(model, x)
-    places = set()
-    for path in found.paths:
-        assert all(gates[name][0][unit] for name, unit in path.units if gates[name].dtype == torch.bool)
-        places.add((path.source, path.units))
-    assert len(places) == 5
-    assert abs(found.paths[0].contribution) == pytest.approx(largest_by_hand(model, x, gates, 2), rel=1e-10)
-
-
-def largest_by_hand(model, x, gates, output):
-    """The largest product, layer by layer: the obvious algorithm, for the network of the test above."""
-
-    def windows(layer, t):
-        w = layer.weight.detach().abs()
-        per = w.shape[1]
-        columns = nn.functional.unfold(t, layer.kernel_size, layer.dilation, layer.padding, layer.stride)[0]
-        out = []
-        for c in range(len(w)):
-            g = c // (len(w) // layer.groups)
-            rows = columns[g * per * 9 : (g + 1) * per * 9]
-            out.append((rows * w[c].reshape(-1, 1)).amax(0))
-        side = int(len(out[0]) ** 0.5)
-        return torch.stack(out).view(1, len(w), side, side)
-
-    on = [g.double() if g.dtype == torch.bool else g for g in gates.values()]
-    gain = (model.norm.weight / (model.norm.running_var + model.norm.eps).sqrt()).detach().abs()
-    h = windows(model.a, x.abs()) * gain[:, None, None] * on[0]
-    h = torch.maximum(h, windows(model.b, h)) * on[1]
-    taken = on[2]
-    h = h.flatten(2).gather(2, taken.flatten(2)).view(taken.shape)
-    h = windows(model.c, h) * on[3]
-    head = model.head.weight.detach()[output].abs()
-    return float((h.flatten(2).amax(2)[0] * head).max()) / h[0, 0].numel()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -312,7 +163,7 @@ def test_a_network_is_taken_apart_in_one_call():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3)).double()
     x, labels = torch.randn(60, 5, dtype=torch.float64), torch.arange(60) % 3
-    study = iw.gates.examine(model, x, labels, kernel_examples=20, example=2, top=4)
+    study = iw.gates.examine(model, x, labels, kernel_examples=20, example=2)
     assert torch.bincount(study.labels).tolist() == [7, 7, 6] and study.labels.equal(study.labels.sort().values)
     gates = iw.gates.gate_patterns(model, x)
     for layer, on in zip(study.layers, gates.values()):
@@ -328,7 +179,7 @@ def test_a_network_is_taken_apart_in_one_call():
     assert study.alignments["1"]["1"] == pytest.approx(1)
     few = iw.gates.examine(model, x, torch.arange(60) % 10, kernel_examples=8)
     assert few.labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]  # pairs within a class, though there are ten
-    assert study.paths == top_paths(model, x[2:3], 4, biases=False) and torch.equal(study.example, x[2])
+    assert torch.equal(study.example, x[2])
 
 
 @pytest.mark.parametrize("gate", ["soft", "hard"])
@@ -345,7 +196,6 @@ def test_a_gated_network_is_taken_apart_by_the_gates_that_it_uses(gate):
     kernel = iw.gates.neural_tangent_kernel(network, x[chosen], kind="trace", parameters=values, method="jacobian")
     size = kernel.diagonal().sqrt()
     torch.testing.assert_close(study.ntk, kernel / size[:, None] / size)
-    assert study.paths.value == pytest.approx(float(network(x[:1]).detach().max()))
     assert network.gate == gate
     assert ("above 1/2" in study.notes[0]) == (gate == "soft")
 
@@ -364,7 +214,7 @@ def test_what_cannot_be_taken_apart_is_refused():
 def test_results_have_pages(tmp_path):
     model, x = gate_models.make("mlp"), gate_models.inputs("mlp", 12)
     results = (
-        effective_maps(dlgn(model).double(), x), top_paths(model, x[:1]), active_subnetwork(model, x[:1]),
+        effective_maps(dlgn(model).double(), x), active_subnetwork(model, x[:1]),
         shared_gates(model, x, torch.arange(12) % 2),
     )  # fmt: skip
     for k, result in enumerate(results):
@@ -382,20 +232,3 @@ def test_a_dead_network_is_taken_apart_in_words(tmp_path):
     json.loads(file.read_text(), parse_constant=pytest.fail)  # no NaN or Infinity, which are not JSON
     back = iw.gates.GateStudy.load(file)
     assert back.notes == study.notes and back.active.log_overlap == -math.inf
-
-
-def test_top_paths_of_means_over_other_axes():
-    class Tokens(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.each, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
-
-        def forward(self, x):
-            return self.last(torch.relu(self.each(x)).mean(1))
-
-    torch.manual_seed(0)
-    model, x = Tokens().double(), torch.randn(1, 5, 3, dtype=torch.float64)
-    found = iw.gates.paths(model, x)
-    best = iw.gates.top_paths(model, x, k=3, output=0)
-    expected = found.contributions[0].abs().sort(descending=True).values[:3]
-    torch.testing.assert_close(torch.tensor([abs(p.contribution) for p in best.paths]).double(), expected)

@@ -28,6 +28,13 @@ def agree(model, x):
     equal(kernel, found.kernel())
 
 
+def refused(model, x, reason="read in two ways"):
+    """The path kernel says what it does not know; enumeration still gives the kernel of a small network."""
+    with pytest.raises(ValueError, match=reason):
+        iw.gates.neural_path_kernel(model, x)
+    equal(iw.gates.paths(model, x).outputs, model(x)[:, 0].detach())
+
+
 IMAGES = torch.randn(4, 1, 4, 4, generator=torch.Generator().manual_seed(0)).double()
 MAPS = {
     "reflection": lambda q: F.pad(q, (1, 1, 1, 1), mode="reflect"),
@@ -98,16 +105,13 @@ def test_sequences_with_max_pooling():
 
 
 @pytest.mark.parametrize("name", ["sum over channels", "flip of channels", "roll of everything"])
-def test_what_mixes_channels_is_followed_node_by_node(name):
+def test_what_mixes_channels_is_refused(name):
     f = {
         "sum over channels": lambda q: q.sum(1, keepdim=True),
         "flip of channels": lambda q: q.flip(1),
         "roll of everything": lambda q: q.roll(1),
     }[name]
-    model = network(IMAGES, Fn(f))
-    agree(model, IMAGES)
-    with pytest.raises(ValueError, match=r"axes than positions|a choice of examples or channels"):
-        iw.gates.neural_path_kernel(model, IMAGES, budget=iw.gates.Budget(memory=2e4))
+    refused(network(IMAGES, Fn(f)), IMAGES, "axes than positions|a choice of examples or channels")
 
 
 class Branches(nn.Module):
@@ -138,15 +142,17 @@ SUMS = {
     "taken apart and joined": lambda h: F.relu(h) + torch.cat([h[:, :2], h[:, 2:]], 1),
     "there and back": lambda h: F.relu(h[:, :2] - h[:, 2:]) + h[:, 2:],
 }
+UNKNOWN = {"one slice twice", "taken apart and joined", "there and back"}  # of one field, read in two ways
 
 
 @pytest.mark.parametrize("x", [FLAT, LONG], ids=["flat", "long"])
 @pytest.mark.parametrize("name", SUMS)
 def test_sums_of_channels_of_one_layer(name, x):
     """Different channels are independent, the same ones are not."""
-    agree(Branches(SUMS[name], x), x)
+    check = refused if name in UNKNOWN else agree
+    check(Branches(SUMS[name], x), x)
     if x.dim() == 3:
-        agree(Branches(lambda h: SUMS[name](h).mean(2), x), x)
+        check(Branches(lambda h: SUMS[name](h).mean(2), x), x)
 
 
 CONSTANTS = {
@@ -189,33 +195,6 @@ def test_a_short_last_window_is_a_path_like_any_other():
     assert float(iw.gates.neural_path_kernel(model, torch.ones(1, 1, 3))) == pytest.approx(2**2 + 1)
 
 
-def test_all_nodes_agree_with_the_rules_and_with_signs_drawn_at_random(monkeypatch):
-    """The slow kernel of networks that the rules know, in tiles and with another side."""
-    from intertwine.gates.kernels.path import path_kernel
-    from intertwine.gates.kernels.path.moments import Uncovered
-
-    def refuse(*_):
-        raise Uncovered("rules are switched off")
-
-    x = LONG.repeat(2, 1, 1) + torch.arange(6.0).view(6, 1, 1).double() / 7
-    layers = [nn.Conv1d(1, 3, 2, padding=1), nn.BatchNorm1d(3), nn.LeakyReLU(0.2), nn.MaxPool1d(2), nn.Conv1d(3, 3, 2)]
-    torch.manual_seed(0)
-    model = nn.Sequential(*layers, nn.ReLU(), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(3, 2)).double().eval()
-    expected = iw.gates.neural_path_kernel(model, x)
-    found = iw.gates.paths(model, x)
-    monkeypatch.setattr(path_kernel, "_tiles", refuse)
-    equal(iw.gates.neural_path_kernel(model, x), expected)
-    equal(iw.gates.neural_path_kernel(model, x, budget=iw.gates.Budget(memory=3e5)), expected)
-    equal(iw.gates.neural_path_kernel(model, x, x[:4]), expected[:, :4])
-    log, sign = iw.gates.neural_path_kernel(model, x, log=True)
-    equal(log.exp() * sign, expected)
-    with pytest.raises(ValueError, match="max_operations"):
-        iw.gates.neural_path_kernel(model, x, budget=iw.gates.Budget(max_operations=1e5))
-    signs = torch.randint(0, 2, (20000, found.bundles), generator=torch.Generator().manual_seed(0)) * 2.0 - 1
-    outputs = found.features @ signs.T.double()
-    assert (outputs @ outputs.T / len(signs) - expected).norm() < 0.05 * expected.norm()
-
-
 X = torch.randn(3, 4)
 REFUSED = {
     "dropout called while training": (
@@ -238,12 +217,12 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("function", ["paths", "neural_path_kernel", "gate_patterns", "overlap", "top_paths"])
+@pytest.mark.parametrize("function", ["paths", "neural_path_kernel", "gate_patterns", "overlap"])
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_has_no_gates_is_refused_in_words(name, function):
     model, match = REFUSED[name]
     with pytest.raises(ValueError, match=match):
-        getattr(iw.gates, function)(model, X[:1] if function == "top_paths" else X)
+        getattr(iw.gates, function)(model, X)
 
 
 def test_dropout_that_is_off_is_no_reason():
@@ -283,11 +262,11 @@ def test_nothing_joined_to_something():
         def forward(self, x):
             return self.last(torch.cat([torch.relu(self.first(x)), torch.zeros_like(x)], 1))
 
-    agree(Padded().double(), X.double())
+    refused(Padded().double(), X.double(), "no rule|constant|linear")
 
 
 def test_a_mean_over_channels_as_many_as_positions():
-    """Shapes alone do not tell which axis went."""
+    """Shapes alone do not tell which axis went: no silent answer."""
 
     class Mean(nn.Module):
         def __init__(self):
@@ -297,7 +276,7 @@ def test_a_mean_over_channels_as_many_as_positions():
         def forward(self, x):
             return self.last(torch.relu(self.first(x)).mean(1))
 
-    agree(Mean().double(), LONG[..., :4])
+    refused(Mean().double(), LONG[..., :4], "axes than positions")
 
 
 def test_a_network_without_a_path():
@@ -311,19 +290,19 @@ def test_a_network_without_a_path():
 
 
 def test_a_rule_teaches_the_path_kernel_an_operation(monkeypatch):
-    """Without its rule an operation is followed node by node, at a cost that may be refused; with it, it is covered."""
+    """Without its rule an operation is refused; with it, it is covered."""
     from intertwine.gates.kernels.path.rules import register_kernel_rule, registry
 
     rule = registry.rule_of(capture(Fn(torch.neg), (X,)).calls[0])
-    x, few = X.double(), iw.gates.Budget(memory=2e3)
+    x = X.double()
     model = nn.Sequential(nn.Linear(4, 5), Fn(torch.neg), nn.ReLU(), nn.Linear(5, 2)).double()
     expected = iw.gates.paths(model, x).kernel()
-    equal(iw.gates.neural_path_kernel(model, x, budget=few), expected)
+    equal(iw.gates.neural_path_kernel(model, x), expected)
     monkeypatch.delitem(registry._RULES, "aten::neg")
-    with pytest.raises(ValueError, match=r"no rule of the path kernel covers: neg.*live nodes"):
-        iw.gates.neural_path_kernel(model, x, budget=few)
+    with pytest.raises(ValueError, match="no rule of the path kernel covers: neg"):
+        iw.gates.neural_path_kernel(model, x)
     register_kernel_rule("aten::neg")(rule)
-    equal(iw.gates.neural_path_kernel(model, x, budget=few), expected)
+    equal(iw.gates.neural_path_kernel(model, x), expected)
 
 
 class Fork(nn.Module):

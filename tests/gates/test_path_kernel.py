@@ -135,16 +135,13 @@ class _Joined(nn.Module):
         (lambda m, z: F.instance_norm(z), "statistics of its own input|no rule"),
     ],
 )
-def test_what_the_rules_cannot_know_is_followed_node_by_node_or_refused(between, reason):
+def test_what_the_rules_cannot_know_is_refused(between, reason):
     torch.manual_seed(0)
     model, x = _Joined(between).double().eval(), torch.randn(2, 1, 2, 4, dtype=torch.float64)
-    if reason.startswith("statistics"):  # not linear, and no budget helps
-        with pytest.raises(ValueError, match=reason):
-            iw.gates.neural_path_kernel(model, x)
-        return
-    with pytest.raises(ValueError, match=rf"{reason}.*Following every node instead is too much"):
-        iw.gates.neural_path_kernel(model, x, budget=iw.gates.Budget(memory=2e4))
-    equal(iw.gates.neural_path_kernel(model, x), iw.gates.paths(model, x).kernel())
+    with pytest.raises(ValueError, match=reason):
+        iw.gates.neural_path_kernel(model, x)
+    if not reason.startswith("statistics"):  # linear between its gates, so that small networks can be enumerated
+        equal(iw.gates.paths(model, x).outputs, model(x)[:, 0].detach())
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from intertwine.stitching.layers import (
     family_of,
     frobenius_on_polytope,
     sinkhorn,
-    sinkhorn_log,
     soft_sort,
     sparsity,
     takes,
@@ -23,16 +22,16 @@ from intertwine.stitching.layers import (
 from intertwine.stitching.moments import Moments
 
 NAMES = [
-    "identity", "diagonal", "permutation", "signed_permutation", "g_relu", "monomial", "softsort", "gumbel_sinkhorn",
+    "identity", "diagonal", "permutation", "signed_permutation", "g_relu", "monomial", "softsort",
     "orthogonal", "special_orthogonal", "unit_row_sum", "full", "rank-1", "rank-3", "lasso", "lasso-0.1",
 ]  # fmt: skip
 GROUPS = {
     "identity": "trivial", "permutation": "permutation", "signed_permutation": "signed_permutation",
-    "g_relu": "positive_monomial", "softsort": "positive_monomial", "gumbel_sinkhorn": "positive_monomial",
+    "g_relu": "positive_monomial", "softsort": "positive_monomial",
     "monomial": "monomial", "orthogonal": "orthogonal", "special_orthogonal": "special_orthogonal",
     "unit_row_sum": "unit_row_sum", "full": "general_linear",
 }  # fmt: skip
-RECTANGULAR = ["identity", "diagonal", "permutation", "g_relu", "monomial", "softsort", "gumbel_sinkhorn",
+RECTANGULAR = ["identity", "diagonal", "permutation", "g_relu", "monomial", "softsort",
                "orthogonal", "full", "rank-2", "lasso"]  # fmt: skip
 NESTED = {
     "product": groups.Product(groups.PositiveMonomial(3), groups.Orthogonal(2), groups.Trivial(1)),
@@ -118,7 +117,7 @@ def test_unequal_widths(name, shape):
     for matrix in (layer.matrix(), layer.rounded()):
         assert matrix.shape == (c_out, c_in)
     assert layer(torch.randn(2, c_in, 5)).shape == (2, c_out, 5)
-    if name in ("permutation", "g_relu", "monomial", "softsort", "gumbel_sinkhorn"):
+    if name in ("permutation", "g_relu", "monomial", "softsort"):
         rounded = layer.rounded()
         assert (rounded != 0).sum() == 4
         assert (rounded != 0).sum(0).max() == (rounded != 0).sum(1).max() == 1
@@ -180,7 +179,11 @@ def test_sinkhorn_converges_and_says_how_far():
     assert doubly_stochastic_error(many) < 1e-2
     dense = torch.rand(64, 64)
     assert doubly_stochastic_error(sinkhorn(dense)) < 1e-5
-    torch.testing.assert_close(sinkhorn(dense), sinkhorn_log(dense.log()), rtol=1e-3, atol=1e-5)
+    plain = dense.double()
+    for _ in range(16):
+        plain = plain / plain.sum(0)
+        plain = plain / plain.sum(1, keepdim=True)
+    torch.testing.assert_close(sinkhorn(dense), plain.float(), rtol=1e-3, atol=1e-5)
     torch.testing.assert_close(sinkhorn(torch.eye(5)), torch.eye(5))
 
 
@@ -243,14 +246,6 @@ def test_soft_sort_is_rounded_to_a_permutation_where_the_arg_max_is_none():
         layer.scores.copy_(torch.tensor([1.0, 1.0, 0.0]))  # ties: two rows have the same largest entry
     assert len(set(layer.relaxed().argmax(1).tolist())) < 3
     assert (layer.rounded() != 0).sum(0).tolist() == [1, 1, 1]
-
-
-def test_gumbel_noise_only_in_training_mode():
-    layer = family_of("gumbel_sinkhorn", 5, 5)
-    assert not torch.equal(layer.matrix(), layer.matrix())
-    layer.eval()
-    assert torch.equal(layer.matrix(), layer.matrix())
-    assert doubly_stochastic_error(layer.relaxed()) < 1e-2
 
 
 def test_lasso_zeros_are_zeros():
@@ -326,7 +321,6 @@ def test_names_and_settings():
         (("g_relu", 4, 4), {"alpha": -1.0}, "alpha must be at least 0"),
         (("g_relu", 4, 4), {"sinkhorn_steps": 0}, "sinkhorn_steps must be at least 1"),
         (("softsort", 4, 4), {"tau": 0.0}, "tau must be positive"),
-        (("gumbel_sinkhorn", 4, 4), {"noise": -1.0}, "noise at least 0"),
         (("lasso--1", 4, 4), {}, "strength must be at least 0"),
         ((groups.Orthogonal(4), 4, 5), {}, "must have the 4 channels"),
         ((groups.Orthogonal(4),), {"alpha": 0.1}, "settings must be of the family"),

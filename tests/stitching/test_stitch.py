@@ -45,7 +45,7 @@ def test_models_loaders_and_random_numbers_are_left_alone(pair):
     stitch(
         *pair,
         "2",
-        ["softsort", "gumbel_sinkhorn"],
+        ["softsort"],
         loader=data(),
         method=SHORT,
         options=StitchOptions(tail_norm="train"),

@@ -16,13 +16,13 @@ from .kernels import (
 )
 from .match_gates import GateMatch, match_gates
 from .networks import GatedNetwork, dgn, dlgn, dlgn_sf, gate_permutations, rectified
-from .path_space import paths, top_paths
+from .path_space import paths
 from .patterns import gate_patterns
 from .study import GateStudy, active_subnetwork, effective_maps, examine, shared_gates
 
 __all__ = [
     # gates and paths
-    "gate_patterns", "paths", "top_paths",
+    "gate_patterns", "paths",
     # kernels
     "Budget", "kernel_regression", "neural_path_kernel", "neural_path_kernel_cost", "neural_tangent_kernel",
     "npk_alignment", "overlap", "product_kernel",

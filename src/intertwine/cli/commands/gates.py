@@ -67,7 +67,6 @@ class GatesOptions(Options):
         int | None, advanced("--train-examples", min=1, help="Training examples of them, at most; all by default.")
     ] = None
     example: Annotated[int, advanced(min=0, help="The input whose paths are shown.")] = 0
-    top: Annotated[int, advanced(min=1, help="How many of its paths.")] = 10
     seed: Seed = 0
     device: Device = "auto"
     out: OutFolder = Path("gates")

@@ -56,7 +56,7 @@ class StitchOptions(Options):
         typer.Option(
             metavar="NAMES",
             help="Families of maps, joined by commas: identity, diagonal, permutation, signed_permutation, g_relu, "
-            "monomial, softsort, gumbel_sinkhorn, orthogonal, full, rank-R, lasso-STRENGTH.",
+            "monomial, softsort, orthogonal, full, rank-R, lasso-STRENGTH.",
         ),
     ] = None
     method: Annotated[

@@ -70,7 +70,7 @@ def run(asked: GatesOptions) -> None:
     ]
     study = library.examine(
         networks[0].model.to(where), x.to(where), labels.to(where), splits.classes, kernel_examples=count,
-        example=asked.example, top=asked.top, progress=True,
+        example=asked.example, progress=True,
     )  # fmt: skip
     settings: dict[str, Any] = {
         **study.settings, "seed": asked.seed, "accuracies": accuracies, "network": networks[0].facts,
@@ -204,7 +204,7 @@ def _present(study: GateStudy, out: Path, as_json: bool) -> None:
             {
                 "kind": "GateStudy", "headline": headline(study), "layers": frame.to_dict("records"),
                 "accuracies": accuracies, "alignments": study.alignments,
-                "paths": study.paths and study.paths.to_dict(), "other": other, "notes": study.notes, "files": paths,
+                "other": other, "notes": study.notes, "files": paths,
             }
         )  # fmt: skip
         return
@@ -217,8 +217,7 @@ def _present(study: GateStudy, out: Path, as_json: bool) -> None:
         say(f"Path kernels of {study.model} and {other['name']}: alignment {other['npk alignment']:.3f}.")
         for space in other.get("spaces", ()):
             say(f"  {space['space']}: {space['agreement']:.1%} of gates agree (before {space['before']:.1%})")
-    if study.paths is not None:
-        say(study.paths)
+    say(study.active)
     say(headline(study))
     for note in study.notes:
         say(f"Note: {note}")

@@ -1,25 +1,24 @@
 """Edges between scalar nodes that each call of a captured ReLU network makes, found by basis vectors.
 
-Convolutions and matrices are read off their arguments. Everything else is run: on the numbers of its nodes, which shows
-what only chooses and scales (views, paddings, sums, gains), on one channel (poolings), or on every basis vector. The
-edges of a call are checked on random numbers against the call itself. The rules of path kernels share none of it, so
-that one can be tested against the other.
+A call is run: on the numbers of its nodes, which shows what only chooses and scales (views, paddings, sums, gains), on
+one channel (poolings), or on every basis vector. Its edges are checked on random numbers against the call itself. The
+rules of path kernels share none of it, so that one can be tested against the other.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ...programs import Call
 from ...programs.operations import AVERAGE_POOLS, BATCH_NORMS, MAX_POOLS, is_gate
 from ..relu_program import ReluProgram
 
-__all__ = ["Edges", "Linearised", "Windows", "linearise"]
+__all__ = ["Edges", "Linearised", "linearise"]
+
+_LARGEST = 2.0**31  # bytes of a table of edges
 
 
 @dataclass(frozen=True)
@@ -44,65 +43,34 @@ class Edges:
     weight: Tensor | None = None
     offset: Tensor | None = None
 
-    def listed(self) -> "Edges":
-        """Itself."""
-        return self
-
-
-@dataclass(frozen=True)
-class Windows:
-    """Edges of a convolution or a matrix, not listed: all output channels of a group read the same windows.
-
-    Attributes:
-        ref: The value that they leave.
-        windows: Source nodes for each group, place in the window and position ``(G, D, P)``; -1 for padding.
-        numbers: Flat index of the weight of each output channel and place in the window ``(C, D)``.
-        slot: Which column of path weights they fill.
-    """
-
-    ref: int
-    windows: Tensor
-    numbers: Tensor
-    slot: int
-
-    def listed(self) -> Edges:
-        """The same edges one by one."""
-        groups, _, positions = self.windows.shape
-        src = self.windows.repeat_interleave(len(self.numbers) // groups, 0)
-        channel, place, position = (src >= 0).nonzero(as_tuple=True)
-        ones = torch.ones(len(channel), dtype=torch.float64, device=src.device)
-        begin, end = src[channel, place, position], channel * positions + position
-        return Edges(self.ref, begin, end, ones, self.slot, self.numbers[channel, place])
-
 
 @dataclass(frozen=True)
 class Linearised:
     """All edges by position of the call, and what stands in each slot: its name and its numbers."""
 
-    edges: dict[int, list[Edges | Windows]]
+    edges: dict[int, list[Edges]]
     slots: tuple[str, ...]
     slot_values: tuple[Tensor, ...]
 
 
-def linearise(program: ReluProgram, x: Tensor, memory: float = 2**31) -> Linearised:
+def linearise(program: ReluProgram, x: Tensor) -> Linearised:
     """Find the edges of every call.
 
     Args:
         program: What the network runs on one example.
         x: One example ``(1, C, *S)``.
-        memory: Bytes that a table of edges may take where every basis vector must be tried.
 
     Returns:
         Edges of the calls that depend on the input.
 
     Raises:
-        ValueError: If a call is neither linear nor a gate, or its table takes more memory.
+        ValueError: If a call is neither linear nor a gate, or its table takes more than 2 GiB.
     """  # noqa: DOC502 - raised by what it calls
     slots = _Slots()
     with torch.no_grad():
         values = _values(program, x.detach())
         edges = {
-            i: _edges_of(_Linear(program, call, values), slots, memory)
+            i: _edges_of(_Linear(program, call, values), slots)
             for i, call in enumerate(program.calls)
             if any(r.id in program.activations for r in call.inputs)
         }
@@ -167,77 +135,43 @@ class _Linear:
         return torch.arange(1, weight.numel() + 1, device=weight.device).to(weight).view_as(weight)
 
 
-def _edges_of(linear: _Linear, slots: _Slots, memory: float) -> list[Edges | Windows]:
+def _edges_of(linear: _Linear, slots: _Slots) -> list[Edges]:
     call = linear.call
     if is_gate(call):
-        return [_maxima(linear, memory) if call.op in MAX_POOLS else _identity(linear)]
-    found: list[Edges | Windows] = []
+        return [_maxima(linear) if call.op in MAX_POOLS else _identity(linear)]
+    found: list[Edges] = []
     if call.op in BATCH_NORMS:
         found += _batch_norm(linear, slots)
     else:
-        found += [_from_constant(linear.constant), *_by_weights(linear, slots, memory)]
+        found += [_from_constant(linear.constant), *_by_weights(linear, slots)]
         for i in linear.inputs:
-            along = _sparse(linear, i, linear.along(i), memory)
+            along = _sparse(linear, i, linear.along(i))
             found.append(_pooled(linear, i, along, slots) if call.op in AVERAGE_POOLS else Edges(i, *along))
-        found = [e for e in found if isinstance(e, Windows) or len(e.src)]
+        found = [e for e in found if len(e.src)]
     _check(linear, found, slots)
     return found
 
 
-def _by_weights(linear: _Linear, slots: _Slots, memory: float) -> list[Edges | Windows]:
+def _by_weights(linear: _Linear, slots: _Slots) -> list[Edges]:
     """Edges that carry a weight, from the constant-1 node and from each activation."""
-    found: list[Edges | Windows] = []
-    kernel = _kernel(linear)
+    found: list[Edges] = []
     for w, name in linear.weights.items():
         slot = slots.new(name, linear.values[w])
-        if kernel is not None and kernel[0] == w:
-            found.append(Windows(linear.inputs[0], *kernel[1:], slot))
-            continue
         shift = linear.apply({w: linear.numbers(w)}) - linear.constant
         found.append(_numbered(_from_constant(shift), slot))
-        found += [_numbered(Edges(i, *_sparse(linear, i, linear.along(i, w), memory)), slot) for i in linear.inputs]
+        found += [_numbered(Edges(i, *_sparse(linear, i, linear.along(i, w))), slot) for i in linear.inputs]
     return found
-
-
-def _kernel(linear: _Linear) -> tuple[int, Tensor, Tensor] | None:
-    """The weight of a convolution or matrix, its windows and the numbers of its entries; ``None`` for other calls."""
-    call, args = linear.call, linear.call.args
-    names = {"aten::convolution": ("input", "weight"), "aten::addmm": ("mat1", "mat2"), "aten::mm": ("self", "mat2")}
-    if call.op not in names:
-        return None
-    i, w = (args[name].id for name in names[call.op])
-    if i not in linear.inputs or w not in linear.weights or len(linear.inputs) > 1:
-        return None
-    given, weight = linear.values[i], linear.values[w]
-    numbers = torch.arange(weight.numel(), device=weight.device).view_as(weight)
-    if call.op == "aten::convolution":
-        if args["transposed"] or given.dim() not in (3, 4):
-            return None
-        return w, _unfolded(given, weight, args), numbers.flatten(1)
-    if given.shape[0] != 1 or args.get("alpha", 1) != 1:
-        return None
-    return w, torch.arange(given.numel(), device=given.device)[None, :, None], numbers.T
-
-
-def _unfolded(given: Tensor, weight: Tensor, args: Any) -> Tensor:
-    """Numbers of the nodes that each position of a convolution reads."""
-    nodes = torch.arange(1, given.numel() + 1, dtype=torch.float64, device=given.device).view(given.shape)
-    options = [list(weight.shape[2:]), *(list(args[name]) for name in ("dilation", "padding", "stride"))]
-    if given.dim() == 3:
-        nodes, options = nodes[:, :, None], [[fill, *o] for o, fill in zip(options, (1, 1, 0, 1))]
-    windows = F.unfold(nodes, *map(tuple, options))[0].long() - 1
-    return windows.view(args["groups"], -1, windows.shape[1])
 
 
 _Sparse = tuple[Tensor, Tensor, Tensor]  # where entries begin and end, and the entries
 
 
-def _sparse(linear: _Linear, i: int, f: Callable[[Tensor], Tensor], memory: float) -> _Sparse:
+def _sparse(linear: _Linear, i: int, f: Callable[[Tensor], Tensor]) -> _Sparse:
     """A linear map of one activation."""
     given = linear.zeros[i]
     if linear.call.op in AVERAGE_POOLS and _over_space(linear.call, given):
         return _by_channel(f, given)
-    return _choice(f, given) or _tried(linear.call, f, given, memory)
+    return _choice(f, given) or _tried(linear.call, f, given)
 
 
 def _over_space(call: Call, given: Tensor) -> bool:
@@ -272,7 +206,7 @@ def _choice(f: Callable[[Tensor], Tensor], given: Tensor) -> _Sparse | None:
     return src[dst], dst, ones[dst]
 
 
-def _tried(call: Call, f: Callable[[Tensor], Tensor], given: Tensor, memory: float) -> _Sparse:
+def _tried(call: Call, f: Callable[[Tensor], Tensor], given: Tensor) -> _Sparse:
     """Every basis vector.
 
     Raises:
@@ -280,10 +214,10 @@ def _tried(call: Call, f: Callable[[Tensor], Tensor], given: Tensor, memory: flo
     """
     size = len(f(given))
     needed = 16.0 * given.numel() * size
-    if needed > memory:
+    if needed > _LARGEST:
         raise ValueError(
-            f"every layer's table of edges must fit in memory = {memory:.1e} bytes. Got {needed:.1e} for {call.where}, "
-            f"{given.numel()} by {size} nodes. Give smaller inputs, or more memory."
+            f"every layer's table of edges take at most {_LARGEST:.0e} bytes. Got {needed:.1e} for {call.where}, "
+            f"{given.numel()} by {size} nodes. Give smaller inputs."
         )
     rows = _rows(f, given)
     src, dst = rows.nonzero(as_tuple=True)
@@ -324,7 +258,7 @@ def _identity(linear: _Linear) -> Edges:
     return Edges(linear.inputs[0], nodes, nodes, torch.ones(len(nodes), dtype=torch.float64, device=x.device))
 
 
-def _maxima(linear: _Linear, memory: float) -> Edges:
+def _maxima(linear: _Linear) -> Edges:
     """All positions that each output of a max pooling may take: where a single 1 among zeros is the maximum."""
     x = linear.values[linear.inputs[0]]
     result = linear.run({})
@@ -350,7 +284,7 @@ def _batch_norm(linear: _Linear, slots: _Slots) -> list[Edges]:
     ]
 
 
-def _check(linear: _Linear, edges: list[Edges | Windows], slots: _Slots) -> None:
+def _check(linear: _Linear, edges: list[Edges], slots: _Slots) -> None:
     """Check on random numbers that the edges give what the call does.
 
     Raises:
@@ -376,14 +310,8 @@ def _check(linear: _Linear, edges: list[Edges | Windows], slots: _Slots) -> None
         )
 
 
-def _contribution(edges: Edges | Windows, before: Tensor | None, slots: _Slots, size: int) -> Tensor:
+def _contribution(edges: Edges, before: Tensor | None, slots: _Slots, size: int) -> Tensor:
     """What edges add to the nodes in which they end; NaN where what stands on them is no weight."""
-    if isinstance(edges, Windows) and before is not None:
-        groups = edges.windows.shape[0]
-        padded = F.pad(before, (0, 1))[edges.windows]  # -1 is the 0 at the end
-        kernel = slots.values[edges.slot][edges.numbers].view(groups, -1, edges.windows.shape[1])
-        return (kernel @ padded).flatten()
-    edges = edges.listed()
     value = edges.coefficient.double()
     if edges.slot is not None and edges.weight is not None:
         known = slots.values[edges.slot]

@@ -142,7 +142,7 @@ def paths(model: nn.Module, x: Tensor, output: int = 0, input: str = "x", max_pa
     table = table.choose(table.node == output)
     activity = torch.ones(len(x), len(table.node), dtype=torch.float64, device=x.device)
     for slot, (values, call) in enumerate(zip(gates, program.gates)):
-        on_edges = _on_edges(values, linear.edges[call][0].listed())
+        on_edges = _on_edges(values, linear.edges[call][0])
         chosen = table.gates[:, slot]
         activity *= torch.where(chosen >= 0, on_edges[:, chosen.clamp(min=0)], 1.0)
     flat = x.flatten(1).double() if input == "x" else torch.ones_like(x.flatten(1), dtype=torch.float64)
@@ -186,7 +186,7 @@ def _enumerate(program: ReluProgram, linear: Linearised, nodes: Tensor, max_path
             continue
         slot = program.gates.index(i) if i in program.gates else None
         parts = []
-        for edges in (e.listed() for e in linear.edges[i]):
+        for edges in linear.edges[i]:
             before = (
                 _start(edges.src.new_zeros(1), edges.src.new_full((1,), -1), *shape)
                 if edges.ref is None

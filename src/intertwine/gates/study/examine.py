@@ -1,4 +1,4 @@
-"""Study of a ReLU network in one call: gate statistics, kernels, shared gates, and one input's paths."""
+"""Study of a ReLU network in one call: gate statistics, kernels, shared gates, and the sub-network of one input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from ..kernels.path.path_kernel import neural_path_kernel
 from ..kernels.product_kernel import base_kernels
 from ..kernels.tangent.tangent_kernel import neural_tangent_kernel
 from ..networks.gated import GatedNetwork
-from ..path_space.top_paths import TopPaths, top_paths
 from ..patterns import gate_patterns
 from .active_subnetwork import ActiveSubnetwork, active_subnetwork
 from .effective_maps import EffectiveMaps
@@ -72,7 +71,6 @@ class GateStudy(Result):
         alignments: Centred alignments of pairs of kernels by the names of both; ``"labels"`` is 1 within classes.
         example: The input that was looked at closely ``(C, *S)``.
         active: The sub-network that it switches on.
-        paths: Its top paths; ``None`` where the network is too large for them.
         features: What each unit of a linear gating network looks for, where one was given.
         settings: How it was made, and what the caller adds.
         notes: What a reader should know.
@@ -89,7 +87,6 @@ class GateStudy(Result):
     alignments: Mapping[str, Mapping[str, float]]
     example: Tensor
     active: ActiveSubnetwork
-    paths: TopPaths | None = None
     features: EffectiveMaps | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -128,11 +125,10 @@ def examine(
     *,
     kernel_examples: int = 60,
     example: int = 0,
-    top: int = 10,
     max_operations: float = 1e12,
     progress: bool | None = None,
 ) -> GateStudy:
-    """Take a ReLU network apart: gate statistics, shared gates, base, path and tangent kernels, and one input's paths.
+    """Take a ReLU network apart: gate statistics, shared gates, three kinds of kernels, one input's sub-network.
 
     Args:
         model: A ReLU network that returns ``(N, outputs)``, in evaluation mode, or a gated network: then its tangent
@@ -142,7 +138,6 @@ def examine(
         classes: Names of the classes; their numbers without.
         kernel_examples: How many examples the kernels take, as evenly over classes as there are.
         example: Which input to look at closely.
-        top: How many of its paths.
         max_operations: Multiply-adds above which the path kernel is refused.
         progress: Show how far the work is.
 
@@ -187,20 +182,16 @@ def examine(
     if not npk.any():
         notes = (*notes, "No path from an input to the output is on for any two of the kernels' examples: their path "
                  "kernel is 0 and aligned to nothing.")  # fmt: skip
-    try:
-        paths = top_paths(model, one, top, biases=False)
-    except ValueError as error:  # everything else was accepted, so that only its size can be the matter
-        paths, notes = None, (*notes, f"Top paths were left out: {error}")
     next(steps)
     for _ in steps:
         pass
     same = (labels[chosen][:, None] == labels[chosen][None]).double().cpu()
     kernels = {**base, "path kernel": npk, "tangent kernel": ntk, "labels": same}
     alignments = {a: {b: _alignment(k, l) for b, l in kernels.items()} for a, k in kernels.items()}
-    settings = {"kernel examples": len(chosen), "example": example, "top paths": top}
+    settings = {"kernel examples": len(chosen), "example": example}
     return GateStudy(
         type(model).__name__, layers, len(x), labels[chosen].cpu(), shared, base, npk, ntk, alignments,
-        one[0].detach().cpu().double(), active, paths, None, settings, notes,
+        one[0].detach().cpu().double(), active, None, settings, notes,
     )  # fmt: skip
 
 

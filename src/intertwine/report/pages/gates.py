@@ -211,7 +211,7 @@ def _shared(study: GateStudy, layer: str) -> Figure:
 
 def _one_input(study: GateStudy) -> list[Block]:
     active = study.active
-    output = int(active.outputs.argmax()) if study.paths is None else study.paths.output
+    output = int(active.outputs.argmax())
     classes = study.shared.classes
     named = classes[output] if len(classes) == len(active.outputs) else str(output)
     text = (
@@ -229,16 +229,6 @@ def _one_input(study: GateStudy) -> list[Block]:
             Shot([signed_picture(added)], "What each pixel adds", "the map times the input"),
         ]
         blocks.append(Wall(shots))
-    if study.paths is not None:
-        found = study.paths
-        text = (
-            f"{found.active:.3g} paths contribute to output {named}; these {len(found.paths)} are the largest that "
-            "start at the input and carry "
-            f"{100 * found.share:.2g} % of all that is added and taken away. Single paths cancel: read a pattern, not "
-            "a line."
-        )
-        rows = [[p.contribution, str(p)] for p in found.paths]
-        blocks += [Paragraph(text), Table(["contribution", "path"], rows, "[channel, row, column]", digits=5)]
     return blocks
 
 

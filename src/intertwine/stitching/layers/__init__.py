@@ -5,7 +5,6 @@ from .blocks import Blocks, SwappedBlocks
 from .diagonal import Diagonal
 from .families import families, family_of, takes
 from .full import Full
-from .gumbel_sinkhorn import GumbelSinkhorn
 from .identity import Identity
 from .lasso import PAPER_STRENGTHS, Lasso, sparsity
 from .monomial import GReLU, Monomial, Permutation, SignedPermutation
@@ -13,7 +12,7 @@ from .orthogonal import Orthogonal
 from .projected import Projected
 from .rank import Rank
 from .relaxed import RelaxedPermutation
-from .sinkhorn import sinkhorn, sinkhorn_log
+from .sinkhorn import sinkhorn
 from .soft_sort import SoftSort, soft_sort
 
 __all__ = [
@@ -23,9 +22,8 @@ __all__ = [
     "Full", "Rank", "Lasso", "sparsity", "PAPER_STRENGTHS",
     # permutations, relaxed
     "RelaxedPermutation", "Birkhoff", "GReLU", "Permutation", "SignedPermutation", "Monomial", "SoftSort",
-    "GumbelSinkhorn",
     # the rest
     "Orthogonal", "Diagonal", "Identity", "Projected", "Blocks", "SwappedBlocks",
     # tools
-    "sinkhorn", "sinkhorn_log", "soft_sort", "frobenius_on_polytope",
+    "sinkhorn", "soft_sort", "frobenius_on_polytope",
 ]  # fmt: skip

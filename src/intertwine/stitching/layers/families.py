@@ -15,7 +15,6 @@ from ..layer import StitchingLayer
 from .blocks import Blocks, SwappedBlocks
 from .diagonal import Diagonal
 from .full import Full
-from .gumbel_sinkhorn import GumbelSinkhorn
 from .identity import Identity
 from .lasso import Lasso
 from .monomial import GReLU, Monomial, Permutation, SignedPermutation
@@ -29,7 +28,7 @@ __all__ = ["families", "family_of", "takes"]
 _LAYERS: dict[str, type[StitchingLayer]] = {
     kind.family: kind
     for kind in (
-        Identity, Diagonal, Permutation, SignedPermutation, GReLU, Monomial, SoftSort, GumbelSinkhorn, Orthogonal, Full,
+        Identity, Diagonal, Permutation, SignedPermutation, GReLU, Monomial, SoftSort, Orthogonal, Full,
     )
 }  # fmt: skip
 _LAYERS["lasso"] = Lasso

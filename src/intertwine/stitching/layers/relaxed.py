@@ -81,7 +81,7 @@ class RelaxedPermutation(StitchingLayer):
 
         ``argmax over permutations Q of tr(P Q^T)`` by the Hungarian method (paper 1, v2 D.2.1); on ``|P|`` with signs.
         """
-        p = self._preference()
+        p = self.relaxed()
         index = groups.assign(p.abs() if self.signed else p)
         matched = p.gather(1, index[:, None])[:, 0]
         return index, torch.where((matched < 0) & self.signed, -1.0, 1.0).to(p)
@@ -104,17 +104,8 @@ class RelaxedPermutation(StitchingLayer):
 
     def doubly_stochastic_error(self) -> float:
         """Of the relaxed permutation."""
-        p = self._smooth()
+        p = self.relaxed().detach()
         return doubly_stochastic_error(p.abs() if self.signed else p)
-
-    def _preference(self) -> Tensor:
-        # What the assignment maximises.
-        return self._smooth()
-
-    @torch.no_grad()
-    def _smooth(self) -> Tensor:
-        # The relaxed permutation without noise.
-        return self.relaxed()
 
 
 def _injection(matrix: Tensor, n: int) -> tuple[Tensor, Tensor]:

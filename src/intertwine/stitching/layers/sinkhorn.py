@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-__all__ = ["sinkhorn", "sinkhorn_log"]
+__all__ = ["sinkhorn"]
 
 _SUPPORT = 1e-9  # of a uniform entry; added everywhere, so that every row and column can be scaled
 
@@ -34,25 +34,3 @@ def sinkhorn(matrix: Tensor, steps: int = 16) -> Tensor:
         a = a / a.sum(0, keepdim=True)
         a = a / a.sum(1, keepdim=True)
     return a
-
-
-def sinkhorn_log(logits: Tensor, steps: int = 16) -> Tensor:
-    """Sinkhorn's iteration on ``exp(logits)``, in logarithms: nothing overflows, and gradients pass through it.
-
-    Args:
-        logits: ``(n, n)``.
-        steps: Rounds of columns and rows.
-
-    Returns:
-        ``(n, n)``, rows sum to one.
-
-    Examples:
-        >>> import torch
-        >>> sinkhorn_log(torch.tensor([[2000.0, 0.0], [0.0, 2000.0]]))
-        tensor([[1., 0.],
-                [0., 1.]])
-    """
-    for _ in range(steps):
-        logits = logits - logits.logsumexp(0, keepdim=True)
-        logits = logits - logits.logsumexp(1, keepdim=True)
-    return logits.exp()

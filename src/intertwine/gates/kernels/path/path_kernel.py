@@ -11,8 +11,7 @@ from ...patterns import observe, structure
 from ...relu_program import ReluProgram, capture_relu, check_input
 from ..budget import DEFAULT, Budget, check_fits
 from ..product_kernel import product_kernel
-from .joint_moments import joint_kernel
-from .moments import Layout, Uncovered
+from .moments import Layout
 from .operations import CHOICES, fully_connected, needs_pairs
 from .propagation import propagate
 from .tile import Tile
@@ -43,8 +42,8 @@ def neural_path_kernel(
     (theorem 3.1), and :func:`product_kernel` does it; on circular convolutions with global average pooling it is the
     sum over rotations (theorem 3.2), on residual networks the ensemble over 2^b sub-networks in O(b) (theorem 3.3);
     padding, strides, poolings, biases, batch norms and a ReLU after an addition (O(b^2) Grams of products of masks)
-    need nothing special. Where activations are added up that have more in common than these rules know (two crops of
-    one map), or an operation has no rule, moments between all nodes are followed instead: exact, for small networks.
+    need nothing special. Sums of activations that have more in common than these rules know (two crops of one map) and
+    operations without a rule are refused.
 
     Cost, for each layer: ``N M C`` times the number of positions, or its square where something averages or chooses
     among positions; :func:`neural_path_kernel_cost` counts it. Gates are bool, pairs of examples are done in tiles.
@@ -89,13 +88,7 @@ def neural_path_kernel(
     sides = [_side(source, program, z, input, budget.batch_size) for z in ([x] if y is None else [x, y])]
     if biases is not None:
         return _product(sides, biases, log, progress)
-    try:
-        kernel, scale = _tiles(program, sides, tile, output, progress)
-    except Uncovered as refusal:
-        try:
-            kernel, scale = joint_kernel(program, sides, output, budget, progress)
-        except ValueError as error:
-            raise ValueError(f"{refusal} Following every node instead is too much: {error}.") from None
+    kernel, scale = _tiles(program, sides, tile, output, progress)
     if log:
         sign = kernel.sign().to(torch.int8)
         return kernel.abs_().log_().add_(scale), sign

@@ -91,5 +91,6 @@ def refuse(call: Call, what: str) -> NoReturn:
     """
     raise Uncovered(
         "model must be made of linear and convolutional layers, batch norms, poolings, sums, concatenations of "
-        f"channels and ReLUs on (N, C, *S). Got {what}: {call.where} at {call.line}."
+        f"channels and ReLUs on (N, C, *S). Got {what}: {call.where} at {call.line}. iw.gates.paths enumerates small "
+        "networks of any linear maps."
     )
