@@ -9,6 +9,7 @@ from pathlib import Path
 
 TRAINING = ("--model", "digits_cnn:width=4", "--epochs", 1, "--data", "digits")
 PAIR = ("a.safetensors", "b.safetensors")
+NORMS = "small_convnext:widths=4-4,blocks=1"
 LITTLE = ("--examples", 100)
 
 # In this order: later ones read what earlier ones wrote.
@@ -19,6 +20,7 @@ COMMANDS = {
     "compare": ("compare", *PAIR, *LITTLE, "--layers", "relu2,relu3", "--null", 2, "--bootstrap", 2),
     "symmetries": ("symmetries", "--model", "digits_cnn:width=4", "--out", "symmetries.json"),
     "mappings": ("mappings", "--model", "mlp:shape=2-5-5,widths=8-8", "--out", "recipe.yaml"),
+    "fold": ("fold", "norms.safetensors", "--model", NORMS, "--out", "folded.safetensors"),
     "same": ("same", *PAIR, "--out", "element.safetensors"),
     "lineage": ("lineage", *PAIR),
     "diff": ("diff", *PAIR, "--out", "difference.json"),
@@ -43,13 +45,18 @@ COMMANDS = {
 
 
 def main(folder):
+    import torch
+    from safetensors.torch import save_file
     from typer.testing import CliRunner
 
     from intertwine.cli import app
+    from intertwine.lab import networks
     from intertwine.lab.training import RECIPES
 
     RECIPES["digits"] = RECIPES["digits"].but(epochs=1)  # for the demonstration
     os.chdir(folder)
+    torch.manual_seed(0)
+    save_file(networks.build(NORMS).state_dict(), "norms.safetensors")
     for name, words in COMMANDS.items():
         ran = CliRunner().invoke(app, [*map(str, words), "--json"])
         Path(f"{name}.stdout").write_text(ran.stdout)

@@ -65,7 +65,7 @@ def is_ours(path: Path) -> bool:
         weights = list(path.glob("*.safetensors"))
         return (
             not any(path.iterdir())
-            or _has(path / "README.md", "Merged by intertwine.")
+            or _has(path / "README.md", "Written by intertwine.")
             or (bool(weights) and all(map(is_ours, weights)))
         )
     read = {".json": _json, ".safetensors": _safetensors, ".parquet": _parquet, ".html": _page, ".htm": _page}

@@ -12,6 +12,7 @@ from .commands.compare import CompareOptions
 from .commands.demo import DemoOptions
 from .commands.diff import DiffOptions
 from .commands.dissect import DissectOptions
+from .commands.fold import FoldOptions
 from .commands.gates import GatesOptions
 from .commands.groups import GroupsOptions
 from .commands.lab.models import ModelsOptions
@@ -30,8 +31,8 @@ from .commands.symmetries import SymmetriesOptions
 __all__ = ["app", "main"]
 
 _OPTIONS: tuple[type[Options], ...] = (
-    DemoOptions, CompareOptions, SymmetriesOptions, MappingsOptions, SameOptions, LineageOptions, DiffOptions,
-    AlignOptions, MergeOptions, BarrierOptions, StitchOptions, DissectOptions, GatesOptions, TrainOptions, ZooOptions,
+    DemoOptions, CompareOptions, SymmetriesOptions, MappingsOptions, FoldOptions, SameOptions, LineageOptions,
+    DiffOptions, AlignOptions, MergeOptions, BarrierOptions, StitchOptions, DissectOptions, GatesOptions, TrainOptions, ZooOptions,
     ReproduceOptions, RunsOptions, ModelsOptions, GroupsOptions, ReportOptions,
 )  # fmt: skip
 _COMMANDS = tuple(map(as_function, _OPTIONS))

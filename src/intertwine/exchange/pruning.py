@@ -229,12 +229,12 @@ def _choices(
                 for old, new in lengths:
                     sizes.setdefault(place, {}).setdefault(old, set()).add(new)
     found = []
-    for place, lengths in sorted(sizes.items()):
+    for place, known in sorted(sizes.items()):
         module = model.get_submodule(place)
         noted = {} if type(module).__module__.startswith("torch.nn") or not place else vars(module)
         for name, value in noted.items():
-            if type(value) is int and value in lengths:
-                found += [(place, name, value, new) for new in sorted(lengths[value]) if new != value]
+            if type(value) is int and value in known:
+                found += [(place, name, value, new) for new in sorted(known[value]) if new != value]
     yield found
     yield []
     for count in range(len(found) - 1, 0, -1) if len(found) <= _MOST_ATTRIBUTES else ():

@@ -1,4 +1,4 @@
-"""Merged networks as files: safetensors with a card, or a Hugging Face directory."""
+"""Networks as files: safetensors with a card, or a Hugging Face directory."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def _readme(facts: Mapping[str, Any]) -> str:
     """The card as the page that model hubs show."""
     rows = [f"| {key} | {_cell(value)} |" for key, value in facts.items() if value not in (None, {}, (), [])]
     table = "\n".join(["| | |", "|---|---|", *rows])
-    head = "---\ntags: [merge, intertwine]\nlibrary_name: transformers\n---"
-    return f"{head}\n\n# Merged network\n\nMerged by intertwine.\n\n{table}\n"
+    head = "---\ntags: [intertwine]\nlibrary_name: transformers\n---"
+    return f"{head}\n\n# A network\n\nWritten by intertwine.\n\n{table}\n"
 
 
 def _cell(value: Any) -> str:

@@ -1,0 +1,38 @@
+"""Work of ``intertwine fold``."""
+
+from __future__ import annotations
+
+from ... import symmetry
+from ...merging import export
+from .._outputs import claim_file, claim_folder
+from .._pairs import card_of, open_group
+from .._show import print_json, say, tell
+from ..commands.fold import FoldOptions
+
+__all__ = ["run"]
+
+
+def run(asked: FoldOptions) -> None:
+    """Write the same network in an interpretable gauge."""  # noqa: DOC501
+    if asked.out.suffix == ".safetensors":
+        claim_file(asked.out, [asked.a], [asked.out.with_suffix(".json")])
+    elif asked.out.suffix or asked.out.is_file():
+        raise ValueError(f"--out must end in .safetensors, or be a folder. Got {str(asked.out)!r}.")
+    else:
+        claim_folder(asked.out, ["."], [asked.a])
+    group = open_group([asked.a], [asked.model], asked.data, asked.input_shape, asked.tokens, "if given", "cpu")
+    steps = (asked.norms, asked.center, asked.biases)
+    folded = symmetry.fold(group.models[0], group.example, *steps, extend=asked.extend, strict=asked.strict)
+    biases = [name for name in folded.added if name.endswith(".bias")]
+    if biases and asked.out.suffix != ".safetensors":
+        raise ValueError(
+            "--out must end in .safetensors where biases were added, which from_pretrained would drop. Got "
+            f"{str(asked.out)!r}, and {', '.join(biases[:3])}. Or say --no-extend."
+        )
+    recipe = {"folded": group.names, "added": list(folded.added), "command": asked.line}
+    written = export(folded.model, asked.out, card_of(group, recipe, {}))
+    if asked.as_json:
+        print_json({**folded.to_dict(), "written": written})
+    else:
+        say(folded.summary())
+    tell(f"wrote {written}")
