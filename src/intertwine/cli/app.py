@@ -32,8 +32,8 @@ __all__ = ["app", "main"]
 
 _OPTIONS: tuple[type[Options], ...] = (
     DemoOptions, CompareOptions, SymmetriesOptions, MappingsOptions, FoldOptions, SameOptions, LineageOptions,
-    DiffOptions, AlignOptions, MergeOptions, BarrierOptions, StitchOptions, DissectOptions, GatesOptions, TrainOptions, ZooOptions,
-    ReproduceOptions, RunsOptions, ModelsOptions, GroupsOptions, ReportOptions,
+    DiffOptions, AlignOptions, MergeOptions, BarrierOptions, StitchOptions, DissectOptions, GatesOptions, TrainOptions,
+    ZooOptions, ReproduceOptions, RunsOptions, ModelsOptions, GroupsOptions, ReportOptions,
 )  # fmt: skip
 _COMMANDS = tuple(map(as_function, _OPTIONS))
 
