@@ -42,7 +42,8 @@ def _checkpoint(path: Path) -> None:
 
 def _model(spec: str) -> None:
     if spec.startswith(HF):
-        if not (Path(spec.removeprefix(HF)) / "config.json").is_file():
+        folder = Path(spec.removeprefix(HF))
+        if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
             raise CheckpointError(
                 f"model must be hf:DIRECTORY with a config.json. Got {spec.removeprefix(HF)!r}, which has none. "
                 "Nothing is downloaded: save the model there first with save_pretrained()."

@@ -21,6 +21,7 @@ from .._untrusted.construction import limited_construction
 from .._untrusted.files import json_of, within
 from .._untrusted.weights import check_kinds
 from ..errors import CheckpointError, MissingExtraError
+from ._adapters import base_of, is_adapter, merged
 from ._checks import HF
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def load_pretrained(directory: Path, tensors: dict[str, Tensor] | None = None, s
     """Load a Hugging Face model with weights: local safetensors only, and no code from the directory.
 
     Args:
-        directory: Holds ``config.json`` and, unless ``tensors`` are given, ``model.safetensors`` or its shards.
+        directory: Holds an adapter, or ``config.json`` and, unless ``tensors`` are given, ``model.safetensors`` or its shards.
         tensors: State dict in the library's names, or in those that it writes to disk (they may differ).
         source: Where ``tensors`` are from, for messages.
 
@@ -58,6 +59,8 @@ def load_pretrained(directory: Path, tensors: dict[str, Tensor] | None = None, s
     Raises:
         CheckpointError: If a file is missing or damaged, or weights do not fit the configuration.
     """
+    if is_adapter(directory) and tensors is None:
+        return merged(directory, load_pretrained)
     config = _config(directory)
     source = source or directory
     state = _weights(directory) if tensors is None else dict(tensors)
@@ -116,6 +119,8 @@ def read_config(directory: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: If there is no such file, or it holds something else.
     """
+    if is_adapter(directory):
+        return read_config(base_of(directory))
     if not (directory / "config.json").is_file():
         raise CheckpointError(
             f"model must be hf:DIRECTORY with a config.json. Got {str(directory)!r}, which has none. "
@@ -242,10 +247,9 @@ def _weights(directory: Path) -> dict[str, Tensor]:
         return read_tensors(within(directory, single.name, "checkpoint", CheckpointError))
     if index.is_file():
         return ShardedState(index).tensors()
-    adapter = " It is an adapter: merge it into its base model first." * (directory / "adapter_config.json").is_file()
     raise CheckpointError(
         f"checkpoint must be complete safetensors weights of the model in {str(directory)!r}. Got no {single.name}, "
-        f"and no {index.name}.{adapter} Save them with save_pretrained()."
+        f"and no {index.name}. Save them with save_pretrained()."
     )
 
 

@@ -19,6 +19,8 @@ from ..lab.data import Batches, DataSplits
 from ..lab.training import Card, build_with, check_card, load_weights, read_card
 from ..symmetry import Symmetry, symmetries
 from ._example import example_input
+from ..symmetry import ShardedState
+from ._adapters import is_adapter
 from ._gated_versions import GATED, gated_version
 from ._hugging_face import HF, load_pretrained
 from ._models import build_model, is_builtin
@@ -77,18 +79,20 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint, before anything that takes long.
 
     Args:
-        path: Safetensors, a torch file that holds tensors only, or a Hugging Face directory.
+        path: Safetensors, their index, a torch file that holds tensors only, or a directory of transformers or peft.
 
     Raises:
         CheckpointError: If it is missing, damaged or unsafe.
     """
-    if path.is_dir():
-        if not (path / "config.json").is_file():
+    if path.is_dir() and ((path / "config.json").is_file() or is_adapter(path)):
+        return Checkpoint(path, None, None)
+    if path.is_dir() or path.name.endswith(".index.json"):
+        if path.is_dir() and not any(path.glob("*.safetensors*")):
             raise CheckpointError(
-                "checkpoint must be a file, or a Hugging Face directory with a config.json. "
+                "checkpoint must be a file, an index of shards, or a directory with a config.json or safetensors. "
                 f"Got the folder {str(path)!r}."
             )
-        return Checkpoint(path, None, None)
+        return Checkpoint(path, ShardedState(path).tensors(), None)
     tensors = read_tensors(path)
     card = read_card(path)
     check_card(path, card)

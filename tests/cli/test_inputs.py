@@ -1,0 +1,105 @@
+"""What may be given as a checkpoint: files, indices of shards, directories of transformers and of peft."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from intertwine.cli._hugging_face import load_pretrained
+from intertwine.cli._networks import read_checkpoint
+from intertwine.errors import CheckpointError
+
+transformers = pytest.importorskip("transformers")
+SIZES = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
+
+
+@pytest.fixture
+def vits(tmp_path):
+    """Two directories of vision transformers that classify digits."""
+    config = transformers.ViTConfig(**SIZES, image_size=8, patch_size=4, num_channels=1, num_labels=10)
+    for seed, name in enumerate(("vit_a", "vit_b")):
+        torch.manual_seed(seed)
+        transformers.ViTForImageClassification(config).save_pretrained(tmp_path / name)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["same", "--input-shape", "2,1,8,8"],
+        ["align", "--input-shape", "2,1,8,8"],
+        ["merge", "--input-shape", "2,1,8,8", "--repair", "none", "--out", "merged"],
+        ["compare", "--data", "digits", "--examples", "64", "--null", "0", "--bootstrap", "0"],
+        ["barrier", "--data", "digits", "--examples", "64", "--points", "3"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_directories_with_and_without_hf_before_them(run, vits, words):
+    ran = run(words[0], "hf:vit_a", "vit_b", *words[1:])
+    assert ran.code == 0, ran.err
+
+
+def test_an_index_and_a_folder_of_shards_without_configuration(run, vits):
+    model = load_pretrained(vits / "vit_a")
+    (vits / "shards").mkdir()
+    names = sorted(model.state_dict())
+    table = {}
+    for k, part in enumerate((names[::2], names[1::2])):
+        save_file({name: model.state_dict()[name].contiguous() for name in part}, vits / "shards" / f"{k}.safetensors")
+        table |= dict.fromkeys(part, f"{k}.safetensors")
+    index = vits / "shards" / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": table}))
+    for path in (index, index.parent):
+        assert sorted(read_checkpoint(path).tensors) == names
+        ran = run("same", "vit_a", path, "--model", "hf:vit_a")
+        assert ran.code == 0 and ran.out.startswith("the same network"), ran.err
+    (vits / "empty").mkdir()
+    assert "must be a file, an index of shards, or a directory" in run("same", "vit_a", "empty").error
+
+
+def lora(folder, base, peft, rank=2):
+    """Write an adapter whose updates are not zero, and return the model with them."""
+    torch.manual_seed(3)
+    config = peft.LoraConfig(r=rank, lora_alpha=8, target_modules=["q_proj", "v_proj"], modules_to_save=["classifier"])
+    wrapped = peft.get_peft_model(load_pretrained(base), config)
+    with torch.no_grad():
+        for name, p in wrapped.named_parameters():
+            if "lora_B" in name or "classifier" in name:
+                p.normal_()
+    wrapped.save_pretrained(folder, save_embedding_layers=False)
+    settings = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps({**settings, "base_model_name_or_path": str(base)}))
+    return wrapped.merge_and_unload().eval()
+
+
+def test_an_adapter_is_merged_into_its_base_model(run, vits):
+    peft = pytest.importorskip("peft")
+    want = lora(vits / "adapter", vits / "vit_a", peft)
+    found = load_pretrained(vits / "adapter")
+    assert type(found) is type(want)
+    torch.testing.assert_close(found.state_dict(), want.state_dict())
+    x = torch.randn(2, 1, 8, 8)
+    assert not torch.allclose(found(x).logits, load_pretrained(vits / "vit_a")(x).logits)
+    ran = run("same", "vit_a", "adapter", "--input-shape", "2,1,8,8")
+    assert ran.code == 0 and ran.out.startswith("related"), ran.err
+
+
+def test_adapters_that_cannot_be_merged(vits, monkeypatch):
+    peft = pytest.importorskip("peft")
+    lora(vits / "adapter", vits / "vit_a", peft)
+    file = vits / "adapter" / "adapter_config.json"
+    good = json.loads(file.read_text())
+    for change, message in (
+        ({"base_model_name_or_path": "someone/vit"}, "Nothing is downloaded"),
+        ({"peft_type": "IA3"}, "peft_type must be LORA"),
+        ({"r": 5}, "adapter must fit its base model"),
+        ({"target_modules": ["q_proj"]}, "missing or unexpected"),
+    ):
+        file.write_text(json.dumps({**good, **change}))
+        with pytest.raises(CheckpointError, match=message):
+            load_pretrained(vits / "adapter")
+    file.write_text(json.dumps(good))
+    monkeypatch.setitem(__import__("sys").modules, "peft", None)
+    with pytest.raises(ImportError, match="lora"):
+        load_pretrained(vits / "adapter")
