@@ -59,5 +59,6 @@ class MissingExtraError(IntertwineError, ImportError):
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(
-            f"{package} must be installed for this. Got no such package. Run: pip install 'intertwine[{extra}]'."
+            f"{package} must be installed for this. Got no such package. Run: pip install '.[{extra}]' in a "
+            f"checkout, or 'intertwine[{extra}]'."
         )

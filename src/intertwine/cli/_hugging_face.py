@@ -49,7 +49,7 @@ def load_pretrained(directory: Path, tensors: dict[str, Tensor] | None = None, s
     """Load a Hugging Face model with weights: local safetensors only, and no code from the directory.
 
     Args:
-        directory: Holds an adapter, or ``config.json`` and, unless ``tensors`` are given, ``model.safetensors`` or its shards.
+        directory: Holds an adapter, or ``config.json`` and, without ``tensors``, ``model.safetensors`` or its shards.
         tensors: State dict in the library's names, or in those that it writes to disk (they may differ).
         source: Where ``tensors`` are from, for messages.
 

@@ -17,10 +17,9 @@ from ..features import tap
 from ..lab import data, networks
 from ..lab.data import Batches, DataSplits
 from ..lab.training import Card, build_with, check_card, load_weights, read_card
-from ..symmetry import Symmetry, symmetries
-from ._example import example_input
-from ..symmetry import ShardedState
+from ..symmetry import ShardedState, Symmetry, symmetries
 from ._adapters import is_adapter
+from ._example import example_input
 from ._gated_versions import GATED, gated_version
 from ._hugging_face import HF, load_pretrained
 from ._models import build_model, is_builtin

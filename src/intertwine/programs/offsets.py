@@ -36,9 +36,9 @@ def gains_as_parameters(program: Program) -> tuple[Program, dict[str, float]]:
         found = _sums(ref, readers, returned)
         if found and len({constant for _, constant, _ in found}) == 1:
             offsets[name] = found[0][1]
-            for number, _, calls in found:
+            for number, _, sums in found:
                 stands[number] = ref
-                removed |= calls
+                removed |= sums
     moved = lambda leaf: stands.get(leaf.id, leaf) if isinstance(leaf, Ref) else leaf
     calls = tuple(replace(c, args=map_leaves(c.args, moved)) for c in program.calls if id(c) not in removed)
     return (replace(program, calls=calls), offsets) if offsets else (program, offsets)
