@@ -15,7 +15,7 @@ _DIGITS = 4
 _WRITTEN = 9  # heat maps up to this size have their numbers in the cells
 _DARK = 0.435  # share of the colours, from the low end, on which white is easier to read than black
 _TICKS = 40  # names on one axis
-_COLORS = ("#3b7dd8", "#e07b39", "#2f9e75", "#a05fc0", "#c9a227", "#d1495b")
+_COLORS = ("#3b7dd8", "#e07b39", "#2f9e75", "#a05fc0", "#c9a227", "#d1495b", "#4b9aa8", "#7d6b5d")
 _GREY = "#8b919c"
 _LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "normal"}
 
@@ -119,11 +119,12 @@ def lines(
     y_title: str = "",
     limits: tuple[float, float] | None = (0.0, 1.0),
     joined: bool = True,
+    bars: bool = False,
 ) -> Figure:
     """Plot curves over named places, each with a band if it has one.
 
     The y axis has the ``limits``, and reaches further where values do; ``None`` fits it to the values. Places that have
-    no order, unlike layers, are not ``joined``: values stand side by side, with bars for bands.
+    no order, unlike layers, are not ``joined``. There, and with ``bars``, values stand side by side with error bars.
 
     Raises:
         ValueError: If a curve has another number of values than there are names.
@@ -135,7 +136,8 @@ def lines(
             raise ValueError(f"series {one.name} must have {len(names)} values, one for each name. Got another number.")
         color = _COLORS[solid % len(_COLORS)] if one.dash == "solid" else _GREY
         solid += one.dash == "solid"
-        traces += _curve(one, color) if joined else [_points(one, color, _beside(k, len(series)))]
+        shift = _beside(k, len(series))
+        traces += [_points(one, color, shift, joined)] if bars or not joined else _curve(one, color)
     layout = {
         "margin": {"l": 50, "r": 10, "t": 10, "b": 10},
         "xaxis": {**_names_axis(names), "tickangle": -45},
@@ -254,14 +256,14 @@ def _beside(k: int, count: int) -> float:
     return (k - (count - 1) / 2) * min(0.12, 0.7 / count)
 
 
-def _points(one: Series, color: str, shift: float) -> dict[str, Any]:
-    """Values by themselves, with their intervals as bars."""
+def _points(one: Series, color: str, shift: float, joined: bool) -> dict[str, Any]:
+    """Values with their intervals as bars."""
     trace: dict[str, Any] = {
         "type": "scatter",
         "name": label(one.name),
         "x": [k + shift for k in range(len(one.y))],
         "y": _rounded(one.y),
-        "mode": "markers",
+        "mode": "lines+markers" if joined else "markers",
         "marker": {"color": color, "size": 7, "symbol": "circle" if one.dash == "solid" else "line-ew-open"},
     }
     if one.low is not None and one.high is not None:

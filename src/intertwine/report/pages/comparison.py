@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -178,18 +178,8 @@ def _best_table(comparison: Comparison) -> Table:
             interval = "" if row.low != row.low else f"{row.low:.3f} to {row.high:.3f}"
             cells = (row.layer_a, row.layer_b, row.score, interval, row.chance, row.null_p, row.calibrated, row.floor)
             rows.append([measure_title(measure), *cells])
-    columns = [
-        "Measure",
-        "Layer of A",
-        "Best match in B",
-        "Score",
-        "Interval",
-        "Chance",
-        "p",
-        "Calibrated",
-        "Lowest possible",
-    ]
-    return Table(columns, rows)
+    columns = ["Measure", "Layer of A", "Best match in B", "Score", "Interval", "Chance", "p", "Calibrated"]
+    return Table([*columns, "Lowest possible"], rows)
 
 
 def _dead(comparison: Comparison) -> list[Block]:
@@ -201,36 +191,36 @@ def _dead(comparison: Comparison) -> list[Block]:
     if total == 0:
         return [Paragraph(f"No channel of either network is dead on this data. {text}")]
     shares = {
-        side: (layers, [100 * d / max(c, 1) for d, c in zip(dead, channels)])
-        for side, layers, dead, channels in (
-            ("A", comparison.layers_a, comparison.dead_a, comparison.channels_a),
-            ("B", comparison.layers_b, comparison.dead_b, comparison.channels_b),
-        )
+        side: (one["layers"], [100 * d / max(c, 1) for d, c in zip(one["dead"], one["channels"])])
+        for side, one in _sides(comparison).items()
     }
-    counted = (
+    found = (
         f"{sum(comparison.dead_a):,} channels of A and {sum(comparison.dead_b):,} of B are dead on this data. {text}"
     )
     if paired(comparison):
         groups = {side: heights for side, (_, heights) in shares.items()}
-        return [Paragraph(counted), bars(comparison.layers_a, groups, title="Dead channels", y_title="% of the layer")]
+        return [Paragraph(found), bars(comparison.layers_a, groups, title="Dead channels", y_title="% of the layer")]
     figures = [
         bars(layers, {side: heights}, title=f"Dead channels of {side}", y_title="% of the layer")
         for side, (layers, heights) in shares.items()
         if any(heights)
     ]
-    return [Paragraph(counted), Grid(figures)]
+    return [Paragraph(found), Grid(figures)]
+
+
+def _sides(comparison: Comparison) -> dict[str, dict[str, Any]]:
+    """What is known of the layers of each network."""
+    keys = ("layers", "channels", "dead", "shapes")
+    return {side.upper(): {key: getattr(comparison, f"{key}_{side}") for key in keys} for side in "ab"}
 
 
 def _facts(comparison: Comparison) -> list[Block]:
     cards = []
-    for side, layers, channels in (
-        ("a", comparison.layers_a, comparison.channels_a),
-        ("b", comparison.layers_b, comparison.channels_b),
-    ):
-        given = comparison.settings.get(f"network_{side}")
+    for side, one in _sides(comparison).items():
+        given = comparison.settings.get(f"network_{side.lower()}")
         facts = dict(given) if isinstance(given, Mapping) else {}
-        facts |= {"layers compared": len(layers), "channels compared": f"{sum(channels):,}"}
-        cards.append(Facts(facts, f"Network {side.upper()}"))
+        facts |= {"layers compared": len(one["layers"]), "channels compared": f"{sum(one['channels']):,}"}
+        cards.append(Facts(facts, f"Network {side}"))
     data = comparison.settings.get("data")
     facts = {**(data if isinstance(data, Mapping) else {}), "examples compared": f"{comparison.examples:,}"}
     return [
@@ -240,12 +230,11 @@ def _facts(comparison: Comparison) -> list[Block]:
 
 
 def _shapes_table(comparison: Comparison) -> Table:
-    rows = []
-    for side, names, shapes, channels, dead in (
-        ("A", comparison.layers_a, comparison.shapes_a, comparison.channels_a, comparison.dead_a),
-        ("B", comparison.layers_b, comparison.shapes_b, comparison.channels_b, comparison.dead_b),
-    ):
-        rows += [[side, n, " x ".join(map(str, s)), c, d] for n, s, c, d in zip(names, shapes, channels, dead)]
+    rows = [
+        [side, name, " x ".join(map(str, shape)), channels, dead]
+        for side, one in _sides(comparison).items()
+        for name, shape, channels, dead in zip(one["layers"], one["shapes"], one["channels"], one["dead"])
+    ]
     return Table(["Network", "Layer", "Shape of one example", "Channels", "Dead"], rows)
 
 

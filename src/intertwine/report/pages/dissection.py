@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..._words import counted
@@ -103,25 +104,16 @@ def _shot(dissection: Dissection, result: ArmResult, unit: int, taken: list[Any]
     return Shot([p.jpeg for p in taken], concept.name, detail)
 
 
+def _banded(name: str, counts: Sequence[Count], over: float = 1.0) -> Series:
+    """Counts over a number, with their intervals."""
+    mean, low, high = ([getattr(c, key) / over for c in counts] for key in ("mean", "low", "high"))
+    return Series(name, mean, low, high)
+
+
 def _curve(dissection: Dissection) -> Figure:
-    units = dissection.units
-    powers = _powers(dissection)
+    powers, units = _powers(dissection), dissection.units
     unique = [c for c in dissection.counts(unique=True) if c.kind == "rotation"]
-    share = lambda values: [v / units for v in values]
-    series = [
-        Series(
-            "units that detect a concept",
-            share([c.mean for c in powers]),
-            share([c.low for c in powers]),
-            share([c.high for c in powers]),
-        ),
-        Series(
-            "different concepts",
-            share([c.mean for c in unique]),
-            share([c.low for c in unique]),
-            share([c.high for c in unique]),
-        ),
-    ]
+    series = [_banded("units that detect a concept", powers, units), _banded("different concepts", unique, units)]
     if len(powers) > 1:
         series.append(Series("own basis", [powers[0].mean / units] * len(powers), dash="dash"))
     return lines(
@@ -135,13 +127,10 @@ def _curve(dissection: Dissection) -> Figure:
 
 
 def _category_curves(dissection: Dissection) -> Figure:
-    series = []
-    for category in dissection.categories:
-        found = [c for c in dissection.counts(category) if c.kind == "rotation"]
-        series.append(Series(category, [c.mean for c in found], [c.low for c in found], [c.high for c in found]))
+    counts = {name: dissection.counts(name) for name in dissection.categories}
     return lines(
         [f"{c.alpha:g}" for c in _powers(dissection)],
-        series,
+        [_banded(name, [c for c in found if c.kind == "rotation"]) for name, found in counts.items()],
         title="Detectors by category",
         caption="How many units have their best concept in each category. Bands: 95 % over rotations.",
         y_title="units",
@@ -174,18 +163,9 @@ def _table(dissection: Dissection) -> Table:
     rows = []
     for row in frame.itertuples(index=False):
         interval = f"{row.low:.1f} to {row.high:.1f}" if row.seeds > 1 else ""
-        rest = [float(row.unique), *(float(v) for v in row[8:])]
-        rows.append(
-            [
-                names[row.basis],
-                float(row.alpha),
-                int(row.seeds),
-                float(row.detectors),
-                interval,
-                f"{row.share:.1%}",
-                *rest,
-            ]
-        )
+        counted_by = [float(v) for v in (row.unique, *row[8:])]
+        drawn = [names[row.basis], float(row.alpha), int(row.seeds)]
+        rows.append([*drawn, float(row.detectors), interval, f"{row.share:.1%}", *counted_by])
     columns = ["basis", "power", "drawn", "detectors", "95 % interval", "share", "different concepts"]
     return Table([*columns, *dissection.categories], rows, "Means over what was drawn.", digits=2)
 

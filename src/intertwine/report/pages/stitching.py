@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..._words import counted
 from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table, Tabs
-from ..figures import Series, bars, label, lines
+from ..figures import Series, bars, lines
 from ..page import Page
 from ..provenance import provenance
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["stitching_page"]
 
-_COLORS = ("#3b7dd8", "#e07b39", "#2f9e75", "#a05fc0", "#c9a227", "#d1495b", "#4b9aa8", "#7d6b5d")
 _MOST_DRAWN = 12  # maps
 _METHODS = {"task_loss": "trained on the task", "direct": "matched in closed form"}
 
@@ -159,33 +158,16 @@ def _by_method(study: StitchingStudy) -> Block:
 def _curves(study: StitchingStudy, method: str) -> Figure:
     """Penalty over layers, one curve for each family, with error bars."""
     table = study.select(method=method).table()
-    layers, traces = study.layers, []
-    for k, family in enumerate(study.families):
+    series = []
+    for family in study.families:
         rows = {row.layer: row for row in table[table["family"] == family].itertuples()}
-        known = [(i, rows[name]) for i, name in enumerate(layers) if name in rows]
-        shift = 0.06 * (k - (len(study.families) - 1) / 2)  # error bars of one layer stand side by side
-        traces.append(
-            {
-                "type": "scatter", "mode": "lines+markers", "name": label(family),
-                "x": [round(i + shift, 3) for i, _ in known],
-                "y": [round(100 * row.penalty, 3) for _, row in known],
-                "error_y": {
-                    "type": "data", "symmetric": False, "thickness": 1.2, "width": 3,
-                    "array": [_length(row.high - row.penalty) for _, row in known],
-                    "arrayminus": [_length(row.penalty - row.low) for _, row in known],
-                },
-                "line": {"color": _COLORS[k % len(_COLORS)], "width": 2},
-                "customdata": [label(row.layer) for _, row in known],
-                "hovertemplate": f"{label(family)} at %{{customdata}}: %{{y}} points<extra></extra>",
-            }
-        )  # fmt: skip
-    figure = lines(layers, [], y_title="penalty, points of accuracy", limits=None)
-    layout = {**figure.spec["layout"], "hovermode": "closest"}
-    return Figure({"data": traces, "layout": layout}, f"Stitching penalty, {_METHODS[method]}", "", height=420)
-
-
-def _length(value: float) -> float:
-    return 0.0 if value != value else round(max(0.0, 100 * value), 3)
+        mean, low, high = (
+            [100 * getattr(rows[name], key) if name in rows else None for name in study.layers]
+            for key in ("penalty", "low", "high")
+        )
+        series.append(Series(family, mean, low, high))
+    title = f"Stitching penalty, {_METHODS[method]}"
+    return lines(study.layers, series, title=title, y_title="penalty, points of accuracy", limits=None, bars=True)
 
 
 def _ordering(study: StitchingStudy) -> list[Block]:
