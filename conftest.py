@@ -9,6 +9,9 @@ import torch
 import intertwine
 
 
+collect_ignore = ["docs/site"]  # needs the tools of the site
+
+
 def pytest_addoption(parser):
     parser.addoption("--device", default="cpu", help="device that tests with a `device` fixture run on, such as cuda")
     parser.addoption("--dtype", default="float64", choices=["float32", "float64"], help="dtype of the `dtype` fixture")
