@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST_ARGS ?= -n 2
 
-.PHONY: help demo test lint types docs bench networks smoke clean
+.PHONY: help demo test lint types docs bench networks smoke release clean
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -66,6 +66,22 @@ networks: $(VENV)/.networks
 #   make smoke   every table and figure of the papers at its smallest scale, on one page
 smoke: $(VENV)/.runtime
 	@$(BIN)/intertwine reproduce --all --scale smoke --workers 2
+
+#   make release source distribution and wheel in dist/, checked: metadata, installation in a fresh environment, demo
+$(VENV)/.release: $(VENV)/.runtime requirements/release.txt
+	@echo "Installing the release tools ..."
+	@$(PIP) -r requirements/torch.txt -r requirements/runtime.txt -r requirements/release.txt
+	@touch $@
+
+release: $(VENV)/.release
+	@rm -rf dist build/release
+	@$(BIN)/python -m build --outdir dist . >/dev/null
+	@$(BIN)/python -m twine check --strict dist/*
+	@$(PYTHON) -m venv build/release
+	@build/release/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/torch.txt
+	@build/release/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	@cd build/release && bin/intertwine --version && bin/intertwine demo --out demo --quiet
+	@echo "dist/ is ready: $$(ls dist | tr '\n' ' ')"
 
 #   make clean   remove the virtual environment and everything built
 clean:

@@ -8,7 +8,6 @@ import torch
 
 import intertwine
 
-
 collect_ignore = ["docs/site"]  # needs the tools of the site
 
 

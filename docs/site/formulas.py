@@ -16,7 +16,11 @@ _CODE = re.compile(r"<(pre|code|script)\b.*?</\1>", re.DOTALL)
 
 
 def on_page_content(content: str, page: Any, **_: Any) -> str:
-    """Replace every formula of a page."""
+    """Replace every formula of a page.
+
+    Raises:
+        PluginError: If one does not read, or is left as text.
+    """
 
     def formula(found: re.Match[str]) -> str:
         latex = html.unescape(found[3]).strip()
