@@ -100,3 +100,52 @@ def test_bad_input_is_refused():
         lineage_of_states(sym, state, coarse)
     with pytest.raises(ValueError, match=r"integers in '0.weight' of b: dequantise first"):
         lineage_of_states(sym, state, {**state, "0.weight": (state["0.weight"] * 99).to(torch.int8)})
+
+
+def trained(seed, steps=120, model=None):
+    """A small network trained on a task that all seeds share."""
+    g = torch.Generator().manual_seed(seed + 100)
+    torch.manual_seed(seed)
+    model = net(seed) if model is None else copy.deepcopy(model)
+    teacher = torch.randn(3, 8, generator=torch.Generator().manual_seed(0))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(steps):
+        x = torch.randn(64, 8, generator=g)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), (x @ teacher.T).argmax(1)).backward()
+        optimizer.step()
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def seeds():
+    return [trained(seed) for seed in range(11)]
+
+
+def test_a_laundered_copy_is_identical_up_to_the_group(seeds):
+    a = seeds[0]
+    b = iw.symmetries(a, X).random(seed=1)
+    found = iw.lineage(a, iw.symmetries(a, X).act(b, a), X)
+    assert (found.verdict, found.evidence, found.p_value) == ("derived", "identical", None)
+    assert "moved by an element of the symmetry group" in found.reason
+
+
+def test_a_laundered_fine_tune_cannot_be_told_alone_and_is_calibrated_on_seeds(seeds):
+    a, stranger, *others = seeds
+    sym = iw.symmetries(a, X)
+    b = sym.act(sym.random(seed=1), trained(50, 12, a))
+    alone = iw.lineage(a, b, X)
+    assert (alone.verdict, alone.evidence, alone.p_value) == ("cannot be told", "not tested", None)
+    found = iw.lineage(a, b, X, independent=others)
+    assert (found.verdict, found.evidence) == ("derived", "calibrated") and found.p_value < 1e-6
+    assert all(s.agreeing > 0.3 for s in found.by_space)
+    found = iw.lineage(a, stranger, X, independent=others)
+    assert (found.verdict, found.evidence) == ("no sign of descent", "calibrated") and found.p_value > 1e-3
+
+
+def test_calibration_refuses_relatives_and_too_few(seeds):
+    a, b, *others = seeds
+    with pytest.raises(ValueError, match=r"independent must hold at least 4 networks\. Got 3"):
+        iw.lineage(a, b, X, independent=others[:3])
+    with pytest.raises(ValueError, match=r"independent of a\. Got one, number 3"):
+        iw.lineage(a, b, X, independent=[*others[:3], trained(60, 5, a)])

@@ -9,9 +9,19 @@ from types import ModuleType
 from .diff import diff
 from .difference import Diff
 from .lineage import lineage, lineage_of_states
-from .result import BlockAgreement, Lineage
+from .result import DERIVED, NO_SIGN, UNTOLD, BlockAgreement, Lineage
 
-__all__ = ["BlockAgreement", "Diff", "Lineage", "diff", "lineage", "lineage_of_states"]
+__all__ = [
+    "DERIVED",
+    "NO_SIGN",
+    "UNTOLD",
+    "BlockAgreement",
+    "Diff",
+    "Lineage",
+    "diff",
+    "lineage",
+    "lineage_of_states",
+]
 
 
 class _Callable(ModuleType):

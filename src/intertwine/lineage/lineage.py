@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import log
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from .._words import counted
+from ..matching.same import RELATED, SAME, Match, same
 from ..symmetry.action import tensors_of
 from .in_place import InPlace, in_place
+from .laundered import FEWEST, Calibrated, calibrated
 from .parts import by_block, parts_in_words
 from .ranks import fisher
-from .result import DERIVED, EXACT, NO_SIGN, NOT_TESTED, UNTOLD, BlockAgreement, Lineage, power_of_ten
+from .result import (
+    CALIBRATED,
+    DERIVED,
+    EXACT,
+    IDENTICAL,
+    NO_SIGN,
+    NOT_TESTED,
+    UNTOLD,
+    BlockAgreement,
+    Lineage,
+    power_of_ten,
+)
 
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
@@ -24,7 +38,9 @@ _LEVEL = 1e-6
 _PARTS = 1e-3  # level at which single blocks are named
 
 
-def lineage(a: nn.Module, b: nn.Module, example_inputs: Any, level: float = _LEVEL) -> Lineage:
+def lineage(
+    a: nn.Module, b: nn.Module, example_inputs: Any, independent: Sequence[nn.Module] = (), level: float = _LEVEL
+) -> Lineage:
     """Test whether ``b`` was trained independently of ``a``, from weights alone.
 
     Exact in place: units of ``b`` that descend from ``a`` still stand where they stood. If ``b`` is independent of
@@ -33,10 +49,16 @@ def lineage(a: nn.Module, b: nn.Module, example_inputs: Any, level: float = _LEV
     The statistic is the score of ``ranks``; the p-values of the spaces are independent of each other, since each reads
     only axes that it and earlier spaces order, and are combined by Fisher's rule.
 
+    Where units were permuted, rotated or flipped, that test sees nothing, and none can be exact. Then the networks are
+    matched over the group of their architecture. If all weights agree up to rounding, that is the verdict's ground;
+    otherwise, what matching explains is compared with what it explains of ``independent`` networks.
+
     Args:
         a: One network. Both are left as they are.
         b: The other, of the same architecture; heads and other tensors of another shape are left out.
         example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
+        independent: At least four networks known to be independent of ``a``, of the architecture, task and recipe that
+            ``b`` would have had on its own: other seeds. A p-value of 1e-6 needs about eight.
         level: The p-value from which on independence is rejected.
 
     Returns:
@@ -44,8 +66,8 @@ def lineage(a: nn.Module, b: nn.Module, example_inputs: Any, level: float = _LEV
         a common start, the p-value does not say.
 
     Raises:
-        ValueError: If both are one object, or have no tensor with units in common; or a tensor is quantised or holds
-            NaN or infinity.
+        ValueError: If both are one object, or have no tensor with units in common; if a tensor is quantised or holds
+            NaN or infinity; or if ``independent`` holds too few networks, or one that is not independent.
 
     Examples:
         >>> import intertwine as iw
@@ -61,25 +83,37 @@ def lineage(a: nn.Module, b: nn.Module, example_inputs: Any, level: float = _LEV
         raise ValueError("b must be another network than a. Got one object twice: any network agrees with itself.")
     from ..symmetry import symmetries
 
-    return lineage_of_states(symmetries(a, example_inputs), tensors_of(a), tensors_of(b), level)
+    sym = symmetries(a, example_inputs)
+    found = lineage_of_states(sym, tensors_of(a), tensors_of(b), [tensors_of(c) for c in independent], level)
+    if found.verdict == DERIVED or independent:
+        return found
+    return _matched(found, same(a, b, example_inputs))
 
 
 def lineage_of_states(
-    sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], level: float = _LEVEL
+    sym: Symmetry,
+    a: Mapping[str, Tensor],
+    b: Mapping[str, Tensor],
+    independent: Sequence[Mapping[str, Tensor]] = (),
+    level: float = _LEVEL,
 ) -> Lineage:
-    """The exact test in place of two checkpoints, in memory or read tensor by tensor (``ShardedState``).
+    """The test of two checkpoints: in place, and after matching where independent networks are given.
 
     Args:
         sym: The symmetry of the architecture, found on the meta device for instance.
-        a: Tensors of one network.
+        a: Tensors of one network, in memory, or read one at a time in place (``ShardedState``).
         b: Those of the other.
+        independent: Those of networks that are known to be independent of ``a``.
         level: The p-value from which on independence is rejected.
 
     Raises:
-        ValueError: If they have no tensor with units in common; or a tensor is quantised or holds NaN or infinity.
+        ValueError: If they have no tensor with units in common; if a tensor is quantised or holds NaN or infinity; or
+            if ``independent`` holds too few networks, or one that is not independent.
     """
     if not 0 < level < 1:
         raise ValueError(f"level must be between 0 and 1. Got {level}.")
+    if independent and len(independent) < FEWEST:
+        raise ValueError(f"independent must hold at least {FEWEST} networks. Got {len(independent)}.")
     found = in_place(sym, a, b)
     if not any(s.units for s in found.spaces):
         raise ValueError(
@@ -87,7 +121,53 @@ def lineage_of_states(
             f"{counted(len(found.tensors), 'tensor')} in common, and none with such units: other architectures cannot "
             "be compared in place."
         )
-    return _judged(found, level, _notes(sym, a, b, found))
+    judged = _judged(found, level, _notes(sym, a, b, found))
+    if judged.verdict == DERIVED or not independent:
+        return judged
+    for k, state in enumerate(independent):
+        log_p = _combined(in_place(sym, a, state))
+        if log_p is not None and log_p <= log(level):
+            raise ValueError(
+                f"independent must hold networks that are independent of a. Got one, number {k}, that the exact test "
+                f"rejects (p {power_of_ten(log_p)}): leave it out."
+            )
+    return _calibrated(judged, calibrated(sym, a, b, independent), level)
+
+
+def _matched(found: Lineage, match: Match) -> Lineage:
+    """The verdict where no independent networks calibrate what matching finds."""
+    in_place = f"in place: {found.reason}"
+    shared = len(found.by_tensor)
+    if match.verdict == SAME or (match.verdict == RELATED and 2 * len(match.differing) < shared):
+        reason = f"moved by an element of the symmetry group of its architecture, {match.reason}"
+        return replace(found, verdict=DERIVED, reason=reason, evidence=IDENTICAL, log_p=None, notes=(in_place,))
+    if match.verdict != RELATED:
+        return found
+    reason = (
+        f"after matching the networks are closer than networks of unrelated units ({match.reason}), but units of one "
+        "task are alike without descent; give independent networks to calibrate how much"
+    )
+    return replace(
+        found, verdict=UNTOLD, reason=reason, evidence=NOT_TESTED, log_p=None, notes=(in_place, *found.notes)
+    )
+
+
+def _calibrated(found: Lineage, after: Calibrated, level: float) -> Lineage:
+    """The verdict after matching; its p-value is doubled, for the test in place came first."""
+    log_p = min(after.log_p + log(2), 0.0)
+    shares = [x.explained for x in after.independent]
+    others = f"{min(shares):.1%} to {max(shares):.1%} of {counted(len(shares), 'independent network')}"
+    reason = (
+        f"matched over the symmetry group of its architecture, a explains {after.found.explained:.1%} of b's weights "
+        f"(squares), and {others}; if such shares are normal, one more independent network reaches that with "
+        f"probability {power_of_ten(log_p).removeprefix('= ')}"
+    )
+    blocks = by_block(after.tensors, _PARTS)
+    verdict = NO_SIGN
+    if log_p <= log(level) and after.found.explained > max(shares):
+        verdict, reason = DERIVED, f"{reason}. {parts_in_words(blocks)}. Which came first is not told apart"
+    notes = (f"in place: {found.reason}", *found.notes)
+    return Lineage(verdict, reason, CALIBRATED, log_p, level, after.spaces, blocks, found.by_tensor, notes)
 
 
 def _judged(found: InPlace, level: float, notes: tuple[str, ...]) -> Lineage:
@@ -104,7 +184,8 @@ def _verdict(found: InPlace, blocks: tuple[BlockAgreement, ...], level: float) -
     if not tested:
         why = "; ".join(sorted({s.note for s in found.spaces}))
         return UNTOLD, f"no space of units could be tested in place: {why}", None
-    log_p = fisher(s.log_p for s in tested if s.log_p is not None)
+    log_p = _combined(found)
+    assert log_p is not None
     units = sum(s.units for s in tested)
     same = round(sum(s.agreeing * s.units for s in tested))
     said = f"{same:,} of {counted(units, 'hidden unit')} are most like the unit in the same place; independent "
@@ -113,6 +194,12 @@ def _verdict(found: InPlace, blocks: tuple[BlockAgreement, ...], level: float) -
         common = "Which came first, or a common start, is not told apart"
         return DERIVED, f"{said}. {parts_in_words(blocks)}. {common}", log_p
     return NO_SIGN, f"{said}. Units that were permuted or rotated would look the same", log_p
+
+
+def _combined(found: InPlace) -> float | None:
+    """Logarithm of the p-value over all spaces that were tested, if any."""
+    told = [s.log_p for s in found.spaces if s.log_p is not None]
+    return fisher(told) if told else None
 
 
 def _notes(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], found: InPlace) -> tuple[str, ...]:

@@ -13,7 +13,17 @@ from .in_place import SpaceAgreement, TensorAgreement
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["CALIBRATED", "DERIVED", "EXACT", "NOT_TESTED", "NO_SIGN", "UNTOLD", "BlockAgreement", "Lineage"]
+__all__ = [
+    "CALIBRATED",
+    "DERIVED",
+    "EXACT",
+    "IDENTICAL",
+    "NOT_TESTED",
+    "NO_SIGN",
+    "UNTOLD",
+    "BlockAgreement",
+    "Lineage",
+]
 
 DERIVED = "derived"
 NO_SIGN = "no sign of descent"
@@ -21,6 +31,7 @@ UNTOLD = "cannot be told"
 
 EXACT = "exact"
 CALIBRATED = "calibrated"
+IDENTICAL = "identical"
 NOT_TESTED = "not tested"
 
 
@@ -52,13 +63,15 @@ class Lineage(Result):
     Attributes:
         verdict: ``"derived"``, ``"no sign of descent"`` or ``"cannot be told"``.
         reason: Its ground, in words.
-        evidence: ``"exact"`` (a p-value under permuted units), ``"calibrated"`` (against independent networks) or
+        evidence: ``"exact"`` (a p-value under permuted units), ``"calibrated"`` (against independent networks),
+            ``"identical"`` (weights agree number by number once moved, as far as rounding allows: no p-value) or
             ``"not tested"``.
         log_p: Natural logarithm of the p-value; ``None`` where nothing was tested.
         level: The p-value from which on independence is rejected.
-        by_space: Agreement of units in place, space by space, with p-values that are independent of each other.
-        by_block: Agreement block by block.
-        by_tensor: Agreement tensor by tensor.
+        by_space: Agreement of units, space by space: in place with p-values that are independent of each other, or
+            after matching where that was calibrated.
+        by_block: Agreement block by block, likewise.
+        by_tensor: Agreement tensor by tensor, in place.
         notes: What a reader should know, such as tensors that only one network has.
     """
 

@@ -17,12 +17,14 @@ __all__ = ["LineageOptions"]
 class LineageOptions(Options):
     """Test whether two checkpoints were trained independently, from their weights alone.
 
-    Says "derived", with an exact p-value and the blocks that were, "no sign of descent", or "cannot be told". Tensors
-    are read one at a time, so that checkpoints of any size fit. Every verdict has exit code 0.
+    Says "derived", with a p-value and the blocks that were, "no sign of descent", or "cannot be told". In place the
+    p-value is exact, and tensors are read one at a time, so that checkpoints of any size fit. Where units were moved,
+    the networks are matched in memory, and --independent calibrates what that finds. Every verdict has exit code 0.
 
     Example:
       intertwine lineage a.safetensors b.safetensors --model resnet20
       intertwine lineage one_directory another --model hf:one_directory --out lineage.html
+      intertwine lineage a.safetensors b.safetensors --model resnet20 --independent s1.safetensors --independent s2.safetensors ...
     """
 
     a: Annotated[str, typer.Argument(metavar="A", help="A checkpoint: a file, or a folder of safetensors shards.")]
@@ -30,6 +32,14 @@ class LineageOptions(Options):
     model: Model = None
     input_shape: InputShape = None
     tokens: Tokens = None
+    independent: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--independent",
+            metavar="FILE",
+            help="A checkpoint known to be independent of A, such as another seed; repeat it, at least four times.",
+        ),
+    ] = None
     level: Annotated[float, typer.Option("--level", help="p-value from which on independence is rejected.")] = 1e-6
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write the page (.html) or data (.json, .parquet).")

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from ..._io import read_tensors
 from ...lab.training import read_card
-from ...lineage import lineage_of_states
+from ...lineage import DERIVED, lineage, lineage_of_states
 from ...symmetry import Symmetry, symmetries
 from ...symmetry.sharded import ShardedState
 from .._example import example_input
 from .._hugging_face import HF
 from .._models import build_model
-from .._networks import spec_of
+from .._networks import open_alone, read_checkpoint, spec_of
 from .._outputs import claim_file
 from .._running import threads_for
 from .._show import print_json, say, tell
@@ -43,7 +43,11 @@ def run(asked: LineageOptions) -> None:
     sym = symmetries(model, example_input(spec, None, asked.input_shape, asked.tokens, meta=True))
     threads_for(weights=sum(p.numel() for p in model.parameters()))
     a, b = (_named(state, sym, path) for state, path in zip(states, paths))
-    found = lineage_of_states(sym, a, b, asked.level)
+    others = [_named(_opened(path), sym, path) for path in asked.independent or []]
+    found = lineage_of_states(sym, a, b, others, asked.level)
+    if found.verdict != DERIVED and not others:
+        pair = [open_alone(spec, read_checkpoint(path)) for path in paths]
+        found = lineage(*pair, example_input(spec, None, asked.input_shape, asked.tokens), level=asked.level)
     if asked.out is not None:
         html = asked.out.suffix in (".html", ".htm")
         tell(f"wrote {found.to_html(asked.out) if html else found.save(asked.out)}")
