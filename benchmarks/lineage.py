@@ -16,7 +16,7 @@ import copy
 import math
 import sys
 from collections.abc import Callable, Iterable
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import torch
@@ -49,6 +49,7 @@ class Transformer(nn.Module):
         self.blocks, self.head = nn.ModuleList(layer), nn.Linear(width, 10)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Logits of images."""
         h = self.read(x.reshape(-1, 8, 8)) + self.places
         for block in self.blocks:
             h = block(h)
@@ -56,12 +57,14 @@ class Transformer(nn.Module):
 
 
 def mlp() -> nn.Module:
+    """Two hidden layers."""
     return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10))
 
 
 def cnn() -> nn.Module:
+    """Three convolutions."""
     widths, layers = (1, 8, 16, 16), [nn.Unflatten(1, (1, 8, 8))]
-    for before, after in zip(widths, widths[1:], strict=False):
+    for before, after in pairwise(widths):
         layers += [nn.Conv2d(before, after, 3, 1 + (before > 1), 1), nn.BatchNorm2d(after), nn.ReLU()]
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(64, 10))
 
@@ -119,6 +122,7 @@ def interval(count: int, rate: float = 1e-3) -> tuple[int, int]:
 
 
 def null_rows(nets: dict[str, list[nn.Module]]) -> Iterable[str]:
+    """The null: all pairs of seeds."""
     yield "| networks | pairs | KS distance | KS p | at or below 1e-3 (99 % interval) |"
     yield "|---|---|---|---|---|"
     for name, models in nets.items():
@@ -147,6 +151,7 @@ def changes(base: nn.Module, seed: int) -> dict[str, nn.Module]:
 
 
 def power_rows(nets: dict[str, list[nn.Module]], count: int) -> Iterable[str]:
+    """Power in place, beside that of the rank correlation."""
     yield "| networks | change | power at 1e-6 | of the rank correlation | power at 1e-3 | of the rank correlation |"
     yield "|---|---|---|---|---|---|"
     for name, models in nets.items():
@@ -185,6 +190,7 @@ def laundered(sym: iw.Symmetry, model: nn.Module, seed: int) -> dict[str, nn.Mod
 
 
 def laundering_rows(nets: dict[str, list[nn.Module]], count: int, independent: int) -> Iterable[str]:
+    """Power after laundering."""
     yield "| networks | fine-tuned for 10 %, then | in place at 1e-6 | in place or calibrated at 1e-6 |"
     yield "|---|---|---|---|"
     for name, models in nets.items():
@@ -204,6 +210,7 @@ def laundering_rows(nets: dict[str, list[nn.Module]], count: int, independent: i
 
 
 def calibration_rows(nets: dict[str, list[nn.Module]], bases: int, independent: int) -> Iterable[str]:
+    """The null of the calibrated test."""
     yield "| networks | tests | KS p | at or below 1e-3 (99 % interval) | smallest p |"
     yield "|---|---|---|---|---|"
     for name, models in nets.items():
@@ -220,6 +227,7 @@ def calibration_rows(nets: dict[str, list[nn.Module]], bases: int, independent: 
 
 
 def attack_rows(nets: dict[str, list[nn.Module]]) -> Iterable[str]:
+    """What hides a descent, and what it costs in accuracy."""
     yield "| networks | attack | accuracy | p in place |"
     yield "|---|---|---|---|"
     for name, models in nets.items():
@@ -240,6 +248,7 @@ def attack_rows(nets: dict[str, list[nn.Module]]) -> Iterable[str]:
 
 
 def main() -> None:
+    """Print the tables; with ``--write`` also put them into the documentation."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=64, help="networks of each kind: 64 give 2,016 pairs")
     parser.add_argument("--derived", type=int, default=20, help="networks that others are derived from")

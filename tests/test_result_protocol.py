@@ -74,6 +74,10 @@ def lineage() -> Result:
     return iw.lineage(net(), net(1), torch.zeros(2, 4))
 
 
+def tree() -> Result:
+    return iw.lineage.tree({"<a>": net(), "b": net(), "c": net(1)}, torch.zeros(2, 4))
+
+
 def barrier() -> Result:
     return iw.barrier(net(), net(1), batches(), points=3)
 
@@ -152,6 +156,7 @@ KINDS = {
     "Diff": difference,
     "Alignment": alignment,
     "Lineage": lineage,
+    "Tree": tree,
     "Barrier": barrier,
     "Comparison": comparison,
     "Distances": distances,

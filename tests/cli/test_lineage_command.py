@@ -39,3 +39,15 @@ def test_bad_input(run, files, tmp_path):
     ran = run("lineage", "a.safetensors", "cut.safetensors", "--model", MODEL)
     assert ran.code == 2 and "complete safetensors file" in ran.error
     assert (tmp_path / "cut.safetensors").stat().st_size == len(whole) // 2
+
+
+def test_tree_of_a_folder(run, files, tmp_path):
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for name in "abc":
+        (tmp_path / f"{name}.safetensors").rename(folder / f"{name}.safetensors")
+    ran = run("lineage", "tree", "many", "--model", MODEL, "--out", "tree.html")
+    assert ran.code == 0 and "3 networks in 2 families: 1 of 3 pairs related" in ran.out, ran.out + ran.err
+    assert "a.safetensors -- b.safetensors" in ran.out and "c.safetensors: no relative" in ran.out
+    ran = run("lineage", "tree", "nowhere", "--model", MODEL)
+    assert ran.code == 2 and "DIR must be a folder of checkpoints" in ran.error

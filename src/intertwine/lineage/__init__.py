@@ -10,6 +10,7 @@ from .diff import diff
 from .difference import Diff
 from .lineage import lineage, lineage_of_states
 from .result import DERIVED, NO_SIGN, UNTOLD, BlockAgreement, Lineage
+from .tree import Link, Tree, tree, tree_of_states
 
 __all__ = [
     "DERIVED",
@@ -18,9 +19,13 @@ __all__ = [
     "BlockAgreement",
     "Diff",
     "Lineage",
+    "Link",
+    "Tree",
     "diff",
     "lineage",
     "lineage_of_states",
+    "tree",
+    "tree_of_states",
 ]
 
 

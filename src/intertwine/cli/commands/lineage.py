@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .._options import InputShape, Json, Model, Options, Tokens
+from .._options import InputShape, Json, Model, Options, Tokens, advanced
 
 __all__ = ["LineageOptions"]
 
@@ -19,28 +19,34 @@ class LineageOptions(Options):
 
     Says "derived", with a p-value and the blocks that were, "no sign of descent", or "cannot be told". In place the
     p-value is exact, and tensors are read one at a time, so that checkpoints of any size fit. Where units were moved,
-    the networks are matched in memory, and --independent calibrates what that finds. Every verdict has exit code 0.
+    the networks are matched in memory, and --independent calibrates what that finds. 'tree' finds the families among
+    all checkpoints of a folder. Every verdict has exit code 0.
 
     Example:
       intertwine lineage a.safetensors b.safetensors --model resnet20
       intertwine lineage one_directory another --model hf:one_directory --out lineage.html
-      intertwine lineage a.safetensors b.safetensors --model resnet20 --independent s1.safetensors --independent s2.safetensors ...
+      intertwine lineage tree checkpoints --model resnet20 --out tree.html
+      intertwine lineage a.safetensors b.safetensors --independent seed1.safetensors --independent seed2.safetensors ...
     """
 
-    a: Annotated[str, typer.Argument(metavar="A", help="A checkpoint: a file, or a folder of safetensors shards.")]
-    b: Annotated[str, typer.Argument(metavar="B", help="The other one.")]
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="A B | tree DIR", help="Two checkpoints (files, or folders of shards), or a folder of checkpoints."
+        ),
+    ]
     model: Model = None
     input_shape: InputShape = None
     tokens: Tokens = None
     independent: Annotated[
         list[Path] | None,
-        typer.Option(
+        advanced(
             "--independent",
             metavar="FILE",
             help="A checkpoint known to be independent of A, such as another seed; repeat it, at least four times.",
         ),
     ] = None
-    level: Annotated[float, typer.Option("--level", help="p-value from which on independence is rejected.")] = 1e-6
+    level: Annotated[float, advanced("--level", help="p-value from which on independence is rejected.")] = 1e-6
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write the page (.html) or data (.json, .parquet).")
     ] = None

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..._io import read_tensors
 from ...lab.training import read_card
-from ...lineage import DERIVED, lineage, lineage_of_states
+from ...lineage import DERIVED, Lineage, Tree, lineage, lineage_of_states, tree_of_states
 from ...symmetry import Symmetry, symmetries
 from ...symmetry.sharded import ShardedState
 from .._example import example_input
@@ -24,34 +24,66 @@ from ..commands.lineage import LineageOptions
 
 __all__ = ["run"]
 
+_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 _MISSING = 0.5  # share of the model's tensors that a checkpoint may lack, such as a head
 
 
 def run(asked: LineageOptions) -> None:
-    """Test whether two checkpoints were trained independently."""  # noqa: DOC501
-    paths = [Path(text.removeprefix(HF)) for text in (asked.a, asked.b)]
+    """Test whether two checkpoints were trained independently, or find the families among many."""  # noqa: DOC501
+    if len(asked.paths) != 2:
+        raise ValueError(f"lineage must be given A and B, or tree and DIR. Got {len(asked.paths)} paths.")
     if asked.out is not None:
         if not asked.out.is_dir() and asked.out.suffix not in (".html", ".htm", ".json", ".parquet"):
             raise ValueError(f"--out must end in .html, .json or .parquet. Got {str(asked.out)!r}.")
-        claim_file(asked.out, paths)
+        claim_file(asked.out, asked.paths)
+    found = _families(asked) if str(asked.paths[0]) == "tree" else _pair(asked)
+    if asked.out is not None:
+        html = asked.out.suffix in (".html", ".htm")
+        tell(f"wrote {found.to_html(asked.out) if html else found.save(asked.out)}")
+    if asked.as_json:
+        p_value = {"p_value": found.p_value} if isinstance(found, Lineage) else {}
+        print_json({**found.to_dict(), **p_value})
+    else:
+        say(found.summary())
+
+
+def _pair(asked: LineageOptions) -> Lineage:
+    paths = asked.paths
     if paths[0].resolve() == paths[1].resolve():
         raise ValueError(f"B must be another checkpoint than A. Got {str(paths[0])!r} twice.")
     states = [_opened(path) for path in paths]
     spec = asked.model or _named_by(paths[0])
-    with torch.device("meta"):
-        model = build_model(spec)
-    sym = symmetries(model, example_input(spec, None, asked.input_shape, asked.tokens, meta=True))
-    threads_for(weights=sum(p.numel() for p in model.parameters()))
+    sym = _symmetry(spec, asked)
     a, b = (_named(state, sym, path) for state, path in zip(states, paths))
     others = [_named(_opened(path), sym, path) for path in asked.independent or []]
     found = lineage_of_states(sym, a, b, others, asked.level)
-    if found.verdict != DERIVED and not others:
-        pair = [open_alone(spec, read_checkpoint(path)) for path in paths]
-        found = lineage(*pair, example_input(spec, None, asked.input_shape, asked.tokens), level=asked.level)
-    if asked.out is not None:
-        html = asked.out.suffix in (".html", ".htm")
-        tell(f"wrote {found.to_html(asked.out) if html else found.save(asked.out)}")
-    print_json({**found.to_dict(), "p_value": found.p_value}) if asked.as_json else say(found.summary())
+    if found.verdict == DERIVED or others:
+        return found
+    pair = [open_alone(spec, read_checkpoint(path)) for path in paths]
+    return lineage(*pair, example_input(spec, None, asked.input_shape, asked.tokens), level=asked.level)
+
+
+def _families(asked: LineageOptions) -> Tree:
+    folder = asked.paths[1]
+    if not folder.is_dir():
+        raise ValueError(f"DIR must be a folder of checkpoints. Got {str(folder)!r}.")
+    files = sorted(p for p in folder.iterdir() if p.suffix in _SUFFIXES or (p / "config.json").is_file())
+    if len(files) < 2:
+        raise ValueError(f"DIR must hold at least two checkpoints. Got {len(files)} in {str(folder)!r}.")
+    known: dict[str, Symmetry] = {}
+    states = {}
+    for path in files:
+        spec = asked.model or _named_by(path)
+        known[spec] = known.get(spec) or _symmetry(spec, asked)
+        states[path.name] = known[spec], _named(_opened(path), known[spec], path)
+    return tree_of_states(states)
+
+
+def _symmetry(spec: str, asked: LineageOptions) -> Symmetry:
+    with torch.device("meta"):
+        model = build_model(spec)
+    threads_for(weights=sum(p.numel() for p in model.parameters()))
+    return symmetries(model, example_input(spec, None, asked.input_shape, asked.tokens, meta=True))
 
 
 def _named_by(path: Path) -> str:

@@ -1,0 +1,232 @@
+"""Families of many checkpoints: which descend from common weights, and a tree of each family."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import log
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from .._progress import track
+from .._result import Result
+from .._words import counted
+from ..symmetry.action import tensors_of
+from .directions import direction
+from .in_place import in_place
+from .ranks import fisher
+from .result import power_of_ten
+from .sketch import sketch, sketch_scores
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ..symmetry import Symmetry
+
+__all__ = ["Link", "Tree", "tree", "tree_of_states"]
+
+_RATE = 0.001
+_CLOSE = 2.0  # standard deviations of a sketch from which on a pair is tested: 2 % of strangers, and nearly all kin
+
+
+@dataclass(frozen=True)
+class Link:
+    """A branch of a tree.
+
+    Attributes:
+        parent: One network; the one that the other was made from, where that can be told.
+        child: The other.
+        distance: ``|a - b|`` over the root of ``|a| |b|``, in place.
+        log_p: Natural logarithm of the p-value that they are independent.
+        directed: Whether the weights tell which was made from which.
+        ground: How, or why not.
+    """
+
+    parent: str
+    child: str
+    distance: float
+    log_p: float
+    directed: bool
+    ground: str
+
+
+@dataclass(frozen=True, repr=False)
+class Tree(Result):
+    """Families of related networks.
+
+    Attributes:
+        names: Names of the networks.
+        log_p: Natural logarithm of every pair's p-value, row by row; NaN where a pair was not tested.
+        families: Networks that are linked, largest family first; strangers are families of one.
+        links: Branches: within a family, the tree of smallest distances.
+        rate: Expected share of false ones among the pairs called related (Benjamini-Yekutieli, any dependence).
+        related: Number of pairs called related.
+        tested: Number of pairs that were tested exactly; the others' sketches are not alike.
+    """
+
+    names: tuple[str, ...]
+    log_p: tuple[tuple[float, ...], ...]
+    families: tuple[tuple[str, ...], ...]
+    links: tuple[Link, ...]
+    rate: float
+    related: int
+    tested: int
+
+    def summary(self) -> str:
+        """Families and their branches."""
+        pairs = len(self.names) * (len(self.names) - 1) // 2
+        head = (
+            f"{counted(len(self.names), 'network')} in {counted(len(self.families), 'family')}: "
+            f"{self.related} of {counted(pairs, 'pair')} related, {self.tested} tested exactly"
+        )
+        lines = []
+        for family in self.families:
+            lines.append(
+                f"{family[0]}: no relative" if len(family) == 1 else f"family of {len(family)}: " + ", ".join(family)
+            )
+            for link in (k for k in self.links if k.parent in family):
+                arrow = "->" if link.directed else "--"
+                said = f"distance {link.distance:.3f}, p {power_of_ten(link.log_p)}; {link.ground}"
+                lines.append(f"  {link.parent} {arrow} {link.child}  {said}")
+        return "\n".join([head, *lines])
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per pair that was tested."""
+        import pandas as pd
+
+        links = {frozenset((k.parent, k.child)): k for k in self.links}
+        rows = [
+            {"a": a, "b": b, "log10_p": p / log(10), "linked": frozenset((a, b)) in links}
+            for i, a in enumerate(self.names)
+            for j, b in enumerate(self.names)
+            if i < j and (p := self.log_p[i][j]) == p
+        ]
+        return pd.DataFrame(rows, columns=["a", "b", "log10_p", "linked"])
+
+
+def tree(models: Mapping[str, nn.Module], example_inputs: Any, rate: float = _RATE) -> Tree:
+    """Find families among networks of one architecture, from weights in place.
+
+    Every network is read once for a sketch; pairs whose sketches are alike get the exact test, and the false discovery
+    rate is controlled over all pairs. Copies whose units were permuted are strangers here: use ``lineage`` on a pair.
+
+    Args:
+        models: Networks by name.
+        example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
+        rate: Expected share of false ones among the pairs called related.
+
+    Returns:
+        The families.
+
+    Raises:
+        ValueError: If there are fewer than two networks, or weights that cannot be compared.
+
+    Examples:
+        >>> import torch
+        >>> import intertwine as iw
+        >>> nets = {name: nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3)) for name in "abc"}
+        >>> _ = nets["b"].load_state_dict({n: t.bfloat16() for n, t in nets["a"].state_dict().items()})
+        >>> print(iw.lineage.tree(nets, torch.zeros(2, 8)))
+        3 networks in 2 families: 1 of 3 pairs related, ...
+        family of 2: a, b
+          a -> b  distance 0.00..., p < 1e-...; its weights are of half precision, the other's are not
+        c: no relative
+    """
+    from ..symmetry import symmetries
+
+    if len(models) < 2:
+        raise ValueError(f"models must hold at least two networks. Got {len(models)}.")
+    sym = symmetries(next(iter(models.values())), example_inputs)
+    return tree_of_states({name: (sym, tensors_of(model)) for name, model in models.items()}, rate)
+
+
+def tree_of_states(states: Mapping[str, tuple[Symmetry, Mapping[str, Tensor]]], rate: float = _RATE) -> Tree:
+    """Find families among checkpoints, in memory or read tensor by tensor, of one architecture or several.
+
+    Args:
+        states: By name the symmetry of a network's architecture, and its tensors.
+        rate: Expected share of false ones among the pairs called related.
+
+    Raises:
+        ValueError: If there are fewer than two networks, weights cannot be compared, or the rate is none.
+    """
+    names, count = tuple(states), len(states)
+    if count < 2:
+        raise ValueError(f"states must hold at least two networks. Got {count}.")
+    if not 0 < rate < 1:
+        raise ValueError(f"rate must be between 0 and 1. Got {rate}.")
+    sketches = [sketch([*sym.layouts], state, name) for name, (sym, state) in track([*states.items()], "reading")]
+    shapes = [{n: tuple(states[name][1][n].shape) for n in s} for name, s in zip(names, sketches)]
+    scores = sketch_scores(sketches, shapes)
+    close = [(i, j) for i in range(count) for j in range(i) if float(scores[i, j]) > _CLOSE]
+    found = {pair: _tested(*(states[names[k]] for k in pair)) for pair in track(close, "testing")}
+    log_p = [[float("nan")] * count for _ in range(count)]
+    for (i, j), p in found.items():
+        log_p[i][j] = log_p[j][i] = p
+    related = _discoveries(found, count * (count - 1) // 2, rate)
+    links = _links(names, states, {pair: _distance(*(states[names[k]][1] for k in pair)) for pair in related}, found)
+    families = _families(names, [(k.parent, k.child) for k in links])
+    return Tree(names, tuple(map(tuple, log_p)), families, links, rate, len(related), len(found))
+
+
+def _tested(a: tuple[Symmetry, Mapping[str, Tensor]], b: tuple[Symmetry, Mapping[str, Tensor]]) -> float:
+    """Logarithm of the exact p-value, 0 where the pair shares no units."""
+    return fisher(s.log_p for s in in_place(a[0], a[1], b[1]).spaces if s.log_p is not None)
+
+
+def _discoveries(found: Mapping[tuple[int, int], float], pairs: int, rate: float) -> list[tuple[int, int]]:
+    """Pairs that Benjamini and Yekutieli's procedure rejects, those that were not tested counted with ``p = 1``.
+
+    Source: Y. Benjamini and D. Yekutieli, Annals of Statistics 29, 2001.
+    """
+    ranked = sorted(found, key=lambda pair: found[pair])
+    share = log(rate) - log(sum(1 / k for k in range(1, pairs + 1)))
+    passed = [k for k, pair in enumerate(ranked, 1) if found[pair] <= share + log(k / pairs)]
+    return ranked[: max(passed, default=0)]
+
+
+def _distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
+    gap = left = right = 0.0
+    for name in a:
+        if name in b and a[name].shape == b[name].shape and a[name].is_floating_point():
+            x, y = a[name].double(), b[name].double()
+            gap, left, right = (t + float(z.square().sum()) for t, z in ((gap, x - y), (left, x), (right, y)))
+    return gap**0.5 / max(left * right, 1e-300) ** 0.25
+
+
+def _links(
+    names: Sequence[str],
+    states: Mapping[str, tuple[Symmetry, Mapping[str, Tensor]]],
+    distances: Mapping[tuple[int, int], float],
+    found: Mapping[tuple[int, int], float],
+) -> tuple[Link, ...]:
+    """The spanning forest of smallest distances (Kruskal), each branch with its direction where that can be told."""
+    root = list(range(len(names)))
+
+    def top(k: int) -> int:
+        while root[k] != k:
+            k = root[k]
+        return k
+
+    links = []
+    for j, i in sorted(distances, key=lambda pair: distances[pair]):
+        if top(i) == top(j):
+            continue
+        root[top(i)] = top(j)
+        a, b = states[names[i]][1], states[names[j]][1]
+        shared = [n for n in states[names[i]][0].layouts if n in a and n in b and a[n].shape == b[n].shape]
+        way, ground = direction(a, b, shared)
+        parent, child = (names[j], names[i]) if way < 0 else (names[i], names[j])
+        links.append(Link(parent, child, distances[j, i], found[j, i], way != 0, ground))
+    return tuple(links)
+
+
+def _families(names: Sequence[str], links: Sequence[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
+    family = {name: [name] for name in names}
+    for a, b in links:
+        joined = family[a] + family[b]
+        for name in joined:
+            family[name] = joined
+    unique = {id(members): members for members in family.values()}.values()
+    return tuple(tuple(sorted(m, key=list(names).index)) for m in sorted(unique, key=lambda m: -len(m)))
