@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from intertwine.lineage.ranks import fisher, log_tail, ranks
+from intertwine.lineage.ranks import combined, fisher, log_tail, ranks
 from intertwine.lineage.spearman import spearman
 
 
@@ -65,3 +65,17 @@ def test_spearman_of_few_units_is_enumerated():
     assert rho == pytest.approx(1.0) and math.exp(log_p) == pytest.approx(1 / 120)
     rho, log_p = spearman([torch.eye(5).flip(0)[None]])
     assert rho == pytest.approx(-1.0) and log_p == pytest.approx(0.0)
+
+
+def test_narrow_spaces_are_combined_by_their_own_laws():
+    every = [torch.tensor(r) for r in product(*(range(1, m + 1) for m in (4, 3, 2, 1)))]
+    pairs = [(a, b) for a in every for b in every]
+    found = [math.exp(combined([[a], [b]])) for a, b in pairs]
+    for p in sorted(set(found))[::7]:
+        assert sum(x <= p + 1e-12 for x in found) / len(found) == pytest.approx(p, abs=1e-6)  # exact at every step
+    assert all(combined([[a], [b]]) <= fisher([log_tail([a]), log_tail([b])]) + 1e-9 for a, b in pairs[::11])
+
+
+def test_far_tails_of_many_spaces_are_those_of_fisher():
+    ones = [[torch.ones(30, dtype=torch.int64)] for _ in range(3)]
+    assert combined(ones) == pytest.approx(fisher([log_tail(x) for x in ones]))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .features import View, ordered_spaces, similarity, views
 from .order import Order
-from .ranks import log_tail, ranks
+from .ranks import combined, log_tail, ranks
 from .spearman import spearman
 
 if TYPE_CHECKING:
@@ -69,10 +69,12 @@ class InPlace:
     Attributes:
         spaces: In the order in which they were tested.
         tensors: Those that both networks have in one shape.
+        log_p: Natural logarithm of the p-value over all spaces, or ``None`` where none was tested.
     """
 
     spaces: tuple[SpaceAgreement, ...]
     tensors: tuple[TensorAgreement, ...]
+    log_p: float | None
 
 
 @dataclass
@@ -81,6 +83,11 @@ class _Sums:
 
     pieces: list[Tensor] = field(default_factory=list)
     order: Order = field(default_factory=Order)
+
+    @property
+    def told(self) -> list[Tensor]:
+        """Those that tell units apart."""
+        return [s for s in self.pieces if bool(s.any())]
 
     def add(self, found: list[Tensor]) -> None:
         self.pieces = [old + new for old, new in zip(self.pieces, found)] if self.pieces else found
@@ -125,7 +132,8 @@ def in_place(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) ->
     judged = tuple(_judged(s.name, sums[s.name]) for s in spaces)
     ordered = {s.space for s in judged if s.log_p is None}
     told = [replace(t, log_p=None) if space in ordered else t for t, space in zip(tensors, shown)]
-    return InPlace(judged, tuple(told))
+    places = [[ranks(x) for x in sums[s.space].told] for s in judged if s.log_p is not None]
+    return InPlace(judged, tuple(told), combined(places) if places else None)
 
 
 def checked(x: Tensor, name: str, side: str) -> Tensor:
@@ -158,7 +166,7 @@ def _seen(view: View, x: Tensor, y: Tensor, order: Order, name: str) -> tuple[li
 
 def _judged(name: str, sums: _Sums) -> SpaceAgreement:
     units = sum(s.shape[:-1].numel() for s in sums.pieces)
-    told = [s for s in sums.pieces if bool(s.any())]
+    told = sums.told
     why = sums.order.reason or ("" if told else "no tensor of both networks tells its units apart")
     if not told:
         return SpaceAgreement(name, units, 0.0, None, 0.0, 0.0, why)

@@ -15,7 +15,6 @@ from ..symmetry.action import tensors_of
 from .in_place import InPlace, in_place
 from .laundered import FEWEST, Calibrated, calibrated
 from .parts import by_block, parts_in_words
-from .ranks import fisher
 from .result import (
     CALIBRATED,
     DERIVED,
@@ -125,7 +124,7 @@ def lineage_of_states(
     if judged.verdict == DERIVED or not independent:
         return judged
     for k, state in enumerate(independent):
-        log_p = _combined(in_place(sym, a, state))
+        log_p = in_place(sym, a, state).log_p
         if log_p is not None and log_p <= log(level):
             raise ValueError(
                 f"independent must hold networks that are independent of a. Got one, number {k}, that the exact test "
@@ -181,11 +180,10 @@ def _judged(found: InPlace, level: float, notes: tuple[str, ...]) -> Lineage:
 def _verdict(found: InPlace, blocks: tuple[BlockAgreement, ...], level: float) -> tuple[str, str, float | None]:
     """Verdict, its ground, and the logarithm of the p-value."""
     tested = [s for s in found.spaces if s.log_p is not None]
-    if not tested:
+    if found.log_p is None:
         why = "; ".join(sorted({s.note for s in found.spaces}))
         return UNTOLD, f"no space of units could be tested in place: {why}", None
-    log_p = _combined(found)
-    assert log_p is not None
+    log_p = found.log_p
     units = sum(s.units for s in tested)
     same = round(sum(s.agreeing * s.units for s in tested))
     said = f"{same:,} of {counted(units, 'hidden unit')} are most like the unit in the same place; independent "
@@ -194,12 +192,6 @@ def _verdict(found: InPlace, blocks: tuple[BlockAgreement, ...], level: float) -
         common = "Which came first, or a common start, is not told apart"
         return DERIVED, f"{said}. {parts_in_words(blocks)}. {common}", log_p
     return NO_SIGN, f"{said}. Units that were permuted or rotated would look the same", log_p
-
-
-def _combined(found: InPlace) -> float | None:
-    """Logarithm of the p-value over all spaces that were tested, if any."""
-    told = [s.log_p for s in found.spaces if s.log_p is not None]
-    return fisher(told) if told else None
 
 
 def _notes(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], found: InPlace) -> tuple[str, ...]:

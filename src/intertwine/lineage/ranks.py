@@ -9,17 +9,18 @@ before it. The score ``Σ log(m / r)`` therefore has a known distribution, whate
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from math import log, log1p
 
 import numpy as np
 from torch import Tensor
 
-__all__ = ["fisher", "log_tail", "ranks"]
+__all__ = ["combined", "fisher", "log_tail", "ranks"]
 
 _RESOLUTION = 512  # steps of the lattice in one standard deviation of the score
 _LENGTH = 2**14  # of the lattice: 16 standard deviations on either side
+_FINE = 2**15  # length of the lattice of combined p-values
 _ACCURATE = 1e-9  # tail below which the Chernoff bound stands in for the transform, whose rounding is 1e-15
 _STEEPEST = 60.0  # exponent of the bound at which only the best possible score counts
 
@@ -56,28 +57,42 @@ def log_tail(found: Iterable[Tensor]) -> float:
         >>> round(log_tail([torch.ones(10, dtype=torch.int64)]), 3)  # all 10 units in place: 1 / 10!
         -15.104
     """
-    rows = [row for x in found for row in x.reshape(-1, x.shape[-1])]
-    counts: Counter[int] = Counter()
-    for row in rows:
-        counts.update(range(1, len(row) + 1))
+    counts, step, reached = _score(found)
     if not counts:
         return 0.0
-    total = sum(counts.values())
-    step = total**0.5 / _RESOLUTION
-    reached = sum(int(_scores(_candidates(row), row.numpy(), step).sum()) for row in rows)
-    key = tuple(sorted(counts.items()))
-    mass, centre = _null(key, step)
+    mass, centre = _null(counts, step)
     first = reached - (centre - _LENGTH // 2)  # where the tail begins in the window around the mean
     if first <= 0:
         return 0.0
     tail = float(mass[first:].sum()) if first < _LENGTH else 0.0
     if tail > 0.5:  # the lower tail is the accurate one
         return log1p(-min(float(mass[:first].sum()), 1.0 - 1e-16))
-    return log(tail) if tail > _ACCURATE else min(_chernoff(key, step, reached), 0.0)
+    return log(tail) if tail > _ACCURATE else min(_chernoff(counts, step, reached), 0.0)
+
+
+def combined(spaces: Sequence[Sequence[Tensor]]) -> float:
+    """Logarithm of the combined p-value of spaces whose p-values are independent, by Fisher's ``-Σ log p``.
+
+    Its law is the convolution of the laws of the spaces, which are steps where these are narrow; ``chi²`` would
+    overstate the p-value there, and is used below 1e-9 only.
+
+    Args:
+        spaces: Ranks of each, as ``log_tail`` takes them.
+    """
+    logs = [log_tail(found) for found in spaces]
+    bound = fisher(logs)
+    if bound < log(_ACCURATE) or not logs:
+        return bound
+    step = (len(logs) + 30 * len(logs) ** 0.5 + 40) / _FINE
+    transform: np.ndarray = np.ones(_FINE // 2 + 1, dtype=complex)
+    for found in spaces:
+        transform = transform * _law(*_score(found)[:2], step)
+    reached = sum(round(-x / step) for x in logs)
+    return log(max(float(np.fft.irfft(transform, _FINE)[reached:].sum()), _ACCURATE))
 
 
 def fisher(log_ps: Iterable[float]) -> float:
-    """Logarithm of the combined p-value of independent ones, ``P(χ²_{2k} >= -2 Σ log p)``, in closed form.
+    """Logarithm of ``P(χ²_{2k} >= -2 Σ log p)``: Fisher's combination of independent p-values, in closed form.
 
     Source: R. A. Fisher, Statistical Methods for Research Workers, 1925, section 21.1.
     """
@@ -87,6 +102,26 @@ def fisher(log_ps: Iterable[float]) -> float:
         return 0.0
     terms = np.cumsum([0.0, *(log(x / k) for k in range(1, len(values)))])
     return min(float(np.logaddexp.reduce(terms)) - x, 0.0)
+
+
+def _score(found: Iterable[Tensor]) -> tuple[Counts, float, int]:
+    """How many units have how many candidates, the step of the lattice, and the score on it."""
+    rows = [row for x in found for row in x.reshape(-1, x.shape[-1])]
+    counts: Counter[int] = Counter()
+    for row in rows:
+        counts.update(range(1, len(row) + 1))
+    step = sum(counts.values()) ** 0.5 / _RESOLUTION
+    reached = sum(int(_scores(_candidates(row), row.numpy(), step).sum()) for row in rows)
+    return tuple(sorted(counts.items())), step, reached
+
+
+@lru_cache(maxsize=256)
+def _law(counts: Counts, step: float, width: float) -> np.ndarray:
+    """Transform of the law of ``-log p`` of one space, on a lattice of that width."""
+    mass, _ = _null(counts, step)
+    tail = mass[::-1].cumsum()[::-1].clip(1e-15, 1.0)
+    places = np.rint(-np.log(tail) / width).astype(np.int64).clip(0, _FINE - 1)
+    return np.fft.rfft(np.bincount(places, mass / mass.sum(), minlength=_FINE))
 
 
 def _candidates(row: Tensor) -> np.ndarray:

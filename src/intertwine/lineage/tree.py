@@ -15,7 +15,6 @@ from .._words import counted
 from ..symmetry.action import tensors_of
 from .directions import direction
 from .in_place import in_place
-from .ranks import fisher
 from .result import power_of_ten
 from .sketch import sketch, sketch_scores
 
@@ -172,7 +171,7 @@ def tree_of_states(states: Mapping[str, tuple[Symmetry, Mapping[str, Tensor]]], 
 
 def _tested(a: tuple[Symmetry, Mapping[str, Tensor]], b: tuple[Symmetry, Mapping[str, Tensor]]) -> float:
     """Logarithm of the exact p-value, 0 where the pair shares no units."""
-    return fisher(s.log_p for s in in_place(a[0], a[1], b[1]).spaces if s.log_p is not None)
+    return in_place(a[0], a[1], b[1]).log_p or 0.0
 
 
 def _discoveries(found: Mapping[tuple[int, int], float], pairs: int, rate: float) -> list[tuple[int, int]]:
