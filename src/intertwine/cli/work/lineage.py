@@ -59,8 +59,8 @@ def _pair(asked: LineageOptions) -> Lineage:
     found = lineage_of_states(sym, a, b, others, asked.level)
     if found.verdict == DERIVED or others:
         return found
-    pair = [open_alone(spec, read_checkpoint(path)) for path in paths]
-    return lineage(*pair, example_input(spec, None, asked.input_shape, asked.tokens), level=asked.level)
+    left, right = (open_alone(spec, read_checkpoint(path)) for path in paths)
+    return lineage(left, right, example_input(spec, None, asked.input_shape, asked.tokens), level=asked.level)
 
 
 def _families(asked: LineageOptions) -> Tree:
