@@ -84,19 +84,12 @@ class Rotation:
         """``Q^alpha`` as ``(n, n)`` in float64; exactly the identity at 0."""
         cosine, sine = torch.cos(alpha * self.angles) - 1, torch.sin(alpha * self.angles)
         u, v = self.first, self.second
-        return torch.eye(self.n, dtype=torch.float64) + (u * cosine) @ u.T + (v * cosine) @ v.T + _skew(u, v, sine)
+        turned = (v * sine) @ u.T
+        return torch.eye(self.n, dtype=torch.float64) + (u * cosine) @ u.T + (v * cosine) @ v.T + turned - turned.T
 
     def matrix(self) -> Tensor:
         """``Q`` as ``(n, n)`` in float64."""
         return self.power(1.0)
-
-    def logarithm(self) -> Tensor:
-        """The skew matrix ``log Q`` with the smallest norm, ``(n, n)`` in float64."""
-        return _skew(self.first, self.second, self.angles)
-
-    def length(self) -> float:
-        """Length of the path from the identity, ``|log Q|_F = sqrt(2 sum_k t_k^2)``."""
-        return float((2 * self.angles.square().sum()).sqrt())
 
 
 def random_rotation(n: int, generator: torch.Generator | None = None) -> Tensor:
@@ -113,12 +106,6 @@ def random_rotation(n: int, generator: torch.Generator | None = None) -> Tensor:
     if n < 1:
         raise ValueError(f"n must be at least 1. Got {n}.")
     return haar(n, generator, special=True).cpu()
-
-
-def _skew(u: Tensor, v: Tensor, weights: Tensor) -> Tensor:
-    """``sum_k w_k (v_k u_k^T - u_k v_k^T)``."""
-    half = (v * weights) @ u.T
-    return half - half.T
 
 
 def _blocks(t: Tensor) -> tuple[list[int], list[int]]:

@@ -34,7 +34,6 @@ _KINDS = {
     "trivial": _Kind("trivial", False, "positive isotropic scales"),
     "size_and_shape": _Kind("orthogonal", False, "orthogonal maps", sized=True),
 }
-_KINDS["positive_monomial"] = _KINDS["g_relu"]
 
 
 @dataclass(frozen=True)
@@ -61,8 +60,8 @@ class Procrustes(Measure[FeatureSide]):
     permutations.
 
     Args:
-        kind: ``"orthogonal"``, ``"g_relu"`` (``"positive_monomial"``), ``"monomial"``, ``"permutation"``,
-            ``"signed_permutation"``, ``"trivial"`` (no alignment) or ``"size_and_shape"`` (orthogonal maps, no scales).
+        kind: ``"orthogonal"``, ``"g_relu"``, ``"monomial"``, ``"permutation"``, ``"signed_permutation"``, ``"trivial"``
+            (no alignment) or ``"size_and_shape"`` (orthogonal maps, no scales).
         center: Subtract each channel's mean over examples and space first.
 
     Raises:
@@ -78,8 +77,6 @@ class Procrustes(Measure[FeatureSide]):
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
             raise ValueError(f"group must be one of {', '.join(map(repr, _KINDS))}. Got {self.kind!r}.")
-        if self.kind == "positive_monomial":
-            object.__setattr__(self, "kind", "g_relu")
 
     @property
     def name(self) -> str:
