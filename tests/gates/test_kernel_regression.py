@@ -1,8 +1,6 @@
-import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
-from sklearn.svm import SVC
 from torch import nn
 
 import intertwine as iw
@@ -28,20 +26,10 @@ def test_ridge_is_the_formula(digits):
     assert fit.strength == 0.01 and fit.accuracies == {}
 
 
-def test_svm_is_scikit_learns(digits):
-    x, y, new, truth = digits
-    fit = iw.gates.kernel_regression(x @ x.T, y, method="svm", strengths=[1.0])
-    scale = float((x @ x.T).diagonal().mean())
-    expected = SVC(C=1.0, kernel="linear").fit(x / scale**0.5, y).predict(new / scale**0.5)
-    assert np.array_equal(fit.predict(new @ x.T).numpy(), expected)
-    assert fit.accuracy(new @ x.T, truth) > 0.85
-
-
-@pytest.mark.parametrize("method", ["ridge", "svm"])
-def test_size_of_the_kernel_does_not_matter(digits, method):
+def test_size_of_the_kernel_does_not_matter(digits):
     x, y, new, _ = digits
-    a = iw.gates.kernel_regression(x @ x.T, y, method=method)
-    b = iw.gates.kernel_regression(1e9 * (x @ x.T), y, method=method)
+    a = iw.gates.kernel_regression(x @ x.T, y)
+    b = iw.gates.kernel_regression(1e9 * (x @ x.T), y)
     assert a.strength == b.strength and torch.equal(a.predict(new @ x.T), b.predict(1e9 * (new @ x.T)))
 
 
@@ -72,7 +60,6 @@ def test_same_seed_same_choice_and_ties_go_to_the_more_regular():
     x = torch.eye(2).repeat_interleave(6, 0)
     labels = torch.tensor([0] * 6 + [1] * 6)
     assert iw.gates.kernel_regression(x @ x.T, labels, folds=3).strength == 1.0
-    assert iw.gates.kernel_regression(x @ x.T, labels, folds=3, method="svm").strength == 0.01
 
 
 def test_path_kernel_of_fixed_gates_classifies(digits):
@@ -89,8 +76,6 @@ def test_path_kernel_of_fixed_gates_classifies(digits):
 def test_bad_arguments(digits):
     x, y, new, _ = digits
     fit = iw.gates.kernel_regression
-    with pytest.raises(ValueError, match='method must be "ridge" or "svm"'):
-        fit(x @ x.T, y, method="lasso")
     with pytest.raises(ValueError, match=r"kernel must be \(N, N\)"):
         fit(new @ x.T, y)
     with pytest.raises(ValueError, match="must be symmetric"):

@@ -96,7 +96,7 @@ def test_optimizers(optimizer, kind):
         ({"batch_size": 1}, "batch_size must be at least 2. Got 1"),
         ({"learning_rate": float("nan")}, "learning_rate must be positive and finite. Got nan"),
         ({"optimizer": "lbfgs"}, "optimizer must be one of adam, adamw, sgd. Got 'lbfgs'"),
-        ({"schedule": "steps"}, "schedule must be one of drops, cosine, boundaries. Got 'steps'"),
+        ({"schedule": "steps"}, "schedule must be one of drops, cosine, boundaries, cyclic. Got 'steps'"),
         ({"mixup": -1.0}, "mixup and cutmix must be 0 or more. Got -1.0 and 0.0"),
         ({"label_smoothing": 1.0}, r"label_smoothing in \[0, 1\)"),
     ],

@@ -1,7 +1,7 @@
 """Gates in the place of every ReLU and max pooling while a network runs: read, or replaced by given ones.
 
-A captured program is one path of a run in evaluation mode; gated networks are trained, with dropout and whatever else
-their code does, so that their ReLUs are replaced where it calls them.
+Not by ``Program.run``: a program is one path of a run in evaluation mode, and refuses random numbers, whereas gated
+networks are trained, dropout included, by the code that their modules have; so ReLUs are replaced where it calls them.
 """
 
 import math
