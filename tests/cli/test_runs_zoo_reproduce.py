@@ -94,9 +94,43 @@ def test_experiments_are_listed_and_reproduced(run, tmp_path):
     assert run("report", "r/smoke/e7-counts/results.json").code == 0
 
 
-def test_an_experiment_that_fails_does_not_stop_the_others(run, tmp_path):
-    done = run("reproduce", "table2-dissimilarity", "e7-counts", "--scale", "small", "--data", "npz:none.npz", "--json")
+def test_an_experiment_that_fails_does_not_stop_the_others(run, monkeypatch):
+    from intertwine.cli.work.lab import reproduce as work
+
+    right = work.reproduce
+
+    def some_fail(name, setting):
+        if name == "e7-counts":
+            raise RuntimeError("no luck")
+        return right(name, setting)
+
+    monkeypatch.setattr(work, "reproduce", some_fail)
+    done = run("reproduce", "e7-counts", "table1-groups", "--json")
     assert done.code == 1
     said = json.loads(done.out)
-    assert list(said["results"]) == ["e7-counts"]
-    assert "none.npz" in said["failed"]["table2-dissimilarity"]
+    assert list(said["results"]) == ["table1-groups"]
+    assert said["failed"] == {"e7-counts": "no luck"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("e7-counts", "fig3-dissection", "--scale", "paper"), "--concepts broden:FOLDER"),
+        (("e7-counts", "table2-dissimilarity", "--scale", "small", "--data", "npz:none.npz"), "none.npz"),
+    ],
+)
+def test_missing_data_ends_with_code_2_before_any_work(run, tmp_path, words, message):
+    done = run("reproduce", *words)
+    assert done.code == 2
+    assert message in done.error
+    assert not (tmp_path / "reproduction").exists()
+
+
+def test_a_dry_run_says_what_is_to_do_and_does_nothing(run, tmp_path):
+    done = run("reproduce", "open-psd", "--dry-run", "--json")
+    assert done.code == 0, done.err
+    (said,) = json.loads(done.out).values()
+    assert (said["networks"], said["jobs"]) == ([4, 0], [6, 0])
+    assert any(line.startswith("6 x KernelPair: ") for line in said["plan"])
+    assert not (tmp_path / "reproduction").exists()
+    assert "4 networks (0 trained), 6 jobs (0 done); about" in run("reproduce", "open-psd", "--dry-run").out

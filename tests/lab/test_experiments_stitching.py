@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from intertwine.lab.experiments import Estimate, Setting, claim, reproduce
 from intertwine.lab.experiments.pairs import pairs_at
@@ -18,7 +19,9 @@ from intertwine.lab.experiments.paper1.stitched import (
     series,
 )  # fmt: skip
 from intertwine.lab.experiments.zoos import recipe_at, zoo_for
+from intertwine.lab.training.augment import augment, draw_crops, resized
 from intertwine.lab.zoo import Zoo
+from intertwine.stitching import RECIPES, family_of
 from intertwine.stitching.training.alpha import ALPHAS
 
 
@@ -84,6 +87,52 @@ def test_the_papers_arms_are_what_the_papers_print():
         assert arm.options["settings"] == {"norm": "printed", "proximal": False}
     assert (OURS.recipe, OURS.options, OURS.crop) == ({}, {}, 0.0)
     assert PRINTED_V1.crop > PRINTED.crop == 0
+
+
+def test_relaxed_permutations_have_the_papers_settings():
+    layer = family_of("g_relu", 4, 4)
+    assert (layer.sinkhorn_steps, layer.alpha, layer.norm) == (16, 0.1, "polytope")
+    assert (RECIPES["v1"].epochs, RECIPES["v1"].head_start, RECIPES["v1"].batch_size) == (20, 10, 32)
+    assert (RECIPES["v1"].momentum, RECIPES["v2"].momentum, RECIPES["v1"].learning_rate) == (0.9, 0.0, 1e-3)
+
+
+def test_the_norm_and_the_lasso_as_printed():
+    """-alpha |P|_F; lambda |A|_1 as a term of the loss, without a proximal step."""
+    layer = family_of("g_relu", 5, 5, alpha=0.3, norm="printed")
+    assert float(layer.regulariser()) == pytest.approx(-0.3 * float(layer.permutation.norm()))
+    (along,) = torch.autograd.grad(layer.regulariser(), layer.permutation)  # of the same value on the polytope
+    p = layer.permutation.detach()
+    torch.testing.assert_close(along, -0.3 * p / p.norm())
+    ours = family_of("g_relu", 5, 5, alpha=0.3)
+    (within,) = torch.autograd.grad(ours.regulariser(), ours.permutation)
+    assert abs(float(within.sum())) < 1e-5 < abs(float(along.sum()))
+    with pytest.raises(ValueError, match='norm must be "polytope" or "printed"'):
+        family_of("g_relu", 5, 5, norm="operator")
+    lasso, proximal = (family_of("lasso-0.01", 5, 5, proximal=p) for p in (False, True))
+    before = lasso.weight.detach().clone()
+    assert float(lasso.regulariser()) == pytest.approx(0.01 * float(before.abs().sum()))
+    lasso.after_step(1.0)
+    assert lasso.weight.equal(before)
+    assert float(proximal.regulariser()) == 0
+    proximal.after_step(1.0)
+    assert not proximal.weight.equal(before)
+
+
+def test_random_resized_crops():
+    """Boxes lie inside; the whole image stays as it is; a corner is brought to the full size."""
+    boxes = draw_crops(500, 0.08, torch.Generator().manual_seed(0))
+    height, width, top, left = boxes.T
+    assert (
+        (top >= 0).all() and (left >= 0).all() and (top + height <= 1 + 1e-6).all() and (left + width <= 1 + 1e-6).all()
+    )
+    assert 0.05 < (height * width).min() < 0.2 < 0.9 < (height * width).max() <= 1
+    x = torch.rand(2, 3, 8, 8)
+    whole = torch.tensor([[1.0, 1, 0, 0]]).expand(2, 4)
+    torch.testing.assert_close(resized(x, whole), x)
+    quarter = resized(torch.arange(64.0).view(1, 1, 8, 8), torch.tensor([[0.5, 0.5, 0.5, 0.0]]))
+    assert quarter.min() >= 32 and (quarter % 8).max() <= 4
+    torch.manual_seed(0)
+    assert not augment(x, 0, False, crop=0.5).equal(x)
 
 
 def test_notes_say_what_the_recipe_does():

@@ -34,6 +34,7 @@ class ReproduceOptions(Options):
       intertwine reproduce table1-groups demonstrations
       intertwine reproduce --all --scale smoke
       intertwine reproduce table2-dissimilarity --scale small --data cifar10:PATH
+      intertwine reproduce --all --scale paper --dry-run
     """
 
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Experiments; none lists them.")] = None
@@ -47,6 +48,12 @@ class ReproduceOptions(Options):
     concepts: Annotated[
         str, typer.Option("--concepts", metavar="SET", help="Labelled images for dissection, such as parquet:FILE.")
     ] = "generated"
+    cifar100: Annotated[
+        str, typer.Option("--cifar100", metavar="DATA", help="CIFAR-100 for tables that have it: cifar100:PATH.")
+    ] = ""
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be trained and run, and about how long; do nothing.")
+    ] = False
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0
     workers: Annotated[int, typer.Option(min=0, help="Processes for jobs; 0 runs them in this one.")] = 0
     device: Device = "auto"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import typer
 
 from ....lab.experiments import Reproduction, Setting, experiment, experiments, reproduce
+from ....lab.experiments.plans import listed, outlook, total
 from ....report import write_page
 from ....report.pages.reproduce import write_all_page
 from ..._command import FAILED
@@ -23,12 +24,12 @@ __all__ = ["run"]
 def run(asked: ReproduceOptions) -> None:
     """Reproduce tables and figures of the papers: their numbers, ours, the difference, and a verdict in words."""  # noqa: DOC501
     if not asked.names and not asked.everything:
-        listed = [[e.name, e.papers, e.title, ", ".join(e.scales)] for e in experiments().values()]
+        known = [[e.name, e.papers, e.title, ", ".join(e.scales)] for e in experiments().values()]
         columns = ["experiment", "papers", "title", "scales"]
         if asked.as_json:
-            print_json([dict(zip(columns, row)) for row in listed])
+            print_json([dict(zip(columns, row)) for row in known])
         else:
-            print_table(columns, listed)
+            print_table(columns, known)
         return
     chosen = [experiment(name).name for name in asked.names or experiments()]
     setting = Setting(
@@ -40,7 +41,14 @@ def run(asked: ReproduceOptions) -> None:
         asked.workers,
         progress=True,
         concepts=asked.concepts,
+        cifar100=asked.cifar100,
     )
+    if asked.dry_run:
+        _tell_plans(chosen, setting, asked.as_json)
+        return
+    for name in chosen:
+        within = setting.scale if setting.scale in experiment(name).scales else experiment(name).scales[-1]
+        experiment(name).check(replace(setting, scale=within))  # what is missing is said before any work
     claim_folder(
         asked.out / asked.scale.value, ["report.html", *(f"{name}/{file}" for name in chosen for file in RESULTS)]
     )
@@ -61,6 +69,19 @@ def run(asked: ReproduceOptions) -> None:
         raise typer.Exit(FAILED)
 
 
+def _tell_plans(names: list[str], setting: Setting, as_json: bool) -> None:
+    """What would be done, about how long it takes here, and every job in words; nothing is done."""
+    plans = {name: listed(experiment(name).plan(setting)) for name in names}
+    ahead = {name: outlook(experiment(name), setting) for name in names}
+    if as_json:
+        print_json({name: {**asdict(ahead[name]), "plan": plans[name]} for name in names})
+        return
+    print_table(["experiment", "to do"], [[name, str(ahead[name])] for name in names])
+    for name, lines in plans.items():
+        say("\n  ".join([name, *lines]))
+    say(f"all: {total(list(ahead.values()))}")
+
+
 def _all(names: list[str], setting: Setting, command: str) -> tuple[list[Reproduction], dict[str, str]]:
     """Run them one after the other; one of several that fails does not stop the others."""  # noqa: DOC501
     done: list[Reproduction] = []
@@ -68,7 +89,7 @@ def _all(names: list[str], setting: Setting, command: str) -> tuple[list[Reprodu
     for k, name in enumerate(names, 1):
         scales = experiment(name).scales
         only = "" if setting.scale in scales else f", which has only the scale {' and '.join(scales)}"
-        tell(f"{name} ({k} of {len(names)}){only}")
+        tell(f"{name} ({k} of {len(names)}){only}: {outlook(experiment(name), setting)}")
         try:
             found = reproduce(name, setting)
         except (RuntimeError, ValueError, OSError, ImportError) as error:

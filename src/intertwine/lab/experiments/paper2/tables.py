@@ -248,7 +248,7 @@ def _table_2(setting: Setting) -> Measured:
     bases = setting.by_scale(("vgg16", "resnet20"), ("vgg16", "resnet20"), ("vgg16", "resnet110"))
     width = setting.by_scale(4, 8, None)
     networks = {(base, c): _network(base, c, width) for base in bases for c in COLUMNS}
-    how = {"base_recipe": "vgg_resnet", "recipe": recipe, "examples": setting.by_scale(None, _FEW, None)}
+    how = {"base_recipe": "vgg_resnet", "recipe": recipe, "examples": setting.by_scale(400, _FEW, None)}
     trained = _train(setting, _jobs(setting, sets, networks, runs, **how))
     rows = []
     for data in sets:
@@ -262,9 +262,9 @@ def _table_2(setting: Setting) -> Measured:
 
 def _table_3(setting: Setting) -> Measured:
     width, members, runs = setting.by_scale((16, 4, 2), (16, 4, 3), (512, 16, 5))
-    shorter = setting.by_scale({"epochs": 10, "learning_rate": 3e-3}, {"epochs": 30, "learning_rate": 3e-3}, {})
+    shorter = setting.by_scale({"epochs": 5, "learning_rate": 3e-3}, {"epochs": 30, "learning_rate": 3e-3}, {})
     shorter |= _fast(setting)
-    sets, examples = _data_sets(setting), setting.by_scale(None, _FEW, None)
+    sets, examples = _data_sets(setting), setting.by_scale(400, _FEW, None)
     small = {
         "C1GAP": f"c1gap:width={width}",
         "C4GAP-DLGN-SF(x, 1)": _network("c4gap", "DLGN-SF(x, 1)", width),
@@ -292,7 +292,7 @@ def _table_3(setting: Setting) -> Measured:
 
 def _shorter(setting: Setting) -> dict[str, Any]:
     """Table II's recipe at scale: fewer iterations; digits in halved batches, neither moved nor mirrored."""
-    length = setting.by_scale(120, 400, 64_000)
+    length = setting.by_scale(40, 4000, 64_000)
     if setting.scale == "paper":
         return {}
     boundaries = (max(length // 160, 1), length // 2, 3 * length // 4)

@@ -1,0 +1,72 @@
+"""The plans: every network and job of every experiment at every scale, as tests/lab/plans.txt keeps them."""
+
+import contextlib
+import io
+from pathlib import Path
+
+import pytest
+
+from intertwine.lab.data import load
+from intertwine.lab.experiments import SCALES, Setting, experiments, plans
+from intertwine.lab.training import RECIPES, Recipe
+
+KEPT = Path(__file__).with_name("plans.txt")
+
+
+def printed():
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        plans.main()
+    return text.getvalue()
+
+
+def test_the_plans_are_those_that_are_kept():
+    """Made by: python -m intertwine.lab.experiments.plans > tests/lab/plans.txt."""
+    assert printed().splitlines() == KEPT.read_text(encoding="utf-8").splitlines()
+
+
+def test_every_experiment_that_measures_has_a_plan_at_every_scale():
+    measured = {name for name, e in experiments().items() if e.judge is not None}
+    listed = {tuple(line.split()) for line in KEPT.read_text().splitlines() if not line.startswith(" ")}
+    assert listed == {(scale, name) for scale in SCALES for name in measured}
+
+
+def test_a_plan_does_nothing_and_looks_at_no_data(tmp_path, monkeypatch):
+    monkeypatch.setattr("intertwine.lab.experiments.zoos.load", None)
+    found = experiments()["fig1-stitching-myrtle"].plan(Setting("paper", tmp_path, "cifar10:/nowhere"))
+    assert len(found.zoos) == 2  # of both versions
+    assert len(found.jobs) == 32 + 32 + 5
+    assert not list(tmp_path.iterdir())
+
+
+def test_cifar_100_joins_where_a_path_is_given():
+    jobs = lambda path: [j.data for j in experiments()["p2-table2"].plan(Setting("paper", cifar100=path)).jobs]
+    assert jobs("cifar100:/data").count("cifar100:/data") == len(jobs("")) == 50
+
+
+def test_an_outlook_counts_what_is_there(tmp_path):
+    setting = Setting(folder=tmp_path)
+    one = experiments()["open-centring"]
+    before = plans.outlook(one, setting)
+    assert before.networks == (4, 0)
+    assert before.jobs == (6, 0)
+    assert before.seconds > 0
+    assert before.memory > 1e5
+    assert str(before).startswith("4 networks (0 trained), 6 jobs (0 done); about ")
+    assert plans.total([before, before]).networks == (8, 0)
+
+
+def test_the_number_of_training_examples_is_right():
+    assert plans._TRAINING["digits"] == len(load("digits").train)
+
+
+def test_recipes_that_nothing_here_trains():
+    """v1's crops, and the modified ResNet-50 of F.3 with its cycle."""
+    assert RECIPES["paper_v1"] == Recipe(translate=0, crop=0.08)
+    found = RECIPES["resnet50_residual"]
+    assert (found.epochs, found.batch_size, found.label_smoothing, found.weight_decay) == (88, 512, 0.1, 1e-4)
+    rates = [found.rate(step, 10) for step in (0, 9, 19, 20, 449, 879)]
+    assert rates[0] == pytest.approx(1.7 / 20)
+    assert rates[2] == pytest.approx(max(rates), rel=1e-2) == pytest.approx(1.7)
+    assert rates[4] == pytest.approx(1.7 / 2, rel=3e-3)  # half way down
+    assert 0 < rates[5] < 0.01
