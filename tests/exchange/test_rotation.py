@@ -48,6 +48,22 @@ def test_the_matrix_given_is_the_one_that_turns_the_embedding():
     assert torch.allclose(b, a @ q.T, atol=1e-12)
 
 
+def test_principal_axes_of_a_stream():
+    model, inputs = made("LlamaForCausalLM")
+    turned = iw.rotate(model, inputs, stream="principal", heads=None)
+    state = tensors_of(turned.model)
+    written = [t for n, t in state.items() if n.endswith(("embed_tokens.weight", "lm_head.weight"))]
+    read = [t for n, t in state.items() if n.endswith(("q_proj.weight", "k_proj.weight", "v_proj.weight"))]
+    mlp = [t for n, t in state.items() if n.endswith(("gate_proj.weight", "up_proj.weight"))]
+    back = [t.T for n, t in state.items() if n.endswith(("o_proj.weight", "down_proj.weight"))]
+    x = torch.cat([*written, *read, *mlp, *back]).double()
+    gram = x.T @ x
+    assert float((gram - torch.diag(gram.diagonal())).abs().max()) < 1e-5 * float(gram.diagonal().max())
+    assert bool((gram.diagonal().diff() < 1e-6).all())
+    with pytest.raises(ValueError, match="stream must keep the vector of ones"):
+        iw.rotate(made("GPT2LMHeadModel")[0], inputs, stream="principal")
+
+
 def test_layer_norms_need_a_matrix_that_keeps_their_mean():
     model, inputs = made("GPT2LMHeadModel")
     with pytest.raises(ValueError, match=r"stream must keep the vector of ones"):

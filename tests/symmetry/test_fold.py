@@ -91,6 +91,20 @@ def test_streams_of_layer_norms_are_centred_and_value_biases_are_gone():
     assert folded.changed["transformer.h.1.attn.c_attn.bias"] == ("norms", "biases")
 
 
+def test_heads_are_read_in_the_singular_vectors_of_what_they_pass():
+    model, inputs = made("GPT2LMHeadModel", torch.float64)
+    folded = iw.fold(model, inputs, heads=True)
+    before = tensors_of(iw.fold(model, inputs).model)
+    after = tensors_of(folded.model)
+    for layer in range(2):
+        weights, outs = (f"transformer.h.{layer}.attn.{name}.weight" for name in ("c_attn", "c_proj"))
+        v = after[weights][:, 32:36]  # the first head's values, of four numbers
+        o = after[outs][:4]
+        singular = torch.linalg.svdvals(before[weights][:, 32:36] @ before[outs][:4])[:4]
+        assert torch.allclose(v.T @ v, torch.diag(singular), atol=1e-10)
+        assert torch.allclose(o @ o.T, torch.diag(singular), atol=1e-10)
+
+
 def test_steps_can_be_left_out():
     model, inputs = made("GPT2LMHeadModel", torch.float64)
     gains = iw.fold(model, inputs, center=False, biases=False)

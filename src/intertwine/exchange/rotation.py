@@ -19,6 +19,7 @@ from ..symmetry.affine.sites import Norm, norms
 from ..symmetry.affine.workshop import Outcome, Proof, Workshop
 from ..symmetry.blocks import blocks
 from ..symmetry.find import symmetries_of
+from ..symmetry.gauge.canonical import slices
 from ..symmetry.transformation import identity, with_parts
 from .hadamard import hadamard
 
@@ -102,8 +103,10 @@ def rotate(
     Args:
         model: The model. It is left as it is.
         example_inputs: See ``symmetries``.
-        stream: ``"hadamard"`` (with random signs), ``"random"`` (Haar), an orthogonal ``(n, n)`` matrix, or ``None``.
-        heads: The same for other linear spaces.
+        stream: ``"hadamard"`` (with random signs), ``"random"`` (Haar), ``"principal"`` (the axes in which what all
+            weights write to and read from it is uncorrelated, largest first), an orthogonal ``(n, n)`` matrix, or
+            ``None``.
+        heads: ``"hadamard"``, ``"random"``, a matrix or ``None`` for other linear spaces.
         seed: Of random signs and matrices.
         extend: See ``fold``.
 
@@ -141,7 +144,10 @@ def rotate(
         choice = {"stream": stream, "heads": heads}.get(kind)
         if choice is None or space.size < 2:
             continue
-        matrix = _matrix(choice, space, centred if kind == "stream" else frozenset(), generator)
+        fixes_ones = kind == "stream" and space.name in centred
+        if isinstance(choice, str) and choice == "principal":
+            choice = _principal(sym, workshop, space)
+        matrix = _matrix(choice, space, fixes_ones, generator)
         shape = (*g[space.name].permutation.shape, space.size)
         g = with_parts(g, space.name, linear=matrix.expand(shape).clone())
         rotated.append(Rotated(space.name, space.size, g[space.name].permutation[..., 0].numel(), kind))
@@ -170,7 +176,7 @@ def _check_choice(name: str, choice: object) -> None:
             raise ValueError(
                 f"{name} must be an orthogonal matrix. Got one of shape {tuple(choice.shape)} that is not."
             )
-    elif choice not in ("hadamard", "random", None):
+    elif choice not in ("hadamard", "random", None) and (name, choice) != ("stream", "principal"):
         raise ValueError(f'{name} must be "hadamard", "random", a matrix or None. Got {choice!r}.')
 
 
@@ -219,7 +225,13 @@ def _centred(sym: Symmetry, program: Program) -> frozenset[str]:
     return frozenset(space.name for space in sym.spaces if space.size in sizes)
 
 
-def _matrix(choice: str | Tensor, space: Space, centred: frozenset[str], generator: torch.Generator) -> Tensor:
+def _principal(sym: Symmetry, workshop: Workshop, space: Space) -> Tensor:
+    """Eigenvectors of ``X X^T``, largest first: ``X`` holds all that the weights write to a stream and read from it."""
+    gram = sum(x @ x.mT for _, x, _ in slices(sym, workshop.graph.state, space))
+    return torch.linalg.eigh(gram).eigenvectors.flip(-1).mT
+
+
+def _matrix(choice: str | Tensor, space: Space, fixes_ones: bool, generator: torch.Generator) -> Tensor:
     """The matrix of a space.
 
     Raises:
@@ -231,7 +243,7 @@ def _matrix(choice: str | Tensor, space: Space, centred: frozenset[str], generat
             raise ValueError(f"matrices must fit {space.name}, of size {n}. Got one of size {len(choice)}.")
         matrix = choice.detach().cpu().double()
         ones = torch.ones(n, dtype=torch.float64)
-        if space.name in centred and float((matrix @ ones - ones).abs().max()) > _ORTHOGONAL:
+        if fixes_ones and float((matrix @ ones - ones).abs().max()) > _ORTHOGONAL:
             raise ValueError(
                 f"stream must keep the vector of ones, of which a layer norm takes a multiple from {space.name}. Got a "
                 'matrix that moves it: give another, "hadamard" or "random".'
@@ -242,7 +254,7 @@ def _matrix(choice: str | Tensor, space: Space, centred: frozenset[str], generat
         matrix = hadamard(n) / n**0.5 * signs
     else:
         matrix = haar(n, generator=generator)
-    return _keeping_ones(matrix) if space.name in centred else matrix
+    return _keeping_ones(matrix) if fixes_ones else matrix
 
 
 def _keeping_ones(matrix: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from ..._result import UNSAVED, Result
 from ..._words import counted
 from .biases import push_biases
 from .centring import centre
+from .heads import balance_heads
 from .norms import fold_norms
 from .workshop import Outcome, Proof, Workshop
 
@@ -36,7 +37,7 @@ class Fold(Result):
 
     Attributes:
         changed: Every tensor that has other numbers, with the steps that changed it (``"norms"``, ``"biases"``,
-            ``"center"``).
+            ``"center"``, ``"heads"``).
         kept: Gains and biases that stay, and why.
         added: Tensors that the folded model has more: weights that were tied, biases that were not there.
         proof: The new function against the old one in float64, with a control that must fail.
@@ -78,6 +79,7 @@ def fold(
     center: bool = True,
     biases: bool = True,
     *,
+    heads: bool = False,
     extend: bool = True,
     strict: bool = False,
 ) -> Fold:
@@ -95,6 +97,8 @@ def fold(
         norms: Fold the gains of layer norms and RMS norms.
         center: Centre what is written to layer norms, and what reads their features.
         biases: Fold the biases of layer norms, and push biases of values on.
+        heads: Bring every head's values (and queries and keys where nothing else ties them) into balanced bases: the
+            singular vectors of what they pass, largest first, which no rotation of the head changes.
         extend: Untie weights and add biases to linear layers where a fold needs that. The modules stay of the same
             classes, but the state dict has more names: whoever rebuilds the model must rebuild these (``Fold.added``).
         strict: Fail if anything that was asked for cannot be folded.
@@ -126,6 +130,8 @@ def fold(
         steps["biases"] = lambda: push_biases(workshop)
     if center:
         steps["center"] = lambda: centre(workshop)
+    if heads:
+        steps["heads"] = lambda: balance_heads(workshop)
     changed: dict[str, tuple[str, ...]] = {}
     outcome = Outcome()
     for name, step in steps.items():
@@ -148,7 +154,7 @@ def _refuse(outcome: Outcome, strict: bool) -> None:
     Raises:
         ValueError: If so.
     """
-    for step in ("norms", "biases", "center"):
+    for step in ("norms", "biases", "center", "heads"):
         left = [(tensor, reason) for name, tensor, reason in outcome.kept if name == step]
         if left and (strict or step not in outcome.done):
             reasons = "; ".join(f"{tensor}: {reason}" for tensor, reason in left[:3])
