@@ -6,6 +6,7 @@ from torch import optim
 
 from intertwine.lab import networks
 from intertwine.lab.training import RECIPES, Recipe, read_card, train
+from intertwine.lab.training.step_batches import StepBatches
 
 STEPS = Recipe(
     iterations=25, schedule="boundaries", boundaries=(4, 20), factors=(0.1, 1, 0.1), learning_rate=0.05,
@@ -54,19 +55,17 @@ def test_training_stops_within_an_epoch(tmp_path):
 
 def test_a_killed_run_by_iterations_ends_with_the_same_weights(tmp_path, monkeypatch):
     whole = train("mlp:widths=8", "digits", STEPS, progress=False)
-    from intertwine.lab.training import loop
+    at = StepBatches.at
 
-    update = loop.Run._update
-
-    def stop(self, step, index):
+    def stop(self, step):
         if step == 23:
             raise KeyboardInterrupt
-        return update(self, step, index)
+        return at(self, step)
 
-    monkeypatch.setattr(loop.Run, "_update", stop)
+    monkeypatch.setattr(StepBatches, "at", stop)
     with pytest.raises(KeyboardInterrupt):
         train("mlp:widths=8", "digits", STEPS, out=tmp_path / "a.safetensors", save_every=0, progress=False)
-    monkeypatch.setattr(loop.Run, "_update", update)
+    monkeypatch.setattr(StepBatches, "at", at)
     rest = train("mlp:widths=8", "digits", STEPS, out=tmp_path / "a.safetensors", progress=False)
     assert rest.history == whole.history
     for a, b in zip(whole.model.parameters(), rest.model.parameters()):

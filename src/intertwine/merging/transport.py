@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from .._evaluation import copied
 from .._words import counted
+from ..groups import assign
 from ..symmetry.action import rewritable, tensors_of
 from ..symmetry.blocks import Block, blocks
 from ..symmetry.spaces import Layout, Leaf, Space, axis_size, leaves
@@ -164,13 +165,10 @@ def coupling(cost: Tensor, entropy: float = 0.0) -> Tensor:
     n, m = cost.shape
     copies = lcm(n, m)
     if entropy == 0 and copies <= _LARGEST:
-        from scipy.optimize import linear_sum_assignment
-
-        wide = cost.repeat_interleave(copies // n, 0).repeat_interleave(copies // m, 1)
-        rows, columns = linear_sum_assignment(wide.numpy())
-        plan = torch.zeros(n, m, dtype=torch.float64)
-        index = torch.from_numpy(rows) // (copies // n), torch.from_numpy(columns) // (copies // m)
-        return plan.index_put(index, torch.tensor(1 / copies, dtype=torch.float64), accumulate=True)
+        columns = assign(-cost.repeat_interleave(copies // n, 0).repeat_interleave(copies // m, 1))
+        index = torch.arange(copies) // (copies // n), columns // (copies // m)
+        share = torch.tensor(1 / copies, dtype=torch.float64)
+        return torch.zeros(n, m, dtype=torch.float64).index_put(index, share, accumulate=True)
     return _sinkhorn(cost, entropy or _SMOOTH)
 
 
