@@ -13,7 +13,7 @@ from intertwine.exchange.names import expression, matches, outline
 from intertwine.exchange.proof import prove_scales
 from intertwine.exchange.scale_entries import scale_entries
 from intertwine.exchange.scales import Use, channels
-from intertwine.exchange.subject import provable, subject_of
+from intertwine.exchange.subject import Proving, subject_of
 
 transformers = pytest.importorskip("transformers")
 
@@ -83,7 +83,8 @@ def test_the_proof_is_what_the_tool_does():
 def test_a_wrong_mapping_is_not_proved():
     model = llama()
     sym = iw.symmetries(model, TOKENS)
-    subject, probe = provable(subject_of(sym))
+    proving = Proving(subject_of(sym))
+    subject, probe = proving.subject, proving.probe
     for group in scale_entries(subject).mappings.values():
         assert prove_scales(subject, probe, group).passed
         less = [replace(m, reads=m.reads[1:]) for m in group]

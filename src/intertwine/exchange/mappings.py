@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from .._words import near
 from ..symmetry import Symmetry
-from . import llm_compressor
+from .formats import graph, llm_compressor, model_optimizer, perm_spec, spinquant, torch_pruning
 from .proof import prove_scales
 from .result import Entry, Mappings
-from .scale_entries import ScaleEntries, scale_entries
-from .subject import Subject, provable, subject_of
+from .scale_entries import scale_entries
+from .subject import Proving, Subject, subject_of
 
 __all__ = ["FORMATS", "mappings"]
-
-FORMATS = ("llm-compressor",)
 
 
 def mappings(
@@ -25,11 +25,20 @@ def mappings(
 ) -> Mappings:
     """What another tool needs of a symmetry, in its own words, each entry proved on numbers.
 
+    | format | tool | what |
+    |---|---|---|
+    | ``llm-compressor`` | llm-compressor | mappings of AWQ and SmoothQuant |
+    | ``model-optimizer`` | NVIDIA Model Optimizer | layers that a scale before quantisation fuses into |
+    | ``spinquant``, ``quarot`` | SpinQuant, QuaRot | where orthogonal matrices go: R1, R2, and why R3, R4 are online |
+    | ``torch-pruning`` | Torch-Pruning | channels that go together |
+    | ``perm-spec`` | git-re-basin, universal neural functionals | the permutation that moves each tensor axis |
+    | ``graph`` | metanetworks | nodes, edges and their symmetry as plain JSON |
+
     Args:
         sym: The symmetry of a model.
-        format: One of ``FORMATS``. ``"llm-compressor"``: mappings of AWQ and SmoothQuant.
-        model: The network to prove the entries on; by default the one that the symmetry was found in, if it is still
-            there. One without weights, or too large, is replaced by a small one of the same class.
+        format: One of ``FORMATS``.
+        model: The network to prove the entries on; by default the one that the symmetry was found in, as long as
+            someone holds it. One without weights, or too large, is replaced by a small one of the same class.
         example_inputs: An example for it; by default the one that the symmetry was found with.
 
     Returns:
@@ -46,24 +55,44 @@ def mappings(
         (['0 -> 1', '1 -> 3'], True)
     """
     if format not in FORMATS:
-        raise ValueError(f"format must be one of {', '.join(FORMATS)}. Got {format!r}.")
+        close = near(format, FORMATS)
+        raise ValueError(f"format must be one of {', '.join(FORMATS)}. Got {format!r}.{close}")
     with torch.device("cpu"):  # whoever built the model on the meta device may still be at it
         subject = subject_of(sym, model, example_inputs)
-        scales = scale_entries(subject)
-        entries, notes = _proved(scales, subject)
-    name = "a model" if subject.network is None else type(subject.network).__name__
-    return Mappings(
-        format, name, entries, scales.absent, llm_compressor.document(entries), llm_compressor.python(entries),
-        (*sym.notes, *notes),
-    )  # fmt: skip
+        found = FORMATS[format](subject, Proving(subject))
+    return replace(found, format=format, model=subject.name, notes=(*sym.notes, *found.notes))
 
 
-def _proved(scales: ScaleEntries, subject: Subject) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
-    """The entries with their proofs, and notes."""
-    found = provable(subject)
-    if isinstance(found, str):
-        return tuple(scales.entries.values()), (f"not proved: {found}",)
-    shown, probe = found
-    there = scales.mappings if shown is subject else scale_entries(shown).mappings
-    proofs = {key: prove_scales(shown, probe, there[key]) for key in scales.entries if key in there}
-    return tuple(replace(entry, proof=proofs.get(key)) for key, entry in scales.entries.items()), ()
+def _scales(subject: Subject, proving: Proving) -> tuple[tuple[Entry, ...], Mappings]:
+    """Entries of scale mappings with their proofs."""
+    scales = scale_entries(subject)
+    entries, notes = tuple(scales.entries.values()), proving.notes
+    if proving.probe is not None:
+        there = scales.mappings if proving.subject is subject else scale_entries(proving.subject).mappings
+        proofs = {
+            key: prove_scales(proving.subject, proving.probe, there[key]) for key in scales.entries if key in there
+        }
+        entries = tuple(replace(entry, proof=proofs.get(key)) for key, entry in scales.entries.items())
+    return entries, Mappings("", "", entries, scales.absent, notes=notes)
+
+
+def _llm_compressor(subject: Subject, proving: Proving) -> Mappings:
+    entries, found = _scales(subject, proving)
+    return replace(found, document=llm_compressor.document(entries), python=llm_compressor.python(entries))
+
+
+def _model_optimizer(subject: Subject, proving: Proving) -> Mappings:
+    entries, found = _scales(subject, proving)
+    document = model_optimizer.document(entries, subject.network)
+    return replace(found, document=document, python=model_optimizer.python(document))
+
+
+FORMATS: dict[str, Callable[[Subject, Proving], Mappings]] = {
+    "llm-compressor": _llm_compressor,
+    "model-optimizer": _model_optimizer,
+    "spinquant": spinquant.rotations,
+    "quarot": spinquant.rotations,
+    "torch-pruning": torch_pruning.groups,
+    "perm-spec": perm_spec.specification,
+    "graph": graph.graph,
+}

@@ -54,7 +54,7 @@ class Entry:
     """One mapping, the same in every layer.
 
     Attributes:
-        kind: ``"norm"`` and ``"linear"`` for scales, by the module that writes; ``"rotation"``; ``"permutation"``.
+        kind: ``"norm"`` and ``"linear"`` for scales, by the module that writes; ``"R1"``, ``"R2"``; ``"permutation"``.
         writes: Patterns of the modules that write the channels.
         reads: Patterns of those that read them.
         places: Where it occurs.
@@ -120,7 +120,7 @@ class Mappings(Result):
             ValueError: If the suffix is another, or the tool takes no Python.
         """
         path = Path(path)
-        texts = {".yaml": self.to_yaml(), ".yml": self.to_yaml(), ".json": json.dumps(self.document, indent=1) + "\n"}
+        texts = {".yaml": self.to_yaml(), ".yml": self.to_yaml(), ".json": f"{json.dumps(self.document, indent=1)}\n"}
         if self.python:
             texts[".py"] = self.python
         if path.suffix not in texts:
@@ -135,7 +135,7 @@ class Mappings(Result):
         """Entries with their proofs, then what is not listed and why."""
         proved = sum(entry.proof is not None and entry.proof.passed for entry in self.entries)
         lines = [
-            f"{self.format}: {counted(len(self.entries), 'mapping')} of {self.model}, {proved} proved on numbers, "
+            f"{self.format}: {counted(len(self.entries), 'entry')} of {self.model}, {proved} proved on numbers, "
             f"{len(self.absent)} not listed"
         ]
         for entry in self.entries:

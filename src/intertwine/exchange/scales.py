@@ -8,12 +8,11 @@ attention).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
 
-import torch
 from torch import Tensor
 
 from ..symmetry import Layout, Leaf, Space
@@ -21,6 +20,7 @@ from ..symmetry.blocks import align, blocks
 from ..symmetry.description import Description
 from ..symmetry.spaces import leaves
 from .experts import packed
+from .units import unit_numbers
 
 Powers = tuple[tuple[int, Fraction], ...]
 
@@ -124,28 +124,9 @@ def scale_mappings(sym: Description) -> tuple[list[ScaleMapping], list[Refusal]]
 
 
 def channels(sym: Description, mapping: ScaleMapping, use: Use) -> Tensor:
-    """Number of the scale that each position along an axis takes, -1 where it takes none.
-
-    Scales are numbered in the order of the units of the space's parents that lie on the axis, then of its own units.
-    """
-    space = sym.space(mapping.space)
-    axis = sym.layouts[use.tensor].axes[use.axis]
-    pieces = blocks(Layout((axis,)))
-    size = sum(len(_rows(block.rows[0], block.shape)) for block in pieces)
-    found = torch.full((size,), -1)
-    for block in pieces:
-        if space.name not in block.spaces:
-            continue
-        leaf = block.leaves[block.spaces.index(space.name)]
-        if not isinstance(leaf, Leaf) or not mapping.exponent(leaf):
-            continue
-        index = torch.zeros(block.shape, dtype=torch.int64)
-        for name in (*space.parents, space.name):
-            if name in block.spaces:
-                at = block.spaces.index(name)
-                index = index * block.shape[at] + align(torch.arange(block.shape[at]), [at], len(block.shape))
-        found[_rows(block.rows[0], block.shape)] = index.flatten()
-    return found
+    """Number of the scale that each position along an axis takes, -1 where it takes none."""
+    scaled_there = lambda leaf: bool(mapping.exponent(leaf))
+    return unit_numbers(sym, sym.space(mapping.space), use.tensor, use.axis, scaled_there)
 
 
 def scaled(sym: Description, mapping: ScaleMapping, name: str, tensor: Tensor, logs: Tensor) -> Tensor:
@@ -183,10 +164,6 @@ def _count(sym: Description, name: str) -> int:
     for parent in space.parents:
         total *= sym.space(parent).size
     return total
-
-
-def _rows(rows: Tensor | None, shape: Sequence[int]) -> Tensor:
-    return torch.arange(int(torch.tensor(shape).prod())) if rows is None else rows
 
 
 def _generators(space: Space, carried: list[Leaf]) -> Iterator[Powers]:

@@ -17,7 +17,7 @@ from ..symmetry.verification.probe import Probe
 from .experts import with_experts
 from .small import LARGEST, small_model
 
-__all__ = ["Subject", "provable", "subject_of"]
+__all__ = ["Proving", "Subject", "subject_of"]
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,15 @@ class Subject:
     names: tuple[str, ...]
 
     @property
+    def name(self) -> str:
+        """The class of the model."""
+        return "a model" if self.network is None else type(self.network).__name__
+
+    @property
     def described(self) -> str:
         """The class of the model and its size."""
-        if self.network is None:
-            return "a model"
-        return f"{type(self.network).__name__} with {sum(p.numel() for p in self.network.parameters()):,} weights"
+        weights = 0 if self.network is None else sum(p.numel() for p in self.network.parameters())
+        return f"{self.name} with {weights:,} weights"
 
 
 def subject_of(sym: Symmetry, model: nn.Module | None = None, example_inputs: Any = None) -> Subject:
@@ -69,19 +73,37 @@ def subject_of(sym: Symmetry, model: nn.Module | None = None, example_inputs: An
     return Subject(gains, offsets, network, example, tuple(with_experts(gains, names)))
 
 
-def provable(subject: Subject) -> tuple[Subject, Probe] | str:
-    """The model itself where it can be run, a small one of its class where not; or why there is none."""
+class Proving:
+    """What proofs on numbers are made with: the model itself where it can be run, else a small one of its class.
+
+    Args:
+        subject: The model.
+
+    Attributes:
+        subject: What is run.
+        probe: A float64 copy of it; ``None`` where nothing can be run.
+        notes: Why nothing can be run.
+    """
+
+    def __init__(self, subject: Subject) -> None:
+        found = _runnable(subject)
+        self.subject = subject if isinstance(found, str) else found
+        self.notes = (f"not proved: {found}",) if isinstance(found, str) else ()
+        self.probe = None if isinstance(found, str) else Probe(found.sym, found.network, found.example)  # type: ignore[arg-type]
+
+
+def _runnable(subject: Subject) -> Subject | str:
+    """What can be run, or why nothing can."""
     network, example = subject.network, subject.example
     if network is None:
         return "the model is gone: give model and example_inputs"
     meta = any(p.is_meta for p in network.parameters())
-    if meta or sum(p.numel() for p in network.parameters()) > LARGEST:
-        small = small_model(network, example)
-        if small is None and meta:
-            return "the model has no weights, and no small one of its class could be built"
-        if small is not None:
-            try:
-                subject = subject_of(symmetries(*small), *small)
-            except CaptureError as error:
-                return f"a small model of its class does not run ({error})"
-    return subject, Probe(subject.sym, subject.network, subject.example)  # type: ignore[arg-type]
+    if not meta and sum(p.numel() for p in network.parameters()) <= LARGEST:
+        return subject
+    small = small_model(network, example)
+    if small is None:
+        return "the model has no weights, and no small one of its class could be built" if meta else subject
+    try:
+        return subject_of(symmetries(*small), *small)
+    except CaptureError as error:
+        return f"a small model of its class does not run ({error})"

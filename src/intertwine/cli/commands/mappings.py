@@ -26,7 +26,13 @@ class MappingsOptions(Options):
     """
 
     model: Model = None
-    format: Annotated[str, typer.Option("--format", help="The tool: llm-compressor.")] = "llm-compressor"
+    format: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help="The tool: llm-compressor, model-optimizer, spinquant, quarot, torch-pruning, perm-spec or graph.",
+        ),
+    ] = "llm-compressor"
     data: Data = None
     input_shape: InputShape = None
     tokens: Tokens = None

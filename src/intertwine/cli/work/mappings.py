@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ... import symmetry
+from ..._words import near
 from ...exchange import FORMATS
 from .._example import example_input
 from .._models import build_model
@@ -22,7 +23,8 @@ def run(asked: MappingsOptions) -> None:
     if asked.model is None:
         raise ValueError("--model must be given. Got none. Say --model hf:DIRECTORY, for example.")
     if asked.format not in FORMATS:
-        raise ValueError(f"--format must be one of {', '.join(FORMATS)}. Got {asked.format!r}.")
+        close = near(asked.format, FORMATS)
+        raise ValueError(f"--format must be one of {', '.join(FORMATS)}. Got {asked.format!r}.{close}")
     if asked.out is not None:
         if asked.out.suffix not in _SUFFIXES:
             raise ValueError(f"--out must end in {', '.join(_SUFFIXES)}. Got {str(asked.out)!r}.")

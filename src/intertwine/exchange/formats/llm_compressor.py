@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .result import Entry
+from ..result import Entry
 
 __all__ = ["document", "python"]
 
