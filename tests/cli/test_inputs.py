@@ -103,3 +103,24 @@ def test_adapters_that_cannot_be_merged(vits, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "peft", None)
     with pytest.raises(ImportError, match="lora"):
         load_pretrained(vits / "adapter")
+
+
+def test_merging_keeps_tokenizer_generation_and_shards(run, vits):
+    for name in ("vit_a", "vit_b"):
+        load_pretrained(vits / name).save_pretrained(vits / name, max_shard_size=3000)
+        (vits / name / "model.safetensors").unlink()
+    beside = {"tokenizer.json": "{}", "generation_config.json": '{"top_k": 3}', "chat_template.jinja": "{{ x }}"}
+    for name, text in beside.items():
+        (vits / "vit_a" / name).write_text(text)
+    ran = run("merge", "vit_a", "vit_b", "--input-shape", "2,1,8,8", "--repair", "none", "--out", "merged")
+    assert ran.code == 0, ran.err
+    assert "relative distance aligned: 0." in ran.out
+    assert {name: (vits / "merged" / name).read_text() for name in beside} == beside
+    shards = [list((vits / name).glob("*-of-*.safetensors")) for name in ("vit_a", "merged")]
+    assert len(shards[0]) == len(shards[1]) > 1
+    assert sorted(read_checkpoint(vits / "merged" / "model.safetensors.index.json").tensors) == sorted(
+        load_pretrained(vits / "merged").state_dict()
+    )
+    ran = run("align", "vit_a", "vit_b", "--input-shape", "2,1,8,8", "--out", "aligned")
+    assert ran.code == 0, ran.err
+    assert not (vits / "aligned" / "moved" / "tokenizer.json").exists()  # B, which moves, has none

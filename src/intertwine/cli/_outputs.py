@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from .._io import check_writable, read_json
+from .._io import check_writable, read_json, write_atomically
 from .._scratch import BusyError, hold
 from ..report.write import KINDS
 from ._running import running
 
 RESULTS = ("results.json", "results.parquet", "report.html")
 
-__all__ = ["RESULTS", "claim_file", "claim_folder", "is_ours"]
+__all__ = ["RESULTS", "claim_file", "claim_folder", "is_ours", "keep_beside", "largest_shard"]
 
+_BESIDE = (".json", ".txt", ".model", ".jinja")  # tokenizers, generation and preprocessing
+_OF_ADAPTERS = ("adapter_config.json",)
 _HEAD = 1 << 20  # bytes of a page in which its generator stands
 
 
@@ -73,6 +76,39 @@ def is_ours(path: Path) -> bool:
         return path.stat().st_size == 0 or (path.suffix in read and read[path.suffix](path))
     except (OSError, ValueError, KeyError):
         return False
+
+
+def keep_beside(source: Path, target: Path) -> Path:
+    """Put what lies beside the weights of a directory, such as a tokenizer, beside those in another one.
+
+    Args:
+        source: A directory of transformers, or a file, beside which nothing is looked for.
+        target: Where a network was written; what is there already stays.
+
+    Returns:
+        The target.
+    """
+    for file in sorted(source.iterdir()) if source.is_dir() and target.is_dir() else ():
+        other = file.suffix in _BESIDE and not file.name.endswith(".index.json") and file.name not in _OF_ADAPTERS
+        if other and file.is_file() and not (target / file.name).exists():
+            write_atomically(target / file.name, partial(_copy, file))
+    return target
+
+
+def largest_shard(source: Path) -> int | None:
+    """Bytes of tensors in the largest shard of a directory; ``None`` where its weights are in one file."""
+    files = source.glob("*-of-*.safetensors") if source.is_dir() else ()
+    return max(map(_tensor_bytes, files), default=None)
+
+
+def _tensor_bytes(file: Path) -> int:
+    with file.open("rb") as opened:
+        header = 8 + int.from_bytes(opened.read(8), "little")  # as the format has it: its length, then the header
+    return file.stat().st_size - header
+
+
+def _copy(file: Path, to: Path) -> None:
+    to.write_bytes(file.read_bytes())
 
 
 def _check(targets: Sequence[Path], inputs: Sequence[Path]) -> None:

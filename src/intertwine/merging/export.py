@@ -19,10 +19,13 @@ from .._scratch import Scratch
 
 __all__ = ["export"]
 
+_ONE_FILE = 1 << 50  # bytes
 _FIELDS = ("architecture", "data", "seed", "recipe", "metrics", "best_epoch", "mean", "std", "classes", "shape")
 
 
-def export(model: nn.Module, path: str | Path, card: Mapping[str, Any] | None = None) -> Path:
+def export(
+    model: nn.Module, path: str | Path, card: Mapping[str, Any] | None = None, shard_bytes: int | None = None
+) -> Path:
     """Write a network so that others can load it.
 
     A path that ends in ``.safetensors`` gets the state dict, and a card in JSON beside it, which every command of
@@ -34,6 +37,8 @@ def export(model: nn.Module, path: str | Path, card: Mapping[str, Any] | None = 
         path: Where to write. A folder of that name gets its files replaced, one at a time.
         card: What the network is: any of ``architecture``, ``data``, ``seed``, ``recipe``, ``metrics``,
             ``best_epoch``, ``mean``, ``std``, ``classes`` and ``shape``. How it was merged belongs in ``recipe``.
+
+        shard_bytes: Bytes of a folder's files of weights at most; one file without.
 
     Returns:
         The path.
@@ -67,15 +72,15 @@ def export(model: nn.Module, path: str | Path, card: Mapping[str, Any] | None = 
             f"model must be one of transformers to be written as a folder. Got {type(model).__name__}. "
             "Use a path that ends in .safetensors."
         )
-    return _as_folder(model, path, facts)
+    return _as_folder(model, path, facts, shard_bytes)
 
 
-def _as_folder(model: Any, path: Path, facts: Mapping[str, Any]) -> Path:
+def _as_folder(model: Any, path: Path, facts: Mapping[str, Any], shard_bytes: int | None) -> Path:
     """Let transformers write beside the folder, then move file by file: readers never see half of one."""
     path.mkdir(parents=True, exist_ok=True)
     scratch = Scratch(path.parent, f".{path.name}", directory=True)
     try:
-        model.save_pretrained(scratch.path)
+        model.save_pretrained(scratch.path, max_shard_size=shard_bytes or _ONE_FILE)
         for file in sorted(scratch.path.iterdir()):
             write_atomically(path / file.name, partial(_move, file))
     finally:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..._io import write_atomically
 from ...matching import Alignment, align, align_sharded
 from ...merging import export, transport
 from .._networks import symmetry_of
 from .._options import split_commas
-from .._outputs import claim_folder
+from .._outputs import claim_folder, keep_beside, largest_shard
 from .._pairs import Group, Use, card_of, open_group
 from .._results import tell_written
 from .._show import print_json, say
@@ -49,7 +47,8 @@ def run(asked: AlignOptions) -> None:
         one, other = group.models
         found = align(one, other, group.example, method=solver, loader=loader, seed=asked.seed, kinds=chosen)
         moved, (said, files) = found.apply(other), _written(found, asked.out)
-    files["moved"] = export(moved, _place(group, asked.out), _card(group, asked.method, asked.line))
+    place, card = _place(group, asked.out), _card(group, asked.method, asked.line)
+    files["moved"] = keep_beside(asked.b, export(moved, place, card, largest_shard(asked.b)))
     _say(said, files, asked.as_json)
 
 
@@ -83,19 +82,7 @@ def _sharded(asked: AlignOptions, kinds: list[str] | None) -> tuple[dict[str, An
     sym = symmetry_of(asked.a, asked.model, asked.data, asked.input_shape, asked.tokens)
     found = align_sharded(asked.a, asked.b, sym, asked.out / "moved", kinds or ("permutation", "sign"), asked.seed)
     said, files = _written(found, asked.out)
-    return said, {**files, "moved": _with_configuration(asked.b, asked.out / "moved")}
-
-
-def _with_configuration(source: Path, target: Path) -> Path:
-    """Put what lies beside the weights of a Hugging Face directory, such as its tokenizer, beside the moved ones."""
-    for file in sorted(source.iterdir()) if source.is_dir() else ():
-        if file.is_file() and file.suffix in (".json", ".txt", ".model") and not file.name.endswith(".index.json"):
-            write_atomically(target / file.name, partial(_copy, file))
-    return target
-
-
-def _copy(file: Path, to: Path) -> None:
-    to.write_bytes(file.read_bytes())
+    return said, {**files, "moved": keep_beside(asked.b, asked.out / "moved")}
 
 
 def _transported(group: Group) -> tuple[Any, dict[str, Any], dict[str, Path]]:

@@ -7,14 +7,14 @@ from typing import Any
 from torch import nn
 
 from ...features.evaluate import evaluate
-from ...matching import Solver, align
+from ...matching import Alignment, Solver, align
 from ...merging import export, merge_many, transport
 from ...merging import merge as merge_two
 from ...merging.recalibrate import batch_norms
 from .._options import split_commas
-from .._outputs import claim_file, claim_folder
+from .._outputs import claim_file, claim_folder, keep_beside, largest_shard
 from .._pairs import Group, Use, card_of, open_group
-from .._show import print_json, print_table, tell
+from .._show import print_json, print_table, say, tell
 from .._solvers import solver_of
 from ..commands.merge import MergeOptions
 
@@ -33,18 +33,21 @@ def run(asked: MergeOptions) -> None:
     specs = [asked.model, *[asked.model_b or asked.model] * (len(asked.checkpoints) - 1)]
     group = open_group(asked.checkpoints, specs, asked.data, asked.input_shape, asked.tokens, use, asked.device)
     loader = group.loader("train", asked.examples, asked.batch_size) if group.data is not None else None
-    merged = _merged(asked, solver, group, loader)
+    merged, distances = _merged(asked, solver, group, loader)
     scores = _scores(group, merged, asked.examples, asked.batch_size)
     recipe = {
         "merged": group.names, "ratio": asked.ratio, "method": asked.method, "interpolation": asked.interpolation,
         "layers": asked.layers or "all", "repair": asked.repair, "seed": asked.seed, "command": asked.line,
     }  # fmt: skip
     metrics = {} if not scores else {"test_accuracy": scores[-1][2], "test_loss": scores[-1][1]}
-    written = export(merged, asked.out, card_of(group, recipe, metrics))
+    first = asked.checkpoints[0]
+    written = keep_beside(first, export(merged, asked.out, card_of(group, recipe, metrics), largest_shard(first)))
     if asked.as_json:
         listed = [{"network": name, "loss": loss, "accuracy": accuracy} for name, loss, accuracy in scores]
-        print_json({"merged": written, "scores": listed, **recipe})
+        print_json({"merged": written, "scores": listed, "distances": distances, **recipe})
         return
+    for what, value in distances.items():
+        say(f"{what}: {value:.3g}")
     if scores:
         rows = [[name, loss, "" if accuracy is None else f"{accuracy:.1%}"] for name, loss, accuracy in scores]
         print_table(["network", "test loss", "test accuracy"], rows)
@@ -88,20 +91,24 @@ def _repair(group: Group, repair: str) -> Any:
     return {"auto": True, "none": False}.get(repair, repair)
 
 
-def _merged(asked: MergeOptions, solver: str | Solver, group: Group, loader: Any) -> nn.Module:
+def _merged(asked: MergeOptions, solver: str | Solver, group: Group, loader: Any) -> tuple[nn.Module, dict[str, float]]:
+    """The merged network, and how far two aligned ones were apart."""
     example, seed, repair = group.example, asked.seed, _repair(group, asked.repair)
     if len(group.models) > 2:
-        return merge_many(group.models, example, solver, repair=repair, loader=loader, seed=seed, progress=True)
+        return merge_many(group.models, example, solver, repair=repair, loader=loader, seed=seed, progress=True), {}
     one, other = group.models
     found: Any = None
     if solver == "transport":
         found = transport(one, other, example)
     elif solver != "none":
         found = align(one, other, example, method=solver, loader=loader, seed=seed)
-    return merge_two(
+    merged = merge_two(
         one, other, found, asked.ratio, repair, loader=loader, interpolation=asked.interpolation,  # type: ignore[arg-type]
         layers=split_commas(asked.layers, "--layers"),
     )  # fmt: skip
+    if not isinstance(found, Alignment):
+        return merged, {}
+    return merged, {"relative distance as they are": found.before, "relative distance aligned": found.after}
 
 
 def _scores(group: Group, merged: nn.Module, examples: int, batch_size: int) -> list[tuple[str, float, float | None]]:
