@@ -62,3 +62,24 @@ def test_bad_input(run, files, tmp_path):
         assert ran.code == 2 and "complete safetensors file" in ran.error
     ran = run("diff", "a.safetensors", "b.safetensors", "--model", "mlp:widths=9-9")
     assert ran.code == 2 and "must be of the architecture" in ran.error
+
+
+def test_hugging_face_directories_and_checkpoints_of_other_code(run, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    config = transformers.ViTConfig(**sizes, image_size=8, patch_size=4, num_channels=1, num_labels=3)
+    torch.manual_seed(0)
+    model = transformers.ViTForImageClassification(config)
+    model.save_pretrained(tmp_path / "base")
+    ran = run("diff", "hf:base", "hf:base", "--input-shape", "2,1,8,8")
+    assert ran.code == 0 and "equal, bit by bit" in ran.out, ran.err
+    with torch.no_grad():
+        model.classifier.weight.normal_()
+    model.save_pretrained(tmp_path / "tuned")
+    for options in (("--input-shape", "2,1,8,8"), ("--input-shape", "2,1,8,8", "--sharded")):
+        ran = run("diff", "hf:base", "hf:tuned", *options)
+        assert ran.code == 1 and "only tensors of the head changed" in ran.out, ran.out + ran.err
+    other = {f"backbone.{n}": x.T.contiguous() if x.ndim == 2 else x for n, x in model.state_dict().items()}
+    save_file(other, tmp_path / "other.safetensors")
+    ran = run("diff", "hf:tuned", "other.safetensors", "--model", "hf:tuned", "--input-shape", "2,1,8,8")
+    assert ran.code == 0 and "under other names" in ran.out and "transposed" in ran.out, ran.out + ran.err

@@ -25,6 +25,7 @@ from .changes.places import block_of
 from .changes.pruned_units import pruned_units
 from .changes.simplest import Explained, explained
 from .changes.tensor_change import REWRITTEN, ROUNDED, TensorChange, dtype_name, tensor_change
+from .changes.ties import tie_findings
 from .difference import CHANGED, SAME_FUNCTION, Diff
 
 if TYPE_CHECKING:
@@ -72,11 +73,12 @@ def diff(a: Network, b: Network, example_inputs: Any, sym: Symmetry | None = Non
         ...     _ = b[2].bias.add_(1)
         >>> for finding in iw.diff(a, b, torch.randn(2, 4)).findings:
         ...     print(f"{finding.kind}: {finding.text}")
-        permuted: units permuted (8 of 8 units moved) (0)
+        permuted: units 1, 2, 3, 4, 5, 6 permuted (0)
         head only: only tensors of the head changed: 1 of 2 (2.bias); the others are as before
-        frozen: ...
+        frozen: 1 block of 2 as before: 0
+        changed: 1 tensor trained or edited: ...
     """  # noqa: DOC502
-    model = next((side for side in (b, a) if isinstance(side, nn.Module)), None)
+    model = _reference(a, b)
     if sym is None:
         from ..symmetry import symmetries
 
@@ -93,13 +95,24 @@ def diff(a: Network, b: Network, example_inputs: Any, sym: Symmetry | None = Non
     return Diff(
         verdict=verdict,
         reason=reason,
-        findings=tuple(_findings(pairs, found.g, changes)),
+        findings=(*_ties(a, b), *_findings(pairs, found.g, changes)),
         tensors=tuple(changes),
         units=moved_units(pairs, found.g, {c.name for c in changes if not c.settled}),
         output_error=error,
         ambiguous=pairs.ambiguous,
         transformation=found.g,
     )
+
+
+def _reference(a: Network, b: Network) -> nn.Module | None:
+    """The module under whose names and symmetries both are compared: the second, unless units of the first are gone."""
+    modules = [side for side in (b, a) if isinstance(side, nn.Module)]
+    if len(modules) == 2:
+        after, before = (_state(side) for side in modules)
+        pairs = [(before[n].shape, x.shape) for n, x in after.items() if n in before and before[n].ndim == x.ndim]
+        if any(old != new for old, new in pairs) and all(m >= n for old, new in pairs for m, n in zip(old, new)):
+            return modules[1]
+    return modules[0] if modules else None
 
 
 def _state(side: Network) -> Mapping[str, Tensor]:
@@ -211,6 +224,8 @@ def _verdict(changes: list[TensorChange], g: Transformation, error: float | None
     ran = "" if error is None else f"; outputs on the example inputs differ by {error:.1e}"
     if left:
         return CHANGED, f"{len(left)} of {len(changes)} tensors differ by more than symmetry and rounding explain{ran}"
+    if pairs.layers:
+        return CHANGED, f"layers were dropped, repeated or moved; what both have agrees{ran}"
     if pairs.resized:
         return CHANGED, f"{counted(len(pairs.resized), 'tensor')} of another size; what both have agrees{ran}"
     formats = {c.detail for c in changes if c.kind == ROUNDED}
@@ -227,9 +242,22 @@ def _verdict(changes: list[TensorChange], g: Transformation, error: float | None
     return SAME_FUNCTION, f"every tensor agrees {how}{rounded}{ran}"
 
 
+def _ties(a: Network, b: Network) -> Iterator[Finding]:
+    """What is tied in one network only: modules say so, state dicts do not."""
+    if isinstance(a, nn.Module) and isinstance(b, nn.Module):
+        yield from tie_findings(_state(a), _state(b))
+
+
+def _in_order(pairs: Pairs, g: Transformation, space: str) -> bool:
+    """Whether the units that both networks have stand in the same order."""
+    order, count = g[space].permutation, pairs.units[space]
+    kept = order[..., :count] if pairs.narrowed else order[order < count]
+    return bool((kept.diff() > 0).all())
+
+
 def _findings(pairs: Pairs, g: Transformation, changes: list[TensorChange]) -> Iterator[Finding]:
     yield from pairs.findings
-    yield from element_findings(pairs.sym, g, pairs.a, pairs.b)
+    yield from element_findings(pairs.sym, g, pairs.a, pairs.b, [s for s in pairs.units if _in_order(pairs, g, s)])
     yield from pruned_units(pairs, g, [c.name for c in changes if c.kind == "pruned"])
     yield from tensor_findings(changes, pairs.sym)
     affine = tuple(c.name for c in changes if c.kind == REWRITTEN)

@@ -46,7 +46,7 @@ def conversion_findings(
         One finding for each kind of conversion.
     """
     grouped: dict[str, list[str]] = {}
-    uses: dict[str, int] = {}
+    uses = {name: 1 for name in target if name in source and name not in done.found}
     for rows in done.found.values():
         for name in {v.name for v in rows.views}:
             uses[name] = uses.get(name, 0) + 1

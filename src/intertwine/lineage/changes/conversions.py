@@ -69,6 +69,7 @@ def convert(
     left = [n for n in matrices if n not in done.found]
     if left:
         _by_rows(done, target, source, left, [n for n in offered if n not in done.used], exact=True)
+    _copies(done, target, source, [n for n in matrices if n not in done.found])
     for name in (n for n in wanted if n not in done.found):
         _beside(done, target, source, name)
     for name in (n for n in wanted if n not in done.found):
@@ -206,6 +207,17 @@ def _sorted(order: Tensor, sizes: list[int]) -> Tensor:
     return order
 
 
+def _copies(done: Conversion, target: Mapping[str, Tensor], source: Mapping[str, Tensor], wanted: list[str]) -> None:
+    """Matrices that are copies of one that has its place already, as an untied head is of the embedding."""
+    for name in wanted:
+        x = target[name].float()
+        for other in source:
+            if source[other].shape == x.shape and torch.equal(source[other].float(), x):
+                done.found[name] = Rows((Reading(other, "rows"),), None, tuple(x.shape))
+                done.certain.add(name)
+                break
+
+
 def _beside(done: Conversion, target: Mapping[str, Tensor], source: Mapping[str, Tensor], name: str) -> None:
     """A vector made as the matrix of its module was: of the vectors beside the matrices that this came from."""
     last = name.removeprefix(stem_of(name))
@@ -261,12 +273,13 @@ def _by_rule(
     layers = {layer_of(v.name) for n, r in done.found.items() if _together(n, name) for v in r.views}
     for other, rows in done.found.items():
         if pattern_of(other) == pattern_of(name) and len(layers) == 1:
-            names = [with_layer(v.name, layer_of(v.name), next(iter(layers))) for v in rows.views]
-            if all(n in offered for n in names):
+            names = [with_layer(v.name, next(iter(layers))) for v in rows.views]
+            if all(n in offered and _may_be(target[name], source[n]) for n in names):
                 views = tuple(Reading(n, v.how) for n, v in zip(names, rows.views))
                 done.found[name] = Rows(views, rows.order, tuple(target[name].shape), rows.how)
                 return
-    alike = [n for n in offered if source[n].numel() == target[name].numel() and (not layers or layer_of(n) in layers)]
+    near = [n for n in offered if not layers or layer_of(n) in layers]
+    alike = [n for n in near if source[n].numel() == target[name].numel() and _may_be(target[name], source[n])]
     if not alike:
         return
     x = target[name].flatten()
@@ -279,6 +292,13 @@ def _by_rule(
         if not equal:
             return
     done.found[name] = Rows((Reading(chosen, "whole"),), None, tuple(target[name].shape), "whole")
+
+
+def _may_be(x: Tensor, y: Tensor) -> bool:
+    """Whether nothing speaks against a tensor's being another: both say nothing, or they are close."""
+    if constant(x) and constant(y):
+        return True
+    return x.numel() == y.numel() and _closeness(x.flatten().float(), y.flatten().float()) > _CLOSE
 
 
 def _together(a: str, b: str) -> bool:

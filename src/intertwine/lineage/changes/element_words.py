@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from math import exp
 from typing import TYPE_CHECKING
@@ -47,7 +47,11 @@ class Finding:
 
 
 def element_findings(
-    sym: Symmetry, g: Transformation, before: Mapping[str, Tensor], after: Mapping[str, Tensor]
+    sym: Symmetry,
+    g: Transformation,
+    before: Mapping[str, Tensor],
+    after: Mapping[str, Tensor],
+    in_order: Collection[str] = (),
 ) -> list[Finding]:
     """What an element does, space by space, layers that share it said together.
 
@@ -56,6 +60,7 @@ def element_findings(
         g: The element that moves ``before``.
         before: Tensors of the first network.
         after: Tensors of the second.
+        in_order: Spaces whose units only moved up because others are gone, or came.
 
     Returns:
         One finding for each kind and role of a space.
@@ -70,6 +75,8 @@ def element_findings(
             continue
         noun = _noun(sym, space, names)
         for kind, words in _parts(e, noun, [k for k in range(len(e.scales)) if (space.name, k) not in taken]):
+            if kind == "permuted" and space.name in in_order:
+                continue
             said.setdefault((kind, noun, pattern_of(space.name)), []).append((_place(sym, space, names), words))
     found = [_folded(gains)] if gains else []
     for (kind, noun, _), many in said.items():

@@ -35,6 +35,10 @@ def tensor_findings(changes: Iterable[TensorChange], sym: Symmetry) -> list[Find
     every = list(changes)
     compared = [c for c in every if c.kind not in ("new", "missing")]
     found = [*_formats(compared)]
+    for kind, words in (("missing", "gone"), ("new", "new")):
+        some = [c for c in every if c.kind == kind]
+        if some:
+            found.append(Finding(kind, f"{_count(some)} {words}: {_some(_names(some))}", _names(some)))
     moved = [c for c in compared if not c.settled and c.kind != "quantised"]
     if moved:
         found += [*_confined(moved, compared, sym), *_frozen(moved, compared), *_by_kind(_pooled(moved), compared)]

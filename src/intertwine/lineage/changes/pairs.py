@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
+from ..._words import counted
 from ...matching.narrow import narrowed
-from ...symmetry.spaces import Fixed, Layout, axis_size
+from ...symmetry.spaces import Axis, Fixed, Layout, Leaf, Product, axis_size
 from .conversion_words import conversion_findings, source_words
 from .conversions import Conversion, convert
 from .element_words import Finding
+from .layers import layer_findings, moved_layers
+from .places import family_of, with_layer
 from .relaid import relaid_tensors
 
 if TYPE_CHECKING:
@@ -36,6 +40,9 @@ class Pairs:
         new: Tensors that came.
         converted: Tensors whose names or layouts differ.
         resized: Tensors of which only a part is compared.
+        layers: Layers after that hold others than that of their number before.
+        units: For spaces of other sizes how many units the narrower network has; they come first.
+        narrowed: Whether that is the one after.
         findings: How names, shapes and layouts were converted.
         ambiguous: Tensors whose partner could not be told, each with the reason.
     """
@@ -49,6 +56,9 @@ class Pairs:
     new: Mapping[str, Tensor]
     converted: tuple[str, ...] = ()
     resized: tuple[str, ...] = ()
+    layers: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    units: Mapping[str, int] = field(default_factory=dict)
+    narrowed: bool = False
     findings: tuple[Finding, ...] = ()
     ambiguous: tuple[str, ...] = ()
 
@@ -92,24 +102,38 @@ def paired(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> P
     wanted = sym.layouts.keys()
     turned = _fitting(sym, a) > _fitting(sym, b)  # the names of a are kept
     target, source = (a, b) if turned else (b, a)
+    layers = moved_layers(a, b)
+    findings = layer_findings(layers, a, b)
+    if layers:
+        source = _renumbered(source, target, moved_layers(b, a) if turned else layers)
     common = [n for n in target if n in source and n not in sym.aliases]
     windows: dict[str, tuple[slice, ...]] = {}
-    layouts, findings, unlike = dict(sym.layouts), [], []
+    layouts, unlike, padded = dict(sym.layouts), [], []
+    real: dict[str, tuple[int, ...]] = {}
     for name in common:
         if target[name].shape != source[name].shape:
+            if _narrower(sym.layouts.get(name), target[name], source[name]):
+                padded.append(name)
+                continue
             window = _window(sym.layouts.get(name), target[name], source[name])
             if window is None:
                 unlike.append(name)
             else:
                 windows[name], layouts[name] = window
                 findings.append(_resized(name, sym, a[name], b[name]))
+    if padded:
+        real = {n: tuple(source[n].shape) for n in padded}
+        source = _Padded(source, {n: tuple(target[n].shape) for n in padded})
+        findings.append(_width(padded, turned))
     equal = [n for n in common if n not in unlike]
     relaid = {} if target is source else relaid_tensors(target, source, [n for n in equal if n not in windows])
     equal = [n for n in equal if n not in relaid]
-    rest = [n for n in target if n not in equal and n not in sym.aliases]
-    offered = [n for n in source if n not in equal and n not in sym.aliases]
-    rest, offered = ([n for n in names if n not in relaid] for names in (rest, offered))
-    done = convert(target, source, rest, offered) if rest and offered else Conversion()
+    ties = {
+        n for n, other in sym.aliases.items() if n not in source or torch.equal(source[n], source.get(other, source[n]))
+    }
+    rest = [n for n in target if n not in equal and n not in sym.aliases and n not in relaid]
+    offered = [n for n in source if n not in equal and n not in ties and n not in relaid]
+    done = convert(target, source, rest, offered) if rest else Conversion()
     done.found |= relaid
     names = tuple(n for n in target if n in equal or n in done.found)
     if not {*names} & wanted:
@@ -126,7 +150,7 @@ def paired(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> P
     )
     gone = Lazy({n: partial(source.__getitem__, n) for n in offered if n not in done.used})
     came = Lazy({n: partial(target.__getitem__, n) for n in rest if n not in done.found})
-    findings += conversion_findings(done, target, source, turned)
+    findings += [*conversion_findings(done, target, source, turned)]
     return Pairs(
         sym=narrowed(replace(sym, layouts=layouts), names),
         a=own if turned else other,
@@ -136,7 +160,15 @@ def paired(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> P
         missing=came if turned else gone,
         new=gone if turned else came,
         converted=tuple(done.found),
-        resized=tuple(windows),
+        resized=(*windows, *padded),
+        layers=layers,
+        units={
+            axis.space: size
+            for n, shape in real.items()
+            for axis, size in zip(sym.layouts[n].axes, shape)
+            if isinstance(axis, Leaf) and axis.size != size
+        },
+        narrowed=bool(padded) and turned,
         findings=tuple(findings),
         ambiguous=tuple(done.ambiguous.values()),
     )
@@ -146,6 +178,62 @@ def _fitting(sym: Symmetry, state: Mapping[str, Tensor]) -> int:
     """Number of the model's tensors that a checkpoint holds by name and shape."""
     shapes = {n: tuple(axis_size(axis) for axis in layout.axes) for n, layout in sym.layouts.items()}
     return sum(n in state and tuple(state[n].shape) == shape for n, shape in shapes.items())
+
+
+def _renumbered(
+    source: Mapping[str, Tensor], target: Mapping[str, Tensor], layers: Mapping[tuple[str, int], int]
+) -> Mapping[str, Tensor]:
+    """The source under the numbers of the target's layers; layers that have no place there keep their names."""
+    names = {}
+    for name in target:
+        family = family_of(name)
+        other = name if family is None else with_layer(name, layers.get(family, family[1]))
+        if other in source:
+            names[name] = other
+    taken = {*names.values()}
+    names |= {n if n not in names else f"{n} of the other": n for n in source if n not in taken}
+    return Lazy({n: partial(source.__getitem__, other) for n, other in names.items()})
+
+
+class _Padded(Mapping[str, Tensor]):
+    """Tensors of which some are filled up with zeros: units that are not there."""
+
+    def __init__(self, state: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self._state, self._shapes = state, shapes
+
+    def __getitem__(self, name: str) -> Tensor:
+        x = self._state[name]
+        if name not in self._shapes:
+            return x
+        wide = x.new_zeros(self._shapes[name])
+        wide[tuple(slice(n) for n in x.shape)] = x
+        return wide
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._state)
+
+    def __len__(self) -> int:
+        return len(self._state)
+
+
+def _narrower(layout: Layout | None, x: Tensor, y: Tensor) -> bool:
+    """Whether the second tensor only lacks units of hidden spaces, so that zeros may stand for them."""
+    if layout is None or x.ndim != y.ndim:
+        return False
+    pairs = list(zip(layout.axes, x.shape, y.shape))
+    return all(new == old or (new < old and _hidden(axis)) for axis, old, new in pairs)
+
+
+def _hidden(axis: Axis) -> bool:
+    """Whether units may be left out at the end of an axis."""
+    return isinstance(axis.factors[0] if isinstance(axis, Product) else axis, Leaf)
+
+
+def _width(names: list[str], turned: bool) -> Finding:
+    said = "narrower: units are gone" if turned else "wider: units were added"
+    shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    text = f"{counted(len(names), 'tensor')} {said} ({shown})"
+    return Finding("narrowed" if turned else "widened", text, tuple(names))
 
 
 def _cut(state: Mapping[str, Tensor], name: str, window: tuple[slice, ...] | None) -> Tensor:

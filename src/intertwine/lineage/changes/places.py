@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["block_of", "layer_of", "pattern_of", "place_of", "stem_of", "with_layer"]
+__all__ = ["block_of", "family_of", "layer_of", "pattern_of", "place_of", "stem_of", "with_layer"]
 
 _NUMBER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")
 
@@ -46,12 +46,16 @@ def stem_of(name: str) -> str:
     return re.sub(r"[A-Za-z0-9]+$", "", name)
 
 
-def with_layer(name: str, old: int | None, new: int | None) -> str:
-    """A name with another number of the layer."""
-    if old is None or new is None:
-        return name
+def family_of(name: str) -> tuple[str, int] | None:
+    """The stack of layers that a tensor belongs to, by the beginning of its name, and the number of its layer."""
     found = _NUMBER.search(name)
-    return f"{name[: found.start(1)]}{new}{name[found.end(1) :]}" if found else name
+    return (name[: found.start(1)], int(found.group(1))) if found else None
+
+
+def with_layer(name: str, number: int | None) -> str:
+    """A name with another number of the layer."""
+    found = _NUMBER.search(name)
+    return f"{name[: found.start(1)]}{number}{name[found.end(1) :]}" if found and number is not None else name
 
 
 def pattern_of(name: str) -> str:

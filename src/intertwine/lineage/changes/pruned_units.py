@@ -55,7 +55,7 @@ def pruned_units(pairs: Pairs, g: Transformation, pruned: Iterable[str]) -> Iter
     for space, units in gone.items():
         count = int(units.sum())
         if 0 < count < units.numel():
-            numbers = units.flatten().nonzero().flatten().tolist()
+            numbers = sorted(g[space].permutation.flatten()[units.flatten()].tolist())  # as the first network has them
             named = f" ({', '.join(map(str, numbers))})" if count <= _NAMED else ""
             text = f"{count} of {counted(units.numel(), 'unit')} of {place_of(space)} removed: their weights are zero"
             yield Finding("units removed", text + named, tuple(where[space]))

@@ -144,7 +144,8 @@ def _still(a: Folded, b: Folded) -> set[_Freedom]:
 
 def _free(sym: Symmetry, still: set[_Freedom]) -> set[str]:
     """Names of spaces that may have moved, with their parents."""
-    free = {s.name for s in sym.spaces if not _freedoms(s) <= still}
+    carried = carriers(sym)
+    free = {s.name for s in sym.spaces if carried[s.name] and not _freedoms(s) <= still}
     parents = {s.name: s.parents for s in sym.spaces}
     more = free
     while more:  # a space lies inside its parents

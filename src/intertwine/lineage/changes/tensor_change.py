@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...matching.deviation import constant
 from .grids import grid
 from .update_rank import UpdateRank, update_rank
 
@@ -137,24 +138,25 @@ def _rounding(x: Tensor, y: Tensor, dtype: torch.dtype) -> str:
     within = float(ratio.kthvalue(min(int(_SHARE * len(ratio)) + 1, len(ratio))).values) if len(ratio) else 0.0
     if within <= _MOVED:
         return "float32"
+    told = constant(x) or not constant(y)  # gains around one are all ones in a coarse format, and say nothing of it
     for format_ in _CASTS:
-        if torch.equal(x.to(format_).to(x.dtype), y):
+        if told and torch.equal(x.to(format_).to(x.dtype), y):
             return dtype_name(format_)
     for format_ in _CASTS[:2]:
         holds = dtype == format_ or torch.equal(y.to(format_).to(y.dtype), y)
-        if holds and not _constant(y) and within <= torch.finfo(format_).eps:
+        if holds and not constant(y) and within <= torch.finfo(format_).eps:
             return dtype_name(format_)
     return ""
 
 
 def _whole(x: Tensor, y: Tensor, gap: Tensor, cosine: float) -> tuple[str, str, tuple[int, ...]]:
     """The change as one of the whole tensor, or of some rows; ``"changed"`` where it is neither."""
+    if constant(y) and y.numel() > 1 and bool((y == y.flatten()[0]).all()):
+        return "constant", f"all {float(y.flatten()[0]):g}", ()
     zeroed = (y == 0) & (x != 0)
     if bool(((gap == 0) | (y == 0)).all()) and bool(zeroed.any()):
         share = float(zeroed.double().mean())
         return "pruned", f"{share:.1%} of entries set to zero, the others kept", ()
-    if _constant(y) and y.numel() > 1 and bool((y == y.flatten()[0]).all()):
-        return "constant", f"all {float(y.flatten()[0]):g}", ()
     levels = grid(x, y)
     if levels:
         return "quantised", levels, ()
@@ -178,12 +180,7 @@ def _trained(kind: str, detail: str, found: UpdateRank) -> tuple[str, str]:
     if found.rank is not None:
         return "low rank", f"rank {found.rank} of {found.full}"
     if found.noise:
-        return "noise", f"effective rank {found.effective:.0f} of {found.full}, as independent noise has"
+        return "noise", f"effective rank {found.effective or 0:.0f} of {found.full}, as independent noise has"
     if found.effective is not None:
         return kind, f"effective rank {found.effective:.1f} of {found.full}"
     return kind, detail
-
-
-def _constant(x: Tensor) -> bool:
-    some = x.flatten()[: 1 << 16]
-    return not len(some) or bool(((some == some.min()) | (some == some.max())).all())

@@ -51,7 +51,7 @@ def update_rank(d: Tensor, weights: Tensor, eps: float) -> UpdateRank:
         The rank.
     """
     if d.ndim < 2 or min(d.shape[0], prod(d.shape[1:])) < 2:
-        return UpdateRank(None, None, 1, _normal(d))
+        return UpdateRank(None, None, 1, False)
     matrix = d.flatten(1)
     matrix = (matrix if matrix.shape[0] <= matrix.shape[1] else matrix.mT).double()
     m, n = matrix.shape

@@ -1,0 +1,109 @@
+"""Layers that were dropped, repeated or put in another order: which layer each came from, by what its matrices hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from torch import Tensor
+
+from .element_words import Finding
+from .places import family_of, with_layer
+from .rows import signature, unit_rows
+
+__all__ = ["NEW", "layer_findings", "moved_layers"]
+
+NEW = -1  # in place of a layer's number: it holds none of those before
+_PROBES = 8  # rows of a matrix that are looked at
+_MATRICES = 4  # matrices of a layer
+_ALIKE = 0.7  # mean cosine of rows in place of layers that share their training
+_SAME_VALUES = 1 - 1e-5  # the same of sorted absolute values
+
+
+def moved_layers(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> dict[tuple[str, int], int]:
+    """For layers after, by the beginning of their names and their number, which layer before they hold, if another.
+
+    Args:
+        a: Tensors before.
+        b: Tensors after, under names that differ in the numbers of layers only.
+
+    Returns:
+        Layers after to numbers before, ``NEW`` for one that pushed others on. Layers that hold what they held, or
+        nothing that is known, are left out.
+    """
+    layers: dict[tuple[str, int], list[str]] = {}
+    for name in b:
+        family = family_of(name)
+        if family is not None and b[name].ndim > 1:
+            layers.setdefault(family, []).append(name)
+    before = sorted({family for name in a if (family := family_of(name)) is not None})
+    found, strange = {}, []
+    for (prefix, number), names in layers.items():
+        if not _alike(a, b, names[:_MATRICES], number):
+            others = [k for start, k in before if start == prefix and k != number]
+            source = next((k for k in others if _alike(a, b, names[:_MATRICES], k)), None)
+            if source is None:
+                strange.append((prefix, number))
+            else:
+                found[prefix, number] = source
+    held = {(prefix, source) for (prefix, _), source in found.items()}
+    return found | {layer: NEW for layer in strange if layer in held}
+
+
+def _alike(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: list[str], layer: int) -> bool:
+    """Whether most matrices of a layer are those of another one, as they stand or with units permuted."""
+    votes = 0
+    for name in names:
+        other = with_layer(name, layer)
+        if other not in a or a[other].shape != b[name].shape:
+            return False
+        x, y = (t.flatten(1).float() for t in (a[other], b[name]))
+        some = slice(None, None, max(1, len(y) // _PROBES))
+        plain = float((unit_rows(x[some]) * unit_rows(y[some])).sum(1).mean())
+        if plain <= _ALIKE and x.shape[1] > 2:
+            values = (unit_rows(signature(y[some])) @ unit_rows(signature(x)).mT).amax(1)
+            plain = float((values > _SAME_VALUES).double().mean())
+        votes += plain > _ALIKE
+    return 2 * votes > len(names)
+
+
+def layer_findings(found: Mapping[tuple[str, int], int], a: Iterable[str], b: Iterable[str]) -> list[Finding]:
+    """What was done to layers.
+
+    Args:
+        found: As ``moved_layers`` returns it.
+        a: Names of tensors before.
+        b: Names of tensors after.
+
+    Returns:
+        At most one finding for each of dropped, repeated, reordered layers of one stack.
+    """
+    said = []
+    for prefix in dict.fromkeys(start for start, _ in found):
+        before, after = (1 + max(f[1] for n in names if (f := family_of(n)) and f[0] == prefix) for names in (a, b))
+        said += _of_stack({k: source for (start, k), source in found.items() if start == prefix}, before, after)
+    return said
+
+
+def _of_stack(found: Mapping[int, int], before: int, after: int) -> list[Finding]:
+    """Findings on one stack of layers."""
+    sources = [found.get(k, k) for k in range(after)]
+    dropped = [k for k in range(before) if k not in sources]
+    repeated = {k: [n for n in range(after) if sources[n] == k] for k in dict.fromkeys(sources) if sources.count(k) > 1}
+    once = [k for k in dict.fromkeys(sources) if k != NEW]
+    repeated.pop(NEW, None)
+    inserted = [n for n in range(after) if sources[n] == NEW]
+    said = []
+    if dropped:
+        said.append(Finding("layers dropped", f"{_layers(dropped)} of {before} dropped; {after} are left"))
+    if inserted:
+        said.append(Finding("layers inserted", f"{_layers(inserted)} inserted; those after it follow"))
+    if repeated:
+        where = "; ".join(f"layer {k} now stands at {', '.join(map(str, places))}" for k, places in repeated.items())
+        said.append(Finding("layers repeated", f"{_layers(list(repeated))} repeated: {where}"))
+    if once != sorted(once):
+        said.append(Finding("layers reordered", f"layers in another order: {', '.join(map(str, sources))}"))
+    return said
+
+
+def _layers(numbers: list[int]) -> str:
+    return f"layer{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"

@@ -1,0 +1,32 @@
+"""Tied tensors: one tensor under two names, before or after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from torch import Tensor
+
+from .element_words import Finding
+
+__all__ = ["tie_findings"]
+
+
+def tie_findings(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Iterator[Finding]:
+    """Tensors that were tied, or are tied no longer.
+
+    Args:
+        a: Tensors of the first network in memory, by all their names.
+        b: Those of the second.
+
+    Yields:
+        One finding for each tensor.
+    """
+    before, after = ({n: x.data_ptr() for n, x in state.items() if x.numel()} for state in (a, b))
+    said = {("untied", "were one tensor and are two now"): (before, after)}
+    said |= {("tied", "were two tensors and are one now"): (after, before)}
+    for (kind, words), (one, two) in said.items():
+        first: dict[int, str] = {}
+        for name in (n for n in before if n in after):
+            other = first.setdefault(one[name], name)
+            if two[other] != two[name]:
+                yield Finding(kind, f"{name} and {other} {words}", (other, name))
