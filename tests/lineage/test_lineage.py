@@ -149,3 +149,33 @@ def test_calibration_refuses_relatives_and_too_few(seeds):
         iw.lineage(a, b, X, independent=others[:3])
     with pytest.raises(ValueError, match=r"independent of a\. Got one, number 3"):
         iw.lineage(a, b, X, independent=[*others[:3], trained(60, 5, a)])
+
+
+def test_dropped_and_repeated_layers_are_found_and_paid_for():
+    def deep(seed, layers):
+        torch.manual_seed(seed)
+        stack = [nn.Sequential(nn.Linear(8, 24), nn.ReLU(), nn.Linear(24, 8)) for _ in range(layers)]
+        return nn.ModuleDict({"layers": nn.ModuleList(stack), "head": nn.Linear(8, 3)})
+
+    class Deep(nn.Module):
+        def __init__(self, parts):
+            super().__init__()
+            self.parts = parts
+
+        def forward(self, x):
+            for layer in self.parts["layers"]:
+                x = x + layer(x)
+            return self.parts["head"](x)
+
+    a = Deep(deep(0, 5))
+    for kept in ([0, 2, 4], [0, 1, 2, 2, 3, 3, 4]):
+        b = Deep(deep(9, len(kept)))
+        for place, k in enumerate(kept):
+            b.parts["layers"][place].load_state_dict(tuned(a.parts["layers"][k]).state_dict())
+        found = iw.lineage(a, b, X)
+        blocks = {k.block: k.derived for k in found.by_block}
+        assert found.verdict == "derived" and blocks["parts.layers.2"] and not blocks.get("parts.head")
+        places = next(note for note in found.notes if note.startswith("of another depth"))
+        assert all(f"{k} by {kept.index(k)}" in places for k in set(kept))
+        assert len(kept) > 5 or not blocks["parts.layers.1"]
+    assert iw.lineage(a, Deep(deep(1, 3)), X).p_value > 1e-3

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from .._words import counted
 from ..matching.same import RELATED, SAME, Match, same
 from ..symmetry.action import tensors_of
+from .changes.places import block_of
+from .depth import Renumbered, renumbered
 from .in_place import InPlace, in_place
 from .laundered import FEWEST, Calibrated, calibrated
 from .parts import by_block, parts_in_words
@@ -113,14 +115,16 @@ def lineage_of_states(
         raise ValueError(f"level must be between 0 and 1. Got {level}.")
     if independent and len(independent) < FEWEST:
         raise ValueError(f"independent must hold at least {FEWEST} networks. Got {len(independent)}.")
-    found = in_place(sym, a, b)
+    other = renumbered([n for n in sym.layouts if n in a], a, b)
+    found = in_place(sym, a, b) if other is None else _chosen(in_place(sym, a, other), other)
     if not any(s.units for s in found.spaces):
         raise ValueError(
             "b must share hidden units with a: tensors of one name and shape. Got "
             f"{counted(len(found.tensors), 'tensor')} in common, and none with such units: other architectures cannot "
             "be compared in place."
         )
-    judged = _judged(found, level, _notes(sym, a, b, found))
+    notes = () if other is None else tuple(f"of another depth, {place} of b" for place in other.places)
+    judged = _judged(found, level, (*notes, *_notes(sym, a, b if other is None else other, found)))
     if judged.verdict == DERIVED or not independent:
         return judged
     for k, state in enumerate(independent):
@@ -131,6 +135,17 @@ def lineage_of_states(
                 f"rejects (p {power_of_ten(log_p)}): leave it out."
             )
     return _calibrated(judged, calibrated(sym, a, b, independent), level)
+
+
+def _chosen(found: InPlace, other: Renumbered) -> InPlace:
+    """The test of renumbered blocks: its p-values pay for the choice of blocks (Bonferroni over all choices)."""
+    cost = {t.tensor: other.log_choices.get(t.tensor, 0.0) for t in found.tensors}
+    blocks = {block_of(n): c for n, c in cost.items()}
+    tensors = tuple(
+        t if t.log_p is None else replace(t, log_p=min(t.log_p + cost[t.tensor], 0.0)) for t in found.tensors
+    )
+    log_p = None if found.log_p is None else min(found.log_p + sum(blocks.values()), 0.0)
+    return replace(found, tensors=tensors, log_p=log_p)
 
 
 def _matched(found: Lineage, match: Match) -> Lineage:

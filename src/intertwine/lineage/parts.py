@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import log
 
+from .changes.places import block_of
 from .in_place import TensorAgreement
 from .result import BlockAgreement
 
@@ -20,7 +21,7 @@ def by_block(tensors: Sequence[TensorAgreement], level: float) -> tuple[BlockAgr
     """
     groups: dict[str, list[TensorAgreement]] = {}
     for t in tensors:
-        groups.setdefault(_block(t.tensor), []).append(t)
+        groups.setdefault(block_of(t.tensor), []).append(t)
     found = []
     for block, members in groups.items():
         told = [t.log_p for t in members if t.log_p is not None]
@@ -41,13 +42,6 @@ def parts_in_words(blocks: Sequence[BlockAgreement]) -> str:
     }
     said = f"derived: {words[True]}" if words[True] else ""
     return "; ".join(part for part in (said, f"no sign of it: {words[False]}" if words[False] else "") if part)
-
-
-def _block(tensor: str) -> str:
-    """The name up to its first number, or that of the module."""
-    pieces = tensor.split(".")
-    number = next((k for k, piece in enumerate(pieces) if piece.isdigit()), None)
-    return ".".join(pieces[:-1] if number is None else pieces[: number + 1]) or tensor
 
 
 def _runs(names: Sequence[str]) -> str:

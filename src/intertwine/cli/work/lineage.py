@@ -25,7 +25,7 @@ from ..commands.lineage import LineageOptions
 __all__ = ["run"]
 
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
-_MISSING = 0.5  # share of the model's tensors that a checkpoint may lack, such as a head
+_PRESENT = 0.25  # share of the model's tensors that a checkpoint must have: heads are replaced, layers dropped
 
 
 def run(asked: LineageOptions) -> None:
@@ -101,24 +101,22 @@ def _named(state: Mapping[str, Tensor], sym: Symmetry, path: Path) -> Mapping[st
     """A checkpoint under the model's names: one beginning that all names have or lack is taken off or put on.
 
     Raises:
-        ValueError: If it lacks most of the model's tensors.
+        ValueError: If it has few of the model's tensors.
     """
     wanted = sym.layouts.keys()
-    starts = {""} | {name.partition(".")[0] + "." for name in [*state, *wanted]}
-    names = {
-        f"{sign}{start}": {n: f"{start}{n}" if sign == "+" else n.removeprefix(start) for n in wanted}
-        for sign in "+-"
-        for start in starts
-    }
-    table = max(names.values(), key=lambda t: sum(stored in state for stored in t.values()))
-    found = {n: stored for n, stored in table.items() if stored in state}
-    if len(found) < _MISSING * len(wanted):
-        absent = next(n for n in wanted if n not in found)
+    starts = {name.partition(".")[0] + "." for name in [*state, *wanted]}
+    tables = [{n: n for n in state}]
+    tables += [{f"{start}{n}": n for n in state} for start in starts]
+    tables += [{n.removeprefix(start): n for n in state} for start in starts]
+    names = max(tables, key=lambda table: len(wanted & table.keys()))
+    here = len(wanted & names.keys())
+    if here < _PRESENT * len(wanted):
+        absent = next(n for n in wanted if n not in names)
         raise ValueError(
-            f"checkpoint must be of the model. Got {str(path)!r}, which lacks {len(wanted) - len(found)} of its "
+            f"checkpoint must be of the model. Got {str(path)!r}, which lacks {len(wanted) - here} of its "
             f"{len(wanted)} tensors, such as {absent!r}."
         )
-    return _Renamed(state, found)
+    return _Renamed(state, names)
 
 
 class _Renamed(Mapping[str, Tensor]):
