@@ -76,6 +76,23 @@ def test_layer_norms_need_a_matrix_that_keeps_their_mean():
     assert any(isinstance(module, nn.LayerNorm) for module in turned.model.modules())
 
 
+class Pooled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.norm, self.head = nn.Linear(3, 8), nn.RMSNorm(8), nn.Linear(8, 2)
+        nn.init.normal_(self.norm.weight)
+
+    def forward(self, x):
+        y = self.norm(self.embed(x))
+        return self.head(y.mean(1) + y.sum(1, keepdim=True)[:, 0])
+
+
+def test_a_stream_that_is_pooled_over_its_positions():
+    torch.manual_seed(0)
+    model, x = Pooled(), torch.randn(4, 5, 3)
+    iw.testing.assert_same_function(model, iw.rotate(model, x).model, x)
+
+
 def test_what_cannot_rotate_is_named():
     model, inputs = made("BertForSequenceClassification")
     with pytest.raises(ValueError, match=r"stream that can rotate. Got bert.embeddings.LayerNorm.weight: add in"):

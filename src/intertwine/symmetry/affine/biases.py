@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ...programs import Ref
 from .claims import MOVES, Obstacle, View, moved_entries
-from .flow import Change, Flow, Graph
+from .flow import Change, Flow
+from .graph import Graph
 from .workshop import Outcome, Workshop
 
 __all__ = ["push_biases"]

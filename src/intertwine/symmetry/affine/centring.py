@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ...programs import Call, Ref
 from .claims import MOVES, Obstacle, View, moved_entries
-from .flow import LINEAR, Change, Flow, Graph
+from .flow import LINEAR, Change, Flow
+from .graph import Graph
 from .workshop import Outcome, Workshop
 
 __all__ = ["centre"]

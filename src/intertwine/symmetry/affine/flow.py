@@ -9,18 +9,18 @@ through holds for every input of the example's shapes.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from ...programs import Call, Program, Ref
+from ...programs import Call, Ref
 from ...programs.steps import Step
-from .claims import MOVES, Claims, Obstacle, View, moved_entries
+from .claims import MOVES, Claims, Obstacle, moved_entries
+from .graph import Graph
 
-__all__ = ["LINEAR", "Change", "Flow", "Graph", "NewBias"]
+__all__ = ["LINEAR", "Change", "Flow", "NewBias"]
 
 # operation -> names of the input and the weight, dimension of the weight that is summed over, name of the bias
 LINEAR = {
@@ -35,6 +35,7 @@ LINEAR = {
 }
 _SHAPES = {f"aten::{name}_like" for name in ("zeros", "ones", "empty", "full")}  # they read no numbers
 _SUMS = {"aten::add": 1, "aten::sub": -1}
+_MEANS = {"aten::mean", "aten::sum"}
 _PRODUCTS = {"aten::mul", "aten::div"}
 
 
@@ -62,84 +63,6 @@ class NewBias:
 
     module: str
     numbers: Tensor
-
-
-class Graph:
-    """What changes are carried along: a recorded run, who reads what, and which values are entries of parameters.
-
-    Args:
-        program: The run.
-        state: Parameters and buffers by name, in float64.
-    """
-
-    def __init__(self, program: Program, state: Mapping[str, Tensor]) -> None:
-        self.program, self.state = program, dict(state)
-        self.live = set(program.ancestors(program.outputs)) | {
-            i for i, call in enumerate(program.calls) if not call.outputs
-        }
-        self.outputs = {ref.id for ref in program.outputs}
-
-    @cached_property
-    def readers(self) -> dict[int, list[int]]:
-        """Number of every value to the positions of the calls that read it."""
-        found: dict[int, list[int]] = {}
-        for position in sorted(self.live):
-            for number in {ref.id for ref in self.program.calls[position].inputs}:
-                found.setdefault(number, []).append(position)
-        return found
-
-    @cached_property
-    def producers(self) -> dict[int, Call]:
-        """Number of every value to the call that made it."""
-        calls = (self.program.calls[i] for i in sorted(self.live))
-        return {out.id: call for call in calls for out in call.outputs if out is not None}
-
-    @cached_property
-    def views(self) -> dict[int, View]:
-        """Number of every value that is made of entries of one parameter to these entries."""
-        found: dict[int, View] = {}
-        for name, ref in self.program.states.items():
-            shape = self.program.values[ref.id].shape
-            if name in self.state:
-                found[ref.id] = View(name, torch.arange(self.state[name].numel()).reshape(shape))
-        for position in sorted(self.live):
-            call = self.program.calls[position]
-            sources = [found.get(ref.id) for ref in call.inputs]
-            known = [source for source in sources if source is not None]
-            if call.op not in MOVES or not known or len(known) < len(sources):
-                continue
-            if len({source.parameter for source in known}) > 1:
-                continue
-            entries = {ref.id: source.entries for ref, source in zip(call.inputs, known)}
-            made = moved_entries(call, entries)
-            for out, moved in zip([o for o in call.outputs if o is not None], made):
-                found[out.id] = View(known[0].parameter, moved)
-        return found
-
-    @cached_property
-    def uses(self) -> dict[str, list[tuple[View, int]]]:
-        """Name of every parameter to its views and the positions of the calls that compute with them.
-
-        Raises:
-            Obstacle: If the model returns one.
-        """
-        found: dict[str, list[tuple[View, int]]] = {}
-        for number, view in self.views.items():
-            for position in self.readers.get(number, ()):
-                outputs = self.program.calls[position].outputs
-                if not any(out is not None and out.id in self.views for out in outputs):
-                    found.setdefault(view.parameter, []).append((view, position))
-            if number in self.outputs:
-                raise Obstacle(f"the model returns {view.parameter}")
-        return found
-
-    def origin(self, ref: Ref) -> tuple[Ref, Call | None]:
-        """The value behind casts, views and dropout that a value was made of, and the call that made it."""
-        call = self.producers.get(ref.id)
-        while call is not None and call.op in MOVES and len(call.inputs) == 1:
-            ref = call.inputs[0]
-            call = self.producers.get(ref.id)
-        return ref, call
 
 
 @dataclass
@@ -205,6 +128,8 @@ class Flow:
             self._product(call)
         elif "scaled_dot_product" in call.op:
             self._attention(call)
+        elif call.op in _MEANS:
+            self._mean(call)
         elif call.op == "aten::index":
             self._gather(call)
         elif call.op == "aten::native_layer_norm":
@@ -297,6 +222,19 @@ class Flow:
             shared = shape[-3] // change.factor.shape[-3]
             parts = (t[..., :1, :].repeat_interleave(shared, -3).expand(shape) for t in (change.factor, change.offset))
             self.put(out, Change(*parts))
+
+    def _mean(self, call: Call) -> None:
+        change = self._of(call.args["self"])
+        dims = call.args.get("dim") or range(change.factor.ndim)
+        if any(_varies(change.factor, dim) for dim in dims):
+            raise Obstacle(f"{call.where} adds it to something else", call)
+        known: dict[int, Tensor] = {}
+        out = self._out(call)
+        Step.of(call).run(known, lambda ref: change.offset, 0)
+        factor = change.factor
+        for dim in sorted((d % factor.ndim for d in dims), reverse=True):
+            factor = factor.narrow(dim, 0, 1) if call.args.get("keepdim") else factor.select(dim, 0)
+        self.put(out, Change(factor, known[out.id]))
 
     def _gather(self, call: Call) -> None:
         places = call.args["indices"]

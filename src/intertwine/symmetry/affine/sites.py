@@ -11,7 +11,7 @@ from torch import Tensor
 from ...programs import Call, Ref
 from ...programs.steps import Step
 from .claims import View
-from .flow import Graph
+from .graph import Graph
 
 __all__ = ["Gain", "Norm", "norms"]
 

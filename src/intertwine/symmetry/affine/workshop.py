@@ -20,7 +20,8 @@ from ..action import tensors_of
 from ..find import arguments
 from ..verification.float64 import float64_casts, in_float64
 from .claims import Claims, Obstacle
-from .flow import Flow, Graph
+from .flow import Flow
+from .graph import Graph
 from .structure import add_bias, can_have_bias, untie
 
 __all__ = ["Outcome", "Proof", "Workshop"]
