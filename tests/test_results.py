@@ -20,6 +20,40 @@ def build():
     return module
 
 
+@pytest.fixture(scope="module")
+def fidelity():
+    spec = importlib.util.spec_from_file_location("results_fidelity", RESULTS / "fidelity.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_of_fidelity_follows_from_items_and_results(fidelity):
+    kept = RESULTS.parent / "docs" / "fidelity.md"
+    assert kept.read_text(encoding="utf-8") == fidelity.page(), "run results/fidelity.py"
+
+
+def test_every_item_names_what_exists_and_says_why_it_was_not_run(fidelity):
+    found = fidelity.items()
+    assert len({item["item"] for item in found}) == len(found) > 160
+    for item in found:
+        assert item["function"].startswith("intertwine."), item["item"]
+        assert item["test"].startswith("tests/"), item["item"]
+        assert not item["experiment"] or item["experiment"] in experiments(), item["item"]
+    measured = {name for name, e in experiments().items() if not name.startswith("open-")}
+    assert measured <= {item["experiment"] for item in found}
+
+
+def test_verdicts_of_items_are_those_of_the_results(fidelity, build):
+    (item,) = (i for i in fidelity.items() if i["item"] == "v2 Table 2")
+    (found,) = (r for _, r in build.kept() if r.name == "table2-dissimilarity")
+    told = [c.verdict for c in found.claims]
+    scale, verdict = fidelity.judged(item)
+    assert scale == "small"
+    assert f"{told.count('holds')} holds" in verdict
+    assert f"{told.count('cannot be told')} cannot be told" in verdict
+
+
 def test_the_page_shows_what_the_files_hold(build):
     assert (RESULTS / "README.md").read_text(encoding="utf-8") == build.page(build.kept()), "run results/build.py"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted((ROOT / "docs" / "theory").glob("*.md"))
+PAGES = [*sorted((ROOT / "docs" / "theory").glob("*.md")), ROOT / "docs" / "fidelity.md"]
 
 
 def names_in(file: Path) -> set[str]:
