@@ -35,7 +35,7 @@ MUTATIONS = (
     (f"{E}/paper1/stitched.py", '"start": "random"', '"start": "direct"'),
     (f"{E}/paper1/stitched.py", '"tail_norm": "train"', '"tail_norm": "eval"'),
     (f"{E}/paper1/stitched.py", "crop=0.08", "crop=0.0"),
-    (f"{E}/paper1/stitched.py", 'how.keep == "last" else', 'how.keep != "last" else'),
+    (f"{E}/paper1/stitched.py", 'if how.keep == "last"', 'if how.keep != "last"'),
     (f"{E}/paper1/dissimilarity.py", "setting.by_scale(4, 12, 0), 32)", "setting.by_scale(4, 12, 0), 8)"),
     (f"{E}/paper1/dissimilarity.py", "setting.by_scale(4, 6, 100)", "setting.by_scale(4, 6, 10)"),
     (f"{E}/paper1/dissimilarity.py", "setting.by_scale(128, 1000, 10_000)", "setting.by_scale(128, 1000, 1_000)"),
