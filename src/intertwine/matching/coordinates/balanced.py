@@ -14,7 +14,7 @@ weight norm, from vanishing; it is zero along changes that move no weight. The f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,8 @@ __all__ = ["Balanced", "balance", "balanced_coordinates"]
 _KAPPA = 0.01
 _ROUNDS = 30  # of bases and scales in turn
 _SETTLED = 1e-12
-_SWEPT = 1e-15  # a sweep that changes less ends the search; slow modes are a thousand times further away
+# a sweep that changes less ends the search, for weights in that precision; slow modes are a thousand times further away
+_SWEPT = {torch.float32: 1e-10, torch.float64: 1e-15}
 _NOISE = 1e-9  # steps below it that do not shrink in so many sweeps are rounding
 _PATIENCE = 10
 _RIDGE = 1e-13  # added to curvatures, relative to their trace
@@ -77,14 +78,22 @@ def balance(model: nn.Module, sym: Symmetry, scales: bool = True, linear: bool =
     folded = fold(sym, tensors_of(model))
     if not scales and not linear:
         return Balanced(folded.sym, folded.state, identity(folded.sym))
-    to = balanced_coordinates(folded.sym, folded.state, scales, linear)
+    live = tensors_of(model)
+    double = any(live[name].dtype == torch.float64 for name in sym.layouts)
+    to = balanced_coordinates(
+        folded.sym, folded.state, scales, linear, _SWEPT[torch.float64 if double else torch.float32]
+    )
     state = {**folded.state, **moved(folded.sym, to, folded.state)}
     general = [s for s in folded.sym.spaces if s.group.is_general] if linear else []
     return Balanced(folded.sym, state, to, tuple(s.name for s in general if _basis(folded.sym, state, s) is None))
 
 
 def balanced_coordinates(
-    sym: Symmetry, state: Mapping[str, Tensor], scales: bool = True, linear: bool = True
+    sym: Symmetry,
+    state: Mapping[str, Tensor],
+    scales: bool = True,
+    linear: bool = True,
+    tolerance: float = 1e-15,
 ) -> Transformation:
     """The element that brings weights into balanced coordinates; orthogonal matrices remain open in linear spaces.
 
@@ -93,6 +102,7 @@ def balanced_coordinates(
         state: Tensors in float64.
         scales: Whether scales may move.
         linear: Whether bases of general linear spaces may move.
+        tolerance: Change of the log scales in a sweep that ends the search.
 
     Returns:
         An element without permutations and signs.
@@ -107,7 +117,7 @@ def balanced_coordinates(
             if basis is not None:
                 g = with_parts(identity(sym), space.name, linear=basis) @ g
         if scales:
-            for name, logs in _scales(sym, {**state, **moved(sym, g, state)}, free).items():
+            for name, logs in _scales(sym, {**state, **moved(sym, g, state)}, free, tolerance).items():
                 g = with_parts(identity(sym), name, scales=logs) @ g
         if g.allclose(before, _SETTLED):
             break
@@ -172,7 +182,9 @@ def _free_generators(sym: Symmetry, general: set[str]) -> dict[str, Tensor]:
     return found
 
 
-def _scales(sym: Symmetry, state: Mapping[str, Tensor], free: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _scales(
+    sym: Symmetry, state: Mapping[str, Tensor], free: Mapping[str, Tensor], tolerance: float
+) -> dict[str, Tensor]:
     """Name of each space with free scales to the log scales ``(k, p..., n)`` that balance it."""
     spaces = {s.name: s for s in sym.spaces if s.name in free}
     zero = {name: identity(sym)[name].scales for name in spaces}
@@ -189,14 +201,17 @@ def _scales(sym: Symmetry, state: Mapping[str, Tensor], free: Mapping[str, Tenso
     def sweep(flat: Tensor) -> Tensor:
         nonlocal least, idle
         logs = split(flat)
+        scaled = [part.squares * torch.exp(2 * _exponents(part, spaces, logs)) for part in entries]
         for name, space in spaces.items():
-            logs[name] = logs[name] + _newton(space, spaces, entries, logs, free[name])
+            step = _newton(space, entries, scaled, free[name])
+            logs[name] = logs[name] + step
+            _rescale(space, entries, scaled, step)
         new = torch.cat([t.flatten() for t in logs.values()])
         size = float((new - flat).abs().max())
         least, idle = min(size, least), 0 if size < 0.5 * least else idle + 1
         return flat if least < _NOISE and idle >= _PATIENCE else new  # rounding moves it for ever
 
-    return split(fixed_point(sweep, torch.cat([t.flatten() for t in zero.values()]), _SWEPT))
+    return split(fixed_point(sweep, torch.cat([t.flatten() for t in zero.values()]), tolerance))
 
 
 def _entries(sym: Symmetry, state: Mapping[str, Tensor], spaces: Mapping[str, Space]) -> list[_Entries]:
@@ -217,30 +232,39 @@ def _entries(sym: Symmetry, state: Mapping[str, Tensor], spaces: Mapping[str, Sp
     return found
 
 
-def _newton(
-    space: Space, spaces: Mapping[str, Space], entries: list[_Entries], logs: Mapping[str, Tensor], free: Tensor
-) -> Tensor:
+def _newton(space: Space, entries: list[_Entries], scaled: list[Tensor], free: Tensor) -> Tensor:
     """One Newton step of the log scales of one space while the others stay, ``(k, p..., n)``."""
-    slope = torch.zeros(*logs[space.name].shape[1:], free.shape[1], dtype=free.dtype)
-    curve = torch.zeros(*slope.shape, free.shape[1], dtype=free.dtype)
-    for part in entries:
-        names = tuple(leaf.space for leaf in part.leaves)
-        if space.name not in names:
-            continue
-        scaled = part.squares * torch.exp(2 * _exponents(part, spaces, logs))
-        for dim, leaf in enumerate(part.leaves):
-            if leaf.space != space.name or not any(leaf.scale):
-                continue
-            kept = parent_dims(space, dim, names)
-            rest = [d for d in range(scaled.ndim) if d not in kept]
-            e = torch.tensor([float(x) for x in leaf.scale], dtype=slope.dtype) @ free
-            total = scaled.permute([*kept, *rest]).flatten(len(kept)).sum(-1) if rest else scaled.permute(kept)
-            votes = part.votes.permute([*kept, *rest]).flatten(len(kept)).sum(-1) if rest else part.votes.permute(kept)
+    slope = curve = torch.zeros(())
+    for part, squares in zip(entries, scaled):
+        for leaf, kept, rest in _sites(space, part):
+            e = torch.tensor([float(x) for x in leaf.scale], dtype=free.dtype) @ free
+            total, votes = (x.sum(rest) if rest else x for x in (squares, part.votes))
+            order = [sorted(kept).index(d) for d in kept]
+            total, votes = total.permute(order), votes.permute(order)
             slope = slope + 2 * (total - votes)[..., None] * e
             curve = curve + 4 * total[..., None, None] * torch.outer(e, e)
+    if not curve.ndim:
+        return torch.zeros(())
     ridge = (_RIDGE * curve.diagonal(dim1=-2, dim2=-1).sum(-1)).clamp_min(1e-100)  # units without weights stay
     step = -torch.linalg.solve(curve + ridge[..., None, None] * torch.eye(free.shape[1], dtype=free.dtype), slope)
     return (step.clamp(-_STEP, _STEP) @ free.mT).movedim(-1, 0)
+
+
+def _rescale(space: Space, entries: list[_Entries], scaled: list[Tensor], step: Tensor) -> None:
+    """Multiply the squares by what a step of one space makes of them, in place."""
+    for part, squares in zip(entries, scaled):
+        for leaf, kept, _ in _sites(space, part):
+            e = torch.tensor([2 * float(x) for x in leaf.scale], dtype=step.dtype)
+            squares *= align(torch.exp(torch.einsum("k,k...->...", e, step)), kept, squares.ndim)
+
+
+def _sites(space: Space, part: _Entries) -> Iterator[tuple[Leaf, list[int], list[int]]]:
+    """Where a part carries the scales of a space: the leaf, the dimensions of its units, and the others."""
+    names = tuple(leaf.space for leaf in part.leaves)
+    for dim, leaf in enumerate(part.leaves):
+        if leaf.space == space.name and any(leaf.scale):
+            kept = parent_dims(space, dim, names)
+            yield leaf, kept, [d for d in range(part.squares.ndim) if d not in kept]
 
 
 def _exponents(part: _Entries, spaces: Mapping[str, Space], logs: Mapping[str, Tensor]) -> Tensor:
