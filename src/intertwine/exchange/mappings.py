@@ -45,7 +45,7 @@ def mappings(
         The entries, and the reasons for what is not listed.
 
     Raises:
-        ValueError: If there is no such format.
+        ValueError: If there is no such format, or weights are quantised already.
 
     Examples:
         >>> import torch, intertwine as iw
@@ -60,7 +60,7 @@ def mappings(
     with torch.device("cpu"):  # whoever built the model on the meta device may still be at it
         subject = subject_of(sym, model, example_inputs)
         found = FORMATS[format](subject, Proving(subject))
-    return replace(found, format=format, model=subject.name, notes=(*sym.notes, *found.notes))
+    return replace(found, format=format, model=subject.name, notes=(*sym.notes, *subject.notes, *found.notes))
 
 
 def _scales(subject: Subject, proving: Proving) -> tuple[tuple[Entry, ...], Mappings]:

@@ -50,7 +50,7 @@ def scale_entries(subject: Subject) -> ScaleEntries:
     for refusal in refused:
         reasons.update(dict.fromkeys(refusal.reads, refusal.reason))
     for mapping in found:
-        why = _unfit(sym, mapping)
+        why = _unfit(subject, mapping)
         if why:
             reasons.update({use.tensor: why for use in mapping.reads})
             continue
@@ -99,9 +99,10 @@ def _places(sym: Description, mapping: ScaleMapping) -> list[Place]:
     ]
 
 
-def _unfit(sym: Description, mapping: ScaleMapping) -> str:
+def _unfit(subject: Subject, mapping: ScaleMapping) -> str:
     """Why a tool that scales whole layers in order cannot apply a mapping; empty if it can."""
-    if any(_is_output(sym, use.tensor) for use in mapping.reads):
+    sym = subject.sym
+    if any(use.module in subject.last for use in mapping.reads):
         return _OUTPUT
     if any(use.axis != len(sym.layouts[use.tensor].axes) - 1 for use in mapping.reads if not packed(use.tensor)):
         return "its weight does not hold the inputs on the last axis, as a linear layer of torch does"
@@ -136,10 +137,6 @@ def _shared(sym: Description, mapping: ScaleMapping) -> str:
         f"each scale is shared by {counted(max(sizes), 'input')} of the balance layer (grouped heads); tools that ask "
         "for one scale for each input skip it"
     )
-
-
-def _is_output(sym: Description, tensor: str) -> bool:
-    return any(f.tensor == tensor and f.reason == "output" for f in sym.fixed)
 
 
 def _absent(subject: Subject, covered: set[str], reasons: Mapping[str, str]) -> Iterator[Absent]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ..errors import CaptureError
-from ..programs import gains_as_parameters
+from ..programs import Program, gains_as_parameters
 from ..symmetry import Symmetry, symmetries
 from ..symmetry.description import Description
 from ..symmetry.find import symmetries_of
@@ -30,6 +31,8 @@ class Subject:
         network: The model, if it is still there.
         example: An example for it.
         names: Names of all its modules, in its own order, experts one by one.
+        last: Modules whose outputs nothing else is added to: output layers.
+        notes: What a reader should know.
     """
 
     sym: Description
@@ -37,6 +40,8 @@ class Subject:
     network: nn.Module | None
     example: Any
     names: tuple[str, ...]
+    last: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -57,7 +62,10 @@ def subject_of(sym: Symmetry, model: nn.Module | None = None, example_inputs: An
         sym: The symmetry.
         model: The model; by default the one that the symmetry was found in, if it is still there.
         example_inputs: An example; by default the one that the symmetry was found with.
-    """
+
+    Raises:
+        ValueError: If weights are quantised already.
+    """  # noqa: DOC502 - raised by what it calls
     network = sym.origin.model if model is None else model
     example = sym.origin.example_inputs if example_inputs is None else example_inputs
     gains: Description = sym
@@ -66,11 +74,65 @@ def subject_of(sym: Symmetry, model: nn.Module | None = None, example_inputs: An
         program, offsets = gains_as_parameters(sym.origin.program)
         gains = symmetries_of(program) if offsets else sym
     if network is not None:
+        _check_plain(network)
         names = [name for name, _ in network.named_modules() if name]
     else:
         every = [*(name.rpartition(".")[0] for name in sym.layouts), *(tap.partition("#")[0] for tap in sym.features)]
         names = list(dict.fromkeys(every))
-    return Subject(gains, offsets, network, example, tuple(with_experts(gains, names)))
+    last = frozenset() if sym.origin.program is None else _last(sym.origin.program)
+    return Subject(gains, offsets, network, example, tuple(with_experts(gains, names)), last, tuple(_notes(sym)))
+
+
+def _check_plain(network: nn.Module) -> None:
+    """Refuse quantised weights before long work.
+
+    Raises:
+        ValueError: If there are some.
+    """
+    for name, module in network.named_modules():
+        kinds = {str(t.dtype) for t in (*module._parameters.values(), *module._buffers.values()) if _is_code(t)}
+        if kinds or ".quantized" in type(module).__module__ or hasattr(module, "quant_state"):
+            said = f", {', '.join(sorted(kinds))}" if kinds else ""
+            raise ValueError(
+                f"model must hold plain weights. Got quantised ones in {name or type(network).__name__!r} "
+                f"({type(module).__name__}{said}), whose steps scales and rotations would leave. "
+                "Load it before quantisation."
+            )
+
+
+def _is_code(tensor: Tensor | None) -> bool:
+    """Whether a tensor holds weights as whole numbers or in 8 bits."""
+    if tensor is None or tensor.ndim < 2:
+        return False
+    narrow = tensor.dtype in (torch.int8, torch.uint8, torch.int32)
+    return narrow or (tensor.is_floating_point() and tensor.element_size() == 1)
+
+
+def _last(program: Program) -> frozenset[str]:
+    """Modules whose outputs become outputs of the model with nothing learned added on the way."""
+    outputs = {ref.id for ref in program.outputs}
+    kinds = [value.kind for value in program.values]
+    joined: set[int] = set()  # values that an output depends on in company
+    for call in reversed(program.calls):
+        made = {ref.id for ref in call.outputs if ref is not None}
+        if made & (outputs | joined):
+            varying = {ref.id for ref in call.inputs if kinds[ref.id] != "constant"}
+            if len(varying) == 1 and not made & joined:
+                outputs |= varying
+            else:
+                joined |= varying
+    return frozenset(tap.partition("#")[0] for tap, ref in program.taps.items() if ref.id in outputs)
+
+
+def _notes(sym: Symmetry) -> Iterator[str]:
+    """Ties, and what an example that takes one path has read."""
+    if sym.aliases:
+        tied = [f"{alias} is {name}" for alias, name in sym.aliases.items()]
+        yield f"tied weights move together: {', '.join(tied[:3])}{', ...' if len(tied) > 3 else ''}"
+    if sym.path_only:
+        unread = sym.unread
+        covered = f"not read by the example: {', '.join(unread[:3])}" if unread else "the example reads every parameter"
+        yield f"the path depends on the data; {covered}"
 
 
 class Proving:

@@ -31,6 +31,8 @@ def run(asked: MappingsOptions) -> None:
         claim_file(asked.out)
     with torch.device("meta" if asked.meta else "cpu"):
         network = build_model(asked.model)
+    if asked.meta and hasattr(network, "set_experts_implementation"):
+        network.set_experts_implementation("batched_mm")  # the default of transformers does not run without weights
     example = example_input(asked.model, asked.data, asked.input_shape, asked.tokens, asked.meta)
     found = symmetry.symmetries(network, example).mappings(asked.format)
     if asked.out is not None:
