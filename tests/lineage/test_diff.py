@@ -125,6 +125,16 @@ def test_units_and_blocks_that_changed_most(sym):
     assert max(found.blocks, key=found.blocks.get) == "blocks.2" and found.blocks["blocks.0"] == 0
 
 
+def test_networks_that_share_nothing_or_something(sym):
+    found = iw.diff(decoder(), decoder(seed=5), tokens(), sym)
+    assert kinds(found) == {"unrelated"} and not found.same_function
+    merged = decoder()
+    with torch.no_grad():
+        for p, q in zip(merged.parameters(), decoder(seed=5).parameters()):
+            p.mul_(0.7).add_(q, alpha=0.3)
+    assert kinds(iw.diff(decoder(), merged, tokens(), sym)) == {"changed"}  # what was added is no noise: it shrinks
+
+
 def test_bad_input(sym):
     good = decoder()
     with pytest.raises(TypeError, match="must be a module"):

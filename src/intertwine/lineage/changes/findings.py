@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["tensor_findings"]
 
+_APART, _NEARLY_ALL = 0.35, 0.9  # cosine of matched tensors that share nothing, and share of the weights
 _NAMED = 3  # tensors or blocks that are named in a sentence
 _ROLES = {
     "head": "tensors of the head", "bias": "biases", "statistics": "statistics of batch norms", "gain": "gains",
@@ -40,9 +41,19 @@ def tensor_findings(changes: Iterable[TensorChange], sym: Symmetry) -> list[Find
         if some:
             found.append(Finding(kind, f"{_count(some)} {words}: {_some(_names(some))}", _names(some)))
     moved = [c for c in compared if not c.settled and c.kind != "quantised"]
-    if moved:
+    if _unrelated(compared):
+        text = f"nothing in common, units matched or not: {_count(moved)} trained apart or replaced altogether"
+        found.append(Finding("unrelated", text, _names(moved)))
+    elif moved:
         found += [*_confined(moved, compared, sym), *_frozen(moved, compared), *_by_kind(_pooled(moved), compared)]
     return found
+
+
+def _unrelated(compared: list[TensorChange]) -> bool:
+    """Whether nearly all weights of matrices point elsewhere."""
+    matrices = [c for c in compared if len(c.shape) > 1]
+    far = sum(c.numel for c in matrices if c.cosine < _APART)
+    return far > _NEARLY_ALL * sum(c.numel for c in matrices)
 
 
 def _formats(compared: list[TensorChange]) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -124,7 +124,9 @@ def tensor_change(name: str, source: str, block: str, a: Tensor, b: Tensor, exac
     eps = max(float(torch.finfo(d).eps) for d in (a.dtype, b.dtype))
     found = update_rank(gap, y, eps if exact else max(eps, _MOVED))
     facts |= {"rank": found.rank, "effective_rank": found.effective}
-    return made(*_trained(kind, detail, found), rows=rows, **facts)
+    along = abs(float((gap * x).sum(dtype=torch.float64))) / max(moved * before, 1e-300)
+    apart = along < _UNRELATED / 2 + 3 / x.numel() ** 0.5  # noise does not know of the weights
+    return made(*_trained(kind, detail, replace(found, noise=found.noise and apart)), rows=rows, **facts)
 
 
 def dtype_name(dtype: torch.dtype) -> str:
