@@ -227,7 +227,7 @@ def _centred(sym: Symmetry, program: Program) -> frozenset[str]:
 
 def _principal(sym: Symmetry, workshop: Workshop, space: Space) -> Tensor:
     """Eigenvectors of ``X X^T``, largest first: ``X`` holds all that the weights write to a stream and read from it."""
-    gram = sum(x @ x.mT for _, x, _ in slices(sym, workshop.graph.state, space))
+    gram = torch.stack([x @ x.mT for _, x, _ in slices(sym, workshop.graph.state, space)]).sum(0)
     return torch.linalg.eigh(gram).eigenvectors.flip(-1).mT
 
 
