@@ -1,8 +1,9 @@
 """Gains of RMS norms put into the weights that read them, which sets the residual stream free to rotate.
 
-A gain for each unit ties the units of a residual stream to their axes. A norm without gains commutes with rotations, and
-the stream of the folded network has the whole orthogonal group (SliceGPT, Ashkboos et al. 2024, section 3.2, for this
-use of it).
+A gain for each unit ties the units of a residual stream to their axes. A norm without gains commutes with rotations,
+and the stream of the folded network has the whole orthogonal group (SliceGPT, Ashkboos et al. 2024, section 3.2, for
+this use of it).
+"""
 
 from __future__ import annotations
 
