@@ -189,7 +189,7 @@ def total(estimates: Sequence[Outlook]) -> Outlook:
     """All of them together; networks that experiments share are counted for each."""
     both = lambda what: tuple(sum(pair) for pair in zip(*(getattr(e, what) for e in estimates)))
     seconds, memory = sum(e.seconds for e in estimates), max(e.memory for e in estimates)
-    return Outlook(both("networks"), both("jobs"), seconds, memory)  # type: ignore[arg-type]
+    return Outlook(both("networks"), both("jobs"), seconds, memory)
 
 
 def main() -> None:
