@@ -36,6 +36,7 @@ def fold_norm_gains(model: nn.Module, example_inputs: Any) -> nn.Module:
         ValueError: If there is no gain that can be folded.
 
     Examples:
+        >>> import torch
         >>> import intertwine as iw
         >>> class Block(nn.Module):
         ...     def __init__(self):
