@@ -24,8 +24,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 import intertwine as iw
-from intertwine.lineage.in_place import in_place
-from intertwine.lineage.laundered import _prediction, calibrated, likeness
+from intertwine.provenance.in_place import in_place
+from intertwine.provenance.laundered import _prediction, calibrated, likeness
 from intertwine.symmetry.action import tensors_of
 
 ROOT = Path(__file__).parent.parent

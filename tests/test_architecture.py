@@ -12,7 +12,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "intertwine"
 # room -> the rooms it may import at module level or inside functions (everything may use the ground files)
 GROUND = {"errors", *(path.stem for path in SOURCE.glob("_[a-z]*") if path.stem != "__init__")}
 LIBRARY = {"groups", "programs", "features", "symmetry", "similarity", "matching"}
-LIBRARY |= {"merging", "lineage", "exchange", "dissection", "gates", "stitching"}
+LIBRARY |= {"merging", "provenance", "exchange", "dissection", "gates", "stitching"}
 BELOW = {"groups", "programs", "features", "symmetry", "testing"}
 MAY_IMPORT = {
     "groups": set(),
@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "gates": BELOW | {"matching"},
     "stitching": BELOW | {"matching"},
     "merging": BELOW | {"matching"},
-    "lineage": BELOW | {"matching"},
+    "provenance": BELOW | {"matching"},
     "lab": LIBRARY | {"testing"},
     "report": LIBRARY,
     "cli": LIBRARY | {"report", "lab", "testing"},

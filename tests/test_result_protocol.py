@@ -18,7 +18,7 @@ from intertwine._codec import APART, UNSAVED, decode, encode, mark_nonfinite, un
 from intertwine._result import Result
 from intertwine.report import page_of
 
-ROOMS = ("symmetry", "matching", "merging", "lineage", "exchange", "similarity", "stitching", "gates", "dissection")
+ROOMS = ("symmetry", "matching", "merging", "provenance", "exchange", "similarity", "stitching", "gates", "dissection")
 ROOMS += ("lab.experiments",)
 
 
@@ -75,7 +75,7 @@ def lineage() -> Result:
 
 
 def tree() -> Result:
-    return iw.lineage.tree({"<a>": net(), "b": net(), "c": net(1)}, torch.zeros(2, 4))
+    return iw.lineage_tree({"<a>": net(), "b": net(), "c": net(1)}, torch.zeros(2, 4))
 
 
 def barrier() -> Result:

@@ -19,7 +19,7 @@ __version__ = version("intertwine")
 
 _ROOMS = (
     *("groups", "features", "programs", "similarity", "symmetry", "matching"),
-    *("merging", "lineage", "exchange", "stitching", "gates", "dissection"),
+    *("merging", "provenance", "exchange", "stitching", "gates", "dissection"),
     *("report", "testing", "lab"),
 )
 
@@ -46,11 +46,13 @@ _NAMES = {
     "merge": "merging",
     "barrier": "merging",
     "Barrier": "merging",
-    # descent of one network from another; ``iw.lineage(a, b, x)`` calls its room
-    "Lineage": "lineage",
+    # descent of one network from another
+    "lineage": "provenance",
+    "Lineage": "provenance",
+    "lineage_tree": "provenance",
     # what changed between two checkpoints
-    "diff": "lineage",
-    "Diff": "lineage",
+    "diff": "provenance",
+    "Diff": "provenance",
     # similarity of representations
     "compare": "similarity",
     "Comparison": "similarity",
@@ -91,11 +93,9 @@ if TYPE_CHECKING:
     from .exchange import prune_channels, rotate
     from .features import collect
     from .groups import Intertwiner, intertwiner
-    from .lineage import Diff, diff
-    from .lineage.lineage import lineage
-    from .lineage.result import Lineage
     from .matching import Alignment, align, same
     from .merging import Barrier, barrier, merge
+    from .provenance import Diff, Lineage, diff, lineage, lineage_tree
     from .similarity import Comparison, compare
     from .stitching import Stitching
     from .stitching.stitch import stitch

@@ -19,10 +19,10 @@ __all__ = ["load_result", "page_of", "write_page"]
 _PAGES = {
     "Reproduction": ("intertwine.lab.experiments:Reproduction", "intertwine.report.pages.reproduce:reproduction_page"),
     "Alignment": ("intertwine.matching:Alignment", "intertwine.report.pages.align:alignment_page"),
-    "Lineage": ("intertwine.lineage:Lineage", "intertwine.report.pages.lineage:lineage_page"),
-    "Tree": ("intertwine.lineage:Tree", "intertwine.report.pages.lineage:tree_page"),
+    "Lineage": ("intertwine.provenance:Lineage", "intertwine.report.pages.lineage:lineage_page"),
+    "Tree": ("intertwine.provenance:Tree", "intertwine.report.pages.lineage:tree_page"),
     "Barrier": ("intertwine.merging:Barrier", "intertwine.report.pages.barrier:barrier_page"),
-    "Diff": ("intertwine.lineage:Diff", "intertwine.report.pages.diff:diff_page"),
+    "Diff": ("intertwine.provenance:Diff", "intertwine.report.pages.diff:diff_page"),
     "Dissection": ("intertwine.dissection:Dissection", "intertwine.report.pages.dissection:dissection_page"),
     "Symmetry": ("intertwine.symmetry:Symmetry", "intertwine.report.pages.symmetry:symmetry_page"),
     "GateStudy": ("intertwine.gates:GateStudy", "intertwine.report.pages.gates:gates_page"),

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from ... import symmetry
 from ...errors import CheckpointError
-from ...lineage.diff import diff
-from ...lineage.difference import Diff
+from ...provenance.diff import diff
+from ...provenance.difference import Diff
 from .._command import FAILED
 from .._example import example_input
 from .._hugging_face import HF

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..._io import read_tensors
 from ...lab.training import read_card
-from ...lineage import DERIVED, Lineage, Tree, lineage, lineage_of_states, tree_of_states
+from ...provenance import DERIVED, Lineage, Tree, lineage, lineage_of_states, tree_of_states
 from ...symmetry import Symmetry, symmetries
 from ...symmetry.sharded import ShardedState
 from .._example import example_input

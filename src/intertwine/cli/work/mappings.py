@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 
 from ... import symmetry
@@ -31,8 +33,9 @@ def run(asked: MappingsOptions) -> None:
         claim_file(asked.out)
     with torch.device("meta" if asked.meta else "cpu"):
         network = build_model(asked.model)
-    if asked.meta and hasattr(network, "set_experts_implementation"):
-        network.set_experts_implementation("batched_mm")  # the default of transformers does not run without weights
+    grouped = getattr(network, "set_experts_implementation", None)
+    if asked.meta and grouped is not None:
+        cast(Any, grouped)("batched_mm")  # the default of transformers does not run without weights
     example = example_input(asked.model, asked.data, asked.input_shape, asked.tokens, asked.meta)
     found = symmetry.symmetries(network, example).mappings(asked.format)
     if asked.out is not None:

@@ -11,7 +11,7 @@ from ..figures import heatmap
 from ..page import Page
 
 if TYPE_CHECKING:
-    from ...lineage import Diff
+    from ...provenance import Diff
 
 __all__ = ["diff_page"]
 

@@ -11,7 +11,7 @@ from ..figures import heatmap
 from ..page import Page
 
 if TYPE_CHECKING:
-    from ...lineage import Lineage, Tree
+    from ...provenance import Lineage, Tree
 
 __all__ = ["lineage_page", "tree_page"]
 

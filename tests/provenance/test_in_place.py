@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import intertwine as iw
-from intertwine.lineage.features import ordered_spaces, views
-from intertwine.lineage.in_place import in_place
+from intertwine.provenance.features import ordered_spaces, views
+from intertwine.provenance.in_place import in_place
 from intertwine.symmetry.action import tensors_of
 
 

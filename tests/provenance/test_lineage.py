@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import intertwine as iw
-from intertwine.lineage import lineage_of_states
+from intertwine.provenance import lineage_of_states
 from intertwine.symmetry import ShardedState
 
 X = torch.zeros(2, 8)

@@ -9,7 +9,7 @@ from edits import EDITS, VOCABULARY, convolutional, decoder, edited, hidden_unit
 from torch import nn
 
 import intertwine as iw
-from intertwine.lineage import Diff
+from intertwine.provenance import Diff
 
 
 @pytest.fixture(scope="module")

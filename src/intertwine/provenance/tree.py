@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ..symmetry import Symmetry
 
-__all__ = ["Link", "Tree", "tree", "tree_of_states"]
+__all__ = ["Link", "Tree", "lineage_tree", "tree_of_states"]
 
 _RATE = 0.001
 _CLOSE = 2.0  # standard deviations of a sketch from which on a pair is tested: 2 % of strangers, and nearly all kin
@@ -104,7 +104,7 @@ class Tree(Result):
         return pd.DataFrame(rows, columns=["a", "b", "log10_p", "linked"])
 
 
-def tree(models: Mapping[str, nn.Module], example_inputs: Any, rate: float = _RATE) -> Tree:
+def lineage_tree(models: Mapping[str, nn.Module], example_inputs: Any, rate: float = _RATE) -> Tree:
     """Find families among networks of one architecture, from weights in place.
 
     Every network is read once for a sketch; pairs whose sketches are alike get the exact test, and the false discovery
@@ -126,7 +126,7 @@ def tree(models: Mapping[str, nn.Module], example_inputs: Any, rate: float = _RA
         >>> import intertwine as iw
         >>> nets = {name: nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3)) for name in "abc"}
         >>> _ = nets["b"].load_state_dict({n: t.bfloat16() for n, t in nets["a"].state_dict().items()})
-        >>> print(iw.lineage.tree(nets, torch.zeros(2, 8)))
+        >>> print(iw.lineage_tree(nets, torch.zeros(2, 8)))
         3 networks in 2 families: 1 of 3 pairs related, ...
         family of 2: a, b
           a -> b  distance 0.00..., p < 1e-...; its weights are of half precision, the other's are not

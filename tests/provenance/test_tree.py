@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import intertwine as iw
-from intertwine.lineage.directions import direction
-from intertwine.lineage.tree import _discoveries
+from intertwine.provenance.directions import direction
+from intertwine.provenance.tree import _discoveries
 
 X = torch.zeros(2, 8)
 
@@ -35,7 +35,7 @@ def test_families_among_strangers():
     nets |= {"base": base, "child": tuned(base, 1), "other child": tuned(base, 2)}
     nets["grandchild"] = tuned(nets["child"], 3)
     nets |= {"cousin": cousin, "its child": tuned(cousin, 4)}
-    found = iw.lineage.tree(nets, X)
+    found = iw.lineage_tree(nets, X)
     assert {frozenset(f) for f in found.families if len(f) > 1} == {
         frozenset({"base", "child", "other child", "grandchild"}), frozenset({"cousin", "its child"}),
     }  # fmt: skip
@@ -48,7 +48,7 @@ def test_families_among_strangers():
 
 
 def test_strangers_make_no_family():
-    found = iw.lineage.tree({str(k): net(k) for k in range(20)}, X)
+    found = iw.lineage_tree({str(k): net(k) for k in range(20)}, X)
     assert found.related == 0 and all(len(f) == 1 for f in found.families)
 
 
@@ -75,6 +75,6 @@ def test_untested_pairs_count_among_all():
 
 def test_bad_input():
     with pytest.raises(ValueError, match=r"models must hold at least two networks\. Got 1"):
-        iw.lineage.tree({"a": net(0)}, X)
+        iw.lineage_tree({"a": net(0)}, X)
     with pytest.raises(ValueError, match="rate must be between 0 and 1"):
-        iw.lineage.tree({"a": net(0), "b": net(1)}, X, rate=0)
+        iw.lineage_tree({"a": net(0), "b": net(1)}, X, rate=0)

@@ -1,0 +1,23 @@
+"""Provenance: whether one network was trained independently of another, which parts, and what changed between two."""
+
+from .diff import diff
+from .difference import Diff
+from .lineage import lineage, lineage_of_states
+from .result import DERIVED, NO_SIGN, UNTOLD, BlockAgreement, Lineage
+from .tree import Link, Tree, lineage_tree, tree_of_states
+
+__all__ = [
+    "DERIVED",
+    "NO_SIGN",
+    "UNTOLD",
+    "BlockAgreement",
+    "Diff",
+    "Lineage",
+    "Link",
+    "Tree",
+    "diff",
+    "lineage",
+    "lineage_of_states",
+    "lineage_tree",
+    "tree_of_states",
+]
