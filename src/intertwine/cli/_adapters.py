@@ -66,7 +66,7 @@ def merged(directory: Path, load: Callable[[Path], nn.Module]) -> nn.Module:
     try:
         config = peft.LoraConfig(**{key: settings[key] for key in _KEPT if settings.get(key) is not None})
         wrapped = peft.get_peft_model(load(base), config)
-        found = peft.set_peft_model_state_dict(wrapped, tensors)
+        found: Any = peft.set_peft_model_state_dict(wrapped, tensors)
     except (ValueError, TypeError, RuntimeError, KeyError) as error:
         raise CheckpointError(
             f"adapter must fit its base model. Got {str(directory)!r} for {str(base)!r} ({error})."

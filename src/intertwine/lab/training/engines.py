@@ -100,7 +100,7 @@ class InTurn(Engine):
         self._networks = [copied(n) for n in networks]
         self._half = recipe.precision == "bfloat16"
         for network in self._networks if self._half else ():  # the layout in which bfloat16 convolutions are fast
-            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            cast(Any, network).to(memory_format=torch.channels_last)  # not all releases type it
         self._optimizers = [recipe.make_optimizer(n) for n in self._networks]
 
     def step(self, inputs: Tensor, targets: Tensor, rate: float) -> Tensor:
