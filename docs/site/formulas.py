@@ -25,7 +25,9 @@ def on_page_content(content: str, page: Any, **_: Any) -> str:
     def formula(found: re.Match[str]) -> str:
         latex = html.unescape(found[3]).strip()
         try:
-            return convert(latex, display="block" if found[2] == "[" else "inline")
+            if found[2] == "(":
+                return convert(latex, display="inline")
+            return f'<div style="overflow: auto hidden; padding: .3em 0">{convert(latex, display="block")}</div>'
         except Exception as error:  # the converter raises many kinds
             raise PluginError(f"formula must be LaTeX. Got {latex!r} in {page.file.src_path} ({error!r}).") from error
 
