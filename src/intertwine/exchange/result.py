@@ -94,6 +94,7 @@ class Mappings(Result):
         document: The entries in the tool's own words, as plain data.
         python: The same as Python code; empty where the tool takes none.
         notes: What a reader should know.
+        modules: Modules in order of the run.
     """
 
     format: str
@@ -103,6 +104,7 @@ class Mappings(Result):
     document: Mapping[str, Any] = field(default_factory=dict)
     python: str = ""
     notes: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
 
     @property
     def proved(self) -> bool:

@@ -1,6 +1,23 @@
 """One self-contained HTML page from any result."""
 
-from .blocks import Block, Details, Facts, Figure, Grid, Heading, Listing, Paragraph, Shot, Table, Tabs, Wall
+from .blocks import (
+    Arrow,
+    Block,
+    Box,
+    Details,
+    Diagram,
+    Facts,
+    Figure,
+    Grid,
+    Heading,
+    Listing,
+    Paragraph,
+    Shot,
+    Table,
+    Tabs,
+    Tag,
+    Wall,
+)
 from .figures import Series, bars, heatmap, lines, scatter
 from .page import Page, render
 from .write import load_result, page_of, write_page
@@ -21,6 +38,10 @@ __all__ = [
     "Facts",
     "Table",
     "Figure",
+    "Diagram",
+    "Box",
+    "Arrow",
+    "Tag",
     "Grid",
     "Tabs",
     "Details",

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 __all__ = [
-    "Block", "Details", "Facts", "Figure", "Grid", "Heading", "Listing", "Paragraph", "Shot", "Table", "Tabs", "Wall",
+    "Arrow", "Block", "Box", "Details", "Diagram", "Facts", "Figure", "Grid", "Heading", "Listing", "Paragraph", "Shot",
+    "Table", "Tabs", "Tag", "Wall",
 ]  # fmt: skip
 
 
@@ -91,6 +92,57 @@ class Figure(Block):
     title: str = ""
     caption: str = ""
     height: int = 400
+
+
+@dataclass(frozen=True)
+class Box:
+    """A box of a diagram in pixels with a text in it, or a frame around boxes; ``title`` shows on hovering."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    text: str
+    title: str = ""
+    framed: bool = False
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """An arrow of a diagram from (x, start) by a lane on the right back to (x, stop)."""
+
+    x: float
+    start: float
+    lane: float
+    stop: float
+    colour: str
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Tag:
+    """A text of a diagram."""
+
+    x: float
+    y: float
+    text: str
+    colour: str
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Diagram(Block):
+    """Boxes in a column with arrows between them; ``legend`` holds the colour of each meaning."""
+
+    kind: ClassVar[str] = "diagram"
+    boxes: Sequence[Box]
+    arrows: Sequence[Arrow]
+    tags: Sequence[Tag]
+    legend: Mapping[str, str]
+    width: float
+    height: float
+    title: str = ""
+    caption: str = ""
 
 
 @dataclass(frozen=True)

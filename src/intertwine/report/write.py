@@ -24,6 +24,7 @@ _PAGES = {
     "Barrier": ("intertwine.merging:Barrier", "intertwine.report.pages.barrier:barrier_page"),
     "Diff": ("intertwine.provenance:Diff", "intertwine.report.pages.diff:diff_page"),
     "Dissection": ("intertwine.dissection:Dissection", "intertwine.report.pages.dissection:dissection_page"),
+    "Mappings": ("intertwine.exchange:Mappings", "intertwine.report.pages.mappings:mappings_page"),
     "Symmetry": ("intertwine.symmetry:Symmetry", "intertwine.report.pages.symmetry:symmetry_page"),
     "GateStudy": ("intertwine.gates:GateStudy", "intertwine.report.pages.gates:gates_page"),
     "Distances": ("intertwine.similarity:Distances", "intertwine.report.pages.distances:distances_page"),
