@@ -179,6 +179,11 @@ def test_patterns_of_some_layers_and_of_like_names():
         assert {n for n in names if re.match(pattern.removeprefix("re:"), n)} >= set(wanted)
 
 
+def test_patterns_of_names_with_nothing_in_common_are_in_order():
+    targets = {f"layer{i}.{j}.conv" for i in range(4) for j in range(2)}
+    assert expression(targets, targets | {"conv"}) == f"re:({'|'.join(sorted(targets)).replace('.', chr(92) + '.')})$"
+
+
 def test_outlines_leave_out_layers_and_gather_experts():
     assert outline("h.3.norm", ["h.3.attn.q", "h.3.attn.k"]) == ("h.#.norm", "h.#.attn.q", "h.#.attn.k")
     assert outline("0", ["2"]) == ("0", "2")

@@ -55,7 +55,7 @@ def expression(targets: Collection[str], names: Collection[str]) -> str:
     for pattern in _candidates([name.split(".") for name in sorted(wanted)]):
         if matches(pattern, names) == wanted:
             return pattern
-    alternatives = "|".join(re.escape(name) for name in targets)
+    alternatives = "|".join(re.escape(name) for name in sorted(wanted))
     return f"re:({alternatives})$"
 
 
