@@ -214,6 +214,8 @@ def test_results_print_show_save_and_load(name, tmp_path):
         again = type(found).load(found.save(tmp_path / f"found{suffix}"))
         assert alike(again, found), suffix
         assert again.summary() == found.summary()
+        found.save(tmp_path / "found.json")
+    assert alike(type(found).load(tmp_path / "found.json"), found)
     assert found.save(tmp_path / "found.parquet").is_file()
     with pytest.raises(ValueError, match=r"path must end in \.json, \.safetensors or \.parquet"):
         found.save(tmp_path / "found.txt")

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from ._codec import decode, encode, mark_nonfinite, unmark_nonfinite
-from ._io import read_tensors, write_json, write_tensors
+from ._io import write_json, write_tensors
 from ._untrusted.files import json_of
 from ._untrusted.weights import check_weights_file
 from .errors import CheckpointError
@@ -70,7 +70,8 @@ def read_value(path: Path, kind: type[T]) -> T:
         found = data.pop("kind", None) if isinstance(data, dict) else None
         beside = path.with_suffix(".safetensors")
         if beside.is_file():
-            tensors = read_tensors(beside)
+            read, said = _open(beside)
+            tensors = read if said.get("kind") == f"intertwine.tensors of {kind.__name__}" else {}
     if found != kind.__name__:
         raise error(f"path must hold a {kind.__name__} written by save(). Got {found!r} in {str(path)!r}.")
     try:

@@ -42,7 +42,7 @@ def test_a_folder_of_transformers(run, tmp_path):
         model.transformer.ln_f.bias.normal_()
     model.save_pretrained(tmp_path / "gpt2")
     ran = run("fold", "hf:gpt2", "--out", "folded")
-    assert ran.code == 2 and "--out must end in .safetensors where biases were added" in ran.error
+    assert ran.code == 2 and "--out must end in .safetensors for this model" in ran.error
     assert "lm_head.bias" in ran.error and "--no-extend" in ran.error
     ran = run("fold", "hf:gpt2", "--out", "folded", "--no-extend")
     assert ran.code == 0 and "kept: transformer.ln_f.bias" in ran.out, ran.err

@@ -147,8 +147,10 @@ def test_calibration_refuses_relatives_and_too_few(seeds):
     a, b, *others = seeds
     with pytest.raises(ValueError, match=r"independent must hold at least 4 networks\. Got 3"):
         iw.lineage(a, b, X, independent=others[:3])
-    with pytest.raises(ValueError, match=r"independent of a\. Got one, number 3"):
+    with pytest.raises(ValueError, match=r"of each other\. Got one, number 4, .* related to a "):
         iw.lineage(a, b, X, independent=[*others[:3], trained(60, 5, a)])
+    with pytest.raises(ValueError, match=r"Got one, number 4, that the exact test finds related to number 2"):
+        iw.lineage(a, b, X, independent=[*others[:3], others[1]])  # one network twice has no spread
 
 
 def test_dropped_and_repeated_layers_are_found_and_paid_for():

@@ -48,6 +48,8 @@ def _model(spec: str) -> None:
                 f"model must be hf:DIRECTORY with a config.json. Got {spec.removeprefix(HF)!r}, which has none. "
                 "Nothing is downloaded: save the model there first with save_pretrained()."
             )
+    elif (Path(spec) / "config.json").is_file():
+        raise ValueError(f"model must be hf:DIRECTORY for a directory. Got {spec!r}. Did you mean {HF + spec!r}?")
     elif ":" not in spec:
         further = ", or package.module:factory, path/to/file.py:factory, or hf:DIRECTORY"
         check_known("model", spec, list(catalogue()["models"]), further)

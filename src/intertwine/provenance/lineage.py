@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from math import log
 from typing import TYPE_CHECKING, Any
 
@@ -127,14 +128,24 @@ def lineage_of_states(
     judged = _judged(found, level, (*notes, *_notes(sym, a, b if other is None else other, found)))
     if judged.verdict == DERIVED or not independent:
         return judged
-    for k, state in enumerate(independent):
-        log_p = in_place(sym, a, state).log_p
-        if log_p is not None and log_p <= log(level):
-            raise ValueError(
-                f"independent must hold networks that are independent of a. Got one, number {k}, that the exact test "
-                f"rejects (p {power_of_ten(log_p)}): leave it out."
-            )
+    _check_independent(sym, [a, *independent], level)
     return _calibrated(judged, calibrated(sym, a, b, independent), level)
+
+
+def _check_independent(sym: Symmetry, states: Sequence[Mapping[str, Tensor]], level: float) -> None:
+    """Refuse networks of which the exact test finds two related: their spread would be that of fewer networks.
+
+    Raises:
+        ValueError: If it does.
+    """
+    for (j, one), (k, other) in combinations(enumerate(states), 2):
+        log_p = in_place(sym, one, other).log_p
+        if log_p is not None and log_p <= log(level):
+            whom = "a" if j == 0 else f"number {j}"
+            raise ValueError(
+                "independent must hold networks that are independent of a and of each other. Got one, number "
+                f"{k}, that the exact test finds related to {whom} (p {power_of_ten(log_p)}): leave it out."
+            )
 
 
 def _chosen(found: InPlace, other: Renumbered) -> InPlace:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ... import symmetry
 from ...merging import export
-from .._outputs import claim_file, claim_folder
+from .._outputs import claim_file, claim_folder, keep_beside, largest_shard
 from .._pairs import card_of, open_group
 from .._show import print_json, say, tell
 from ..commands.fold import FoldOptions
@@ -26,11 +26,12 @@ def run(asked: FoldOptions) -> None:
     biases = [name for name in folded.added if name.endswith(".bias")]
     if biases and asked.out.suffix != ".safetensors":
         raise ValueError(
-            "--out must end in .safetensors where biases were added, which from_pretrained would drop. Got "
-            f"{str(asked.out)!r}, and {', '.join(biases[:3])}. Or say --no-extend."
+            "--out must end in .safetensors for this model: folding adds biases that its class does not have, such as "
+            f"{', '.join(biases[:3])}. Got the folder {str(asked.out)!r}. Or say --no-extend, which adds none."
         )
     recipe = {"folded": group.names, "added": list(folded.added), "command": asked.line}
-    written = export(folded.model, asked.out, card_of(group, recipe, {}))
+    made = export(folded.model, asked.out, card_of(group, recipe, {}), largest_shard(asked.a))
+    written = keep_beside(asked.a, made)
     if asked.as_json:
         print_json({**folded.to_dict(), "written": written})
     else:
