@@ -174,7 +174,7 @@ def bad_inputs(pair, bare, npz, tmp_path):
         "no layer": ((a, b, "--layers", ","), r"--layers must hold names joined by commas\. Got ','"),
         "a device without numbers": ((a, b, "--device", "meta"), r"device must be one that this machine has"),
         "out below a file": ((a, b, "--out", tmp_path / "file" / "x"), r"--out must be a place where files can be"),
-        "a folder without a model": ((empty, b), r"checkpoint must be a file, or a Hugging Face directory"),
+        "a folder without a model": ((empty, b), r"checkpoint must be a file, an index of shards, or a directory"),
     }  # fmt: skip
 
 

@@ -61,12 +61,12 @@ def test_the_whole_experiment_in_small():
     assert [r["alpha"] for r in rows] == [0, 1]
     for row in rows:
         assert row["networks"] == 2
-        assert row["low"] <= row["share"] <= row["high"]
+        assert row["share"].low <= row["share"].value <= row["share"].high
         assert row["g_relu_unchanged"]
     shares = [[c.mean / d.units for c in d.counts() if c.kind == "rotation"] for d in found["cnn", "output"]]
-    assert rows[0]["share"] == pytest.approx(sum(s[0] for s in shares) / 2)
-    assert rows[0]["verdict"] == (
-        "falls" if rows[0]["change_high"] < 0 else "rises" if rows[0]["change_low"] > 0 else "undecided"
-    )
-    assert summarise({k: v[:1] for k, v in found.items()})[0]["verdict"] == "undecided"  # one network decides nothing
-    assert rows[0]["change"] == pytest.approx(sum(s[1] - s[0] for s in shares) / 2)
+    assert rows[0]["share"].value == pytest.approx(sum(s[0] for s in shares) / 2)
+    change = rows[0]["change"]
+    assert change.low <= change.value <= change.high and change.models == 2
+    alone = summarise({k: v[:1] for k, v in found.items()})[0]["change"]
+    assert alone.low is None and alone.high is None  # one network decides nothing
+    assert change.value == pytest.approx(sum(s[1] - s[0] for s in shares) / 2)

@@ -90,7 +90,7 @@ def test_one_step_from_a_zero_state_says_nothing_of_three(cell):
 
 
 def test_a_group_too_large_for_memory_is_refused():
-    with pytest.raises(ValueError, match=r"matrices of a random element must fit in memory. Got GL\(10000000\)"):
+    with pytest.raises(ValueError, match=r"matrices of a random element must fit in memory. Got GL₁₀₀₀₀₀₀₀"):
         random((Space("fc.weight[1]", Semidirect(GeneralLinear(10_000_000))),))
 
 

@@ -23,8 +23,9 @@ _KEPT = ("r", "lora_alpha", "target_modules", "exclude_modules", "fan_in_fan_out
 
 
 def is_adapter(directory: Path) -> bool:
-    """Whether a directory holds an adapter and no model."""
-    return (directory / _SETTINGS).is_file() and not (directory / "config.json").is_file()
+    """Whether a directory holds an adapter and no weights of a whole model."""
+    whole = ("model.safetensors", "model.safetensors.index.json")
+    return (directory / _SETTINGS).is_file() and not any((directory / name).is_file() for name in whole)
 
 
 def base_of(directory: Path) -> Path:

@@ -49,7 +49,7 @@ def expression(targets: Collection[str], names: Collection[str]) -> str:
         >>> expression([n for n in layers if n.endswith("up")], layers)
         're:.*up$'
         >>> expression(["layers.0.norm", "layers.2.norm"], layers)
-        're:.*(0|2)\\.norm$'
+        're:layers\\.(0|2)\\.norm$'
     """
     wanted = set(targets)
     for pattern in _candidates([name.split(".") for name in sorted(wanted)]):

@@ -48,6 +48,7 @@ def merge_many(
         A new network, in evaluation mode.
 
     Examples:
+        >>> import torch
         >>> models = [nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 2)) for _ in range(3)]
         >>> merged = merge_many(models, torch.zeros(2, 3))
         >>> merged(torch.zeros(1, 3)).shape

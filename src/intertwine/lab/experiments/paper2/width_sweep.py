@@ -69,7 +69,7 @@ def slope(widths: Sequence[int], errors: Sequence[Sequence[float]]) -> Estimate:
 
     Examples:
         >>> print(slope([16, 64, 256], [[0.4, 0.4], [0.2, 0.2], [0.1, 0.1]]))
-        -0.5 [-0.5, -0.5]
+        -0.5
     """
     from scipy.stats import linregress, t
 
