@@ -60,6 +60,8 @@ def _source(module: str) -> Path | None:
 @cache
 def _place(package: str) -> Path | None:
     """The folder of a top-level package, or the file of a top-level module."""
+    if package == "__main__":  # a script, or a prompt: it has no version
+        return None
     spec = find_spec(package)
     if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
         return None
