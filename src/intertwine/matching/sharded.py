@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..symmetry.action import transform
 from ..symmetry.gauge.canonical import check_weights
-from ..symmetry.sharded import ShardedState, act_sharded
+from ..symmetry.sharded import Renamed, ShardedState, act_sharded
 from ..symmetry.transformation import KINDS, check_kinds, identity
 from .agreement import streamed_agreement, unweighted
 from .alignment import Alignment
@@ -150,24 +150,15 @@ def same_sharded(a: str | Path, b: str | Path, sym: Symmetry) -> Match:
     return decided(sym, states, COMPONENT, {}, None)
 
 
-class _Read(Mapping[str, Tensor]):
+class _Read(Renamed):
     """The tensors of a checkpoint that a symmetry describes, read when asked for, at least in single precision."""
 
     def __init__(self, state: ShardedState, sym: Symmetry) -> None:
-        self._state, self._names = state, tuple(sym.layouts)
+        super().__init__(state, {name: name for name in sym.layouts})
 
     def __getitem__(self, name: str) -> Tensor:
-        tensor = self._state[name]
+        tensor = super().__getitem__(name)
         return tensor.to(torch.float64 if tensor.dtype == torch.float64 else torch.float32)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
 
 
 class _Streamed(Costs):

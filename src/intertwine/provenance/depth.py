@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from math import log
 
 from torch import Tensor
+
+from ..symmetry.sharded import Renamed
 
 __all__ = ["Renumbered", "renumbered"]
 
 Blocks = dict[str, dict[int, dict[str, str]]]  # stem -> number -> rest of the name -> name
 
 
-class Renumbered(Mapping[str, Tensor]):
+class Renumbered(Renamed):
     """Tensors of ``b`` under the names of ``a``, where blocks were dropped, repeated or renumbered.
 
     Attributes:
@@ -22,21 +24,9 @@ class Renumbered(Mapping[str, Tensor]):
     """
 
     def __init__(self, state: Mapping[str, Tensor], names: Mapping[str, str]) -> None:
-        self._state, self._names = state, names
+        super().__init__(state, names)
         self.log_choices: dict[str, float] = {}
         self.places: list[str] = []
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._state[self._names[name]]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
 
 
 def renumbered(names_of_a: Iterable[str], a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Renumbered | None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .symmetry import Symmetry
     from .transformation import Transformation
 
-__all__ = ["CoupledTensors", "ShardedState", "act_sharded", "coupled_tensors", "fingerprint_sharded"]
+__all__ = ["CoupledTensors", "Renamed", "ShardedState", "act_sharded", "coupled_tensors", "fingerprint_sharded"]
 
 
 class ShardedState(Mapping[str, Tensor]):
@@ -102,6 +102,30 @@ class ShardedState(Mapping[str, Tensor]):
                     dtypes[name] = (header[:0] if shapes[name] else file.get_tensor(name)).dtype
         check_shapes(sym, shapes)
         check_numbers(sym, dtypes)
+
+
+class Renamed(Mapping[str, Tensor]):
+    """Tensors of a checkpoint under other names, read when they are asked for.
+
+    Args:
+        state: The checkpoint.
+        names: New names to those in the checkpoint.
+    """
+
+    def __init__(self, state: Mapping[str, Tensor], names: Mapping[str, str]) -> None:
+        self._state, self._names = state, names
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._state[self._names[name]]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def act_sharded(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -12,7 +12,7 @@ from ..._io import read_tensors
 from ...lab.training import read_card
 from ...provenance import DERIVED, Lineage, Tree, lineage, lineage_of_states, tree_of_states
 from ...symmetry import Symmetry, symmetries
-from ...symmetry.sharded import ShardedState
+from ...symmetry.sharded import Renamed, ShardedState
 from .._example import example_input
 from .._hugging_face import HF
 from .._models import build_model
@@ -116,23 +116,4 @@ def _named(state: Mapping[str, Tensor], sym: Symmetry, path: Path) -> Mapping[st
             f"checkpoint must be of the model. Got {str(path)!r}, which lacks {len(wanted) - here} of its "
             f"{len(wanted)} tensors, such as {absent!r}."
         )
-    return _Renamed(state, names)
-
-
-class _Renamed(Mapping[str, Tensor]):
-    """A checkpoint read under other names."""
-
-    def __init__(self, state: Mapping[str, Tensor], names: Mapping[str, str]) -> None:
-        self._state, self._names = state, names
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._state[self._names[name]]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
+    return Renamed(state, names)
