@@ -14,11 +14,11 @@ from PIL import Image
 
 from intertwine.dissection import COLOURS, Concept, Criterion, TensorConcepts, WithColours, name_colours
 from intertwine.errors import DataError
-from intertwine.lab.data.broden import BrodenConcepts
-from intertwine.lab.data.coco import CocoConcepts, decode_runs, fill_polygons
-from intertwine.lab.data.concept_sets import load_concepts
-from intertwine.lab.data.segmentation import FolderConcepts, ParquetConcepts
-from intertwine.lab.data.synthetic_concepts import GeneratedConcepts
+from intertwine.lab.data.concepts.broden import BrodenConcepts
+from intertwine.lab.data.concepts.coco import CocoConcepts, decode_runs, fill_polygons
+from intertwine.lab.data.concepts.load import load_concepts
+from intertwine.lab.data.concepts.segmentation import FolderConcepts, ParquetConcepts
+from intertwine.lab.data.concepts.generated import GeneratedConcepts
 
 
 def png(array, mode=None):

@@ -1,17 +1,20 @@
 """Data sets in memory, by name or path: digits, CIFAR-10 and CIFAR-100, parquet, npz, image folders."""
 
-from .broden import BrodenConcepts
 from .cifar import load_cifar
-from .coco import CocoConcepts
-from .concept_sets import load_concepts
+from .concepts import (
+    BrodenConcepts,
+    CocoConcepts,
+    FolderConcepts,
+    GeneratedConcepts,
+    ParquetConcepts,
+    load_concepts,
+)
 from .digits import load_digits
 from .images import load_images
 from .load import FORMS, load
 from .npz import load_npz
 from .parquet import load_parquet
-from .segmentation import FolderConcepts, ParquetConcepts
 from .splits import Batches, DataSplits, Split, make_splits
-from .synthetic_concepts import GeneratedConcepts
 
 __all__ = [
     # by name

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...dissection import ConceptSet, WithColours
+from ....dissection import ConceptSet, WithColours
 from .broden import BrodenConcepts
 from .coco import CocoConcepts
 from .segmentation import FolderConcepts, ParquetConcepts
-from .synthetic_concepts import GeneratedConcepts
+from .generated import GeneratedConcepts
 
 __all__ = ["load_concepts"]
 

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...dissection import Sample
-from ...errors import DataError
-from ._picture import numbers, pixels
+from ....dissection import Sample
+from ....errors import DataError
+from .._picture import numbers, pixels
 
 __all__ = ["fitted", "read_image", "read_mask", "read_packed_mask"]
 

@@ -18,12 +18,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..._memory import check_fits
-from ..._untrusted.files import within
-from ...dissection import Concept, ConceptSet, Sample
-from ...errors import DataError
+from ...._memory import check_fits
+from ...._untrusted.files import within
+from ....dissection import Concept, ConceptSet, Sample
+from ....errors import DataError
 from ._masks import fitted, read_image, read_packed_mask
-from .splits import MOST_CLASSES
+from ..splits import MOST_CLASSES
 
 __all__ = ["BrodenConcepts"]
 

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...dissection import Concept, ConceptSet, Sample
-from ...errors import DataError
+from ....dissection import Concept, ConceptSet, Sample
+from ....errors import DataError
 from ._masks import fitted, read_image, read_mask
-from ._picture import SUFFIXES
+from .._picture import SUFFIXES
 
 __all__ = ["FolderConcepts", "ParquetConcepts"]
 

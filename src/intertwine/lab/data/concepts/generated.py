@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from ...dissection import Concept, ConceptSet, Sample
+from ....dissection import Concept, ConceptSet, Sample
 
 __all__ = ["GeneratedConcepts"]
 

@@ -1,0 +1,9 @@
+"""Images with a label for every pixel, for dissection."""
+
+from .broden import BrodenConcepts
+from .coco import CocoConcepts
+from .generated import GeneratedConcepts
+from .load import load_concepts
+from .segmentation import FolderConcepts, ParquetConcepts
+
+__all__ = ["BrodenConcepts", "CocoConcepts", "FolderConcepts", "GeneratedConcepts", "ParquetConcepts", "load_concepts"]
