@@ -16,9 +16,9 @@ from intertwine.dissection import COLOURS, Concept, Criterion, TensorConcepts, W
 from intertwine.errors import DataError
 from intertwine.lab.data.concepts.broden import BrodenConcepts
 from intertwine.lab.data.concepts.coco import CocoConcepts, decode_runs, fill_polygons
+from intertwine.lab.data.concepts.generated import GeneratedConcepts
 from intertwine.lab.data.concepts.load import load_concepts
 from intertwine.lab.data.concepts.segmentation import FolderConcepts, ParquetConcepts
-from intertwine.lab.data.concepts.generated import GeneratedConcepts
 
 
 def png(array, mode=None):

@@ -22,8 +22,8 @@ from ...._memory import check_fits
 from ...._untrusted.files import within
 from ....dissection import Concept, ConceptSet, Sample
 from ....errors import DataError
-from ._masks import fitted, read_image, read_packed_mask
 from ..splits import MOST_CLASSES
+from ._masks import fitted, read_image, read_packed_mask
 
 __all__ = ["BrodenConcepts"]
 

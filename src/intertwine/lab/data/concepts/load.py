@@ -7,8 +7,8 @@ from pathlib import Path
 from ....dissection import ConceptSet, WithColours
 from .broden import BrodenConcepts
 from .coco import CocoConcepts
-from .segmentation import FolderConcepts, ParquetConcepts
 from .generated import GeneratedConcepts
+from .segmentation import FolderConcepts, ParquetConcepts
 
 __all__ = ["load_concepts"]
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ....dissection import Concept, ConceptSet, Sample
 from ....errors import DataError
-from ._masks import fitted, read_image, read_mask
 from .._picture import SUFFIXES
+from ._masks import fitted, read_image, read_mask
 
 __all__ = ["FolderConcepts", "ParquetConcepts"]
 
