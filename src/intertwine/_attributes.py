@@ -95,9 +95,6 @@ class Kept:
         Args:
             chosen: Whether to take out what lies at a place.
             delete: Whether to delete an attribute of which the class says no default, or to put ``None`` there.
-
-        Returns:
-            The places.
         """
         places = []
         for container in self._containers:

@@ -48,9 +48,6 @@ def encode(value: Any, hint: Any = Any, apart: Tensors | None = None, every: boo
         every: Put all tensors into ``apart``.
         name: What the value is called there.
 
-    Returns:
-        Plain data.
-
     Raises:
         TypeError: If a value is of no kind that can be written.
     """  # noqa: DOC502 - raised by helpers
@@ -86,9 +83,6 @@ def decode(data: Any, hint: Any, tensors: Mapping[str, Tensor] | None = None) ->
         data: Plain data.
         hint: The annotation, or the dataclass.
         tensors: What was stored apart; a field marked ``APART`` has its default where this lacks its tensors.
-
-    Returns:
-        The value.
 
     Raises:
         TypeError: If the data are not of the annotated kind.
@@ -173,11 +167,7 @@ def _fields_of(value: Any, apart: Tensors | None, every: bool, name: str) -> dic
 
 
 def _dataclass_in(data: Any, kinds: Sequence[Any], tensors: Mapping[str, Tensor] | None) -> Any:
-    """One of several dataclasses, or of their subclasses; where there is one, it need not say which.
-
-    Raises:
-        ValueError: If it is none of them, or has other fields.
-    """  # noqa: DOC501 - what lacks its tensors is handled above
+    """One of several dataclasses, or of their subclasses; where there is one, it need not say which."""
     _require(data, dict)
     kind = kinds[0]
     if _CLASS in data or len(kinds) > 1:
@@ -217,11 +207,7 @@ def _members(arguments: tuple[Any, ...]) -> list[Any]:
 
 
 def _member(arguments: tuple[Any, ...], value: Any) -> Any:
-    """The member of a union that a value is of, by its outermost type.
-
-    Raises:
-        TypeError: If it is of none.
-    """
+    """The member of a union that a value is of, by its outermost type."""
     members = _members(arguments)
     if len(members) == 1:
         return members[0]
@@ -293,11 +279,7 @@ def _dtype(name: Any, _: Any = None) -> torch.dtype:
 
 
 def _plain(value: Any) -> Any:
-    """Data that are plain already, tuples as lists and paths as text.
-
-    Raises:
-        TypeError: If they are not.
-    """
+    """Data that are plain already, tuples as lists and paths as text."""
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

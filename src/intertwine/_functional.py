@@ -22,9 +22,6 @@ def run_with(model: nn.Module, tensors: Mapping[str, Tensor], *args: Any, **kwar
         tensors: What stands in the place of its parameters and buffers, under any of their names.
         args: Of the call.
         kwargs: Of the call.
-
-    Returns:
-        What the module returns.
     """
     own = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     new = {id(tensor): tensors[name] for name, tensor in own if name in tensors}

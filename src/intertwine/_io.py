@@ -95,11 +95,7 @@ def storage_fault(path: Path, error: BaseException | None = None) -> OSError | N
 
 
 def _sync(path: Path) -> None:
-    """Let a file, or the names in a folder, survive a loss of power.
-
-    Raises:
-        OSError: If the system cannot write them.
-    """
+    """Let a file, or the names in a folder, survive a loss of power."""
     if os.name != "posix" and path.is_dir():
         return
     handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
@@ -121,10 +117,6 @@ def _sweep_once(folder: Path) -> None:
 
 def check_writable(path: str | Path, name: str = "--out") -> Path:
     """Refuse a place where no file can be written, before long work. Missing parent folders are made.
-
-    Args:
-        path: Where a file shall be.
-        name: What the path is called, in messages.
 
     Returns:
         ``path`` as a ``Path``.
@@ -216,9 +208,6 @@ def read_tensors(path: str | Path) -> dict[str, Tensor]:
     Args:
         path: A ``.safetensors`` file, or any file that ``torch.save`` wrote. A dictionary that holds the state
             dict under ``state_dict``, ``model`` or ``model_state_dict`` is opened.
-
-    Returns:
-        Parameter and buffer names to CPU tensors.
 
     Raises:
         CheckpointError: If the file is missing, truncated, would need unsafe unpickling, or holds no state dict.

@@ -61,9 +61,6 @@ def free_bytes(device: torch.device | None = None, root: Path = Path("/")) -> fl
     Args:
         device: Where they are wanted; infinity for devices that do not say.
         root: Where ``proc`` and ``sys`` lie.
-
-    Returns:
-        The number, 0 or more.
     """
     if device is not None and device.type == "cuda":
         import torch

@@ -27,9 +27,6 @@ def write_value(path: Path, value: Any) -> Path:
             same name with the suffix ``.safetensors``.
         value: The dataclass.
 
-    Returns:
-        The path.
-
     Raises:
         ValueError: If the suffix is another.
     """
@@ -51,9 +48,6 @@ def read_value(path: Path, kind: type[T]) -> T:
     Args:
         path: The file. Where tensors were written beside it and are gone, their fields have their defaults.
         kind: The dataclass.
-
-    Returns:
-        The value.
 
     Raises:
         CheckpointError: If a safetensors file is missing or damaged, or holds something else.
@@ -86,11 +80,7 @@ def read_value(path: Path, kind: type[T]) -> T:
 
 
 def _open(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and metadata of a safetensors file.
-
-    Raises:
-        CheckpointError: If it does not read.
-    """
+    """Tensors and metadata of a safetensors file."""
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -92,9 +92,6 @@ def sweep(folder: str | Path | None) -> list[Path]:
 
     Args:
         folder: Where to look; the system's temporary folder if ``None``.
-
-    Returns:
-        What was removed.
     """
     place, removed = Path(tempfile.gettempdir() if folder is None else folder), []
     for entry in os.scandir(place):

@@ -9,10 +9,6 @@ __all__ = ["counted", "near"]
 def counted(number: int, noun: str) -> str:
     """A number with its noun, in the singular for one.
 
-    Args:
-        number: How many.
-        noun: In the singular; its last word is made plural.
-
     Returns:
         Such as ``"1 space"`` and ``"2,000 fixed axes"``.
 

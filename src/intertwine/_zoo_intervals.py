@@ -60,9 +60,6 @@ def pair_interval(
         values: One number for each pair, such as a stitching penalty or a barrier.
         level: Nominal coverage.
 
-    Returns:
-        The mean and its interval.
-
     Raises:
         ValueError: If the numbers of pairs and values differ, a value is not finite, a pair holds one model twice, the
             level is not inside 0 to 1, there are fewer than 3 models, or one model is part of every pair.

@@ -25,9 +25,6 @@ def function_error(model: nn.Module, twin: nn.Module, inputs: Any) -> float:
         twin: The model to compare.
         inputs: One tensor, a tuple or list of positional arguments, or a mapping of keyword arguments.
 
-    Returns:
-        The error; 0 where the outputs agree in every bit.
-
     Examples:
         >>> model = nn.Linear(3, 2)
         >>> function_error(model, model, torch.randn(4, 3))
@@ -76,9 +73,6 @@ def outputs(model: nn.Module, inputs: Any) -> list[Tensor]:
         model: The model.
         inputs: One tensor, a tuple or list of positional arguments, or a mapping of keyword arguments; or several of
             these as ``Examples``.
-
-    Returns:
-        The tensors found in the output, however nested.
 
     Raises:
         ValueError: If there are none.

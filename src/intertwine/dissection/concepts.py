@@ -88,11 +88,7 @@ class ConceptSet(ABC):
         return torch.tensor([self.categories.index(c.category) for c in self.concepts], dtype=torch.long)
 
     def __getitem__(self, i: int) -> Sample:
-        """Image ``i`` with its labels, checked: a label out of range or a wrong shape is a ``DataError``.
-
-        Raises:
-            IndexError: If there is no such image.
-        """
+        """Image ``i`` with its labels, checked: a label out of range or a wrong shape is a ``DataError``."""
         if not 0 <= i < len(self):
             raise IndexError(f"i must be in [0, {len(self)}). Got {i}.")
         sample = self._read(i)

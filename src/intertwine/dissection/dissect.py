@@ -155,11 +155,7 @@ def _one_basis(
 def _look(
     stream: MapStream, empty: str, progress: bool | None
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...], Tensor, int]:
-    """Channels that vary, those that do not, pixel shares of concepts, root mean squares and values of channels.
-
-    Raises:
-        DataError: If a concept is empty and that is not allowed, or all are; if no channel varies.
-    """
+    """Channels that vary, those that do not, pixel shares of concepts, root mean squares and values of channels."""
     data = stream.concepts
     area, whole = torch.zeros(len(data.concepts)).long(), torch.zeros(len(data.categories)).long()
     low = high = torch.empty(0)

@@ -81,11 +81,7 @@ def check_repeatable(loader: Any, name: str = "loader") -> None:
 
 
 def _scored(model: nn.Module, batch: Any, device: torch.device | None, loss: Loss | None) -> tuple[float, int, int]:
-    """Mean loss of a batch, labels at the largest logit, and labels in all.
-
-    Raises:
-        ValueError: If there are no labels, or they do not fit the logits.
-    """
+    """Mean loss of a batch, labels at the largest logit, and labels in all."""
     labels = labels_in(batch)
     if loss is not None:
         output = call(model, batch, device)

@@ -86,11 +86,7 @@ class Tapped:
         return self.points
 
     def __call__(self, batch: Any) -> dict[str, Tensor]:
-        """Run the model on a batch: layer names to features, ``(N, C, *S)`` or ``(N, T, C)`` for tokens, in order.
-
-        Raises:
-            RuntimeError: If used outside a ``with`` block, or a layer did not run on this batch.
-        """
+        """Run the model on a batch: layer names to features, ``(N, C, *S)`` or ``(N, T, C)`` for tokens, in order."""
         if self._mode is None:
             raise RuntimeError(
                 "a tapped model must be called inside 'with tap(model, layers) as tapped:'. Got a call outside it."

@@ -131,11 +131,7 @@ def match_gates(
 
 
 def _check_hard(*models: nn.Module) -> None:
-    """Refuse gates that a rescaling changes.
-
-    Raises:
-        ValueError: If a network has soft gates, or gates from another network.
-    """
+    """Refuse gates that a rescaling changes."""
     for model in models:
         if isinstance(model, GatedNetwork):
             kind = "soft gates, which change when units are rescaled" if model.gate != "hard" else "a gated network"

@@ -90,11 +90,7 @@ def observe(
 
 
 def _gate_positions(reader: Program, program: ReluProgram) -> tuple[int, ...]:
-    """The calls of a program for any batch size that are the gates of a program of one example.
-
-    Raises:
-        ValueError: If they are others.
-    """
+    """The calls of a program for any batch size that are the gates of a program of one example."""
     ops = {call.op for call in program.gate_calls}
     found = reader.find(lambda c: c.op in ops and (is_gate(c) or c.op in OTHERS) and c.inputs[0].id in reader.varying)
     described = [(c.op, reader.values[c.inputs[0].id].shape[1:]) for c in (reader.calls[i] for i in found)]

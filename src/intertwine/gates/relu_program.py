@@ -165,11 +165,7 @@ def _weights(program: Program) -> dict[int, tuple[str, ...]]:
 
 
 def _check_random(program: Program) -> None:
-    """Refuse dropout that a model calls as a function while it trains.
-
-    Raises:
-        ValueError: If there is any.
-    """
+    """Refuse dropout that a model calls as a function while it trains."""
     for i in program.find(is_random):
         raise ValueError(
             "model must be in evaluation mode, so that gates are a function of the input. Got random numbers, as "

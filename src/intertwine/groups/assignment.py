@@ -71,12 +71,7 @@ def assign_nearly(gain: Tensor, fast: bool = False) -> Tensor:
 
 
 def _solved(gain: Tensor, fast: bool) -> Tensor:
-    """The assignment of one matrix in float64 by SciPy, or by the extra ``[fast]``.
-
-    Raises:
-        MissingExtraError: If the extra is not installed.
-        ValueError: If every permutation uses a forbidden pair.
-    """
+    """The assignment of one matrix in float64 by SciPy, or by the extra ``[fast]``."""
     if fast:
         try:
             from lap import lapjv

@@ -20,10 +20,6 @@ __all__ = ["g_relu_dim", "log_count_g_relu", "log_count_rank", "log_points", "ra
 def log_points(eps: float, bound: float) -> float:
     """Logarithm of the number of grid points per coordinate, ``log(2 bound / eps)``.
 
-    Args:
-        eps: Spacing of the grid.
-        bound: Largest magnitude.
-
     Returns:
         A natural logarithm, at least 0.
 
@@ -46,9 +42,6 @@ def rank_dim(n: int, rank: int) -> int:
     Args:
         n: Number of channels.
         rank: The rank, from 1 to ``n``.
-
-    Returns:
-        The dimension.
 
     Raises:
         ValueError: If ``rank`` is not between 1 and ``n``.

@@ -184,11 +184,7 @@ class Element:
         return int((self.permutation != torch.arange(self.group.n)).sum())
 
     def _beside_matrix(self) -> Tensor:
-        """Diagonal of ``D`` where ``M`` acts, ``(p..., n)``.
-
-        Raises:
-            ValueError: If the axes agree on no one.
-        """
+        """Diagonal of ``D`` where ``M`` acts, ``(p..., n)``."""
         how = self.group.charges if isinstance(self.group, Semidirect) else Representation()
         if how is None:
             raise ValueError(

@@ -151,9 +151,6 @@ class Group(ABC):
         Args:
             eps: Spacing of the grid.
             bound: Largest magnitude; each coordinate runs over ``[-bound, bound]``.
-
-        Returns:
-            A natural logarithm.
         """
         return self.log_components + (self.dim * log_points(eps, bound) if self.dim else 0.0)
 
@@ -217,9 +214,6 @@ class Group(ABC):
     def join(self, other: Group) -> Group:
         """The smallest group of this library that holds both; ``GeneralLinear`` at worst.
 
-        Args:
-            other: A group on as many channels.
-
         Returns:
             The group.
 
@@ -250,12 +244,7 @@ class Group(ABC):
         """Whether positive scales and signs belong to the group where ``n`` is 1, which says all of it."""
 
     def _check(self, matrix: Tensor, name: str = "matrix") -> Tensor:
-        """``matrix`` in float64 after checking its shape.
-
-        Raises:
-            TypeError: If it is complex.
-            ValueError: If the shape is another.
-        """
+        """``matrix`` in float64 after checking its shape."""
         if matrix.is_complex():
             raise TypeError(f"{name} must be real. Got {matrix.dtype}. Groups here act on real channels.")
         if tuple(matrix.shape) != (self.n, self.n):

@@ -151,9 +151,6 @@ class Monomial(Group):
             index: A permutation of ``0 .. n-1``.
             scale: ``n`` scales that the group allows; ``None`` for ones.
 
-        Returns:
-            The element; it keeps copies.
-
         Raises:
             ValueError: If ``index`` is no permutation of ``n`` channels, or a scale is not allowed.
         """
@@ -189,9 +186,6 @@ class Monomial(Group):
             device: Of the element.
             sigma: Standard deviation of the logarithm of lognormal magnitudes, whose mean is one (so ``E[D] = I`` for
                 positive scales; with random signs the mean of the magnitudes is one).
-
-        Returns:
-            The element.
         """
         source = make_generator(generator)
         where = source.device if source is not None else None
@@ -236,9 +230,6 @@ class Monomial(Group):
         Args:
             matrix: ``(n, n)``.
             floor: Positive scale to use where the nearest one is 0, which no element has; ``None`` refuses.
-
-        Returns:
-            The element.
 
         Raises:
             Unattained: If a scale would be 0 and there is no ``floor``.

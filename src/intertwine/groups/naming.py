@@ -40,9 +40,6 @@ def named(name: str, n: int) -> Group:
         name: One of ``names()``.
         n: Number of channels.
 
-    Returns:
-        The group.
-
     Raises:
         ValueError: If the name is unknown.
 

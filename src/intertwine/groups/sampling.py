@@ -52,11 +52,6 @@ def well_conditioned(n: int, generator: torch.Generator | None = None, condition
 def lognormal(n: int, generator: torch.Generator | None = None, sigma: float = 1.0) -> Tensor:
     """``exp(sigma z - sigma^2 / 2)`` with standard normal ``z``: positive, with mean exactly one.
 
-    Args:
-        n: How many.
-        generator: Where randomness comes from.
-        sigma: Standard deviation of the logarithm.
-
     Returns:
         ``(n,)`` in float64 on the generator's device.
     """

@@ -74,11 +74,6 @@ def draw_pairs(models: int, count: int, seed: int = 0) -> list[tuple[int, int]]:
 
     Pairs share models: for an interval over them use ``intertwine._zoo_intervals.pair_interval``, not one over pairs.
 
-    Args:
-        models: Number of models, at least 2.
-        count: Number of pairs.
-        seed: Of the draw.
-
     Returns:
         Indices of first and second models.
 
@@ -104,9 +99,6 @@ def read_zoo(folder: str | Path) -> Zoo:
 
     Args:
         folder: Where ``train_many`` wrote them.
-
-    Returns:
-        The zoo, members in the order of their seeds.
 
     Raises:
         ValueError: If there are none, or they are of several architectures or data sets.

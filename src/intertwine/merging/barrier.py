@@ -84,9 +84,6 @@ def barrier(
         names: What to call the two in results.
         progress: Whether to show progress.
 
-    Returns:
-        The curves and their barriers.
-
     Raises:
         ValueError: If the architectures differ, weights are not finite, there are fewer than 3 points, or the loader is
             empty, a generator, or without labels.

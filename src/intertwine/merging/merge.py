@@ -114,11 +114,6 @@ def mend_(
 def check_repair(model: nn.Module, repair: Repair, loader: Iterable[Any] | None) -> str | None:
     """What a repair comes down to for this network, before long work.
 
-    Args:
-        model: The network.
-        repair: What was asked for.
-        loader: The data, if any.
-
     Returns:
         One of the repairs, or ``None`` for none.
 
@@ -160,11 +155,7 @@ def _ratios(
     spaces: str | Sequence[str] | None,
     sym: Symmetry | None,
 ) -> dict[str, float]:
-    """The share of ``b`` in every tensor that is to change.
-
-    Raises:
-        ValueError: If a share lies outside 0 to 1, or names fit nothing.
-    """
+    """The share of ``b`` in every tensor that is to change."""
     names = list(tensors_of(model))
     by_start = ratio if isinstance(ratio, Mapping) else {"": ratio}
     for start, share in by_start.items():

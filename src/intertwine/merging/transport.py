@@ -294,11 +294,7 @@ def _moved(
 
 
 def _checked(ours: Symmetry, theirs: Symmetry) -> dict[str, tuple[int, int]]:
-    """The sizes of every space in both networks.
-
-    Raises:
-        ValueError: If the networks differ in more than widths that can be coupled.
-    """
+    """The sizes of every space in both networks."""
     if [s.name for s in ours.spaces] != [s.name for s in theirs.spaces] or ours.layouts.keys() != theirs.layouts.keys():
         raise ValueError(
             f"a and b must be of one architecture, but for widths. Got {len(ours.spaces)} and {len(theirs.spaces)} "
@@ -331,11 +327,7 @@ def _alike(x: Block, y: Block) -> bool:
 
 
 def _roles(model: nn.Module, sym: Symmetry) -> dict[tuple[str, int], str]:
-    """For every tensor axis that carries a space, whether it writes or reads it.
-
-    Raises:
-        ValueError: If a tensor has several such axes and its module is of no known kind, or tied tensors disagree.
-    """
+    """For every tensor axis that carries a space, whether it writes or reads it."""
     found = {}
     for name, layout in sym.layouts.items():
         carrying = [k for k, axis in enumerate(layout.axes) if any(isinstance(x, Leaf) for _, x in leaves(axis))]

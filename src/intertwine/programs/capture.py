@@ -43,9 +43,6 @@ def capture(
         answers: What the first yes-or-no questions that the code asks of tensors are answered, instead of the truth.
         evaluation: Whether it runs in evaluation mode; else its modules keep the modes that they have.
 
-    Returns:
-        The program.
-
     Raises:
         CaptureError: If the model fails on the example, returns no tensor, holds sparse or quantised tensors or is
             scripted; with ``"export"`` also if its control flow depends on the data.

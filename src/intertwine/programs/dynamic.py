@@ -64,9 +64,6 @@ def flat_inputs(batch: Any, device: torch.device | None = None) -> tuple[Tensor,
     Args:
         batch: A tensor, a tuple ``(inputs, labels, ...)`` or a dict of keyword arguments.
         device: Where they go; ``None`` leaves them.
-
-    Returns:
-        The tensors.
     """
     inputs = head(batch, size(batch))
     return tuple(t if device is None else t.to(device) for t in tensors_in(inputs))
@@ -134,11 +131,7 @@ def _to(value: Any, device: torch.device | None) -> Any:
 
 
 def _check_same_run(two: Program, three: Program, name: str) -> None:
-    """Both runs must have made the same calls on the same values.
-
-    Raises:
-        CaptureError: If they did not.
-    """
+    """Both runs must have made the same calls on the same values."""
     same = len(two.calls) == len(three.calls) and all(
         x.op == y.op and x.inputs == y.inputs and x.outputs == y.outputs for x, y in zip(two.calls, three.calls)
     )
@@ -170,11 +163,7 @@ def _generic(x: Any, y: Any) -> Any:
 
 
 def _growing(two: Program, three: Program, name: str) -> dict[int, Growing]:
-    """Constants that change between the runs, which must do so by equal steps along one axis.
-
-    Raises:
-        CaptureError: If one changes in another way.
-    """
+    """Constants that change between the runs, which must do so by equal steps along one axis."""
     found: dict[int, Growing] = {}
     for i, (x, y) in enumerate(zip(two.values, three.values)):
         if x.kind != "constant" or x.data is None or y.data is None or _equal(x.data, y.data):
@@ -205,11 +194,7 @@ def _equal(x: Tensor, y: Tensor) -> bool:
 
 
 def _check_program(model: nn.Module, program: Program, batch: Any, name: str) -> None:
-    """The program must give what the model gives on a batch of another size.
-
-    Raises:
-        CaptureError: If it does not.
-    """
+    """The program must give what the model gives on a batch of another size."""
     inputs = _examples(batch, _SIZES[2])
     device = device_of(model)
     with evaluating(model), torch.no_grad():

@@ -16,9 +16,6 @@ _CASTS = {"aten::_to_copy", "aten::alias", "aten::detach", "aten::clone"}
 def gains_as_parameters(program: Program) -> tuple[Program, dict[str, float]]:
     """The program in which every parameter that is only read as ``weight + c`` stands for that sum.
 
-    Args:
-        program: A captured program.
-
     Returns:
         The program, which computes the same from ``weight + c`` in place of ``weight``; and ``c`` by parameter name.
     """

@@ -66,9 +66,6 @@ class Part(nn.Module):
 
         Args:
             *values: The inputs; the first axis of the first one is the batch.
-
-        Returns:
-            The outputs.
         """
         n, device = values[0].shape[0], values[0].device
         known = {ref.id: value for ref, value in zip(self.inputs, values)}
@@ -119,9 +116,6 @@ class Part(nn.Module):
 
     def load_statistics(self, statistics: Mapping[str, Tensor]) -> None:
         """Take running statistics that ``statistics`` gave for the same calls.
-
-        Args:
-            statistics: Names to tensors.
 
         Raises:
             ValueError: If they are of other batch norms.

@@ -84,9 +84,6 @@ class Program:
                 ``operation(**args)``. Calls that no output depends on do not run.
             training: Whether batch norms use the batch's statistics and update the running ones, in place.
 
-        Returns:
-            The values asked for.
-
         Raises:
             ValueError: If a state is missing or unknown, or an input has another shape than in the captured run, its
                 batch aside where the program was captured for any batch size.
@@ -180,11 +177,7 @@ class Program:
                 raise ValueError(f"inputs must be shaped as in the captured run, {wanted}. Got {tuple(tensor.shape)}.")
 
     def _held(self, states: Mapping[str, Tensor]) -> dict[int, Tensor]:
-        """Parameters and buffers by number.
-
-        Raises:
-            ValueError: If a name is unknown.
-        """
+        """Parameters and buffers by number."""
         held = {self.states[name].id: tensor for name, tensor in self.contents.items()}
         for name, tensor in states.items():
             known = self.aliases.get(name, name)
@@ -194,11 +187,7 @@ class Program:
         return held
 
     def _unchanging(self, ref: Ref, held: Mapping[int, Tensor], n: int, device: torch.device) -> Tensor:
-        """A value that no call computes.
-
-        Raises:
-            ValueError: If it is a parameter or buffer that was not given.
-        """
+        """A value that no call computes."""
         if ref.id in self.growing:
             return self.growing[ref.id].at(n).to(device)
         if ref.id in held:

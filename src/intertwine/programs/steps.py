@@ -88,11 +88,7 @@ class Step:
 
 
 def _functional(call: Call) -> Callable[..., Any]:
-    """The operation without writing into its arguments.
-
-    Raises:
-        CaptureError: If there is none.
-    """
+    """The operation without writing into its arguments."""
     if call.op.startswith("intertwine::") or call.func is None or call.op.endswith("(writes its argument)"):
         raise CaptureError(
             f"model must not write into parts of its activations. Got {call.where} at {call.line}. Make the change on "

@@ -17,9 +17,6 @@ __all__ = ["union"]
 def union(programs: Sequence[Program]) -> Program:
     """The runs of one model side by side.
 
-    Args:
-        programs: At least one; all of one model.
-
     Returns:
         A program with the inputs, calls and outputs of all. Parameters and buffers are shared, taps are those of the
         first run that has them.

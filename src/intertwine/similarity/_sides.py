@@ -186,11 +186,7 @@ def living_channels(x: Tensor, channel_dim: int) -> tuple[Tensor, Moments, int]:
 
 
 def _check_variation(m: Moments) -> None:
-    """Refuse features that tell no example from another: equal ones would score 1 without any evidence.
-
-    Raises:
-        ValueError: If every channel is constant.
-    """
+    """Refuse features that tell no example from another: equal ones would score 1 without any evidence."""
     if m.constant.all():
         what = "zero" if m.dead.all() else "constant"
         raise ValueError(f"features must vary between examples. Got {len(m.constant)} channels, all of them {what}.")

@@ -204,12 +204,7 @@ def _features(
     channel_dim: int | None,
     max_examples: int | None,
 ) -> tuple[Tensor, int]:
-    """Features of one network, and where their channels are.
-
-    Raises:
-        ValueError: If the layer matches more than one.
-        TypeError: If it is neither a tensor nor a network, or comes without loader and layer.
-    """
+    """Features of one network, and where their channels are."""
     if isinstance(one, Tensor):
         return one[:max_examples], 1 if channel_dim is None else channel_dim
     if not isinstance(one, nn.Module):

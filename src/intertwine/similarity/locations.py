@@ -88,11 +88,7 @@ def location_cka(
 
 
 def _choose(x: Tensor, y: Tensor, samples: int | None, budget: float, seed: int) -> Tensor:
-    """Indices of the locations, after checking what they cost.
-
-    Raises:
-        ValueError: If they cost more than the budget, or are fewer than 4.
-    """
+    """Indices of the locations, after checking what they cost."""
     everything = x.numel() // x.shape[1]
     n = everything if samples is None else min(samples, everything)
     if n < 4:

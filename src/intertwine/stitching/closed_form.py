@@ -23,9 +23,6 @@ def least_squares(moments: Moments) -> Tensor:
 
     The pseudo-inverse leaves directions out in which A's features do not vary: nothing can be read there.
 
-    Args:
-        moments: Of the features.
-
     Returns:
         ``(C_out, C_in)``.
     """
@@ -36,10 +33,6 @@ def reduced_rank(moments: Moments, rank: int) -> tuple[Tensor, Tensor]:
     """Matrices of rank ``<= r``: reduced-rank regression.
 
     The fitted ``A X`` of ordinary least squares is projected on its ``r`` strongest directions ``V``: ``V V^T A``.
-
-    Args:
-        moments: Of the features.
-        rank: From 1 to the smaller width.
 
     Returns:
         Factors ``(C_out, r)`` with orthonormal columns and ``(r, C_in)``, whose product is ``A_r``.
@@ -60,9 +53,6 @@ def reduced_rank(moments: Moments, rank: int) -> tuple[Tensor, Tensor]:
 def diagonal(moments: Moments) -> Tensor:
     """Diagonal matrices: every channel of B reads the channel of A with its number, ``a_i = <x_i, y_i> / |x_i|^2``.
 
-    Args:
-        moments: Of the features.
-
     Returns:
         ``(C_out, C_in)``; 1 for channels of A that never respond.
     """
@@ -76,9 +66,6 @@ def diagonal(moments: Moments) -> Tensor:
 
 def identity(moments: Moments) -> Tensor:
     """Ones on the diagonal; zero rows or columns where the widths differ.
-
-    Args:
-        moments: Of the features.
 
     Returns:
         ``(C_out, C_in)``.

@@ -89,9 +89,6 @@ def accuracies(networks: Sequence[Stitched], loader: Iterable[Any], *, progress:
         loader: Batches ``(inputs, labels, ...)``.
         progress: Whether to show progress.
 
-    Returns:
-        One fraction for each network, in order.
-
     Raises:
         ValueError: If the loader is empty.
     """  # noqa: DOC502 - raised by the count
@@ -159,11 +156,7 @@ def _hits(
     device: torch.device | None,
     progress: bool | None,
 ) -> list[Tensor]:
-    """For every network, which examples it gets right.
-
-    Raises:
-        ValueError: If the loader is empty.
-    """
+    """For every network, which examples it gets right."""
     rights: list[list[Tensor]] = []
     for batch in track(repeatable(loader), "Evaluating", length(loader), progress):
         labels = labels_of(batch).to(device)

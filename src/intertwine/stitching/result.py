@@ -272,9 +272,6 @@ class StitchingStudy(Result):
             layer: A name of ``layers``, with or without its ``*``.
             family: A family.
             method: A method.
-
-        Returns:
-            A smaller study.
         """
 
         def wanted(s: Stitching) -> bool:
@@ -291,9 +288,6 @@ class StitchingStudy(Result):
 
         Args:
             level: Nominal coverage.
-
-        Returns:
-            One row for each layer, family and method.
         """
         import pandas as pd
 

@@ -123,11 +123,7 @@ def stitch(
 
 
 def _check_labels(labels: Tensor, classes: int) -> None:
-    """Refuse labels that no output stands for.
-
-    Raises:
-        ValueError: If there are such.
-    """
+    """Refuse labels that no output stands for."""
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= classes:
         raise ValueError(f"labels must be from 0 to {classes - 1}, B's {classes} outputs. Got {low} to {high}.")

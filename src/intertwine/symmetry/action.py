@@ -136,11 +136,7 @@ def moved(
 def _moved(
     sym: Description, g: Transformation, state: Mapping[str, Tensor], wanted: Iterable[str]
 ) -> Iterator[tuple[str, Tensor]]:
-    """As ``moved``, tensor by tensor, unchecked but for variances.
-
-    Raises:
-        ValueError: If a variance without a gain would become negative.
-    """
+    """As ``moved``, tensor by tensor, unchecked but for variances."""
     active = {name for name, e in g.elements.items() if not e.is_identity(atol=0.0)}
     norms = {n: norm for norm in sym.batch_norms for n in (norm.variance, norm.weight) if n is not None}
     tied: dict[str, list[str]] = {}

@@ -79,9 +79,6 @@ class Block:
 def blocks(layout: Layout) -> tuple[Block, ...]:
     """The pieces of a tensor, covering it exactly once.
 
-    Args:
-        layout: How the tensor's axes are made of spaces.
-
     Returns:
         One block for every choice of one segment along each axis.
 

@@ -23,9 +23,6 @@ def coupled(sym: Symmetry) -> list[list[str]]:
     Two tensors are tied where one scale generator or one basis moves both, or where they belong to one batch norm. So
     the residual stream of a transformer ties every norm's gain to the layers that read it, not one block to another.
 
-    Args:
-        sym: The symmetry.
-
     Returns:
         Groups in the order of the network.
     """
@@ -66,9 +63,6 @@ def components(sym: Symmetry, limit: int) -> Components:
     Args:
         sym: The symmetry.
         limit: Largest number of weights of a component that is not a single group.
-
-    Returns:
-        The components.
     """
     sizes = {name: prod(axis_size(axis) for axis in layout.axes) for name, layout in sym.layouts.items()}
     together = _Joined(sym.layouts)

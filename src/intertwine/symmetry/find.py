@@ -34,9 +34,6 @@ def symmetries(model: nn.Module, example_inputs: Any, front: Literal["auto", "re
         front: ``"record"`` follows one run; ``"export"`` also demands that ``torch.export`` proves the control flow
             free of data; ``"auto"`` records.
 
-    Returns:
-        The symmetry.
-
     Examples:
         >>> import torch
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 3))

@@ -22,12 +22,7 @@ _STILL = "a constant that differs from unit to unit"
 
 
 def titles(spaces: Iterable[Space], layouts: Mapping[str, Layout]) -> dict[str, str]:
-    """Titles by names of spaces; equal ones have the space's name behind them.
-
-    Args:
-        spaces: The spaces.
-        layouts: How the axes of every tensor are made of them.
-    """
+    """Titles by names of spaces; equal ones have the space's name behind them."""
     spaces = tuple(spaces)
     tensors: dict[str, list[str]] = {space.name: [] for space in spaces}
     beside: dict[str, set[str]] = {space.name: set() for space in spaces}  # spaces on one axis with it

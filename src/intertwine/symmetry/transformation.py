@@ -109,9 +109,6 @@ class Transformation:
 
         Args:
             path: Ends in ``.safetensors`` or ``.json``.
-
-        Returns:
-            The path written.
         """
         return write_value(Path(path), self)
 
@@ -131,14 +128,7 @@ class Transformation:
 
 
 def identity(sym: Description | tuple[Space, ...]) -> Transformation:
-    """The element of a symmetry group that changes nothing.
-
-    Args:
-        sym: A symmetry, or a tuple of spaces.
-
-    Returns:
-        The identity.
-    """
+    """The element of a symmetry group that changes nothing."""
     return Transformation({s.name: Element.identity(s.group, shape, s.parents) for s, shape in _outer_first(sym)})
 
 
@@ -174,11 +164,7 @@ def random(
 
 
 def _outer_first(sym: Description | tuple[Space, ...]) -> Iterator[tuple[Space, list[int]]]:
-    """Every space with the sizes of its parents, parents before children.
-
-    Raises:
-        ValueError: If a space has a parent that is unknown or whose own parents are not among its parents.
-    """
+    """Every space with the sizes of its parents, parents before children."""
     spaces = sym if isinstance(sym, tuple) else sym.spaces
     known = {space.name: space for space in spaces}
     for space in sorted(spaces, key=lambda s: len(s.parents)):
@@ -205,12 +191,6 @@ def _check_size(spaces: tuple[Space, ...]) -> None:
 
 def load(path: str | Path) -> Transformation:
     """Read an element that ``Transformation.save`` wrote.
-
-    Args:
-        path: The file.
-
-    Returns:
-        The element.
 
     Raises:
         CheckpointError: If the file is missing or holds something else.

@@ -19,7 +19,7 @@ __all__ = ["run"]
 
 
 def run(asked: BarrierOptions) -> None:
-    """Measure how much worse the networks between networks are, before and after alignment."""  # noqa: DOC501
+    """Measure how much worse the networks between networks are, before and after alignment."""
     if len(asked.checkpoints) < 2:
         raise ValueError(f"at least two checkpoints must be given. Got {len(asked.checkpoints)}.")
     solver = solver_of(asked.method, ("none",))

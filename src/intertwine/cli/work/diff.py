@@ -27,7 +27,7 @@ __all__ = ["run"]
 
 
 def run(asked: DiffOptions) -> None:
-    """Say what was done to checkpoint A to make B."""  # noqa: DOC501
+    """Say what was done to checkpoint A to make B."""
     paths = [asked.a, asked.b]
     if asked.out is not None:
         if asked.out.suffix not in (".html", ".htm", ".json", ".parquet"):
@@ -48,7 +48,7 @@ def run(asked: DiffOptions) -> None:
 
 
 def _opened(asked: DiffOptions, *paths: Path) -> Diff:
-    """Both checkpoints in their models; tensors alone where names are those of other code."""  # noqa: DOC501
+    """Both checkpoints in their models; tensors alone where names are those of other code."""
     left, right = (read_checkpoint(path) for path in paths)
     specs = [asked.model or _named(side, other) for side, other in ((left, right), (right, left))]
     example = example_input(specs[1], asked.data, asked.input_shape, asked.tokens)
@@ -77,7 +77,7 @@ def _named(checkpoint: Checkpoint, other: Checkpoint) -> str:
 
 
 def _sharded(asked: DiffOptions, *paths: Path) -> Diff:
-    """Both checkpoints read from disk when tensors are needed; the model is built without weights."""  # noqa: DOC501
+    """Both checkpoints read from disk when tensors are needed; the model is built without weights."""
     spec = asked.model or next((f"{HF}{path}" for path in paths if (path / "config.json").is_file()), None)
     if spec is None:
         raise ValueError("--model must be given where no config.json says which. Got none. Say --model hf:DIRECTORY.")

@@ -13,7 +13,7 @@ __all__ = ["run"]
 
 
 def run(asked: FoldOptions) -> None:
-    """Write the same network in an interpretable gauge."""  # noqa: DOC501
+    """Write the same network in an interpretable gauge."""
     if asked.out.suffix == ".safetensors":
         claim_file(asked.out, [asked.a], [asked.out.with_suffix(".json")])
     elif asked.out.suffix or asked.out.is_file():

@@ -35,7 +35,7 @@ _LAYERS = 6  # whose features are shown
 
 
 def run(asked: GatesOptions) -> None:
-    """Take a ReLU network apart into gates and paths, and train its gated versions."""  # noqa: DOC501
+    """Take a ReLU network apart into gates and paths, and train its gated versions."""
     versions_of(asked.gated)  # unknown names are refused first
     where = choose_device(asked.device)
     if where.type == "cpu":

@@ -29,7 +29,7 @@ _PRESENT = 0.25  # share of the model's tensors that a checkpoint must have: hea
 
 
 def run(asked: LineageOptions) -> None:
-    """Test whether two checkpoints were trained independently, or find the families among many."""  # noqa: DOC501
+    """Test whether two checkpoints were trained independently, or find the families among many."""
     if len(asked.paths) != 2:
         raise ValueError(f"lineage must be given A and B, or tree and DIR. Got {len(asked.paths)} paths.")
     if asked.out is not None:

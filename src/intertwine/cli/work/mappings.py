@@ -21,7 +21,7 @@ _SUFFIXES = (".yaml", ".yml", ".py", ".json", ".html", ".htm")
 
 
 def run(asked: MappingsOptions) -> None:
-    """Write the symmetries of a model as another tool takes them."""  # noqa: DOC501
+    """Write the symmetries of a model as another tool takes them."""
     if asked.model is None:
         raise ValueError("--model must be given. Got none. Say --model hf:DIRECTORY, for example.")
     if asked.format not in FORMATS:

@@ -11,7 +11,7 @@ __all__ = ["run"]
 
 
 def run(asked: ReportOptions) -> None:
-    """Write the page of saved results again."""  # noqa: DOC501
+    """Write the page of saved results again."""
     result = load_result(asked.results)
     place = claim_file(asked.out or asked.results.with_suffix(".html"), [asked.results])
     try:

@@ -16,7 +16,7 @@ __all__ = ["run"]
 
 
 def run(asked: SameOptions) -> None:
-    """Decide whether two checkpoints are one network, up to the symmetries of its architecture."""  # noqa: DOC501
+    """Decide whether two checkpoints are one network, up to the symmetries of its architecture."""
     if asked.out is not None:
         if asked.out.suffix != ".safetensors":
             raise ValueError(f"--out must end in .safetensors. Got {str(asked.out)!r}.")

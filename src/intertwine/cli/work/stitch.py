@@ -30,7 +30,7 @@ __all__ = ["run"]
 
 
 def run(asked: Asked) -> None:
-    """Stitch networks: how much accuracy is lost when B goes on from A's features, through a map of one family."""  # noqa: DOC501
+    """Stitch networks: how much accuracy is lost when B goes on from A's features, through a map of one family."""
     if len(asked.checkpoints) < 2:
         raise ValueError(f"at least two checkpoints must be given. Got {len(asked.checkpoints)}.")
     if (asked.model_b or asked.layers_b) and len(asked.checkpoints) > 2:

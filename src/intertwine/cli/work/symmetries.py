@@ -19,7 +19,7 @@ __all__ = ["run"]
 
 
 def run(asked: SymmetriesOptions) -> None:
-    """Find the weight-space symmetries of an architecture, and say what restricts them."""  # noqa: DOC501
+    """Find the weight-space symmetries of an architecture, and say what restricts them."""
     if asked.model is None:
         raise ValueError("--model must be given. Got none. Say --model resnet20, for example.")
     if asked.out is not None:

@@ -110,11 +110,7 @@ def _folds(labels: Tensor, folds: int, seed: int) -> list[tuple[Tensor, Tensor]]
 
 
 def _check(kernel: Tensor, labels: Tensor, strengths: Sequence[float], folds: int) -> None:
-    """Check everything before the long work.
-
-    Raises:
-        ValueError: If something is wrong.
-    """
+    """Check everything before the long work."""
     if kernel.dim() != 2 or kernel.shape[0] != kernel.shape[1]:
         raise ValueError(f"kernel must be (N, N), between training examples. Got {tuple(kernel.shape)}.")
     if not torch.isfinite(kernel).all() or not kernel.diagonal().double().mean() > 0:

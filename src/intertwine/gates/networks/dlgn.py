@@ -116,11 +116,7 @@ def averaged(model: nn.Module) -> nn.Module:
 
 
 def _average(pool: Any) -> nn.Module:
-    """The average pooling of the same windows.
-
-    Raises:
-        ValueError: If a max pooling is dilated, which no average pooling is.
-    """
+    """The average pooling of the same windows."""
     if type(pool) in _ADAPTIVE:
         return _ADAPTIVE[type(pool)](pool.output_size)
     dilation = pool.dilation if isinstance(pool.dilation, tuple) else (pool.dilation,)

@@ -138,11 +138,7 @@ class GatedNetwork(nn.Module):
             _check_affine(name, departures(part, example), tolerance(example))
 
     def _gated(self, gates: list[Tensor], x: Tensor) -> Tensor:
-        """The value network's output with given gates.
-
-        Raises:
-            ValueError: If there are not as many gates as it has ReLUs.
-        """
+        """The value network's output with given gates."""
         with Applied(gates) as running:
             out = self.value(x)
         if not running.next:
@@ -252,9 +248,6 @@ class ShallowFeatures(nn.Module):
 def gate_permutations(shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, ...]]:
     """Every order of layers that gives each layer gates of its own shape: 24 for four equal layers (P2 figures 5, 6).
 
-    Args:
-        shapes: Shapes of the gates, layer by layer.
-
     Yields:
         Permutations for ``dgn`` and ``dlgn``, the identity first.
 
@@ -268,11 +261,7 @@ def gate_permutations(shapes: Sequence[tuple[int, ...]]) -> Iterator[tuple[int, 
 
 
 def _check_affine(name: str, found: list[float], most: float) -> None:
-    """Say which layer of a network is not affine.
-
-    Raises:
-        ValueError: If one is not.
-    """
+    """Say which layer of a network is not affine."""
     wrong = [k for k, error in enumerate(found) if error > most]
     if wrong:
         at = f" at layer {wrong[0]}" if len(found) > 1 else ""

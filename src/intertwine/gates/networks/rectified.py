@@ -23,9 +23,6 @@ def rectified(model: nn.Module) -> nn.Module:
     Args:
         model: A network that holds its activations as modules. It is left as it is.
 
-    Returns:
-        The copy, with the same weights.
-
     Raises:
         ValueError: If none of its modules is an activation that could be replaced.
 

@@ -142,11 +142,7 @@ def _two_slopes(q: Tensor, slope: float) -> Tensor:
 
 
 def _refuse(name: str) -> NoReturn:
-    """Say what a nonlinearity without gates is in the way of.
-
-    Raises:
-        ValueError: Always.
-    """
+    """Say what a nonlinearity without gates is in the way of."""
     if name in _ATTENTION:
         why = "Its mixing weights depend on the input, so there are no on/off paths. Take a model without attention."
     elif name in _NORMS:

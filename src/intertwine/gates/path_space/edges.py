@@ -207,11 +207,7 @@ def _choice(f: Callable[[Tensor], Tensor], given: Tensor) -> _Sparse | None:
 
 
 def _tried(call: Call, f: Callable[[Tensor], Tensor], given: Tensor) -> _Sparse:
-    """Every basis vector.
-
-    Raises:
-        ValueError: If the table takes too much memory.
-    """
+    """Every basis vector."""
     size = len(f(given))
     needed = 16.0 * given.numel() * size
     if needed > _LARGEST:
@@ -285,11 +281,7 @@ def _batch_norm(linear: _Linear, slots: _Slots) -> list[Edges]:
 
 
 def _check(linear: _Linear, edges: list[Edges], slots: _Slots) -> None:
-    """Check on random numbers that the edges give what the call does.
-
-    Raises:
-        ValueError: If they do not: the call is neither linear nor a gate.
-    """
+    """Check on random numbers that the edges give what the call does."""
     call, generator = linear.call, torch.Generator().manual_seed(0)
     given = {
         i: torch.randn(t.shape, generator=generator, dtype=torch.float64).to(t)

@@ -112,9 +112,6 @@ def paths(model: nn.Module, x: Tensor, output: int = 0, input: str = "x", max_pa
         input: ``"x"``, or ``"ones"`` for the features of a value network with constant input 1.
         max_paths: More than these are refused.
 
-    Returns:
-        The paths.
-
     Raises:
         ValueError: If ``input`` is neither of the two or ``output`` none of the model's outputs.
 
@@ -202,11 +199,7 @@ def _enumerate(program: ReluProgram, linear: Linearised, nodes: Tensor, max_path
 
 
 def _step(table: _Partial, edges: Edges, gate_slot: int | None, max_paths: int, where: str) -> _Partial:
-    """Lengthen each partial path by every edge that leaves its node.
-
-    Raises:
-        ValueError: If there are too many.
-    """
+    """Lengthen each partial path by every edge that leaves its node."""
     order = edges.src.argsort(stable=True)
     src = edges.src[order]
     first, last = torch.searchsorted(src, table.node), torch.searchsorted(src, table.node, right=True)

@@ -193,12 +193,7 @@ def _by_units(gating: nn.Module, x: Tensor, chosen: Index, layer: int) -> Tensor
 
 
 def _check(network: GatedNetwork, positions: str) -> None:
-    """Check the arguments.
-
-    Raises:
-        TypeError: If ``network`` is no gated network.
-        ValueError: If its gating network is not linear, or ``positions`` is unknown.
-    """
+    """Check the arguments."""
     if not isinstance(network, GatedNetwork):
         raise TypeError(f"network must be a gated network, as dlgn makes it. Got {type(network).__name__}.")
     if not network.is_linear:
@@ -219,11 +214,7 @@ def _names(network: GatedNetwork, x: Tensor, count: int) -> list[str]:
 
 
 def _wanted(names: list[str], layers: Collection[str] | None) -> list[int]:
-    """Which layers to look at.
-
-    Raises:
-        ValueError: If a name is unknown.
-    """
+    """Which layers to look at."""
     unknown = [name for name in layers or () if name not in names]
     if unknown:
         raise ValueError(f"layers must be among {names}. Got {unknown}.")
@@ -236,11 +227,7 @@ def _positions(shape: tuple[int, ...], positions: str) -> Index:
 
 
 def _check_linear(maps: tuple[EffectiveMap, ...], x: Tensor, expected: list[Tensor]) -> None:
-    """Check the maps on an input.
-
-    Raises:
-        ValueError: If they do not give what the network computes.
-    """
+    """Check the maps on an input."""
     for one, q in zip(maps, expected):
         error, size = float((one(x) - q).abs().max()), 1.0 + float(q.abs().max())
         if not error <= 1e-8 * size:

@@ -144,11 +144,7 @@ def shared_gates(
 
 
 def _check(x: Tensor, labels: Tensor, classes: Sequence[str] | None) -> int:
-    """Check the labels and count the classes.
-
-    Raises:
-        ValueError: If they do not fit.
-    """
+    """Check the labels and count the classes."""
     if not isinstance(labels, Tensor) or labels.is_floating_point() or tuple(labels.shape) != (len(x),):
         found = f"{tuple(labels.shape)} of {labels.dtype}" if isinstance(labels, Tensor) else type(labels).__name__
         raise ValueError(f"labels must be whole numbers, one for each of {len(x)} inputs. Got {found}.")

@@ -177,9 +177,6 @@ def classify(activation: str | nn.Module | Callable[..., Any]) -> Homogeneity:
     Args:
         activation: As for ``intertwiner``; gated units are not scalar and are refused.
 
-    Returns:
-        The laws.
-
     Raises:
         ValueError: If a name is unknown, or a measured function is not a scalar activation.
 
@@ -244,9 +241,6 @@ def table(names: tuple[str, ...] | None = None) -> list[TableRow]:
 
     Args:
         names: Activations by name; every known one without.
-
-    Returns:
-        One row per activation.
 
     Examples:
         >>> table(("relu", "rbf"))[1]

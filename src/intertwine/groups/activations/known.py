@@ -184,9 +184,6 @@ def named_activation(text: str) -> Activation:
     Args:
         text: A name, with parameters after a colon in order (``"hardtanh:-2,2"``) or by name (``"elu:alpha=0.5"``).
 
-    Returns:
-        The activation.
-
     Raises:
         ValueError: If the name is unknown or the parameters do not fit.
 

@@ -20,15 +20,7 @@ __all__ = [
 
 
 def identity_image_eigenvalues(sigma: ScalarFunction, n: int) -> tuple[float, float]:
-    """The eigenvalues ``sigma(1) - sigma(0)`` (n - 1 times) and ``sigma(1) + (n - 1) sigma(0)`` of ``sigma(I_n)``.
-
-    Args:
-        sigma: Scalar function on float64 tensors.
-        n: Number of channels.
-
-    Returns:
-        The two eigenvalues, in this order.
-    """
+    """The eigenvalues ``sigma(1) - sigma(0)`` (n - 1 times) and ``sigma(1) + (n - 1) sigma(0)`` of ``sigma(I_n)``."""
     zero, one = sigma(torch.tensor([0.0, 1.0], dtype=torch.float64)).tolist()
     return one - zero, one + (n - 1) * zero
 
@@ -39,13 +31,6 @@ def identity_image_is_invertible(sigma: ScalarFunction, n: int) -> bool:
     The paper's condition ``sigma(1) != sigma(0)`` and ``sigma(1) != -(n - 1) sigma(0)`` is sufficient for every ``n``
     and necessary only for ``n >= 2``: for ``n = 1`` the eigenvalue ``sigma(1) - sigma(0)`` occurs ``n - 1 = 0``
     times. This function is exact for every ``n``.
-
-    Args:
-        sigma: Scalar function on float64 tensors.
-        n: Number of channels.
-
-    Returns:
-        The answer.
 
     Examples:
         >>> identity_image_is_invertible(torch.relu, 3), identity_image_is_invertible(lambda x: x * 0 + 2, 3)
@@ -124,9 +109,6 @@ def chain_rule_gap(sigma: Callable[[Tensor], Tensor], a: Tensor, b: Tensor, x: T
         a: ``(n, n)``.
         b: ``(n, n)``.
         x: ``(n,)``.
-
-    Returns:
-        The gap.
     """
     a, b, x = (t.to(torch.float64) for t in (a, b, x))
     return float((_slope(sigma, a @ x)[:, None] * a - b * _slope(sigma, x)).abs().max())

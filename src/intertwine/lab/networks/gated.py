@@ -91,11 +91,7 @@ def has_batch_norm(model: nn.Module) -> bool:
 
 
 def _base_spec(base: str, width: int | None) -> str:
-    """Text for ``build`` of the base.
-
-    Raises:
-        ValueError: If there is no such network, or it is gated itself.
-    """
+    """Text for ``build`` of the base."""
     name, _, own = base.partition("/")
     known = [known for known in names() if known not in ("dgn", "dlgn", "dlgn_sf")]
     if name not in known:

@@ -22,9 +22,6 @@ def paper_taps(model: nn.Module) -> dict[int, str]:
     Args:
         model: A Myrtle CNN, ResNet20 (or deeper) or ResNet18 of this package.
 
-    Returns:
-        Number to name, in network order.
-
     Raises:
         TypeError: If the paper has no numbers for such a model.
 

@@ -112,9 +112,6 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
     Args:
         spec: See ``build``.
 
-    Returns:
-        The name and the arguments that were given.
-
     Raises:
         ValueError: If the name or an argument is unknown, given twice, or does not parse.
 
@@ -146,9 +143,6 @@ def fit_to(spec: str, shape: tuple[int, ...], classes: int) -> str:
         spec: See ``build``; arguments given there win.
         shape: Shape of one input, ``(C, H, W)`` or any other for ``mlp``.
         classes: Number of classes.
-
-    Returns:
-        The spec, unchanged where the defaults fit.
 
     Examples:
         >>> fit_to("resnet20:option=B", (3, 32, 32), 100)

@@ -65,11 +65,6 @@ def draw_moves(n: int, translate: int, flip: bool, generator: torch.Generator | 
 def draw_crops(n: int, least: float, generator: torch.Generator | None = None) -> Tensor:
     """Draw boxes of ``least`` to all of an image's area and of aspects 3/4 to 4/3 (Szegedy et al. 2015).
 
-    Args:
-        n: Number of images.
-        least: Least share of the area.
-        generator: Source, on the CPU.
-
     Returns:
         ``(n, 4)``: height, width, top and left as shares of the image. Boxes that do not fit are made to.
     """
@@ -85,9 +80,6 @@ def resized(x: Tensor, boxes: Tensor) -> Tensor:
     Args:
         x: ``(N, C, H, W)``.
         boxes: ``(N, 4)``, from ``draw_crops``.
-
-    Returns:
-        A new tensor of the same shape.
     """
     height, width, top, left = boxes.to(x).T
     zero = torch.zeros_like(height)
@@ -105,9 +97,6 @@ def move(x: Tensor, shifts: Tensor, mirrored: Tensor, translate: int) -> Tensor:
         shifts: ``(2, N, 1)``, from ``draw_moves``.
         mirrored: ``(N, 1)``, from ``draw_moves``.
         translate: Largest shift in pixels.
-
-    Returns:
-        A new tensor of the same shape.
 
     Raises:
         ValueError: If ``x`` is no batch of images.

@@ -100,9 +100,6 @@ def save_checkpoint(path: str | Path, model: nn.Module, card: Card) -> Path:
 def read_card(path: str | Path) -> Card | None:
     """Read the card beside a checkpoint.
 
-    Args:
-        path: Of the weights.
-
     Returns:
         The card, or ``None`` where there is none.
 
@@ -124,10 +121,6 @@ def read_card(path: str | Path) -> Card | None:
 
 def check_card(path: str | Path, card: Card | None) -> None:
     """Refuse weights that are not those that their card was written for.
-
-    Args:
-        path: Of the weights.
-        card: Their card, if they have one.
 
     Raises:
         CheckpointError: If the file is another one.

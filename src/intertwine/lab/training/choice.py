@@ -78,9 +78,6 @@ def candidates(networks: Sequence[nn.Module], inputs: Tensor) -> list[str]:
     Args:
         networks: k networks.
         inputs: ``(B, C, *S)``.
-
-    Returns:
-        Names, the plain loop first.
     """
     joint = [name for name in ENGINES if name != InTurn.name]
     joint = [name for name in joint if (getattr(ENGINES[name], "most", None) or 0) < len(networks)]  # no parts of one

@@ -73,9 +73,6 @@ def group_networks(networks: Sequence[nn.Module]) -> nn.Module:
 
     What a forward method does between its layers cannot be seen here: compare the outputs before relying on them.
 
-    Args:
-        networks: k networks.
-
     Returns:
         One network that maps ``(N, k C, H, W)`` to ``(N, k classes)``. Each tensor of its state dict is the k tensors
         of the networks joined along their first axis, and the step counters of batch norm.
@@ -100,11 +97,7 @@ def ungrouped(state: dict[str, Tensor], k: int, member: int) -> dict[str, Tensor
 
 
 def _group(layers: Sequence[nn.Module]) -> nn.Module | None:
-    """The counterpart of k layers; ``None`` for containers, whose children are grouped one by one.
-
-    Raises:
-        Ungroupable: If there is none.
-    """
+    """The counterpart of k layers; ``None`` for containers, whose children are grouped one by one."""
     first = layers[0]
     if isinstance(first, nn.Conv2d):
         return _conv(layers)  # type: ignore[arg-type]

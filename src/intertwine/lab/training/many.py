@@ -94,9 +94,6 @@ def train_many(
         device: ``"auto"`` is CUDA where there is one.
         progress: Whether to show progress on standard error.
 
-    Returns:
-        Where the checkpoints are.
-
     Raises:
         ValueError: If arguments do not fit together, before the first step.
 
@@ -206,11 +203,7 @@ class _Maker:
         return state.engine, [seed for seed, bad in zip(seeds, state.diverged) if bad]
 
     def _choose(self, networks: Sequence[nn.Module], seeds: list[int]) -> str:
-        """Name of the engine.
-
-        Raises:
-            ValueError: If the one that was asked for cannot train these networks.
-        """
+        """Name of the engine."""
         if self.engine == InTurn.name:
             return self.engine
         with torch.random.fork_rng(devices=[]):

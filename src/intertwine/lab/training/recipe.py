@@ -239,9 +239,6 @@ RECIPES = {
 def recipe_for(shape: tuple[int, ...]) -> Recipe:
     """The recipe that suits inputs of a shape: the paper's for images from 24x24, else the one for digits.
 
-    Args:
-        shape: Shape of one input.
-
     Returns:
         One of ``RECIPES``.
 

@@ -81,9 +81,6 @@ def train(
         device: ``"auto"`` is CUDA where there is one.
         progress: Whether to show a progress bar and a line for each epoch on standard error.
 
-    Returns:
-        The trained model with its card and history.
-
     Examples:
         >>> run = train("digits_cnn:width=8", "digits", RECIPES["digits"].but(epochs=3), progress=False)
         >>> run.card.metrics["test_accuracy"] > 0.8
@@ -112,11 +109,7 @@ def train(
 
 
 def _begun(path: Path | None, settings: dict[str, Any], seed: int, resume: bool | Literal["same"]) -> TrainingState:
-    """The state to go on from: the one on disk, or a fresh one; ``"same"`` replaces one of another run.
-
-    Raises:
-        CheckpointError: If the one on disk is of another run, or does not read.
-    """
+    """The state to go on from: the one on disk, or a fresh one; ``"same"`` replaces one of another run."""
     if path and path.is_file() and resume:
         try:
             state = load_state(path)

@@ -18,9 +18,6 @@ def capture_cold(kept: Kept, run: Callable[[], Program]) -> Program:
     Args:
         kept: What the model held before. It is for the caller to restore it.
         run: Captures one run.
-
-    Returns:
-        The program.
     """
     for delete in (False, True):
         places = kept.empty(lambda place: True, delete)

@@ -73,11 +73,7 @@ def _same_memory(tensor: Tensor, taken: dict[int, list[tuple[Geometry, str]]]) -
 
 
 def _check_memory(tensor: Tensor, name: str, taken: dict[int, list[tuple[Geometry, str]]]) -> None:
-    """Tensors that overlap without being one cannot move independently.
-
-    Raises:
-        CaptureError: If ``tensor`` overlaps one that was declared before.
-    """
+    """Tensors that overlap without being one cannot move independently."""
     here = taken.setdefault(storage_key(tensor), [])
     for place, other in here:
         if overlap(place, geometry(tensor)):

@@ -140,11 +140,7 @@ def _measures(measures: str | Measure[Any] | Sequence[str | Measure[Any]]) -> li
 
 
 def _check_gates(chosen: Sequence[Measure[Any]], *models: nn.Module) -> None:
-    """Check that features tell gates where gates are compared.
-
-    Raises:
-        ValueError: If a network's units are switched by another network.
-    """
+    """Check that features tell gates where gates are compared."""
     names = [m.name for m in chosen if m.reads_gates]
     own = (getattr(part, "makes_own_gates", True) for model in models for part in model.modules())  # iw.gates says so
     if names and not all(own):
@@ -182,11 +178,7 @@ def _expected(loader: Iterable[Any], first: Any, max_examples: int | None) -> in
 
 
 def _with_axes(points: Sequence[Point], channel_dim: int | Mapping[str, int] | None) -> list[Point]:
-    """Points with the channel axes that the caller gave.
-
-    Raises:
-        ValueError: If one is not an axis of the features.
-    """
+    """Points with the channel axes that the caller gave."""
     by_name = channel_dim if isinstance(channel_dim, Mapping) else {}
     default = channel_dim if isinstance(channel_dim, int) else None
     placed = []

@@ -144,9 +144,6 @@ class Procrustes(Measure[FeatureSide]):
             norm_b: Norms of the channels of the second side, ``(C',)``.
             ratio: Where sizes count and the sides come in units of their own: the unit factor of the first over that
                 of the second.
-
-        Returns:
-            The similarity.
         """
         kind = _KINDS[self.kind]
         if kind.search == "trivial":

@@ -151,11 +151,7 @@ def _layer_name(family: str) -> str:
 
 
 def _relaxed(group: groups.Monomial) -> type[StitchingLayer]:
-    """The layer that relaxes permutations and signs.
-
-    Raises:
-        ValueError: If there is none for this group.
-    """
+    """The layer that relaxes permutations and signs."""
     name = groups.name_of(group)
     if name is None:
         raise ValueError(f"family must be one of {', '.join(families())}, or a group of theirs. Got {group!r}.")

@@ -109,9 +109,6 @@ class Pair:
             skip: Values that cross the cut beside the tap (skip connections): ``"a"`` uses A's as they are (the paper,
                 E.54), ``"mapped"`` maps each by a layer of its own, ``"b"`` lets B compute them from the input.
 
-        Returns:
-            The cut.
-
         Raises:
             ValueError: If a layer is unknown, B's output does not depend on it, A's features cannot be laid out as
                 B's, or A cannot supply B's skip connections.
@@ -140,11 +137,7 @@ class Pair:
     def _checked(
         self, at: At, skip: Skip
     ) -> tuple[tuple[str, str], tuple[Point, Point], tuple[Ref, Ref], tuple[Ref, ...], tuple[Ref, ...]]:
-        """Names, points and values of the taps, and what else crosses the cut: with weights, and without.
-
-        Raises:
-            ValueError: If they cannot be cut there.
-        """
+        """Names, points and values of the taps, and what else crosses the cut: with weights, and without."""
         if skip not in ("a", "mapped", "b"):
             raise ValueError(f'skip must be "a", "mapped" or "b". Got {skip!r}.')
         names = (at, at) if isinstance(at, str) else tuple(at)
@@ -189,11 +182,7 @@ class Pair:
         return point
 
     def _crossing(self, tap: Ref, name: str) -> tuple[tuple[Ref, ...], tuple[Ref, ...]]:
-        """What B's tail reads beside the tap: what depends on weights, and what the input alone determines.
-
-        Raises:
-            ValueError: If the output does not depend on the layer.
-        """
+        """What B's tail reads beside the tap: what depends on weights, and what the input alone determines."""
         after = self.b.descendants(tap)
         output = self.b.outputs[0]
         if output != tap and output.id not in after:
@@ -209,11 +198,7 @@ class Pair:
         return tuple(r for r in crossing if r.id in learned), tuple(r for r in crossing if r.id not in learned)
 
     def _check_supply(self, skips: Sequence[Ref], names: tuple[str, ...], taps: tuple[Ref, Ref], skip: Skip) -> None:
-        """A's skip connections can stand in for B's only in the same place of the same architecture.
-
-        Raises:
-            ValueError: If it is another one, or shapes differ and nothing maps them.
-        """
+        """A's skip connections can stand in for B's only in the same place of the same architecture."""
         count = f"{len(skips)} other value{'s' * (len(skips) > 1)} of B cross{'es' * (len(skips) == 1)} the cut"
         if not self.same_architecture or taps[0] != taps[1]:
             raise ValueError(

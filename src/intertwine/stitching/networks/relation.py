@@ -47,13 +47,6 @@ def relate(a: Point, b: Point) -> Relation:
 
     Maps of other sizes are interpolated; maps ``(N, C, H, W)`` and tokens ``(N, H W, C)`` are the same positions.
 
-    Args:
-        a: A point of A.
-        b: A point of B.
-
-    Returns:
-        The relation.
-
     Raises:
         ValueError: If they cannot be related without inventing positions.
     """

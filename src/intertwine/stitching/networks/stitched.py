@@ -97,9 +97,6 @@ class Stitched(nn.Module):
 
         Args:
             crossing: What ``trunk`` returned.
-
-        Returns:
-            The output.
         """
         tap, *others = crossing
         for i, skip_layer in enumerate(self.skip_layers):

@@ -145,9 +145,6 @@ def choose_alpha(
         seed: Of the split, the starts and the training order.
         options: Of which the tail's batch norm, other settings of the family and progress count.
 
-    Returns:
-        The choice.
-
     Raises:
         ValueError: If the family has no alpha, or there is nothing to try.
         RuntimeError: If training diverged for every alpha.

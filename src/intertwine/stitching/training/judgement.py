@@ -21,10 +21,6 @@ __all__ = ["evaluated_losses", "some_batches"]
 def some_batches(loader: Iterable[Any], examples: int) -> list[Any]:
     """The first batches of a loader, until they hold so many examples.
 
-    Args:
-        loader: Batches of at least one example.
-        examples: How many are enough.
-
     Returns:
         Whole batches; all of the loader's where it holds fewer.
     """

@@ -12,14 +12,7 @@ __all__ = ["always_siblings"]
 
 
 def always_siblings(tensors: Iterable[Sequence[Axis]]) -> list[list[int]]:
-    """Sets of spaces that occur only as whole segments of the same concatenations.
-
-    Args:
-        tensors: Axes of every tensor of the run.
-
-    Returns:
-        The sets of two and more.
-    """
+    """Sets of spaces that occur only as whole segments of the same concatenations."""
     seen: dict[int, set[Any]] = {}
     repeated: set[int] = set()
     for number, axes in enumerate(tensors):

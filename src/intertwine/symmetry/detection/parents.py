@@ -22,9 +22,6 @@ def dependences(
         tensors: Axes of every tensor of the run.
         mixed: Axes along which units are mixed, with the tensor in which they are.
         rank: Spaces that parameters carry, with the order in which they first appear.
-
-    Returns:
-        Space to parents.
     """
     found: dict[int, set[int]] = {}
     for axes in tensors:

@@ -29,9 +29,6 @@ def zip_axes(pool: Pool, a: Axis, b: Axis, pair: Pair) -> Axis:
         b: Second axis.
         pair: Gets the two leaves (of one space, or at least one of them flat) and returns the combined one.
 
-    Returns:
-        The combined axis.
-
     Raises:
         Misfit: If the factors cannot be lined up.
     """
@@ -181,11 +178,7 @@ def _pair(pool: Pool, x: Factor, y: Factor, pair: Pair) -> Axis:
 
 
 def _dealt(pool: Pool, factor: Slot | Flat | Interleaved, like: Interleaved) -> tuple[Axis, ...]:
-    """The axes whose rows a factor has in turn, as many as another one's.
-
-    Raises:
-        Misfit: If it has those of more or fewer axes.
-    """
+    """The axes whose rows a factor has in turn, as many as another one's."""
     count = len(like.parts)
     if isinstance(factor, Flat):
         return ((Flat(factor.size // count, factor.zero),),) * count
@@ -229,11 +222,7 @@ def _boundaries(axis: Axis) -> list[int]:
 
 
 def _equal_heads(a: Axis, b: Axis) -> tuple[Axis, Axis, Axis, Axis]:
-    """The shortest prefixes of equal length, and what follows them.
-
-    Raises:
-        Misfit: If there are none.
-    """
+    """The shortest prefixes of equal length, and what follows them."""
     i = j = 1
     while (size_a := axis_size(a[:i])) != (size_b := axis_size(b[:j])):
         if size_a < size_b and i < len(a):

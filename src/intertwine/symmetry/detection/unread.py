@@ -39,9 +39,6 @@ class Demand:
 def demands(engine: Engine) -> dict[int, Demand]:
     """What the outputs, and the numbers that the code read, ask of every tensor; of some tensors they ask nothing.
 
-    Args:
-        engine: After its last pass.
-
     Returns:
         Number of a value to its demand, for values that something depends on.
     """

@@ -40,11 +40,6 @@ class Shift:
 def candidates(sym: Description, state: Mapping[str, Tensor], names: list[str]) -> Iterator[Shift]:
     """Shifts that the layouts suggest.
 
-    Args:
-        sym: The symmetry.
-        state: Weights in float64.
-        names: Parameters, in the order of the tangents' rows.
-
     Yields:
         Families; most are wrong for a given model, and ``confirmed`` tells which are right.
     """
@@ -76,9 +71,6 @@ def confirmed(found: Iterator[Shift], jacobian: Tensor) -> list[Shift]:
     Args:
         found: Candidates.
         jacobian: ``(outputs, parameters)``.
-
-    Returns:
-        Families with the directions that remain.
     """
     norm = torch.linalg.matrix_norm(jacobian, 2)
     kept = []

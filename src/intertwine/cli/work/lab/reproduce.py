@@ -22,7 +22,7 @@ __all__ = ["run"]
 
 
 def run(asked: ReproduceOptions) -> None:
-    """Reproduce tables and figures of the papers: their numbers, ours, the difference, and a verdict in words."""  # noqa: DOC501
+    """Reproduce tables and figures of the papers: their numbers, ours, the difference, and a verdict in words."""
     if not asked.names and not asked.everything:
         known = [[e.name, e.papers, e.title, ", ".join(e.scales)] for e in experiments().values()]
         columns = ["experiment", "papers", "title", "scales"]
@@ -83,7 +83,7 @@ def _tell_plans(names: list[str], setting: Setting, as_json: bool) -> None:
 
 
 def _all(names: list[str], setting: Setting, command: str) -> tuple[list[Reproduction], dict[str, str]]:
-    """Run them one after the other; one of several that fails does not stop the others."""  # noqa: DOC501
+    """Run them one after the other; one of several that fails does not stop the others."""
     done: list[Reproduction] = []
     failed: dict[str, str] = {}
     for k, name in enumerate(names, 1):

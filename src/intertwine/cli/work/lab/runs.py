@@ -19,7 +19,7 @@ __all__ = ["run"]
 
 
 def run(asked: RunsOptions) -> None:
-    """List runs, show the jobs of one, go on with one that was stopped, or remove stale results."""  # noqa: DOC501
+    """List runs, show the jobs of one, go on with one that was stopped, or remove stale results."""
     if asked.action is RunsAction.LIST:
         _list(lab.overviews(asked.folder), asked.folder, asked.as_json)
         return

@@ -19,7 +19,7 @@ __all__ = ["run"]
 
 
 def run(asked: ZooOptions) -> None:
-    """Train many seeds of one network at once, or show a zoo."""  # noqa: DOC501
+    """Train many seeds of one network at once, or show a zoo."""
     if asked.action is ZooAction.SHOW:
         _present(read_zoo(asked.out), asked.as_json)
         return

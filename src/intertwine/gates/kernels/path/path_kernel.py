@@ -141,11 +141,7 @@ def _operations(program: ReluProgram, n: int, m: int) -> float:
 
 
 def _check_cost(operations: float, most: float) -> None:
-    """State the cost where it is too high.
-
-    Raises:
-        ValueError: If it is.
-    """
+    """State the cost where it is too high."""
     if operations > most:
         raise ValueError(
             f"the kernel must need at most max_operations = {most:.1e} multiply-adds. Got {operations:.1e}. Take fewer "
@@ -161,22 +157,14 @@ def _gate_bytes(program: ReluProgram, x: Tensor, y: Tensor | None) -> int:
 
 
 def _check_output(program: ReluProgram, output: int) -> None:
-    """Check that ``output`` is an output.
-
-    Raises:
-        ValueError: If it is not.
-    """
+    """Check that ``output`` is an output."""
     shape = program.values[program.output.id].shape
     if len(shape) != 2 or not 0 <= output < shape[1]:
         raise ValueError(f"output must be one of the model's outputs (N, outputs). Got {output}, shape {tuple(shape)}.")
 
 
 def _tile_size(program: ReluProgram, memory: float) -> int:
-    """How many examples a side of a tile may have.
-
-    Raises:
-        ValueError: If it is less than one.
-    """
+    """How many examples a side of a tile may have."""
     pairs = needs_pairs(program)
     most = 1.0
     for call in program.calls:

@@ -84,11 +84,7 @@ def neural_tangent_kernel(
 
 
 def _chosen(model: nn.Module, names: Collection[str] | None) -> dict[str, Tensor]:
-    """The parameters to differentiate.
-
-    Raises:
-        ValueError: If a name is unknown or none is left.
-    """
+    """The parameters to differentiate."""
     known = dict(model.named_parameters())
     wanted = list(known) if names is None else list(names)
     unknown = [n for n in wanted if n not in known]
@@ -151,11 +147,7 @@ def _by_jacobians(
 def _by_layers(
     model: nn.Module, x: Tensor, y: Tensor | None, chosen: dict[str, Tensor], kind: Kind, memory: float, rest: bool
 ) -> Tensor:
-    """What layers of a known kind add, and Jacobians of the parameters that no such layer holds.
-
-    Raises:
-        ValueError: If layers do not account for all parameters and ``rest`` is false.
-    """
+    """What layers of a known kind add, and Jacobians of the parameters that no such layer holds."""
     covered = covered_names(model, x, chosen)
     if covered and not _certified(model, x[:2], {name: chosen[name] for name in sorted(covered)}, memory):
         if not rest:

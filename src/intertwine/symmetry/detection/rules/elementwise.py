@@ -32,9 +32,6 @@ def through(engine: "Engine", x: Value, degree: Fraction | int | None, parity: i
         degree: ``f(a x) = a^degree f(x)`` for positive ``a``; ``None`` where no scale passes.
         parity: 1 for an odd function, -1 for an even one, 0 for neither.
         linear: Whether ``f`` is additive.
-
-    Returns:
-        The value.
     """
     axes = []
     for axis in x.axes:

@@ -30,9 +30,6 @@ def register_rule(*ops: str) -> Callable[[R], R]:
     Args:
         *ops: Qualified operation names without overload or trailing underscore, such as ``"mylib::gate"``.
 
-    Returns:
-        The decorator.
-
     Raises:
         ValueError: If a name has no namespace.
 

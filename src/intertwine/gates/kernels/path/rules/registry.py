@@ -23,9 +23,6 @@ def register_kernel_rule(*ops: str) -> Callable[[R], R]:
 
     Args:
         *ops: Qualified operation names without overload or trailing underscore, such as ``"aten::neg"``.
-
-    Returns:
-        The decorator.
     """
 
     def decorate(rule: R) -> R:

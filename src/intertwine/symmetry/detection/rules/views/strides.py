@@ -44,19 +44,7 @@ class _Run:
 
 
 def _runs(there: Sequence[Dim], view: Sequence[Dim], offset: int) -> list[_Run]:
-    """How a view takes the axes of a tensor.
-
-    Args:
-        there: Dimensions of the tensor.
-        view: Dimensions of the view.
-        offset: Where the view begins, from where the tensor does.
-
-    Returns:
-        Runs of the tensor's dimensions.
-
-    Raises:
-        _Unreadable: If there is no such description.
-    """
+    """How a view, which begins at ``offset``, takes the axes of a tensor."""
     dims = sorted((i for i, (n, s) in enumerate(there) if n > 1 and s), key=lambda i: -there[i][1])
     shown = sorted((j for j, (n, s) in enumerate(view) if n > 1 and s), key=lambda j: -view[j][1])
     if any(there[a][1] < there[b][0] * there[b][1] for a, b in pairwise(dims)) or offset < 0:
