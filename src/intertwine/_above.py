@@ -6,8 +6,6 @@ The package registers them when it is imported; each loads its room when it is f
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["call", "offer"]
-
 _offered: dict[str, Callable[..., Any]] = {}
 
 

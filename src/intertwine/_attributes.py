@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Cache", "Kept", "forget", "unattached"]
-
 Plain = bool | int | float | str | None
 _ATOMS = (bool, int, float, complex, str, bytes, type(None), type, ModuleType, FunctionType, MethodType,
           BuiltinFunctionType, torch.dtype, torch.device, torch.Size)  # fmt: skip

@@ -22,8 +22,6 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import torch
 from torch import Tensor
 
-__all__ = ["APART", "UNSAVED", "decode", "encode", "mark_nonfinite", "unmark_nonfinite"]
-
 UNSAVED: Mapping[str, Any] = {"saved": "never"}
 """``field(metadata=UNSAVED)``: a field with a default that is left out."""
 

@@ -20,8 +20,6 @@ from torch import Tensor, nn
 
 from ._attributes import Kept, unattached
 
-__all__ = ["alone", "check_module", "copied", "evaluating", "evaluation_mode", "unchanged"]
-
 M = TypeVar("M", bound=nn.Module)
 
 

@@ -6,8 +6,6 @@ from typing import Any
 
 from ._nested import map_tensors
 
-__all__ = ["Examples", "each", "widened"]
-
 
 class Examples:
     """Several example inputs: a model is captured on each of them, and what holds must hold in all of these runs.

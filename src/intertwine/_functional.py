@@ -8,8 +8,6 @@ from torch.func import functional_call
 
 from ._evaluation import alone
 
-__all__ = ["run_with"]
-
 
 def run_with(model: nn.Module, tensors: Mapping[str, Tensor], *args: Any, **kwargs: Any) -> Any:
     """Run ``model`` with some of its parameters and buffers replaced, wherever it uses them.

@@ -18,11 +18,6 @@ from torch import Tensor
 from ._scratch import Scratch, sweep
 from .errors import CheckpointError, StorageError
 
-__all__ = [
-    "STORAGE", "as_json", "check_writable", "file_digest", "read_json", "read_tensors", "remove_empty_folders",
-    "storage_fault", "write_atomically", "write_json", "write_tensors",
-]  # fmt: skip
-
 # A full disk, a used-up quota, a limit on files, a read-only file system.
 STORAGE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 

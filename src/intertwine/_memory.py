@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["check_fits", "free_bytes", "readable"]
-
 _UNKNOWN = 8 * 2**30  # where the system does not say
 _UNLIMITED = 2**60  # control groups of version 1 write a number as large as this for "no limit"
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from torch import Tensor
 
-__all__ = ["leaves", "map_leaves", "map_tensors", "tensors_in"]
-
 
 def leaves(value: Any, dataclasses: bool = False) -> Iterator[Any]:
     """Everything inside that is no container, in order.

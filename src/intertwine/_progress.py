@@ -9,8 +9,6 @@ from typing import TypeVar
 
 from ._untrusted.text import printable
 
-__all__ = ["is_silent", "silenced", "track"]
-
 T = TypeVar("T")
 _SHORT = 2.0  # seconds of work that need no bar
 _PLAIN_EVERY = 10.0  # seconds between plain lines, so that logs stay short

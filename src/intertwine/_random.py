@@ -10,8 +10,6 @@ from threading import RLock
 import torch
 from torch import Tensor
 
-__all__ = ["Stream", "mixed", "seeded"]
-
 # There is one global generator for all threads. Whoever holds this takes no lock of a model (see _evaluation).
 _turn = RLock()
 

@@ -14,8 +14,6 @@ from ._untrusted.files import json_of
 from ._untrusted.weights import check_weights_file
 from .errors import CheckpointError
 
-__all__ = ["read_value", "write_value"]
-
 T = TypeVar("T")
 
 

@@ -13,8 +13,6 @@ from pathlib import Path
 
 from .errors import IntertwineError
 
-__all__ = ["BusyError", "Scratch", "hold", "sweep"]
-
 _MARK = "~iw"  # ends the first part of every temporary name: nobody else's files have it
 _LONGEST = 100  # characters of a name that a temporary name repeats: names may have 255 bytes
 _PATTERN = re.compile(rf"^\.?.*{_MARK}(\d+)-[a-z0-9_]+(\..*)?$", re.DOTALL)

@@ -3,8 +3,6 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-__all__ = ["counted", "near"]
-
 
 def counted(number: int, noun: str) -> str:
     """A number with its noun, in the singular for one.

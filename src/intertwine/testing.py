@@ -11,8 +11,6 @@ from ._examples import each
 from ._nested import tensors_in
 from ._random import seeded
 
-__all__ = ["assert_same_function", "function_error", "outputs", "relative_error", "tolerance"]
-
 
 def function_error(model: nn.Module, twin: nn.Module, inputs: Any) -> float:
     """Largest relative difference between the outputs of two models in eval mode.

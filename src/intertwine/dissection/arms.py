@@ -11,8 +11,6 @@ from torch import Tensor
 
 from .rotation import Rotation, random_rotation
 
-__all__ = ["Arm", "plan_arms"]
-
 
 @dataclass(frozen=True)
 class Arm:

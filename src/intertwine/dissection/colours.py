@@ -14,8 +14,6 @@ from torch import Tensor
 
 from .concepts import Concept, ConceptSet, Sample
 
-__all__ = ["COLOURS", "WithColours", "name_colours"]
-
 COLOURS = ("black", "white", "grey", "red", "orange", "yellow", "green", "blue", "purple", "pink", "brown")
 _BLACK, _WHITE, _GREY, _RED, _ORANGE, _YELLOW, _GREEN, _BLUE, _PURPLE, _PINK, _BROWN = range(len(COLOURS))
 _DARKEST, _PALEST, _BRIGHTEST, _BROWN_BELOW = 0.2, 0.18, 0.85, 0.6

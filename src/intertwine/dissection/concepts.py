@@ -18,8 +18,6 @@ from torch import Tensor
 from .._words import counted
 from ..errors import DataError
 
-__all__ = ["Concept", "ConceptBatch", "ConceptSet", "Sample", "Subset", "TensorConcepts"]
-
 
 @dataclass(frozen=True)
 class Concept:

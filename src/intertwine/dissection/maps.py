@@ -14,8 +14,6 @@ from ..features import tap
 from .concepts import ConceptBatch, ConceptSet
 from .options import Maps
 
-__all__ = ["LabelledMaps", "MapStream", "as_maps", "values_of"]
-
 
 @dataclass(frozen=True, eq=False)
 class LabelledMaps:

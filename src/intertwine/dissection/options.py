@@ -7,8 +7,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-__all__ = ["Criterion", "Maps"]
-
 
 @dataclass(frozen=True)
 class Criterion:

@@ -20,8 +20,6 @@ from torch import Tensor
 from .concepts import ConceptSet
 from .maps import LabelledMaps
 
-__all__ = ["Tally", "label_areas", "masks_above"]
-
 _EXACT_IN_FLOAT32 = 2**24  # counts of pixels of one image stay exact below this
 _MARGIN = 2.0**-30
 

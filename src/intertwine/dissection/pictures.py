@@ -14,8 +14,6 @@ from .maps import LabelledMaps, MapStream
 from .overlap import masks_above
 from .result import ArmResult, Picture
 
-__all__ = ["TopImages", "draw_outline", "take_pictures"]
-
 IMAGES = 4  # pictures of each unit
 _WIDTH = 144  # pixels of a picture's shorter side
 _OUTLINE = (255, 221, 51)

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from ..features import Point
     from ..symmetry import Symmetry
 
-__all__ = ["PrivilegedBases", "SpaceBasis", "predict", "privileged_bases"]
-
 
 @dataclass(frozen=True)
 class SpaceBasis:

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-__all__ = ["top_thresholds"]
-
 _GATHERED = 4096  # values of a unit that are gathered before the largest are picked
 
 

@@ -16,8 +16,6 @@ from .concepts import Concept
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ArmResult", "Count", "Dissection", "Picture"]
-
 
 @dataclass(frozen=True)
 class ArmResult:

@@ -17,8 +17,6 @@ from .arms import Arm
 from .concepts import ConceptSet
 from .result import ArmResult, Picture
 
-__all__ = ["Folder", "digest", "digest_data"]
-
 
 class Folder:
     """Finished bases on disk, for one plan.

@@ -17,8 +17,6 @@ from torch import Tensor
 
 from ..groups.sampling import haar
 
-__all__ = ["Rotation", "random_rotation"]
-
 _TOLERANCE = 1e-8  # how far from orthogonal a given matrix may be
 
 

@@ -2,8 +2,6 @@
 
 from torch import nn
 
-__all__ = ["ChannelGuess", "is_activation"]
-
 _FIRST = (
     nn.modules.conv._ConvNd,
     nn.modules.batchnorm._NormBase,  # batch and instance norm

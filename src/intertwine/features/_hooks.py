@@ -8,8 +8,6 @@ from typing import Any
 import torch
 from torch import nn
 
-__all__ = ["modules", "unwrap", "watching"]
-
 
 def unwrap(model: nn.Module) -> nn.Module:
     """The module itself, where ``torch.compile`` wrapped it: compiled code does not call new hooks."""

@@ -5,8 +5,6 @@ from typing import Any, TypeAlias
 
 from torch import Tensor
 
-__all__ = ["Selector", "select", "selector_for"]
-
 Selector: TypeAlias = int | str | Callable[[Any], Any]
 _PREFERRED = ("last_hidden_state", "hidden_states", "logits")  # of Hugging Face outputs, in this order
 

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from .._nested import map_tensors, tensors_in
 from .repeatable import repeatable
 
-__all__ = ["call", "device_of", "head", "join", "labels_in", "length", "peek", "regroup", "size"]
-
 _LABELS = ("labels", "label")  # left out of keyword batches: with them, models compute losses that nobody asked for
 
 

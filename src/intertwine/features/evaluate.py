@@ -15,8 +15,6 @@ from ._outputs import select
 from .batches import call, device_of, labels_in, size
 from .repeatable import repeatable
 
-__all__ = ["Loss", "Score", "check_repeatable", "evaluate", "logits_of"]
-
 Loss = Callable[[Any, Any], Tensor]  # (output of the model, batch) -> mean loss of the batch
 
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["ChannelMoments", "CrossMoments", "double", "flat_channels", "row_means"]
-
 
 def double(x: Tensor) -> Tensor:
     """Return ``x`` in float64, on the CPU where its device has no float64 (MPS)."""

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from .moments import ChannelMoments
 
-__all__ = ["NormStatistics"]
-
 
 class NormStatistics:
     """Replaces running means and variances, ``(C,)`` each, by the moments of what runs through the batch norms.

@@ -16,8 +16,6 @@ from ._hooks import modules, unwrap, watching
 from ._outputs import Selector, select, selector_for
 from .batches import call, device_of, head, size
 
-__all__ = ["Point", "choose", "layers"]
-
 _DRY_RUN = 2  # examples that the listing run uses
 
 

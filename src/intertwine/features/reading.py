@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from ._outputs import Selector
 
-__all__ = ["Reading"]
-
 
 @dataclass(frozen=True)
 class Reading:

@@ -7,8 +7,6 @@ from typing import Any
 
 from .._random import Stream
 
-__all__ = ["Repeatable", "repeatable"]
-
 
 class Repeatable:
     """A loader whose every pass draws the same global random numbers, whatever was drawn before, and leaves no trace.

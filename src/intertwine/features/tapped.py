@@ -13,8 +13,6 @@ from ._outputs import Selector, select, selector_for
 from .batches import call, device_of, size
 from .points import Point, choose, layers
 
-__all__ = ["Tapped", "tap"]
-
 
 def _copy(_: str, features: Tensor) -> Tensor:
     return features.clone(memory_format=torch.contiguous_format)

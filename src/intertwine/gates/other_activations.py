@@ -1,7 +1,5 @@
 """Activations without on/off gates: the ratio ``act(q) / q`` that stands for one, and why kernels refuse it."""
 
-__all__ = ["RATIOS", "other_activation"]
-
 RATIOS = {
     "gelu": "Φ(q), the normal distribution function",
     "silu": "sigmoid(q), a soft gate of steepness 1",

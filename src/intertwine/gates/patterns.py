@@ -14,8 +14,6 @@ from ..programs.steps import Handler
 from .networks.gated import GatedNetwork
 from .relu_program import OTHERS, ReluProgram, capture_relu
 
-__all__ = ["fixed_gates", "gate_patterns", "observe", "structure"]
-
 
 def gate_patterns(
     model: nn.Module, x: Tensor, batch_size: int = 500, *, others: Literal["refuse", "sign", "ratio"] = "refuse"

@@ -20,8 +20,6 @@ from ..programs.operations import (
 )
 from .other_activations import RATIOS, other_activation
 
-__all__ = ["OTHERS", "ReluProgram", "capture_relu", "check_batch_norms", "check_input"]
-
 OTHERS = {f"aten::{name}" for name in RATIOS}
 
 

@@ -1,7 +1,5 @@
 """Raised and lowered numerals for groups in symbols."""
 
-__all__ = ["subscript", "superscript"]
-
 _LOW = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 _HIGH = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 

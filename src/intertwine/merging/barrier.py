@@ -24,8 +24,6 @@ from .recalibrate import batch_norms, recalibrate_
 if TYPE_CHECKING:
     from .merge import Aligned
 
-__all__ = ["PathOptions", "barrier", "barriers"]
-
 
 @dataclass(frozen=True)
 class PathOptions:

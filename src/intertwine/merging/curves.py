@@ -14,8 +14,6 @@ from .._zoo_intervals import PairInterval, pair_interval
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["PATHS", "Barrier", "Curve"]
-
 PATHS = ("direct", "aligned")
 
 

@@ -17,8 +17,6 @@ from torch import nn
 from .._io import file_digest, write_atomically, write_json, write_tensors
 from .._scratch import Scratch
 
-__all__ = ["export"]
-
 _ONE_FILE = 1 << 50  # bytes
 _FIELDS = ("architecture", "data", "seed", "recipe", "metrics", "best_epoch", "mean", "std", "classes", "shape")
 

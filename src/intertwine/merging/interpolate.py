@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from ..symmetry.action import tensors_of
 
-__all__ = ["Interpolation", "between", "write"]
-
 Interpolation = Literal["linear", "spherical"]
 _PARALLEL = 1e-6  # sine of the angle below which a great circle is a line
 

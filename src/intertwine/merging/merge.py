@@ -20,8 +20,6 @@ from .repair import repair_
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
 
-__all__ = ["Aligned", "Repair", "check_repair", "merge", "mend_"]
-
 Repair = bool | Literal["recalibrate", "repair", "rescale"]
 _REPAIRS = ("recalibrate", "repair", "rescale")
 

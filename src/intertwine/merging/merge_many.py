@@ -16,8 +16,6 @@ from .merge import Repair, check_repair
 from .recalibrate import recalibrate_
 from .repair import repair_many_
 
-__all__ = ["average", "merge_many"]
-
 
 def merge_many(
     models: Sequence[nn.Module],

@@ -13,8 +13,6 @@ from .._evaluation import evaluating
 from ..features.batches import call, device_of, peek
 from ..features.norm_statistics import NormStatistics
 
-__all__ = ["batch_norms", "recalibrate_"]
-
 _BatchNorm = nn.modules.batchnorm._BatchNorm
 
 

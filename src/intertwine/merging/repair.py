@@ -16,8 +16,6 @@ from ..features.evaluate import check_repeatable
 from ..features.moments import ChannelMoments
 from ..features.repeatable import repeatable
 
-__all__ = ["repair_", "repair_many_", "repairable"]
-
 _DEAD = 1e-12  # share of the parents' spread below which a channel of the merged network cannot be rescaled
 _OUTPUT_FIRST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 

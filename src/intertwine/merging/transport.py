@@ -28,8 +28,6 @@ from .interpolate import write
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
 
-__all__ = ["Transport", "coupling", "transport"]
-
 _SWEEPS = 10
 _LARGEST = 2048  # units of a coupling that is solved exactly, as an assignment of copies
 _SMOOTH = 0.01  # entropy of larger couplings, as a share of the mean cost

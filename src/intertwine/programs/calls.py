@@ -10,8 +10,6 @@ from torch import Tensor
 
 from .._nested import leaves
 
-__all__ = ["Call", "Ref", "Value", "refs"]
-
 
 @dataclass(frozen=True)
 class Ref:

@@ -24,8 +24,6 @@ from .per_example import Growing, PerExample, grows
 from .program import Program
 from .recording.run import output_tensors
 
-__all__ = ["capture_dynamic", "check_path", "first_output", "flat_inputs"]
-
 _SIZES = (2, 3, 5)  # two runs to find the batch size in the program, one to check it
 
 

@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterable, Sequence
 
 from .calls import Call, Ref
 
-__all__ = ["last_reads", "needed", "reached"]
-
 
 def needed(
     calls: Sequence[Call],

@@ -8,8 +8,6 @@ from .._nested import map_leaves
 from .calls import Call, Ref
 from .program import Program
 
-__all__ = ["gains_as_parameters"]
-
 _CASTS = {"aten::_to_copy", "aten::alias", "aten::detach", "aten::clone"}
 
 

@@ -16,8 +16,6 @@ from .per_example import grows
 from .program import Program
 from .steps import Step
 
-__all__ = ["Part"]
-
 
 class Part(nn.Module):
     """Some calls of a program as a module, from some of its values to others, for any batch size.

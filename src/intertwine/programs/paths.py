@@ -20,8 +20,6 @@ from .capture import capture
 from .program import Program
 from .union import union
 
-__all__ = ["capture_paths"]
-
 _QUESTIONS = 3  # most questions of one run
 _PATHS = 8  # most runs
 

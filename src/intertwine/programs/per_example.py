@@ -8,8 +8,6 @@ from torch import Tensor
 
 from .._nested import leaves
 
-__all__ = ["Growing", "PerExample", "grows"]
-
 
 @dataclass(frozen=True)
 class PerExample:

@@ -13,8 +13,6 @@ from .liveness import last_reads, needed, reached
 from .per_example import Growing
 from .steps import Handler, Step
 
-__all__ = ["Program"]
-
 
 @dataclass(frozen=True)
 class Program:

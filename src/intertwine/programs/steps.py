@@ -15,8 +15,6 @@ from .calls import Call, Ref, refs
 from .operations import BATCH_NORMS, writes
 from .per_example import PerExample, grows
 
-__all__ = ["Handler", "Step"]
-
 Handler = Callable[[Call, Callable[..., Any], dict[str, Any]], Any]
 """``handler(call, operation, args)``, in place of ``operation(**args)``."""
 _VIEWS = {"aten::view", "aten::_unsafe_view"}  # of memory that may be laid out otherwise when a call is run again

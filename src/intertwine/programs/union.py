@@ -11,8 +11,6 @@ from ..errors import CaptureError
 from .calls import Ref, Value
 from .program import Program
 
-__all__ = ["union"]
-
 
 def union(programs: Sequence[Program]) -> Program:
     """The runs of one model side by side.

@@ -6,8 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["eigen", "singular", "singular_values"]
-
 
 def singular(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Thin singular value decomposition ``U, S, V^T``."""

@@ -9,17 +9,6 @@ from torch import Tensor
 
 from ._features import Moments, channels_first, check_distinct, double, example_blocks, moments, unit_scale
 
-__all__ = [
-    "FeatureSide",
-    "PairwiseSide",
-    "check_same_size",
-    "cross_moments",
-    "feature_side",
-    "living_channels",
-    "placed",
-    "products",
-]
-
 _SUBSAMPLE = "Got a subsample in which all channels are constant"
 
 

@@ -6,8 +6,6 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 from torch import Tensor
 
-__all__ = ["Measure", "Prepared"]
-
 
 class Prepared(Protocol):
     """Everything that a measure needs to know of one side of a pair, computed once.

@@ -15,8 +15,6 @@ from .._words import counted
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Embedding", "classical_scaling", "majorised"]
-
 _STEPS, _TOLERANCE = 1000, 1e-9
 
 

@@ -12,8 +12,6 @@ from ._sides import living_channels
 from .kernels.maximum import fill_maximum
 from .kernels.symmetric import triangle_tiles
 
-__all__ = ["location_cka", "location_cost"]
-
 _TILE = 1024
 _KERNELS = ("linear", "channel_normalized", "max")
 

@@ -19,8 +19,6 @@ from .kernels.linear import linear_gram
 from .kernels.symmetric import add_product, mirror
 from .registry import measure as find
 
-__all__ = ["minibatch_cka"]
-
 _SMALLEST = 4  # the unbiased estimator divides by n (n - 3)
 _LARGE_MEAN = 16  # mean square over variance from which features are centred first
 _FEWEST_GROUPS = 5  # below this a spread over groups says nothing

@@ -14,8 +14,6 @@ from .measures.regression import LinearRegression
 from .measures.rsa import RSA
 from .measures.soft_matching import SoftMatching
 
-__all__ = ["DEFAULT", "measure", "measure_names", "register"]
-
 DEFAULT = ("orthogonal_procrustes", "g_relu_procrustes", "linear_cka", "g_relu_cka")
 """What ``compare`` measures unless told otherwise: the four measures of paper 1."""
 

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from ..features.batches import labels_in, peek, size
 
-__all__ = ["check_loader", "first_batch", "labels_of", "normalisable"]
-
 
 def check_loader(loader: Any, name: str = "loader") -> None:
     """Refuse what can be read only once.

@@ -13,8 +13,6 @@ from ..groups.capacity import log_points
 from .closed_form import intercept
 from .moments import Moments
 
-__all__ = ["Common", "Fixed", "StitchingLayer", "act_on_channels", "doubly_stochastic_error"]
-
 
 class Common(TypedDict, total=False):
     """Arguments that every family takes; see ``StitchingLayer``."""

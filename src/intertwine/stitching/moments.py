@@ -9,8 +9,6 @@ from torch import Tensor
 
 from ..features.moments import CrossMoments
 
-__all__ = ["Moments"]
-
 
 @dataclass(frozen=True)
 class Moments:

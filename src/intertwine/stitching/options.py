@@ -9,8 +9,6 @@ from typing import Any, Literal
 
 from .networks.cut import Skip
 
-__all__ = ["StitchOptions"]
-
 
 @dataclass(frozen=True)
 class StitchOptions:

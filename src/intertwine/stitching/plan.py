@@ -15,8 +15,6 @@ from .options import StitchOptions
 from .training.recipe import RECIPES, Recipe
 from .training.train_layers import Trained
 
-__all__ = ["Family", "Method", "Plan", "Planned"]
-
 Family = str | Group
 Method = Literal["task_loss", "direct"] | Recipe
 

@@ -24,8 +24,6 @@ from .penalty import penalty_interval
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Stitching", "StitchingStudy"]
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Stitching(Result):

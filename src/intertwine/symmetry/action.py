@@ -23,8 +23,6 @@ from .spaces import Fixed, Layout, Leaf, axis_size
 if TYPE_CHECKING:
     from .transformation import Transformation
 
-__all__ = ["KeptVariance", "act", "act_", "act_on_features", "kept_variances", "moved", "multiply", "tensors_of"]
-
 
 @dataclass(frozen=True)
 class KeptVariance:

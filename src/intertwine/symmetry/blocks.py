@@ -14,8 +14,6 @@ from torch import Tensor
 
 from .spaces import Axis, Fixed, Layout, Leaf, Part, Product, Sum, axis_size
 
-__all__ = ["Block", "align", "blocks", "map_leaves"]
-
 
 @dataclass(frozen=True, eq=False)
 class Block:

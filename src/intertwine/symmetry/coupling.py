@@ -14,8 +14,6 @@ from .spaces import Leaf, Space, axis_size
 if TYPE_CHECKING:
     from .symmetry import Symmetry
 
-__all__ = ["Components", "components", "coupled", "restricted"]
-
 
 def coupled(sym: Symmetry) -> list[list[str]]:
     """Names of tensors in groups whose scales and bases can be chosen group by group.

@@ -19,8 +19,6 @@ from ..groups import Semidirect
 from .detection.linear_equations import BinaryEquations, RationalEquations
 from .spaces import Axis, Layout, Leaf, Product, Space, Sum
 
-__all__ = ["blocks", "continuous", "log_discrete"]
-
 
 def continuous(spaces: Sequence[Space], layouts: Mapping[str, Layout]) -> int:
     """Dimension of the continuous part: positive scales, O(n) and GL(n)."""

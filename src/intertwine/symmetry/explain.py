@@ -9,8 +9,6 @@ from .._words import counted
 from .description import Description
 from .spaces import Fixed, Leaf, Space, axis_size, leaves
 
-__all__ = ["explain", "rows", "summary"]
-
 
 def rows(sym: Description) -> list[dict[str, Any]]:
     """One row per space, as plain values."""

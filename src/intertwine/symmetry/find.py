@@ -14,8 +14,6 @@ from .detection.rules import apply
 from .origin import Origin
 from .symmetry import Symmetry
 
-__all__ = ["symmetries", "symmetries_of"]
-
 
 def symmetries(model: nn.Module, example_inputs: Any, front: Literal["auto", "record", "export"] = "auto") -> Symmetry:
     """Find the group of weight-space symmetries that a model's architecture has.

@@ -9,8 +9,6 @@ from torch import nn
 
 from ..programs import Program
 
-__all__ = ["Origin"]
-
 
 class Origin:
     """A model, as long as someone else holds it, and the example that it was read on.

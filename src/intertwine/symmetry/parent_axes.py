@@ -12,8 +12,6 @@ from ..groups import Element
 from .blocks import align
 from .spaces import Space
 
-__all__ = ["parent_dims", "permuted", "reindex"]
-
 
 def reindex(e: Element, parents: Mapping[str, Element]) -> Element:
     """``e`` with its leading axes moved by the permutations of the parents."""

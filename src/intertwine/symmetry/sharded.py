@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from .symmetry import Symmetry
     from .transformation import Transformation
 
-__all__ = ["CoupledTensors", "Renamed", "ShardedState", "act_sharded", "coupled_tensors", "fingerprint_sharded"]
-
 
 class ShardedState(Mapping[str, Tensor]):
     """A safetensors checkpoint as a mapping that reads a tensor from disk each time it is asked for one.

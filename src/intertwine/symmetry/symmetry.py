@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from ..exchange.result import Mappings
 
-__all__ = ["Symmetry"]
-
 
 @dataclass(frozen=True, repr=False)
 class Symmetry(Description, Result):

@@ -21,8 +21,6 @@ from .parent_axes import parent_dims
 from .spaces import Leaf, Space
 from .transformation import identity
 
-__all__ = ["Tangent", "project"]
-
 Direction = dict[str, Tensor]
 
 

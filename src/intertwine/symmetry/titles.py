@@ -11,8 +11,6 @@ from collections.abc import Iterable, Mapping
 
 from .spaces import Layout, Leaf, Space, leaves
 
-__all__ = ["titles"]
-
 _LISTS = ("h", "layer", "layers", "block", "blocks", "resblocks")  # of a model's repeated blocks
 _STACKS = ("encoder", "decoder")
 _PERCEPTRONS = ("mlp", "ffn", "feed_forward", "feedforward", "intermediate")

@@ -20,8 +20,6 @@ from .parent_axes import reindex
 if TYPE_CHECKING:
     from .spaces import Space
 
-__all__ = ["KINDS", "Transformation", "identity", "load", "random"]
-
 KINDS = ("permutation", "scale", "sign", "linear")
 _DRAWN = 4  # matrices of one element that are in memory while it is drawn
 

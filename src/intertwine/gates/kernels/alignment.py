@@ -6,8 +6,6 @@ from torch import Tensor, nn
 from ..networks.gated import GatedNetwork
 from .path.path_kernel import neural_path_kernel
 
-__all__ = ["kernel_alignment", "npk_alignment", "path_kernel_of", "unscaled"]
-
 
 def npk_alignment(a: nn.Module, b: nn.Module, x: Tensor, *, input: str = "x", output: int = 0) -> float:
     """Similarity of two networks by what they switch on: the alignment of their neural path kernels.

@@ -8,8 +8,6 @@ from torch import Tensor
 
 from ..._progress import track
 
-__all__ = ["convolutional_tangent_kernel"]
-
 
 def convolutional_tangent_kernel(
     x: Tensor,

@@ -8,8 +8,6 @@ import torch
 
 from ... import _memory
 
-__all__ = ["DEFAULT", "Budget", "check_fits"]
-
 
 @dataclass(frozen=True)
 class Budget:

@@ -6,8 +6,6 @@ from functools import cache
 import torch
 from torch import Tensor
 
-__all__ = ["exact_products", "gram", "ready", "tile_size"]
-
 _LARGEST = {torch.float32: 1 << 24, torch.int32: (1 << 31) - 1}  # whole numbers up to it are exact
 
 

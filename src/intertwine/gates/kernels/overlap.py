@@ -5,8 +5,6 @@ from torch import Tensor, nn
 from ..networks.gated import GatedNetwork
 from .path.path_kernel import neural_path_kernel
 
-__all__ = ["overlap"]
-
 
 def overlap(model: nn.Module, x: Tensor, y: Tensor | None = None, *, log: bool = False) -> Tensor:
     """Overlap of active sub-networks: how many paths are active for both inputs (P2 definition 2.2), not enumerated.

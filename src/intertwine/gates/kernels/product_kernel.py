@@ -10,8 +10,6 @@ from ..._progress import track
 from .budget import check_fits
 from .gate_gram import exact_products, gram, ready, tile_size
 
-__all__ = ["base_kernels", "product_kernel"]
-
 _ROOM = 690.0
 """e^690 < 1.8e308: logarithm of the largest number that a product may reach."""
 

@@ -9,8 +9,6 @@ from torch import Tensor
 from .gate_gram import gram
 from .product_kernel import product_kernel
 
-__all__ = ["ensemble_tangent_kernel"]
-
 
 def ensemble_tangent_kernel(
     x: Tensor, outer: Sequence[Tensor], blocks: Sequence[Sequence[Tensor]], *, sigma: float, depth: int,

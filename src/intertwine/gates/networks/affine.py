@@ -10,8 +10,6 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from ..._evaluation import evaluating
 
-__all__ = ["departures", "is_plain", "leaving_no_trace", "tolerance"]
-
 
 def departures(f: Callable[[Tensor], list[Tensor]], x: Tensor) -> list[float]:
     """How far ``f`` is from affine between 0, ``x`` and random points: ``f(x + z) - f(x) - f(z) + f(0)``.

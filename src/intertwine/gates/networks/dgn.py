@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from ..._evaluation import check_module, copied
 from .gated import Features, GatedNetwork
 
-__all__ = ["Regime", "dgn", "fresh_copy"]
-
 Regime = Literal["standalone", "fixed_random", "fixed_learnt"]
 
 

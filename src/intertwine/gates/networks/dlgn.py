@@ -11,8 +11,6 @@ from .affine import is_plain
 from .dgn import fresh_copy
 from .gated import SHALLOW_MAPS, Features, GatedNetwork, ShallowFeatures, ShallowMaps
 
-__all__ = ["dlgn", "dlgn_sf"]
-
 _AVERAGES: dict[type, type] = {nn.MaxPool1d: nn.AvgPool1d, nn.MaxPool2d: nn.AvgPool2d, nn.MaxPool3d: nn.AvgPool3d}
 _ADAPTIVE: dict[type, type] = {
     nn.AdaptiveMaxPool1d: nn.AdaptiveAvgPool1d,

@@ -14,8 +14,6 @@ from ..relu_program import check_batch_norms
 from .affine import departures, is_plain, leaving_no_trace, tolerance
 from .substitution import Applied, Read
 
-__all__ = ["Features", "GatedNetwork", "ShallowFeatures", "ShallowMaps", "gate_permutations"]
-
 _TRIALS = 4
 
 

@@ -3,8 +3,6 @@
 import torch
 from torch import nn
 
-__all__ = ["bernoulli_"]
-
 
 def bernoulli_(model: nn.Module, sigma: float, seed: int = 0) -> nn.Module:
     """Give every weight the value ``+sigma`` or ``-sigma``, each with probability 1/2 (P2 assumption 2.1).

@@ -4,8 +4,6 @@ from torch import nn
 
 from ..._evaluation import check_module, copied
 
-__all__ = ["rectified"]
-
 _MODULES = (
     nn.GELU, nn.SiLU, nn.Mish, nn.Hardswish, nn.Tanh, nn.ELU, nn.CELU, nn.SELU, nn.Hardtanh, nn.Sigmoid, nn.Softplus,
     nn.Hardsigmoid, nn.LogSigmoid, nn.Softsign, nn.RReLU, nn.Tanhshrink, nn.Softshrink, nn.Hardshrink,

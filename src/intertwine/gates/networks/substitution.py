@@ -17,8 +17,6 @@ from ...programs import Call
 from ...programs.operations import is_gate, slope_of
 from ..other_activations import other_activation
 
-__all__ = ["Applied", "Read"]
-
 _GATES: dict[str, tuple[str, dict[str, Any]]] = {
     "relu": ("aten::relu", {}),
     "leaky_relu": ("aten::leaky_relu", {"negative_slope": 0.01}),

@@ -16,8 +16,6 @@ from ...programs import Call
 from ...programs.operations import AVERAGE_POOLS, BATCH_NORMS, MAX_POOLS, is_gate
 from ..relu_program import ReluProgram
 
-__all__ = ["Edges", "Linearised", "linearise"]
-
 _LARGEST = 2.0**31  # bytes of a table of edges
 
 

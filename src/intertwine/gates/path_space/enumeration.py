@@ -9,8 +9,6 @@ from ..patterns import observe, structure
 from ..relu_program import ReluProgram, capture_relu
 from .edges import Edges, Linearised, linearise
 
-__all__ = ["Paths", "paths"]
-
 
 @dataclass(frozen=True)
 class Paths:

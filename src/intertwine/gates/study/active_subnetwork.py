@@ -18,8 +18,6 @@ from ..relu_program import ReluProgram, capture_relu
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["ActiveSubnetwork", "active_subnetwork"]
-
 
 @dataclass(frozen=True, repr=False)
 class ActiveSubnetwork(Result):

@@ -19,8 +19,6 @@ from ..relu_program import capture_relu
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["EffectiveMap", "EffectiveMaps", "effective_maps"]
-
 _BATCH = 256
 Index = tuple[Any, ...]
 

@@ -26,8 +26,6 @@ from .shared_gates import SharedGates, shared_gates
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["GateLayer", "GateStudy", "examine"]
-
 
 @dataclass(frozen=True)
 class GateLayer:

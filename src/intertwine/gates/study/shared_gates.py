@@ -15,8 +15,6 @@ from ..patterns import gate_patterns
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["SharedGates", "shared_gates"]
-
 
 @dataclass(frozen=True, repr=False)
 class SharedGates(Result):

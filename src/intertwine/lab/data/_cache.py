@@ -11,8 +11,6 @@ from torch import Tensor
 from ..._io import read_tensors, write_tensors
 from ...errors import CheckpointError
 
-__all__ = ["cached_tensors", "data_roots"]
-
 _VERSION = 2  # of how images become numbers
 _HOME = Path("~/.cache/intertwine")
 

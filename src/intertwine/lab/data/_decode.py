@@ -12,8 +12,6 @@ from ..._progress import track
 from ...errors import DataError
 from ._picture import pixels
 
-__all__ = ["decode_images"]
-
 
 def decode_images(encoded: Iterable[tuple[str, Any]], total: int, what: str) -> Tensor:
     """Decode images of one size; grey where all are grey, RGB otherwise.

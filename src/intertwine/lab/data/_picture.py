@@ -24,8 +24,6 @@ from ...errors import DataError
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["SUFFIXES", "numbers", "pixels"]
-
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff")
 
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")

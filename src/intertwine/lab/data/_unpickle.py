@@ -13,8 +13,6 @@ import numpy as np
 
 from ...errors import DataError
 
-__all__ = ["read_array_pickle"]
-
 
 def read_array_pickle(raw: bytes, name: str) -> dict[str, Any]:
     """Read a pickled dictionary of strings, numbers, lists and ``uint8`` arrays.

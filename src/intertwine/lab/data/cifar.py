@@ -18,8 +18,6 @@ from ._unpickle import read_array_pickle
 from .parquet import find_parquet_splits, load_parquet
 from .splits import DataSplits, Split, class_labels, make_splits
 
-__all__ = ["load_cifar"]
-
 
 @dataclass(frozen=True)
 class _Layout:

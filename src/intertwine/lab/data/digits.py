@@ -4,8 +4,6 @@ import torch
 
 from .splits import DataSplits, Split, make_splits
 
-__all__ = ["load_digits"]
-
 
 def load_digits() -> DataSplits:
     """Load scikit-learn's digits, 0 to 1, as 1,295 training, 143 validation and 359 test examples, stratified.

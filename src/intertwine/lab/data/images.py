@@ -11,8 +11,6 @@ from ._decode import decode_images
 from ._picture import SUFFIXES
 from .splits import DataSplits, Split, make_splits
 
-__all__ = ["load_images"]
-
 _ALIASES = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
 
 

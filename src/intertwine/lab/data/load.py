@@ -7,8 +7,6 @@ from .npz import load_npz
 from .parquet import load_parquet
 from .splits import DataSplits
 
-__all__ = ["FORMS", "load"]
-
 FORMS = ("digits", "cifar10[:PATH]", "cifar100[:PATH]", "parquet:PATH", "npz:PATH", "images:DIR")
 
 

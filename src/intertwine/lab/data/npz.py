@@ -11,8 +11,6 @@ from ..._untrusted.archives import array_headers
 from ...errors import DataError
 from .splits import DataSplits, Split, make_splits
 
-__all__ = ["load_npz"]
-
 _KEYS = {
     "train": (("x_train", "y_train"), ("train_images", "train_labels"), ("x", "y"), ("images", "labels")),
     "validation": (("x_validation", "y_validation"), ("x_val", "y_val"), ("val_images", "val_labels")),

@@ -17,8 +17,6 @@ from .splits import DataSplits, Split, class_labels, make_splits
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["find_parquet_splits", "load_parquet"]
-
 _ALIASES = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
 _ROWS = 64  # in memory at a time
 _ROW = 128  # bytes that a row takes at least, beside its image

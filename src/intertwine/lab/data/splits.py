@@ -12,8 +12,6 @@ from torch import Tensor
 from ..._threads import threads
 from ...errors import DataError
 
-__all__ = ["MOST_CLASSES", "Batches", "DataSplits", "Split", "SplitName", "class_labels", "make_splits"]
-
 MOST_CLASSES = 2**20  # no data set numbers more classes, and no vocabulary has more tokens
 
 SplitName = Literal["train", "validation", "test"]

@@ -2,8 +2,6 @@
 
 from torch import nn
 
-__all__ = ["rectifier"]
-
 
 def rectifier(leaky_slope: float) -> nn.Module:
     """ReLU, or LeakyReLU with the given negative slope (v2 Table 3); never in place.

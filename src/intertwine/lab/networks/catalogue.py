@@ -11,8 +11,6 @@ from .resnet50 import resnet50
 from .small import digits_cnn, mlp
 from .vgg import vgg16
 
-__all__: list[str] = []
-
 _CIFAR = (3, 32, 32)
 
 register(

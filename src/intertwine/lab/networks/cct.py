@@ -6,8 +6,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["CompactTransformer", "EncoderBlock", "SelfAttention", "StochasticDepth", "cct_6_3x1"]
-
 
 class SelfAttention(nn.Module):
     """Multi-head self-attention without biases on queries, keys and values.

@@ -6,8 +6,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["ConvNeXt", "ConvNeXtBlock", "small_convnext"]
-
 
 class ChannelNorm(nn.LayerNorm):
     """Layer norm over the channels of ``(N, C, H, W)``."""

@@ -5,8 +5,6 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-__all__ = ["Ensemble", "c1gap", "c1gap_ensemble", "c4gap", "cnn_gap"]
-
 _Padding = Literal["zeros", "circular"]
 
 

@@ -12,8 +12,6 @@ from ...gates import dgn, dlgn, dlgn_sf
 from ...gates.networks import ShallowMaps
 from .registry import build, fit_to, names
 
-__all__ = ["gated", "gated_spec", "has_batch_norm"]
-
 
 def gated(
     kind: Literal["dgn", "dlgn", "dlgn_sf"] = "dgn",

@@ -6,8 +6,6 @@ from torch import nn
 
 from ._activation import rectifier
 
-__all__ = ["myrtle_cnn"]
-
 
 def myrtle_cnn(
     classes: int = 10,

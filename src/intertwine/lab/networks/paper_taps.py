@@ -13,8 +13,6 @@ from torch import nn
 
 from .resnet import BasicBlock, ResNet
 
-__all__ = ["paper_taps"]
-
 
 def paper_taps(model: nn.Module) -> dict[int, str]:
     """Map the first paper's layer numbers to our layer names, for every ReLU.

@@ -15,8 +15,6 @@ from torch import nn
 from ..._untrusted.construction import limited_construction
 from ..._words import near
 
-__all__ = ["Network", "build", "describe", "fit_to", "input_shape", "names", "parse", "register"]
-
 
 @dataclass(frozen=True)
 class Network:

@@ -7,8 +7,6 @@ from torch import Tensor, nn
 
 from ._activation import rectifier
 
-__all__ = ["BasicBlock", "PaddingShortcut", "ResNet", "cifar_resnet", "resnet18"]
-
 
 class PaddingShortcut(nn.Module):
     """Option A: every second pixel, and zero channels on both sides; no parameters.

@@ -7,8 +7,6 @@ from torch import nn
 
 from ._activation import rectifier
 
-__all__ = ["digits_cnn", "mlp"]
-
 
 def mlp(
     classes: int = 10,

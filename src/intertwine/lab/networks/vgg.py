@@ -4,8 +4,6 @@ from collections import OrderedDict
 
 from torch import nn
 
-__all__ = ["vgg16"]
-
 _STAGES = ((1, 2), (2, 2), (4, 3), (8, 3), (8, 3))  # width of each stage over the first's, and its convolutions
 
 

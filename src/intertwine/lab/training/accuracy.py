@@ -8,8 +8,6 @@ from torch import nn
 
 from ...features.evaluate import evaluate
 
-__all__ = ["accuracy", "choose_device"]
-
 
 def accuracy(model: nn.Module, loader: Iterable[Any], device: str | torch.device | None = None) -> float:
     """Fraction of examples whose largest logit is at their label.

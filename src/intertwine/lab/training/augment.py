@@ -11,8 +11,6 @@ from torch import Tensor
 
 from ..data import Batches
 
-__all__ = ["Augmented", "augment", "draw_crops", "draw_moves", "move", "resized"]
-
 
 def augment(
     x: Tensor, translate: int, flip: bool, generator: torch.Generator | None = None, crop: float = 0.0

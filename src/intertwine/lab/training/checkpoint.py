@@ -17,17 +17,6 @@ from ..._untrusted.weights import check_kinds
 from ...errors import CheckpointError
 from ..networks import build, names
 
-__all__ = [
-    "Card",
-    "build_with",
-    "card_path",
-    "check_card",
-    "load_checkpoint",
-    "load_weights",
-    "read_card",
-    "save_checkpoint",
-]
-
 _LISTED = 5  # tensor names that an error message shows
 
 

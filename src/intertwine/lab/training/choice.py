@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from .engines import ENGINES, Engine, Grouped, GroupedByTwo, InTurn, Stacked
 from .recipe import Recipe
 
-__all__ = ["agrees", "candidates", "draws_random_numbers", "engine_for", "fastest_engine", "step_seconds"]
-
 _GAIN = 1.05  # an engine replaces the plain loop only if it is clearly faster
 _TIMED = 3  # steps at least, after one to warm up
 _MOST = 20  # steps, where they are short

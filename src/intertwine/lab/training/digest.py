@@ -5,8 +5,6 @@ import hashlib
 import torch
 from torch import nn
 
-__all__ = ["digest"]
-
 
 def digest(module: nn.Module) -> str:
     """Hash of a module's parameters and buffers, bit for bit; their names and types count too.

@@ -17,8 +17,6 @@ from ..._evaluation import copied
 from .grouped import group_networks, ungrouped
 from .recipe import Recipe
 
-__all__ = ["ENGINES", "Engine", "Grouped", "GroupedByFour", "GroupedByTwo", "InTurn", "Stacked"]
-
 
 class Engine(ABC):
     """k networks of one architecture and their optimizers.

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-__all__ = ["GroupedLinear", "PerNetwork", "Ungroupable", "group_networks", "ungrouped"]
-
 # They act on each channel by itself, or keep the order of the channels.
 _CHANNELWISE = (
     nn.ReLU, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.ELU, nn.Tanh, nn.Sigmoid, nn.Identity,

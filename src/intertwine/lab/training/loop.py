@@ -22,8 +22,6 @@ from .recipe import Recipe
 from .state import TrainingState, write_state
 from .step_batches import StepBatches
 
-__all__ = ["Loop", "conclude", "say"]
-
 _PLAIN_EVERY = 5.0  # seconds between epoch lines where there is no terminal
 
 

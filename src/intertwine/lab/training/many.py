@@ -22,9 +22,6 @@ from .state import TrainingState, check_same_run, discard_state, load_state
 from .step_batches import StepBatches
 from .train import check_recipe, find_recipe, finished, prepare, settings_of
 
-__all__ = ["ManyTraining", "member_path", "train_many"]
-
-
 _CHOICES = ("auto", "measured")
 
 

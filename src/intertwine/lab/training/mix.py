@@ -4,8 +4,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["mix"]
-
 
 def mix(x: Tensor, labels: Tensor, classes: int, mixup: float, cutmix: float) -> tuple[Tensor, Tensor]:
     """Mix every example with another one of its batch, by mixup or CutMix.

@@ -8,8 +8,6 @@ import torch
 
 from .accuracy import choose_device
 
-__all__ = ["fast_precision"]
-
 
 def fast_precision(device: str | torch.device = "auto") -> Literal["float32", "bfloat16"]:
     """The precision in which training is fastest here: bfloat16 where the hardware has matrix units for it.

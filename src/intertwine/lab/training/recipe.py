@@ -11,8 +11,6 @@ from typing import Any, Literal
 
 from torch import nn, optim
 
-__all__ = ["RECIPES", "Recipe", "recipe_for", "with_defaults"]
-
 
 @dataclass(frozen=True)
 class Recipe:

@@ -15,8 +15,6 @@ from ..._untrusted.weights import check_weights_file
 from ...errors import CheckpointError
 from .recipe import with_defaults
 
-__all__ = ["TrainingState", "check_same_run", "discard_state", "load_state", "same_run", "state_path", "write_state"]
-
 
 @dataclass
 class TrainingState:

@@ -13,8 +13,6 @@ from .augment import augment
 from .mix import mix
 from .recipe import Recipe
 
-__all__ = ["StepBatches"]
-
 
 class StepBatches:
     """For every step the batch that each seed's own run sees: its order of examples, augmentation and mixing.

@@ -24,8 +24,6 @@ from .loop import Loop, conclude
 from .recipe import RECIPES, Recipe, recipe_for, with_defaults
 from .state import TrainingState, check_same_run, discard_state, load_state, same_run, state_path
 
-__all__ = ["Training", "train"]
-
 
 @dataclass(frozen=True)
 class Training:
@@ -122,6 +120,7 @@ def _begun(path: Path | None, settings: dict[str, Any], seed: int, resume: bool 
 
 
 def find_recipe(recipe: Recipe | str | None, data: DataSplits) -> Recipe:
+    """The recipe meant: one by name, or the one for the data."""
     if isinstance(recipe, str):
         if recipe not in RECIPES:
             raise ValueError(f"recipe must be one of {', '.join(RECIPES)}. Got {recipe!r}.{near(recipe, RECIPES)}")
@@ -130,6 +129,7 @@ def find_recipe(recipe: Recipe | str | None, data: DataSplits) -> Recipe:
 
 
 def check_recipe(recipe: Recipe, data: DataSplits) -> None:
+    """Refuse a recipe that these data do not allow."""
     if len(data.shape) != 3 and (recipe.translate or recipe.flip or recipe.cutmix or recipe.crop):
         raise ValueError(
             f"recipe must not move, flip or cut inputs that are no images. Got inputs of shape {data.shape}. "
@@ -174,6 +174,7 @@ def _check_fit(model: nn.Module, name: str, data: DataSplits) -> None:
 
 
 def settings_of(name: str, data: DataSplits, recipe: Recipe, seed: int, start: str = "") -> dict[str, Any]:
+    """What a card says of a run: two runs with the same settings are one."""
     return {
         "start": start,
         "architecture": name,
@@ -188,7 +189,7 @@ def settings_of(name: str, data: DataSplits, recipe: Recipe, seed: int, start: s
 
 
 def finished(path: Path, model: nn.Module, settings: dict[str, Any], replace: bool = False) -> Training | None:
-    # A checkpoint that the same call already wrote, and whose state is gone.
+    """The training of a checkpoint that the same call already wrote, and whose state is gone."""
     if not path.is_file() or state_path(path).is_file():
         return None
     card = read_card(path)

@@ -6,8 +6,6 @@ from ..._attributes import Kept
 from ...errors import CaptureError
 from ..program import Program
 
-__all__ = ["capture_cold"]
-
 
 def capture_cold(kept: Kept, run: Callable[[], Program]) -> Program:
     """Capture a run without the caches of earlier ones.

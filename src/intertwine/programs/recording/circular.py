@@ -7,8 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["CircularAsIndex"]
-
 
 class CircularAsIndex(TorchFunctionMode):
     """Replaces circular padding by an equal choice of positions, so that a capture sees what depends on what."""

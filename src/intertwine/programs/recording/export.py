@@ -17,8 +17,6 @@ from .recorder import Recorder, WatchReads
 from .run import finish, record_run
 from .states import declare_states
 
-__all__ = ["record_export"]
-
 
 def record_export(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Program:
     """Export ``model`` and record its graph, so that both front-ends speak of the same operations.

@@ -7,8 +7,6 @@ from torch import Tensor
 
 from ...errors import CaptureError
 
-__all__ = ["Geometry", "covers", "geometry", "overlap", "storage_key"]
-
 _LARGEST = 1 << 22  # elements of a storage that are compared one by one; larger ones are taken to overlap
 
 

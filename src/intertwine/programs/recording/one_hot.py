@@ -7,8 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["OneHotAsScatter"]
-
 
 class OneHotAsScatter(TorchFunctionMode):
     """Replaces one-hot codes of a given number of classes by ones written at their places.

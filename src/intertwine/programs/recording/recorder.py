@@ -18,8 +18,6 @@ from .memory import Geometry, covers, geometry, overlap, storage_key
 from .shadow import UNWRITTEN, Shadows
 from .source import user_line
 
-__all__ = ["Recorder", "WatchReads"]
-
 _READERS = {
     "tolist",
     "numpy",

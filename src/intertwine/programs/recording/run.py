@@ -19,8 +19,6 @@ from .recorder import Recorder, WatchReads
 from .source import error_line
 from .states import declare_states
 
-__all__ = ["finish", "output_tensors", "record_run"]
-
 
 def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any], answers: Sequence[bool] = ()) -> Program:
     """Record one run of ``model`` as it is.

@@ -6,8 +6,6 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
 
-__all__ = ["UNWRITTEN", "Shadows"]
-
 # what gives memory without contents
 UNWRITTEN = {"aten::empty", "aten::empty_strided", "aten::empty_permuted", "aten::empty_like", "aten::new_empty",
              "aten::new_empty_strided"}  # fmt: skip

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["error_line", "user_line"]
-
 _TORCH, _HERE = Path(torch.__file__).parent, Path(__file__).parent
 _SKIPPED = (str(_TORCH), str(_HERE.parent))
 _RUNNERS = (str(_HERE / "run.py"), str(_HERE / "export.py"))  # what calls these is no part of the model

@@ -10,8 +10,6 @@ from ..calls import Ref
 from .memory import Geometry, geometry, overlap, storage_key
 from .recorder import Recorder
 
-__all__ = ["check_states", "declare_states"]
-
 
 def check_states(model: nn.Module) -> None:
     """Check that parameters and buffers are dense tensors with contents.

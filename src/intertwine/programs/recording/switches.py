@@ -6,8 +6,6 @@ from threading import Lock
 
 import torch
 
-__all__ = ["FASTPATH", "MKLDNN"]
-
 
 class Switch:
     """A switch of the whole process, which several threads may want off at a time.

@@ -26,8 +26,6 @@ from .pairs import compare_pairs
 from .result import Comparison
 from .spool import Spool, parse_memory
 
-__all__ = ["compare", "versions"]
-
 READING = Reading()
 
 T = TypeVar("T")

@@ -13,8 +13,6 @@ from .draws import Cells, Draws
 from .layers import Layer, chunks
 from .space import common_space, pool, pooling_note
 
-__all__ = ["CROSS_SHARE", "compare_crosses", "stack_sizes"]
-
 CROSS_SHARE = 8  # of the memory, for the features of each network and for the products
 _BLOCK = 1 << 22  # numbers of a side that are gathered or upcast at a time
 

@@ -6,8 +6,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-__all__ = ["Cells", "Draws"]
-
 _FOLDS = 20
 _FEWEST = 8  # examples: half of them must be enough for the unbiased estimators
 

@@ -10,8 +10,6 @@ from ..measures.cka import CKA, GramSide, prepare_gram
 from .draws import Cells, Draws
 from .layers import Layer, chunks
 
-__all__ = ["SHARE", "compare_grams", "gram_size"]
-
 SHARE = 4  # of the memory, for the Gram matrices of each network
 _BLOCK = 1 << 22  # numbers upcast to float64 at a time: 32 MB
 

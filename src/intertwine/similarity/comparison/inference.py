@@ -11,17 +11,6 @@ from .._features import check_same_examples
 from ..base import Measure, Prepared
 from ..registry import measure as find
 
-__all__ = [
-    "Inference",
-    "calibrate",
-    "half_sample_scores",
-    "infer",
-    "interval",
-    "p_value",
-    "permutation_scores",
-    "student_t",
-]
-
 _MIN_HALVED = 8  # half of them is 4, the least that any measure takes
 
 

@@ -10,8 +10,6 @@ from ..._memory import readable
 from .._features import is_constant, unit_scale
 from .spool import Spool
 
-__all__ = ["Layer", "chunks"]
-
 
 @dataclass(frozen=True)
 class Layer:

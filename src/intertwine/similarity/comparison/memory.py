@@ -11,8 +11,6 @@ from .layers import Layer, chunks
 from .pairs import pairwise_size
 from .space import common_space
 
-__all__ = ["check_memory"]
-
 
 def check_memory(
     measures: Sequence[Measure[Any]], a: Sequence[Layer], b: Sequence[Layer], draws: Draws, memory: int

@@ -8,8 +8,6 @@ from .draws import Cells, Draws
 from .layers import Layer
 from .space import common_space, pool, pooling_note
 
-__all__ = ["compare_pairs", "pairwise_size"]
-
 _SHARE = 2  # of the memory, for what measures keep of layers
 
 

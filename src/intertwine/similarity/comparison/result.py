@@ -15,8 +15,6 @@ from ..._words import counted
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Comparison"]
-
 _MATRICES = ("low", "high", "chance", "null_p", "calibrated", "floor")
 
 

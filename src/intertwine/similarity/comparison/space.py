@@ -9,8 +9,6 @@ from torch.nn import functional as F
 
 from .layers import Layer
 
-__all__ = ["common_space", "pool", "pooling_note"]
-
 _POOLS: dict[int, Callable[..., Any]] = {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}
 
 

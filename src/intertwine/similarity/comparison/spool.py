@@ -14,8 +14,6 @@ from ..._memory import free_bytes, readable
 from ..._scratch import Scratch, sweep
 from ...features import Point
 
-__all__ = ["Spool", "parse_memory"]
-
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 

@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor
 
-__all__ = ["check_bandwidth", "median_distance"]
-
 _EXACT = 4096  # examples; of more, evenly spaced ones are used
 
 

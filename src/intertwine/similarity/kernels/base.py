@@ -7,8 +7,6 @@ from torch import Tensor
 
 from .._features import Moments
 
-__all__ = ["Kernel"]
-
 
 class Kernel(ABC):
     """A function of two examples' features; its Gram matrix over all examples is all that a CKA sees.

@@ -7,8 +7,6 @@ from torch import Tensor
 
 from .._features import subtract
 
-__all__ = ["channel_blocks"]
-
 _BYTES = 24 << 20
 
 

@@ -9,8 +9,6 @@ from .._features import Moments, double, working_dtype
 from .base import Kernel
 from .linear import linear_gram
 
-__all__ = ["GatesKernel"]
-
 
 @dataclass(frozen=True)
 class GatesKernel(Kernel):

@@ -12,8 +12,6 @@ from .base import Kernel
 from .blocks import channel_blocks
 from .symmetric import mirror, row_tiles
 
-__all__ = ["LaplaceKernel", "channel_distances"]
-
 
 @dataclass(frozen=True)
 class LaplaceKernel(Kernel):

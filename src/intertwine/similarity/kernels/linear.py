@@ -10,15 +10,6 @@ from .._features import Moments, double, unit_scale, working_dtype
 from .base import Kernel
 from .symmetric import add_product, mirror
 
-__all__ = [
-    "ChannelNormalizedKernel",
-    "LinearKernel",
-    "linear_gram",
-    "square_distances",
-    "square_distances_of",
-    "unit_gram",
-]
-
 _ROUNDING = 1e-14  # share of the largest squared distance that differences of products cannot tell from 0
 _BLOCK, _COLUMNS = 1 << 18, 512  # elements and columns of centred features at a time, so that they stay in the cache
 

@@ -13,8 +13,6 @@ from .base import Kernel
 from .blocks import channel_blocks
 from .symmetric import mirror, triangle_tiles
 
-__all__ = ["MaxKernel", "fill_maximum", "max_gram"]
-
 
 @dataclass(frozen=True)
 class MaxKernel(Kernel):

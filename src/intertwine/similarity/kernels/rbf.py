@@ -10,8 +10,6 @@ from .bandwidth import check_bandwidth, median_distance
 from .base import Kernel
 from .linear import square_distances
 
-__all__ = ["RBFKernel"]
-
 
 @dataclass(frozen=True)
 class RBFKernel(Kernel):

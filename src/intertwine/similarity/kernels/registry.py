@@ -8,8 +8,6 @@ from .linear import ChannelNormalizedKernel, LinearKernel
 from .maximum import MaxKernel
 from .rbf import RBFKernel
 
-__all__ = ["kernel", "kernel_names"]
-
 _KERNELS: dict[str, Kernel] = {
     k.name: k
     for k in (LinearKernel(), MaxKernel(), LaplaceKernel(), RBFKernel(), GatesKernel(), ChannelNormalizedKernel())

@@ -4,8 +4,6 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-__all__ = ["add_product", "mirror", "row_tiles", "triangle_tiles"]
-
 
 def row_tiles(n: int, tile: int) -> Iterator[slice]:
     """Yield slices of at most ``tile`` rows."""

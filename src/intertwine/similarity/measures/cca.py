@@ -7,8 +7,6 @@ from torch import Tensor
 from ..base import Measure
 from .factors import FactorSide, correlations, factor_side, forced, overlap
 
-__all__ = ["PWCCA", "R2CCA", "SVCCA"]
-
 
 @dataclass(frozen=True)
 class SVCCA(Measure[FactorSide]):

@@ -17,8 +17,6 @@ from ..kernels.linear import LinearKernel
 from ..kernels.registry import kernel
 from .explicit import ExplicitSide, explicit_side, pays
 
-__all__ = ["CKA", "GramSide", "cka", "prepare_gram"]
-
 
 @dataclass(frozen=True)
 class GramSide:

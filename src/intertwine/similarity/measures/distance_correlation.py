@@ -12,8 +12,6 @@ from ..hsic import check_estimator, inner
 from ..kernels.linear import square_distances
 from .cka import GramSide, prepare_gram
 
-__all__ = ["DistanceCorrelation"]
-
 
 @dataclass(frozen=True)
 class DistanceCorrelation(Measure[GramSide]):

@@ -9,8 +9,6 @@ from torch import Tensor
 from .._features import check_distinct
 from ..hsic import center_gram
 
-__all__ = ["ExplicitSide", "explicit_side", "pays"]
-
 _LEAST = 1e-8  # share of <K, K> that U-centring must leave: the formula takes differences
 
 

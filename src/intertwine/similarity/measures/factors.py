@@ -11,8 +11,6 @@ from .._features import check_distinct, check_same_examples
 from .._linalg import eigen, singular
 from .._sides import FeatureSide, check_same_size, cross_moments, feature_side, products
 
-__all__ = ["FactorSide", "correlations", "factor_side", "forced", "overlap"]
-
 _NULL = 1e-9  # share of the largest variance below which a direction is taken for rounding
 
 

@@ -13,8 +13,6 @@ from .._sides import living_channels
 from ..hsic import center_gram
 from ..kernels.linear import square_distances_of, unit_gram
 
-__all__ = ["NeighbourSide", "check_neighbours", "neighbour_side", "neighbourhoods"]
-
 _TIE = 1e-13  # share of the largest squared distance that is rounding
 
 

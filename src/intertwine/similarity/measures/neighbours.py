@@ -9,8 +9,6 @@ from torch import Tensor
 from ..base import Measure
 from .neighbourhoods import NeighbourSide, check_neighbours, neighbour_side
 
-__all__ = ["CKNNA", "MutualKNN", "NeighbourJaccard"]
-
 
 @dataclass(frozen=True)
 class _ByNeighbours(Measure[NeighbourSide]):

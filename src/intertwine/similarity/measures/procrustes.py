@@ -12,8 +12,6 @@ from .._linalg import singular_values
 from .._sides import FeatureSide, cross_moments, feature_side, placed
 from ..base import Measure
 
-__all__ = ["Procrustes", "procrustes"]
-
 
 @dataclass(frozen=True)
 class _Kind:

@@ -7,8 +7,6 @@ from torch import Tensor
 from ..base import Measure
 from .factors import FactorSide, factor_side, forced, overlap
 
-__all__ = ["LinearRegression"]
-
 _DIRECTIONS = {
     "forward": (
         "linear_regression",

@@ -10,8 +10,6 @@ from .._sides import PairwiseSide, living_channels
 from ..base import Measure
 from ..kernels.linear import square_distances
 
-__all__ = ["RSA"]
-
 _ROUNDING = 1e-13  # share of the largest squared dissimilarity within which two are equal
 _GROUPS = {
     "correlation": "orthogonal maps that keep the line of (1, ..., 1), times isotropic scales; not all rotations",

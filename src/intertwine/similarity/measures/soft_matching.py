@@ -11,8 +11,6 @@ from .._features import check_same_examples
 from .._sides import FeatureSide, cross_moments, feature_side
 from ..base import Measure
 
-__all__ = ["SoftMatching", "transport"]
-
 _COPIES = 4  # of each unit of the wider side, up to which an assignment is cheaper than a linear program
 
 

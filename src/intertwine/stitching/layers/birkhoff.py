@@ -11,8 +11,6 @@ from ..layer import Common
 from .relaxed import SMALLEST_SCALE, RelaxedPermutation
 from .sinkhorn import sinkhorn
 
-__all__ = ["Birkhoff", "frobenius_on_polytope"]
-
 
 class Birkhoff(RelaxedPermutation):
     """``A = P D`` with ``P`` doubly stochastic in training (paper 1, v2 D.2.1, v1 D.1.1).

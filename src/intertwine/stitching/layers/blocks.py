@@ -18,8 +18,6 @@ from .sinkhorn import sinkhorn
 if TYPE_CHECKING:
     from ...groups import Group
 
-__all__ = ["Blocks", "SwappedBlocks"]
-
 Make = Callable[["Group"], StitchingLayer]
 
 

@@ -9,8 +9,6 @@ from ..closed_form import diagonal
 from ..layer import StitchingLayer
 from ..moments import Moments
 
-__all__ = ["Diagonal"]
-
 
 class Diagonal(StitchingLayer):
     """``y_i = d_i x_i``, any signs: for networks whose channels correspond already.

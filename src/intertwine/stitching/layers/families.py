@@ -23,8 +23,6 @@ from .projected import Projected
 from .rank import Rank
 from .soft_sort import SoftSort
 
-__all__ = ["families", "family_of", "takes"]
-
 _LAYERS: dict[str, type[StitchingLayer]] = {
     kind.family: kind
     for kind in (

@@ -9,8 +9,6 @@ from ..closed_form import least_squares
 from ..layer import StitchingLayer
 from ..moments import Moments
 
-__all__ = ["Full"]
-
 
 class Full(StitchingLayer):
     """A full 1x1 convolution (paper 1, section 4): any ``(C_out, C_in)`` matrix, so widths may differ.

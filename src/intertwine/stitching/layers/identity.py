@@ -8,8 +8,6 @@ from torch import Tensor
 from ..layer import StitchingLayer
 from ..moments import Moments
 
-__all__ = ["Identity"]
-
 
 class Identity(StitchingLayer):
     """``y = x``; of unequal widths the channels that both have, and zeros."""

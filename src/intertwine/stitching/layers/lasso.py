@@ -10,8 +10,6 @@ from torch import Tensor
 from ..layer import Common
 from .full import Full
 
-__all__ = ["PAPER_STRENGTHS", "Lasso", "sparsity"]
-
 PAPER_STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1)  # v2 D.6
 
 

@@ -2,8 +2,6 @@
 
 from .birkhoff import Birkhoff
 
-__all__ = ["GReLU", "Monomial", "Permutation", "SignedPermutation"]
-
 
 class GReLU(Birkhoff):
     """``P D`` with positive ``D``: the intertwiner group of ReLU (paper 1, v2 D.2.1). Arguments as of ``Birkhoff``.

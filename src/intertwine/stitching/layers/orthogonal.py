@@ -12,8 +12,6 @@ from ..closed_form import group_procrustes
 from ..layer import StitchingLayer
 from ..moments import Moments
 
-__all__ = ["Orthogonal"]
-
 
 class Orthogonal(StitchingLayer):
     """Orthogonal matrices, by gradient steps each followed by the polar factor, the nearest orthogonal matrix.

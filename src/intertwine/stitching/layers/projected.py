@@ -10,8 +10,6 @@ from ..closed_form import group_procrustes
 from ..layer import StitchingLayer
 from ..moments import Moments
 
-__all__ = ["Projected"]
-
 
 class Projected(StitchingLayer):
     """A layer generated from a group: ``group.project`` after each step, ``group.procrustes`` to start.

@@ -12,8 +12,6 @@ from ..layer import Common, StitchingLayer
 from ..moments import Moments
 from .full import uniform
 
-__all__ = ["Rank"]
-
 
 class Rank(StitchingLayer):
     """Maps of rank at most ``r``: two 1x1 convolutions, ``C_in -> r -> C_out`` (paper 1, v2 D.2).

@@ -13,8 +13,6 @@ from ..closed_form import group_procrustes
 from ..layer import StitchingLayer, doubly_stochastic_error
 from ..moments import Moments
 
-__all__ = ["SMALLEST_SCALE", "RelaxedPermutation"]
-
 SMALLEST_SCALE = 1e-6  # scales stay positive: at zero a layer would leave its group and lose a channel for ever
 
 

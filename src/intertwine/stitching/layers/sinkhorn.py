@@ -2,8 +2,6 @@
 
 from torch import Tensor
 
-__all__ = ["sinkhorn"]
-
 _SUPPORT = 1e-9  # of a uniform entry; added everywhere, so that every row and column can be scaled
 
 

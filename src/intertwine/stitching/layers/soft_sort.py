@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from ..layer import Common
 from .relaxed import RelaxedPermutation
 
-__all__ = ["SoftSort", "soft_sort"]
-
 _GAP = 8.0  # temperatures between neighbouring scores at a given permutation: P is within 1e-3 of it
 
 

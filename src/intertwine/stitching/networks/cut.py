@@ -12,8 +12,6 @@ from ...programs import Part
 from ..layer import StitchingLayer
 from .stitched import Stitched, Trunk
 
-__all__ = ["Crossing", "Cut", "Skip"]
-
 Skip = Literal["a", "mapped", "b"]
 
 

@@ -27,8 +27,6 @@ from .cut import Crossing, Cut, Skip
 from .relation import relate
 from .stitched import Trunk
 
-__all__ = ["At", "Pair", "stream_moments"]
-
 At = str | tuple[str, str]
 
 

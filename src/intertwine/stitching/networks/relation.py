@@ -11,8 +11,6 @@ from torch import Tensor
 
 from ...features.points import Point
 
-__all__ = ["Relation", "relate"]
-
 
 @dataclass(frozen=True)
 class Relation:

@@ -12,8 +12,6 @@ from ...programs import Part
 from ..layer import StitchingLayer
 from .relation import Relation
 
-__all__ = ["Stitched", "Trunk", "by_trunk"]
-
 
 class Trunk(nn.Module):
     """``f_{<=l}``, frozen: inputs to everything that crosses the cut, the tap first. Always in evaluation mode."""

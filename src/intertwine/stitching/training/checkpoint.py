@@ -19,8 +19,6 @@ from .._batches import first_batch, labels_of
 from ..networks.stitched import Stitched
 from .state import Best, Epoch, TrainingState
 
-__all__ = ["describe", "identity_of", "resume", "save"]
-
 
 def identity_of(networks: Sequence[Stitched], loader: Iterable[Any], needed: bool) -> str:
     """What the run is about, so that no file of other networks or data is taken for it: a hash of both."""

@@ -15,8 +15,6 @@ from .._batches import labels_of
 from ..networks.stitched import Stitched
 from ..recalibrate import measure_norms
 
-__all__ = ["evaluated_losses", "some_batches"]
-
 
 def some_batches(loader: Iterable[Any], examples: int) -> list[Any]:
     """The first batches of a loader, until they hold so many examples.

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["RECIPES", "Recipe", "recipe_of"]
-
 
 @dataclass(frozen=True)
 class Recipe:

@@ -16,8 +16,6 @@ from ..layers.relaxed import RelaxedPermutation
 from ..networks.stitched import Stitched
 from .recipe import Recipe
 
-__all__ = ["Best", "Epoch", "TrainingState"]
-
 
 @dataclass(frozen=True)
 class Epoch:
@@ -157,4 +155,5 @@ class TrainingState:
 
 
 def pairs_of(layer: StitchingLayer) -> Tensor | None:
+    """The permutation that a relaxed layer has come to."""
     return layer.element()[0] if isinstance(layer, RelaxedPermutation) else None

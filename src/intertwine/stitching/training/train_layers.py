@@ -34,8 +34,6 @@ from .judgement import evaluated_losses, some_batches
 from .recipe import Recipe, recipe_of
 from .state import Epoch, TrainingState
 
-__all__ = ["Trained", "train_layers"]
-
 
 @dataclass(frozen=True)
 class Trained:

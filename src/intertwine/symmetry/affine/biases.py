@@ -14,8 +14,6 @@ from .flow import Change, Flow
 from .graph import Graph
 from .workshop import Outcome, Workshop
 
-__all__ = ["push_biases"]
-
 _BIASES = {"aten::addmm": "self", "aten::linear": "bias", "aten::convolution": "bias", "aten::add": "other"}
 
 

@@ -19,8 +19,6 @@ from .flow import LINEAR, Change, Flow
 from .graph import Graph
 from .workshop import Outcome, Workshop
 
-__all__ = ["centre"]
-
 _ZERO = 1e-9
 
 

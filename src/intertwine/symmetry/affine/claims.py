@@ -15,8 +15,6 @@ from torch import Tensor
 from ...programs import Call, Program
 from ...programs.steps import Step
 
-__all__ = ["MOVES", "Claims", "Obstacle", "View", "moved_entries"]
-
 MOVES = {
     f"aten::{name}"
     for name in ("view", "_unsafe_view", "reshape", "transpose", "permute", "t", "unsqueeze", "squeeze", "expand",

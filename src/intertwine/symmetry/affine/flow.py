@@ -20,8 +20,6 @@ from ...programs.steps import Step
 from .claims import MOVES, Claims, Obstacle, moved_entries
 from .graph import Graph
 
-__all__ = ["LINEAR", "Change", "Flow", "NewBias"]
-
 # operation -> names of the input and the weight, dimension of the weight that is summed over, name of the bias
 LINEAR = {
     "aten::mm": ("self", "mat2", -2, ""),

@@ -20,8 +20,6 @@ from .workshop import Outcome, Proof, Workshop
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Fold", "Kept", "fold"]
-
 
 @dataclass(frozen=True)
 class Kept:

@@ -11,8 +11,6 @@ from torch import Tensor
 from ...programs import Call, Program, Ref
 from .claims import MOVES, Obstacle, View, moved_entries
 
-__all__ = ["Graph"]
-
 
 class Graph:
     """What changes are carried along: a recorded run, who reads what, and which values are entries of parameters.

@@ -8,8 +8,6 @@ from ..gauge.balanced_bases import general_bases
 from ..transformation import identity, with_parts
 from .workshop import Outcome, Workshop
 
-__all__ = ["balance_heads"]
-
 
 def balance_heads(workshop: Workshop) -> Outcome:
     """Bring every general linear space of the network into its balanced basis, an element of its symmetry group.

@@ -12,8 +12,6 @@ from .flow import Change, Flow
 from .sites import Norm, norms
 from .workshop import Outcome, Workshop
 
-__all__ = ["fold_norms"]
-
 
 def fold_norms(workshop: Workshop, gains: bool = True, biases: bool = True) -> Outcome:
     """Fold what can be folded; tied weights that stand in the way are untied where the workshop may.

@@ -13,8 +13,6 @@ from ...programs.steps import Step
 from .claims import View
 from .graph import Graph
 
-__all__ = ["Gain", "Norm", "norms"]
-
 _NORMS = {"aten::native_layer_norm", "aten::layer_norm", "aten::rms_norm", "aten::_fused_rms_norm"}
 _STATISTICS = {
     "aten::rsqrt",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-__all__ = ["add_bias", "can_have_bias", "untie"]
-
 
 def untie(model: nn.Module, name: str) -> None:
     """Give a tied parameter a copy of its own, in place; a configuration that says that they are tied says so no more.

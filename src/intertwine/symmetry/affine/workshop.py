@@ -24,8 +24,6 @@ from .flow import Flow
 from .graph import Graph
 from .structure import add_bias, can_have_bias, untie
 
-__all__ = ["Outcome", "Proof", "Workshop"]
-
 
 @dataclass(frozen=True)
 class Proof:

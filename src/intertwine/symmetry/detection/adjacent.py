@@ -8,8 +8,6 @@ from typing import Any
 
 from .axis_terms import Axis, Segments, Slot
 
-__all__ = ["always_siblings"]
-
 
 def always_siblings(tensors: Iterable[Sequence[Axis]]) -> list[list[int]]:
     """Sets of spaces that occur only as whole segments of the same concatenations."""

@@ -14,8 +14,6 @@ from .equations import System
 from .unification import Misfit, slice_axis, split_axis, zip_axes
 from .union_find import Pool
 
-__all__ = ["Algebra"]
-
 _COPIES = 16  # most copies of an axis that are told apart where a product is read as a concatenation
 
 

@@ -12,27 +12,6 @@ from math import prod
 from types import MappingProxyType
 from typing import Literal
 
-__all__ = [
-    "UNIT",
-    "Axis",
-    "Expr",
-    "Factor",
-    "Flat",
-    "Interleaved",
-    "Names",
-    "Pick",
-    "Segments",
-    "Slot",
-    "Value",
-    "axis_size",
-    "concatenated",
-    "forget_zeros",
-    "interleaved",
-    "map_slots",
-    "segments",
-    "slots",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Expr:

@@ -19,8 +19,6 @@ from .rules.picks import origins
 from .unread import Demand, beside, demands
 from .unseen import fix_unseen
 
-__all__ = ["describe"]
-
 _ZERO = Fraction(0)
 
 

@@ -16,8 +16,6 @@ from .axis_operations import Algebra
 from .axis_terms import Axis, Flat, Slot, Value, map_slots, slots
 from .equations import System, Unknown
 
-__all__ = ["Engine", "Restart"]
-
 Edit = tuple[tuple[int, ...], str, tuple[int, ...]]  # path inside a parameter axis, kind of split, sizes
 
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from .axis_terms import Expr
 from .linear_equations import BinaryEquations, RationalEquations
 
-__all__ = ["System", "Unknown"]
-
 
 @dataclass(frozen=True)
 class Unknown:

@@ -4,8 +4,6 @@ from collections.abc import Collection, Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
-__all__ = ["BinaryEquations", "RationalEquations"]
-
 
 class RationalEquations:
     """Equations ``sum_v c_v x_v = 0`` over the rationals, kept in echelon form as they arrive.

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from .axis_terms import Axis, Segments, Slot, slots
 
-__all__ = ["dependences"]
-
 
 def dependences(
     tensors: Iterable[Sequence[Axis]], mixed: Iterable[tuple[Sequence[Axis], Axis]], rank: dict[int, int]

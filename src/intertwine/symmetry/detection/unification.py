@@ -11,8 +11,6 @@ from typing import Any
 from .axis_terms import Axis, Factor, Flat, Interleaved, Segments, Slot, axis_size, concatenated, interleaved, segments
 from .union_find import Pool
 
-__all__ = ["Misfit", "factor_out", "slice_axis", "split_axis", "zip_axes"]
-
 Pair = Callable[[Slot | Flat, Slot | Flat], Factor]
 
 

@@ -6,8 +6,6 @@ from typing import Literal
 
 from .axis_terms import UNIT, Axis, Flat, Interleaved, Segments, Slot, interleaved, segments, slots
 
-__all__ = ["Node", "Pool"]
-
 
 @dataclass
 class Node:

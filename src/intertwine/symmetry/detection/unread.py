@@ -15,8 +15,6 @@ from ...programs import Call, Ref
 from .axis_terms import Axis, Segments, Slot, slots
 from .engine import Engine
 
-__all__ = ["Demand", "beside", "demands"]
-
 
 @dataclass
 class Demand:

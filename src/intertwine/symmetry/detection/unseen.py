@@ -11,8 +11,6 @@ from collections.abc import Iterable
 from .axis_terms import Slot, slots
 from .engine import Engine
 
-__all__ = ["fix_unseen"]
-
 
 def fix_unseen(engine: Engine, unread: Iterable[str]) -> None:
     """Fix what parameters that were not read may meet on another path; nothing where there is only one path.

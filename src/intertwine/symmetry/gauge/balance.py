@@ -17,8 +17,6 @@ from ..spaces import Leaf, Space
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
 
-__all__ = ["balancing_scales"]
-
 _SWEEPS = 500
 _MEMORY = 12  # sweeps that are extrapolated from
 _LEAP = 10.0  # largest log scale that an extrapolation may add

@@ -23,8 +23,6 @@ from ..spaces import Fixed, Leaf, Space
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
 
-__all__ = ["general_bases", "orthogonal_basis", "passing"]
-
 _RANK = 1e-9  # smallest singular value, relative to the largest, that still counts
 _SEEN = 1e-7  # smallest norm along a unit of a normal basis, relative to the largest, that is not rounding
 _GOLDEN = 0.6180339887498949

@@ -24,8 +24,6 @@ from .folding import fold
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
 
-__all__ = ["fingerprint", "fingerprint_state", "invariants"]
-
 _NUMBERS = 12
 _STEP = 0.05  # one quantum; networks that differ have numbers about 1 apart
 

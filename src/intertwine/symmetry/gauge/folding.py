@@ -19,8 +19,6 @@ from ..spaces import Axis, BatchNormTensors, Layout, Leaf, Part, Product, Sum
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
 
-__all__ = ["Folded", "fold", "unfold"]
-
 
 @dataclass(frozen=True)
 class Folded:

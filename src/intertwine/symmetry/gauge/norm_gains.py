@@ -15,8 +15,6 @@ from ..affine.norms import fold_norms
 from ..affine.sites import norms
 from ..affine.workshop import Workshop
 
-__all__ = ["fold_norm_gains"]
-
 
 def fold_norm_gains(model: nn.Module, example_inputs: Any) -> nn.Module:
     """A copy of a model whose RMS norms have gains of one: the same function, with a residual stream that can rotate.

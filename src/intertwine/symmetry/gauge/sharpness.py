@@ -22,8 +22,6 @@ from .folding import fold
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
 
-__all__ = ["gradient_norm", "sharpness"]
-
 Loss = Callable[[dict[str, Tensor]], Tensor]
 
 

@@ -17,17 +17,6 @@ from ..spaces import Leaf, Space
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
 
-__all__ = [
-    "Witness",
-    "independent",
-    "odd_statistic",
-    "parities",
-    "rank_of_rows",
-    "signed_spaces",
-    "unit_shape",
-    "witnesses",
-]
-
 _SEEN = 1e-7  # smallest norm of a unit's slice, relative to the largest, that is not rounding
 
 

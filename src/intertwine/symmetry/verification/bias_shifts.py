@@ -17,8 +17,6 @@ from torch import Tensor
 from ..description import Description
 from ..spaces import Axis, Fixed, Leaf, Product, axis_size
 
-__all__ = ["Shift", "candidates", "confirmed"]
-
 _SILENT = 1e-9  # change of the outputs along a shift, relative to the Jacobian, that counts as none
 
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-__all__ = ["Completeness", "completeness"]
-
 _LARGEST = 4000  # parameters of a model whose Jacobian is still quick to decompose
 _STEP = 1e-6  # of the central differences that give tangents
 

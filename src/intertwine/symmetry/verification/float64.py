@@ -14,8 +14,6 @@ from ..._evaluation import copied
 from ..._examples import widened
 from ...testing import outputs, tolerance
 
-__all__ = ["float64_casts", "in_float64"]
-
 _LOWER = (torch.float32, torch.float16, torch.bfloat16)
 
 

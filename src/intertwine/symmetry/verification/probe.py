@@ -15,8 +15,6 @@ from ...testing import outputs, relative_error, tolerance
 from ..action import rewritable, tensors_of
 from ..description import Description
 
-__all__ = ["Probe"]
-
 
 class Probe:
     """A copy of a model, in float64 where it runs in float64, whose tensors can be swapped for one run.

@@ -19,8 +19,6 @@ from ..transformation import random, with_parts
 from .probe import Probe
 from .verify import kinds_of, measure
 
-__all__ = ["drop", "refine"]
-
 Described = TypeVar("Described", bound=Description)
 
 

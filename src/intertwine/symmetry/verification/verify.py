@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from ..transformation import Transformation
 
-__all__ = ["Check", "Control", "Verification", "kinds_of", "measure", "verify"]
-
 
 @dataclass(frozen=True)
 class Check:

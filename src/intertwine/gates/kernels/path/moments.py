@@ -15,21 +15,6 @@ from torch import Tensor
 
 from ..gate_gram import gram
 
-__all__ = [
-    "Grid",
-    "Layout",
-    "Signal",
-    "Source",
-    "Term",
-    "Uncovered",
-    "add",
-    "channel_slice",
-    "contract",
-    "multiply",
-    "renewed",
-    "settle",
-]
-
 _EXACT_IN_FLOAT32 = 1 << 24  # counts below this are exact in float32
 
 

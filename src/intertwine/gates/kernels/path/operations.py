@@ -6,8 +6,6 @@ from ....programs import Call
 from ....programs.operations import AVERAGE_POOLS, MAX_POOLS, is_gate
 from ...relu_program import ReluProgram
 
-__all__ = ["CHOICES", "MIXES", "PADDED", "SAME", "SHAPES", "UPSAMPLED", "fully_connected", "needs_pairs"]
-
 SAME = {"aten::clone", "aten::detach", "aten::alias", "aten::contiguous", "aten::_to_copy", "aten::dropout"}
 SHAPES = {"aten::view", "aten::_unsafe_view", "aten::reshape", "aten::squeeze", "aten::unsqueeze", "aten::flatten"}
 UPSAMPLED = {f"aten::{kind}{k}d" for kind in ("upsample_nearest", "_upsample_nearest_exact") for k in (1, 2, 3)}

@@ -16,8 +16,6 @@ from .operations import CHOICES, fully_connected, needs_pairs
 from .propagation import propagate
 from .tile import Tile
 
-__all__ = ["neural_path_kernel", "neural_path_kernel_cost"]
-
 _LARGEST_LOG = math.log(torch.finfo(torch.float64).max)
 
 

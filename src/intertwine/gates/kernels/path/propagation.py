@@ -8,8 +8,6 @@ from .moments import channel_slice, contract
 from .rules import rule_of
 from .tile import Tile, refuse
 
-__all__ = ["propagate"]
-
 
 def propagate(tile: Tile, output: int) -> tuple[Tensor, float]:
     """Run the rules over a program for one tile of examples.

@@ -10,8 +10,6 @@ from ....programs import Call, Ref
 from ...relu_program import ReluProgram
 from .moments import Layout, Signal, Source, Term, Uncovered
 
-__all__ = ["Tile", "refuse"]
-
 
 class Tile:
     """The second moments of a network's values between two groups of examples, as far as the rules have come.

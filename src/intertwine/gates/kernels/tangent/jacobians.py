@@ -8,8 +8,6 @@ from torch.func import jacrev, vmap
 
 from ...._functional import run_with
 
-__all__ = ["Jacobian", "gradient", "jacobian_of"]
-
 Jacobian = Callable[[Tensor], Tensor]
 """From inputs ``(n, ...)`` to ``(n, O, P)``."""
 

@@ -7,8 +7,6 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-__all__ = ["KernelSum", "Layer", "join_outputs"]
-
 _BLOCKS = 8  # of rows, so that 9/16 of a symmetric kernel are computed
 _MANY = 128  # rows below which blocks are not worth it
 

@@ -17,8 +17,6 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from ...._evaluation import alone
 from .layer_kernel import Layer, join_outputs
 
-__all__ = ["LayerRun", "SeenLayer", "record_layers"]
-
 
 @dataclass(frozen=True)
 class SeenLayer:

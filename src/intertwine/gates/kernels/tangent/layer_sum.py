@@ -8,8 +8,6 @@ from torch import Tensor, nn
 from .layer_kernel import KernelSum, Layer, join_outputs
 from .layer_signals import record_layers
 
-__all__ = ["covered_names", "layerwise_kernel"]
-
 _FEW = 8  # examples at once: more are no faster
 _GRAPH = 4  # what the graph and one backward pass hold, in activations
 

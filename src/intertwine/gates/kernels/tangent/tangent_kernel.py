@@ -11,8 +11,6 @@ from ..budget import check_fits
 from .jacobians import gradient, jacobian_of
 from .layer_sum import covered_names, layerwise_kernel
 
-__all__ = ["neural_tangent_kernel"]
-
 Kind = Literal["full", "per_output", "trace"]
 
 

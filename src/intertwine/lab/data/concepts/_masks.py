@@ -13,8 +13,6 @@ from ....dissection import Sample
 from ....errors import DataError
 from .._picture import numbers, pixels
 
-__all__ = ["fitted", "read_image", "read_mask", "read_packed_mask"]
-
 
 def read_image(source: bytes | Path, name: str) -> Tensor:
     """An image as ``(3, H, W)`` in ``uint8``."""

@@ -25,8 +25,6 @@ from ....errors import DataError
 from ..splits import MOST_CLASSES
 from ._masks import fitted, read_image, read_packed_mask
 
-__all__ = ["BrodenConcepts"]
-
 _SIZES = ("ih", "iw", "sh", "sw")
 _DIGITS = 18  # of the largest numbers that 64 bits hold
 _REAL = re.compile(r"[+-]?\d+(\.\d*)?([eE][+-]?\d{1,3})?", re.ASCII)

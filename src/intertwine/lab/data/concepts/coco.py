@@ -14,8 +14,6 @@ from ....dissection import Concept, ConceptSet, Sample
 from ....errors import DataError
 from ._masks import fitted, read_image
 
-__all__ = ["CocoConcepts", "decode_runs", "fill_polygons"]
-
 
 class CocoConcepts(ConceptSet):
     """Images with object annotations in the COCO format.

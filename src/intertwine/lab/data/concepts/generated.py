@@ -18,8 +18,6 @@ import torch
 
 from ....dissection import Concept, ConceptSet, Sample
 
-__all__ = ["GeneratedConcepts"]
-
 Grid = np.ndarray  # coordinates or a mask, one value for each pixel
 
 _COLOURS: dict[str, tuple[int, int, int]] = {

@@ -10,8 +10,6 @@ from .coco import CocoConcepts
 from .generated import GeneratedConcepts
 from .segmentation import FolderConcepts, ParquetConcepts
 
-__all__ = ["load_concepts"]
-
 _FORMS = "generated, parquet:FILE, masks:FOLDER, coco:ANNOTATIONS.json@IMAGES, broden:FOLDER"
 
 

@@ -15,8 +15,6 @@ from ....errors import DataError
 from .._picture import SUFFIXES
 from ._masks import fitted, read_image, read_mask
 
-__all__ = ["FolderConcepts", "ParquetConcepts"]
-
 _NOT_LABELS = {"unlabelled", "unlabeled", "void", "background", "ignore", "none"}
 _IGNORED_NUMBER = 255  # what most segmentation sets write where there is no label
 

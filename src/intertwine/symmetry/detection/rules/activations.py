@@ -9,8 +9,6 @@ from ....groups import Homogeneity, activation_names, classify
 from ....programs import Call, Ref
 from ....programs.operations import is_zero_clamp
 
-__all__ = ["is_pointwise", "scaling_of"]
-
 # operation -> known activation, and the arguments that are its parameters
 _PARAMETERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "leaky_relu": ("leaky_relu", ("negative_slope",)),

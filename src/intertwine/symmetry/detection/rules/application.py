@@ -13,8 +13,6 @@ from .views.stacks import through_stack
 if TYPE_CHECKING:
     from ..engine import Engine
 
-__all__ = ["apply"]
-
 _SEES_PRODUCTS = {"aten::mean", "aten::sum", "aten::_to_copy", "aten::clone", "aten::detach", "aten::alias"}
 
 

@@ -11,8 +11,6 @@ from .registry import register_rule
 if TYPE_CHECKING:
     from ..engine import Engine
 
-__all__: list[str] = []
-
 
 @register_rule(
     "aten::_scaled_dot_product_flash_attention_for_cpu", "aten::_scaled_dot_product_flash_attention",

@@ -10,8 +10,6 @@ from .registry import opaque, register_rule
 if TYPE_CHECKING:
     from ..engine import Engine
 
-__all__: list[str] = []
-
 
 @register_rule("aten::zeros_like", "aten::ones_like", "aten::full_like", "aten::new_zeros", "aten::new_ones",
                "aten::new_full", "aten::fill", "aten::zero", "aten::empty_like", "aten::new_empty",

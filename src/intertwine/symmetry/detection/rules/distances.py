@@ -9,8 +9,6 @@ from .registry import register_rule
 if TYPE_CHECKING:
     from ..engine import Engine
 
-__all__: list[str] = []
-
 
 @register_rule("aten::_cdist_forward", "aten::_euclidean_dist", "aten::cdist")
 def between(engine: "Engine", call: Call) -> Value:

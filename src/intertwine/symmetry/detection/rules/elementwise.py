@@ -13,8 +13,6 @@ from .registry import register_rule, unknown
 if TYPE_CHECKING:
     from ..engine import Engine
 
-__all__ = ["added", "broadcast", "measured", "multiplied", "through"]
-
 
 def broadcast(a: Value, b: Value) -> list[tuple[Axis, Axis]]:
     """Pairs of axes of two tensors, aligned from the right; missing dimensions are empty axes."""

@@ -13,8 +13,6 @@ from .registry import register_rule
 if TYPE_CHECKING:
     from ..engine import Engine
 
-__all__ = ["matmul"]
-
 
 def matmul(engine: "Engine", a: Value, b: Value) -> Value:
     """The product ``(..., m, k) @ (..., k, n)`` with shared batch axes."""

@@ -10,8 +10,6 @@ from .registry import register_rule, unknown
 if TYPE_CHECKING:
     from ..engine import Engine
 
-__all__: list[str] = []
-
 
 @register_rule("aten::linalg_inv_ex")
 def inverse(engine: "Engine", call: Call) -> list[Value]:

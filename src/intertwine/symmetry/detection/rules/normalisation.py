@@ -13,8 +13,6 @@ from .registry import register_rule
 if TYPE_CHECKING:
     from ..engine import Engine
 
-__all__: list[str] = []
-
 
 @register_rule(*sorted(BATCH_NORMS))
 def batch_norm(engine: "Engine", call: Call) -> list[Value]:

@@ -18,9 +18,6 @@ from .activations import is_pointwise
 if TYPE_CHECKING:
     from ..engine import Engine
 
-__all__ = ["carried", "distinct", "drop", "is_state", "joined", "named", "origins", "plain", "unread_names",
-           "without"]  # fmt: skip
-
 # numbers are only copied and laid out anew; the first ones keep each of them exactly once
 _SAME = {"aten::clone", "aten::detach", "aten::alias", "aten::_to_copy", "aten::contiguous", "aten::to", "aten::view",
          "aten::_unsafe_view", "aten::reshape", "aten::flatten", "aten::unflatten", "aten::unsqueeze", "aten::squeeze",

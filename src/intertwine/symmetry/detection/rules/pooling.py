@@ -9,8 +9,6 @@ from .registry import register_rule
 if TYPE_CHECKING:
     from ..engine import Engine
 
-__all__: list[str] = []
-
 _MAX = """
     max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices
     adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d fractional_max_pool2d fractional_max_pool3d

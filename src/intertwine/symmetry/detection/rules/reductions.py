@@ -15,8 +15,6 @@ from .registry import register_rule
 if TYPE_CHECKING:
     from ..engine import Engine
 
-__all__: list[str] = []
-
 
 def _dims(call: Call, rank: int) -> set[int]:
     dim: Any = call.args.get("dim")

@@ -11,8 +11,6 @@ from .registry import register_rule
 if TYPE_CHECKING:
     from ..engine import Engine
 
-__all__: list[str] = []
-
 
 @register_rule("torchvision::roi_align", "torchvision::roi_pool")
 def crops(engine: "Engine", call: Call) -> list[Value]:

@@ -11,8 +11,6 @@ from .picks import drop
 if TYPE_CHECKING:
     from ..engine import Engine
 
-__all__ = ["RULES", "Rule", "opaque", "register_rule", "unknown"]
-
 Rule = Callable[["Engine", Call], Any]
 R = TypeVar("R", bound=Rule)
 

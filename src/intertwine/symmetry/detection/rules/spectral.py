@@ -13,8 +13,6 @@ from .registry import register_rule
 if TYPE_CHECKING:
     from ..engine import Engine
 
-__all__: list[str] = []
-
 
 @register_rule("aten::view_as_complex")
 def as_complex(engine: "Engine", call: Call) -> Value:

@@ -13,8 +13,6 @@ from ..operations import SAME, SHAPES
 from ..tile import Tile, refuse
 from .registry import register_kernel_rule
 
-__all__ = ["pad_channels"]
-
 
 @register_kernel_rule(*SAME)
 def same(tile: Tile, call: Call, signal: Signal) -> Signal:

@@ -7,8 +7,6 @@ from .....programs import Call
 from ..moments import Signal
 from ..tile import Tile
 
-__all__ = ["KernelRule", "register_kernel_rule", "rule_of"]
-
 KernelRule = Callable[[Tile, Call, Signal], Signal]
 R = TypeVar("R", bound=KernelRule)
 

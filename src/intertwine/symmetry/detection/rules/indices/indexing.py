@@ -13,8 +13,6 @@ from ..registry import register_rule
 if TYPE_CHECKING:
     from ...engine import Engine
 
-__all__ = ["follow", "places"]
-
 
 @register_rule("aten::embedding")
 def embedding(engine: "Engine", call: Call) -> Value:

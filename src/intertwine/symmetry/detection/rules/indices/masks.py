@@ -11,8 +11,6 @@ from ..registry import opaque, register_rule
 if TYPE_CHECKING:
     from ...engine import Engine
 
-__all__: list[str] = []
-
 
 def _whole_rows(engine: "Engine", shape: tuple[int, ...], mask: Value) -> int:
     """How many of the first axes a mask chooses from; along those after them it chooses all or nothing."""

@@ -16,8 +16,6 @@ from .indexing import follow
 if TYPE_CHECKING:
     from ...engine import Engine
 
-__all__: list[str] = []
-
 
 @register_rule("aten::histc")
 def count(engine: "Engine", call: Call) -> Value:

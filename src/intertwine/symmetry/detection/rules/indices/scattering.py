@@ -10,8 +10,6 @@ from ..registry import register_rule
 if TYPE_CHECKING:
     from ...engine import Engine
 
-__all__: list[str] = []
-
 
 @register_rule("aten::scatter_add", "aten::scatter_reduce")
 def scatter(engine: "Engine", call: Call) -> Value:

@@ -9,8 +9,6 @@ from ..registry import opaque, register_rule
 if TYPE_CHECKING:
     from ...engine import Engine
 
-__all__: list[str] = []
-
 
 @register_rule("aten::_pack_padded_sequence")
 def pack(engine: "Engine", call: Call) -> list[Value]:

@@ -13,8 +13,6 @@ from .stacks import Stack, axis_order, cuts, is_stack
 if TYPE_CHECKING:
     from ...engine import Engine
 
-__all__ = ["reshape"]
-
 
 @register_rule("aten::clone", "aten::detach", "aten::alias", "aten::_to_copy", "aten::lift_fresh_copy",
                "aten::lift_fresh", "aten::native_dropout", "aten::contiguous", "aten::to", "aten::dropout")  # fmt: skip

@@ -15,8 +15,6 @@ from ...axis_terms import Axis, Value, axis_size, concatenated, interleaved, seg
 if TYPE_CHECKING:
     from ...engine import Engine
 
-__all__ = ["Stack", "axis_order", "cuts", "is_stack", "through_stack"]
-
 
 @dataclass(frozen=True)
 class Stack:

@@ -18,8 +18,6 @@ from .shapes import pick, rows
 if TYPE_CHECKING:
     from ...engine import Engine
 
-__all__: list[str] = []
-
 Dim = tuple[int, int]  # size and stride
 
 
