@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from math import log
 from typing import Self
@@ -9,7 +10,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from .group import Generator, Group, MatrixElement, Objective, Unattained, make_generator
+from .group import Group, MatrixElement, Objective, Unattained
 from .sampling import haar, well_conditioned
 
 __all__ = ["DenseElement", "GeneralLinear", "Orthogonal", "UnitRowSum"]
@@ -77,17 +78,52 @@ class DenseGroup(Group):
         """The element that changes nothing."""
         return DenseElement(self, torch.eye(self.n, dtype=dtype, device=device))
 
-    def random(
-        self,
-        generator: Generator = None,
-        dtype: torch.dtype = torch.float64,
-        device: torch.device | str | None = None,
-    ) -> DenseElement:
-        """A random element; ``generator`` is a torch generator or a seed, the numbers are drawn on its device."""
-        return DenseElement(self, self._draw(make_generator(generator)).to(device, dtype))
+    def project(self, matrix: Tensor) -> DenseElement:
+        """The nearest matrix of the group in Frobenius norm.
 
-    def _draw(self, generator: torch.Generator | None) -> Tensor:
-        raise TypeError(f"{type(self).__name__} must say how to draw an element.")
+        Raises:
+            Unattained: If that matrix is singular: invertible ones come arbitrarily near, so none is nearest.
+        """  # noqa: DOC502 - raised by a check
+        return DenseElement(self, self._nearest(self._check_finite(matrix)))
+
+    def procrustes(
+        self, xy: Tensor, xx: Tensor | None = None, yy: Tensor | None = None, *, objective: Objective = "least_squares"
+    ) -> DenseElement:
+        """The matrix ``g`` that minimises ``sum |y - g x|^2``.
+
+        Args:
+            xy: ``(n, n)``, ``x.T @ y``.
+            xx: ``(n, n)``, ``x.T @ x``, invertible; rotations do not need it.
+            yy: Not needed.
+            objective: ``"least_squares"``; divide channels by their norms beforehand for the variant on cosines.
+
+        Returns:
+            The best element.
+
+        Raises:
+            ValueError: If ``xx`` is missing or singular, or ``objective`` is another.
+            Unattained: If the best matrix is singular.
+        """  # noqa: DOC502 - raised by a check
+        if objective != "least_squares":
+            raise ValueError(
+                f"objective must be 'least_squares' for {self!r}. Got {objective!r}; divide channels by their norms "
+                "first."
+            )
+        return DenseElement(self, self._best(self._check_finite(xy, "xy"), xx))
+
+    def _random(self, source: torch.Generator | None) -> DenseElement:
+        return DenseElement(self, self._draw(source))
+
+    @abstractmethod
+    def _draw(self, generator: torch.Generator | None) -> Tensor: ...
+
+    @abstractmethod
+    def _nearest(self, m: Tensor) -> Tensor:
+        """The matrix of the group that is nearest to ``m``."""
+
+    @abstractmethod
+    def _best(self, xy: Tensor, xx: Tensor | None) -> Tensor:
+        """The matrix with the least ``sum |y - g x|^2``."""
 
     def _second_moments(self, xx: Tensor | None) -> Tensor:
         if xx is None or xx.ndim != 2:
@@ -156,31 +192,11 @@ class Orthogonal(DenseGroup):
             return False
         return not self.special or bool(torch.linalg.slogdet(a).sign > 0)
 
-    def project(self, matrix: Tensor) -> DenseElement:
-        """The nearest orthogonal matrix: the polar factor ``U V^T``, one singular direction flipped for SO(n)."""
-        return DenseElement(self, self._polar(self._check_finite(matrix)))
+    def _best(self, xy: Tensor, xx: Tensor | None) -> Tensor:
+        return self._nearest(xy.T)  # orthogonal Procrustes: sum |g x|^2 does not depend on g
 
-    def procrustes(
-        self, xy: Tensor, xx: Tensor | None = None, yy: Tensor | None = None, *, objective: Objective = "least_squares"
-    ) -> DenseElement:
-        """Orthogonal Procrustes: the rotation that minimises ``sum |y - g x|^2``, from ``x.T @ y`` alone.
-
-        Args:
-            xy: ``(n, n)``, ``x.T @ y``.
-            xx: Not needed.
-            yy: Not needed.
-            objective: ``"least_squares"``; divide channels by their norms beforehand for the variant on cosines.
-
-        Returns:
-            The best element.
-
-        Raises:
-            ValueError: If ``objective`` is another.
-        """  # noqa: DOC502 - raised by a check
-        _only_least_squares(self, objective)
-        return DenseElement(self, self._polar(self._check_finite(xy, "xy").T))
-
-    def _polar(self, m: Tensor) -> Tensor:
+    def _nearest(self, m: Tensor) -> Tensor:
+        """The polar factor ``U V^T``, one singular direction flipped for SO(n)."""
         u, _, vh = torch.linalg.svd(m)
         if self.special and torch.linalg.slogdet(u @ vh).sign < 0:
             u = torch.cat([u[:, :-1], -u[:, -1:]], dim=1)
@@ -208,36 +224,12 @@ class GeneralLinear(DenseGroup):
         a = self._check(matrix)
         return bool(torch.isfinite(a).all()) and not _singular(a)
 
-    def project(self, matrix: Tensor) -> DenseElement:
-        """The matrix itself.
+    def _nearest(self, m: Tensor) -> Tensor:
+        return _invertible(m, self)
 
-        Raises:
-            Unattained: If it is singular: invertible matrices come arbitrarily near, so none is nearest.
-        """  # noqa: DOC502 - raised by a check
-        return DenseElement(self, _invertible(self._check_finite(matrix), self))
-
-    def procrustes(
-        self, xy: Tensor, xx: Tensor | None = None, yy: Tensor | None = None, *, objective: Objective = "least_squares"
-    ) -> DenseElement:
-        """Linear regression: ``g = (x.T @ y).T (x.T @ x)^-1``.
-
-        Args:
-            xy: ``(n, n)``, ``x.T @ y``.
-            xx: ``(n, n)``, ``x.T @ x``, invertible.
-            yy: Not needed.
-            objective: ``"least_squares"``.
-
-        Returns:
-            The best element.
-
-        Raises:
-            ValueError: If ``xx`` is missing or singular, or ``objective`` is another.
-            Unattained: If the best matrix is singular.
-        """  # noqa: DOC502 - raised by a check
-        _only_least_squares(self, objective)
-        moments = self._second_moments(xx)
-        fitted = torch.linalg.solve(moments, self._check_finite(xy, "xy")).T
-        return DenseElement(self, _invertible(fitted, self))
+    def _best(self, xy: Tensor, xx: Tensor | None) -> Tensor:
+        """Linear regression: ``g = (x.T @ y).T (x.T @ x)^-1``."""
+        return _invertible(torch.linalg.solve(self._second_moments(xx), xy).T, self)
 
 
 class UnitRowSum(DenseGroup):
@@ -267,11 +259,8 @@ class UnitRowSum(DenseGroup):
         block = torch.eye(self.n, dtype=torch.float64, device=basis.device)
         if self.n > 1:
             block[1:, 1:] = well_conditioned(self.n - 1, generator)
-            block[0, 1:] = (
-                0.3
-                * torch.randn(self.n - 1, generator=generator, dtype=torch.float64, device=basis.device)
-                / (self.n**0.5)
-            )
+            noise = torch.randn(self.n - 1, generator=generator, dtype=torch.float64, device=basis.device)
+            block[0, 1:] = 0.3 * noise / (self.n**0.5)
         return basis @ block @ basis.T
 
     def contains(self, matrix: Tensor, tol: float = 1e-6) -> bool:
@@ -281,38 +270,16 @@ class UnitRowSum(DenseGroup):
             return False
         return bool(((a.sum(1) - 1).abs() <= tol * a.abs().sum(1).clamp_min(1)).all()) and not _singular(a)
 
-    def project(self, matrix: Tensor) -> DenseElement:
-        """The nearest matrix with unit row sums: what each row lacks, shared equally.
+    def _nearest(self, m: Tensor) -> Tensor:
+        """What each row lacks, shared equally."""
+        return _invertible(m - (m.sum(1, keepdim=True) - 1) / self.n, self)
 
-        Raises:
-            Unattained: If that matrix is singular.
-        """  # noqa: DOC502 - raised by a check
-        a = self._check_finite(matrix)
-        return DenseElement(self, _invertible(a - (a.sum(1, keepdim=True) - 1) / self.n, self))
-
-    def procrustes(
-        self, xy: Tensor, xx: Tensor | None = None, yy: Tensor | None = None, *, objective: Objective = "least_squares"
-    ) -> DenseElement:
-        """Regression under ``A 1 = 1``: rows of the free solution move along ``(x.T x)^-1 1`` to sum one.
-
-        Args:
-            xy: ``(n, n)``, ``x.T @ y``.
-            xx: ``(n, n)``, ``x.T @ x``, invertible.
-            yy: Not needed.
-            objective: ``"least_squares"``.
-
-        Returns:
-            The best element.
-
-        Raises:
-            ValueError: If ``xx`` is missing or singular, or ``objective`` is another.
-            Unattained: If the best matrix is singular.
-        """  # noqa: DOC502 - raised by a check
-        _only_least_squares(self, objective)
+    def _best(self, xy: Tensor, xx: Tensor | None) -> Tensor:
+        """Regression under ``A 1 = 1``: rows of the free solution move along ``(x.T x)^-1 1`` to sum one."""
         moments = self._second_moments(xx)
-        free = torch.linalg.solve(moments, self._check_finite(xy, "xy")).T
+        free = torch.linalg.solve(moments, xy).T
         w = torch.linalg.solve(moments, torch.ones_like(moments[:, :1]))[:, 0]
-        return DenseElement(self, _invertible(free - torch.outer(free.sum(1) - 1, w / w.sum()), self))
+        return _invertible(free - torch.outer(free.sum(1) - 1, w / w.sum()), self)
 
 
 def _singular(a: Tensor) -> bool:
@@ -324,13 +291,6 @@ def _invertible(a: Tensor, group: Group) -> Tensor:
     if _singular(a):
         raise Unattained(f"the best matrix must be invertible to lie in {group!r}. Got a singular one.")
     return a
-
-
-def _only_least_squares(group: Group, objective: Objective) -> None:
-    if objective != "least_squares":
-        raise ValueError(
-            f"objective must be 'least_squares' for {group!r}. Got {objective!r}; divide channels by their norms first."
-        )
 
 
 def _ones_first(n: int) -> Tensor:

@@ -1,7 +1,8 @@
 """Elements of the groups of spaces, batched over leading axes: one for every unit of a space's parents.
 
 On an axis an element acts as the matrix ``M D P`` of that axis' representation: permutation first, then scales and
-signs, then the matrix.
+signs, then the matrix. It is no ``MatrixElement``: it acts in many representations, for which it holds scales by their
+logarithms, where a matrix acts in one and must hold the scales that it was given to the last bit.
 """
 
 from __future__ import annotations

@@ -158,14 +158,23 @@ class Group(ABC):
     def identity(self, dtype: torch.dtype = torch.float64, device: torch.device | str | None = None) -> MatrixElement:
         """The element that changes nothing."""
 
-    @abstractmethod
     def random(
         self,
         generator: Generator = None,
         dtype: torch.dtype = torch.float64,
         device: torch.device | str | None = None,
     ) -> MatrixElement:
-        """A random element; ``generator`` is a torch generator or a seed, the numbers are drawn on its device."""
+        """A random element; ``generator`` is a torch generator or a seed, the numbers are drawn on its device.
+
+        Permutations are uniform, signs fair coins, positive scales lognormal with mean one (so ``E[D] = I``), rotations
+        Haar distributed, other matrices well conditioned.
+        """
+        source = torch.Generator().manual_seed(generator) if isinstance(generator, int) else generator
+        return self._random(source).to(device, dtype)
+
+    @abstractmethod
+    def _random(self, source: torch.Generator | None) -> MatrixElement:
+        """A random element in float64, on the device of its source."""
 
     @abstractmethod
     def contains(self, matrix: Tensor, tol: float = 1e-6) -> bool:
@@ -262,13 +271,6 @@ class Group(ABC):
         a = element.matrix(torch.float64)
         square = torch.einsum("ij,jk,ik->", a, xx, a) if xx.ndim == 2 else (a.square() @ xx).sum()
         return float(square - 2 * (a * xy.T).sum())
-
-
-def make_generator(generator: Generator) -> torch.Generator | None:
-    """A torch generator from one, from a seed, or ``None`` for torch's default."""
-    if isinstance(generator, int):
-        return torch.Generator().manual_seed(generator)
-    return generator
 
 
 def log_factorial(n: int) -> float:

@@ -15,7 +15,7 @@ from torch import Tensor
 from ._numerals import subscript, superscript
 from .assignment import assign
 from .dense import GeneralLinear, Orthogonal, UnitRowSum
-from .group import Generator, Group, Objective, Unattained, log_factorial, make_generator
+from .group import Group, Objective, Unattained, log_factorial
 from .monomial_element import MonomialElement
 from .sampling import lognormal, random_signs
 
@@ -171,28 +171,11 @@ class Monomial(Group):
         """The element that changes nothing."""
         return MonomialElement(self, torch.arange(self.n, device=device), None)
 
-    def random(
-        self,
-        generator: Generator = None,
-        dtype: torch.dtype = torch.float64,
-        device: torch.device | str | None = None,
-        sigma: float = 1.0,
-    ) -> MonomialElement:
-        """A uniform permutation with random scales.
-
-        Args:
-            generator: A torch generator or a seed; numbers are drawn on its device.
-            dtype: Of the scales.
-            device: Of the element.
-            sigma: Standard deviation of the logarithm of lognormal magnitudes, whose mean is one (so ``E[D] = I`` for
-                positive scales; with random signs the mean of the magnitudes is one).
-        """
-        source = make_generator(generator)
-        where = source.device if source is not None else None
-        index = torch.arange(self.n, device=where)
-        index = torch.randperm(self.n, generator=source, device=where) if self.permutes else index
-        scale = self._draw(source, sigma)
-        return MonomialElement(self, index.to(device), None if scale is None else scale.to(device, dtype))
+    def _random(self, source: torch.Generator | None) -> MonomialElement:
+        device = source.device if source is not None else None
+        still = torch.arange(self.n, device=device)
+        index = torch.randperm(self.n, generator=source, device=device) if self.permutes else still
+        return MonomialElement(self, index, self._draw(source))
 
     def contains(self, matrix: Tensor, tol: float = 1e-6) -> bool:
         """Whether every row and column has one entry above ``tol`` times its row's largest, and scales are allowed."""
@@ -248,7 +231,7 @@ class Monomial(Group):
         objective: Objective = "least_squares",
         floor: float | None = None,
     ) -> MonomialElement:
-        """The element ``g`` with ``g x ~ y`` for two feature sets, from their second moments.
+        """The element ``g`` with ``g x ~ y``.
 
         ``"least_squares"`` minimises ``sum |y - g x|^2``. With free scales a pair ``(i, j)`` then saves ``xy_ji^2 /
         xx_jj`` (only where ``xy_ji > 0`` for positive scales), that is ``max(cos, 0)^2`` between features of unit
@@ -258,17 +241,12 @@ class Monomial(Group):
         to 7 of 50 pairs.
 
         Args:
-            xy: ``(n, n)``, ``xy[i, j] = sum over examples (and space) of x_i y_j``: ``x.T @ y`` for ``(N, n)``
-                features.
-            xx: ``x.T @ x``, or its diagonal ``(n,)``. Needed with free scales (without it a scale has no best value)
-                and for cosines.
-            yy: ``y.T @ y``, or its diagonal ``(n,)``. Needed for cosines.
+            xy: ``(n, n)``, ``x.T @ y``; see ``Group.procrustes``.
+            xx: Needed with free scales (without it a scale has no best value) and for cosines.
+            yy: Needed for cosines.
             objective: ``"least_squares"`` or ``"cosine"``.
             floor: Positive scale to use where the best one is 0, which no element has; ``None`` refuses
                 (``Unattained``).
-
-        Returns:
-            The best element.
 
         Raises:
             ValueError: If a moment that is needed is missing, ``xx`` or ``yy`` has a channel without energy where it
@@ -312,8 +290,8 @@ class Monomial(Group):
             return bool((scale != 0).all() if self.signs else (scale > 0).all())
         return bool((((scale.abs() if self.signs else scale) - 1).abs() <= tol).all())
 
-    def _draw(self, generator: torch.Generator | None, sigma: float) -> Tensor | None:
-        magnitude = lognormal(self.n, generator, sigma) if self.scales else None
+    def _draw(self, generator: torch.Generator | None) -> Tensor | None:
+        magnitude = lognormal(self.n, generator) if self.scales else None
         if not self.signs:
             return magnitude
         signs = random_signs((self.n,), generator)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import accumulate
 from typing import Self
 
 import torch
 from torch import Tensor
 
 from .assignment import assign
-from .group import Generator, Group, MatrixElement, Objective, Unattained, log_factorial, make_generator
+from .group import Group, MatrixElement, Objective, Unattained, log_factorial
 from .monomial import Trivial
 
 __all__ = ["BlockElement", "Product", "Wreath"]
@@ -28,8 +30,8 @@ class BlockElement(MatrixElement):
 
     __slots__ = ("blocks", "group", "order")
 
-    def __init__(self, group: Product | Wreath, order: tuple[int, ...], blocks: tuple[MatrixElement, ...]) -> None:
-        self.group: Product | Wreath = group
+    def __init__(self, group: BlockGroup, order: tuple[int, ...], blocks: tuple[MatrixElement, ...]) -> None:
+        self.group: BlockGroup = group
         self.order = order
         self.blocks = blocks
 
@@ -76,17 +78,43 @@ class BlockGroup(Group):
 
     @property
     @abstractmethod
-    def blocks(self) -> tuple[Group, ...]:
-        """The groups of the blocks, each kind once."""
+    def parts(self) -> tuple[Group, ...]:
+        """The group of every block, in order."""
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """The channels of each block."""
+        ends = list(accumulate(part.n for part in self.parts))
+        return tuple(slice(end - part.n, end) for end, part in zip(ends, self.parts, strict=True))
 
     @property
     def above(self) -> tuple[Group, ...]:
         """The smallest group closed under direct sums and permutations of blocks that holds every block."""
-        return (reduce(Group.join, (block.closed.on(self.n) for block in self.blocks)),)
+        return (reduce(Group.join, (part.closed.on(self.n) for part in self.parts)),)
 
     @property
     def _on_one_channel(self) -> tuple[bool, bool]:
-        return self.blocks[0]._on_one_channel
+        return self.parts[0]._on_one_channel
+
+    @property
+    def dim(self) -> int:
+        """Sum over blocks."""
+        return sum(part.dim for part in self.parts)
+
+    @property
+    def log_components(self) -> float:
+        """Sum over blocks."""
+        return sum(part.log_components for part in self.parts)
+
+    def identity(self, dtype: torch.dtype = torch.float64, device: torch.device | str | None = None) -> BlockElement:
+        """The element that changes nothing."""
+        return self._join([part.identity(dtype, device) for part in self.parts])
+
+    def _random(self, source: torch.Generator | None) -> BlockElement:
+        return self._join([part._random(source) for part in self.parts])
+
+    def _join(self, blocks: Sequence[MatrixElement], order: Sequence[int] | None = None) -> BlockElement:
+        return BlockElement(self, tuple(range(len(blocks)) if order is None else order), tuple(blocks))
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -115,13 +143,7 @@ class Product(BlockGroup):
         return f"Product({', '.join(map(repr, self.factors))})"
 
     @property
-    def slices(self) -> tuple[slice, ...]:
-        """The channels of each block."""
-        starts = [sum(f.n for f in self.factors[:i]) for i in range(len(self.factors))]
-        return tuple(slice(a, a + f.n) for a, f in zip(starts, self.factors, strict=True))
-
-    @property
-    def blocks(self) -> tuple[Group, ...]:
+    def parts(self) -> tuple[Group, ...]:
         """The factors."""
         return self.factors
 
@@ -136,16 +158,6 @@ class Product(BlockGroup):
         """In words."""
         return "block-diagonal matrices: " + "; ".join(f.words for f in self.factors)
 
-    @property
-    def dim(self) -> int:
-        """Sum over blocks."""
-        return sum(f.dim for f in self.factors)
-
-    @property
-    def log_components(self) -> float:
-        """Sum over blocks."""
-        return sum(f.log_components for f in self.factors)
-
     def element(self, *blocks: MatrixElement) -> BlockElement:
         """The element with one element of each factor.
 
@@ -155,20 +167,6 @@ class Product(BlockGroup):
         if [b.group for b in blocks] != list(self.factors):
             raise ValueError(f"blocks must be elements of {self.factors}. Got {[b.group for b in blocks]}.")
         return self._join(blocks)
-
-    def identity(self, dtype: torch.dtype = torch.float64, device: torch.device | str | None = None) -> BlockElement:
-        """The element that changes nothing."""
-        return self._join([f.identity(dtype, device) for f in self.factors])
-
-    def random(
-        self,
-        generator: Generator = None,
-        dtype: torch.dtype = torch.float64,
-        device: torch.device | str | None = None,
-    ) -> BlockElement:
-        """Independent random elements of the factors."""
-        source = make_generator(generator)
-        return self._join([f.random(source, dtype, device) for f in self.factors])
 
     def contains(self, matrix: Tensor, tol: float = 1e-6) -> bool:
         """Whether the blocks belong to the factors and all else is at most ``tol`` times the largest entry."""
@@ -188,26 +186,13 @@ class Product(BlockGroup):
     def procrustes(
         self, xy: Tensor, xx: Tensor | None = None, yy: Tensor | None = None, *, objective: Objective = "least_squares"
     ) -> BlockElement:
-        """Block by block: the residual is a sum over blocks.
-
-        Args:
-            xy: ``(n, n)``, ``x.T @ y``.
-            xx: As the factors need it.
-            yy: As the factors need it.
-            objective: As the factors offer it.
-
-        Returns:
-            The best element.
-        """
+        """Block by block, as the factors do it: the residual is a sum over blocks."""
         xy = self._check_finite(xy, "xy")
         fits = [
             f.procrustes(xy[s, s], _block(xx, s), _block(yy, s), objective=objective)
             for f, s in zip(self.factors, self.slices, strict=True)
         ]
         return self._join(fits)
-
-    def _join(self, blocks: tuple[MatrixElement, ...] | list[MatrixElement]) -> BlockElement:
-        return BlockElement(self, tuple(range(len(self.factors))), tuple(blocks))
 
 
 @dataclass(frozen=True, init=False, repr=False)
@@ -243,14 +228,9 @@ class Wreath(BlockGroup):
         return f"Wreath({self.base!r}, {self.k})"
 
     @property
-    def slices(self) -> tuple[slice, ...]:
-        """The channels of each block."""
-        return tuple(slice(i * self.base.n, (i + 1) * self.base.n) for i in range(self.k))
-
-    @property
-    def blocks(self) -> tuple[Group, ...]:
-        """The base."""
-        return (self.base,)
+    def parts(self) -> tuple[Group, ...]:
+        """The base, for every block."""
+        return (self.base,) * self.k
 
     def _holds(self, inner: Group) -> bool:
         if isinstance(inner, Wreath):
@@ -265,14 +245,9 @@ class Wreath(BlockGroup):
         return f"{self.k} blocks permuted as wholes, in each: {self.base.words}"
 
     @property
-    def dim(self) -> int:
-        """``k dim G``."""
-        return self.k * self.base.dim
-
-    @property
     def log_components(self) -> float:
         """``log k!`` and that of every block."""
-        return log_factorial(self.k) + self.k * self.base.log_components
+        return log_factorial(self.k) + super().log_components
 
     def element(self, order: list[int], blocks: list[MatrixElement]) -> BlockElement:
         """The element whose output block ``i`` is ``blocks[i]`` of input block ``order[i]``.
@@ -284,23 +259,13 @@ class Wreath(BlockGroup):
             raise ValueError(f"order must be a permutation of 0 .. {self.k - 1}. Got {order}.")
         if len(blocks) != self.k or any(b.group != self.base for b in blocks):
             raise ValueError(f"blocks must be {self.k} elements of {self.base!r}. Got {[b.group for b in blocks]}.")
-        return BlockElement(self, tuple(order), tuple(blocks))
+        return self._join(blocks, order)
 
-    def identity(self, dtype: torch.dtype = torch.float64, device: torch.device | str | None = None) -> BlockElement:
-        """The element that changes nothing."""
-        return BlockElement(self, tuple(range(self.k)), tuple(self.base.identity(dtype, device) for _ in range(self.k)))
-
-    def random(
-        self,
-        generator: Generator = None,
-        dtype: torch.dtype = torch.float64,
-        device: torch.device | str | None = None,
-    ) -> BlockElement:
+    def _random(self, source: torch.Generator | None) -> BlockElement:
         """A uniform order of the blocks with independent random elements in them."""
-        source = make_generator(generator)
-        where = source.device if source is not None else None
-        order = torch.randperm(self.k, generator=source, device=where).tolist()
-        return BlockElement(self, tuple(order), tuple(self.base.random(source, dtype, device) for _ in range(self.k)))
+        device = source.device if source is not None else None
+        order = torch.randperm(self.k, generator=source, device=device).tolist()
+        return self._join([part._random(source) for part in self.parts], order)
 
     def contains(self, matrix: Tensor, tol: float = 1e-6) -> bool:
         """Whether one block in every block row and column is not negligible and belongs to ``base``."""
@@ -362,13 +327,13 @@ class Wreath(BlockGroup):
 
         return self._pair(fit, xy.device)
 
-    def _pair(self, fit: object, device: torch.device) -> BlockElement:
+    def _pair(self, fit: Callable[[int, int], tuple[MatrixElement, float]], device: torch.device) -> BlockElement:
         gain = torch.full((self.k, self.k), -torch.inf, dtype=torch.float64, device=device)
         best: dict[tuple[int, int], MatrixElement] = {}
         for i in range(self.k):
             for j in range(self.k):
                 try:
-                    best[i, j], gain[i, j] = fit(i, j)  # type: ignore[operator]
+                    best[i, j], gain[i, j] = fit(i, j)
                 except Unattained:
                     continue
         try:
@@ -377,7 +342,7 @@ class Wreath(BlockGroup):
             raise Unattained(
                 f"each block of some pairing must have a best element of {self.base!r}. Got none."
             ) from None
-        return BlockElement(self, tuple(order), tuple(best[i, j] for i, j in enumerate(order)))
+        return self._join([best[i, j] for i, j in enumerate(order)], order)
 
     def _blocks(self, matrix: Tensor) -> Tensor:
         return matrix.reshape(self.k, self.base.n, self.k, self.base.n).transpose(1, 2)
