@@ -90,7 +90,9 @@ def test_only_points_with_the_batch_first_are_listed():
 
 def test_default_layers_are_activations_or_else_leaves():
     assert list(collect(InPlace(), [images()])) == ["relu"]
-    assert list(collect(Functional(), [torch.randn(4, 3)])) == ["one", "two"]
+    assert list(collect(Functional(), [torch.randn(4, 3)])) == ["relu"]
+    linear = nn.Sequential(nn.Linear(3, 4), nn.Dropout(), nn.Identity(), nn.Flatten(), nn.Linear(4, 2))
+    assert list(collect(linear, [torch.randn(4, 3)])) == ["0", "4"]  # the others hand on what they were given
 
 
 def test_patterns_choose_what_matches_in_run_order():
@@ -217,7 +219,7 @@ def test_tapped_can_be_entered_again_but_not_twice_at_once():
 def test_compiled_models_are_read_through(monkeypatch):
     model = Functional()
     compiled = torch.compile(model, backend="eager")
-    assert torch.equal(collect(compiled, [torch.ones(2, 3)])["two"], model(torch.ones(2, 3)).detach())
+    assert torch.equal(collect(compiled, [torch.ones(2, 3)], ["two"])["two"], model(torch.ones(2, 3)).detach())
 
 
 # errors
@@ -338,7 +340,7 @@ def test_loaders_of_streams_have_no_length():
 def test_what_a_model_does_to_its_own_operations_is_not_done_to_those_of_whoever_watches():
     model = iw.gates.dlgn(nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)))  # it refuses tanh, takes ReLUs
     seen = []
-    with watching({"value.0": model.value[0]}, lambda _n, _k, _m, out: seen.append(out.relu().tanh())):
+    with watching({"value.0": model.value[0]}, lambda _n, _k, _m, _in, out: seen.append(out.relu().tanh())):
         out = model(torch.ones(2, 3))
     assert out.shape == (2, 2) and len(seen) == 1 and bool((seen[0] >= 0).all())
 
@@ -380,5 +382,59 @@ def test_the_last_seed_counts_and_the_work_between_batches_draws_on_its_own():
 
 def test_features_of_two_models_collected_from_a_shuffled_loader_belong_together():
     model, loader = Functional(), torch.utils.data.DataLoader(torch.randn(32, 3), batch_size=8, shuffle=True)
-    one, two = (collect(model, loader)["two"] for _ in range(2))
+    one, two = (collect(model, loader, "two")["two"] for _ in range(2))
     assert torch.equal(one, two)
+
+
+class Written(nn.Module):
+    """Nonlinearities in every spelling."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.relu = nn.Linear(3, 4), nn.Linear(4, 4), nn.ReLU()
+        self.act = Swish()
+
+    def forward(self, x):
+        x = nn.functional.relu(self.one(x))
+        x = self.relu(self.two(x)).add(1)
+        x = self.act(torch.relu(x) - 0.1)
+        return nn.functional.gelu(self.two(x).clamp(min=0).mul_(0.9).relu_())
+
+
+class Swish(nn.Module):
+    def forward(self, x):
+        return x * torch.sigmoid(x)
+
+
+def test_nonlinearities_called_as_functions_are_points_with_the_values_that_they_return():
+    model, x = Written(), torch.randn(5, 3)
+    names = ["F.relu#0", "relu", "F.relu#1", "act", "F.relu#2", "F.relu#3", "gelu"]
+    assert [p.name for p in layers(model, x) if p.activation] == names
+    with tap(model) as tapped:
+        features = tapped(x)
+        again = tapped(x[:2])
+    one = model.one(x).relu()
+    assert torch.equal(features["F.relu#0"], one) and torch.equal(features["gelu"], model(x))
+    assert torch.equal(features["F.relu#2"] * 0.9, features["F.relu#3"])  # copied before it was changed in place
+    assert all(torch.allclose(again[name], features[name][:2], atol=1e-6) for name in names)
+    assert not model._forward_hooks and not model.two._forward_pre_hooks
+
+
+def test_functions_have_one_name_in_features_and_in_programs():
+    from intertwine.programs import capture
+
+    model, x = Written(), torch.randn(5, 3)
+    program = capture(model, (x,))
+    names = [p.name for p in layers(model, x)]
+    assert {name for name in names if name} <= set(program.taps)
+    with tap(model, [name for name in names if name]) as tapped:
+        features = tapped(x)
+    values = program.run(x, [program.taps[name] for name in features], states=dict(model.named_parameters()))
+    for found, name in zip(values, features):
+        assert torch.allclose(found, features[name], atol=1e-6), name
+
+
+def test_what_torch_computes_inside_a_module_is_no_point():
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
+    assert [p.name for p in layers(model, torch.randn(3, 5, 8)) if p.activation] == ["layers.0.relu", "layers.1.relu"]
+    assert [p.name for p in layers(nn.LSTM(4, 5, batch_first=True), torch.randn(3, 6, 4))] == [""]

@@ -12,14 +12,6 @@ _FIRST = (
     nn.modules.pooling._AdaptiveMaxPoolNd,
 )
 _LAST = (nn.Linear, nn.Embedding, nn.MultiheadAttention)
-_NOT_ACTIVATIONS = (nn.MultiheadAttention, nn.Softmax, nn.LogSoftmax, nn.Softmax2d, nn.Softmin)
-
-
-def is_activation(module: nn.Module) -> bool:
-    """Whether a module applies a nonlinearity to each entry: torch's own, and classes named ``...Activation``."""
-    if isinstance(module, _NOT_ACTIVATIONS):
-        return False
-    return type(module).__module__ == "torch.nn.modules.activation" or type(module).__name__.endswith("Activation")
 
 
 class ChannelGuess:
@@ -34,7 +26,7 @@ class ChannelGuess:
     def __init__(self) -> None:
         self._known: dict[tuple[int, ...], int] = {}
 
-    def __call__(self, module: nn.Module, shape: tuple[int, ...]) -> int:
+    def __call__(self, module: nn.Module | None, shape: tuple[int, ...]) -> int:
         """The channel axis of an output of ``shape``: 1 or -1."""
         known = self._by_kind(module)
         if known is not None:
@@ -43,7 +35,7 @@ class ChannelGuess:
         return 1 if len(shape) == 2 else axis
 
     @staticmethod
-    def _by_kind(module: nn.Module) -> int | None:
+    def _by_kind(module: nn.Module | None) -> int | None:
         if isinstance(module, _FIRST):
             return 1
         if isinstance(module, _LAST):

@@ -20,16 +20,16 @@ def modules(model: nn.Module) -> dict[str, nn.Module]:
 
 
 @contextmanager
-def watching(watched: Mapping[str, nn.Module], see: Callable[[str, int, nn.Module, Any], None]) -> Iterator[None]:
-    """Call ``see(name, k, module, output)`` at the ``k``-th call of every watched module, while the block runs."""
+def watching(watched: Mapping[str, nn.Module], see: Callable[[str, int, nn.Module, Any, Any], None]) -> Iterator[None]:
+    """Call ``see(name, k, module, inputs, output)`` at every watched module's ``k``-th call, while the block runs."""
     calls: Counter[str] = Counter()
 
     def hook_for(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def hook(module: nn.Module, _: Any, output: Any) -> None:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
             k = calls[name]
             calls[name] += 1
             with torch._C.DisableTorchFunction():  # what a model does to its own operations is not for who watches
-                see(name, k, module, output)
+                see(name, k, module, inputs, output)
 
         return hook
 

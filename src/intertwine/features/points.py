@@ -2,18 +2,20 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .._evaluation import evaluating
-from ._channels import ChannelGuess, is_activation
+from .._nested import tensors_in
+from ._channels import ChannelGuess
 from ._hooks import modules, unwrap, watching
 from ._outputs import Selector, select, selector_for
+from .activations import function_names, is_activation, is_one_function, watching_functions
 from .batches import call, device_of, head, size
 
 _DRY_RUN = 2  # examples that the listing run uses
@@ -25,13 +27,17 @@ class Point:
 
     Attributes:
         name: The module's name in ``named_modules()``, with ``#k`` for its ``k``-th call where it runs more than once.
-        kind: The class of the module.
+            A nonlinearity that a module calls as a function has the function's name behind: ``layer1.0.relu``.
+        kind: The class of the module, or the name of the function.
         shape: Shape of one example's features, without the batch axis.
         channel_dim: The guessed channel axis of the features ``(N, C, *S)``, 1 or -1; see :func:`layers`.
         calls: How often the module runs in one forward pass.
-        activation: Whether the module is a nonlinearity.
+        activation: Whether it is a nonlinearity.
         leaf: Whether the module contains no others.
         dtype: Type of the features.
+        function: Whether it is a function's output and no module's.
+        copies: Whether the module returned what it was given, perhaps in another shape, as dropout does in evaluation
+            mode.
     """
 
     name: str
@@ -42,10 +48,12 @@ class Point:
     activation: bool
     leaf: bool
     dtype: torch.dtype = torch.float32
+    function: bool = False
+    copies: bool = False
 
     @property
     def module(self) -> str:
-        """The name of the module, without the call index."""
+        """The name without the call index."""
         return self.name.rsplit("#", 1)[0] if self.calls > 1 else self.name
 
     @property
@@ -70,7 +78,8 @@ def layers(
     """List every point of a model where features can be read, in the order in which a run reaches them.
 
     The model runs once, on the first two examples, in evaluation mode and without gradients. A module counts where its
-    output holds a floating-point tensor whose first axis is the batch.
+    output holds a floating-point tensor whose first axis is the batch, and so does a nonlinearity that a module calls
+    as a function.
 
     The channel axis is a guess: convolutions, batch, instance and group norms and pooling keep channels on axis 1;
     linear layers, embeddings, attention and layer norms keep them last; any other module has them where the latest of
@@ -113,7 +122,7 @@ def choose(points: Sequence[Point], wanted: str | Sequence[str] | None, model: n
         ValueError: If a name is unknown, never ran, ran several times without ``#k``, or has no features.
     """
     if wanted is None:
-        found = [p for p in points if p.activation] or [p for p in points if p.leaf]
+        found = [p for p in points if p.activation] or [p for p in points if p.leaf and not p.copies]
         if not found:
             raise ValueError(f"model must have a module with features to read. Got none in {type(model).__name__}.")
         return tuple(found)
@@ -133,32 +142,43 @@ def _listed(
     model: nn.Module, batch: Any, examples: int, outputs: Selector | Mapping[str, Selector] | None
 ) -> tuple[Point, ...]:
     """Run the model once and list its points."""
-    guess = ChannelGuess()
+    guess, every = ChannelGuess(), modules(model)
+    named = function_names(every)
     calls: Counter[str] = Counter()
-    seen: list[tuple[str, int, nn.Module, tuple[int, ...], torch.dtype, int]] = []
+    seen: list[Point] = []
+    nonlinear: set[str] = set()  # modules in whose own code a nonlinearity ran
 
-    def see(name: str, k: int, module: nn.Module, output: Any) -> None:
+    def note(name: str, tensor: Tensor | None, module: nn.Module | None, **facts: Any) -> None:
         calls[name] += 1
-        features = select(output, selector_for(name, k, outputs))
-        if features is not None and features.ndim >= 2 and features.shape[0] == examples:
-            shape = tuple(features.shape)
-            seen.append((name, k, module, shape, features.dtype, guess(module, shape)))
+        if tensor is not None and tensor.ndim >= 2 and tensor.shape[0] == examples and tensor.is_floating_point():
+            shape = tuple(tensor.shape)
+            seen.append(Point(name, shape=shape[1:], channel_dim=guess(module, shape), dtype=tensor.dtype,
+                              calls=calls[name], **facts))  # fmt: skip
 
-    with evaluating(model), watching(modules(model), see), torch.no_grad():
+    def see(name: str, k: int, module: nn.Module, given: Any, output: Any) -> None:
+        features = select(output, selector_for(name, k, outputs))
+        simple, leaf = is_one_function(module), next(module.children(), None) is None
+        acts = is_activation(module) or (bool(name) and simple and name in nonlinear)
+        copies = simple and not acts and features is not None and any(_same(features, x) for x in tensors_in(given))
+        note(name, features, module, kind=type(module).__name__, activation=acts, leaf=leaf, copies=copies)
+
+    def see_function(caller: str, function: str, output: Tensor) -> None:
+        nonlinear.add(caller)
+        name = named(caller, function)
+        if name is not None:
+            note(name, output, None, kind=function, activation=True, leaf=True, function=True)
+
+    with evaluating(model), watching(every, see), watching_functions(every, see_function), torch.no_grad():
         call(model, batch, device_of(model))
     return tuple(
-        Point(
-            name=f"{name}#{k}" if calls[name] > 1 else name,
-            kind=type(module).__name__,
-            shape=shape[1:],
-            channel_dim=axis,
-            calls=calls[name],
-            activation=is_activation(module),
-            leaf=next(module.children(), None) is None,
-            dtype=dtype,
-        )
-        for name, k, module, shape, dtype, axis in seen
+        replace(p, name=f"{p.name}#{p.calls - 1}", calls=calls[p.name]) if calls[p.name] > 1 else p for p in seen
     )
+
+
+def _same(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors are the same numbers in memory, perhaps in another shape."""
+    strided = x.layout == y.layout == torch.strided and not x.is_meta
+    return strided and x.numel() == y.numel() and x.data_ptr() == y.data_ptr()
 
 
 def _why_missing(name: str, points: Sequence[Point], known: Mapping[str, nn.Module]) -> str:

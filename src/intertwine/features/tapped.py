@@ -1,6 +1,8 @@
 """Streaming: hidden features batch by batch, with nothing left attached to the model."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Any, Self
 
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 from .._evaluation import alone, evaluation_mode
 from ._hooks import modules, unwrap, watching
 from ._outputs import Selector, select, selector_for
+from .activations import function_names, watching_functions
 from .batches import call, device_of, size
 from .points import Point, choose, layers
 
@@ -28,8 +31,8 @@ class Tapped:
     Args:
         model: Any module, on any device; batches are moved to it.
         layers: Layer names, ``name#k`` for the ``k``-th call of a module that runs more than once, or patterns such as
-            ``"layer1.*"``. ``None`` takes the outputs of all activation modules, and of all leaf modules where the
-            model calls its activations as functions.
+            ``"layer1.*"``. ``None`` takes what all nonlinearities return, modules and functions; in a model
+            without any, all leaf modules that do more than hand on what they were given.
         outputs: Which tensor of a tuple or mapping to read; see :func:`intertwine.features.layers`.
         keep: What to keep of the features of a layer, ``keep(name, features)``; it sees the live tensor and must not
             keep or change it. By default a copy.
@@ -92,16 +95,29 @@ class Tapped:
         if not self.points:
             self.prepare(batch)
         wanted = {(p.module, p.call): p.name for p in self.points}
-        watched = {name: module for name, module in modules(self._model).items() if any(name == m for m, _ in wanted)}
+        every = modules(self._model)
+        watched = {name: module for name, module in every.items() if any(name == m for m, _ in wanted)}
         examples, outputs = size(batch), self._outputs
         kept: dict[str, Tensor] = {}
 
-        def see(name: str, k: int, module: nn.Module, output: Any) -> None:
+        def see(name: str, k: int, module: nn.Module, _: Any, output: Any) -> None:
             if (name, k) in wanted:
                 features = select(output, selector_for(name, k, outputs))
                 kept[wanted[name, k]] = self._read(wanted[name, k], features, examples)
 
-        with alone(self._model), watching(watched, see), torch.no_grad():
+        def see_function(caller: str, function: str, output: Tensor) -> None:
+            name = named(caller, function)
+            if name is not None:
+                k = calls[name]
+                calls[name] += 1
+                if (name, k) in wanted:
+                    kept[wanted[name, k]] = self._read(wanted[name, k], output, examples)
+
+        calls: Counter[str] = Counter()
+        named = function_names(every)
+        functions = any(point.function for point in self.points)
+        beside = watching_functions(every, see_function) if functions else nullcontext()
+        with alone(self._model), watching(watched, see), beside, torch.no_grad():
             call(self._model, batch, self._device)
         missing = [name for name in wanted.values() if name not in kept]
         if missing:

@@ -113,7 +113,7 @@ def repairable(model: nn.Module, batch: Any) -> dict[str, int]:
     calls: dict[str, int] = {}
     last = ""
 
-    def see(name: str, _: int, module: nn.Module, output: Any) -> None:
+    def see(name: str, _: int, module: nn.Module, given: Any, output: Any) -> None:
         nonlocal last
         calls[name], last = calls.get(name, 0) + 1, name
 
@@ -137,7 +137,7 @@ def _is_transposed(module: nn.Module) -> bool:
 def _moments(model: nn.Module, loader: Iterable[Any], layers: Mapping[str, int]) -> dict[str, ChannelMoments]:
     found = {name: ChannelMoments() for name in layers}
 
-    def see(name: str, _: int, module: nn.Module, output: Tensor) -> None:
+    def see(name: str, _: int, module: nn.Module, given: Any, output: Tensor) -> None:
         found[name].add(output, layers[name])
 
     watched = {name: model.get_submodule(name) for name in layers}

@@ -25,7 +25,8 @@ class Program:
         outputs: Tensors that the model returned.
         states: State-dict name to value, for parameters and buffers (tied names once).
         aliases: Tied names to the name in ``states``.
-        taps: Module name, with ``#k`` for the k-th call where there are several, to the first tensor that it returned.
+        taps: Module name, with ``#k`` for the k-th call where there are several, to the first tensor that it returned;
+            and what nonlinearities that are called as functions returned, named as in ``features.layers``.
         reads: Lines that took a number out of an activation; the run is certified for this path only where there are
             any.
         dtype: Lowest floating-point precision that was seen.

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..._attributes import Kept
 from ..._nested import leaves, tensors_in
 from ...errors import CaptureError
+from ...features.activations import function_names, nonlinearity
 from ..calls import Ref
 from ..program import Program
 from .circular import CircularAsIndex
@@ -48,9 +49,24 @@ def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any], answers: S
             ) from error
         finally:
             recorder.restore()
+    taps |= _functions(recorder, model)
     program = finish(recorder, states, aliases, inputs, result, taps, "record")
     asked = None if recorder.answers is None else tuple(recorder.answers)
     return replace(program, caches=kept.filled(recorder.computed), visible=_visible(program, passed), answers=asked)
+
+
+def _functions(recorder: Recorder, model: nn.Module) -> dict[str, Ref]:
+    """What the nonlinearities that are called as functions returned, named as ``features.layers`` names them."""
+    named = function_names(dict(model.named_modules()))
+    found: dict[str, Ref] = {}
+    calls: dict[str, int] = {}
+    for call in recorder.calls:
+        function = nonlinearity(call.op, call.args.get("min"), call.args.get("max"))
+        name = named(call.module, function) if function else None
+        if name is not None and call.outputs[0] is not None:
+            found[f"{name}#{calls.setdefault(name, 0)}"] = call.outputs[0]
+            calls[name] += 1
+    return found
 
 
 def _visible(program: Program, passed: dict[str, set[int]]) -> dict[str, frozenset[int]]:

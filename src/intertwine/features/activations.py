@@ -1,0 +1,113 @@
+"""Nonlinearities, modules and functions alike: ``F.relu(x)`` is named after the module that calls it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = ["function_names", "is_activation", "is_one_function", "nonlinearity", "watching_functions"]
+
+_NOT_ACTIVATIONS = (nn.MultiheadAttention, nn.Softmax, nn.LogSoftmax, nn.Softmax2d, nn.Softmin)
+_CALLERS = (nn.TransformerEncoderLayer, nn.TransformerDecoderLayer)  # of torch's modules, those that call functions
+_FUNCTIONS = {
+    *("relu", "leaky_relu", "elu", "celu", "selu", "gelu", "silu", "mish", "softplus", "hardswish", "hardtanh", "tanh"),
+    *("sigmoid", "hardsigmoid", "rrelu_with_noise", "threshold", "glu", "softshrink", "hardshrink"),
+}
+_TITLES = {"_prelu_kernel": "prelu", "log_sigmoid_forward": "logsigmoid"}
+_CLAMPS = {"clamp", "clamp_min"}
+
+Names = Callable[[str, str], str | None]
+
+
+def is_activation(module: nn.Module) -> bool:
+    """Whether a module applies a nonlinearity to each entry: torch's own, and classes named ``...Activation``."""
+    if isinstance(module, _NOT_ACTIVATIONS):
+        return False
+    return type(module).__module__ == "torch.nn.modules.activation" or type(module).__name__.endswith("Activation")
+
+
+def nonlinearity(op: str, low: Any = None, high: Any = None) -> str | None:
+    """The name of the nonlinearity that an operation is; ``None`` for any other operation.
+
+    Args:
+        op: The operation's name, such as ``"relu"`` or ``"aten::relu"``.
+        low: Where a clamp cuts from below.
+        high: Where it cuts from above.
+
+    Examples:
+        >>> nonlinearity("aten::relu"), nonlinearity("clamp_min", 0), nonlinearity("clamp", -1, 1)
+        ('relu', 'relu', None)
+    """
+    name = op.removeprefix("aten::")
+    if name in _CLAMPS:
+        return "relu" if isinstance(low, int | float) and low == 0 and high is None else None
+    return _TITLES.get(name, name if name in _FUNCTIONS else None)
+
+
+def function_names(modules: Mapping[str, nn.Module]) -> Names:
+    """The rule that names what a module calls: ``names("layer1.0", "relu")`` is ``"layer1.0.relu"``.
+
+    It is ``"layer1.0.F.relu"`` where a module has the name, and ``None`` where the module that calls is one function
+    itself.
+    """
+
+    def names(caller: str, function: str) -> str | None:
+        module = modules[caller]
+        if _is_of_torch(module) or (caller and is_one_function(module)):
+            return None
+        start = f"{caller}." if caller else ""
+        plain = f"{start}{function}"
+        return f"{start}F.{function}" if plain in modules else plain
+
+    return names
+
+
+def is_one_function(module: nn.Module) -> bool:
+    """Whether a module of the user holds neither parameters nor modules, such as an activation written by hand."""
+    return next(module.children(), None) is None and next(module.parameters(), None) is None
+
+
+def _is_of_torch(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("torch.nn.") and not isinstance(module, _CALLERS)
+
+
+@contextmanager
+def watching_functions(modules: Mapping[str, nn.Module], see: Callable[[str, str, Tensor], None]) -> Iterator[None]:
+    """Call ``see(caller, function, output)`` for every nonlinearity that runs, while the block runs."""
+    running = [""]
+
+    def enter(name: str) -> Any:
+        return lambda module, args: running.append(name)
+
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        running.pop()
+
+    with ExitStack() as attached:
+        for name, module in modules.items():
+            if name and not isinstance(module, torch.jit.ScriptModule):  # those take no hooks
+                attached.callback(module.register_forward_pre_hook(enter(name)).remove)
+                attached.callback(module.register_forward_hook(leave).remove)
+        attached.enter_context(_Functions(lambda function, output: see(running[-1], function, output)))
+        yield
+
+
+class _Functions(TorchDispatchMode):
+    """Shows what every nonlinearity returns."""
+
+    def __init__(self, see: Callable[[str, Tensor], None]) -> None:
+        super().__init__()
+        self._see = see
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operation."""
+        kwargs = kwargs or {}
+        output = func(*args, **kwargs)
+        name = func.overloadpacket.__name__.rstrip("_")
+        given = dict(zip(("min", "max"), args[1:])) | kwargs
+        found = nonlinearity(name, given.get("min"), given.get("max"))
+        if found:
+            self._see(found, output[0] if isinstance(output, tuple) else output)
+        return output
