@@ -78,23 +78,6 @@ def test_a_group_of_a_batch_norm_holds_its_statistics():
     }  # fmt: skip
 
 
-def test_a_specification_permutes_as_git_re_basin_does():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 6), nn.ReLU(), nn.Linear(6, 3)).double()
-    spec = iw.symmetries(model, torch.randn(4, 5, dtype=torch.float64)).mappings("perm-spec").document
-    axes = spec["axes_to_perm"]
-    assert axes["2.weight"] == ["2.weight[0]", "0.weight[0]"] and spec["perm_spec"]["2.weight"] == [1, 0]
-    perms = {"0.weight[0]": torch.randperm(7), "2.weight[0]": torch.randperm(6)}
-    state = {}
-    for name, tensor in model.state_dict().items():
-        for axis, perm in enumerate(axes[name]):
-            tensor = tensor if perm is None else tensor.index_select(axis, perms[perm])
-        state[name] = tensor
-    twin = nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 6), nn.ReLU(), nn.Linear(6, 3)).double()
-    twin.load_state_dict(state)
-    iw.testing.assert_same_function(model, twin, torch.randn(9, 5, dtype=torch.float64))
-
-
 def test_a_graph_has_a_node_for_every_axis(decoder, sym):
     graph = sym.mappings("graph").document
     nodes = {node["id"] for node in graph["nodes"]}

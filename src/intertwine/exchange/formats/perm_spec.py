@@ -1,46 +1,152 @@
 """Permutation specifications: which permutation moves each axis of each tensor.
 
-git-re-basin (Ainsworth et al. 2023) takes ``axes_to_perm``: for every tensor the name of a permutation, or ``None``,
-for each axis. universal_neural_functional (Zhou et al. 2024) takes the same with numbers, negative for axes that stay.
-Axes where a permutation moves blocks of channels, as heads of attention, or stands beside others, as in packed
-projections, are in ``blocks``: neither tool has words for them, and there they must be split first.
+git-re-basin (Ainsworth et al. 2023, ``weight_matching.py``) takes ``axes_to_perm``: for every tensor a tuple with the
+name of a permutation for each axis, or ``None`` where there is none. universal_neural_functional (Zhou et al. 2024,
+``layers.py``) takes ``perm_spec``: a whole number for each axis, where equal numbers mean one permutation. It has no
+axes that stay, and permutes inputs and outputs too: every such axis gets a number of its own, which asks for more
+equivariance than the network has, never for less.
+
+Both know whole axes only. Where a permutation moves blocks of an axis (heads; channels before a flatten), ``views``
+holds the shape that the tensor must be given first, with one axis for the blocks; the specification is that of the
+view. Permutations that lie in one segment of an axis (packed projections, concatenations), or differ from head to
+head, are in ``left_out`` with the places of their units, and are nowhere else: a permutation of which a tool knew only
+some axes would change the function.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
-from ..permutations import permutation_entries, units_of
+from ...symmetry import Axis, Fixed, Leaf, Product
+from ...symmetry.description import Description
+from ...symmetry.spaces import axis_size, leaves
+from ..permutations import Units, permutation_entries, units_of
 from ..result import Absent, Mappings
 from ..subject import Proving, Subject
 
 __all__ = ["specification"]
 
+Pieces = tuple[Axis, ...]  # the axes of a view that one axis of a tensor becomes
+
 
 def specification(subject: Subject, proving: Proving) -> Mappings:
     """The permutation of every tensor axis."""
-    units = units_of(subject.sym)
+    sym = subject.sym
+    units = units_of(sym)
     entries, absent = permutation_entries(subject, proving, units)
-    axes: dict[str, list[str | None]] = {name: [None] * len(lay.axes) for name, lay in subject.sym.layouts.items()}
-    blocks: list[dict[str, Any]] = []
-    for unit in units:
-        for h in unit.held:
-            if h.block == 1 and not unit.space.parents:
-                axes[h.tensor][h.axis] = unit.space.name
-            else:
-                place = {"tensor": h.tensor, "axis": h.axis, "permutation": unit.space.name}
-                where = {"block": h.block} if h.block else {"positions": [list(p) for p in h.positions]}
-                blocks.append({**place, **where, "for_each_unit_of": list(unit.space.parents)})
-    numbers = {name: i for i, name in enumerate(dict.fromkeys(p for perms in axes.values() for p in perms if p))}
+    listed = _whole(sym, units)
+    views = {name: [piece for axis in lay.axes for piece in _view(axis, listed)] for name, lay in sym.layouts.items()}
+    named = {name: [_permutation(axis, listed) for axis in view] for name, view in views.items()}
+    numbers = _numbered(views, listed)
+    reshaped = {n: [axis_size(axis) for axis in v] for n, v in views.items() if len(v) > len(sym.layouts[n].axes)}
+    others = [unit for unit in units if unit.space.name not in listed]
+    ranks = {**_ranks(subject), **{name: len(axes) for name, axes in named.items()}}
+    first = {name: sym.aliases.get(name, name) for name in ranks}
+    axes_to_perm = {name: named.get(first[name], [None] * rank) for name, rank in ranks.items()}
     document = {
-        "axes_to_perm": axes,
-        "perm_spec": {name: [numbers.get(p, -1) if p else -1 for p in perms] for name, perms in axes.items()},
-        "blocks": blocks,
+        "axes_to_perm": axes_to_perm,
+        "perm_spec": {name: numbers[at] for name, at in first.items() if at in numbers},
+        "views": {name: reshaped[at] for name, at in first.items() if at in reshaped},
+        "left_out": [_places(unit) for unit in others],
     }
-    named = {name: tuple(perms) for name, perms in axes.items()}
-    python = f"axes_to_perm = {named!r}\nspec = permutation_spec_from_axes_to_perm(axes_to_perm)\n"
-    split = sorted({b["tensor"] for b in blocks})
-    if split:
-        why = "units are blocks of channels, or one set for each unit of another space: see blocks"
-        absent = (*absent, Absent(tuple(split), f"{len(split)} tensors", why))
-    return Mappings("", "", entries, absent, document, python, proving.notes)
+    if others:
+        why = "they lie in segments of an axis, or differ from unit to unit of another space: see left_out"
+        absent = (*absent, Absent(tuple(u.space.name for u in others), f"{len(others)} permutations", why))
+    return Mappings("", "", entries, absent, document, _python(axes_to_perm), (*proving.notes, *_repeated(named)))
+
+
+def _whole(sym: Description, units: Sequence[Units]) -> frozenset[str]:
+    """Spaces that fill a factor of every axis that carries them, alike under all units of other spaces."""
+    free = {unit.space.name for unit in units if not unit.space.parents}
+    for layout in sym.layouts.values():
+        for axis in layout.axes:
+            factors = {f.space for f in _factors(axis) if isinstance(f, Leaf) and f.size == sym.space(f.space).size}
+            free -= {leaf.space for _, leaf in leaves(axis) if isinstance(leaf, Leaf)} - factors
+    return frozenset(free)
+
+
+def _factors(axis: Axis) -> Iterator[Axis]:
+    if isinstance(axis, Product):
+        for factor in axis.factors:
+            yield from _factors(factor)
+    else:
+        yield axis
+
+
+def _view(axis: Axis, listed: frozenset[str]) -> Pieces:
+    """The axis cut at the factors that are listed; what lies between them stays together."""
+    pieces: list[list[Axis]] = []
+    for factor in _factors(axis):
+        alone = _permutation(factor, listed) is not None
+        if alone or not pieces or _permutation(pieces[-1][0], listed) is not None:
+            pieces.append([factor])
+        else:
+            pieces[-1].append(factor)
+    if len(pieces) == 1:
+        return (axis,)
+    return tuple(piece[0] if len(piece) == 1 else Product(tuple(piece)) for piece in pieces)
+
+
+def _permutation(axis: Axis, listed: frozenset[str]) -> str | None:
+    return axis.space if isinstance(axis, Leaf) and axis.space in listed else None
+
+
+def _numbered(views: dict[str, list[Axis]], listed: frozenset[str]) -> dict[str, list[int]]:
+    """A number for each axis: one for each permutation, one for each kind of axis that stays."""
+    numbers: dict[Hashable, int] = {space: i for i, space in enumerate(sorted(listed))}
+    found = {}
+    for name, axes in views.items():
+        count: Counter[Hashable] = Counter()
+        found[name] = []
+        for axis in axes:
+            key: Hashable = _permutation(axis, listed)
+            if key is None:
+                kind = tuple((place, *_acted(leaf)) for place, leaf in leaves(axis))
+                key = kind, count[kind]  # a kernel's two axes stay apart
+                count[kind] += 1
+            found[name].append(numbers.setdefault(key, len(numbers)))
+    return found
+
+
+def _acted(leaf: Leaf | Fixed) -> tuple[str, int]:
+    return (leaf.space if isinstance(leaf, Leaf) else leaf.reason), leaf.size
+
+
+def _ranks(subject: Subject) -> dict[str, int]:
+    """Number of axes of every tensor in the state dict, with tied names and buffers that never move."""
+    state = {} if subject.network is None else subject.network.state_dict()
+    return {name: tensor.ndim for name, tensor in state.items()}
+
+
+def _places(unit: Units) -> dict[str, Any]:
+    return {
+        "permutation": unit.space.name,
+        "for_each_unit_of": list(unit.space.parents),
+        "axes": [
+            {
+                "tensor": h.tensor,
+                "axis": h.axis,
+                **({"block": h.block} if h.block else {"positions": [list(p) for p in h.positions]}),
+            }
+            for h in unit.held
+        ],
+    }
+
+
+def _repeated(named: dict[str, list[str | None]]) -> Iterator[str]:
+    """What git-re-basin assumes and a network may not keep."""
+    for name, perms in named.items():
+        twice = [p for p, count in Counter(filter(None, perms)).items() if count > 1]
+        if twice:
+            yield f"{twice[0]} moves two axes of {name}; the matching of git-re-basin assumes one"
+            return
+
+
+def _python(axes_to_perm: dict[str, list[str | None]]) -> str:
+    named = {name: tuple(perms) for name, perms in axes_to_perm.items()}
+    return (
+        "from weight_matching import permutation_spec_from_axes_to_perm\n\n"
+        f"axes_to_perm = {named!r}\npermutation_spec = permutation_spec_from_axes_to_perm(axes_to_perm)\n"
+    )

@@ -6,6 +6,7 @@ Rules (``rules/``) speak to it in a few words: the value behind a reference, and
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from operator import is_
 from typing import Any
 
 import torch
@@ -72,8 +73,10 @@ class Engine(Algebra):
             self._fixed = before
         if not isinstance(found, Value):
             found = found.tied(self)
-        axes = tuple(self.pool.resolve(a) for a in found.axes)
-        return replace(found, axes=axes, zero=found.zero or 0 in self.program.values[ref.id].shape)
+        axes = tuple([self.pool.resolve(a) for a in found.axes])
+        zero = found.zero or 0 in self.program.values[ref.id].shape
+        same = zero == found.zero and all(map(is_, axes, found.axes))
+        return found if same else replace(found, axes=axes, zero=zero)
 
     def dtype(self, ref: Ref) -> torch.dtype:
         """Element type of a tensor."""

@@ -23,7 +23,7 @@ def dependences(
     """
     found: dict[int, set[int]] = {}
     for axes in tensors:
-        for space, companions in _companions(axes):
+        for space, companions in _companions(axes, rank):
             if space in rank:
                 common = {c for c in companions if c in rank}
                 found[space] = found[space] & common if space in found else common
@@ -46,8 +46,13 @@ def dependences(
     return {s: sorted(p, key=rank.__getitem__) for s, p in found.items()}
 
 
-def _companions(axes: Sequence[Axis]) -> Iterator[tuple[int, list[int]]]:
-    """Every occurrence of a space, with the spaces that certainly accompany it exactly once."""
+def _companions(axes: Sequence[Axis], rank: dict[int, int]) -> Iterator[tuple[int, list[int]]]:
+    """Every occurrence of a ranked space, with the spaces that certainly accompany it exactly once."""
+    if not any(isinstance(factor, Segments) for axis in axes for factor in axis):
+        here = [f.space for axis in axes for f in axis if isinstance(f, Slot) and f.space in rank]
+        for space in here:
+            yield space, [c for c in here if c != space and here.count(c) == 1]
+        return
     tallies = [_tally(axis) for axis in axes]
     total = sum(tallies, Counter())
     for axis, own in zip(axes, tallies):

@@ -101,6 +101,8 @@ class Pool:
 
         What a slot knows of its scales is lost when it splits; a split means another pass, and the last pass has none.
         """
+        if self._stands(axis):
+            return axis
         found: list = []
         for factor in axis:
             if factor.size == 1:
@@ -116,6 +118,17 @@ class Pool:
             else:
                 found.append(factor)
         return tuple(found)
+
+    def _stands(self, axis: Axis) -> bool:
+        """Whether an axis of spaces that are neither united with others nor split is what it resolves to."""
+        nodes = self.nodes
+        for factor in axis:
+            if type(factor) is not Slot or factor.size == 1:
+                return len(axis) == 1 and type(factor) is Flat and factor.size != 1
+            node = nodes[factor.space]
+            if node.same is not None or node.kind:
+                return False
+        return True
 
     def restrict(self, axis: Axis, what: str, why: str) -> None:
         """Set ``pinned``, ``monomial`` or ``orthogonal`` on every space of an axis, keeping the first reason."""

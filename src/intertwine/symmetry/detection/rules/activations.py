@@ -27,11 +27,14 @@ def is_pointwise(call: Call) -> bool:
     Older releases tag fewer of them: ``leaky_relu`` has no tag in torch 2.11, nor have operations in place whose
     counterpart has one.
     """
-    if call.func is None:
-        return False
-    name = call.op.removeprefix("aten::")
-    tags = set(call.func.tags)
-    if name != call.op and hasattr(torch.ops.aten, name):
+    return call.func is not None and _is_pointwise(call.op, call.func)
+
+
+@cache
+def _is_pointwise(op: str, func: Any) -> bool:
+    name = op.removeprefix("aten::")
+    tags = set(func.tags)
+    if name != op and hasattr(torch.ops.aten, name):
         packet = getattr(torch.ops.aten, name)
         tags |= {tag for overload in packet.overloads() for tag in getattr(packet, overload).tags}
     return name in _PARAMETERS or torch.Tag.pointwise in tags
