@@ -88,11 +88,9 @@ class Kept:
         return tuple(cache for container in self._containers for cache in _filled(container, derived))
 
     def empty(self, chosen: Callable[[tuple[str, ...]], bool], delete: bool) -> list[tuple[str, ...]]:
-        """Take floating-point tensors out of the attributes and of what these hold; ``restore`` puts them back.
+        """Take ``chosen`` tensors out of the attributes and of what these hold; ``restore`` puts them back.
 
-        Args:
-            chosen: Whether to take out what lies at a place.
-            delete: Whether to delete an attribute of which the class says no default, or to put ``None`` there.
+        With ``delete`` an attribute of which the class says no default is deleted; otherwise ``None`` stands there.
         """
         places = []
         for container in self._containers:

@@ -39,12 +39,8 @@ class _NoTensorError(KeyError):
 def encode(value: Any, hint: Any = Any, apart: Tensors | None = None, every: bool = False, name: str = "") -> Any:
     """Write a value as plain data: dicts with text as keys, lists, numbers, text, ``None``.
 
-    Args:
-        value: The value.
-        hint: Its annotation; ``Any`` for plain data.
-        apart: Receives the tensors of fields marked ``APART`` under dotted names; without it such fields are left out.
-        every: Put all tensors into ``apart``.
-        name: What the value is called there.
+    ``hint`` is its annotation, ``Any`` for plain data. ``apart`` receives the tensors of fields marked ``APART`` under
+    dotted names that begin with ``name``, all tensors with ``every``; without it such fields are left out.
 
     Raises:
         TypeError: If a value is of no kind that can be written.
@@ -75,12 +71,9 @@ def encode(value: Any, hint: Any = Any, apart: Tensors | None = None, every: boo
 
 
 def decode(data: Any, hint: Any, tensors: Mapping[str, Tensor] | None = None) -> Any:
-    """Read what ``encode`` wrote.
+    """Read what ``encode`` wrote, by its annotation or dataclass.
 
-    Args:
-        data: Plain data.
-        hint: The annotation, or the dataclass.
-        tensors: What was stored apart; a field marked ``APART`` has its default where this lacks its tensors.
+    A field marked ``APART`` has its default where ``tensors``, what was stored apart, lacks its own.
 
     Raises:
         TypeError: If the data are not of the annotated kind.

@@ -10,16 +10,10 @@ from ._evaluation import alone
 
 
 def run_with(model: nn.Module, tensors: Mapping[str, Tensor], *args: Any, **kwargs: Any) -> Any:
-    """Run ``model`` with some of its parameters and buffers replaced, wherever it uses them.
+    """Run ``model`` with some of its parameters and buffers replaced, under any of their names, wherever it uses them.
 
     ``torch.func.functional_call`` puts tensors in and takes them out again name by name: a module that is registered
     under two names would keep the tensors. Here every place that holds a tensor is written once.
-
-    Args:
-        model: The module, left as it is.
-        tensors: What stands in the place of its parameters and buffers, under any of their names.
-        args: Of the call.
-        kwargs: Of the call.
     """
     own = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
     new = {id(tensor): tensors[name] for name, tensor in own if name in tensors}

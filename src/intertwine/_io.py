@@ -31,13 +31,6 @@ def write_atomically(path: str | Path, write: Callable[[Path], None]) -> Path:
     The file and its name are on the disk when this returns, so that a loss of power cannot take them. Temporary files
     of processes that are gone are removed from the folder.
 
-    Args:
-        path: Where the file shall be. Missing parent folders are made.
-        write: Receives the temporary path.
-
-    Returns:
-        ``path`` as a ``Path``.
-
     Raises:
         StorageError: If the disk is full, or cannot be written.
     """
@@ -66,16 +59,10 @@ def write_atomically(path: str | Path, write: Callable[[Path], None]) -> Path:
 
 
 def storage_fault(path: Path, error: BaseException | None = None) -> OSError | None:
-    """What keeps a place from being written at all, if that is what ``error`` is about: a full disk, a used-up quota.
+    """What keeps a place (a file, which is written to, or a folder) from being written: a full disk, a used-up quota.
 
-    Libraries say so in words of their own, or not at all, so that it is tried out.
-
-    Args:
-        path: A file there, which is written to, or a folder.
-        error: What went wrong; ``None`` only tries it out.
-
-    Returns:
-        The system's error, or ``None`` if the place can be written.
+    ``None`` if it can be written. Libraries say so in words of their own, or not at all, so that it is tried out;
+    ``error`` is what went wrong, ``None`` only tries.
     """
     if isinstance(error, OSError) and error.errno in STORAGE:
         return error
@@ -112,9 +99,6 @@ def _sweep_once(folder: Path) -> None:
 
 def check_writable(path: str | Path, name: str = "--out") -> Path:
     """Refuse a place where no file can be written, before long work. Missing parent folders are made.
-
-    Returns:
-        ``path`` as a ``Path``.
 
     Raises:
         ValueError: If it is a folder, or nothing can be written there.

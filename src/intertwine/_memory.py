@@ -55,10 +55,7 @@ def free_bytes(device: torch.device | None = None, root: Path = Path("/")) -> fl
     """Bytes that this process may still take: the least of what the machine, its control groups and its limits leave.
 
     A container is a control group, or several nested ones. Page caches count as free, as they do for the kernel.
-
-    Args:
-        device: Where they are wanted; infinity for devices that do not say.
-        root: Where ``proc`` and ``sys`` lie.
+    Infinity for devices that do not say; ``proc`` and ``sys`` lie under ``root``.
     """
     if device is not None and device.type == "cuda":
         import torch

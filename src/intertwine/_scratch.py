@@ -86,11 +86,7 @@ class Scratch:
 
 
 def sweep(folder: str | Path | None) -> list[Path]:
-    """Remove what processes that are gone left in a folder: their temporary files and folders, and nobody else's.
-
-    Args:
-        folder: Where to look; the system's temporary folder if ``None``.
-    """
+    """Remove what processes that are gone left in a folder: their temporary files and folders, and nobody else's."""
     place, removed = Path(tempfile.gettempdir() if folder is None else folder), []
     for entry in os.scandir(place):
         found = _PATTERN.match(entry.name) if _MARK in entry.name else None

@@ -7,9 +7,6 @@ from difflib import get_close_matches
 def counted(number: int, noun: str) -> str:
     """A number with its noun, in the singular for one.
 
-    Returns:
-        Such as ``"1 space"`` and ``"2,000 fixed axes"``.
-
     Examples:
         >>> counted(1, "space"), counted(2000, "fixed axis"), counted(0, "class"), counted(3, "matrix")
         ('1 space', '2,000 fixed axes', '0 classes', '3 matrices')

@@ -34,12 +34,8 @@ def function_error(model: nn.Module, twin: nn.Module, inputs: Any) -> float:
 def assert_same_function(model: nn.Module, twin: nn.Module, inputs: Any, rtol: float | None = None) -> None:
     """Fail unless two models agree on ``inputs``.
 
-    Args:
-        model: The reference.
-        twin: The model to compare.
-        inputs: One tensor, a tuple or list of positional arguments, or a mapping of keyword arguments.
-        rtol: Largest relative error allowed; by default ``tolerance`` of the lowest precision among the parameters,
-            buffers and outputs.
+    ``rtol`` is the largest relative error allowed; by default ``tolerance`` of the lowest precision among the
+    parameters, buffers and outputs.
 
     Raises:
         AssertionError: If they differ by more.
@@ -66,11 +62,6 @@ def outputs(model: nn.Module, inputs: Any) -> list[Tensor]:
     """All tensors that a model returns in eval mode without gradients, in a fixed order.
 
     The random state of the default generator is fixed for the run, and modes and state are as before afterwards.
-
-    Args:
-        model: The model.
-        inputs: One tensor, a tuple or list of positional arguments, or a mapping of keyword arguments; or several of
-            these as ``Examples``.
 
     Raises:
         ValueError: If there are none.

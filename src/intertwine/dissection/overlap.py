@@ -130,8 +130,7 @@ def _interpolation(before: int, after: int, device: torch.device) -> Tensor:
 def _one_hot(labels: Tensor, whole: Tensor, concepts: int) -> tuple[Tensor, Tensor, Tensor]:
     """Which concepts occur in each image, the column of each, and one-hot labels over those columns.
 
-    Returns:
-        Present ``(B, C)`` in bool; column ``(B, C)``; one-hot labels ``(B, columns, P)`` in float32.
+    Shapes ``(B, C)`` in bool, ``(B, C)``, and ``(B, columns, P)`` in float32.
     """
     images, _, pixels = labels.shape
     named = torch.cat([labels.flatten(1), whole], 1) % (concepts + 1)  # -1 becomes C, a column of its own

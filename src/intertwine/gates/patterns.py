@@ -61,12 +61,8 @@ def observe(
 ) -> list[Tensor]:
     """Gates of all examples, one tensor for each gate of ``program``, in its order.
 
-    Args:
-        model: The network whose gates are read; of a gated network, those that its value network uses.
-        program: Of the network that the gates are for.
-        x: Inputs ``(N, C, *S)``.
-        batch_size: Examples that run at once.
-        ratio: Whether activations that are no gates give ``act(q) / q``.
+    ``program`` is of the network that the gates are for, ``model`` the one whose gates are read: of a gated network,
+    those that its value network uses. With ``ratio`` activations that are no gates give ``act(q) / q``.
 
     Raises:
         ValueError: If the model has other gates for several examples than for one.

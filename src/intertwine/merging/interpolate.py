@@ -21,12 +21,6 @@ def between(a: Tensor, b: Tensor, ratio: float, how: Interpolation = "linear") -
     ``sin((1 - r) w) / sin(w) a + sin(r w) / sin(w) b``, which keeps the norm where both norms are equal; tensors that
     are zero or nearly parallel are interpolated linearly.
 
-    Args:
-        a: What ``ratio`` 0 gives, bit for bit.
-        b: What ``ratio`` 1 gives.
-        ratio: The share of ``b``.
-        how: Along a line or a great circle.
-
     Returns:
         A new tensor of the dtype and on the device of ``a``; ``a`` itself where it holds no real numbers or both are
         equal.

@@ -110,10 +110,7 @@ def mend_(
 
 
 def check_repair(model: nn.Module, repair: Repair, loader: Iterable[Any] | None) -> str | None:
-    """What a repair comes down to for this network, before long work.
-
-    Returns:
-        One of the repairs, or ``None`` for none.
+    """The repair that a name comes down to for this network, or ``None`` for none; before long work.
 
     Raises:
         ValueError: If the name is unknown, data is missing, or the repair does not fit networks with (or without) batch

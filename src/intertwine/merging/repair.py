@@ -60,17 +60,7 @@ def repair_(
 def repair_many_(
     model: nn.Module, parents: Sequence[nn.Module], loader: Iterable[Any], shift: bool = True
 ) -> nn.Module:
-    """``repair_`` for the average of several networks in one basis, each with the same share.
-
-    Args:
-        model: The average, changed in place.
-        parents: What it is the average of.
-        loader: Batches, read once for each parent and twice more.
-        shift: Whether to correct the means as well.
-
-    Returns:
-        The same model.
-    """
+    """``repair_`` for the average of several networks in one basis, ``parents``, each with the same share."""
     return _repaired(model, parents, [1 / len(parents)] * len(parents), loader, shift)
 
 
@@ -92,15 +82,7 @@ def _repaired(
 
 
 def repairable(model: nn.Module, batch: Any) -> dict[str, int]:
-    """Layers whose outputs can be corrected, in running order, with the axis of their channels.
-
-    Args:
-        model: The network.
-        batch: A batch, of which two examples are run.
-
-    Returns:
-        Names of modules to the axis of the output that holds the channels.
-    """
+    """Modules whose outputs can be corrected, in running order, with the axis of their channels."""
     users: dict[int, int] = {}
     for module in model.modules():
         for tensor in module.parameters(recurse=False):

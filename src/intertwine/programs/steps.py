@@ -66,14 +66,10 @@ class Step:
         momentum: Callable[[float], float] | None = None,
         handler: Handler | None = None,
     ) -> None:
-        """Run the call for ``n`` examples and put what it returns into ``known``.
+        """Run the call for ``n`` examples and put what it returns into ``known``, the values by number.
 
-        Args:
-            known: Values by number.
-            fetch: A value's tensor.
-            n: Examples.
-            momentum: Of running statistics, from the recorded one; ``None``: batch norms use them as they are.
-            handler: What runs in place of the operation.
+        ``fetch`` gives a value's tensor; ``momentum`` is that of running statistics, from the recorded one, and with
+        ``None`` batch norms use them as they are; ``handler`` runs in place of the operation.
         """
         args = {**{key: _fill(value, fetch, n) for key, value in self.filled.items()}, **self.plain}
         if self.norm:

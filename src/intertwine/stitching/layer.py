@@ -213,16 +213,7 @@ class Fixed(StitchingLayer):
 
 
 def act_on_channels(x: Tensor, matrix: Tensor, bias: Tensor | None = None, channel_dim: int = 1) -> Tensor:
-    """``y_i = sum_j A_ij x_j + b_i`` along one axis.
-
-    Args:
-        x: Features with ``C_in`` entries along ``channel_dim``.
-        matrix: ``(C_out, C_in)``; brought to the device and dtype of ``x``.
-        bias: ``(C_out,)`` or ``None``.
-        channel_dim: The channel axis.
-
-    Returns:
-        Features with ``C_out`` entries along it.
+    """``y_i = sum_j A_ij x_j + b_i`` along one axis, with ``A`` ``(C_out, C_in)`` in the dtype of ``x``.
 
     Raises:
         ValueError: If the number of channels is another.
@@ -242,14 +233,7 @@ def act_on_channels(x: Tensor, matrix: Tensor, bias: Tensor | None = None, chann
 
 
 def doubly_stochastic_error(p: Tensor) -> float:
-    """``max(|row sums - 1|, |column sums - 1|, -smallest entry)``: 0 exactly on the Birkhoff polytope.
-
-    Args:
-        p: ``(n, n)``.
-
-    Returns:
-        The largest violation.
-    """
+    """``max(|row sums - 1|, |column sums - 1|, -smallest entry)``: 0 exactly on the Birkhoff polytope."""
     with torch.no_grad():
         gaps = [(p.sum(0) - 1).abs().max(), (p.sum(1) - 1).abs().max(), -p.min()]
         return float(torch.stack(gaps).max())

@@ -116,12 +116,6 @@ def moved(
 ) -> dict[str, Tensor]:
     """The tensors that ``g`` changes, transformed; the given ones are left as they are.
 
-    Args:
-        sym: The symmetry of the architecture.
-        g: One of its elements.
-        state: Parameters and buffers by name.
-        names: Which to transform; all by default.
-
     Returns:
         New tensors by name. Tied names (aliases) that occur in ``state`` appear too, sharing the new tensor. A variance
         without a gain that would become negative is refused with a ``ValueError``.
@@ -239,11 +233,6 @@ def act_on_features(
 
 def kept_variances(sym: Description, g: Transformation, state: Mapping[str, Tensor]) -> tuple[KeptVariance, ...]:
     """Channels whose running variance would become negative: it stays, and the gain is divided by ``a`` instead.
-
-    Args:
-        sym: The symmetry of the architecture.
-        g: One of its elements.
-        state: Parameters and buffers by name, before the action.
 
     Returns:
         One entry for every batch norm that has such channels.

@@ -16,13 +16,10 @@ if TYPE_CHECKING:
 
 
 def coupled(sym: Symmetry) -> list[list[str]]:
-    """Names of tensors in groups whose scales and bases can be chosen group by group.
+    """Names of tensors in groups whose scales and bases can be chosen group by group, in the order of the network.
 
     Two tensors are tied where one scale generator or one basis moves both, or where they belong to one batch norm. So
     the residual stream of a transformer ties every norm's gain to the layers that read it, not one block to another.
-
-    Returns:
-        Groups in the order of the network.
     """
     mixing = {s.name for s in sym.spaces if s.group.mixes}
     ties: dict[tuple[str, object], list[str]] = {}
@@ -57,10 +54,6 @@ def components(sym: Symmetry, limit: int) -> Components:
 
     Spaces that touch the fewest weights join first. A space stays shared only if it stands alone (its units hold no
     others and lie in none, and no matrix mixes them), and if tensors that carry nothing else tell its shared signs.
-
-    Args:
-        sym: The symmetry.
-        limit: Largest number of weights of a component that is not a single group.
     """
     sizes = {name: prod(axis_size(axis) for axis in layout.axes) for name, layout in sym.layouts.items()}
     together = _Joined(sym.layouts)

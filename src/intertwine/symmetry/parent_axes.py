@@ -30,13 +30,7 @@ def reindex(e: Element, parents: Mapping[str, Element]) -> Element:
 def permuted(x: Tensor, spaces: Sequence[str | None], elements: Mapping[str, Element]) -> Tensor:
     """Gather every dimension of ``x`` by the permutation of the space that it carries, outer spaces first.
 
-    Args:
-        x: Any tensor.
-        spaces: For each dimension the name of its space, or ``None``.
-        elements: Elements of the spaces.
-
-    Returns:
-        The moved entries, bit for bit; ``x`` itself where no unit moves.
+    ``spaces`` names one for each dimension, or ``None``. Entries move bit for bit; ``x`` itself where no unit moves.
     """
     present = sorted({s for s in spaces if s is not None}, key=lambda s: len(elements[s].parents))
     for name in present:

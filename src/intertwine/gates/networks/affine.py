@@ -14,13 +14,8 @@ from ..._evaluation import evaluating
 def departures(f: Callable[[Tensor], list[Tensor]], x: Tensor) -> list[float]:
     """How far ``f`` is from affine between 0, ``x`` and random points: ``f(x + z) - f(x) - f(z) + f(0)``.
 
-    Args:
-        f: Gives several tensors, example by example.
-        x: Inputs ``(N, C, *S)``; each is tried with a larger ``z`` than the one before, since a kink shows far from 0
-            and a wave near it.
-
-    Returns:
-        For each tensor, the largest departure as a share of the largest value of its example.
+    For each tensor that ``f`` gives, the largest departure as a share of the largest value of its example. Each input
+    of ``x`` is tried with a larger ``z`` than the one before, since a kink shows far from 0 and a wave near it.
     """
     scale = float(x.square().mean().sqrt()) or 1.0
     scales = torch.tensor([scale * 10.0**k for k in range(len(x))]).to(x).view(-1, *[1] * (x.dim() - 1))

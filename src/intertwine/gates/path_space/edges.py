@@ -52,14 +52,7 @@ class Linearised:
 
 
 def linearise(program: ReluProgram, x: Tensor) -> Linearised:
-    """Find the edges of every call.
-
-    Args:
-        program: What the network runs on one example.
-        x: One example ``(1, C, *S)``.
-
-    Returns:
-        Edges of the calls that depend on the input.
+    """Edges of every call that depends on the input, at one example ``x`` ``(1, C, *S)``.
 
     Raises:
         ValueError: If a call is neither linear nor a gate, or its table takes more than 2 GiB.

@@ -44,17 +44,7 @@ def augment(
 
 
 def draw_moves(n: int, translate: int, flip: bool, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-    """Draw shifts and mirrorings for ``n`` images.
-
-    Args:
-        n: Number of images.
-        translate: Largest shift in pixels.
-        flip: Whether to mirror every second image, on average.
-        generator: Source, on the CPU.
-
-    Returns:
-        Shifts ``(2, n, 1)`` down and right from 0 to ``2 translate``, and ``(n, 1)`` booleans.
-    """
+    """Draw shifts ``(2, n, 1)`` down and right from 0 to ``2 translate``, and mirrorings ``(n, 1)`` in bool."""
     shifts = torch.randint(0, 2 * translate + 1, (2, n, 1), generator=generator)
     mirrored = torch.rand(n, 1, generator=generator) < 0.5 if flip else torch.zeros(n, 1, dtype=torch.bool)
     return shifts, mirrored
@@ -63,8 +53,7 @@ def draw_moves(n: int, translate: int, flip: bool, generator: torch.Generator | 
 def draw_crops(n: int, least: float, generator: torch.Generator | None = None) -> Tensor:
     """Draw boxes of ``least`` to all of an image's area and of aspects 3/4 to 4/3 (Szegedy et al. 2015).
 
-    Returns:
-        ``(n, 4)``: height, width, top and left as shares of the image. Boxes that do not fit are made to.
+    ``(n, 4)``: height, width, top and left as shares of the image. Boxes that do not fit are made to.
     """
     area, aspect, top, left = torch.rand(4, n, generator=generator)
     area, ratio = least + (1 - least) * area, ((2 * aspect - 1) * math.log(4 / 3)).exp()
@@ -73,12 +62,7 @@ def draw_crops(n: int, least: float, generator: torch.Generator | None = None) -
 
 
 def resized(x: Tensor, boxes: Tensor) -> Tensor:
-    """Boxes of images, brought to the images' size by bilinear interpolation.
-
-    Args:
-        x: ``(N, C, H, W)``.
-        boxes: ``(N, 4)``, from ``draw_crops``.
-    """
+    """Boxes ``(N, 4)`` of images ``(N, C, H, W)``, brought to the images' size by bilinear interpolation."""
     height, width, top, left = boxes.to(x).T
     zero = torch.zeros_like(height)
     across = torch.stack([width, zero, 2 * left + width - 1], 1)
@@ -88,13 +72,7 @@ def resized(x: Tensor, boxes: Tensor) -> Tensor:
 
 
 def move(x: Tensor, shifts: Tensor, mirrored: Tensor, translate: int) -> Tensor:
-    """Move and mirror images as drawn, on their device.
-
-    Args:
-        x: ``(N, C, H, W)``, normalised.
-        shifts: ``(2, N, 1)``, from ``draw_moves``.
-        mirrored: ``(N, 1)``, from ``draw_moves``.
-        translate: Largest shift in pixels.
+    """Move and mirror normalised images ``(N, C, H, W)`` as ``draw_moves`` drew it, on their device.
 
     Raises:
         ValueError: If ``x`` is no batch of images.

@@ -22,17 +22,10 @@ _SMALL_NETWORK = 1_000_000  # weights
 
 
 def engine_for(networks: Sequence[nn.Module], inputs: Tensor) -> str:
-    """The engine that suits a kind of network: a rule, so that the same networks get the same bits everywhere.
+    """Name of the engine that suits a kind of network: a rule, so that the same networks get the same bits everywhere.
 
-    Small layers waste a machine one network at a time, wide ones do not; the maps of more than two networks may leave
-    a processor's cache.
-
-    Args:
-        networks: k networks.
-        inputs: ``(B, C, *S)``.
-
-    Returns:
-        Its name: one that computes what the networks compute one by one.
+    It is one that computes what the networks compute one by one. Small layers waste a machine one network at a time,
+    wide ones do not; the maps of more than two networks may leave a processor's cache.
     """
     if sum(p.numel() for p in networks[0].parameters()) > _SMALL_NETWORK:
         return InTurn.name
@@ -49,18 +42,10 @@ def engine_for(networks: Sequence[nn.Module], inputs: Tensor) -> str:
 def fastest_engine(
     networks: Sequence[nn.Module], recipe: Recipe, inputs: Tensor, targets: Tensor, workers: int = 1
 ) -> tuple[str, dict[str, float]]:
-    """Time a few real steps of every engine that can train these networks, on copies.
+    """Name of the fastest engine by a few real steps of each, on copies, and seconds of a step by engine.
 
-    Args:
-        networks: k networks, in place on their device.
-        recipe: Settings.
-        inputs: ``(k, B, C, *S)``, a batch for each.
-        targets: ``(k, B)``.
-        workers: Parts of the work that may run at a time.
-
-    Returns:
-        The name of the fastest engine, and seconds of a step of all networks by engine. The plain loop stays unless
-        another is at least 5 % faster.
+    The plain loop stays unless another is at least 5 % faster. ``inputs`` is ``(k, B, C, *S)``, a batch for each
+    network, ``targets`` ``(k, B)``; ``workers`` parts of the work may run at a time.
     """
     seconds = {
         name: step_seconds(ENGINES[name](networks, recipe, workers), inputs, targets)
@@ -71,12 +56,7 @@ def fastest_engine(
 
 
 def candidates(networks: Sequence[nn.Module], inputs: Tensor) -> list[str]:
-    """Engines that compute what the networks compute one by one, checked in float64 on a few examples.
-
-    Args:
-        networks: k networks.
-        inputs: ``(B, C, *S)``.
-    """
+    """Engines that compute what the networks compute one by one, checked in float64 on a few ``inputs (B, C, *S)``."""
     joint = [name for name in ENGINES if name != InTurn.name]
     joint = [name for name in joint if (getattr(ENGINES[name], "most", None) or 0) < len(networks)]  # no parts of one
     return [InTurn.name, *(name for name in joint if agrees(ENGINES[name], networks, inputs))]

@@ -38,15 +38,9 @@ class Engine(ABC):
 
     @abstractmethod
     def step(self, inputs: Tensor, targets: Tensor, rate: float) -> Tensor:
-        """One step of each network.
+        """One step of each network; gives ``(k,)`` losses before it.
 
-        Args:
-            inputs: ``(k, B, C, *S)``.
-            targets: ``(k, B)``, or ``(k, B, classes)`` one network at a time.
-            rate: Learning rate.
-
-        Returns:
-            ``(k,)`` losses before the step.
+        ``inputs`` is ``(k, B, C, *S)``, ``targets`` ``(k, B)``, or ``(k, B, classes)`` one network at a time.
         """
 
     @abstractmethod

@@ -144,15 +144,7 @@ class Loop:
 def conclude(state: TrainingState, i: int, network: nn.Module, data: DataSplits, path: Path | None) -> Card:
     """Put the best weights of network ``i`` into ``network``, test them once, and write checkpoint and card.
 
-    Args:
-        state: Of a finished run.
-        i: Number of the network.
-        network: Of the architecture.
-        data: Splits.
-        path: Of the checkpoint; ``None`` writes nothing.
-
-    Returns:
-        The card.
+    Gives the card; without a ``path`` nothing is written.
     """
     network.load_state_dict(state.best[i])
     best = state.best_of(i)

@@ -104,13 +104,9 @@ def same_run(written: dict[str, Any], settings: dict[str, Any], start: bool) -> 
 
 
 def check_same_run(path: Path, state: TrainingState, settings: dict[str, Any], start: bool = False) -> None:
-    """Check that a state is of the run that is about to go on.
+    """Check that a state is of the run that is about to go on, whose settings are given.
 
-    Args:
-        path: Of the state.
-        state: What was read.
-        settings: What the caller is about to train.
-        start: Whether the initial weights must be the same, beside the settings.
+    With ``start`` the initial weights must be the same too.
 
     Raises:
         CheckpointError: If it is of another one.

@@ -12,10 +12,6 @@ def capture_cold(kept: Kept, run: Callable[[], Program]) -> Program:
 
     Tensors in attributes, which are neither parameters nor buffers, are taken out. Those that the run puts back are
     caches; with the others (constants of the model) it is run again.
-
-    Args:
-        kept: What the model held before. It is for the caller to restore it.
-        run: Captures one run.
     """
     for delete in (False, True):
         places = kept.empty(lambda place: True, delete)

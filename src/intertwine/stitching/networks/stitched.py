@@ -29,13 +29,9 @@ class Trunk(nn.Module):
 
     @torch.no_grad()
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Run what lies before the cut.
+        """Run what lies before the cut on the models' input tensors.
 
-        Args:
-            *inputs: The models' input tensors, for both models alike.
-
-        Returns:
-            The tap's value, laid out as B's, then the skip connections, then what B computes from the input alone.
+        Gives the tap's value, laid out as B's, then the skip connections, then what B computes from the input alone.
         """
         tap, *skips = self.a(*inputs)
         others = () if self.b is None else self.b(*inputs)

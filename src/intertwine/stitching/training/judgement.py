@@ -17,11 +17,7 @@ from ..recalibrate import measure_norms
 
 
 def some_batches(loader: Iterable[Any], examples: int) -> list[Any]:
-    """The first batches of a loader, until they hold so many examples.
-
-    Returns:
-        Whole batches; all of the loader's where it holds fewer.
-    """
+    """The first whole batches of a loader, until they hold so many examples or there are no more."""
     found, count = [], 0
     for batch in repeatable(loader):
         found.append(batch)
@@ -37,17 +33,10 @@ def evaluated_losses(
 ) -> list[float]:
     """Mean cross-entropy of stitched networks that share a trunk, as :func:`penalty.evaluate` would run them.
 
-    Relaxed maps are rounded, and batch norm of the tail is measured anew on the same batches. Networks are not changed.
-    What a relaxed map reaches in training says little of this: a doubly stochastic matrix far from every permutation
-    may fit the task well, and its nearest permutation badly.
-
-    Args:
-        networks: From one cut.
-        batches: Training data, ``(inputs, labels, ...)``.
-        recalibration: Whether batch norm is measured anew.
-
-    Returns:
-        One mean for each network; NaN or infinity where a network gives them.
+    Relaxed maps are rounded, and with ``recalibration`` batch norm of the tail is measured anew on the same batches.
+    Networks are not changed. What a relaxed map reaches in training says little of this: a doubly stochastic matrix far
+    from every permutation may fit the task well, and its nearest permutation badly. NaN or infinity where a network
+    gives them.
     """
     if not networks:
         return []

@@ -129,10 +129,7 @@ class Engine(Algebra):
         return self.value(self.program.states[name])
 
     def walk(self, run: Callable[["Engine", Call], Sequence[Any]]) -> None:
-        """Pass over the program until its structure stands still.
-
-        Args:
-            run: Applies the rule of a call and returns one value per output.
+        """Pass over the program, with ``run`` for the rule of a call, until its structure stands still.
 
         Raises:
             RuntimeError: If the structure does not settle.

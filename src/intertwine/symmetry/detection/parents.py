@@ -16,10 +16,8 @@ def dependences(
 ) -> dict[int, list[int]]:
     """The parents of every space, outermost first.
 
-    Args:
-        tensors: Axes of every tensor of the run.
-        mixed: Axes along which units are mixed, with the tensor in which they are.
-        rank: Spaces that parameters carry, with the order in which they first appear.
+    ``mixed`` holds axes along which units are mixed, with the tensor in which they are; ``rank`` the spaces that
+    parameters carry, with the order in which they first appear.
     """
     found: dict[int, set[int]] = {}
     for axes in tensors:

@@ -19,13 +19,9 @@ class Misfit(Exception):
 
 
 def zip_axes(pool: Pool, a: Axis, b: Axis, pair: Pair) -> Axis:
-    """Align two axes of the same length and combine them leaf by leaf.
+    """Align two axes of the same length and combine them leaf by leaf; spaces are united and split as needed.
 
-    Args:
-        pool: The spaces; they are united and split as needed.
-        a: First axis.
-        b: Second axis.
-        pair: Gets the two leaves (of one space, or at least one of them flat) and returns the combined one.
+    ``pair`` gets the two leaves (of one space, or at least one of them flat) and returns the combined one.
 
     Raises:
         Misfit: If the factors cannot be lined up.
@@ -98,16 +94,9 @@ def _slice_turns(pool: Pool, parts: Sequence[Axis], start: int, stop: int) -> Ax
 
 
 def split_axis(pool: Pool, axis: Axis, sizes: Sequence[int], equal: Pair) -> list[Axis]:
-    """Write an axis as a row-major product of axes of the given sizes (outermost first).
+    """Write an axis as a row-major product of axes of the given sizes (outermost first), one for each.
 
-    Args:
-        pool: The spaces.
-        axis: What to split.
-        sizes: Sizes whose product is its length.
-        equal: Makes two leaves alike; used where segments must share an inner factor.
-
-    Returns:
-        One axis for every size.
+    ``equal`` makes two leaves alike, where segments must share an inner factor.
 
     Raises:
         Misfit: If a factor straddles two of the sizes.

@@ -35,11 +35,7 @@ class Demand:
 
 
 def demands(engine: Engine) -> dict[int, Demand]:
-    """What the outputs, and the numbers that the code read, ask of every tensor; of some tensors they ask nothing.
-
-    Returns:
-        Number of a value to its demand, for values that something depends on.
-    """
+    """What the outputs, and the numbers that the code read, ask of every tensor, by value; some are asked nothing."""
     found: dict[int, Demand] = {}
     for ref in engine.program.outputs:
         _ask(found, ref, _spaces(engine, ref), set())

@@ -15,9 +15,7 @@ from .engine import Engine
 def fix_unseen(engine: Engine, unread: Iterable[str]) -> None:
     """Fix what parameters that were not read may meet on another path; nothing where there is only one path.
 
-    Args:
-        engine: After its last pass.
-        unread: Names of the parameters, and buffers that move, that the run did not read.
+    ``unread`` names them, and the buffers that move.
     """
     program = engine.program
     if not program.reads:

@@ -64,12 +64,7 @@ def candidates(sym: Description, state: Mapping[str, Tensor], names: list[str]) 
 
 
 def confirmed(found: Iterator[Shift], jacobian: Tensor) -> list[Shift]:
-    """The shifts, direction by direction, along which the outputs do not change.
-
-    Args:
-        found: Candidates.
-        jacobian: ``(outputs, parameters)``.
-    """
+    """The candidates, direction by direction, along which the outputs do not change, by their Jacobian."""
     norm = torch.linalg.matrix_norm(jacobian, 2)
     kept = []
     for shift in found:

@@ -46,8 +46,7 @@ def float64_casts() -> Iterator[None]:
 def in_float64(model: nn.Module, inputs: Any) -> tuple[nn.Module, Any, float]:
     """A copy of a model and inputs in float64, or as they are where its code does not run in float64.
 
-    Returns:
-        The copy, its inputs, and the relative error of the outputs that counts as rounding there.
+    With them the relative error of the outputs that counts as rounding there.
     """
     wide, wide_inputs = copied(model).double(), widened(inputs)
     try:

@@ -76,16 +76,9 @@ def _failing(sym: Description, probe: Probe, space: str, kind: str, seeds: int, 
 
 
 def drop(sym: Described, space: str, kind: str, generators: Collection[int] | None = None) -> Described:
-    """``sym`` without one kind of elements of one space.
+    """``sym`` without one kind (``"permutation"``, ``"scale"``, ``"sign"``, ``"linear"``) of elements of one space.
 
-    Args:
-        sym: The symmetry.
-        space: Name of the space.
-        kind: ``"permutation"``, ``"scale"``, ``"sign"`` or ``"linear"``.
-        generators: Which generators of scales or signs to drop; all of them by default.
-
-    Returns:
-        A new symmetry; a space that has no kind left, and no children, becomes fixed axes.
+    All ``generators`` of scales or signs by default. A space without a kind, and without children, becomes fixed axes.
     """
     old = sym.space(space)
     count = {"scale": old.group.scales, "sign": old.group.signs}.get(kind, 0)

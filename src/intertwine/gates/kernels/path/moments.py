@@ -211,11 +211,7 @@ def renewed(signal: Signal) -> Signal:
 def add(a: Signal, b: Signal, layout: Layout, apart: bool = False) -> Signal:
     """Sum of two signals: terms with one source add their masks, others are independent.
 
-    Args:
-        a: One.
-        b: The other.
-        layout: Of their kernels.
-        apart: Whether they live in different channels, where nothing they have in common meets.
+    ``apart`` says that they live in different channels, where nothing they have in common meets.
 
     Raises:
         Uncovered: If terms are one field that was read in two ways, which have more in common than masks tell.

@@ -24,12 +24,8 @@ def broadcast(a: Value, b: Value) -> list[tuple[Axis, Axis]]:
 def through(engine: "Engine", x: Value, degree: Fraction | int | None, parity: int, linear: bool = False) -> Value:
     """The value of ``f(x)`` unit by unit.
 
-    Args:
-        engine: The engine.
-        x: The argument.
-        degree: ``f(a x) = a^degree f(x)`` for positive ``a``; ``None`` where no scale passes.
-        parity: 1 for an odd function, -1 for an even one, 0 for neither.
-        linear: Whether ``f`` is additive.
+    ``f(a x) = a^degree f(x)`` for positive ``a``, ``None`` where no scale passes; ``parity`` is 1 for an odd function,
+    -1 for an even one, 0 for neither; ``linear`` says whether ``f`` is additive.
     """
     axes = []
     for axis in x.axes:

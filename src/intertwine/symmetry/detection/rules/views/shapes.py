@@ -74,14 +74,7 @@ def _stack_or_value(
 ) -> Stack | None:
     """A ``Stack`` if one of the new axes separates the equal segments of a concatenation.
 
-    Args:
-        engine: The engine.
-        x: The tensor that is viewed.
-        group: The old axes that are cut anew, as one axis.
-        old: Which old axes these are.
-        sizes: Sizes of the new axes that they become.
-        first: Index of the first of these.
-        shape: The whole new shape.
+    The old axes ``old``, as one axis ``group``, are cut anew into ``sizes``, from the new axis ``first`` on.
     """
     if len(group) == 1 and isinstance(group[0], Interleaved) and len(group[0].parts) == sizes[-1]:
         dim, outer = first + len(sizes) - 1, (*x.axes[: old[0]], *x.axes[old[1] :])
