@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -130,3 +131,48 @@ def test_an_old_browser_is_told_so(visit, made_comparison):
     page = visit(made_comparison(), ready="#trouble:not([hidden])", script="delete window.DecompressionStream")
     assert "cannot unpack the plots" in page.locator("#trouble").inner_text()
     assert page.locator("table").first.is_visible()
+
+
+def test_a_reader_goes_by_keys_sorts_and_takes_tables_along(visit, made_comparison):
+    page = visit(made_comparison())
+    unnamed = "e => !(e.getAttribute('aria-label') || e.textContent).trim()"
+    assert (
+        page.locator("button, a, [role=button], [tabindex='0']").evaluate_all(f"all => all.filter({unnamed}).length")
+        == 0
+    )
+    first, second = (page.get_by_role("tab").nth(k) for k in (0, 1))
+    first.focus()
+    page.keyboard.press("ArrowRight")
+    assert second.get_attribute("aria-selected") == "true" and first.get_attribute("tabindex") == "-1"
+    table = page.locator("table").first
+    scores = lambda: [float(x) for x in table.locator("tbody tr td:nth-child(2)").all_text_contents()]
+    table.get_by_role("button", name="Mean score").click()
+    assert scores() == sorted(scores()) and table.locator("th[aria-sort=ascending]").count() == 1
+    table.get_by_role("button", name="Mean score").click()
+    assert scores() == sorted(scores(), reverse=True)
+    with page.expect_download() as taken:
+        page.get_by_role("button", name="CSV").first.click()
+    header, best, *_ = Path(taken.value.path()).read_text().splitlines()
+    assert header.startswith("Measure,Mean score of the same layer") and best.startswith("Orthogonal Procrustes,0.95")
+    page.get_by_role("link", name="Layer by layer").click()
+    assert page.locator("h2:target").inner_text() == "Layer by layer"
+
+
+def test_names_come_as_there_is_room_for_them(visit, made_comparison):
+    page = visit(made_comparison(["stem", *(f"layer{s}.{i}.relu" for s in (1, 2) for i in range(60))]))
+    plot = page.locator(".plot").first
+    names = lambda: plot.locator(".ytick text").all_text_contents()
+    assert names() == ["stem", "layer1", "layer2"]
+    plot.evaluate("p => Plotly.relayout(p, {'yaxis.range': [4.5, 0.5]})")
+    page.wait_for_timeout(500)
+    assert names() == [f"layer1.{k}.relu" for k in range(4)]
+    page.get_by_role("button", name="Colours over these values only").first.click()
+    assert plot.evaluate("p => p.data[0].zmax") < 1
+    width = plot.bounding_box()["width"]
+    page.get_by_role("button", name="Larger").first.click()
+    page.wait_for_timeout(500)
+    assert plot.bounding_box()["width"] > 1.5 * width
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.wait_for_timeout(500)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert page.said == []

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from intertwine.report import Figure, Series, bars, heatmap, lines, scatter
-from intertwine.report.figures import label
+from intertwine.report.figures import label, stages
 
 NAMES = ["0", "1", "<b>2</b>"]
 
@@ -55,20 +55,26 @@ def test_long_names_are_cut_in_the_middle_before_they_are_escaped():
 
 def test_long_names_keep_what_tells_them_apart():
     names = [f"vit.encoder.layers.{k}.mlp.activation_fn" for k in range(12)]
-    shown = bars(names, {"A": [0] * 12}).spec["layout"]["xaxis"]["ticktext"]
-    assert shown[:2] == ["…0.mlp.activation_fn", "…1.mlp.activation_fn"]
-    assert len(set(shown)) == 12
-    assert bars(names[:1], {"A": [0]}).spec["layout"]["xaxis"]["ticktext"] == ["vit.encode…vation_fn"]
-    assert bars(["a.b", "a.c"], {"A": [0, 0]}).spec["layout"]["xaxis"]["ticktext"] == ["a.b", "a.c"]
+    short = lambda names: bars(names, {"A": [0] * len(names)}).spec["layout"]["meta"]["xaxis"]["names"]
+    assert short(names)[:2] == ["…0.mlp.activation_fn", "…1.mlp.activation_fn"]
+    assert len(set(short(names))) == 12
+    assert short(names[:1]) == ["vit.encode…vation_fn"]
+    assert short(["a.b", "a.c"]) == ["a.b", "a.c"]
 
 
 def test_dollar_signs_are_no_formula():
     assert "$" not in label("$x$")
 
 
-def test_many_names_do_not_all_become_ticks():
-    many = [f"layer{i}" for i in range(500)]
-    assert len(bars(many, {"A": [0] * 500}).spec["layout"]["xaxis"]["tickvals"]) <= 40
+def test_many_names_stand_in_a_few_stages():
+    deep = [f"model.layers.{i}.mlp" for i in range(80)]
+    wide = ["stem", *(f"layer{s}.{i}.relu" for s in (1, 2) for i in range(30))]
+    assert stages(deep)[:2] == [(0, "layers.0–4"), (5, "layers.5–9")]
+    assert stages(wide) == [(0, "stem"), (1, "layer1"), (31, "layer2")]
+    assert stages([]) == [] and stages(["a", "a"]) == [(0, "a")]
+    figure = heatmap([[0.5] * 61] * 61, wide, wide)
+    assert figure.spec["layout"]["meta"]["yaxis"]["stages"] == [[0, "stem"], [1, "layer1"], [31, "layer2"]]
+    assert len(figure.spec["layout"]["shapes"]) == 4 and figure.spec["data"][0]["xgap"] == 0
 
 
 def test_numbers_are_rounded():

@@ -82,6 +82,10 @@ class Table(Block):
             return f"{round(value, self.digits) + 0.0:.{self.digits}f}"  # no "-0.000"
         return f"{value:,}" if isinstance(value, int) else str(value)
 
+    def exact(self, value: float) -> str:
+        """A number as it is sorted and taken along; NaN is left empty."""
+        return "" if value != value else repr(value)
+
 
 @dataclass(frozen=True)
 class Figure(Block):

@@ -14,7 +14,9 @@ _LONGEST = 20  # characters of a name on an axis; hovering shows all of it
 _DIGITS = 4
 _WRITTEN = 9  # heat maps up to this size have their numbers in the cells
 _DARK = 0.435  # share of the colours, from the low end, on which white is easier to read than black
-_TICKS = 40  # names on one axis
+_NAMED = 40  # points, beyond which they have no names beside them and curves no dots
+_STAGES = 16  # groups of names on one axis
+_GAPS = 24  # rows or columns of a heat map, beyond which nothing is left free between its cells
 _COLORS = ("#3b7dd8", "#e07b39", "#2f9e75", "#a05fc0", "#c9a227", "#d1495b", "#4b9aa8", "#7d6b5d")
 _GREY = "#8b919c"
 _LEGEND = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "traceorder": "normal"}
@@ -76,6 +78,7 @@ def heatmap(
             raise ValueError(f"{key} must have {len(rows)} rows of {len(columns)}. Got another shape.")
     details = [[list(cell) for cell in zip(*[_rounded(m[i]) for m in hover.values()])] for i in range(len(rows))]
     shown = "".join(f"<br>{label(key)}: %{{customdata[{k}]}}" for k, key in enumerate(hover))
+    gap = int(max(len(rows), len(columns)) <= _GAPS)
     trace: dict[str, Any] = {
         "type": "heatmap",
         "z": [_rounded(row) for row in values],
@@ -83,17 +86,21 @@ def heatmap(
         "zmax": limits[1],
         "colorscale": "Viridis",
         "colorbar": {"thickness": 10, "outlinewidth": 0, "len": 1, "xpad": 6},
-        "xgap": 1,
-        "ygap": 1,
+        "xgap": gap,
+        "ygap": gap,
         "hoverongaps": False,
-        "hovertemplate": f"{label(row_title)}: %{{y}}<br>{label(column_title)}: %{{x}}<br>"
-        f"<b>{label(name)}: %{{z}}</b>{shown}<extra></extra>",
+        "hovertemplate": f"%{{text}}<br><b>{label(name)}: %{{z}}</b>{shown}<extra></extra>",  # the page writes texts
     }
     if hover:
         trace["customdata"] = details
     layout = {
         "margin": {"l": 10, "r": 10, "t": 10, "b": 10},
         "annotations": _cell_numbers(trace["z"], limits) if max(len(rows), len(columns)) <= _WRITTEN else [],
+        "shapes": [*_borders(rows, "y"), *_borders(columns, "x")],
+        "meta": {
+            "xaxis": {**_tick_names(columns), "title": label(column_title or "column")},
+            "yaxis": {**_tick_names(rows), "title": label(row_title or "row")},
+        },
         "xaxis": {
             **_names_axis(columns),
             "title": {"text": label(column_title), "standoff": 14},
@@ -129,7 +136,7 @@ def lines(
     Raises:
         ValueError: If a curve has another number of values than there are names.
     """
-    traces: list[dict[str, Any]] = []
+    traces: list[dict[str, Any]] = [_places(names, series)] if series else []
     solid = 0
     for k, one in enumerate(series):
         if any(len(part) != len(names) for part in (one.y, one.low or names, one.high or names)):
@@ -140,7 +147,8 @@ def lines(
         traces += [_points(one, color, shift, joined)] if bars or not joined else _curve(one, color)
     layout = {
         "margin": {"l": 50, "r": 10, "t": 10, "b": 10},
-        "xaxis": {**_names_axis(names), "tickangle": -45},
+        "meta": {"xaxis": _tick_names(names)},
+        "xaxis": {**_names_axis(names), "tickangle": -45, "unifiedhovertitle": {"text": " "}},
         "yaxis": {"title": {"text": label(y_title)}, **_y_range(series, limits)},
         "legend": _LEGEND,
         "hovermode": "x unified",
@@ -172,12 +180,14 @@ def bars(
                 "x": list(range(len(names))),
                 "y": _rounded(heights),
                 "marker": {"color": _COLORS[k % len(_COLORS)]},
-                "hovertemplate": f"%{{x}}<br>{label(name)}: %{{y}}<extra></extra>",
+                "hovertext": [label(one) for one in names],
+                "hovertemplate": f"%{{hovertext}}<br>{label(name)}: %{{y}}<extra></extra>",
             }
         )
     layout = {
         "margin": {"l": 50, "r": 10, "t": 10, "b": 10},
         "barmode": "group",
+        "meta": {"xaxis": _tick_names(names)},
         "xaxis": {**_names_axis(names), "tickangle": -45},
         "yaxis": {"title": {"text": label(y_title)}, "rangemode": "tozero"},
         "legend": _LEGEND,
@@ -198,7 +208,7 @@ def scatter(names: Sequence[str], points: Matrix, *, title: str = "", caption: s
         "x": _rounded([point[0] for point in points]),
         "y": _rounded([point[1] for point in points]),
         "text": [label(name, _LONGEST) for name in names],
-        "mode": "markers+text" if len(names) <= _TICKS else "markers",
+        "mode": "markers+text" if len(names) <= _NAMED else "markers",
         "textposition": "top center",
         "marker": {"color": _COLORS[0], "size": 9},
         "hovertemplate": "%{text}<br>%{x}, %{y}<extra></extra>",
@@ -245,10 +255,25 @@ def _curve(one: Series, color: str) -> list[dict[str, Any]]:
         "name": label(one.name),
         "x": places,
         "y": _rounded(one.y),
-        "mode": "lines" if thin else "lines+markers",
+        "mode": "lines" if thin or len(places) > _NAMED else "lines+markers",
         "line": {"color": color, "width": 1.5 if thin else 2, "dash": one.dash},
     }
     return [*band, curve]
+
+
+def _places(names: Sequence[str], series: Sequence[Series]) -> dict[str, Any]:
+    """Unseen points that say the name of a place on hovering; the axis writes only names that it has room for."""
+    values = list(zip(*(_rounded(one.y) for one in series)))
+    return {
+        "type": "scatter",
+        "x": list(range(len(names))),
+        "y": [next((v for v in here if v is not None), None) for here in values],
+        "hovertext": [label(name) for name in names],
+        "hovertemplate": "<b>%{hovertext}</b><extra></extra>",
+        "mode": "markers",
+        "marker": {"opacity": 0},
+        "showlegend": False,
+    }
 
 
 def _beside(k: int, count: int) -> float:
@@ -274,18 +299,63 @@ def _points(one: Series, color: str, shift: float, joined: bool) -> dict[str, An
 
 
 def _names_axis(names: Sequence[str]) -> dict[str, Any]:
-    # A linear axis with names as ticks: a layer called "0" is no number there, and equal names stay apart.
-    step = -(-len(names) // _TICKS)
-    places = list(range(0, len(names), max(step, 1)))
-    short = _without_shared_path(names)
+    # A linear axis with names as ticks: a layer called "0" is no number there, and equal names stay apart. Every place
+    # has its whole name, for hovering; the page writes as many of ``_tick_names`` as there is room for.
     return {
         "tickmode": "array",
-        "tickvals": places,
-        "ticktext": [label(short[i], _LONGEST) for i in places],
+        "tickvals": list(range(len(names))),
+        "ticktext": [label(name) for name in names],
         "range": [-0.5, len(names) - 0.5],
         "zeroline": False,
         "automargin": True,
     }
+
+
+def _tick_names(names: Sequence[str]) -> dict[str, Any]:
+    """Short names, and those of stages with the first place of each, for an axis without room for all names."""
+    return {
+        "names": [label(name, _LONGEST) for name in _without_shared_path(names)],
+        "stages": [[start, label(name, _LONGEST)] for start, name in stages(names)],
+    }
+
+
+def stages(names: Sequence[str]) -> list[tuple[int, str]]:
+    """Stages of a network in the names of its layers: the first place of each and its name, at most 16.
+
+    Examples:
+        >>> stages(["conv", "layer1.0", "layer1.1", "layer2.0"])
+        [(0, 'conv'), (1, 'layer1'), (2, 'layer2')]
+        >>> stages([f"h.{i}.mlp" for i in range(100)])[:2]
+        [(0, 'h.0–9'), (10, 'h.10–19')]
+    """
+    paths = [name.split(".") for name in names]
+    runs: list[tuple[int, str]] = []
+    for depth in range(1, max(map(len, paths), default=0) + 1):
+        heads = [".".join(path[:depth]) for path in paths]
+        runs = [(i, head) for i, head in enumerate(heads) if i == 0 or heads[i - 1] != head]
+        if len(runs) > 1:
+            break
+    step = next((k for k in (1, 2, 5, 10, 20, 50, 100) if len(runs) <= k * _STAGES), len(runs))
+    joined = []
+    for k in range(0, len(runs), step):
+        first, last = (".".join(runs[i][1].split(".")[-2:]) for i in (k, min(k + step, len(runs)) - 1))
+        joined.append((runs[k][0], first if first == last else f"{first}–{last.rpartition('.')[2]}"))
+    return joined
+
+
+def _borders(names: Sequence[str], axis: str) -> list[dict[str, Any]]:
+    """Lines between the stages of a heat map with too many rows or columns to tell them apart."""
+    if len(names) <= _GAPS:
+        return []
+    other = "y" if axis == "x" else "x"
+    line = {
+        "type": "line",
+        f"{other}ref": "paper",
+        f"{other}0": 0,
+        f"{other}1": 1,
+        "line": {"width": 1, "color": "#fff"},
+    }
+    return [{**line, f"{axis}0": start - 0.5, f"{axis}1": start - 0.5} for start, _ in stages(names)[1:]]
 
 
 def _without_shared_path(names: Sequence[str]) -> Sequence[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -12,7 +13,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from .._untrusted.text import printable, printable_json
-from .blocks import Block
+from .blocks import Block, Heading
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -30,6 +31,16 @@ class Page:
     title: str
     blocks: Sequence[Block]
     subtitle: str = ""
+
+    @property
+    def headings(self) -> list[str]:
+        """Texts of the headings, for the list of contents."""
+        return [block.text for block in self.blocks if isinstance(block, Heading)]
+
+    @property
+    def anchors(self) -> list[str]:
+        """An address within the page for each heading."""
+        return [f"{k}-{re.sub('[^a-z0-9]+', '-', text.lower()).strip('-')}" for k, text in enumerate(self.headings, 1)]
 
 
 def render(page: Page) -> str:

@@ -32,10 +32,10 @@ def comparison_page(comparison: Comparison) -> Page:
     """
     blocks: list[Block] = [
         Paragraph(headline(comparison), "verdict"),
-        _measures_table(comparison),
-        *_notes(comparison),
-        Heading("Every layer against every layer"),
         _heatmaps(comparison),
+        *_notes(comparison),
+        Heading("Measure by measure"),
+        _measures_table(comparison),
         Heading("Layer by layer"),
         Paragraph(_curves_text(comparison)),
         Grid([_curves(comparison, measure) for measure in _ordered(comparison)]),
@@ -94,6 +94,8 @@ def _measures_table(comparison: Comparison) -> Table:
         "Chance is the mean score after shuffling the examples of B. Calibrated scores are 0 at the 95 % point of the "
         "shuffled scores and 1 for equal layers."
     )
+    if not any(chance is not None for chance in comparison.chance.values()):  # nothing was shuffled
+        columns, rows, caption = [*columns[:2], *columns[5:]], [[*row[:2], *row[5:]] for row in rows], ""
     return Table(columns, rows, caption)
 
 
