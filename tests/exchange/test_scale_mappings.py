@@ -194,8 +194,11 @@ def test_the_recipe_reads_as_yaml_python_and_json(found, tmp_path):
     yaml = pytest.importorskip("yaml")
     read = yaml.safe_load(found.write(tmp_path / "recipe.yaml").read_text())
     assert read == found.document
-    awq = {(m["smooth_layer"], tuple(m["balance_layers"])) for m in read["AWQModifier"]["mappings"]}
-    assert awq == STANDARD and len(read["SmoothQuantModifier"]["mappings"]) == 2
+    awq, smooth = (read[f"{kind}_stage"]["quant_modifiers"] for kind in ("awq", "smoothquant"))
+    mappings = awq["AWQModifier"]["mappings"]
+    assert {(m["smooth_layer"], tuple(m["balance_layers"])) for m in mappings} == STANDARD
+    assert len(smooth["SmoothQuantModifier"]["mappings"]) == 2
+    assert awq["QuantizationModifier"]["ignore"] == smooth["QuantizationModifier"]["ignore"] == ["lm_head"]
     compile(found.write(tmp_path / "recipe.py").read_text(), "recipe.py", "exec")
     with pytest.raises(ValueError, match="path must end in"):
         found.write(tmp_path / "recipe.txt")

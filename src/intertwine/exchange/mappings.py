@@ -93,7 +93,9 @@ def _scales(subject: Subject, proving: Proving) -> tuple[tuple[Entry, ...], Mapp
 
 def _llm_compressor(subject: Subject, proving: Proving) -> Mappings:
     entries, found = _scales(subject, proving)
-    return replace(found, document=llm_compressor.document(entries), python=llm_compressor.python(entries))
+    return replace(
+        found, document=llm_compressor.document(entries, sorted(subject.last)), python=llm_compressor.python(entries)
+    )
 
 
 def _model_optimizer(subject: Subject, proving: Proving) -> Mappings:

@@ -15,11 +15,28 @@ from ..result import Entry
 __all__ = ["document", "python"]
 
 
-def document(entries: Sequence[Entry]) -> dict[str, Any]:
-    """The recipe: mappings of ``AWQModifier``, and those of ``SmoothQuantModifier``, which smooths norms alone."""
+def document(entries: Sequence[Entry], outputs: Sequence[str]) -> dict[str, Any]:
+    """A recipe of two stages, of which a user takes one: ``oneshot(model, recipe="recipe.yaml", stage="awq")``.
+
+    Args:
+        entries: The mappings; ``SmoothQuantModifier`` smooths norms alone.
+        outputs: Names of output layers, which are not quantised.
+
+    Returns:
+        ``AWQModifier`` and ``SmoothQuantModifier``, each before the quantisation that it is usually run with.
+    """
     awq = [{"smooth_layer": e.writes[0], "balance_layers": list(e.reads)} for e in entries]
     smooth = [[list(e.reads), e.writes[0]] for e in entries if e.kind == "norm"]
-    return {"AWQModifier": {"mappings": awq}, "SmoothQuantModifier": {"mappings": smooth}}
+    stages = (("AWQModifier", awq, "W4A16_ASYM"), ("SmoothQuantModifier", smooth, "W8A8"))
+    return {
+        f"{name.removesuffix('Modifier').lower()}_stage": {
+            "quant_modifiers": {
+                name: {"mappings": mappings},
+                "QuantizationModifier": {"targets": ["Linear"], "scheme": scheme, "ignore": list(outputs)},
+            }
+        }
+        for name, mappings, scheme in stages
+    }
 
 
 def python(entries: Sequence[Entry]) -> str:
