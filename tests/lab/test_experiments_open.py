@@ -7,11 +7,14 @@ import torch
 from scipy.stats import kendalltau, spearmanr
 
 from intertwine._zoo_intervals import pair_interval
+from intertwine.gates import dlgn_sf, neural_path_kernel
 from intertwine.groups import Monomial
 from intertwine.lab.experiments import Estimate, Row, Setting, reproduce
 from intertwine.lab.experiments.beyond.centring import TWINS, alignment
+from intertwine.lab.experiments.beyond.descent import ARMS, FAST, MOMENTUM
+from intertwine.lab.experiments.beyond.differentiability import FUNCTIONS, _mixes_exactly, conjugate
 from intertwine.lab.experiments.beyond.gates import label_energy
-from intertwine.lab.experiments.beyond.momentum import ARMS, FAST, MOMENTUM
+from intertwine.lab.experiments.beyond.lifting import used
 from intertwine.lab.experiments.beyond.psd import SUMS, channel_gram, negative_mass, without_negative_part
 from intertwine.lab.experiments.beyond.sensitivity import MEASURES as POOLED
 from intertwine.lab.experiments.beyond.sensitivity import _Found, delete, probe
@@ -19,10 +22,10 @@ from intertwine.lab.experiments.beyond.shared import MEASURES
 from intertwine.lab.experiments.over_models import kendall, over_models, spearman
 from intertwine.similarity import cka, measure_names
 
-FAST_ONES = ("open-psd", "open-centring")
+FAST_ONES = ("open-psd", "open-centring", "open-superposition", "open-differentiability")
 SLOW_ONES = (
     "open-sensitivity", "open-rank-order", "open-momentum", "open-chance", "open-spectral", "open-dgn-dlgn-gap",
-    "open-gating-depth",
+    "open-gating-depth", "open-birkhoff", "open-lifting", "open-spectral-cnn",
 )  # fmt: skip
 
 
@@ -259,4 +262,42 @@ def test_labels_lie_in_the_kernel_that_they_make_and_not_in_another():
 
 
 def test_the_third_arm_takes_the_steps_of_momentum():
-    assert ARMS[FAST][0] == pytest.approx(1 / (1 - ARMS[MOMENTUM][1]))
+    assert ARMS[FAST].rate == pytest.approx(1 / (1 - ARMS[MOMENTUM].recipe["momentum"]))
+
+
+# --- lifting, and what needs no derivative ----------------------------------------------------------
+
+
+def test_lifted_gates_have_the_kernel_of_the_network_and_ensembled_ones_its_members_sum():
+    torch.manual_seed(0)
+    base = torch.nn.Sequential(
+        torch.nn.Linear(3, 8, bias=False), torch.nn.ReLU(), torch.nn.Linear(8, 8, bias=False), torch.nn.ReLU(),
+        torch.nn.Linear(8, 2, bias=False),
+    )  # fmt: skip
+    model = dlgn_sf(base, torch.zeros(1, 3), input="x").eval()
+    x = torch.randn(6, 3)
+    with torch.no_grad():
+        gates = [q > 0 for q in model.gating(x)]
+    model.gate = "hard"
+    found = used(x, gates, x, gates)
+    assert torch.allclose(found["lifted"], neural_path_kernel(model, x).double(), rtol=1e-5)
+    each = [(x @ x.T).double() * (g.double() @ g.double().T) for g in gates]
+    assert torch.allclose(found["ensembled"], sum(each), rtol=1e-5)
+    assert torch.allclose(found["one layer"], each[0], rtol=1e-5)
+
+
+def test_the_counterexample_is_additive_not_linear_and_passes_matrices_of_integers():
+    (one,), (root,) = conjugate([(1, 0)]), conjugate([(0, 1)])
+    assert one == (1, 0)
+    assert root == (0, -1)  # a linear function that keeps 1 would keep the root
+    assert conjugate([(1, 1)]) == [(one[0] + root[0], one[1] + root[1])]
+    assert all(map(_mixes_exactly, range(20)))
+
+
+def test_the_functions_without_derivatives_are_what_they_are_called():
+    x = torch.tensor([0.0, 0.25, 0.5, 2 / 3, 1.0], dtype=torch.float64)
+    assert FUNCTIONS["Takagi"](x).tolist() == pytest.approx([0, 0.5, 0.5, 2 / 3, 0])
+    assert FUNCTIONS["Cantor"](x).tolist() == pytest.approx([0, 1 / 3, 0.5, 0.5, 1])
+    assert FUNCTIONS["Weierstrass"](torch.zeros(1, dtype=torch.float64)).item() == pytest.approx(2, abs=1e-5)
+    slopes = [(FUNCTIONS["Takagi"](x + h) - FUNCTIONS["Takagi"](x)).abs().max() / h for h in (1e-2, 1e-4, 1e-6)]
+    assert slopes[0] < slopes[1] < slopes[2]

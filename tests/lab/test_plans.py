@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from intertwine.lab.data import load
-from intertwine.lab.experiments import SCALES, Setting, experiments, plans
+from intertwine.lab.experiments import Setting, experiments, plans
 from intertwine.lab.training import RECIPES, Recipe
 
 KEPT = Path(__file__).with_name("plans.txt")
@@ -28,7 +28,7 @@ def test_the_plans_are_those_that_are_kept():
 def test_every_experiment_that_measures_has_a_plan_at_every_scale():
     measured = {name for name, e in experiments().items() if e.judge is not None}
     listed = {tuple(line.split()) for line in KEPT.read_text().splitlines() if not line.startswith(" ")}
-    assert listed == {(scale, name) for scale in SCALES for name in measured}
+    assert listed == {(scale, name) for name in measured for scale in experiments()[name].scales}
 
 
 def test_a_plan_does_nothing_and_looks_at_no_data(tmp_path, monkeypatch):

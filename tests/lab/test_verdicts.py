@@ -127,6 +127,14 @@ def test_arithmetic_keeps_the_widest_interval_and_forgets_none_that_is_missing()
     assert (ratio.value, ratio.low, ratio.high) == pytest.approx((2.5, 1.0, 6.0))
 
 
+def test_a_few_equal_values_have_no_interval_that_could_tell():
+    """Two runs with the same accuracy do not show that there is no difference; six do, and mathematics does."""
+    assert claim("no difference", of_runs([0.0, 0.0]), above=-0.01, below=0.01).held is None
+    assert claim("it is more", of_runs([0.0, 0.0]), above=0).held is None
+    assert claim("no difference", of_runs([0.0] * 6), above=-0.01, below=0.01).held is True
+    assert claim("exact", exact(1.0), above=0.5).held is True
+
+
 def test_several_statements_widen_an_interval_by_students_quantiles():
     from scipy.stats import t
 

@@ -13,6 +13,7 @@ __all__ = ["Estimate", "decreases", "exact", "mean_of", "minus", "of_pairs", "of
 
 _LEVEL = 0.95
 _FEWEST = 3  # models: leaving one of two out leaves no pair
+_EQUAL = 5  # runs with the same value to the last digit
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,11 @@ class Estimate:
         models = [m for m in (self.models, other.models) if m is not None]
         ends = [a / b for a in (self.low, self.high) for b in (other.low, other.high)]
         return Estimate(value, min(ends), max(ends), min(models, default=None))
+
+    @property
+    def tells(self) -> bool:
+        """Whether its interval is one: a few equal values say nothing about how far others lie from them."""
+        return self.low is not None and (self.low != self.high or self.models is None or self.models >= _EQUAL)
 
     def times(self, factor: float) -> Estimate:
         """Multiplied by a number that is known exactly."""

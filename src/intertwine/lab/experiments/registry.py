@@ -37,10 +37,13 @@ _MODULES: tuple[str, ...] = (
     "beyond.sensitivity",
     "beyond.rank_order",
     "beyond.centring",
-    "beyond.momentum",
+    "beyond.descent",
+    "beyond.superposition",
+    "beyond.differentiability",
     "beyond.psd",
     "beyond.chance",
     "beyond.gates",
+    "beyond.lifting",
 )
 
 

@@ -73,8 +73,8 @@ def verdict(estimates: Sequence[Estimate], above: float, below: float, but: int 
         >>> verdict([Estimate(-0.3, -0.4, -0.1)], 0, math.inf), verdict([Estimate(0.3)], 0, math.inf)
         (False, None)
     """
-    inside = lambda e: e.low is not None and e.high is not None and above < e.low and e.high < below
-    outside = lambda e: e.low is not None and e.high is not None and (e.high <= above or e.low >= below)
+    inside = lambda e: e.low is not None and e.high is not None and e.tells and above < e.low and e.high < below
+    outside = lambda e: e.low is not None and e.high is not None and e.tells and (e.high <= above or e.low >= below)
     if estimates and sum(map(inside, estimates)) >= len(estimates) - but:
         return True
     return False if sum(outside(e.widened(len(estimates))) for e in estimates) > but else None

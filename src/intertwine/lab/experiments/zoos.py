@@ -22,23 +22,24 @@ from .verdicts import Trained
 __all__ = ["accuracy_rows", "recipe_at", "trained", "trained_words", "zoo_for"]
 
 _NETWORKS = "test accuracy of the networks"
+_DEEP = ("resnet", "vgg")
 
 
-def recipe_at(setting: Setting, epochs: int = 6, **changes: Any) -> Recipe:
+def recipe_at(setting: Setting, network: str = "", **changes: Any) -> Recipe:
     """How experiments train their networks, unless they are about training.
 
     Args:
         setting: Scale and device.
-        epochs: At the scale ``small``.
+        network: Its name; deep ones only need to be there at the scale ``smoke``.
         changes: Further settings at every scale.
 
     Returns:
-        A few epochs on digits; ``epochs`` in large batches, mixed precision where that is fast; the first paper's own.
+        A few epochs on digits; six in large batches, mixed precision where that is fast; the first paper's own.
     """
-    small = RECIPES["paper"].but(
-        epochs=epochs, batch_size=128, learning_rate=3e-3, precision=fast_precision(setting.device)
-    )
-    return setting.by_scale(RECIPES["digits"].but(epochs=10, batch_size=64), small, RECIPES["paper"]).but(**changes)
+    small = RECIPES["paper"].but(epochs=6, batch_size=128, learning_rate=3e-3, precision=fast_precision(setting.device))
+    return setting.by_scale(
+        RECIPES["digits"].but(epochs=2 if network.startswith(_DEEP) else 10, batch_size=64), small, RECIPES["paper"]
+    ).but(**changes)
 
 
 def zoo_for(setting: Setting, model: str, count: int, recipe: Recipe | None = None, examples: int | None = None) -> Zoo:
@@ -50,7 +51,7 @@ def zoo_for(setting: Setting, model: str, count: int, recipe: Recipe | None = No
         setting: Where, and on which data.
         model: Text for ``networks.build``.
         count: Number of networks.
-        recipe: Settings; ``recipe_at(setting)`` if ``None``.
+        recipe: Settings; ``recipe_at(setting, model)`` if ``None``.
         examples: Train on the first so many only; on all if ``None``.
 
     Returns:
@@ -59,7 +60,7 @@ def zoo_for(setting: Setting, model: str, count: int, recipe: Recipe | None = No
     Raises:
         RuntimeError: If a member diverged.
     """
-    recipe = recipe or recipe_at(setting)
+    recipe = recipe or recipe_at(setting, model)
     seeds = range(setting.seed, setting.seed + count)
     if setting.planned is not None:
         return _planned(setting, model, seeds, recipe, examples)

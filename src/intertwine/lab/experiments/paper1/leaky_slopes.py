@@ -8,7 +8,7 @@ from ..experiment import Experiment, Measured, Setting, trained_from
 from ..printed import TABLE_3
 from ..reproduction import Reproduction, Row
 from ..verdicts import Claim, Trained, claim
-from ..zoos import recipe_at, trained_words, zoo_for
+from ..zoos import trained_words, zoo_for
 
 __all__ = ["EXPERIMENTS", "SLOPES", "zoo_of_slope"]
 
@@ -25,9 +25,9 @@ def zoo_of_slope(setting: Setting, slope: float) -> Zoo:
         setting: Scale and folder.
         slope: Negative slope of all rectifiers.
     """
-    base = setting.by_scale("digits_cnn:width=4", "resnet20:width=8", "resnet20")
+    base = setting.by_scale("mlp:widths=16-16-16", "resnet20:width=8", "resnet20")
     spec = f"{base}{',' if ':' in base else ':'}leaky_slope={slope:g}"
-    return zoo_for(setting, spec, setting.by_scale(_COUNT, 3, _COUNT), recipe_at(setting))
+    return zoo_for(setting, spec, setting.by_scale(_COUNT, 3, _COUNT))
 
 
 def _measure(setting: Setting) -> Measured:

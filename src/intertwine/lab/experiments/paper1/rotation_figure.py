@@ -86,11 +86,11 @@ def _measure(setting: Setting) -> Measured:
     *layers, _ = (name for name, m in build(network).named_modules() if isinstance(m, nn.Conv2d))
     recipe = recipe_at(setting)
     zoo = zoo_for(setting, network, setting.by_scale(3, 5, 5), recipe)
-    fine = recipe.but(epochs=setting.by_scale(12, 5, recipe.epochs))
+    fine = recipe.but(epochs=setting.by_scale(3, 5, recipe.epochs))
     jobs = [
         FineTuned(
             checkpoint=str(member.path.resolve()), layer=layer, kind=kind, data=setting.data_spec,
-            seed=setting.seed + i, examples=setting.by_scale(400, 10_000, None), device=setting.device,
+            seed=setting.seed + i, examples=setting.by_scale(200, 10_000, None), device=setting.device,
             recipe=fine.to_dict(),
         )
         for layer in layers
@@ -112,7 +112,7 @@ def _measure(setting: Setting) -> Measured:
     rows += accuracy_rows({network.partition(":")[0]: zoo}, {"myrtle_cnn": (0.81, None)})
     notes = [
         f"Accuracy lost, 0.01 is a point. {trained_words(zoo)}, each with an element of its own for every layer; "
-        f"fine-tuned {fine.epochs} epochs on {setting.by_scale('400', '10,000', 'all')} images.",
+        f"fine-tuned {fine.epochs} epochs on {setting.by_scale('200', '10,000', 'all')} images.",
         "Without batch norm, which would undo scales by itself; scales lognormal with mean 1; rotations Haar.",
     ]
     return Measured(rows, notes, {"network": network, "runs": len(zoo)})

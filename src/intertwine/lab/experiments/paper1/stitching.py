@@ -88,7 +88,7 @@ class _Figure:
         network, count = setting.fitted(*self.networks), setting.by_scale(3, 6, 100)
         crop = setting.by_scale(0.0, PRINTED_V1.crop, PRINTED_V1.crop)
         zoos = {arm: zoo_for(setting, network, count) for arm in (OURS, PRINTED)}
-        few = recipe_at(setting, crop=crop, translate=0)
+        few = recipe_at(setting, network, crop=crop, translate=0)
         zoos[PRINTED_V1] = zoo_for(setting, network, setting.by_scale(3, 6, 10), few)
         pairs = {arm: pairs_at(setting, zoo, setting.by_scale(3, 6, 0), self.pairs) for arm, zoo in zoos.items()}
         if setting.scale == "paper":

@@ -24,7 +24,7 @@ from ..estimates import Estimate, mean_of, of_runs
 from ..experiment import Experiment, Measured, Setting
 from ..reproduction import Reproduction, Row
 from ..verdicts import Claim, Trained, claim
-from ..zoos import accuracy_rows, recipe_at, trained, trained_words, zoo_for
+from ..zoos import accuracy_rows, trained, trained_words, zoo_for
 
 __all__ = ["EXPERIMENTS", "Removals", "claims_of", "removable", "without"]
 
@@ -155,7 +155,7 @@ def claims_of(table: Mapping[str, Mapping[str, Estimate]], networks: Trained) ->
 def _measure(setting: Setting) -> Measured:
     specs = setting.by_scale(("resnet20:width=4", "vgg16:width=4"), ("resnet20", "vgg16:width=16"),
                              ("resnet110", "vgg16"))  # fmt: skip
-    recipe = RECIPES["vgg_resnet"] if setting.scale == "paper" else recipe_at(setting)
+    recipe = RECIPES["vgg_resnet"] if setting.scale == "paper" else None
     zoos = {spec.partition(":")[0]: zoo_for(setting, spec, setting.by_scale(2, 4, 5), recipe) for spec in specs}
     jobs = [
         Removals(checkpoint=str(member.path.resolve()), data=setting.data_spec,

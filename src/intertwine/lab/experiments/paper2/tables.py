@@ -227,12 +227,12 @@ def _permutations(count: int) -> list[tuple[int, ...]]:
 
 def _table_1(setting: Setting) -> Measured:
     width, runs, count = setting.by_scale((8, 2, 2), (32, 3, 2), (128, 5, 23))
-    recipe = setting.by_scale({"epochs": 10, "learning_rate": 3e-3}, {"epochs": 30, "learning_rate": 3e-3}, {})
+    recipe = setting.by_scale({"epochs": 2, "learning_rate": 3e-3}, {"epochs": 30, "learning_rate": 3e-3}, {})
     orders, sets = _permutations(count), _data_sets(setting)
     plain: dict[Any, str] = {c: _network("c4gap", c, width) for c in COLUMNS}
     permuted = {(c, order): _network("c4gap", c, width, order) for c in COLUMNS[1:] for order in orders}
     how: dict[str, Any] = {"base_recipe": "c4gap", "recipe": recipe | _fast(setting)}
-    how["examples"] = setting.by_scale(400, _FEW, None)
+    how["examples"] = setting.by_scale(128, _FEW, None)
     trained = _train(setting, _jobs(setting, sets, plain, runs, **how) + _jobs(setting, sets, permuted, 1, **how))
     rows = []
     for data in sets:
@@ -248,7 +248,7 @@ def _table_2(setting: Setting) -> Measured:
     bases = setting.by_scale(("vgg16", "resnet20"), ("vgg16", "resnet20"), ("vgg16", "resnet110"))
     width = setting.by_scale(4, 8, None)
     networks = {(base, c): _network(base, c, width) for base in bases for c in COLUMNS}
-    how = {"base_recipe": "vgg_resnet", "recipe": recipe, "examples": setting.by_scale(400, _FEW, None)}
+    how = {"base_recipe": "vgg_resnet", "recipe": recipe, "examples": setting.by_scale(128, _FEW, None)}
     trained = _train(setting, _jobs(setting, sets, networks, runs, **how))
     rows = []
     for data in sets:
@@ -262,9 +262,9 @@ def _table_2(setting: Setting) -> Measured:
 
 def _table_3(setting: Setting) -> Measured:
     width, members, runs = setting.by_scale((16, 4, 2), (16, 4, 3), (512, 16, 5))
-    shorter = setting.by_scale({"epochs": 5, "learning_rate": 3e-3}, {"epochs": 30, "learning_rate": 3e-3}, {})
+    shorter = setting.by_scale({"epochs": 2, "learning_rate": 3e-3}, {"epochs": 30, "learning_rate": 3e-3}, {})
     shorter |= _fast(setting)
-    sets, examples = _data_sets(setting), setting.by_scale(400, _FEW, None)
+    sets, examples = _data_sets(setting), setting.by_scale(128, _FEW, None)
     small = {
         "C1GAP": f"c1gap:width={width}",
         "C4GAP-DLGN-SF(x, 1)": _network("c4gap", "DLGN-SF(x, 1)", width),
@@ -292,7 +292,7 @@ def _table_3(setting: Setting) -> Measured:
 
 def _shorter(setting: Setting) -> dict[str, Any]:
     """Table II's recipe at scale: fewer iterations; digits in halved batches, neither moved nor mirrored."""
-    length = setting.by_scale(40, 4000, 64_000)
+    length = setting.by_scale(6, 4000, 64_000)
     if setting.scale == "paper":
         return {}
     boundaries = (max(length // 160, 1), length // 2, 3 * length // 4)
