@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import math
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 
 import intertwine as iw
 from intertwine.provenance import lineage_of_states
+from intertwine.provenance.compared import compared
 from intertwine.symmetry import ShardedState
 
 X = torch.zeros(2, 8)
@@ -52,7 +54,9 @@ def test_a_new_head_and_a_new_layer_are_told():
     assert {k.block: k.derived for k in found.by_block} == {"0": True, "2": True, "4": False}
     assert "derived: 0, 2; no sign of it: 4" in found.reason
     found = iw.lineage(a, tuned(net(0, classes=5)), X)  # another number of classes
-    assert found.verdict == "derived" and any("another shape in b: 4.weight, 4.bias" in note for note in found.notes)
+    assert found.verdict == "derived" and any(
+        "another size in b, compared as far as both reach: 4.weight, 4.bias" in note for note in found.notes
+    )
 
 
 def test_frozen_tensors_are_listed():
@@ -87,8 +91,8 @@ def test_bad_input_is_refused():
     a = net(0)
     with pytest.raises(ValueError, match=r"b must be another network than a"):
         iw.lineage(a, a, X)
-    with pytest.raises(ValueError, match=r"other architectures"):
-        iw.lineage(a, net(0, widths=(16, 16)), X)
+    with pytest.raises(ValueError, match=r"other architectures cannot be compared"):
+        iw.lineage(a, nn.Sequential(nn.Conv1d(8, 4, 1)), X)
     b = net(1)
     with torch.no_grad():
         b[2].weight[0, 0] = float("nan")
@@ -181,3 +185,58 @@ def test_dropped_and_repeated_layers_are_found_and_paid_for():
         assert all(f"{k} by {kept.index(k)}" in places for k in set(kept))
         assert len(kept) > 5 or not blocks["parts.layers.1"]
     assert iw.lineage(a, Deep(deep(1, 3)), X).p_value > 1e-3
+
+
+def resized(model, kept, order=None):
+    """A network with other units in its two hidden layers: those kept, in their order or another, and new ones."""
+    other = net(77, widths=tuple(len(k) for k in kept))
+    state, new = model.state_dict(), other.state_dict()
+    axes = {"0.weight": (0, None), "0.bias": (0,), "2.weight": (1, 0), "2.bias": (1,), "4.weight": (None, 1)}
+    for name, spaces in axes.items():
+        x = state[name]
+        for dim, space in enumerate(spaces):
+            if space is not None:
+                x = x.index_select(dim, torch.tensor([k for k in kept[space] if k >= 0]))
+        index = tuple(
+            torch.arange(new[name].shape[d]) if s is None else torch.tensor([k >= 0 for k in kept[s]]).nonzero()[:, 0]
+            for d, s in enumerate(spaces)
+        )
+        new[name][torch.meshgrid(*index, indexing="ij")] = x
+    new["4.bias"].copy_(state["4.bias"])
+    return other
+
+
+def test_other_widths_are_tested_exactly_and_after_matching(seeds):
+    a, stranger, *others = seeds
+    some = [[k for k in range(32) if k % 4 != r] for r in (1, 2)]
+    wider = [[*range(32), *[-1] * 8]] * 2
+    for kept, word in ((some, "32 units in a, 24 in b"), (wider, "32 units in a, 40 in b")):
+        found = iw.lineage(a, resized(trained(50, 12, a), kept), X)
+        assert (found.verdict, found.evidence) == ("derived", "exact") and found.p_value < 1e-9
+        assert any(word in note for note in found.notes)
+        assert iw.lineage(a, resized(stranger, kept), X).p_value > 1e-3
+        mixed = resized(trained(50, 12, a), kept)
+        moved = iw.symmetries(mixed, X)
+        mixed = moved.act(moved.random(seed=2), mixed)
+        found = iw.lineage(a, mixed, X, independent=others, level=1e-4)
+        assert (found.verdict, found.evidence) == ("derived", "calibrated"), found
+    found = iw.lineage(a, resized(stranger, some), X, independent=others)
+    assert found.verdict == "no sign of descent"
+
+
+def test_over_all_orders_of_a_wider_network_p_values_are_uniform():
+    a, b = net(0, widths=(3, 4)).state_dict(), net(1, widths=(5, 4)).state_dict()
+    sym = iw.symmetries(net(0, widths=(3, 4)), X)
+    values = []
+    for order in itertools.permutations(range(5)):
+        index = torch.tensor(order)
+        other = {
+            **b,
+            "0.weight": b["0.weight"][index],
+            "0.bias": b["0.bias"][index],
+            "2.weight": b["2.weight"][:, index],
+        }
+        values.append(round(math.exp(compared(sym, a, other).in_place().spaces[0].log_p), 6))
+    assert len(values) == 120
+    for p in set(values):
+        assert sum(v <= p for v in values) / 120 == pytest.approx(p, abs=1e-5)

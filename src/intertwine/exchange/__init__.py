@@ -1,8 +1,9 @@
 """Mappings for other tools: quantisers, rotations, pruners, mergers, metanetworks."""
 
+from ..symmetry.kept_rows import kept_rows
 from .hadamard import hadamard
 from .mappings import FORMATS, mappings
-from .pruning import kept_rows, prune_channels
+from .pruning import prune_channels
 from .result import Absent, Entry, Mappings, Place, Proof
 from .rotation import Rotation, rotate
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import combinations
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -12,14 +12,15 @@ from torch import Tensor, nn
 
 from ..errors import VerificationError
 from ..symmetry.action import rewritable, tensors_of
-from ..symmetry.spaces import Axis, Leaf, Product, Sum, axis_size
+from ..symmetry.kept_rows import axis_rows, axis_spaces, kept_rows
+from ..symmetry.spaces import Axis, Product, Sum, axis_size
 from ..symmetry.verification.float64 import float64_casts, in_float64
 from ..testing import outputs, relative_error
 
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
 
-__all__ = ["kept_rows", "prune_channels"]
+__all__ = ["prune_channels"]
 
 _MOST_ATTRIBUTES = 8  # sizes noted in a module's attributes, of which any may have to change
 _SIZES: dict[type[nn.Module], dict[str, int]] = {
@@ -95,33 +96,6 @@ def prune_channels(
     )
 
 
-def kept_rows(sym: Symmetry, space: str, keep: Sequence[int]) -> dict[str, dict[int, Tensor]]:
-    """The rows that stay: of every tensor that carries a space, by axis.
-
-    Args:
-        sym: The symmetry.
-        space: Name of the space.
-        keep: Units that stay.
-
-    Returns:
-        Name of each tensor to its axes and their rows, in order.
-
-    Examples:
-        >>> import intertwine as iw
-        >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
-        >>> rows = kept_rows(iw.symmetries(model, torch.randn(5, 3)), "0.weight[0]", [0, 5])
-        >>> {name: {axis: r.tolist() for axis, r in axes.items()} for name, axes in rows.items()}
-        {'0.weight': {0: [0, 5]}, '0.bias': {0: [0, 5]}, '2.weight': {1: [0, 5]}}
-    """
-    units = torch.as_tensor(sorted(keep))
-    found: dict[str, dict[int, Tensor]] = {}
-    for name, layout in sym.layouts.items():
-        for dim, axis in enumerate(layout.axes):
-            if space in set(_spaces(axis)):
-                found.setdefault(name, {})[dim] = _rows(axis, space, units)
-    return found
-
-
 def _checked(sym: Symmetry, space: str, keep: Iterable[int] | Tensor) -> list[int]:
     """The units in order.
 
@@ -133,33 +107,6 @@ def _checked(sym: Symmetry, space: str, keep: Iterable[int] | Tensor) -> list[in
     if not units or units[0] < 0 or units[-1] >= size or len(set(units)) < len(units):
         raise ValueError(f"keep must hold different units of {space!r}, from 0 to {size - 1}. Got {units[:8]}.")
     return units
-
-
-def _spaces(axis: Axis) -> Iterator[str]:
-    if isinstance(axis, Leaf):
-        yield axis.space
-    for inner in axis.factors if isinstance(axis, Product) else ():
-        yield from _spaces(inner)
-    for part in axis.parts if isinstance(axis, Sum) else ():
-        yield from _spaces(part.axis)
-
-
-def _rows(axis: Axis, space: str, units: Tensor) -> Tensor:
-    """Rows of an axis that stay, in order."""
-    if isinstance(axis, Leaf) and axis.space == space:
-        return units
-    if isinstance(axis, Product):
-        rows = torch.zeros(1, dtype=torch.int64)
-        for factor in axis.factors:
-            rows = (rows[:, None] * axis_size(factor) + _rows(factor, space, units)).flatten()
-        return rows
-    if isinstance(axis, Sum):
-        parts = []
-        for part in axis.parts:
-            own = torch.cat([torch.arange(start, stop) for start, stop in part.ranges])
-            parts.append(own[_rows(part.axis, space, units)])
-        return torch.cat(parts).sort().values
-    return torch.arange(axis_size(axis))
 
 
 def _masked(sym: Symmetry, model: nn.Module, space: str, units: list[int]) -> nn.Module:
@@ -177,7 +124,7 @@ def _masked(sym: Symmetry, model: nn.Module, space: str, units: list[int]) -> nn
 
 def _only(sym: Symmetry, name: str, axis: int, space: str, rows: Tensor, units: list[int]) -> Tensor:
     """Rows that belong to the pruned units, and not to other parts of the axis."""
-    kept = _rows(sym.layouts[name].axes[axis], space, torch.as_tensor(units))
+    kept = axis_rows(sym.layouts[name].axes[axis], space, torch.as_tensor(units))
     return rows[~torch.isin(rows, kept)]
 
 
@@ -243,13 +190,13 @@ def _choices(
 
 def _lengths(axis: Axis, space: str, new: int) -> Iterator[tuple[int, int]]:
     """Old and new lengths of an axis, of its factors and of products of neighbours among these."""
-    yield axis_size(axis), len(_rows(axis, space, torch.arange(new)))
+    yield axis_size(axis), len(axis_rows(axis, space, torch.arange(new)))
     if isinstance(axis, Product):
-        sizes = [(axis_size(f), len(_rows(f, space, torch.arange(new)))) for f in axis.factors]
+        sizes = [(axis_size(f), len(axis_rows(f, space, torch.arange(new)))) for f in axis.factors]
         for start in range(len(sizes)):
             for stop in range(start + 1, len(sizes) + 1):
                 yield tuple(prod(pair[k] for pair in sizes[start:stop]) for k in (0, 1))  # type: ignore[misc]
     for inner in axis.factors if isinstance(axis, Product) else ():
-        yield from _lengths(inner, space, new) if space in set(_spaces(inner)) else ()
+        yield from _lengths(inner, space, new) if space in set(axis_spaces(inner)) else ()
     for part in axis.parts if isinstance(axis, Sum) else ():
-        yield from _lengths(part.axis, space, new) if space in set(_spaces(part.axis)) else ()
+        yield from _lengths(part.axis, space, new) if space in set(axis_spaces(part.axis)) else ()

@@ -17,7 +17,7 @@ from .spearman import spearman
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
 
-__all__ = ["InPlace", "SpaceAgreement", "TensorAgreement", "in_place"]
+__all__ = ["InPlace", "SpaceAgreement", "TensorAgreement", "checked", "cosine", "equal", "in_place"]
 
 _CHUNK = 256  # units that are ordered among themselves: any subgroup of the permutations gives an exact null
 
@@ -128,7 +128,7 @@ def in_place(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) ->
             if alone is None and any(bool(s.any()) for s in found):
                 alone, space = log_tail([ranks(s) for s in found]), view.space
         shown.append(space)
-        tensors.append(TensorAgreement(name, _cosine(x, y), _equal(x, y), alone))
+        tensors.append(TensorAgreement(name, cosine(x, y), equal(x, y), alone))
     judged = tuple(_judged(s.name, sums[s.name]) for s in spaces)
     ordered = {s.space for s in judged if s.log_p is None}
     told = [replace(t, log_p=None) if space in ordered else t for t, space in zip(tensors, shown)]
@@ -176,11 +176,13 @@ def _judged(name: str, sums: _Sums) -> SpaceAgreement:
     return SpaceAgreement(name, units, place / units, tail, rho, log_p, why)
 
 
-def _equal(x: Tensor, y: Tensor) -> bool:
+def equal(x: Tensor, y: Tensor) -> bool:
+    """Whether all numbers are the same, and not all of them one number."""
     return x.is_floating_point() and torch.equal(x, y) and bool((x != x.flatten()[:1]).any())
 
 
-def _cosine(x: Tensor, y: Tensor) -> float:
+def cosine(x: Tensor, y: Tensor) -> float:
+    """Cosine of two tensors."""
     x, y = x.flatten().double(), y.flatten().double()
     norms = float(x.norm() * y.norm())
     return float(x @ y) / norms if norms > 0 else float(torch.equal(x, y))

@@ -7,20 +7,20 @@ chance once matched. How far is measured on independent networks, and their spre
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import log
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ..matching.closest import closest, normalised
-from ..matching.narrow import narrowed
+from ..matching.components import Pair, matched
 from ..symmetry.action import moved
-from ..symmetry.blocks import blocks
-from ..symmetry.gauge.folding import fold
+from ..symmetry.blocks import blocks, summed
 from ..symmetry.parent_axes import parent_dims
+from ..symmetry.transformation import Transformation
+from .compared import Compared, compared
 from .in_place import SpaceAgreement, TensorAgreement
 
 if TYPE_CHECKING:
@@ -66,50 +66,76 @@ class Calibrated:
     tensors: tuple[TensorAgreement, ...]
 
 
-def likeness(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Likeness:
+def likeness(pair: Compared) -> Likeness:
     """Match two networks over the whole group of their architecture, as ``same`` does, and compare what is matched.
 
     Args:
-        sym: The symmetry of the architecture.
-        a: Tensors to move; those of another shape in ``b``, or missing there, are left out.
-        b: Tensors to meet.
+        pair: The networks. One component of each is in memory at a time.
     """
-    names = [n for n in sym.layouts if n in a and n in b and a[n].shape == b[n].shape]
-    part = narrowed(sym, names)
-    left, right = (normalised(fold(part, state, torch.float32)) for state in (a, b))
-    g, _ = closest(left, right)
-    near = {**left.folded.state, **moved(left.sym, right.to @ g, left.folded.state)}
-    carrying = [n for n, lay in right.sym.layouts.items() if any(block.moved for block in blocks(lay))]
-    tensors = {n: _explained(near[n], right.state[n]) for n in carrying}
-    sizes = {n: right.state[n].numel() for n in carrying}
-    share = sum(tensors[n] * sizes[n] for n in carrying) / max(sum(sizes.values()), 1)
-    return Likeness(share, tensors, _units(right.sym, near, right.state))
+    if pair.widths.differing:
+        found = _Found(pair)
+        near, met = ({n: x for part in sides for n, x in part.items()} for sides in zip(*((x, y) for _, x, y in found)))
+        pair = replace(pair, widths=pair.widths.partnered(found.g, near, met))
+    tensors: dict[str, float] = {}
+    sizes: dict[str, int] = {}
+    sums: dict[str, Tensor] = {}
+    for sym, near, met in _Found(pair):
+        for name in (n for n, layout in sym.layouts.items() if any(block.moved for block in blocks(layout))):
+            tensors[name], sizes[name] = _explained(near[name], met[name]), met[name].numel()
+        _add_units(sums, sym, near, met)
+    share = sum(tensors[n] * sizes[n] for n in tensors) / max(sum(sizes.values()), 1)
+    units = {s: (t[0] / (t[1] * t[2]).sqrt().clamp_min(1e-30)).flatten() for s, t in sums.items()}
+    return Likeness(share, tensors, units)
+
+
+class _Found:
+    """Two matched networks, component by component: the symmetry, the first where it was moved, the second, balanced.
+
+    Args:
+        pair: The networks.
+    """
+
+    def __init__(self, pair: Compared) -> None:
+        self._pair = Pair(*pair.padded())
+        self.g = matched(self._pair).g
+
+    def __iter__(self) -> Iterator[tuple[Symmetry, dict[str, Tensor], dict[str, Tensor]]]:
+        for index in range(len(self._pair.parts)):
+            a, b, _ = self._pair.read(index)
+            _, met = self._pair.normal(index, a, b)
+            here = Transformation({s.name: self.g[s.name] for s in a.sym.spaces})
+            yield met.sym, {**a.state, **moved(a.sym, met.to @ here, a.state)}, dict(met.state)
 
 
 def calibrated(
-    sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], independent: Sequence[Mapping[str, Tensor]]
+    sym: Symmetry, a: Mapping[str, Tensor], pair: Compared, independent: Sequence[Mapping[str, Tensor]]
 ) -> Calibrated:
     """Compare the likeness of two networks after matching with that of independent ones.
 
     Args:
         sym: The symmetry of the architecture.
-        a: Tensors of one network.
-        b: Those of the other.
-        independent: Tensors of networks that were trained like ``b`` would have been, known to be independent of ``a``.
+        a: Tensors of the first network.
+        pair: It, beside the second.
+        independent: Tensors of networks that were trained like the second would have been, known to be independent of
+            the first. Where the second has fewer units, they are thinned to as many.
     """
-    found, *rest = (likeness(sym, a, state) for state in (b, *independent))
+    found = likeness(pair)
+    rest = [likeness(compared(sym, a, state, pair.widths.sizes[1])) for state in independent]
     spaces = []
     for name, cosines in found.units.items():
-        others = [r.units[name] for r in rest]
-        share = float((cosines > torch.stack(others).max()).double().mean())
+        others = [r.units[name] for r in rest if name in r.units]
+        if len(others) < FEWEST:
+            continue
+        share = float((cosines > torch.stack([u.max() for u in others]).max()).double().mean())
         log_p = _prediction(float(cosines.mean()) ** 2, [float(u.mean()) ** 2 for u in others])
         spaces.append(SpaceAgreement(name, len(cosines), share, log_p, 1.0, 0.0))
-    tensors = tuple(
-        TensorAgreement(n, share**0.5, False, _prediction(share, [r.tensors[n] for r in rest]))
-        for n, share in found.tensors.items()
-    )
+    tensors = []
+    for name, share in found.tensors.items():
+        shares = [r.tensors[name] for r in rest if name in r.tensors]
+        alone = _prediction(share, shares) if len(shares) >= FEWEST else None
+        tensors.append(TensorAgreement(name, share**0.5, False, alone))
     log_p = _prediction(found.explained, [r.explained for r in rest])
-    return Calibrated(found, tuple(rest), log_p, tuple(spaces), tensors)
+    return Calibrated(found, tuple(rest), log_p, tuple(spaces), tuple(tensors))
 
 
 def _prediction(share: float, independent: Sequence[float]) -> float:
@@ -133,10 +159,9 @@ def _explained(x: Tensor, y: Tensor) -> float:
     return max(inner / norms, 0.0) ** 2 if norms > 0 else 0.0
 
 
-def _units(sym: Symmetry, x: Mapping[str, Tensor], y: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Cosines of units with their partners over all tensors."""
+def _add_units(sums: dict[str, Tensor], sym: Symmetry, x: Mapping[str, Tensor], y: Mapping[str, Tensor]) -> None:
+    """Add, for every unit, its inner product with its partner and both squares."""
     spaces = {s.name: s for s in sym.spaces}
-    sums: dict[str, Tensor] = {}
     for name, layout in sym.layouts.items():
         for block in blocks(layout):
             ours, theirs = block.read(x[name]), block.read(y[name])
@@ -144,8 +169,5 @@ def _units(sym: Symmetry, x: Mapping[str, Tensor], y: Mapping[str, Tensor]) -> d
                 if space is None or any(block.spaces.count(p) != 1 for p in spaces[space].parents):
                     continue
                 dims = parent_dims(spaces[space], dim, block.spaces)
-                rest = [d for d in range(ours.ndim) if d not in dims]
-                products = [p.permute(*dims, *rest).flatten(len(dims)).sum(-1) if rest else p.permute(*dims)
-                            for p in (ours * theirs, ours * ours, theirs * theirs)]  # fmt: skip
-                sums[space] = sums.get(space, torch.zeros(())) + torch.stack(products)
-    return {s: (t[0] / (t[1] * t[2]).sqrt().clamp_min(1e-30)).flatten() for s, t in sums.items()}
+                products = torch.stack([summed(p, dims) for p in (ours * theirs, ours * ours, theirs * theirs)])
+                sums[space] = sums[space] + products if space in sums else products

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from math import log
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from .._words import counted
-from ..matching.same import RELATED, SAME, Match, same
-from ..symmetry.action import tensors_of
+from ..matching.same import RELATED, SAME
+from ..symmetry.action import moved, tensors_of
 from .changes.places import block_of
-from .depth import Renumbered, renumbered
-from .in_place import InPlace, in_place
+from .compared import Compared, compared
+from .in_place import InPlace, TensorAgreement, cosine, equal
 from .laundered import FEWEST, Calibrated, calibrated
 from .parts import by_block, parts_in_words
 from .result import (
@@ -32,11 +32,12 @@ from .result import (
 )
 
 if TYPE_CHECKING:
-    from ..symmetry import Symmetry
+    from ..symmetry import Symmetry, Transformation
 
 __all__ = ["lineage", "lineage_of_states"]
 
 _LEVEL = 1e-6
+_COMMON = 0.25  # share of the tensors that both must have: heads are replaced, layers dropped
 _PARTS = 1e-3  # level at which single blocks are named
 
 
@@ -86,10 +87,7 @@ def lineage(
     from ..symmetry import symmetries
 
     sym = symmetries(a, example_inputs)
-    found = lineage_of_states(sym, tensors_of(a), tensors_of(b), [tensors_of(c) for c in independent], level)
-    if found.verdict == DERIVED or independent:
-        return found
-    return _matched(found, same(a, b, example_inputs))
+    return lineage_of_states(sym, tensors_of(a), tensors_of(b), [tensors_of(c) for c in independent], level)
 
 
 def lineage_of_states(
@@ -116,20 +114,21 @@ def lineage_of_states(
         raise ValueError(f"level must be between 0 and 1. Got {level}.")
     if independent and len(independent) < FEWEST:
         raise ValueError(f"independent must hold at least {FEWEST} networks. Got {len(independent)}.")
-    other = renumbered([n for n in sym.layouts if n in a], a, b)
-    found = in_place(sym, a, b) if other is None else _chosen(in_place(sym, a, other), other)
-    if not any(s.units for s in found.spaces):
+    pair = compared(sym, a, b)
+    found = pair.in_place()
+    if not any(s.units for s in found.spaces) or len(found.tensors) < _COMMON * len(pair.names):
         raise ValueError(
-            "b must share hidden units with a: tensors of one name and shape. Got "
-            f"{counted(len(found.tensors), 'tensor')} in common, and none with such units: other architectures cannot "
-            "be compared in place."
+            "b must be of the architecture of a, in any width and depth: tensors of one name. Got "
+            f"{len(found.tensors)} of {counted(len(pair.names), 'tensor')} in common: other architectures cannot be "
+            "compared."
         )
-    notes = () if other is None else tuple(f"of another depth, {place} of b" for place in other.places)
-    judged = _judged(found, level, (*notes, *_notes(sym, a, b if other is None else other, found)))
-    if judged.verdict == DERIVED or not independent:
+    judged = _judged(found, level, (*pair.notes, *_notes(pair, b, found)))
+    if judged.verdict == DERIVED:
         return judged
+    if not independent:
+        return _matched(judged, pair)
     _check_independent(sym, [a, *independent], level)
-    return _calibrated(judged, calibrated(sym, a, b, independent), level)
+    return _calibrated(judged, calibrated(sym, a, pair, independent), level)
 
 
 def _check_independent(sym: Symmetry, states: Sequence[Mapping[str, Tensor]], level: float) -> None:
@@ -139,7 +138,7 @@ def _check_independent(sym: Symmetry, states: Sequence[Mapping[str, Tensor]], le
         ValueError: If it does.
     """
     for (j, one), (k, other) in combinations(enumerate(states), 2):
-        log_p = in_place(sym, one, other).log_p
+        log_p = compared(sym, one, other).in_place().log_p
         if log_p is not None and log_p <= log(level):
             whom = "a" if j == 0 else f"number {j}"
             raise ValueError(
@@ -148,33 +147,34 @@ def _check_independent(sym: Symmetry, states: Sequence[Mapping[str, Tensor]], le
             )
 
 
-def _chosen(found: InPlace, other: Renumbered) -> InPlace:
-    """The test of renumbered blocks: its p-values pay for the choice of blocks (Bonferroni over all choices)."""
-    cost = {t.tensor: other.log_choices.get(t.tensor, 0.0) for t in found.tensors}
-    blocks = {block_of(n): c for n, c in cost.items()}
-    tensors = tuple(
-        t if t.log_p is None else replace(t, log_p=min(t.log_p + cost[t.tensor], 0.0)) for t in found.tensors
-    )
-    log_p = None if found.log_p is None else min(found.log_p + sum(blocks.values()), 0.0)
-    return replace(found, tensors=tensors, log_p=log_p)
-
-
-def _matched(found: Lineage, match: Match) -> Lineage:
+def _matched(found: Lineage, pair: Compared) -> Lineage:
     """The verdict where no independent networks calibrate what matching finds."""
+    match = pair.match()
     in_place = f"in place: {found.reason}"
-    shared = len(found.by_tensor)
-    if match.verdict == SAME or (match.verdict == RELATED and 2 * len(match.differing) < shared):
+    if match.verdict == SAME or (match.verdict == RELATED and 2 * len(match.differing) < len(found.by_tensor)):
+        assert match.transformation is not None
+        tensors = tuple(_moved(pair, match.transformation))
+        blocks = by_block(tensors, _PARTS)
+        differing = {block_of(n) for n in match.differing}
+        told = tuple(replace(b, derived=b.block not in differing) for b in blocks)
         reason = f"moved by an element of the symmetry group of its architecture, {match.reason}"
-        return replace(found, verdict=DERIVED, reason=reason, evidence=IDENTICAL, log_p=None, notes=(in_place,))
+        return Lineage(DERIVED, reason, IDENTICAL, None, found.level, (), told, tensors, (in_place, *pair.notes))
     if match.verdict != RELATED:
         return found
     reason = (
         f"after matching the networks are closer than networks of unrelated units ({match.reason}), but units of one "
         "task are alike without descent; give independent networks to calibrate how much"
     )
-    return replace(
-        found, verdict=UNTOLD, reason=reason, evidence=NOT_TESTED, log_p=None, notes=(in_place, *found.notes)
-    )
+    notes = (in_place, *found.notes)
+    return Lineage(UNTOLD, reason, NOT_TESTED, None, found.level, (), (), found.by_tensor, notes)
+
+
+def _moved(pair: Compared, g: Transformation) -> Iterator[TensorAgreement]:
+    """Agreement of tensors once the first network is moved."""
+    sym, a, b, _ = pair.padded()
+    for name in sym.layouts:
+        x = moved(sym, g, a, [name]).get(name, a[name])
+        yield TensorAgreement(name, cosine(x, b[name]), equal(x, b[name]), None)
 
 
 def _calibrated(found: Lineage, after: Calibrated, level: float) -> Lineage:
@@ -220,15 +220,15 @@ def _verdict(found: InPlace, blocks: tuple[BlockAgreement, ...], level: float) -
     return NO_SIGN, f"{said}. Units that were permuted or rotated would look the same", log_p
 
 
-def _notes(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], found: InPlace) -> tuple[str, ...]:
+def _notes(pair: Compared, b: Mapping[str, Tensor], found: InPlace) -> tuple[str, ...]:
     """What was left out."""
-    shared = {t.tensor for t in found.tensors}
-    reshaped = [n for n in sym.layouts if n in a and n in b and n not in shared]
-    absent = [n for n in sym.layouts if n not in b]
-    equal = [t.tensor for t in found.tensors if t.equal]
+    tested = {t.tensor for t in found.tensors}
+    absent = [n for n in pair.names if n not in b]
+    reshaped = [n for n in pair.names if n in b and n not in tested]
+    same = [t.tensor for t in found.tensors if t.equal]
     notes = [f"{s.space} was not tested: {s.note}" for s in found.spaces if s.note]
     listed = ((reshaped, "left out, of another shape in b"), (absent, "left out, not in b"))
-    for names, what in (*listed, (equal, "the same in both, number by number")):
+    for names, what in (*listed, (same, "the same in both, number by number")):
         if names:
             notes.append(f"{what}: {', '.join([*names[:4], *(['...'] if len(names) > 4 else [])])}")
     return tuple(notes)

@@ -69,9 +69,9 @@ class Lineage(Result):
         log_p: Natural logarithm of the p-value; ``None`` where nothing was tested.
         level: The p-value from which on independence is rejected.
         by_space: Agreement of units, space by space: in place with p-values that are independent of each other, or
-            after matching where that was calibrated.
-        by_block: Agreement block by block, likewise.
-        by_tensor: Agreement tensor by tensor, in place.
+            after matching where that was calibrated; empty where the verdict rests on neither.
+        by_block: Agreement block by block: by what the verdict rests on.
+        by_tensor: Agreement tensor by tensor, in place; once the first network was moved where that is the ground.
         notes: What a reader should know, such as tensors that only one network has.
     """
 
@@ -99,12 +99,17 @@ class Lineage(Result):
         """The verdict, its ground, a line for every block, and notes."""
         width = max((len(b.block) for b in self.by_block), default=0)
         lines = [
-            f"  {b.block:<{width}}  {'derived' if b.derived else 'no sign':<8}"
-            + ("  not tested" if b.log_p is None else f"  p {power_of_ten(b.log_p)}")
+            f"  {b.block:<{width}}  {'derived' if b.derived else 'no sign':<8}  {self.ground(b)}"
             + (f"  {b.equal} of {counted(b.tensors, 'tensor')} unchanged" if b.equal else "")
             for b in self.by_block
         ]
         return "\n".join([f"{self.headline}: {self.reason}", *lines, *(f"note: {note}" for note in self.notes)])
+
+    def ground(self, block: BlockAgreement) -> str:
+        """What is known of a block: its p-value, or its cosine once the first network was moved."""
+        if block.log_p is not None:
+            return f"p {power_of_ten(block.log_p)}"
+        return f"cosine {block.cosine:.4f} once moved" if self.evidence == IDENTICAL else "not tested"
 
     def to_frame(self) -> pd.DataFrame:
         """One row per space."""

@@ -103,6 +103,13 @@ def align(array: Tensor, dims: Sequence[int], ndim: int) -> Tensor:
     return array.permute(order).reshape(shape)
 
 
+def summed(x: Tensor, dims: Sequence[int]) -> Tensor:
+    """The sums of ``x`` over all dimensions but ``dims``, which come in that order."""
+    rest = [d for d in range(x.ndim) if d not in dims]
+    x = x.permute(*dims, *rest)
+    return x.flatten(len(dims)).sum(-1) if rest else x
+
+
 def map_leaves(layout: Layout, change: Callable[[Leaf], Leaf | Fixed]) -> Layout:
     """The layout with every leaf replaced by what ``change`` makes of it."""
 

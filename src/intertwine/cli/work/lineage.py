@@ -10,13 +10,13 @@ from torch import Tensor
 
 from ..._io import read_tensors
 from ...lab.training import read_card
-from ...provenance import DERIVED, Lineage, Tree, lineage, lineage_of_states, tree_of_states
+from ...provenance import Lineage, Tree, lineage_of_states, tree_of_states
 from ...symmetry import Symmetry, symmetries
 from ...symmetry.sharded import Renamed, ShardedState
 from .._example import example_input
 from .._hugging_face import HF
 from .._models import build_model
-from .._networks import open_alone, read_checkpoint, spec_of
+from .._networks import spec_of
 from .._outputs import claim_file
 from .._running import threads_for
 from .._show import print_json, say, tell
@@ -56,11 +56,7 @@ def _pair(asked: LineageOptions) -> Lineage:
     sym = _symmetry(spec, asked)
     a, b = (_named(state, sym, path) for state, path in zip(states, paths))
     others = [_named(_opened(path), sym, path) for path in asked.independent or []]
-    found = lineage_of_states(sym, a, b, others, asked.level)
-    if found.verdict == DERIVED or others:
-        return found
-    left, right = (open_alone(spec, read_checkpoint(path)) for path in paths)
-    return lineage(left, right, example_input(spec, None, asked.input_shape, asked.tokens), level=asked.level)
+    return lineage_of_states(sym, a, b, others, asked.level)
 
 
 def _families(asked: LineageOptions) -> Tree:

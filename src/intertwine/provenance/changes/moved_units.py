@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...symmetry.action import moved
-from ...symmetry.blocks import blocks
+from ...symmetry.blocks import blocks, summed
 from ...symmetry.parent_axes import parent_dims
 from ...symmetry.spaces import Leaf
 from ..difference import MovedUnit
@@ -46,7 +46,7 @@ def moved_units(pairs: Pairs, g: Transformation, changed: Collection[str]) -> tu
             for dim, leaf in enumerate(block.leaves):
                 if isinstance(leaf, Leaf) and leaf.space in touched:
                     dims = parent_dims(sym.space(leaf.space), dim, block.spaces)
-                    new = [_summed(block.read(t), dims) for t in squares]
+                    new = [summed(block.read(t), dims) for t in squares]
                     old = sums.get(leaf.space)
                     sums[leaf.space] = new if old is None else [p + q for p, q in zip(old, new)]
     found = []
@@ -58,8 +58,3 @@ def moved_units(pairs: Pairs, g: Transformation, changed: Collection[str]) -> tu
                 unit = torch.unravel_index(torch.tensor(index), relative.shape)
                 found.append(MovedUnit(space, tuple(int(i) for i in unit), value))
     return tuple(sorted(found, key=lambda u: -u.relative)[:_TOP])
-
-
-def _summed(x: Tensor, dims: list[int]) -> Tensor:
-    rest = [d for d in range(x.ndim) if d not in dims]
-    return x.permute(*dims, *rest).flatten(len(dims)).sum(-1) if rest else x.permute(*dims)

@@ -13,6 +13,7 @@ from torch import Tensor
 from ..._words import counted
 from ...matching.narrow import narrowed
 from ...symmetry.spaces import Axis, Fixed, Layout, Leaf, Product, axis_size
+from ..widths import Padded
 from .conversion_words import conversion_findings, source_words
 from .conversions import Conversion, convert
 from .element_words import Finding
@@ -123,7 +124,8 @@ def paired(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> P
                 findings.append(_resized(name, sym, a[name], b[name]))
     if padded:
         real = {n: tuple(source[n].shape) for n in padded}
-        source = _Padded(source, {n: tuple(target[n].shape) for n in padded})
+        rows = {n: {d: torch.arange(k) for d, k in enumerate(shape)} for n, shape in real.items()}
+        source = Padded(source, rows, {n: dict(enumerate(target[n].shape)) for n in padded})
         findings.append(_width(padded, turned))
     equal = [n for n in common if n not in unlike]
     relaid = {} if target is source else relaid_tensors(target, source, [n for n in equal if n not in windows])
@@ -193,27 +195,6 @@ def _renumbered(
     taken = {*names.values()}
     names |= {n if n not in names else f"{n} of the other": n for n in source if n not in taken}
     return Lazy({n: partial(source.__getitem__, other) for n, other in names.items()})
-
-
-class _Padded(Mapping[str, Tensor]):
-    """Tensors of which some are filled up with zeros: units that are not there."""
-
-    def __init__(self, state: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> None:
-        self._state, self._shapes = state, shapes
-
-    def __getitem__(self, name: str) -> Tensor:
-        x = self._state[name]
-        if name not in self._shapes:
-            return x
-        wide = x.new_zeros(self._shapes[name])
-        wide[tuple(slice(n) for n in x.shape)] = x
-        return wide
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._state)
-
-    def __len__(self) -> int:
-        return len(self._state)
 
 
 def _narrower(layout: Layout | None, x: Tensor, y: Tensor) -> bool:

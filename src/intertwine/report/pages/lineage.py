@@ -31,7 +31,7 @@ def lineage_page(found: Lineage) -> Page:
         [
             b.block,
             "derived" if b.derived else "no sign",
-            _power(b.log_p),
+            found.ground(b),
             f"{b.cosine:.3f}",
             f"{b.equal} of {b.tensors}",
         ]
@@ -45,10 +45,11 @@ def lineage_page(found: Lineage) -> Page:
         Paragraph(_LIMITS, "note"),
         *(Paragraph(f"Note: {note}", "note") for note in found.notes),
         Heading("Parts"),
-        Table(["Block", "Verdict", "log10 p", "Cosine", "Tensors unchanged"], parts),
-        Heading("Hidden spaces"),
-        Table(["Space", "Units", "Agreeing", "log10 p", "Rank correlation", "Note"], spaces),
+        Table(["Block", "Verdict", "Ground", "Cosine", "Tensors unchanged"], parts),
     ]
+    if spaces:
+        columns = ["Space", "Units", "Agreeing", "log10 p", "Rank correlation", "Note"]
+        blocks += [Heading("Hidden spaces"), Table(columns, spaces)]
     return Page("Descent of two networks", blocks, f"{counted(len(found.by_tensor), 'tensor')} in common")
 
 

@@ -1,0 +1,84 @@
+"""Two checkpoints made comparable: blocks of the same place, spaces of the same width."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from ..matching.narrow import narrowed
+from ..matching.same import COMPONENT, Match, decided
+from .changes.places import block_of
+from .depth import renumbered
+from .in_place import InPlace, in_place
+from .widths import Widths, thinned, widths
+
+if TYPE_CHECKING:
+    from ..symmetry import Symmetry
+
+__all__ = ["Compared", "compared"]
+
+_WHOLE = 4 * COMPONENT  # weights up to which networks are matched whole; larger ones component by component
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """Two networks, the second under the names of the first.
+
+    Attributes:
+        names: Tensors that the symmetry describes and the first network has.
+        widths: Their tensors, and the units of every space in each.
+        log_choices: By tensor, what its p-value pays for the choice of the block that it is compared with.
+        notes: In words, which blocks and spaces are of another size.
+    """
+
+    names: tuple[str, ...]
+    widths: Widths
+    log_choices: Mapping[str, float]
+    notes: tuple[str, ...]
+
+    def in_place(self) -> InPlace:
+        """The exact test; its p-values pay for the choice of blocks (Bonferroni over all choices)."""
+        found = in_place(*self.widths.cut())
+        if not self.log_choices:
+            return found
+        cost = {t.tensor: self.log_choices.get(t.tensor, 0.0) for t in found.tensors}
+        blocks = {block_of(n): c for n, c in cost.items()}
+        tensors = tuple(
+            t if t.log_p is None else replace(t, log_p=min(t.log_p + cost[t.tensor], 0.0)) for t in found.tensors
+        )
+        log_p = None if found.log_p is None else min(found.log_p + sum(blocks.values()), 0.0)
+        return replace(found, tensors=tensors, log_p=log_p)
+
+    def padded(self) -> tuple[Symmetry, Mapping[str, Tensor], Mapping[str, Tensor], int | None]:
+        """What is matched over the group, and how many weights at once: the symmetry, both networks, the limit."""
+        sym, a, b = self.widths.padded()
+        sym = narrowed(sym, [n for n in sym.layouts if n in a and n in b])
+        large = sum(a[n].numel() for n in sym.layouts) > _WHOLE
+        return sym, a, b, COMPONENT if large else None
+
+    def match(self) -> Match:
+        """The verdict of ``same`` on the weights."""
+        sym, a, b, limit = self.padded()
+        return decided(sym, (a, b), limit, {}, None)
+
+
+def compared(
+    sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], most: Mapping[str, int] | None = None
+) -> Compared:
+    """Put two checkpoints side by side.
+
+    Args:
+        sym: The symmetry of the architecture.
+        a: Tensors of one network, read when they are needed.
+        b: Those of the other.
+        most: Largest numbers of units that ``b`` may keep, by space: what the network has that it stands in for.
+    """
+    names = tuple(n for n in sym.layouts if n in a)
+    other = renumbered(names, a, b)
+    state = b if other is None else other
+    found = widths(sym, a, state if most is None else thinned(sym, state, most))
+    places = () if other is None else tuple(f"of another depth, {place} of b" for place in other.places)
+    return Compared(names, found, {} if other is None else other.log_choices, (*places, *found.notes))

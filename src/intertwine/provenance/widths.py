@@ -1,0 +1,279 @@
+"""Networks of other widths: units that have no partner are cut out of the wider one, or zeros stand for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .._words import counted
+from ..groups import Monomial, Semidirect
+from ..groups.assignment import assign
+from ..matching.narrow import narrowed
+from ..symmetry.action import moved
+from ..symmetry.kept_rows import kept_rows
+from ..symmetry.sharded import Renamed
+from ..symmetry.spaces import Axis, Fixed, Layout, Leaf, Part, Product, Space, Sum, axis_size
+from ..symmetry.transformation import Transformation, identity, with_parts
+from .features import ordered_spaces, similarity, views
+
+if TYPE_CHECKING:
+    from ..symmetry import Symmetry
+
+__all__ = ["Cut", "Padded", "Widths", "thinned", "widths"]
+
+_SAID = 3
+_ROUNDS = 3  # over the spaces of another width
+Rows = Mapping[str, Mapping[int, Tensor]]  # by tensor and axis
+Sizes = Mapping[str, int]
+
+
+class Cut(Renamed):
+    """Tensors of which only some rows are read.
+
+    Args:
+        state: The tensors.
+        rows: The rows of some of their axes.
+    """
+
+    def __init__(self, state: Mapping[str, Tensor], rows: Rows) -> None:
+        super().__init__(state, {n: n for n in state})
+        self._rows = rows
+
+    def __getitem__(self, name: str) -> Tensor:
+        x = super().__getitem__(name)
+        for dim, rows in self._rows.get(name, {}).items():
+            x = x.index_select(dim, rows)
+        return x
+
+
+class Padded(Renamed):
+    """Tensors whose rows stand among zeros.
+
+    Args:
+        state: The tensors.
+        rows: The places of their rows along some axes.
+        lengths: The lengths of these axes.
+    """
+
+    def __init__(self, state: Mapping[str, Tensor], rows: Rows, lengths: Mapping[str, Mapping[int, int]]) -> None:
+        super().__init__(state, {n: n for n in state})
+        self._rows, self._lengths = rows, lengths
+
+    def __getitem__(self, name: str) -> Tensor:
+        x = super().__getitem__(name)
+        for dim, rows in self._rows.get(name, {}).items():
+            shape = [*x.shape[:dim], self._lengths[name][dim], *x.shape[dim + 1 :]]
+            x = x.new_zeros(shape).index_copy(dim, rows, x)
+        return x
+
+
+@dataclass(frozen=True, eq=False)
+class Widths:
+    """Two networks of one architecture in which some spaces have other numbers of units.
+
+    Attributes:
+        sym: The symmetry of the tensors that can be compared.
+        a: Tensors of one network.
+        b: Those of the other; both as far as labels (classes, tokens) reach in both.
+        sizes: Units of every space in each.
+        notes: In words, what has another size.
+    """
+
+    sym: Symmetry
+    a: Mapping[str, Tensor]
+    b: Mapping[str, Tensor]
+    sizes: tuple[Sizes, Sizes]
+    notes: tuple[str, ...]
+
+    @property
+    def differing(self) -> list[str]:
+        """Spaces of which one network has more units, parents before the spaces inside them."""
+        left, right = self.sizes
+        return [s.name for s in ordered_spaces(self.sym) if left[s.name] != right[s.name]]
+
+    def cut(self) -> tuple[Symmetry, Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Both with the units that have a partner, in the order in which they stand.
+
+        The wider network keeps the units that the best assignment gives a partner. Which these are does not depend on
+        the order of the other's units, so all orders of them stay equally probable, and the exact test stays exact.
+        """
+        states, sizes = [self.a, self.b], [dict(some) for some in self.sizes]
+        for space in self.differing:
+            syms = [_resized(self.sym, some) for some in sizes]
+            wide = int(sizes[1][space] > sizes[0][space])
+            kept = _partnered(space, syms, states, wide)
+            states[wide] = Cut(states[wide], kept_rows(syms[wide], space, kept))
+            sizes[wide][space] = sizes[1 - wide][space]
+        return _resized(self.sym, sizes[0]), states[0], states[1]
+
+    def padded(self) -> tuple[Symmetry, Mapping[str, Tensor], Mapping[str, Tensor]]:
+        """Both with zeros for the units that one of them lacks, after its own."""
+        states, most = [self.a, self.b], {name: max(n, self.sizes[1][name]) for name, n in self.sizes[0].items()}
+        sym = _resized(self.sym, most)
+        lengths = {n: dict(enumerate(axis_size(axis) for axis in x.axes)) for n, x in sym.layouts.items()}
+        for k, some in enumerate(self.sizes):
+            for space in (s for s in self.differing if some[s] < most[s]):
+                states[k] = Padded(states[k], kept_rows(sym, space, range(some[space])), lengths)
+        return sym, states[0], states[1]
+
+    def partnered(self, g: Transformation, near: Mapping[str, Tensor], met: Mapping[str, Tensor]) -> Widths:
+        """Both with the units that have a partner after matching.
+
+        Zeros match whatever is small, so partners are assigned anew by cosines, some rounds over all spaces.
+
+        Args:
+            g: The element that moves the padded ``a`` to the padded ``b``.
+            near: The padded ``a`` where ``g`` and balancing put it.
+            met: The padded ``b``, balanced.
+        """
+        sym = self.padded()[0]
+        for _ in range(_ROUNDS):
+            for space in self.differing:
+                last = [*(s.name for s in ordered_spaces(sym) if s.name != space), space]
+                gain = _likeness(space, last, (sym, sym), (met, near))
+                h = with_parts(identity(sym), space, permutation=assign(gain))
+                near, g = {**near, **moved(sym, h, near)}, h @ g
+        states, sizes = [self.a, self.b], [dict(some) for some in self.sizes]
+        for space in self.differing:
+            order, (left, right) = g[space].permutation, (some[space] for some in sizes)
+            kept = order[:right] if left > right else (order < left).nonzero()[:, 0]
+            wide = int(right > left)
+            rows = kept_rows(_resized(self.sym, sizes[wide]), space, kept.tolist())
+            states[wide], sizes[wide][space] = Cut(states[wide], rows), min(left, right)
+        return Widths(_resized(self.sym, sizes[0]), states[0], states[1], (sizes[0], sizes[1]), self.notes)
+
+
+def widths(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Widths:
+    """The numbers of units of two networks, from the shapes of their tensors.
+
+    Args:
+        sym: The symmetry of the architecture, in whatever width.
+        a: Tensors of one network.
+        b: Those of the other.
+    """
+    names = [n for n in sym.layouts if n in a and n in b and a[n].ndim == b[n].ndim == len(sym.layouts[n].axes)]
+    shapes = [{n: tuple(state[n].shape) for n in names} for state in (a, b)]
+    layouts = dict(sym.layouts)
+    rows: dict[str, dict[int, Tensor]] = {}
+    for name in names:
+        for dim, axis in enumerate(layouts[name].axes):
+            size = min(x[name][dim] for x in shapes)
+            if isinstance(axis, Fixed) and any(x[name][dim] != size for x in shapes):
+                rows.setdefault(name, {})[dim] = torch.arange(size)
+            if isinstance(axis, Fixed):
+                axes = layouts[name].axes
+                layouts[name] = Layout((*axes[:dim], replace(axis, size=size), *axes[dim + 1 :]))
+    one, other = (Cut(state, rows) if rows else state for state in (a, b))
+    for name, some in rows.items():
+        for x in shapes:
+            x[name] = tuple(len(some[d]) if d in some else n for d, n in enumerate(x[name]))
+    whole = replace(sym, layouts=layouts)
+    left, right = (_sizes(whole, x) for x in shapes)
+    syms = [_resized(whole, sizes) for sizes in (left, right)]
+    fitting = [n for n in names if all(_shape(s.layouts[n]) == x[n] for s, x in zip(syms, shapes))]
+    return Widths(narrowed(whole, fitting), one, other, (left, right), tuple(_said(left, right, rows)))
+
+
+def thinned(sym: Symmetry, state: Mapping[str, Tensor], sizes: Sizes) -> Mapping[str, Tensor]:
+    """A network with no more units than ``sizes`` in every space: those of largest weights, as pruning keeps them."""
+    own = dict(_sizes(sym, {n: tuple(state[n].shape) for n in sym.layouts if n in state}))
+    for space in [s.name for s in ordered_spaces(sym) if own[s.name] > sizes[s.name]]:
+        here = _resized(sym, own)
+        total = torch.zeros(own[space])
+        for name in here.layouts.keys() & state.keys():
+            if _shape(here.layouts[name]) == tuple(state[name].shape):
+                for view in views(here, name, [space]):
+                    total = total + view.rows(state[name]).float().square().sum((0, 2))
+        kept = total.topk(sizes[space]).indices.sort().values
+        state, own[space] = Cut(state, kept_rows(here, space, kept.tolist())), sizes[space]
+    return state
+
+
+def _partnered(space: str, syms: list[Symmetry], states: list[Mapping[str, Tensor]], wide: int) -> list[int]:
+    """Units of the wider network that the best assignment gives a partner, with all later spaces summed out."""
+    order = [s.name for s in ordered_spaces(syms[0])]
+    total = _likeness(space, order, syms, states)
+    gain = total if wide == 1 else total.mT
+    square = torch.zeros(gain.shape[1], gain.shape[1])
+    square[: len(gain)] = gain
+    return sorted(assign(square)[: len(gain)].tolist())
+
+
+def _likeness(
+    space: str, order: Sequence[str], syms: Sequence[Symmetry], states: Sequence[Mapping[str, Tensor]]
+) -> Tensor:
+    """Similarity of the units of a space, rows of the first network and columns of the second, over all tensors."""
+    total = torch.zeros(*(sym.space(space).size for sym in syms))
+    for name in (n for n in syms[0].layouts if all(n in state for state in states)):
+        for left, right in zip(*(views(sym, name, order) for sym in syms)):
+            if left.space == space:
+                total = total + similarity(left.rows(states[0][name]), right.rows(states[1][name])).sum(0)
+    return total
+
+
+def _sizes(sym: Symmetry, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """Units of every space by the shapes of tensors; of an axis of factors the outermost may have another number."""
+    sizes = {s.name: s.size for s in sym.spaces}
+    whole, told = dict(sizes), set()
+    for products in (False, True):  # axes of one space first
+        for name in sym.layouts.keys() & shapes.keys():
+            for axis, size in zip(sym.layouts[name].axes, shapes[name]):
+                factors = axis.factors if isinstance(axis, Product) else (axis,)
+                free = next((f for f in factors if isinstance(f, Leaf) and f.space not in told), None)
+                if (len(factors) > 1) != products or free is None or free.size != whole[free.space]:
+                    continue
+                others = prod(axis_size(_resized_axis(f, sizes)) for f in factors if f is not free)
+                if size % others == 0 and (size != others * sizes[free.space] or not products):
+                    sizes[free.space] = size // others
+                    told.add(free.space)
+    return sizes
+
+
+def _shape(layout: Layout) -> tuple[int, ...]:
+    return tuple(axis_size(axis) for axis in layout.axes)
+
+
+def _resized(sym: Symmetry, sizes: Sizes) -> Symmetry:
+    """The symmetry of the same architecture with other numbers of units."""
+    if all(sizes[s.name] == s.size for s in sym.spaces):
+        return sym
+    spaces = tuple(s if sizes[s.name] == s.size else _resized_space(s, sizes[s.name]) for s in sym.spaces)
+    layouts = {n: Layout(tuple(_resized_axis(axis, sizes) for axis in x.axes)) for n, x in sym.layouts.items()}
+    return replace(sym, spaces=spaces, layouts=layouts)
+
+
+def _resized_space(space: Space, size: int) -> Space:
+    group = space.group
+    if isinstance(group, Monomial):
+        return replace(space, group=replace(group, n=size))
+    linear, monomial = replace(group.linear, n=size), replace(group.monomial, n=size)
+    return replace(space, group=Semidirect(linear, monomial, group.charges))
+
+
+def _resized_axis(axis: Axis, sizes: Sizes) -> Axis:
+    if isinstance(axis, Leaf):
+        return replace(axis, size=sizes[axis.space])
+    if isinstance(axis, Product):
+        return Product(tuple(_resized_axis(f, sizes) for f in axis.factors))
+    if isinstance(axis, Sum) and all(len(part.ranges) == 1 for part in axis.parts):
+        parts, start = [], 0
+        for part in sorted(axis.parts, key=lambda p: p.ranges[0]):
+            inner = _resized_axis(part.axis, sizes)
+            parts.append(Part(((start, start + axis_size(inner)),), inner))
+            start += axis_size(inner)
+        return Sum(tuple(parts))
+    return axis
+
+
+def _said(left: Sizes, right: Sizes, rows: Rows) -> list[str]:
+    """What has another size in the two networks."""
+    said = [f"{s}: {left[s]} units in a, {right[s]} in b" for s in left if left[s] != right[s]]
+    more = [f"and so on in {counted(len(said), 'space')}"] if len(said) > _SAID else []
+    names = [*rows][:_SAID] + (["..."] if len(rows) > _SAID else [])
+    labels = [f"of another size in b, compared as far as both reach: {', '.join(names)}"] if rows else []
+    return [*(["of another width, " + "; ".join([*said[:_SAID], *more])] if said else []), *labels]

@@ -1,0 +1,72 @@
+"""Rows of tensors that stay when only some units of a space do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from .spaces import Axis, Leaf, Product, Sum, axis_size
+
+if TYPE_CHECKING:
+    from .symmetry import Symmetry
+
+__all__ = ["axis_rows", "axis_spaces", "kept_rows"]
+
+
+def kept_rows(sym: Symmetry, space: str, keep: Sequence[int]) -> dict[str, dict[int, Tensor]]:
+    """The rows that stay: of every tensor that carries a space, by axis.
+
+    Args:
+        sym: The symmetry.
+        space: Name of the space.
+        keep: Units that stay.
+
+    Returns:
+        Name of each tensor to its axes and their rows, in order.
+
+    Examples:
+        >>> from torch import nn
+        >>> import intertwine as iw
+        >>> model = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 2))
+        >>> rows = kept_rows(iw.symmetries(model, torch.randn(5, 3)), "0.weight[0]", [0, 5])
+        >>> {name: {axis: r.tolist() for axis, r in axes.items()} for name, axes in rows.items()}
+        {'0.weight': {0: [0, 5]}, '0.bias': {0: [0, 5]}, '2.weight': {1: [0, 5]}}
+    """
+    units = torch.as_tensor(sorted(keep))
+    found: dict[str, dict[int, Tensor]] = {}
+    for name, layout in sym.layouts.items():
+        for dim, axis in enumerate(layout.axes):
+            if space in set(axis_spaces(axis)):
+                found.setdefault(name, {})[dim] = axis_rows(axis, space, units)
+    return found
+
+
+def axis_spaces(axis: Axis) -> Iterator[str]:
+    """Names of the spaces that an axis carries."""
+    if isinstance(axis, Leaf):
+        yield axis.space
+    for inner in axis.factors if isinstance(axis, Product) else ():
+        yield from axis_spaces(inner)
+    for part in axis.parts if isinstance(axis, Sum) else ():
+        yield from axis_spaces(part.axis)
+
+
+def axis_rows(axis: Axis, space: str, units: Tensor) -> Tensor:
+    """Rows of an axis that stay, in order."""
+    if isinstance(axis, Leaf) and axis.space == space:
+        return units
+    if isinstance(axis, Product):
+        rows = torch.zeros(1, dtype=torch.int64)
+        for factor in axis.factors:
+            rows = (rows[:, None] * axis_size(factor) + axis_rows(factor, space, units)).flatten()
+        return rows
+    if isinstance(axis, Sum):
+        parts = []
+        for part in axis.parts:
+            own = torch.cat([torch.arange(start, stop) for start, stop in part.ranges])
+            parts.append(own[axis_rows(part.axis, space, units)])
+        return torch.cat(parts).sort().values
+    return torch.arange(axis_size(axis))
