@@ -18,8 +18,6 @@ from .widths import Widths, thinned, widths
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
 
-__all__ = ["Compared", "compared"]
-
 _WHOLE = 4 * COMPONENT  # weights up to which networks are matched whole; larger ones component by component
 
 

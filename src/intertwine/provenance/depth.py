@@ -9,8 +9,6 @@ from torch import Tensor
 
 from ..symmetry.sharded import Renamed
 
-__all__ = ["Renumbered", "renumbered"]
-
 Blocks = dict[str, dict[int, dict[str, str]]]  # stem -> number -> rest of the name -> name
 
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from ..symmetry.symmetry import Symmetry
     from ..symmetry.transformation import Transformation
 
-__all__ = ["diff"]
-
 _AMPLIFIED, _MOST_ERROR = 10.0, 0.5  # times what rounding to a format does to the outputs; relative error at most
 _AFFINE = 1e-5  # relative deviation of the affine map of a batch norm that was rewritten
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from ..symmetry.transformation import Transformation
 
-__all__ = ["CHANGED", "SAME_FUNCTION", "Diff", "MovedUnit"]
-
 SAME_FUNCTION = "the same function"
 CHANGED = "changed"
 _LISTED = 12  # tensors and blocks of a summary

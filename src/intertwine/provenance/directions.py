@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["direction"]
-
 _SHARE = 0.05  # of zeros that only one network has, above which it was pruned
 
 

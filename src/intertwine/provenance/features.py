@@ -22,8 +22,6 @@ from ..symmetry.spaces import Space
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
 
-__all__ = ["View", "ordered_spaces", "similarity", "views"]
-
 _ROUNDS = 3  # of columns and rows brought to one size in turn
 
 

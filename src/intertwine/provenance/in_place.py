@@ -17,8 +17,6 @@ from .spearman import spearman
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
 
-__all__ = ["InPlace", "SpaceAgreement", "TensorAgreement", "checked", "cosine", "equal", "in_place"]
-
 _CHUNK = 256  # units that are ordered among themselves: any subgroup of the permutations gives an exact null
 
 

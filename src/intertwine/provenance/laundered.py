@@ -26,8 +26,6 @@ from .in_place import SpaceAgreement, TensorAgreement
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
 
-__all__ = ["FEWEST", "Calibrated", "Likeness", "calibrated", "likeness"]
-
 _ROUNDING = 1e-12  # share of the weights' squares that float32 leaves
 FEWEST = 4  # independent networks: the prediction has as many degrees of freedom less one
 

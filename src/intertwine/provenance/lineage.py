@@ -34,8 +34,6 @@ from .result import (
 if TYPE_CHECKING:
     from ..symmetry import Symmetry, Transformation
 
-__all__ = ["lineage", "lineage_of_states"]
-
 _LEVEL = 1e-6
 _COMMON = 0.25  # share of the tensors that both must have: heads are replaced, layers dropped
 _PARTS = 1e-3  # level at which single blocks are named

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-__all__ = ["Order"]
-
 _LIMIT = 4.5  # standard deviations: a p-value of 7e-6, for a space may have many tensors
 _SORTED = 0.999  # rank correlation that tells small spaces are sorted
 _FEWEST = 5  # units that can be seen to be sorted

@@ -9,8 +9,6 @@ from .changes.places import block_of
 from .in_place import TensorAgreement
 from .result import BlockAgreement
 
-__all__ = ["by_block", "parts_in_words"]
-
 
 def by_block(tensors: Sequence[TensorAgreement], level: float) -> tuple[BlockAgreement, ...]:
     """Agreement of blocks; tensors share the order of their units, so p-values are combined by Bonferroni's rule.

@@ -16,8 +16,6 @@ from math import log, log1p
 import numpy as np
 from torch import Tensor
 
-__all__ = ["combined", "fisher", "log_tail", "ranks"]
-
 _RESOLUTION = 512  # steps of the lattice in one standard deviation of the score
 _LENGTH = 2**14  # of the lattice: 16 standard deviations on either side
 _FINE = 2**15  # length of the lattice of combined p-values

@@ -13,18 +13,6 @@ from .in_place import SpaceAgreement, TensorAgreement
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "CALIBRATED",
-    "DERIVED",
-    "EXACT",
-    "IDENTICAL",
-    "NOT_TESTED",
-    "NO_SIGN",
-    "UNTOLD",
-    "BlockAgreement",
-    "Lineage",
-]
-
 DERIVED = "derived"
 NO_SIGN = "no sign of descent"
 UNTOLD = "cannot be told"

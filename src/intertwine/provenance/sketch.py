@@ -10,8 +10,6 @@ from torch import Tensor
 
 from .in_place import checked
 
-__all__ = ["sketch", "sketch_scores"]
-
 _WEIGHTS = 256  # of every tensor
 
 

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from ..groups.assignment import assign
 
-__all__ = ["spearman"]
-
 _FEW = 7  # units up to which all permutations are listed
 
 

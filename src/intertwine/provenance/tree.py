@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from ..symmetry import Symmetry
 
-__all__ = ["Link", "Tree", "lineage_tree", "tree_of_states"]
-
 _RATE = 0.001
 _CLOSE = 2.0  # standard deviations of a sketch from which on a pair is tested: 2 % of strangers, and nearly all kin
 

@@ -24,8 +24,6 @@ from .features import ordered_spaces, similarity, views
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
 
-__all__ = ["Cut", "Padded", "Widths", "thinned", "widths"]
-
 _SAID = 3
 _ROUNDS = 3  # over the spaces of another width
 Rows = Mapping[str, Mapping[int, Tensor]]  # by tensor and axis

@@ -13,8 +13,6 @@ from .spaces import Axis, Leaf, Product, Sum, axis_size
 if TYPE_CHECKING:
     from .symmetry import Symmetry
 
-__all__ = ["axis_rows", "axis_spaces", "kept_rows"]
-
 
 def kept_rows(sym: Symmetry, space: str, keep: Sequence[int]) -> dict[str, dict[int, Tensor]]:
     """The rows that stay: of every tensor that carries a space, by axis.

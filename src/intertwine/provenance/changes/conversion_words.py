@@ -14,8 +14,6 @@ from .layouts import head_sizes, rotary_part
 from .places import pattern_of
 from .rows import Rows, view
 
-__all__ = ["conversion_findings", "rotary_words", "source_words"]
-
 _NAMED = 3
 _KINDS = {
     "transposed": "transposed: (inputs, outputs) instead of (outputs, inputs) or back, as Conv1D has it",

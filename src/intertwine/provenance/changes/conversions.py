@@ -13,8 +13,6 @@ from .layouts import rotary_order, rotary_part
 from .places import layer_of, pattern_of, stem_of, with_layer
 from .rows import Reading, Rows, signature, unit_rows, view, ways
 
-__all__ = ["Conversion", "convert"]
-
 _PROBES = (4, 12)  # rows of a tensor that are looked for: fewest and most
 _ALL_PROBES = 2400
 _ALIKE = 0.7  # cosine of a row with the one that it came from; unrelated rows of 16 entries reach 0.6 by chance

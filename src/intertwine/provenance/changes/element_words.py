@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from ...groups import Element
     from ...symmetry.symmetry import Symmetry
 
-__all__ = ["Finding", "element_findings"]
-
 _NAMED = 6  # units that are named one by one
 _CHAIN = 4  # matrices that may carry a space without its being a stream
 _SEEN = 1e-4  # log scales that are worth a word

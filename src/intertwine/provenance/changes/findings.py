@@ -14,8 +14,6 @@ from .tensor_change import ROUNDED, TensorChange
 if TYPE_CHECKING:
     from ...symmetry.symmetry import Symmetry
 
-__all__ = ["tensor_findings"]
-
 _APART, _NEARLY_ALL = 0.35, 0.9  # cosine of matched tensors that share nothing, and share of the weights
 _NAMED = 3  # tensors or blocks that are named in a sentence
 _ROLES = {

@@ -8,8 +8,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-__all__ = ["grid"]
-
 _BITS = (8, 4)
 _OFF = 0.02  # of a step: how far a value may lie from its level
 _HALF = 0.75  # of a step: how far rounding to the next level moves a value, with room for another choice of steps

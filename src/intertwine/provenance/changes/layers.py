@@ -10,8 +10,6 @@ from .element_words import Finding
 from .places import family_of, with_layer
 from .rows import signature, unit_rows
 
-__all__ = ["NEW", "layer_findings", "moved_layers"]
-
 NEW = -1  # in place of a layer's number: it holds none of those before
 _PROBES = 8  # rows of a matrix that are looked at
 _MATRICES = 4  # matrices of a layer

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-__all__ = ["head_sizes", "rotary_order", "rotary_part"]
-
 _LEAST_HEAD = 4  # with two dimensions pairs and halves are the same
 
 

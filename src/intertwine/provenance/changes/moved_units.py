@@ -18,8 +18,6 @@ from .pairs import Pairs
 if TYPE_CHECKING:
     from ...symmetry.transformation import Transformation
 
-__all__ = ["moved_units"]
-
 _TOP = 10
 
 

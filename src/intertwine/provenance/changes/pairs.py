@@ -24,8 +24,6 @@ from .relaid import relaid_tensors
 if TYPE_CHECKING:
     from ...symmetry.symmetry import Symmetry
 
-__all__ = ["Pairs", "paired"]
-
 
 @dataclass(frozen=True, eq=False)
 class Pairs:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["block_of", "family_of", "layer_of", "pattern_of", "place_of", "stem_of", "with_layer"]
-
 _NUMBER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")
 
 

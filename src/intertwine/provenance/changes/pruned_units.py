@@ -19,8 +19,6 @@ from .places import place_of
 if TYPE_CHECKING:
     from ...symmetry.transformation import Transformation
 
-__all__ = ["pruned_units"]
-
 _NAMED = 8
 
 

@@ -10,8 +10,6 @@ from .layouts import rotary_order, rotary_part
 from .places import stem_of
 from .rows import Reading, Rows, signature, unit_rows
 
-__all__ = ["relaid_tensors"]
-
 _FAR = 0.5  # relative distance from which on another layout is looked for
 _NEARER = 0.5  # share of that distance that another layout must fall below
 _SAME_VALUES = 1 - 1e-5  # cosine of sorted absolute values of rows

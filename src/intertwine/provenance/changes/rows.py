@@ -9,8 +9,6 @@ from math import prod
 import torch
 from torch import Tensor
 
-__all__ = ["Rows", "Reading", "signature", "unit_rows", "view", "ways"]
-
 _LEAST = 1e-30
 
 

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from ...matching.deviation import Deviation
     from ...symmetry.symmetry import Symmetry
 
-__all__ = ["Explained", "carriers", "explained", "precision_of"]
-
 _EQUAL = 2.0**-7  # relative distance of a tensor that a cast to bfloat16 leaves: what agrees so pins its units
 _IN_PLACE = 0.7  # mean cosine of a unit's slices with those of the unit in its place: no other is closer
 _FLOOR = {torch.float32: 1e-7, torch.float64: 1e-12}  # relative distances that rounding leaves

@@ -12,8 +12,6 @@ from ...matching.deviation import constant
 from .grids import grid
 from .update_rank import UpdateRank, update_rank
 
-__all__ = ["EQUAL", "REWRITTEN", "ROUNDED", "TensorChange", "dtype_name", "tensor_change"]
-
 EQUAL = "equal"
 ROUNDED = "rounded"
 REWRITTEN = "rewritten"

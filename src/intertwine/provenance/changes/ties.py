@@ -8,8 +8,6 @@ from torch import Tensor
 
 from .element_words import Finding
 
-__all__ = ["tie_findings"]
-
 
 def tie_findings(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Iterator[Finding]:
     """Tensors that were tied, or are tied no longer.

@@ -8,8 +8,6 @@ from math import prod
 import torch
 from torch import Tensor
 
-__all__ = ["UpdateRank", "update_rank"]
-
 _EDGE = 3.0  # times the largest singular value that rounding of this size is expected to have
 _ROUNDED = 0.3  # root mean square of a rounding error, in units of the format's epsilon
 _LOW = 4  # a low rank is at most one in so many of the full one
