@@ -4,8 +4,6 @@ A cache of something that was made of weights is stale in a copy of the model th
 a run puts such tensors are noted (``Kept.filled``), and emptied in the copy (``forget``).
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

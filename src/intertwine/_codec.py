@@ -6,8 +6,6 @@ come back equal, NaN and infinities included. A tensor is written as nested list
 annotation itself, but one of a union or a subclass, says its class under ``"$type"``.
 """
 
-from __future__ import annotations
-
 import sys
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence, Set

@@ -6,8 +6,6 @@ that share a part exclude each other too. Locks are held for one run, or for a p
 and nobody takes a second model's while holding one, so that no two threads can wait for each other.
 """
 
-from __future__ import annotations
-
 import copy
 import weakref
 from collections.abc import Iterator, Mapping

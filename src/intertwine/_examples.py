@@ -1,7 +1,5 @@
 """Several example inputs of one model, where one is not enough to see all of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ._nested import map_tensors

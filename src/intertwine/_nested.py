@@ -1,7 +1,5 @@
 """Nested inputs and outputs: values within mappings, lists and tuples, and dataclasses where they are asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any

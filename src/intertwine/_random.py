@@ -1,7 +1,5 @@
 """Torch's global random numbers: borrowed for a block, begun at a seed, and given back as they were."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
 
 from ._above import call
 from ._codec import APART, UNSAVED, decode, encode
@@ -25,7 +26,7 @@ _ROWS = 20  # of the table in a notebook
 class Result(ABC):
     """Base of the frozen dataclasses that capabilities return (``@dataclass(frozen=True, repr=False)``).
 
-    A subclass gives its ``summary`` and its table; its fields are saved by their annotations. A field marked
+    A subclass gives its ``summary`` and the rows of its table; fields are saved by their annotations. A field marked
     ``UNSAVED`` is left out, the tensors of one marked ``APART`` lie beside a JSON file.
     """
 
@@ -33,9 +34,18 @@ class Result(ABC):
     def summary(self) -> str:
         """The result in text: what was found in the first line, then details."""
 
+    _columns: ClassVar[Sequence[str]] = ()
+    """The table's columns, where it may have no rows."""
+
     @abstractmethod
+    def _rows(self) -> Sequence[Mapping[str, Any]]:
+        """The table as plain values, row by row, by names of columns."""
+
     def to_frame(self) -> pd.DataFrame:
         """One row per finding, with named columns."""
+        import pandas as pd
+
+        return pd.DataFrame(self._rows(), columns=list(self._columns) or None)
 
     @property
     def headline(self) -> str:

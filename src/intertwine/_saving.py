@@ -1,7 +1,5 @@
 """Files of single values: JSON with tensors beside it, or one safetensors file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, TypeVar

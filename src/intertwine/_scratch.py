@@ -1,7 +1,5 @@
 """Locks that end with their process, and temporary files that the next process finds and removes if they outlive it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

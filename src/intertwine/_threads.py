@@ -1,7 +1,5 @@
 """Threads of numerical libraries: sums and decompositions have other last digits with another number of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Intervals of means over pairs of models: pairs share models, so models are what is resampled."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from math import isfinite, sqrt

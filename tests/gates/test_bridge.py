@@ -50,7 +50,7 @@ def test_what_is_no_symmetry_changes_the_kernel():
 def test_soft_gates_are_refused_and_would_have_changed():
     model, x, (twin,) = twins("mlp", seeds=(1,))
     soft = iw.gates.dgn(model)
-    with pytest.raises(ValueError, match="gates must be hard"):
+    with pytest.raises(ValueError, match="gates of model must be hard"):
         iw.gates.overlap(soft, x)
     kernels = []
     for network in (model, twin):

@@ -181,9 +181,9 @@ def test_bad_arguments():
     x, on = torch.zeros(2, 3), torch.ones(2, 4, dtype=torch.bool)
     with pytest.raises(ValueError, match="y and gates_y must be given together"):
         iw.gates.product_kernel(x, [on], x)
-    with pytest.raises(ValueError, match="x and gates must have shapes"):
+    with pytest.raises(ValueError, match="x and its gates must be"):
         iw.gates.product_kernel(x, [on[:1]])
-    with pytest.raises(ValueError, match="gates_y must match"):
+    with pytest.raises(ValueError, match="gates_y .M, w_l. of the same widths"):
         iw.gates.product_kernel(x, [on], x, [on[:, :2]])
     with pytest.raises(ValueError, match="input must be"):
         iw.gates.product_kernel(x, [on], input="zeros")

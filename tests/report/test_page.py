@@ -7,7 +7,6 @@ import re
 from dataclasses import dataclass
 from html.parser import HTMLParser
 
-import pandas as pd
 import pytest
 
 from intertwine import report
@@ -94,8 +93,8 @@ class Strange(Result):
 
     text: str = EVIL
 
-    def to_frame(self):
-        return pd.DataFrame({"name": [self.text], "value": [0.5]})
+    def _rows(self):
+        return [{"name": self.text, "value": 0.5}]
 
     def summary(self):
         return self.text

@@ -1,7 +1,5 @@
 """The bases in which a layer is dissected: powers of a random rotation, and random elements of G_ReLU."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -6,8 +6,6 @@ value 0.85 and grey otherwise; else by hue in degrees, with dark orange and dark
 purplish red called pink.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Network dissection of one layer in its own basis, in rotated bases, and under its symmetry group."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

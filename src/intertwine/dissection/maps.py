@@ -1,7 +1,5 @@
 """Activation maps of one layer over a concept set, kept in memory when they fit and computed again when they do not."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import isqrt, prod

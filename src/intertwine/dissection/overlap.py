@@ -11,8 +11,6 @@ exceeds its map, so units whose map stays below the threshold have an empty mask
 that occur in an image get a column.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

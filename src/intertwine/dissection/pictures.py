@@ -1,7 +1,5 @@
 """Pictures of the best units: images with the outline of the unit's mask."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Callable

@@ -29,8 +29,6 @@ from .maps import as_maps
 from .options import Criterion, Maps
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ..features import Point
     from ..symmetry import Symmetry
 
@@ -89,11 +87,9 @@ class PrivilegedBases(Result):
     spaces: tuple[SpaceBasis, ...]
     without_maps: tuple[str, ...]
 
-    def to_frame(self) -> pd.DataFrame:
+    def _rows(self) -> list[dict[str, Any]]:
         """One row for each space."""
-        import pandas as pd
-
-        return pd.DataFrame([{**asdict(s), "agrees": s.agrees} for s in self.spaces])
+        return [{**asdict(s), "agrees": s.agrees} for s in self.spaces]
 
     def summary(self) -> str:
         """For every space what its group predicts and what was measured."""

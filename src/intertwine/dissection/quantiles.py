@@ -6,8 +6,6 @@ as a positive factor, and does not depend on an interpolation rule. Only the ``f
 small share of the stream; where they do not fit the memory, units are taken in groups, one pass for each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 
 import torch

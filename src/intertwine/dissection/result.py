@@ -209,11 +209,9 @@ class Dissection(Result):
             ]
         )
 
-    def to_frame(self) -> pd.DataFrame:
+    def _rows(self) -> list[dict[str, Any]]:
         """One row for each unit in each basis."""
-        import pandas as pd
-
-        rows = [
+        return [
             {
                 "basis": result.arm.kind,
                 "alpha": result.arm.alpha,
@@ -227,7 +225,6 @@ class Dissection(Result):
             for result in self.arms
             for unit, (c, iou) in enumerate(zip(result.concept, result.iou))
         ]
-        return pd.DataFrame(rows)
 
     def by_concept(self, result: ArmResult) -> list[tuple[Concept, int]]:
         """Concepts that have detectors in one basis, with how many, the most first."""

@@ -1,7 +1,5 @@
 """Going on after a stop: every finished basis is a file, and a folder belongs to one plan."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path

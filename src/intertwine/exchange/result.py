@@ -6,14 +6,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._io import write_atomically
 from .._result import Result
 from .._words import counted
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["Absent", "Entry", "Mappings", "Place", "Proof"]
 
@@ -146,10 +143,10 @@ class Mappings(Result):
         lines += [f"  not listed: {a.pattern} ({counted(len(a.modules), 'place')}): {a.reason}" for a in self.absent]
         return "\n".join([*lines, *self.notes])
 
-    def to_frame(self) -> pd.DataFrame:
-        """One row per entry, then one per reason why something is not listed."""
-        import pandas as pd
+    _columns = ("listed", "kind", "writes", "reads", "places", "error", "control", "note")
 
+    def _rows(self) -> list[dict[str, Any]]:
+        """One row per entry, then one per reason why something is not listed."""
         rows = [
             {
                 "listed": True, "kind": e.kind, "writes": ", ".join(e.writes), "reads": ", ".join(e.reads),
@@ -165,8 +162,7 @@ class Mappings(Result):
             }
             for a in self.absent
         ]  # fmt: skip
-        columns = ["listed", "kind", "writes", "reads", "places", "error", "control", "note"]
-        return pd.DataFrame(rows, columns=columns)
+        return rows
 
 
 def _said(proof: Proof | None) -> str:

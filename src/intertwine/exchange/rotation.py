@@ -24,8 +24,6 @@ from ..symmetry.transformation import identity, with_parts
 from .hadamard import hadamard
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ..symmetry import Space, Symmetry
 
 __all__ = ["Rotation", "rotate"]
@@ -76,11 +74,11 @@ class Rotation(Result):
         lines += [f"kept: {tensor}: {reason}" for tensor, reason in self.kept]
         return "\n".join([*lines, f"certified for {self.certified}"])
 
-    def to_frame(self) -> pd.DataFrame:
-        """One row per space."""
-        import pandas as pd
+    _columns = ("space", "size", "matrices", "kind")
 
-        return pd.DataFrame([vars(r) for r in self.rotated], columns=["space", "size", "matrices", "kind"])
+    def _rows(self) -> list[dict[str, Any]]:
+        """One row per space."""
+        return [vars(r) for r in self.rotated]
 
 
 def rotate(

@@ -1,7 +1,5 @@
 """Loss and accuracy of a model on labelled batches."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 The deviations of a constant channel are exactly 0, whatever its value: a mean that is rounded would make it vary.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Statistics of batch norms measured anew: the moments of all examples that run through them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Self

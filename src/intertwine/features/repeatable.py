@@ -1,7 +1,5 @@
 """Loaders that shuffle by torch's global random numbers, read in an order that follows from a seed alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import Any
 

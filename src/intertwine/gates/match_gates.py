@@ -1,10 +1,8 @@
 """Units of two networks matched by when they are on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +14,6 @@ from ..symmetry import Symmetry, Transformation
 from ..symmetry.spaces import Space
 from .networks.gated import GatedNetwork
 from .patterns import gate_patterns
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["GateMatch", "SpaceMatch", "match_gates"]
 
@@ -69,11 +64,9 @@ class GateMatch(Result):
         lines += [f"{name}: no gates, matched by weights" for name in self.unmatched]
         return "\n".join(lines)
 
-    def to_frame(self) -> pd.DataFrame:
+    def _rows(self) -> list[dict[str, Any]]:
         """One row per matched space."""
-        import pandas as pd
-
-        return pd.DataFrame([{**vars(s), "layers": ", ".join(s.layers)} for s in self.spaces])
+        return [{**vars(s), "layers": ", ".join(s.layers)} for s in self.spaces]
 
 
 def match_gates(

@@ -1,14 +1,14 @@
 """Captured ReLU networks: which values depend on the input, which are weights, which calls are gates."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
 
 from .._evaluation import check_module
-from ..programs import Call, Program, Ref, Value, capture
+from ..programs import Call, Program, Ref, capture
 from ..programs.operations import (
     ATTENTION,
     RELUS,
@@ -23,46 +23,19 @@ from .other_activations import RATIOS, other_activation
 OTHERS = {f"aten::{name}" for name in RATIOS}
 
 
-@dataclass(frozen=True)
-class ReluProgram:
-    """A program of one example, with its values sorted into activations, weights and the rest.
+@dataclass(frozen=True, kw_only=True)
+class ReluProgram(Program):
+    """A program of one example, whose one input is the image and whose one output are the logits.
 
     Attributes:
-        program: What the model ran, with its parameters and buffers.
         weights: Values computed from parameters alone, with the names of those parameters.
         gates: Positions in ``calls`` of the calls that gate: ReLUs and max poolings.
         names: A name for each gate: its module, with ``#k`` where a module gates more than once.
     """
 
-    program: Program
-    weights: dict[int, tuple[str, ...]]
+    weights: Mapping[int, tuple[str, ...]]
     gates: tuple[int, ...]
     names: tuple[str, ...]
-
-    @property
-    def calls(self) -> tuple[Call, ...]:
-        """The calls in the order in which they run."""
-        return self.program.calls
-
-    @property
-    def values(self) -> tuple[Value, ...]:
-        """What is known of each value."""
-        return self.program.values
-
-    @property
-    def activations(self) -> frozenset[int]:
-        """Numbers of the values that depend on the input."""
-        return self.program.varying
-
-    @property
-    def given(self) -> Ref:
-        """The input."""
-        return self.program.inputs[0]
-
-    @property
-    def output(self) -> Ref:
-        """The one tensor that the model returned."""
-        return self.program.outputs[0]
 
     @property
     def gate_calls(self) -> tuple[Call, ...]:
@@ -72,6 +45,16 @@ class ReluProgram:
     def shape(self, ref: Ref | None) -> tuple[int, ...]:
         """Shape of a value, for one example."""
         return () if ref is None else tuple(self.values[ref.id].shape)
+
+    def check_output(self, output: int) -> None:
+        """Check that the model returns ``(N, outputs)`` and ``output`` is one of them.
+
+        Raises:
+            ValueError: If it is not.
+        """
+        shape = self.shape(self.outputs[0])
+        if len(shape) != 2 or not 0 <= output < shape[1]:
+            raise ValueError(f"output must be one of the model's outputs (N, outputs). Got {output}, shape {shape}.")
 
 
 def capture_relu(model: nn.Module, x: Tensor, others: bool = False) -> ReluProgram:
@@ -103,7 +86,9 @@ def capture_relu(model: nn.Module, x: Tensor, others: bool = False) -> ReluProgr
     if len(program.outputs) != 1 or program.values[program.outputs[0].id].shape[:1] != (1,):
         shapes = [program.values[r.id].shape for r in program.outputs]
         raise ValueError(f"model must return one tensor of shape (N, outputs). Got shapes {shapes} for one example.")
-    return ReluProgram(program, weights, gates, gate_names([program.calls[i] for i in gates]))
+    parts = {f.name: getattr(program, f.name) for f in fields(program)}
+    names = gate_names([program.calls[i] for i in gates])
+    return ReluProgram(**parts, weights=weights, gates=gates, names=names)
 
 
 def check_input(model: nn.Module, x: Tensor) -> None:

@@ -1,7 +1,5 @@
 """The best pairing of units: linear assignments."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Representations: how an element ``M D P`` of a space's group acts on one axis of a tensor."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Literal, Self

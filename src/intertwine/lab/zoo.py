@@ -1,7 +1,5 @@
 """Zoos: many networks of one architecture that differ in their seeds, and the pairs that are drawn from them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

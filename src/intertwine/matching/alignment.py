@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
 from .._result import UNSAVED, Result
 from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import KINDS, Transformation
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["Alignment"]
 
@@ -78,13 +75,8 @@ class Alignment(Result):
         """
         return self.symmetry.act(self.transformation, b)
 
-    def to_frame(self) -> pd.DataFrame:
-        """One row per space: its group, how many units moved, and how well units fit."""
-        import pandas as pd
-
-        return pd.DataFrame(self._rows())
-
     def _rows(self) -> list[dict[str, Any]]:
+        """One row per space: its group, how many units moved, and how well units fit."""
         rows = []
         for space in self.symmetry.spaces:
             cosines = self.quality[space.name].flatten()

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .._result import UNSAVED, Result
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ..symmetry.transformation import Transformation
 
 __all__ = ["DIFFERENT", "RELATED", "SAME", "UNTOLD", "Match"]
@@ -65,8 +63,6 @@ class Match(Result):
         ]
         return "\n".join([f"{self.verdict}: {self.reason}", *lines])
 
-    def to_frame(self) -> pd.DataFrame:
+    def _rows(self) -> list[dict[str, Any]]:
         """One row; tensors that differ are named in one string."""
-        import pandas as pd
-
-        return pd.DataFrame([{**self.to_dict(), "differing": ", ".join(self.differing)}])
+        return [{**self.to_dict(), "differing": ", ".join(self.differing)}]

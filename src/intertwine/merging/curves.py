@@ -1,18 +1,13 @@
 """Loss and accuracy along paths between networks: the result of a barrier measurement."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._result import Result
 from .._words import counted
 from .._zoo_intervals import PairInterval, pair_interval
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 PATHS = ("direct", "aligned")
 
@@ -130,10 +125,8 @@ class Barrier(Result):
             return None
         return pair_interval(self.pairs, heights, level)
 
-    def to_frame(self) -> pd.DataFrame:
+    def _rows(self) -> list[dict[str, Any]]:
         """One row for each pair, path, variant and point."""
-        import pandas as pd
-
         rows = []
         for c in self.curves:
             a, b = self.pairs[c.pair]
@@ -143,7 +136,7 @@ class Barrier(Result):
                 accuracy = None if c.accuracy is None else c.accuracy[k]
                 point = {"ratio": t, "loss": c.loss[k], "accuracy": accuracy, "above_chord": above[k]}
                 rows.append({**key, **point})
-        return pd.DataFrame(rows)
+        return rows
 
     @property
     def headline(self) -> str:

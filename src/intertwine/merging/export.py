@@ -1,7 +1,5 @@
 """Networks as files: safetensors with a card, or a Hugging Face directory."""
 
-from __future__ import annotations
-
 import json
 import platform
 import shutil

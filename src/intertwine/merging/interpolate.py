@@ -1,7 +1,5 @@
 """Points between two networks: straight lines and great circles through their weights."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

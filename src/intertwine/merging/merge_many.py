@@ -1,7 +1,5 @@
 """Average of several networks in one basis (MergeMany; Ainsworth, Hayase and Srinivasa 2023, Algorithm 3)."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 

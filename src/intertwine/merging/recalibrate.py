@@ -1,7 +1,5 @@
 """Batch norm statistics for weights that were never trained: measured anew on data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -1,7 +1,5 @@
 """REPAIR: give the channels of an interpolated network the means and spreads that its parents agree on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any

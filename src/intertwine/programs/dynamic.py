@@ -5,8 +5,6 @@ integer that differs grows with the batch, ``base + slope N``. A third run on fi
 the model is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Programs whose norms multiply by ``1 + weight``, read as if the gain itself were the parameter."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from .._nested import map_leaves

@@ -1,7 +1,5 @@
 """Parts of a captured program as modules: values in, values out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Self

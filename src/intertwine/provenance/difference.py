@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .._result import UNSAVED, Result
 from .changes.element_words import Finding
 from .changes.tensor_change import TensorChange
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ..symmetry.transformation import Transformation
 
 SAME_FUNCTION = "the same function"
@@ -88,11 +86,14 @@ class Diff(Result):
             lines += [f"  ... and {len(changed) - _LISTED} more"] if len(changed) > _LISTED else []
         return "\n".join(lines)
 
-    def to_frame(self) -> pd.DataFrame:
-        """One row per tensor."""
-        import pandas as pd
+    _columns = (
+        "tensor", "source", "block", "shape", "before", "after", "kind", "detail", "relative change", "cosine", "rank",
+        "effective rank", "entries changed", "zeros before", "zeros after",
+    )  # fmt: skip
 
-        rows = [
+    def _rows(self) -> list[dict[str, Any]]:
+        """One row per tensor."""
+        return [
             {
                 "tensor": t.name, "source": t.source, "block": t.block, "shape": "x".join(map(str, t.shape)),
                 "before": t.dtypes[0], "after": t.dtypes[1], "kind": t.kind, "detail": t.detail,
@@ -101,8 +102,6 @@ class Diff(Result):
             }
             for t in self.tensors
         ]  # fmt: skip
-        columns = list(rows[0]) if rows else ["tensor"]
-        return pd.DataFrame(rows, columns=columns)
 
 
 def _relative(t: TensorChange) -> str:

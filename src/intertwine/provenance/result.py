@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import log
-from typing import TYPE_CHECKING
+from typing import Any
 
 from .._result import Result
 from .._words import counted
 from .in_place import SpaceAgreement, TensorAgreement
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 DERIVED = "derived"
 NO_SIGN = "no sign of descent"
@@ -99,11 +96,11 @@ class Lineage(Result):
             return f"p {power_of_ten(block.log_p)}"
         return f"cosine {block.cosine:.4f} once moved" if self.evidence == IDENTICAL else "not tested"
 
-    def to_frame(self) -> pd.DataFrame:
-        """One row per space."""
-        import pandas as pd
+    _columns = ("space", "units", "agreeing", "log10_p", "spearman", "spearman_log10_p", "note")
 
-        rows = [
+    def _rows(self) -> list[dict[str, Any]]:
+        """One row per space."""
+        return [
             {
                 "space": s.space,
                 "units": s.units,
@@ -115,8 +112,6 @@ class Lineage(Result):
             }
             for s in self.by_space
         ]
-        columns = ["space", "units", "agreeing", "log10_p", "spearman", "spearman_log10_p", "note"]
-        return pd.DataFrame(rows, columns=columns)
 
 
 def exp10(log_p: float) -> float:

@@ -19,8 +19,6 @@ from .result import power_of_ten
 from .sketch import sketch, sketch_scores
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ..symmetry import Symmetry
 
 _RATE = 0.001
@@ -88,18 +86,17 @@ class Tree(Result):
                 lines.append(f"  {link.parent} {arrow} {link.child}  {said}")
         return "\n".join([head, *lines])
 
-    def to_frame(self) -> pd.DataFrame:
-        """One row per pair that was tested."""
-        import pandas as pd
+    _columns = ("a", "b", "log10_p", "linked")
 
+    def _rows(self) -> list[dict[str, Any]]:
+        """One row per pair that was tested."""
         links = {frozenset((k.parent, k.child)): k for k in self.links}
-        rows = [
+        return [
             {"a": a, "b": b, "log10_p": p / log(10), "linked": frozenset((a, b)) in links}
             for i, a in enumerate(self.names)
             for j, b in enumerate(self.names)
             if i < j and (p := self.log_p[i][j]) == p
         ]
-        return pd.DataFrame(rows, columns=["a", "b", "log10_p", "linked"])
 
 
 def lineage_tree(models: Mapping[str, nn.Module], example_inputs: Any, rate: float = _RATE) -> Tree:

@@ -85,18 +85,15 @@ class Distances(Result):
         nearest = [self.names[i] for i in found.indices.tolist()]
         return pd.DataFrame({"name": self.names, "nearest": nearest, "distance": found.values.tolist()})
 
-    def to_frame(self) -> pd.DataFrame:
+    def _rows(self) -> list[dict[str, Any]]:
         """One row per ordered pair of different networks."""
-        import pandas as pd
-
-        pairs = [(i, j) for i in range(len(self.names)) for j in range(len(self.names)) if i != j]
-        columns: dict[str, list[Any]] = {
-            "a": [self.names[i] for i, _ in pairs],
-            "b": [self.names[j] for _, j in pairs],
-            "score": [float(self.scores[pair]) for pair in pairs],
-            "distance": [float(self.distances[pair]) for pair in pairs],
-        }
-        return pd.DataFrame(columns)
+        scores, between = self.scores.tolist(), self.distances.tolist()
+        return [
+            {"a": a, "b": b, "score": scores[i][j], "distance": between[i][j]}
+            for i, a in enumerate(self.names)
+            for j, b in enumerate(self.names)
+            if i != j
+        ]
 
     def summary(self) -> str:
         """What was compared, the nearest of each, and notes."""

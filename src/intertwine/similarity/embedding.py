@@ -1,19 +1,14 @@
 """Points in few dimensions whose distances are like given ones: multidimensional scaling."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from .._result import Result
 from .._words import counted
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _STEPS, _TOLERANCE = 1000, 1e-9
 
@@ -44,12 +39,10 @@ class Embedding(Result):
         missed = (distances - torch.cdist(points, points)).square().sum() / distances.square().sum()
         return cls(tuple(names), points, float(missed.nan_to_num(0).sqrt()))
 
-    def to_frame(self) -> pd.DataFrame:
+    def _rows(self) -> list[dict[str, Any]]:
         """One row per point."""
-        import pandas as pd
-
-        columns = {f"x{k}": column.tolist() for k, column in enumerate(self.points.T, 1)}
-        return pd.DataFrame({"name": self.names, **columns})
+        points = zip(self.names, self.points.tolist())
+        return [{"name": name, **{f"x{k}": x for k, x in enumerate(point, 1)}} for name, point in points]
 
     def summary(self) -> str:
         """The stress, and the coordinates of every point."""

@@ -1,7 +1,5 @@
 """Batches with labels, as often as stitching wants them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 

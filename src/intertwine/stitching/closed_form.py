@@ -4,8 +4,6 @@ Every function returns the ``(C_out, C_in)`` matrix ``A`` with the least ``sum |
 without energy (dead channels) never decide anything.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

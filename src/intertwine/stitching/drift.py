@@ -1,7 +1,5 @@
 """Distance of stitched features from the tail's own: task-loss stitches drift out of distribution."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

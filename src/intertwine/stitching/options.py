@@ -1,7 +1,5 @@
 """Options of stitching beside models, layers, families and data."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The stitching penalty: what the stitched network loses, as a fraction of accuracy."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Recalibration: running statistics of the tail's batch norms, measured anew behind a stitching layer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any

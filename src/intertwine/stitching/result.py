@@ -179,10 +179,8 @@ class Stitching(Result):
         net.tail.load_statistics(self.statistics)
         return net
 
-    def to_frame(self) -> pd.DataFrame:
+    def _rows(self) -> list[dict[str, Any]]:
         """One row."""
-        import pandas as pd
-
         low, high = self.interval()
         known = ("layer_a", "layer_b", "family", "method", "seed", "penalty", "accuracy", "accuracy_a", "accuracy_b")
         more = ("inside_block", "skip", "c_in", "c_out", "parameters", "dim", "agreement", "sparsity", "alpha", "kept")
@@ -190,7 +188,7 @@ class Stitching(Result):
         row |= {"low": low, "high": high, **{key: getattr(self, key) for key in more}}
         row |= {"log_count": self.log_count(2**-10, 1.0), "doubly_stochastic_error": self.doubly_stochastic_error}
         row |= {f"drift_{key}": value for key, value in (asdict(self.drift) if self.drift else {}).items()}
-        return pd.DataFrame([row])
+        return [row]
 
     def summary(self) -> str:
         """The penalty with its interval, accuracies, and what the features became."""
@@ -309,12 +307,9 @@ class StitchingStudy(Result):
             )  # fmt: skip
         return pd.DataFrame(rows)
 
-    def to_frame(self) -> pd.DataFrame:
+    def _rows(self) -> list[dict[str, Any]]:
         """One row for each stitched network."""
-        import pandas as pd
-
-        # by rows: columns that are empty for some networks keep the type that they have for others
-        return pd.DataFrame([row for s in self.stitchings for row in s.to_frame().to_dict("records")])
+        return [row for s in self.stitchings for row in s._rows()]
 
     def summary(self) -> str:
         """The mean penalty of every layer, family and method."""

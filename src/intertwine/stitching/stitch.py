@@ -1,7 +1,5 @@
 """Stitching two networks: one call from models and data to penalties."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path

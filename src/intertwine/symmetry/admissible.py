@@ -1,7 +1,5 @@
 """Elements that a given network can take: batch norms without a gain bound how far their inputs may shrink."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -1,7 +1,5 @@
 """Description of a symmetry group: spaces, and how the axes of every tensor are made of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property

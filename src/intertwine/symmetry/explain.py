@@ -1,7 +1,5 @@
 """A symmetry in words: the table of its spaces, and the reason why an axis moves or stays."""
 
-from __future__ import annotations
-
 from math import prod
 from typing import Any
 

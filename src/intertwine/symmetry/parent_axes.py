@@ -1,7 +1,5 @@
 """Arrays of nested spaces: leading axes are indexed by the units of the parents, and follow when these move."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

@@ -16,8 +16,6 @@ from .origin import Origin
 from .verification import refine, verify
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ..exchange.result import Mappings
 
 
@@ -94,8 +92,6 @@ class Symmetry(Description, Result):
         """The part of a gradient or an update that is orthogonal to all these directions."""
         return tangent.project(self, gradient, state)
 
-    def to_frame(self) -> pd.DataFrame:
+    def _rows(self) -> list[dict[str, Any]]:
         """One row per space."""
-        import pandas as pd
-
-        return pd.DataFrame(explain.rows(self))
+        return explain.rows(self)

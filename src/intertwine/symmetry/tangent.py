@@ -5,8 +5,6 @@ Coefficients are one number for every scale of every unit, and a matrix for ever
 exponents of its axes, and ``-A^T W`` where the axis reads. Permutations and signs have no directions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod

@@ -3,8 +3,6 @@
 Titles are for reading only: nothing is found or decided by them, and the space's own name stands beside them.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from ..networks.gated import GatedNetwork
+from ..networks.gated import check_hard
 from .path.path_kernel import neural_path_kernel
 
 
@@ -38,16 +38,8 @@ def npk_alignment(a: nn.Module, b: nn.Module, x: Tensor, *, input: str = "x", ou
 
 
 def path_kernel_of(model: nn.Module, x: Tensor, name: str, input: str = "x", output: int = 0) -> Tensor:
-    """The path kernel up to a factor, so that it is finite at any depth; ``name`` is what messages call the network.
-
-    Raises:
-        ValueError: If its gates are soft.
-    """
-    if isinstance(model, GatedNetwork) and model.gate != "hard":
-        raise ValueError(
-            f"gates of {name} must be hard: soft gates change when units are rescaled, so that no alignment by "
-            "them is a property of the network. Got soft gates. Build it with gate='hard'."
-        )
+    """The path kernel up to a factor, so that it is finite at any depth; ``name`` is what messages call the network."""
+    check_hard(model, name)
     return unscaled(*neural_path_kernel(model, x, input=input, log=True, output=output))
 
 

@@ -1,7 +1,5 @@
 """Ridge regression on precomputed kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from ..networks.gated import GatedNetwork
+from ..networks.gated import check_hard
 from .path.path_kernel import neural_path_kernel
 
 
@@ -35,11 +35,7 @@ def overlap(model: nn.Module, x: Tensor, y: Tensor | None = None, *, log: bool =
         >>> overlap(model, torch.tensor([[1.0, 1.0], [1.0, -1.0]]))  # two inputs times active units
         tensor([[4., 2.],
                 [2., 2.]], dtype=torch.float64)
-    """
-    if isinstance(model, GatedNetwork) and model.gate != "hard":
-        raise ValueError(
-            "gates must be hard: soft gates sigmoid(beta q) change when units are rescaled, so their overlap is no "
-            "invariant. Got a network with soft gates. Build it with gate='hard'."
-        )
+    """  # noqa: DOC502 - raised by the check
+    check_hard(model, "model")
     found = neural_path_kernel(model, x, y, input="ones", log=log)
     return found[0] if isinstance(found, tuple) else found

@@ -108,6 +108,7 @@ def base_kernels(gates: Sequence[Tensor], gates_y: Sequence[Tensor] | None = Non
 
 
 def _other(gates: Sequence[Tensor], gates_y: Sequence[Tensor] | None) -> Sequence[Tensor]:
+    """Gates of the other side, of the same layers."""
     other = gates if gates_y is None else gates_y
     shapes = [[tuple(g.shape) for g in side] for side in (gates, other)]
     if not gates or [s[1:] for s in shapes[0]] != [s[1:] for s in shapes[1]] or any(len(s) != 2 for s in shapes[0]):
@@ -125,14 +126,12 @@ def check_sides(
     """
     if (y is None) != (gates_y is None):
         raise ValueError("y and gates_y must be given together. Got one of them.")
-    if not gates or any(g.dim() != 2 or len(g) != len(x) for g in gates) or x.dim() != 2:
-        shapes = [tuple(g.shape) for g in gates]
-        raise ValueError(f"x and gates must have shapes (N, d_in) and (N, w). Got {tuple(x.shape)} and {shapes}.")
-    if y is None or gates_y is None:
-        return gates
-    if [g.shape[1] for g in gates_y] != [g.shape[1] for g in gates] or any(len(g) != len(y) for g in gates_y):
-        raise ValueError(f"gates_y must match gates and y. Got widths {[g.shape[1] for g in gates_y]}.")
-    return gates_y
+    other = _other(gates, gates_y)
+    for name, z, side in (("x", x, gates), ("y", x if y is None else y, other)):
+        if z.dim() != 2 or any(len(g) != len(z) for g in side):
+            shapes = [tuple(g.shape) for g in side]
+            raise ValueError(f"{name} and its gates must be (N, d_in) and (N, w). Got {tuple(z.shape)} and {shapes}.")
+    return other
 
 
 def _tiles(n: int, m: int, same: bool, size: int) -> Iterator[tuple[slice, slice]]:

@@ -159,6 +159,19 @@ class GatedNetwork(nn.Module):
         return torch.sigmoid(self.beta * q) if self.gate == "soft" else (q > 0).to(q.dtype)
 
 
+def check_hard(model: nn.Module, name: str) -> None:
+    """Refuse a gated network whose gates are soft where an invariant is asked for; ``name`` is what messages call it.
+
+    Raises:
+        ValueError: If its gates are soft.
+    """
+    if isinstance(model, GatedNetwork) and model.gate != "hard":
+        raise ValueError(
+            f"gates of {name} must be hard: soft gates sigmoid(beta q) change when units are rescaled, so that nothing "
+            "made of them is a property of the network. Got soft gates. Build it with gate='hard'."
+        )
+
+
 class Features(nn.Module):
     """The pre-activations of a network's ReLUs: a gating network.
 

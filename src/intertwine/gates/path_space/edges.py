@@ -63,7 +63,7 @@ def linearise(program: ReluProgram, x: Tensor) -> Linearised:
         edges = {
             i: _edges_of(_Linear(program, call, values), slots)
             for i, call in enumerate(program.calls)
-            if any(r.id in program.activations for r in call.inputs)
+            if any(r.id in program.varying for r in call.inputs)
         }
     return Linearised(edges, tuple(slots.names), tuple(slots.values))
 
@@ -72,9 +72,9 @@ def _values(program: ReluProgram, x: Tensor) -> dict[int, Tensor]:
     """What stands at every value but constants."""
     read = {r.id for call in program.calls for r in call.inputs}
     outputs = [out for call in program.calls for out in call.outputs if out is not None and out.id in read]
-    states = {program.program.states[name].id: tensor for name, tensor in program.program.contents.items()}
-    results = program.program.run(x, outputs)
-    return {**states, program.given.id: x, **{out.id: tensor for out, tensor in zip(outputs, results)}}
+    states = {program.states[name].id: tensor for name, tensor in program.contents.items()}
+    results = program.run(x, outputs)
+    return {**states, program.inputs[0].id: x, **{out.id: tensor for out, tensor in zip(outputs, results)}}
 
 
 class _Slots:
@@ -93,12 +93,10 @@ class _Linear:
 
     def __init__(self, program: ReluProgram, call: Call, values: dict[int, Tensor]) -> None:
         self.call, self.values = call, values
-        self.alone = replace(program.program, calls=(call,))
+        self.alone = replace(program, calls=(call,))
         read = {r.id: r for r in call.inputs if r.id in values}
-        self.refs = sorted(
-            read.values(), key=lambda r: r.id not in program.activations
-        )  # the batch is read off the first
-        self.inputs = [i for i in read if i in program.activations]
+        self.refs = sorted(read.values(), key=lambda r: r.id not in program.varying)  # the batch is read off the first
+        self.inputs = [i for i in read if i in program.varying]
         self.weights = {i: "/".join(program.weights[i]) for i in read if i in program.weights}
         self.zeros = {i: torch.zeros_like(values[i]) for i in (*self.inputs, *self.weights)}
         self.constant = torch.empty(0) if is_gate(call) else self.apply({})

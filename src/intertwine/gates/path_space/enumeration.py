@@ -110,8 +110,6 @@ def paths(model: nn.Module, x: Tensor, output: int = 0, input: str = "x", max_pa
         input: ``"x"``, or ``"ones"`` for the features of a value network with constant input 1.
         max_paths: More than these are refused.
 
-    Raises:
-        ValueError: If ``input`` is neither of the two or ``output`` none of the model's outputs.
 
     Examples:
         >>> _ = torch.manual_seed(0)
@@ -121,16 +119,10 @@ def paths(model: nn.Module, x: Tensor, output: int = 0, input: str = "x", max_pa
         >>> found.count, torch.allclose(found.outputs, model(x)[:, 0])
         (12, True)
     """
-    if input not in ("x", "ones"):
-        raise ValueError(f'input must be "x" or "ones". Got {input!r}.')
     source = model
     model, input = structure(model, input)
     program = capture_relu(model, x)
-    outputs = program.values[program.output.id].shape
-    if len(outputs) != 2 or not 0 <= output < outputs[1]:
-        raise ValueError(
-            f"output must be one of the model's outputs (N, outputs). Got {output}, shape {tuple(outputs)}."
-        )
+    program.check_output(output)
     linear = linearise(program, x[:1])
     gates = observe(source, program, x)
     table = _enumerate(program, linear, torch.arange(x[0].numel(), device=x.device), max_paths)
@@ -173,7 +165,7 @@ def _start(nodes: Tensor, source: Tensor, slots: int, gates: int) -> _Partial:
 
 def _enumerate(program: ReluProgram, linear: Linearised, nodes: Tensor, max_paths: int) -> _Partial:
     """Carry the table of partial paths through the calls."""
-    given = program.given
+    given = program.inputs[0]
     shape = (len(linear.slots), len(program.gates))
     tables = {given.id: _start(nodes, nodes, *shape)}
     for i, call in enumerate(program.calls):
@@ -193,7 +185,7 @@ def _enumerate(program: ReluProgram, linear: Linearised, nodes: Tensor, max_path
             tables[out.id] = _start(nodes[:0], nodes[:0], *shape)
         elif out is not None:
             tables[out.id] = _Partial(*(torch.cat(columns) for columns in zip(*(vars(p).values() for p in parts))))
-    return tables[program.output.id]
+    return tables[program.outputs[0].id]
 
 
 def _step(table: _Partial, edges: Edges, gate_slot: int | None, max_paths: int, where: str) -> _Partial:

@@ -1,11 +1,9 @@
 """Active sub-network of one input: its units, its number of paths, and its affine map."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +12,6 @@ from ..._result import Result
 from ..kernels.path.path_kernel import neural_path_kernel
 from ..patterns import fixed_gates, observe, structure
 from ..relu_program import ReluProgram, capture_relu
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,16 +47,14 @@ class ActiveSubnetwork(Result):
         count = f"10^{self.log_overlap / math.log(10):.1f} paths are" if self.log_overlap > -math.inf else "No path is"
         return "\n".join([f"{count} on for this input:", *lines])
 
-    def to_frame(self) -> pd.DataFrame:
+    def _rows(self) -> list[dict[str, Any]]:
         """One row per ReLU layer: how many of its units are on; a leaky or soft gate counts by its value."""
-        import pandas as pd
-
         rows = []
         for name, gate in zip(self.layers, self.gates):
             if gate.dtype != torch.long:
                 on = float(gate.double().sum())
                 rows.append({"layer": name, "units": gate.numel(), "on": on, "share": on / gate.numel()})
-        return pd.DataFrame(rows)
+        return rows
 
 
 def active_subnetwork(model: nn.Module, x: Tensor) -> ActiveSubnetwork:
@@ -106,6 +99,6 @@ def _affine(program: ReluProgram, gates: Sequence[Tensor], given: Tensor) -> tup
     """Jacobian ``(outputs, C, *S)`` and outputs ``(outputs,)`` at fixed gates."""
     z = given.clone().requires_grad_(True)
     with torch.enable_grad():
-        (out,) = program.program.run(z, handlers=fixed_gates(program, gates))
+        (out,) = program.run(z, handlers=fixed_gates(program, gates))
     rows = [torch.autograd.grad(out[0, o], z, retain_graph=True)[0][0] for o in range(out.shape[1])]
     return torch.stack(rows).cpu().double(), out[0].detach().cpu().double()

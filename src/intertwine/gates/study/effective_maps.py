@@ -1,11 +1,9 @@
 """Affine maps from the input to the pre-activations of a linear gating network: one image for each unit."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +13,6 @@ from ..._result import Result
 from ...programs.operations import MAX_POOLS
 from ..networks.gated import GatedNetwork
 from ..relu_program import capture_relu
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _BATCH = 256
 Index = tuple[Any, ...]
@@ -84,16 +79,13 @@ class EffectiveMaps(Result):
         lines = [f"{m.layer}: {m.units} units, rank {_rank(m)} of {m.images[0].numel()}" for m in self.maps]
         return "\n".join(["What each gate looks for, one image for each unit:", *lines])
 
-    def to_frame(self) -> pd.DataFrame:
+    def _rows(self) -> list[dict[str, Any]]:
         """One row per unit: its layer, number, norm of its image and offset."""
-        import pandas as pd
-
-        rows = [
+        return [
             {"layer": m.layer, "unit": u, "norm": float(image.norm()), "offset": float(offset)}
             for m in self.maps
             for u, (image, offset) in enumerate(zip(m.images, m.offsets.flatten()))
         ]
-        return pd.DataFrame(rows)
 
 
 def effective_maps(

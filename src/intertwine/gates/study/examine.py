@@ -1,10 +1,8 @@
 """Study of a ReLU network in one call: gate statistics, kernels, shared gates, and the sub-network of one input."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +20,6 @@ from ..patterns import gate_patterns
 from .active_subnetwork import ActiveSubnetwork, active_subnetwork
 from .effective_maps import EffectiveMaps
 from .shared_gates import SharedGates, shared_gates
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -89,11 +84,9 @@ class GateStudy(Result):
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    def to_frame(self) -> pd.DataFrame:
+    def _rows(self) -> list[dict[str, Any]]:
         """One row per layer of gates."""
-        import pandas as pd
-
-        rows = [
+        return [
             {
                 "layer": l.name,
                 "shape": "x".join(map(str, l.shape)),
@@ -106,7 +99,6 @@ class GateStudy(Result):
             }
             for l in self.layers
         ]
-        return pd.DataFrame(rows)
 
     def summary(self) -> str:
         """How every layer switches, and how the kernels agree."""

@@ -1,19 +1,14 @@
 """Gate statistics by class: how often each unit is on, and how many gates two classes share."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..._result import Result
 from ..patterns import gate_patterns
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,10 +64,8 @@ class SharedGates(Result):
             lines.append(f"{layer}: {pair} share most gates ({float(off[i, j]):.2f} of what each shares with itself)")
         return "\n".join(lines)
 
-    def to_frame(self) -> pd.DataFrame:
+    def _rows(self) -> list[dict[str, Any]]:
         """One row per layer and pair of classes."""
-        import pandas as pd
-
         rows = []
         for layer, overlap in zip(self.layers, self.overlap):
             aligned = self.alignment(layer)
@@ -80,7 +73,7 @@ class SharedGates(Result):
                 for j, b in enumerate(self.classes[: i + 1]):
                     values = {"overlap": float(overlap[i, j]), "alignment": float(aligned[i, j])}
                     rows.append({"layer": layer, "a": a, "b": b, **values})
-        return pd.DataFrame(rows)
+        return rows
 
     def _at(self, layer: str | int) -> int:
         if isinstance(layer, int):

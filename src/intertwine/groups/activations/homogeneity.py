@@ -1,7 +1,5 @@
 """Homogeneity of a scalar activation, which decides its intertwiner group by Theorem E.14."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction

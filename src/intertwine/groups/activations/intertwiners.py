@@ -1,7 +1,5 @@
 """The group that an activation lets through, and what becomes of its elements behind the activation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple

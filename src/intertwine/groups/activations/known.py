@@ -5,8 +5,6 @@ parameters, so that LeakyReLU with slope 0.999999 is nonlinear and with slope 1 
 say.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass

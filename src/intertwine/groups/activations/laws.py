@@ -1,7 +1,5 @@
 """The lemmas of sections E.1-E.2 as functions of any scalar function and any matrices."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

@@ -10,8 +10,6 @@ clamp at 1e8 counts as linear); groups that hold only discrete scales (``x sin(2
 reported without them, which is sound but not complete. Activations of the table are therefore never measured.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction

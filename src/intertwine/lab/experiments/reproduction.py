@@ -12,7 +12,7 @@ from functools import cache
 from importlib.metadata import version
 from math import isfinite, nan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 
@@ -20,9 +20,6 @@ from ..._result import Result
 from .estimates import Estimate
 from .printed import Printed
 from .verdicts import Claim
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = ["Claim", "Map", "Panel", "Reproduction", "Row", "Scale", "provenance"]
 
@@ -264,9 +261,8 @@ class Reproduction(Result):
         lines += [f"  {c.verdict}: {c.text}" + (f" ({c.detail})" if c.detail else "") for c in self.claims]
         return "\n".join(lines)
 
-    def to_frame(self) -> pd.DataFrame:
-        """One row for each number: group, what, paper, ours, low, high, difference, verdict."""
-        import pandas as pd
+    _columns = ("group", "what", "paper", "ours", "low", "high", "difference", "verdict")
 
-        columns = ["group", "what", "paper", "ours", "low", "high", "difference", "verdict"]
-        return pd.DataFrame([[getattr(row, c) for c in columns] for row in self.rows], columns=columns)
+    def _rows(self) -> list[dict[str, Any]]:
+        """One row for each number: group, what, paper, ours, low, high, difference, verdict."""
+        return [{name: getattr(row, name) for name in self._columns} for row in self.rows]

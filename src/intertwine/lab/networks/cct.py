@@ -8,13 +8,7 @@ from torch import Tensor, nn
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention without biases on queries, keys and values.
-
-    Args:
-        width: Token width.
-        heads: Number of heads.
-        dropout: Dropout of the attention weights and of the output while training.
-    """
+    """Multi-head self-attention without biases on queries, keys and values."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -32,11 +26,7 @@ class SelfAttention(nn.Module):
 
 
 class StochasticDepth(nn.Module):
-    """While training, drop a residual branch for whole examples; the kept ones are divided by the keeping probability.
-
-    Args:
-        probability: Of dropping an example's branch.
-    """
+    """While training, drop a residual branch for whole examples; kept ones are divided by the keeping probability."""
 
     def __init__(self, probability: float) -> None:
         super().__init__()
@@ -56,15 +46,7 @@ class StochasticDepth(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """``y = norm2(x + attn(norm1(x)))``, then ``y + mlp(y)``: the second norm acts on the stream, not in the branch.
-
-    Args:
-        width: Token width.
-        heads: Number of heads.
-        hidden: Units of the feed-forward layer.
-        dropout: Dropout of the attention.
-        depth_dropout: Probability of dropping a branch.
-    """
+    """``y = norm2(x + attn(norm1(x)))``, then ``y + mlp(y)``: the second norm acts on the stream, not in the branch."""
 
     def __init__(self, width: int, heads: int, hidden: int, dropout: float, depth_dropout: float) -> None:
         super().__init__()
@@ -86,16 +68,8 @@ class EncoderBlock(nn.Module):
 class CompactTransformer(nn.Module):
     """Convolutional tokenizer, sinusoidal positions, encoder blocks, attention pooling over tokens, linear.
 
-    Args:
-        size: Height and width of the images.
-        channels: Input channels.
-        width: Token width; even.
-        blocks: Encoder blocks.
-        heads: Heads of each block.
-        ratio: Units of the feed-forward layer over token width.
-        classes: Outputs.
-        dropout: Dropout of the attention.
-        depth_dropout: Probability of dropping the last block's branches; earlier blocks rise to it linearly from 0.
+    ``ratio`` is units of the feed-forward layer over token width; ``depth_dropout`` the probability of dropping the
+    last block's branches, to which earlier blocks rise linearly from 0.
 
     Raises:
         ValueError: If the width is odd or the heads do not divide it.
@@ -148,16 +122,8 @@ def cct_6_3x1(
     """CCT-6/3x1 with sinusoidal positions: six encoder blocks, one 3x3 convolution as tokenizer.
 
     Paper 1 trains ten of them and stitches after each encoder block (v2 D.4); the architecture is Hassani et al. 2021
-    (arXiv:2104.05704). 3,168,267 trainable parameters at the default arguments.
-
-    Args:
-        classes: Outputs.
-        channels: Input channels.
-        size: Height and width of the images.
-        width: Token width; four heads share it, the feed-forward layer has twice as many units.
-        blocks: Encoder blocks.
-        dropout: Dropout of the attention.
-        depth_dropout: Probability of dropping the last block's branches while training.
+    (arXiv:2104.05704). 3,168,267 trainable parameters at the default arguments. Images are ``size`` high and wide; four
+    heads share the token width, and the feed-forward layer has twice as many units.
 
     Examples:
         >>> sum(p.numel() for p in cct_6_3x1().parameters())

@@ -1,7 +1,5 @@
 """A small network in the style of ConvNeXt (Liu et al. 2022): no activation on the residual stream."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,11 +14,7 @@ class ChannelNorm(nn.LayerNorm):
 
 
 class ConvNeXtBlock(nn.Module):
-    """``x + scale * conv3(gelu(conv2(norm(conv1(x)))))`` with a depthwise ``conv1``; ``scale`` starts at 0.1.
-
-    Args:
-        width: Channels; four times as many inside.
-    """
+    """``x + scale * conv3(gelu(conv2(norm(conv1(x)))))`` with a depthwise ``conv1``; ``scale`` starts at 0.1."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -37,14 +31,7 @@ class ConvNeXtBlock(nn.Module):
 
 
 class ConvNeXt(nn.Module):
-    """A 2x2 stem with stride 2, stages of blocks with a 2x2 convolution between them, global average, norm, ``fc``.
-
-    Args:
-        widths: Channels of each stage.
-        blocks: Blocks in each stage.
-        classes: Outputs.
-        channels: Input channels.
-    """
+    """A 2x2 stem with stride 2, stages of blocks with a 2x2 convolution between them, global average, norm, ``fc``."""
 
     def __init__(self, widths: tuple[int, ...], blocks: int, classes: int, channels: int) -> None:
         super().__init__()
@@ -78,12 +65,6 @@ def small_convnext(
     classes: int = 10, channels: int = 3, widths: tuple[int, ...] = (16, 64), blocks: int = 2
 ) -> ConvNeXt:
     """A ConvNeXt small enough to train on a CPU.
-
-    Args:
-        classes: Outputs.
-        channels: Input channels.
-        widths: Channels of each stage.
-        blocks: Blocks in each stage.
 
     Raises:
         ValueError: If there is no stage or no block.

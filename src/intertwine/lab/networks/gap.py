@@ -12,13 +12,8 @@ def c4gap(classes: int = 10, channels: int = 3, width: int = 128, padding: _Padd
     """C4GAP: four convolutions of one width and stride 1, global average pooling, a linear layer (P2 figure 3).
 
     All four layers of gates have one shape, so that their 24 permutations make sense. Print leaves the windows to an
-    image; 3x3 that keep the size is ours, after CNN-GAP. Table I has width 128, Table III has 512.
-
-    Args:
-        classes: Outputs.
-        channels: Input channels.
-        width: Channels of every convolution.
-        padding: ``"circular"`` makes theorem 3.2 exact; training used ``"zeros"``.
+    image; 3x3 that keep the size is ours, after CNN-GAP. Table I has width 128, Table III has 512. Circular padding
+    makes theorem 3.2 exact; training used zeros.
 
     Returns:
         ``conv1, relu1, ..., conv4, relu4, pool, flatten, linear`` as a flat ``nn.Sequential``.
@@ -33,12 +28,6 @@ def c4gap(classes: int = 10, channels: int = 3, width: int = 128, padding: _Padd
 def c1gap(classes: int = 10, channels: int = 3, width: int = 512, padding: _Padding = "zeros") -> nn.Sequential:
     """C1GAP: one convolution, global average pooling, a linear layer (P2 figure 4).
 
-    Args:
-        classes: Outputs.
-        channels: Input channels.
-        width: Channels of the convolution.
-        padding: As for ``c4gap``.
-
     Returns:
         ``conv1, relu1, pool, flatten, linear`` as a flat ``nn.Sequential``.
 
@@ -51,12 +40,6 @@ def c1gap(classes: int = 10, channels: int = 3, width: int = 512, padding: _Padd
 
 def cnn_gap(classes: int = 10, channels: int = 3, width: int = 64, padding: _Padding = "zeros") -> nn.Sequential:
     """CNN-GAP of P2's figure 2: 64-64-128-128 filters of 3x3, global average pooling, dense layers of 256 and 256.
-
-    Args:
-        classes: Outputs.
-        channels: Input channels.
-        width: Channels of the first convolution; the others follow in proportion.
-        padding: As for ``c4gap``.
 
     Returns:
         ``conv1, relu1, ..., pool, flatten, linear1, relu5, linear2, relu6, linear`` as a flat ``nn.Sequential``.
@@ -75,16 +58,6 @@ def c1gap_ensemble(
 
     The paper trains its members one by one: ``Ensemble`` takes trained ones.
 
-    Args:
-        members: How many.
-        classes: Outputs.
-        channels: Input channels.
-        width: Channels of each convolution.
-        padding: As for ``c4gap``.
-
-    Returns:
-        The ensemble, freshly initialised.
-
     Raises:
         ValueError: If ``members`` is less than 1.
 
@@ -102,9 +75,6 @@ class Ensemble(nn.Module):
 
     Print does not say what it averages. Logits keep the whole a ReLU network, whose path kernel is the sum of its
     members' over the square of their number; probabilities would not.
-
-    Args:
-        members: Networks with one shape of input and output.
 
     Raises:
         ValueError: If there is no member.

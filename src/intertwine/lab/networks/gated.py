@@ -1,7 +1,5 @@
 """Gated counterparts of built-in networks by name, so that they are trained and loaded like any other."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import torch
@@ -42,9 +40,6 @@ def gated(
         beta: Steepness of the soft gates.
         permutation: The k-th layer of the value network uses the gates of layer ``permutation[k]``.
         regime: Of a DGN: whether its gating network is trained with the value network, or frozen, with hard gates.
-
-    Returns:
-        An ``iw.gates.GatedNetwork``, with ``gating`` and ``value``.
 
     Raises:
         ValueError: If the base is not built in, or a DLGN shall be frozen.

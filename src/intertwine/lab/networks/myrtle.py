@@ -18,15 +18,8 @@ def myrtle_cnn(
     """Myrtle CNN for 32x32 images: conv-BN-ReLU four times, pooling to one pixel, linear.
 
     With batch norm every convolution and the linear layer have a bias (1,558,026 parameters). Without it only the first
-    convolution has one (1,555,200): the paper's summaries show exactly this. Source: v1 Fig. 23 (v2 Fig. 26).
-
-    Args:
-        classes: Outputs.
-        channels: Input channels.
-        base: Channels of the first convolution; each later one doubles them: ``base * (1, 2, 4, 8)``.
-        width: If given, every convolution has this many channels and ``base`` is not used (v2 Table 4: 512).
-        bn: Whether batch norm follows each convolution.
-        leaky_slope: Negative slope of the rectifier.
+    convolution has one (1,555,200): the paper's summaries show exactly this. Convolutions have ``base * (1, 2, 4, 8)``
+    channels, or all of them ``width`` (v2 Table 4: 512). Source: v1 Fig. 23 (v2 Fig. 26).
 
     Returns:
         A flat ``nn.Sequential`` with layers ``conv1, bn1, relu1, conv2, ..., relu4, pool4, pool5, flatten, linear``.

@@ -1,7 +1,5 @@
 """Registry of networks by name: ``build("myrtle_cnn:width=512,bn=false")``."""
 
-from __future__ import annotations
-
 import inspect
 import types
 import typing
@@ -107,9 +105,6 @@ def build(spec: str, **arguments: Any) -> nn.Module:
 def parse(spec: str) -> tuple[str, dict[str, Any]]:
     """Split ``name:argument=value,...`` into the name and typed arguments.
 
-    Args:
-        spec: See ``build``.
-
     Raises:
         ValueError: If the name or an argument is unknown, given twice, or does not parse.
 
@@ -163,9 +158,6 @@ def fit_to(spec: str, shape: tuple[int, ...], classes: int) -> str:
 
 def input_shape(spec: str) -> tuple[int, ...]:
     """Shape of one input of a network, as its arguments say.
-
-    Args:
-        spec: See ``build``.
 
     Returns:
         ``(C, H, W)``, or the ``shape`` of an ``mlp``.

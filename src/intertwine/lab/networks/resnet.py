@@ -9,12 +9,7 @@ from ._activation import rectifier
 
 
 class PaddingShortcut(nn.Module):
-    """Option A: every second pixel, and zero channels on both sides; no parameters.
-
-    Args:
-        extra: Channels to add, half of them before and half after the given ones.
-        stride: Spatial stride.
-    """
+    """Option A: every second pixel, and zero channels on both sides; no parameters."""
 
     def __init__(self, extra: int, stride: int) -> None:
         super().__init__()
@@ -31,15 +26,7 @@ class PaddingShortcut(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """``relu2(bn2(conv2(relu1(bn1(conv1(x))))) + shortcut(x))``: ``relu1`` inside the block, ``relu2`` after the sum.
-
-    Args:
-        before: Input channels.
-        after: Output channels.
-        stride: Stride of ``conv1`` and of the shortcut.
-        option: Shortcut where the shape changes: ``"A"`` pads with zeros, ``"B"`` is a 1x1 convolution with batch norm.
-        leaky_slope: Negative slope of both rectifiers.
-    """
+    """``relu2(bn2(conv2(relu1(bn1(conv1(x))))) + shortcut(x))``, ``relu1`` inside, ``relu2`` behind the sum."""
 
     def __init__(self, before: int, after: int, stride: int, option: Literal["A", "B"], leaky_slope: float) -> None:
         super().__init__()
@@ -64,17 +51,10 @@ class BasicBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Stem, stages of basic blocks, global average, linear.
+    """Stem, stages of ``blocks`` basic blocks with ``widths`` channels, global average, linear.
 
-    Layers are named as most published checkpoints name them: ``conv1, bn1, relu, layer1.0.conv1, ..., pool, linear``.
-
-    Args:
-        widths: Channels of each stage; every stage but the first halves the resolution.
-        blocks: Blocks in each stage.
-        classes: Outputs.
-        channels: Input channels.
-        option: Shortcut where the shape changes (see ``BasicBlock``).
-        leaky_slope: Negative slope of every rectifier.
+    Every stage but the first halves the resolution. Layers are named as most published checkpoints name them: ``conv1,
+    bn1, relu, layer1.0.conv1, ..., pool, linear``.
     """
 
     def __init__(
@@ -120,19 +100,11 @@ def cifar_resnet(
 ) -> ResNet:
     """ResNet of depth 6k + 2 for CIFAR: three stages of k blocks with 16, 32 and 64 channels.
 
+    Where the shape changes, shortcut ``"A"`` pads with zeros, ``"B"`` is a 1x1 convolution with batch norm.
+
     Depth 20 with option A has 269,722 parameters. The paper's block table prints 2,384 for a 3x3 convolution of 16 by
-    16 channels; it has 2,304, which is also what the paper's total needs. Source: v1 Fig. 24 (v2 Fig. 27).
-
-    Args:
-        depth: 20, 32, 44, 56, 110 or any other 6k + 2.
-        classes: Outputs.
-        channels: Input channels.
-        width: Channels of the first stage; the stages have ``width * (1, 2, 4)``.
-        option: Shortcut where the shape changes: ``"A"`` pads with zeros, ``"B"`` is a 1x1 convolution with batch norm.
-        leaky_slope: Negative slope of every rectifier.
-
-    Returns:
-        The network, initialised by He's normal rule.
+    16 channels; it has 2,304, which is also what the paper's total needs. He's normal rule initialises it. Source: v1
+    Fig. 24 (v2 Fig. 27).
 
     Raises:
         ValueError: If the depth is not 6k + 2 with k >= 1.
@@ -152,15 +124,6 @@ def resnet18(classes: int = 10, channels: int = 3, width: int = 64, leaky_slope:
 
     It has 11,173,962 parameters. The paper's text says three stages; its table and its count have four. Shortcuts are
     option B. Source: v1 Fig. 25 (v2 Fig. 28).
-
-    Args:
-        classes: Outputs.
-        channels: Input channels.
-        width: Channels of the first stage; the stages have ``width * (1, 2, 4, 8)``.
-        leaky_slope: Negative slope of every rectifier.
-
-    Returns:
-        The network, initialised by He's normal rule.
 
     Examples:
         >>> sum(p.numel() for p in resnet18().parameters())

@@ -1,7 +1,5 @@
 """ResNet-50 with the names of published checkpoints, and paper 1's version without ReLU on residual outputs."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch.nn.functional as F
@@ -13,14 +11,7 @@ _EXPANSION = 4
 
 
 class Bottleneck(nn.Module):
-    """``relu3(bn3(conv3(relu2(bn2(conv2(relu1(bn1(conv1(x)))))))) + downsample(x))``.
-
-    Args:
-        before: Input channels.
-        width: Channels inside; the output has four times as many.
-        stride: Stride of ``conv2`` and of the shortcut.
-        residual_relu: Whether ``relu3``, the activation on the residual output, is there.
-    """
+    """``relu3(bn3(conv3(relu2(bn2(conv2(relu1(bn1(conv1(x)))))))) + downsample(x))``."""
 
     def __init__(self, before: int, width: int, stride: int, residual_relu: bool) -> None:
         super().__init__()
@@ -46,16 +37,7 @@ class Bottleneck(nn.Module):
 
 
 class BottleneckResNet(nn.Module):
-    """Stem, stages of bottleneck blocks, global average, ``fc``.
-
-    Args:
-        blocks: Blocks in each stage; every stage but the first halves the resolution and doubles the width.
-        classes: Outputs.
-        channels: Input channels.
-        width: Channels of the stem and inside the first stage.
-        residual_relu: Whether residual outputs have a ReLU.
-        stem: ``"imagenet"``: a 7x7 convolution with stride 2 and max pooling; ``"small"``: a 3x3 one with stride 2.
-    """
+    """Stem, stages of bottleneck blocks, global average, ``fc``."""
 
     def __init__(
         self,
@@ -114,18 +96,7 @@ def resnet50(
 
     Its 25,557,032 parameters have the names of torchvision's checkpoints, which load by file. ``residual_relu=False``
     is the modified network of paper 1, section 6 and v2 F.3: nothing acts on the residual outputs, so that their
-    neuron basis is not special.
-
-    Args:
-        classes: Outputs.
-        channels: Input channels.
-        width: Channels inside the first stage; 64 for ResNet-50.
-        blocks: Blocks in each stage.
-        residual_relu: Whether residual outputs have a ReLU.
-        stem: ``"imagenet"``: stride 4 in all; ``"small"``: stride 2.
-
-    Returns:
-        The network, initialised by He's normal rule.
+    neuron basis is not special. The stem ``"imagenet"`` has stride 4 in all, ``"small"`` stride 2.
 
     Raises:
         ValueError: If a stage has no block.

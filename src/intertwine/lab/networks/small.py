@@ -15,14 +15,7 @@ def mlp(
     bn: bool = False,
     leaky_slope: float = 0.0,
 ) -> nn.Sequential:
-    """Fully connected ReLU network on flattened inputs.
-
-    Args:
-        classes: Outputs.
-        shape: Shape of one input.
-        widths: Units of each hidden layer.
-        bn: Whether batch norm follows each hidden linear layer.
-        leaky_slope: Negative slope of the rectifier.
+    """Fully connected ReLU network on flattened inputs, with ``widths`` hidden units and, if asked for, batch norm.
 
     Returns:
         ``flatten, linear1, [bn1,] relu1, ..., linear`` as a flat ``nn.Sequential``.
@@ -48,12 +41,7 @@ def digits_cnn(
 ) -> nn.Sequential:
     """Small CNN for 8x8 images (any size from 4x4 works): three convolutions, one pooling, global average, linear.
 
-    Args:
-        classes: Outputs.
-        channels: Input channels.
-        width: Channels of the first convolution; the others have ``2 * width`` and ``4 * width``.
-        bn: Whether batch norm follows each convolution.
-        leaky_slope: Negative slope of the rectifier.
+    Convolutions have ``width * (1, 2, 4)`` channels, each followed by batch norm if asked for.
 
     Returns:
         ``conv1, bn1, relu1, conv2, bn2, relu2, pool2, conv3, bn3, relu3, pool3, flatten, linear`` as a flat

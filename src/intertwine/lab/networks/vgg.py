@@ -15,11 +15,6 @@ def vgg16(classes: int = 10, channels: int = 3, width: int = 64) -> nn.Sequentia
     linear layers of 512 units (the paper's maximum width), and a global average before them, which is the identity for
     32x32 inputs and lets smaller ones in.
 
-    Args:
-        classes: Outputs.
-        channels: Input channels.
-        width: Channels of the first stage; the stages have ``width * (1, 2, 4, 8, 8)``, hidden linear layers 8.
-
     Returns:
         ``conv1, bn1, relu1, ..., pool1, ..., flatten, linear1, bn14, relu14, ..., linear`` as a flat
         ``nn.Sequential``; every ``pool`` ends a stage.

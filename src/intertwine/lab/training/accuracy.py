@@ -40,9 +40,6 @@ def accuracy(model: nn.Module, loader: Iterable[Any], device: str | torch.device
 def choose_device(device: str | torch.device = "auto") -> torch.device:
     """``"auto"`` is CUDA where there is one, else the CPU.
 
-    Args:
-        device: ``"auto"`` or a torch device.
-
     Raises:
         ValueError: If it is no device, or none that this machine has.
     """

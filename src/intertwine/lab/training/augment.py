@@ -1,7 +1,5 @@
 """Random translations, mirror images and resized crops of a batch."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

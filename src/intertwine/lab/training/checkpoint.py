@@ -1,7 +1,5 @@
 """Checkpoints: weights as safetensors, and a card in JSON that says what they are."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -68,12 +66,7 @@ def card_path(path: str | Path) -> Path:
 
 
 def save_checkpoint(path: str | Path, model: nn.Module, card: Card) -> Path:
-    """Write ``NAME.safetensors`` and ``NAME.json``, each atomically.
-
-    Args:
-        path: Must end in ``.safetensors``.
-        model: Whose state dict is written.
-        card: What it is.
+    """Write a model's state dict to ``NAME.safetensors`` and its card to ``NAME.json``, each atomically.
 
     Raises:
         ValueError: If the path ends otherwise.
@@ -161,11 +154,6 @@ def load_checkpoint(path: str | Path, model: nn.Module | str | None = None) -> n
 
 def build_with(spec: str, tensors: Mapping[str, Tensor], source: str) -> nn.Module:
     """Build a network and load weights; whether they fit is seen before the network takes memory.
-
-    Args:
-        spec: Text for ``networks.build``.
-        tensors: State dict.
-        source: Where the tensors are from, for messages.
 
     Raises:
         CheckpointError: If names, shapes or kinds of numbers differ, or the network does not fit in memory.

@@ -1,7 +1,5 @@
 """The engine that trains k networks: by the kind of network, the same on every machine, or the fastest, measured."""
 
-from __future__ import annotations
-
 import copy
 import time
 from collections.abc import Sequence

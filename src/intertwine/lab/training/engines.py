@@ -1,7 +1,5 @@
 """Engines that take one optimizer step of k networks: each by itself, stacked through torch.func, or side by side."""
 
-from __future__ import annotations
-
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence

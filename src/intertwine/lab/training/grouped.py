@@ -4,8 +4,6 @@ The channels of the networks lie side by side, ``(N, k C, H, W)``. A convolution
 apart, and so does whatever acts on each channel alone: batch norm, activations, pooling.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 
@@ -24,11 +22,7 @@ class Ungroupable(ValueError):
 
 
 class GroupedLinear(nn.Module):
-    """k linear layers side by side, ``(N, k F) -> (N, k G)``.
-
-    Args:
-        layers: The layers.
-    """
+    """k linear layers side by side, ``(N, k F) -> (N, k G)``."""
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         super().__init__()

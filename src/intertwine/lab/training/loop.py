@@ -1,7 +1,5 @@
 """Training loop of k networks: what is updated, watched and saved."""
 
-from __future__ import annotations
-
 import math
 import sys
 import time
@@ -62,11 +60,10 @@ class Loop:
     def run(self, strict: bool = False) -> None:
         """Take all steps that the state lacks; the state then holds each network's weights of its best epoch.
 
-        Args:
-            strict: Whether losses and weights that are no numbers stop the run; otherwise such networks are marked.
+        Networks whose losses or weights are no numbers are marked.
 
         Raises:
-            RuntimeError: If ``strict`` stops it; the last good state stays on disk.
+            RuntimeError: If there is one and ``strict``; the last good state stays on disk.
         """
         state, per_epoch = self.state, self.batches.per_epoch
         if state.snapshot:

@@ -1,7 +1,5 @@
 """Many seeds of one architecture, trained at once on one device."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A check that this machine multiplies in bfloat16."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

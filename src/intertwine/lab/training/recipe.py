@@ -237,9 +237,6 @@ RECIPES = {
 def recipe_for(shape: tuple[int, ...]) -> Recipe:
     """The recipe that suits inputs of a shape: the paper's for images from 24x24, else the one for digits.
 
-    Returns:
-        One of ``RECIPES``.
-
     Examples:
         >>> recipe_for((3, 32, 32)) == RECIPES["paper"]
         True

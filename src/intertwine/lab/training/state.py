@@ -1,7 +1,5 @@
 """The state of a training run, on disk, so that it can be killed at any moment."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any

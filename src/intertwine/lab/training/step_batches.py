@@ -1,7 +1,5 @@
 """Batches of a training step: the same for one seed, however many networks are trained together."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Training a classifier from a name, a data set, a recipe and a seed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal

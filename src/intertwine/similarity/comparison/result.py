@@ -93,19 +93,19 @@ class Comparison(Result):
         )
         return frame.iloc[position.to_list()].reset_index(drop=True)
 
-    def to_frame(self) -> pd.DataFrame:
+    def _rows(self) -> list[dict[str, Any]]:
         """One row per measure and pair of layers; missing values are NaN."""
-        import pandas as pd
-
         columns = {"score": self.scores, **{name: getattr(self, name) for name in _MATRICES}}
         nan = torch.full((len(self.layers_a), len(self.layers_b)), torch.nan, dtype=torch.float64)
-        parts = []
+        rows = []
         for measure in self.measures:
-            cells = {k: (nan if v.get(measure) is None else v[measure]).flatten().tolist() for k, v in columns.items()}
-            pairs = [(a, b) for a in self.layers_a for b in self.layers_b]
-            names = {"layer_a": [a for a, _ in pairs], "layer_b": [b for _, b in pairs]}
-            parts.append(pd.DataFrame({"measure": measure, **names, **cells}))
-        return pd.concat(parts, ignore_index=True)
+            cells = {k: (nan if v.get(measure) is None else v[measure]).tolist() for k, v in columns.items()}
+            rows += [
+                {"measure": measure, "layer_a": a, "layer_b": b, **{k: matrix[i][j] for k, matrix in cells.items()}}
+                for i, a in enumerate(self.layers_a)
+                for j, b in enumerate(self.layers_b)
+            ]
+        return rows
 
     def summary(self) -> str:
         """For every measure and layer of A the most similar layer of B."""

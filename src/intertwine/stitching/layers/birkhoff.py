@@ -1,7 +1,5 @@
 """Projected gradient on the Birkhoff polytope: permutations relaxed to doubly stochastic matrices."""
 
-from __future__ import annotations
-
 from typing import Literal, Unpack
 
 import torch

@@ -1,7 +1,5 @@
 """Groups made of groups as families: blocks side by side, and blocks that may change places."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 

@@ -1,7 +1,5 @@
 """One factor for each channel."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

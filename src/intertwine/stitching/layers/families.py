@@ -1,7 +1,5 @@
 """Families by name or by group: from ``"rank-4"`` or ``Orthogonal(64)`` to a layer."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Every linear map of channels: the 1x1 convolution of earlier work on stitching."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

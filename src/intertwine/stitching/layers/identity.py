@@ -1,7 +1,5 @@
 """No stitching at all: the baseline that every other family has to beat."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

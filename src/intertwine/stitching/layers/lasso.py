@@ -1,7 +1,5 @@
 """Sparse linear maps: full ones with an L1 penalty."""
 
-from __future__ import annotations
-
 from typing import Unpack
 
 import torch

@@ -1,7 +1,5 @@
 """Rotations and reflections of channels."""
 
-from __future__ import annotations
-
 from math import log
 
 import torch

@@ -1,7 +1,5 @@
 """Any group of matrices as a family: gradient steps, each followed by the group's own projection."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """Linear maps through few channels."""
 
-from __future__ import annotations
-
 from typing import Unpack
 
 import torch

@@ -1,7 +1,5 @@
 """The base of layers with a permutation in them: a relaxation to train, an assignment to round it, scales."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from math import lgamma, log
 

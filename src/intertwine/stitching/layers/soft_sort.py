@@ -1,7 +1,5 @@
 """SoftSort: permutations as the sorting of scores."""
 
-from __future__ import annotations
-
 from typing import Unpack
 
 import torch

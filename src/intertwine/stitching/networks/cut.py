@@ -1,7 +1,5 @@
 """Two networks cut at a tap: what every stitched network there shares."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

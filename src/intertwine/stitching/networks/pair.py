@@ -6,8 +6,6 @@ leaves them as A computed them (v2 E.54, v1 E.33), and so does ``skip="a"``; a h
 B's own skip, which is another network and here ``skip="b"``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

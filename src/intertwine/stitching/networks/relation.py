@@ -1,7 +1,5 @@
 """Relations between the features of two networks: how A's are laid out as B's before channels are mapped."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import prod
 from typing import Literal

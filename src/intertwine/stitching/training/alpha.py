@@ -1,7 +1,5 @@
 """Choice of alpha, the weight of ``-|P|_F``, on a part of the *training* data (paper 1, v2 D.5)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Checkpoints of training: a file that keeps a run after every epoch, and the check that it is of this run."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """Training losses of stitched networks as they are evaluated: the map rounded, batch norm recalibrated."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Training states: one stitched network with its optimiser, its last finite step and its best map so far."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite

@@ -1,7 +1,5 @@
 """Biases that linear maps alone read, pushed into the bias after them: biases of values through attention above all."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

@@ -5,8 +5,6 @@ into a stream that nothing else reads. Its result has mean zero, so the same may
 where it has neither gain nor bias.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

@@ -4,8 +4,6 @@ A parameter may be read by several calls (tied embeddings, a module that runs tw
 only if all of its readers ask for the same one, entry by entry.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

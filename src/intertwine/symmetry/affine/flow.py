@@ -6,8 +6,6 @@ offset``. Anything else stops it, and is named. Factors and offsets do not depen
 through holds for every input of the example's shapes.
 """
 
-from __future__ import annotations
-
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field

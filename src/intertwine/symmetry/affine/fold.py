@@ -1,10 +1,8 @@
 """The interpretable gauge of a network: gains of one, biases pushed on, weights without what a norm's mean removes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,9 +14,6 @@ from .centring import centre
 from .heads import balance_heads
 from .norms import fold_norms
 from .workshop import Outcome, Proof, Workshop
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -59,15 +54,15 @@ class Fold(Result):
         lines += [f"kept: {kept.tensor}: {kept.reason}" for kept in self.kept]
         return "\n".join([*lines, f"certified for {self.certified}"])
 
-    def to_frame(self) -> pd.DataFrame:
-        """One row per tensor that was changed or kept."""
-        import pandas as pd
+    _columns = ("tensor", "steps", "added", "kept")
 
+    def _rows(self) -> list[dict[str, Any]]:
+        """One row per tensor that was changed or kept."""
         rows = [
             {"tensor": n, "steps": ", ".join(s), "added": n in self.added, "kept": ""} for n, s in self.changed.items()
         ]
         rows += [{"tensor": kept.tensor, "steps": "", "added": False, "kept": kept.reason} for kept in self.kept]
-        return pd.DataFrame(rows, columns=["tensor", "steps", "added", "kept"])
+        return rows
 
 
 def fold(

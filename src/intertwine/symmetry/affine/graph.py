@@ -1,7 +1,5 @@
 """A recorded run as changes see it: who reads what, and which values are entries of parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cached_property
 

@@ -1,7 +1,5 @@
 """Bases of heads: the singular vectors of the maps that pass through their values, or through queries and keys."""
 
-from __future__ import annotations
-
 from ..action import moved
 from ..find import symmetries_of
 from ..gauge.balanced_bases import general_bases

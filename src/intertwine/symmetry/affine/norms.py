@@ -1,7 +1,5 @@
 """Gains and biases of norms, folded into the linear maps that read them."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import torch

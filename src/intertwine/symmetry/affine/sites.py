@@ -1,7 +1,5 @@
 """Places in a recorded run where a norm multiplies by a gain and adds a bias."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Structure that a change needs: parameters of their own where they were tied, biases where there were none."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 

@@ -1,7 +1,5 @@
 """A float64 copy of a model in which parameters are changed step by step, and the proof that the function stayed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field

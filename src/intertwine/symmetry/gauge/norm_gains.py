@@ -5,8 +5,6 @@ and the stream of the folded network has the whole orthogonal group (SliceGPT, A
 this use of it).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import nn

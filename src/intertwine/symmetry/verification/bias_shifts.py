@@ -5,8 +5,6 @@ that a layer norm's mean removes, a key bias that softmax ignores, a value bias 
 bias. Candidates follow from the layouts alone; each is kept only if it leaves the outputs as they are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod

@@ -1,9 +1,7 @@
 """The share of a small model's continuous symmetry that was found: the Jacobian's null space against our tangents."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +16,6 @@ from ..action import moved, rewritable, tensors_of
 from ..description import Description
 from ..transformation import Transformation, identity
 from .bias_shifts import candidates, confirmed
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 _LARGEST = 4000  # parameters of a model whose Jacobian is still quick to decompose
 _STEP = 1e-6  # of the central differences that give tangents
@@ -58,12 +52,10 @@ class Completeness(Result):
         lines += [f"{kind} of {', '.join(tensors)}: {counted(n, 'direction')}" for kind, tensors, n in self.families]
         return "\n".join([*lines, f"largest change along a detected direction: {self.leak:.1e}"])
 
-    def to_frame(self) -> pd.DataFrame:
+    def _rows(self) -> list[dict[str, Any]]:
         """One row."""
-        import pandas as pd
-
         families = ", ".join(kind for kind, _, _ in self.families)
-        return pd.DataFrame([{**self.to_dict(), "families": families, "gap": self.gap}])
+        return [{**self.to_dict(), "families": families, "gap": self.gap}]
 
 
 def completeness(sym: Description, model: nn.Module, inputs: Any) -> Completeness:

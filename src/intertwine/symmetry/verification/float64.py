@@ -1,7 +1,5 @@
 """Runs in float64, casts to lower precision inside the model's code left out: what is left is rounding at 1e-16."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

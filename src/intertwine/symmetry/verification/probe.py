@@ -1,7 +1,5 @@
 """Running a private copy of a model with other tensors: what verification and its negative controls stand on."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

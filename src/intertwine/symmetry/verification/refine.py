@@ -1,7 +1,5 @@
 """A symmetry without what fails on numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -17,7 +15,7 @@ from ..description import Description
 from ..spaces import Fixed, FixedAxis, Leaf, Space
 from ..transformation import random, with_parts
 from .probe import Probe
-from .verify import kinds_of, measure
+from .verify import kinds_of, verify
 
 Described = TypeVar("Described", bound=Description)
 
@@ -40,7 +38,7 @@ def refine(sym: Described, model: nn.Module, inputs: Any, **options: Any) -> Des
     Raises:
         VerificationError: If spaces fail only together, so that none can be blamed.
     """
-    while (report := measure(sym, model, inputs, **options)).failed:
+    while (report := verify(sym, model, inputs, strict=False, **options)).failed:
         failed = report.failed
         blamed = [(space, kind) for space, kind in failed if space != "all"]
         if not blamed:

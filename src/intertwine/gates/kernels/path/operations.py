@@ -25,7 +25,7 @@ MIXES = {
 def needs_pairs(program: ReluProgram) -> bool:
     """Whether something averages or chooses among positions, so that pairs of positions are needed."""
     for call in program.calls:
-        if call.op in AVERAGE_POOLS | MAX_POOLS | MIXES and call.inputs[0].id in program.activations:
+        if call.op in AVERAGE_POOLS | MAX_POOLS | MIXES and call.inputs[0].id in program.varying:
             shapes = [program.values[r.id].shape for r in (call.inputs[0], call.outputs[0]) if r is not None]
             if any(math.prod(shape[2:]) > 1 for shape in shapes):
                 return True
@@ -40,13 +40,13 @@ def fully_connected(program: ReluProgram) -> tuple[bool, ...] | None:
     biases: list[bool] = []
     gated = True  # the input stands where gated units do
     for call in program.calls:
-        if not any(r.id in program.activations for r in call.inputs):
+        if not any(r.id in program.varying for r in call.inputs):
             continue
         if is_gate(call) and call.op not in MAX_POOLS and not gated:
             gated = True
         elif call.op in ("aten::mm", "aten::addmm") and gated:
             bias = call.args.get("self") if call.op == "aten::addmm" else None
-            learnt = [r.id for r in call.inputs if r.id not in program.activations]
+            learnt = [r.id for r in call.inputs if r.id not in program.varying]
             if any(r not in program.weights for r in learnt):
                 return None
             biases.append(bias is not None)

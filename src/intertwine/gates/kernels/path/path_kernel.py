@@ -69,12 +69,10 @@ def neural_path_kernel(
         >>> neural_path_kernel(model, x).shape
         torch.Size([4, 4])
     """
-    if input not in ("x", "ones"):
-        raise ValueError(f'input must be "x" or "ones". Got {input!r}.')
     source = model
     model, input = structure(model, input)
     program = capture_relu(model, x)
-    _check_output(program, output)
+    program.check_output(output)
     if y is not None:
         check_input(model, y)
         if y.shape[1:] != x.shape[1:]:
@@ -130,7 +128,7 @@ def _operations(program: ReluProgram, n: int, m: int) -> float:
     padded = {c.outputs[0]: c.inputs[0] for c in program.calls if c.op in CHOICES | {"aten::constant_pad_nd"}}
     for call in program.calls:
         if call.op in ("aten::addmm", "aten::mm", "aten::convolution"):
-            read = next(r for r in call.inputs if r.id in program.activations)
+            read = next(r for r in call.inputs if r.id in program.varying)
             while read in padded and call.op == "aten::convolution":
                 read = padded[read]
             _, channels, *space = program.values[read.id].shape
@@ -154,19 +152,12 @@ def _gate_bytes(program: ReluProgram, x: Tensor, y: Tensor | None) -> int:
     return sum(sizes) * (len(x) + (0 if y is None else len(y)))
 
 
-def _check_output(program: ReluProgram, output: int) -> None:
-    """Check that ``output`` is an output."""
-    shape = program.values[program.output.id].shape
-    if len(shape) != 2 or not 0 <= output < shape[1]:
-        raise ValueError(f"output must be one of the model's outputs (N, outputs). Got {output}, shape {tuple(shape)}.")
-
-
 def _tile_size(program: ReluProgram, memory: float) -> int:
     """How many examples a side of a tile may have."""
     pairs = needs_pairs(program)
     most = 1.0
     for call in program.calls:
-        if not any(r.id in program.activations for r in call.inputs) or call.outputs[0] is None:
+        if not any(r.id in program.varying for r in call.inputs) or call.outputs[0] is None:
             continue
         shapes = [program.values[r.id].shape for r in (call.inputs[0], call.outputs[0])]
         positions = max(math.prod(s[2:]) for s in shapes)

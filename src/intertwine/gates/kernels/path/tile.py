@@ -22,22 +22,18 @@ class Tile:
     """
 
     def __init__(self, program: ReluProgram, left: list[Tensor], right: list[Tensor], layout: Layout) -> None:
-        self.program, self.layout = program, layout
+        self.program, self.layout, self.shape = program, layout, program.shape
         self.gates = {id(call): (a, b) for call, a, b in zip(program.gate_calls, left[1:], right[1:])}
         self._constants: dict[int, Source] = {}
-        given = program.given
+        given = program.inputs[0]
         _, channels, *space = self.shape(given)
         masks = [side[0].reshape(len(side[0]), channels, -1).double() for side in (left, right)]
         term = Term(self.constant_source(math.prod(space)), *masks)
         self.signals = {given.id: Signal((term,), channels, tuple(space))}
 
-    def shape(self, ref: Ref | None) -> tuple[int, ...]:
-        """Shape of a value, for one example."""
-        return () if ref is None else tuple(self.program.values[ref.id].shape)
-
     def is_activation(self, value: Any) -> bool:
         """Whether an argument is a value that depends on the input."""
-        return isinstance(value, Ref) and value.id in self.program.activations
+        return isinstance(value, Ref) and value.id in self.program.varying
 
     def is_weight(self, value: Any) -> bool:
         """Whether an argument is computed from parameters alone."""

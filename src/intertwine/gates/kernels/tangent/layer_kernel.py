@@ -65,7 +65,7 @@ class Layer:
             ]
             if self.bias:
                 left, right = (replace(run, weight=False).jacobian(0, self.channels) for run in (self, other))
-                parts.append(_gram(left, right, kind))
+                parts.append(contracted(left, right, kind))
             return sum(parts[1:], parts[0])
         size = self.signals[0].shape[1] * self.parameters_per_channel * self.signals[0].element_size()
         step = max(1, int(memory / (2 * size * (len(self.signals[0]) + len(other.signals[0])))))
@@ -79,7 +79,7 @@ class Layer:
 
     def _part(self, other: "Layer", kind: str, start: int, stop: int) -> Tensor:
         left = self.jacobian(start, stop)
-        return _gram(left, left if other is self else other.jacobian(start, stop), kind)
+        return contracted(left, left if other is self else other.jacobian(start, stop), kind)
 
     def _weight_jacobians(self, start: int, stop: int) -> Iterator[Tensor]:
         size, d = self.channels // self.groups, self.inputs[0].shape[1] // self.groups
@@ -170,8 +170,8 @@ class KernelSum:
         return [jacobian.flatten(0, 1) if self.kind == "full" else jacobian.flatten(1)]
 
 
-def _gram(a: Tensor, b: Tensor, kind: str) -> Tensor:
-    """Contract ``(n, O, P)`` with ``(m, O, P)``."""
+def contracted(a: Tensor, b: Tensor, kind: str) -> Tensor:
+    """The kernel of Jacobians ``(n, O, P)`` and ``(m, O, P)``."""
     if kind == "trace":
         return a.flatten(1) @ b.flatten(1).T
     if kind == "per_output":
@@ -185,7 +185,7 @@ def _ghost(a: Tensor, s: Tensor, b: Tensor, t: Tensor, kind: str) -> Tensor:
     m, q = len(b), b.shape[2]
     if p == q == 1:  # a linear layer: one product for all pairs of outputs
         shape = (n, m) if kind == "trace" else (n, m, 1) if kind == "per_output" else (n, m, 1, 1)
-        return _gram(s[..., 0], t[..., 0], kind).mul_((a[..., 0] @ b[..., 0].T).view(shape))
+        return contracted(s[..., 0], t[..., 0], kind).mul_((a[..., 0] @ b[..., 0].T).view(shape))
     inputs = (a.transpose(1, 2).reshape(n * p, -1) @ b.transpose(0, 1).reshape(b.shape[1], m * q)).view(n, p, m, q)
     left = s.permute(1, 0, 3, 2).reshape(outputs, n * p, channels)
     right = t.permute(1, 2, 0, 3).reshape(outputs, channels, m * q)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ...._evaluation import check_module, evaluating
 from ..budget import check_fits
 from .jacobians import gradient, jacobian_of
+from .layer_kernel import contracted
 from .layer_sum import covered_names, layerwise_kernel
 
 Kind = Literal["full", "per_output", "trace"]
@@ -91,14 +92,6 @@ def _chosen(model: nn.Module, names: Collection[str] | None) -> dict[str, Tensor
     return {n: known[n].detach() for n in wanted}
 
 
-def _pairs(a: Tensor, b: Tensor, kind: Kind) -> Tensor:
-    """Contract Jacobians ``(n, O, P)`` and ``(m, O, P)``."""
-    if kind == "full":
-        flat = a.flatten(0, 1) @ b.flatten(0, 1).T
-        return flat.view(len(a), a.shape[1], len(b), b.shape[1]).transpose(1, 2)
-    return torch.einsum("nop,mop->nmo" if kind == "per_output" else "nop,mop->nm", a, b)
-
-
 class _Combined(nn.Module):
     """One number made of a model's outputs."""
 
@@ -137,7 +130,7 @@ def _by_jacobians(
     rows = []
     for i in range(0, len(x), step):
         left = jacobian(x[i : i + step])
-        blocks = [_pairs(left, jacobian(z[j : j + step]), kind) for j in range(0, len(z), step)]
+        blocks = [contracted(left, jacobian(z[j : j + step]), kind) for j in range(0, len(z), step)]
         rows.append(torch.cat(blocks, 1))
     return torch.cat(rows)
 
