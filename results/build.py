@@ -1,8 +1,8 @@
 """Keep results here, draw and tabulate them: ``python results/build.py [DIR/SCALE/NAME/results.json ...]``.
 
 Files that ``intertwine reproduce`` wrote are kept as ``SCALE/NAME.json``, without the paths of the machine that made
-them. Of every file that is kept, writes ``SCALE/NAME.svg`` and the page ``README.md``, which is also the
-documentation's page of results.
+them. Of every file that is kept, writes ``SCALE/NAME.svg`` and the page ``SCALE/NAME.md``, and of all of them the index
+``README.md``; the documentation shows them.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ training than the papers': there only the statements speak, not the numbers (mat
 exact at any scale). CIFAR-10 is a **JPEG copy** (quality 75) of
 the original images, which costs a few points of accuracy throughout.
 
-The files in `results/` are what `intertwine reproduce` wrote; this page and the pictures are made from them by
-`python results/build.py`, and every statement is judged from the numbers on this page when it is made. Numbers are
+The files in `results/` are what `intertwine reproduce` wrote; the pages and pictures are made from them by
+`python results/build.py`, and every statement is judged from the numbers on its page when that is made. Numbers are
 means, with 95 % intervals over independent networks or runs where there are enough of them. A statement *holds* where
 the intervals exclude its opposite, *does not hold* where they exclude it, and *cannot be told* otherwise: without
 intervals, or where the networks that it is about did not train (85 % test accuracy on digits, 75 % on CIFAR-10, unless
@@ -44,8 +44,8 @@ def main(files: Sequence[str]) -> None:
         draw(r, HERE / scale / f"{r.name}.svg")
         if r.maps:
             draw_maps(r.maps, HERE / scale / f"{r.name}-maps.svg")
-    text = page(found)
-    write_atomically(HERE / "README.md", lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    for name, text in pages(found).items():
+        write_atomically(HERE / name, lambda temporary, text=text: temporary.write_text(text, encoding="utf-8"))
 
 
 def keep(r: Reproduction) -> None:
@@ -65,27 +65,43 @@ def kept() -> list[tuple[str, Reproduction]]:
     return found
 
 
-def page(found: Sequence[tuple[str, Reproduction]]) -> str:
-    """The page as Markdown."""
-    rows = [[f"[{r.title}](#{r.name})", r.papers, scale, r.verdict] for scale, r in found]
-    return "\n".join([_INTRODUCTION, table(["what", "papers", "scale", "verdict"], rows), *map(section, found), ""])
+def pages(found: Sequence[tuple[str, Reproduction]]) -> dict[str, str]:
+    """The index and a page for each result as Markdown, by file."""
+    return {"README.md": index(found), **{f"{scale}/{r.name}.md": page(r) for scale, r in found}}
 
 
-def section(item: tuple[str, Reproduction]) -> str:
+def index(found: Sequence[tuple[str, Reproduction]]) -> str:
+    """What there is, by paper, with verdicts."""
+    parts = [_INTRODUCTION]
+    for title, chosen in (
+        ("Paper 1", lambda r: r.papers.startswith("v2")),
+        ("Paper 2", lambda r: r.papers.startswith("paper 2")),
+        ("Left open by the papers", lambda r: r.papers.startswith("left open")),
+    ):
+        rows = [[f"[{r.title}]({s}/{r.name}.md)", r.papers, s, r.verdict] for s, r in found if chosen(r)]
+        parts += [f"## {title}\n", table(["what", "papers", "scale", "verdict"], rows), ""]
+    return "\n".join(parts)
+
+
+def page(r: Reproduction) -> str:
     """One experiment."""
-    scale, r = item
-    parts = [f'\n## {r.title} <a id="{r.name}"></a>', f"**{r.papers}.** **{r.verdict[:1].upper()}{r.verdict[1:]}.**"]
+    parts = [
+        f"# {r.title}",
+        f"[All results](../README.md) · {r.papers} · scale `{r.scale}`",
+        f"**{r.verdict[:1].upper()}{r.verdict[1:]}.**",
+    ]
     if r.claims:
         rows = [[c.text, c.verdict, c.detail] for c in r.claims]
         parts.append(table(["statement", "here", "judged by"], rows))
     if any(panel.measured for panel in r.panels):
-        parts.append(f"![{r.title}]({scale}/{r.name}.svg)")
+        parts.append(f"![{r.title}]({r.name}.svg)")
     if r.maps:
-        parts.append(f"![{r.title}: maps]({scale}/{r.name}-maps.svg)")
+        parts.append(f"![{r.title}: maps]({r.name}-maps.svg)")
     parts += [folded(panel) if panel.measured else panel_table(panel) for panel in r.panels]
     parts.append("\n".join(f"- {note}" for note in r.notes))
     facts = ", ".join(f"{key} {value}" for key, value in r.facts.items() if key != "command")
-    return "\n\n".join([*filter(None, parts), f"Made with: {facts}."])
+    command = f"\n\n`{r.facts['command']}`" if r.facts.get("command") else ""
+    return "\n\n".join([*filter(None, parts), f"Made with: {facts}.{command}\n"])
 
 
 def folded(panel: Panel) -> str:

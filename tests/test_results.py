@@ -54,8 +54,25 @@ def test_verdicts_of_items_are_those_of_the_results(fidelity, build):
     assert f"{told.count('cannot be told')} cannot be told" in verdict
 
 
-def test_the_page_shows_what_the_files_hold(build):
-    assert (RESULTS / "README.md").read_text(encoding="utf-8") == build.page(build.kept()), "run results/build.py"
+def test_the_pages_show_what_the_files_hold(build):
+    wanted = build.pages(build.kept())
+    assert {str(path.relative_to(RESULTS)) for path in RESULTS.rglob("*.md")} == set(wanted)
+    for name, text in wanted.items():
+        assert (RESULTS / name).read_text(encoding="utf-8") == text, "run results/build.py"
+
+
+def test_every_result_is_in_the_index_once(build):
+    linked = re.findall(r"\]\((\w+/[\w-]+)\.md\)", (RESULTS / "README.md").read_text(encoding="utf-8"))
+    assert sorted(linked) == sorted(f"{scale}/{r.name}" for scale, r in build.kept())
+
+
+def test_a_page_has_every_number_and_statement_of_its_result(build):
+    """What a statement was judged by stands on its page, and so does each number."""
+    for scale, r in build.kept():
+        text = (RESULTS / scale / f"{r.name}.md").read_text(encoding="utf-8")
+        assert all(row.shown in text for row in r.rows)
+        safe = lambda words: words.replace("|", "&#124;")
+        assert all(f"| {safe(c.text)} | {c.verdict} | {safe(c.detail)} |" in text for c in r.claims)
 
 
 def test_every_file_is_of_an_experiment_and_says_where_it_comes_from(build):

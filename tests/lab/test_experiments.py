@@ -223,3 +223,4 @@ def test_a_result_of_other_code_says_so():
     assert rejudged(own).notes == own.notes
     assert "older than the code" in rejudged(rejudged(older)).notes[0]
     assert len(rejudged(rejudged(older)).notes) == 1
+    assert ["older than the code" in render(page_of(r)) for r in (own, older)] == [False, True]

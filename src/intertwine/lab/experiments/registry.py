@@ -13,9 +13,9 @@ from ..._words import near
 from .experiment import Experiment, Setting
 from .reproduction import Reproduction
 
-__all__ = ["experiment", "experiments", "is_older", "rejudged", "reproduce"]
+__all__ = ["OLDER", "experiment", "experiments", "is_older", "rejudged", "reproduce"]
 
-_OLDER = "This result is older than the code of its experiment today."
+OLDER = "This result is older than the code of its experiment today."
 
 # Files that hold a tuple EXPERIMENTS, in the order in which the page shows them.
 _MODULES: tuple[str, ...] = (
@@ -97,7 +97,7 @@ def rejudged(found: Reproduction) -> Reproduction:
     known = experiments().get(found.name)
     if known is None:
         return found
-    notes = [*found.notes, _OLDER] if is_older(found) and _OLDER not in found.notes else found.notes
+    notes = [*found.notes, OLDER] if is_older(found) and OLDER not in found.notes else found.notes
     return known.judged(replace(found, notes=notes))
 
 

@@ -65,7 +65,11 @@ def write_all_page(reproductions: Sequence[Reproduction], failed: Mapping[str, s
 
 
 def _blocks(r: Reproduction) -> list[Block]:
+    from ...lab.experiments import OLDER, is_older
+
     blocks: list[Block] = [Paragraph(f"{r.verdict[:1].upper()}{r.verdict[1:]}.", "verdict")]
+    if is_older(r) and OLDER not in r.notes:
+        blocks.append(Paragraph(OLDER, "note"))
     if not r.comparable and any(row.paper is not None and row.tolerance is None for row in r.rows):
         said = "The paper's numbers are of other networks, data or training, and are shown for orientation only."
         blocks.append(Paragraph(said, "note"))
