@@ -2,12 +2,18 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 
+from intertwine.cli._example import example_input
 from intertwine.cli._hugging_face import load_pretrained
 from intertwine.cli._networks import read_checkpoint
+from intertwine.cli._pairs import open_group
+from intertwine.cli._running import session
+from intertwine.cli.commands.same import SameOptions
 from intertwine.errors import CheckpointError
 
 transformers = pytest.importorskip("transformers")
@@ -123,3 +129,68 @@ def test_merging_keeps_tokenizer_generation_and_shards(run, vits):
     ran = run("align", "vit_a", "vit_b", "--input-shape", "2,1,8,8", "--out", "aligned")
     assert ran.code == 0, ran.err
     assert not (vits / "aligned" / "moved" / "tokenizer.json").exists()  # B, which moves, has none
+
+
+def test_photos_of_any_size_without_labels(run, vits):
+    rng = np.random.default_rng(0)
+    (vits / "photos").mkdir()
+    for k in range(8):
+        shape = rng.integers(9, 30, 2)
+        Image.fromarray(rng.integers(0, 255, shape, dtype=np.uint8)).save(vits / "photos" / f"{k}.png")
+    (vits / "photos" / "broken.png").write_bytes(b"no image")
+    settings = {"size": {"height": 8, "width": 8}, "image_mean": [0.5], "image_std": [0.25]}
+    for name in ("vit_a", "vit_b"):
+        (vits / name / "preprocessor_config.json").write_text(json.dumps(settings))
+    ran = run("align", "vit_a", "vit_b", "--data", "images:photos", "--method", "activations", "--out", "x")
+    assert ran.code == 0, ran.err
+    assert "photos: 8 images, resized to 8x8, bilinear, without labels; left out: 1 image that did not" in ran.err
+    asked = SameOptions(vits / "vit_a", vits / "vit_b", data="images:photos")
+    shown = example_input(f"hf:{vits / 'vit_a'}", asked)
+    assert shown.shape == (2, 1, 8, 8)
+    with session():
+        group = open_group([asked.a, asked.b], [None, None], asked, "always", "cpu")
+    assert group.networks[0].statistics == ((0.5,), (0.25,)) and not group.data.labelled
+    ran = run("barrier", "vit_a", "vit_b", "--data", "images:photos")
+    assert ran.code == 2 and "data must have labels to measure losses" in ran.error
+    (vits / "vit_b" / "preprocessor_config.json").write_text(json.dumps({**settings, "size": 16}))
+    ran = run("same", "vit_a", "vit_b", "--data", "images:photos", "--size", "8x")
+    assert "--size must be pixels, such as 224, or height x width" in ran.error
+    ran = run("merge", "vit_a", "vit_b", "--data", "images:photos", "--out", "merged")
+    assert "networks must take images of one size. Got 8x8 and 16x16. Say one for both" in ran.error
+
+
+@pytest.fixture
+def texts(tmp_path):
+    """Two language models and two encoders with decoders, with a tokenizer and a text for them."""
+    tokenizers = pytest.importorskip("tokenizers")
+    made = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "a": 1, "b": 2}, unk_token="[UNK]"))
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    gpt = transformers.GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=5, n_positions=16)
+    t5 = transformers.T5Config(d_model=8, d_ff=8, d_kv=4, num_heads=2, num_layers=1, vocab_size=5)
+    kinds = {"gpt": (transformers.GPT2LMHeadModel, gpt), "t5": (transformers.T5ForConditionalGeneration, t5)}
+    for name, (kind, config) in kinds.items():
+        for seed in "ab":
+            torch.manual_seed(ord(seed))
+            kind(config).save_pretrained(tmp_path / f"{name}_{seed}")
+            made.save(str(tmp_path / f"{name}_{seed}" / "tokenizer.json"))
+    (tmp_path / "t.txt").write_text("a b a a b " * 80)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["gpt", "t5"])
+def test_texts_by_the_tokenizer_of_the_model(run, texts, name):
+    words = ("--data", "text:t.txt", "--max-length", "8")
+    ran = run("compare", f"{name}_a", f"hf:{name}_b", *words, "--null", "0", "--bootstrap", "0", "--json")
+    assert ran.code == 0, ran.err
+    assert "blocks of 8 tokens" in ran.err
+    assert (name == "t5") == any(layer.startswith("decoder.") for layer in json.loads(ran.out)["layers_a"])
+    ran = run("barrier", f"{name}_a", f"{name}_b", *words, "--points", "3", "--method", "none")
+    assert ran.code == (0 if name == "gpt" else 2), ran.err
+
+
+def test_an_encoder_with_a_decoder_gets_inputs_for_both(run, texts):
+    ran = run("same", "t5_a", "t5_a")
+    assert ran.code == 0 and ran.out.startswith("the same network"), ran.err
+    (texts / "t5_b" / "tokenizer.json").write_text('{"model": {"type": "BPE"}}')
+    ran = run("compare", "t5_a", "t5_b", "--data", "text:t.txt")
+    assert "networks must have one tokenizer to read the same text" in ran.error

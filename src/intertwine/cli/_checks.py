@@ -91,7 +91,7 @@ _CHECKS: dict[str, Callable[[Any], None]] = {
     "model": _model,
     "model_b": _model,
     "data": _data,
-    "split": _choice("--split", "train", "validation", "test"),
+    "split": _choice("--split", "train", "validation", "test", "all"),
     "measures": _words("measure", "measures"),
     "interpolation": _choice("--interpolation", "linear", "spherical"),
     "repair": _choice("--repair", "auto", "none", "recalibrate", "repair", "rescale"),

@@ -27,6 +27,8 @@ WRONG = 2  # bad usage or bad input, as the shell's own commands have it
 
 _ANYWHERE = ("--debug", "--overwrite", "--quiet", "-q", "--verbose", "-v")
 
+_LAST = ("seed", "device", "out", "as_json")
+
 # What a user can put right: files, values, missing extras. Our own kinds derive from these.
 _INPUT_ERRORS = (ValueError, TypeError, OSError, ImportError, CaptureError)
 
@@ -123,13 +125,18 @@ def as_function(options: type[Options]) -> Callable[..., None]:
 
     kind, hints = Parameter.POSITIONAL_OR_KEYWORD, get_type_hints(options, include_extras=True)
     parameters = [Parameter("context", kind, annotation=typer.Context)]
-    for f in fields(options):
+    for f in sorted(fields(options), key=lambda f: f.default is not MISSING and _place_in_help(f.name, options)):
         if f.name != "line":
             default = Parameter.empty if f.default is MISSING else f.default
             parameters.append(Parameter(f.name, kind, default=default, annotation=hints[f.name]))
     command.__name__, command.__doc__, command.__annotations__ = place.rpartition(".")[2], options.__doc__, {}
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return command
+
+
+def _place_in_help(name: str, options: type[Options]) -> int:
+    """A command's own options first, those of its base next, what all commands have last."""
+    return _LAST.index(name) + 3 if name in _LAST else 1 + (name not in options.__annotations__)
 
 
 def _plain(value: Any) -> Any:

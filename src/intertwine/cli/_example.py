@@ -7,52 +7,80 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .._memory import check_fits
 from ..lab import networks
 from ..lab.data import load
 from ._hugging_face import HF, read_config
 from ._models import is_builtin
+from ._options import ExampleOptions
+from ._preparation import preparation
 
 __all__ = ["example_input"]
 
+_TEXT = "2,8"  # texts of tokens
 
-def example_input(spec: str, data: str | None, shape: str | None, tokens: int | None, meta: bool = False) -> Any:
-    """The example that was asked for, or else one of the built-in network's own shape.
+
+def example_input(spec: str, asked: ExampleOptions, meta: bool = False) -> Any:
+    """The example that was asked for, or else one of the model's own shape.
+
+    Args:
+        spec: The model.
+        asked: What ``--data``, ``--input-shape`` and their like say.
+        meta: Without numbers.
 
     Raises:
         ValueError: If the shape does not read, or nothing says which shape.
     """
-    device = torch.device("meta" if meta else "cpu")
-    if shape is not None:
-        try:
-            sizes = [int(part) for part in shape.split(",")]
-        except ValueError:
-            sizes = []
-        if not sizes or min(sizes) < 1:
-            raise ValueError(f"--input-shape must be positive whole numbers joined by commas. Got {shape!r}.")
-        if not meta:
-            check_fits(8 * math.prod(sizes), "--input-shape", f"{shape}", "Take a smaller example.")
-        generator = torch.Generator().manual_seed(0)
-        if meta:
-            return torch.empty(sizes, device=device, dtype=torch.int64 if tokens else None)
-        return torch.randint(tokens, sizes, generator=generator) if tokens else torch.randn(sizes, generator=generator)
-    if data is not None:
-        return load(data).test.inputs[:2].to(device)
-    if spec.startswith(HF) and (known := _of_config(Path(spec.removeprefix(HF)))):
-        return example_input(spec, None, *known, meta=meta)
-    if is_builtin(spec):
-        return torch.randn(2, *networks.input_shape(spec), generator=torch.Generator().manual_seed(0)).to(device)
-    raise ValueError(
-        "--input-shape or --data must be given for a model of your own. Got neither. Say --input-shape 2,3,32,32, or "
-        "--input-shape 2,16 --tokens 50257 for text."
-    )
+    directory = Path(spec.removeprefix(HF)) if spec.startswith(HF) else None
+    if asked.data is not None and asked.input_shape is None:
+        data = load(asked.data, preparation(asked, asked.data, [(None, spec)]))
+        example = data.loader("test", 2).batch(slice(0, 2))[0].to("meta" if meta else "cpu")
+    elif asked.input_shape is None and is_builtin(spec):
+        example = _random(",".join(map(str, (2, *networks.input_shape(spec)))), None, meta)
+    else:
+        known = (asked.input_shape, asked.tokens) if asked.input_shape else directory and _of_config(directory)
+        if not known:
+            raise ValueError(
+                "--input-shape or --data must be given for a model of your own. Got neither. Say --input-shape "
+                "2,3,32,32, or --input-shape 2,16 --tokens 50257 for text."
+            )
+        example = _random(*known, meta)
+    if directory is None or not read_config(directory).get("is_encoder_decoder"):
+        return example
+    name = "pixel_values" if example.ndim == 4 else "input_features" if example.is_floating_point() else "input_ids"
+    decoder = _random(_TEXT, read_config(directory).get("vocab_size") or 2, meta)
+    return {name: example, "decoder_input_ids": decoder}
+
+
+def _random(shape: str, tokens: int | None, meta: bool) -> Tensor:
+    """Random tokens, or real numbers, of a shape.
+
+    Raises:
+        ValueError: If the shape does not read.
+    """
+    try:
+        sizes = [int(part) for part in shape.split(",")]
+    except ValueError:
+        sizes = []
+    if not sizes or min(sizes) < 1:
+        raise ValueError(f"--input-shape must be positive whole numbers joined by commas. Got {shape!r}.")
+    if meta:
+        return torch.empty(sizes, device="meta", dtype=torch.int64 if tokens else None)
+    check_fits(8 * math.prod(sizes), "--input-shape", f"{shape}", "Take a smaller example.")
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(tokens, sizes, generator=generator) if tokens else torch.randn(sizes, generator=generator)
 
 
 def _of_config(directory: Path) -> tuple[str, int | None] | None:
-    """Shape and number of tokens of an example that a transformers configuration implies: an image, or a text."""
+    """Shape and number of tokens of an example that a transformers configuration implies: an image, sound, or text."""
     config = read_config(directory)
-    size, channels, vocabulary = (config.get(key) for key in ("image_size", "num_channels", "vocab_size"))
+    size, channels, bins, frames, vocabulary = (
+        config.get(key) for key in ("image_size", "num_channels", "num_mel_bins", "max_source_positions", "vocab_size")
+    )
     if isinstance(size, int):
         return f"2,{channels or 3},{size},{size}", None
-    return ("2,8", vocabulary) if isinstance(vocabulary, int) else None
+    if isinstance(bins, int) and isinstance(frames, int):
+        return f"2,{bins},{2 * frames}", None  # frames are halved before the encoder
+    return (_TEXT, vocabulary) if isinstance(vocabulary, int) else None

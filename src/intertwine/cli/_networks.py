@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from torch import Tensor, nn
 from .._io import read_tensors
 from ..errors import CheckpointError, DataError
 from ..features import tap
+from ..features.batches import call
 from ..lab import data, networks
-from ..lab.data import Batches, DataSplits
+from ..lab.data import Batches, DataSplits, Preprocessing, TextBlocks
 from ..lab.training import Card, build_with, check_card, load_weights, read_card
 from ..symmetry import ShardedState, Symmetry, symmetries
 from ._adapters import is_adapter
@@ -23,7 +25,10 @@ from ._example import example_input
 from ._gated_versions import GATED, gated_version
 from ._hugging_face import HF, load_pretrained
 from ._models import build_model, is_builtin
+from ._options import DataOptions, ExampleOptions
+from ._preparation import directory_of, image_settings, preparation, settings_of
 from ._running import threads_for
+from ._show import tell
 
 __all__ = [
     "Checkpoint",
@@ -40,6 +45,9 @@ __all__ = [
     "spec_of",
     "symmetry_of",
 ]
+
+
+_WITH_PATHS = ("parquet", "npz", "images", "dataset", "text")
 
 
 @dataclass(frozen=True)
@@ -98,34 +106,39 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(path, tensors, card)
 
 
-def read_data(spec: str | None, *checkpoints: Checkpoint) -> tuple[str, DataSplits]:
-    """Load the data that was asked for, or else what the first card names.
+def read_data(
+    asked: DataOptions, checkpoints: Sequence[Checkpoint] = (), specs: Sequence[str | None] = ()
+) -> tuple[str, DataSplits]:
+    """Load the data that was asked for, or else what the first card names, as the networks take it.
 
     Args:
-        spec: See ``lab.data.load``; ``None`` for what the cards say.
-        checkpoints: Whose cards to ask.
+        asked: What ``--data`` and its like say.
+        checkpoints: Whose cards and directories to ask.
+        specs: The ``--model`` of each.
 
     Raises:
         DataError: If nothing says which data, or a card names data without saying where it lies.
     """
-    if spec is not None:
-        return spec, _loaded(spec)
+    if asked.data is not None:
+        sources = list(zip_longest([c.path for c in checkpoints], specs))
+        return asked.data, _loaded(asked.data, preparation(asked, asked.data, sources))
     named = next((c.card.data for c in checkpoints if c.card and c.card.data), None)
     if named is None:
         raise DataError(
             "--data must be given where no card lies beside the weights. Got none. Say --data digits, for example."
         )
     kind = named.partition(":")[0]
-    if kind in ("parquet", "npz", "images"):
+    if kind in _WITH_PATHS:
         raise DataError(
             f"--data must say where the data lies. Got only its name from the card, {named!r}. Say --data {kind}:PATH."
         )
     return named, _loaded(named)
 
 
-def _loaded(spec: str) -> DataSplits:
-
-    splits = data.load(spec)
+def _loaded(spec: str, prepared: Preprocessing | TextBlocks | None = None) -> DataSplits:
+    splits = data.load(spec, prepared)
+    for note in splits.notes:
+        tell(note)
     threads_for(values=math.prod(splits.shape))
     return splits
 
@@ -159,7 +172,8 @@ def open_network(checkpoint: Checkpoint, spec: str | None, data: DataSplits, opt
     else:
         if spec is None:
             spec = spec_of(card, path, option)
-        model = _with_weights(_gated(card, spec, data) or spec, checkpoint.tensors, path, data)
+        classes = len(data.classes) or len(card.classes if card else ())
+        model = _with_weights(_gated(card, spec, data) or spec, checkpoint.tensors, path, data, classes)
     check_finite(model, path)
     facts: dict[str, Any] = {"name": path.name, "file": str(path), "model": spec, "class": type(model).__name__}
     facts["parameters"] = f"{sum(p.numel() for p in model.parameters()):,}"
@@ -170,8 +184,17 @@ def open_network(checkpoint: Checkpoint, spec: str | None, data: DataSplits, opt
         }
         if card.best_epoch is not None:
             facts["epoch"] = f"{card.best_epoch} of {card.recipe.get('epochs', '?')}"
-    statistics = (card.mean, card.std) if card is not None and card.mean and card.std else None
+    statistics = (
+        (card.mean, card.std) if card is not None and card.mean and card.std else _statistics(path, spec, model)
+    )
     return Opened(path.name, model.eval(), {k: v for k, v in facts.items() if v not in (None, "")}, statistics)
+
+
+def _statistics(path: Path, spec: str, model: nn.Module) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Means and deviations that a model's own preprocessing subtracts and divides by."""
+    folder = directory_of(path, spec)
+    said = settings_of(model) if folder is None else image_settings(folder)
+    return (said.mean, said.std) if said is not None and said.mean and said.std else None
 
 
 def open_alone(spec: str, checkpoint: Checkpoint) -> nn.Module:
@@ -211,6 +234,8 @@ def batches(
         DataError: If there are too few examples.
     """
     loader = data.loader(split, batch_size=batch_size, examples=examples)  # type: ignore[arg-type]
+    if any(getattr(getattr(n.model, "config", None), "is_encoder_decoder", False) for n in networks):
+        loader = replace(loader, names=("input_ids", "decoder_input_ids"))
     if len(loader.split) < 4:
         raise DataError(
             f"data must have at least 4 examples in the {split} split. Got {len(loader.split)} of {data.name}."
@@ -218,13 +243,13 @@ def batches(
     known = {n.statistics for n in networks if n.statistics is not None and len(n.statistics[0]) == len(data.mean)}
     if len(known) == 1:
         mean, std = known.pop()
-        return Batches(loader.split, mean, std, batch_size), []
+        return replace(loader, mean=mean, std=std), list(data.notes)
     notes = (
         ["The networks were trained with different normalisations of their inputs; this data's own is used."]
         if known
         else []
     )
-    return loader, notes
+    return loader, [*data.notes, *notes]
 
 
 def check_run(network: Opened, loader: Batches, data: DataSplits, device: Any = "cpu") -> None:
@@ -233,10 +258,9 @@ def check_run(network: Opened, loader: Batches, data: DataSplits, device: Any = 
     Raises:
         DataError: If the network fails on inputs of this shape.
     """
-    inputs, _ = loader.batch(slice(0, 2))
     try:
         with torch.no_grad():
-            network.model.to(device)(inputs.to(device))
+            call(network.model.to(device), loader.batch(slice(0, 2)), device)
     except Exception as error:  # whatever a model raises on inputs that it was not made for
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(
@@ -307,7 +331,7 @@ def _gated(card: Card | None, spec: str, data: DataSplits) -> Callable[[], nn.Mo
 
 
 def _with_weights(
-    spec: str | Callable[[], nn.Module], tensors: dict[str, Tensor], path: Path, data: DataSplits
+    spec: str | Callable[[], nn.Module], tensors: dict[str, Tensor], path: Path, data: DataSplits, classes: int
 ) -> nn.Module:
     """The model with these weights; a built-in one is first fitted to the data, then tried as it was written."""
     if callable(spec):
@@ -318,7 +342,7 @@ def _with_weights(
         return load_pretrained(Path(spec.removeprefix(HF)), tensors, path)
     candidates = [spec]
     if is_builtin(spec):
-        candidates = list(dict.fromkeys([networks.fit_to(spec, data.shape, len(data.classes)), spec]))
+        candidates = list(dict.fromkeys([networks.fit_to(spec, data.shape, classes or None), spec]))
     mismatch: CheckpointError | None = None
     for candidate in candidates:
         try:
@@ -332,15 +356,13 @@ def _with_weights(
     raise mismatch or CheckpointError(f"checkpoint must be of the architecture {spec}. Got {str(path)!r}.")
 
 
-def symmetry_of(path: Path, spec: str | None, data: str | None, shape: str | None, tokens: int | None) -> Symmetry:
+def symmetry_of(path: Path, asked: ExampleOptions, spec: str | None) -> Symmetry:
     """The symmetry of the model of a checkpoint that is not read whole; the model is built without weights.
 
     Args:
         path: A directory with a ``config.json``, or a file with a card.
+        asked: As in ``example_input``.
         spec: The model, where it is named.
-        data: As in ``example_input``.
-        shape: As in ``example_input``.
-        tokens: As in ``example_input``.
 
     Raises:
         ValueError: If nothing says which model it is.
@@ -351,4 +373,4 @@ def symmetry_of(path: Path, spec: str | None, data: str | None, shape: str | Non
     with torch.device("meta"):
         network = build_model(spec).eval()
     threads_for(weights=sum(p.numel() for p in network.parameters()))
-    return symmetries(network, example_input(spec, data, shape, tokens, meta=True))
+    return symmetries(network, example_input(spec, asked, meta=True))

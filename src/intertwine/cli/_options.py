@@ -9,7 +9,7 @@ import typer
 from ._checks import check
 
 __all__ = [
-    "ADVANCED", "Data", "Device", "InputShape", "Json", "Model", "Options", "OutFolder", "Seed", "Tokens", "advanced",
+    "ADVANCED", "DataOptions", "Device", "ExampleOptions", "Json", "Model", "Options", "OutFolder", "Seed", "advanced",
     "split_commas",
 ]  # fmt: skip
 
@@ -20,22 +20,23 @@ MODEL_HELP = (
     "(with arguments: module:factory:width=3,bias=false), or hf:DIRECTORY. A factory is code, and is run: name only "
     "files and packages that you trust. Of a directory no code is run."
 )
-DATA_HELP = "digits, cifar10[:PATH], cifar100[:PATH], parquet:PATH, npz:PATH or images:DIR."
+DATA_HELP = (
+    "digits, cifar10[:PATH], cifar100[:PATH], parquet:PATH, npz:PATH, images:DIR, dataset:DIR (as save_to_disk of the "
+    "datasets library writes it) or text:FILE (by the model's tokenizer)."
+)
 
 Model = Annotated[str | None, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)]
-Data = Annotated[str | None, typer.Option("--data", metavar="DATA", help=DATA_HELP)]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or another torch device.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
 OutFolder = Annotated[
     Path, typer.Option("--out", metavar="DIR", help="Folder for results.json, results.parquet, report.html.")
 ]
-InputShape = Annotated[
-    str | None, typer.Option("--input-shape", metavar="N,C,H,W", help="Shape of a random example, batch first.")
-]
-Tokens = Annotated[
-    int | None, typer.Option("--tokens", min=1, help="The example holds token numbers below this, not real numbers.")
-]
+
+
+def advanced(*names: str, **settings: Any) -> Any:
+    """An option that most people never need: help lists it under a heading of its own."""
+    return typer.Option(*names, rich_help_panel=ADVANCED, **settings)
 
 
 @dataclass(frozen=True)
@@ -54,9 +55,37 @@ class Options:
             check(f.name, getattr(self, f.name))
 
 
-def advanced(*names: str, **settings: Any) -> Any:
-    """An option that most people never need: help lists it under a heading of its own."""
-    return typer.Option(*names, rich_help_panel=ADVANCED, **settings)
+@dataclass(frozen=True, kw_only=True)
+class DataOptions(Options):
+    """Base of the options of a command that reads data."""
+
+    data: Annotated[str | None, typer.Option("--data", metavar="DATA", help=DATA_HELP)] = None
+    size: Annotated[
+        str | None,
+        advanced(
+            "--size",
+            metavar="PIXELS|HxW",
+            help="Images: the shorter side resized to this and a square cut out, or height and width; what the model's "
+            "own preprocessing says otherwise.",
+        ),
+    ] = None
+    max_length: Annotated[
+        int | None,
+        advanced("--max-length", min=2, help="Text: tokens of each block; 128, or the model's most, otherwise."),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExampleOptions(DataOptions):
+    """Base of the options of a command that needs one example, and maybe data."""
+
+    input_shape: Annotated[
+        str | None, typer.Option("--input-shape", metavar="N,C,H,W", help="Shape of a random example, batch first.")
+    ] = None
+    tokens: Annotated[
+        int | None,
+        typer.Option("--tokens", min=1, help="The example holds token numbers below this, not real numbers."),
+    ] = None
 
 
 def split_commas(values: list[str] | None, option: str) -> list[str] | None:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from torch import nn
 
+from .._nested import map_tensors
 from ..errors import DataError
 from ..lab.data import Batches, DataSplits
 from ..lab.training import choose_device
@@ -25,6 +26,7 @@ from ._networks import (
     read_checkpoint,
     read_data,
 )
+from ._options import DataOptions, ExampleOptions
 from ._running import threads_for
 
 __all__ = ["Group", "card_of", "open_group"]
@@ -78,41 +80,34 @@ class Group:
 
 
 def open_group(
-    paths: Sequence[Path],
-    specs: Sequence[str | None],
-    data: str | None,
-    input_shape: str | None,
-    tokens: int | None,
-    use: Use,
-    device: str = "auto",
+    paths: Sequence[Path], specs: Sequence[str | None], asked: DataOptions, use: Use, device: str = "auto"
 ) -> Group:
     """Read checkpoints, find out their models and data, and build them.
 
     Args:
         paths: Files or Hugging Face directories.
         specs: The model of each, ``None`` for what card or directory says.
-        data: What ``--data`` says.
-        input_shape: What ``--input-shape`` says, for models of the user.
-        tokens: What ``--tokens`` says.
+        asked: What ``--data``, ``--input-shape`` and their like say.
         use: Without ``--data``, whether to do without, to take what a card names if one does, or to insist on data.
         device: Where the networks shall be.
     """
     where = choose_device(device)
     checkpoints = tuple(read_checkpoint(path) for path in paths)
     named = any(c.card and c.card.data for c in checkpoints)
-    if data is None and (use == "if given" or (use == "of card" and not named)):
+    if asked.data is None and (use == "if given" or (use == "of card" and not named)):
         networks = tuple(_without_data(c, spec) for c, spec in zip(checkpoints, specs))
-        example = _example(checkpoints[0], specs[0], input_shape, tokens)
+        example = _example(checkpoints[0], specs[0], asked)
         threads_for(weights=sum(p.numel() for network in networks for p in network.model.parameters()))
         for network in networks:
             network.model.to(where)
-        return Group(checkpoints, networks, example.to(where), None, "")
-    data_spec, splits = read_data(data, *checkpoints)
+        return Group(checkpoints, networks, map_tensors(example, lambda x: x.to(where)), None, "")
+    data_spec, splits = read_data(asked, checkpoints, specs)
     opened = tuple(open_network(c, spec, splits) for c, spec in zip(checkpoints, specs))
     loader, notes = batches(splits, "test", 1000, 250, list(opened))
     for network in opened:
         check_run(network, loader, splits, where)
-    return Group(checkpoints, opened, loader.batch(slice(0, 2))[0].to(where), splits, data_spec, tuple(notes))
+    example = map_tensors(loader.batch(slice(0, 2))[0], lambda x: x.to(where))
+    return Group(checkpoints, opened, example, splits, data_spec, tuple(notes))
 
 
 def card_of(group: Group, recipe: dict[str, Any], metrics: dict[str, float | None]) -> dict[str, Any]:
@@ -136,8 +131,8 @@ def _without_data(checkpoint: Checkpoint, spec: str | None) -> Opened:
     return Opened(checkpoint.path.name, model, facts, None)
 
 
-def _example(checkpoint: Checkpoint, spec: str | None, input_shape: str | None, tokens: int | None) -> Any:
-
-    if spec is None and input_shape is None:
+def _example(checkpoint: Checkpoint, spec: str | None, asked: DataOptions) -> Any:
+    assert isinstance(asked, ExampleOptions)  # commands without an example's options insist on data
+    if spec is None and (asked.input_shape is None or checkpoint.tensors is None):
         spec = named_by(checkpoint)
-    return example_input(spec or "", None, input_shape, tokens)
+    return example_input(spec or "", asked)

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from .._options import Data, Device, InputShape, Json, Model, Options, Seed, Tokens, advanced
+from .._options import Device, ExampleOptions, Json, Model, Seed, advanced
 
 __all__ = ["AlignOptions"]
 
 
 @dataclass(frozen=True)
-class AlignOptions(Options):
+class AlignOptions(ExampleOptions):
     """Bring checkpoint B into the basis of checkpoint A: other weights, the same function.
 
     Units are permuted, rescaled, flipped and rotated as far as the architecture allows, so that B lies as close to A as
@@ -47,11 +47,8 @@ class AlignOptions(Options):
         list[str] | None,
         advanced(metavar="KINDS", help="Search only these: permutation, scale, sign, linear, joined by commas."),
     ] = None
-    data: Data = None
     examples: Annotated[int, advanced(min=4, help="Look at so many examples of the training split.")] = 5000
     batch_size: Annotated[int, advanced(min=2, help="Examples that run at once.")] = 250
-    input_shape: InputShape = None
-    tokens: Tokens = None
     sharded: Annotated[
         bool,
         advanced("--sharded", help="Read tensor by tensor what does not fit in memory; permutations and signs."),

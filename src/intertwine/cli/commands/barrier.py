@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from .._options import Data, Device, Json, Model, Options, OutFolder, Seed, advanced
+from .._options import DataOptions, Device, Json, Model, OutFolder, Seed, advanced
 
 __all__ = ["BarrierOptions"]
 
 
 @dataclass(frozen=True)
-class BarrierOptions(Options):
+class BarrierOptions(DataOptions):
     """Measure how much worse the networks between networks are, before and after alignment.
 
     The barrier is the largest excess of the loss over the straight line between the losses of both ends. With three
@@ -41,8 +41,7 @@ class BarrierOptions(Options):
         bool, advanced("--recalibrate/--no-recalibrate", help="Also with batch norms measured anew at every point.")
     ] = True
     interpolation: Annotated[str, advanced(help="linear or spherical.")] = "linear"
-    data: Data = None
-    split: Annotated[str, typer.Option(help="Split to score on: train, validation or test.")] = "test"
+    split: Annotated[str, typer.Option(help="Split to score on: train, validation, test or all.")] = "test"
     examples: Annotated[int, typer.Option(min=4, help="Use so many examples of each split at most.")] = 5000
     batch_size: Annotated[int, advanced(min=2, help="Examples that run at once.")] = 250
     seed: Seed = 0

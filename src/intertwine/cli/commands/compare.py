@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from .._options import Data, Device, Json, Model, Options, OutFolder, Seed, advanced
+from .._options import DataOptions, Device, Json, Model, OutFolder, Seed, advanced
 
 __all__ = ["CompareOptions"]
 
 
 @dataclass(frozen=True)
-class CompareOptions(Options):
+class CompareOptions(DataOptions):
     """Compare two networks, every layer of A with every layer of B.
 
     Prints a table and writes results.json, results.parquet and report.html. Model and data may be left out where a card
@@ -33,8 +33,7 @@ class CompareOptions(Options):
     model_b: Annotated[
         str | None, typer.Option("--model-b", metavar="MODEL", help="Model of B, where it is not that of A.")
     ] = None
-    data: Data = None
-    split: Annotated[str, typer.Option(help="Which split: train, validation or test.")] = "test"
+    split: Annotated[str, typer.Option(help="Which split: train, validation, test or all.")] = "test"
     examples: Annotated[int, typer.Option(min=4, help="Use this many examples of it at most.")] = 1000
     layers: Annotated[
         list[str] | None,

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from .._options import Data, InputShape, Json, Model, Options, Tokens
+from .._options import ExampleOptions, Json, Model
 
 __all__ = ["DiffOptions"]
 
 
 @dataclass(frozen=True)
-class DiffOptions(Options):
+class DiffOptions(ExampleOptions):
     """Say what was done to checkpoint A to make B: by symmetry, by conversion and casts, by training.
 
     First what keeps the function (heads swapped, units permuted or rescaled, gains folded, names and layouts
@@ -34,9 +34,6 @@ class DiffOptions(Options):
     ]
     b: Annotated[Path, typer.Argument(metavar="B", help="The one after.")]
     model: Model = None
-    data: Data = None
-    input_shape: InputShape = None
-    tokens: Tokens = None
     sharded: Annotated[
         bool,
         typer.Option("--sharded", help="Read tensors from disk when they are needed (safetensors); nothing is run."),

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from .._options import Data, InputShape, Json, Model, Options, Tokens, advanced
+from .._options import ExampleOptions, Json, Model, advanced
 
 __all__ = ["FoldOptions"]
 
 
 @dataclass(frozen=True)
-class FoldOptions(Options):
+class FoldOptions(ExampleOptions):
     """Write the same network with gains of one, biases pushed on, and weights without what a norm's mean removes.
 
     Norms' gains and biases go into the linear maps that read them, biases of values through attention into the bias
@@ -33,9 +33,6 @@ class FoldOptions(Options):
         typer.Option("--out", metavar="PATH", help="FILE.safetensors, or a folder for a model of transformers."),
     ]
     model: Model = None
-    data: Data = None
-    input_shape: InputShape = None
-    tokens: Tokens = None
     norms: Annotated[bool, typer.Option(help="Fold the gains of norms.")] = True
     center: Annotated[bool, typer.Option(help="Centre what is written to layer norms.")] = True
     biases: Annotated[bool, typer.Option(help="Fold biases of norms, and push biases of values on.")] = True

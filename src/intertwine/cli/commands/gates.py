@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .._options import Data, Device, Json, Model, Options, OutFolder, Seed, advanced
+from .._options import DataOptions, Device, Json, Model, OutFolder, Seed, advanced
 
 __all__ = ["VERSIONS", "GatesOptions"]
 
@@ -27,7 +27,7 @@ _GATED_HELP = f"Gated versions to build and train, joined by commas: {', '.join(
 
 
 @dataclass(frozen=True)
-class GatesOptions(Options):
+class GatesOptions(DataOptions):
     """Take a ReLU network apart into gates and paths, and train its gated versions.
 
     Says how units switch, which gates classes share, what the path and tangent kernels are, and which paths make one
@@ -52,8 +52,7 @@ class GatesOptions(Options):
     ] = None
     b: Annotated[Path | None, typer.Argument(metavar="[B]", help="A second one, to align with A by its gates.")] = None
     model: Model = None
-    data: Data = None
-    split: Annotated[str, advanced(help="Which split to look at: train, validation or test.")] = "test"
+    split: Annotated[str, advanced(help="Which split to look at: train, validation, test or all.")] = "test"
     examples: Annotated[int, typer.Option(min=4, help="Examples of it for gate statistics, at most.")] = 500
     kernel_examples: Annotated[
         int | None,

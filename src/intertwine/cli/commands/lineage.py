@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from .._options import InputShape, Json, Model, Options, Tokens, advanced
+from .._options import ExampleOptions, Json, Model, advanced
 
 __all__ = ["LineageOptions"]
 
 
 @dataclass(frozen=True)
-class LineageOptions(Options):
+class LineageOptions(ExampleOptions):
     """Test whether two checkpoints were trained independently, from their weights alone.
 
     Says "derived", with a p-value and the blocks that were, "no sign of descent", or "cannot be told". In place the
@@ -36,8 +36,6 @@ class LineageOptions(Options):
         ),
     ]
     model: Model = None
-    input_shape: InputShape = None
-    tokens: Tokens = None
     independent: Annotated[
         list[Path] | None,
         advanced(

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from .._options import Data, InputShape, Json, Model, Options, Tokens
+from .._options import ExampleOptions, Json, Model
 
 __all__ = ["MappingsOptions"]
 
 
 @dataclass(frozen=True)
-class MappingsOptions(Options):
+class MappingsOptions(ExampleOptions):
     """Write the symmetries of a model as another tool takes them, each entry proved on numbers.
 
     Prints every mapping as patterns of module names with its proof, and for what is not listed the reason. A model
@@ -33,9 +33,6 @@ class MappingsOptions(Options):
             help="The tool: llm-compressor, model-optimizer, spinquant, quarot, torch-pruning, perm-spec or graph.",
         ),
     ] = "llm-compressor"
-    data: Data = None
-    input_shape: InputShape = None
-    tokens: Tokens = None
     meta: Annotated[bool, typer.Option("--meta", help="Build the model without weights: any size fits.")] = False
     out: Annotated[
         Path | None,

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from .._options import Data, Device, InputShape, Json, Model, Options, Seed, Tokens, advanced
+from .._options import Device, ExampleOptions, Json, Model, Seed, advanced
 
 __all__ = ["MergeOptions"]
 
 
 @dataclass(frozen=True)
-class MergeOptions(Options):
+class MergeOptions(ExampleOptions):
     """Merge networks of one architecture into one of the same size: align, average, repair.
 
     With data, statistics are repaired on the training split, and all networks are scored on the test split. Two
@@ -50,11 +50,8 @@ class MergeOptions(Options):
     repair: Annotated[
         str, typer.Option(help="auto, none, recalibrate (batch norms), repair or rescale (networks without them).")
     ] = "auto"
-    data: Data = None
     examples: Annotated[int, advanced(min=4, help="Use so many examples of each split at most.")] = 5000
     batch_size: Annotated[int, advanced(min=2, help="Examples that run at once.")] = 250
-    input_shape: InputShape = None
-    tokens: Tokens = None
     seed: Seed = 0
     device: Device = "auto"
     as_json: Json = False

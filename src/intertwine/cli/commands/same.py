@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from .._options import Data, Device, InputShape, Json, Model, Options, Tokens, advanced
+from .._options import Device, ExampleOptions, Json, Model, advanced
 
 __all__ = ["SameOptions"]
 
 
 @dataclass(frozen=True)
-class SameOptions(Options):
+class SameOptions(ExampleOptions):
     """Decide whether two checkpoints are one network, up to the symmetries of its architecture.
 
     Says "the same network, permuted and rescaled" (a cast to a lower precision is seen through), "related (merged,
@@ -34,9 +34,6 @@ class SameOptions(Options):
     ]
     b: Annotated[Path, typer.Argument(metavar="B", help="The other one.")]
     model: Model = None
-    data: Data = None
-    input_shape: InputShape = None
-    tokens: Tokens = None
     sharded: Annotated[
         bool, advanced("--sharded", help="Read part by part what does not fit in memory; safetensors.")
     ] = False

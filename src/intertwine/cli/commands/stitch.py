@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from .._options import Data, Device, Json, Model, Options, OutFolder, Seed, advanced
+from .._options import DataOptions, Device, Json, Model, OutFolder, Seed, advanced
 
 __all__ = ["StitchOptions"]
 
 
 @dataclass(frozen=True)
-class StitchOptions(Options):
+class StitchOptions(DataOptions):
     """Stitch networks: how much accuracy is lost when B goes on from A's features, through a map of one family.
 
     Maps are trained on the training split and scored on the test split (penalty: mean accuracy of A and B, less that of
@@ -39,7 +39,6 @@ class StitchOptions(Options):
     model_b: Annotated[
         str | None, typer.Option("--model-b", metavar="MODEL", help="Model of B, where it is not that of A.")
     ] = None
-    data: Data = None
     layers: Annotated[
         list[str] | None,
         typer.Option(

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from .._options import Data, InputShape, Json, Model, Options, Tokens
+from .._options import ExampleOptions, Json, Model
 
 __all__ = ["SymmetriesOptions"]
 
 
 @dataclass(frozen=True)
-class SymmetriesOptions(Options):
+class SymmetriesOptions(ExampleOptions):
     """Find the weight-space symmetries of an architecture, and say what restricts them.
 
     Prints one line for every hidden space: its size, its group, the generators of scales and signs, and which operation
@@ -27,9 +27,6 @@ class SymmetriesOptions(Options):
     """
 
     model: Model = None
-    data: Data = None
-    input_shape: InputShape = None
-    tokens: Tokens = None
     meta: Annotated[bool, typer.Option("--meta", help="Build the model without weights: any size fits.")] = False
     front: Annotated[
         str, typer.Option("--front", help="auto, record, or export (strict: no control flow on data).")

@@ -31,15 +31,8 @@ def run(asked: AlignOptions) -> None:
         _say(*_sharded(asked, chosen), asked.as_json)
         return
     use: Use = "always" if asked.method.partition(":")[0] in _LOOK_AT_DATA else "if given"
-    group = open_group(
-        [asked.a, asked.b],
-        [asked.model, asked.model_b or asked.model],
-        asked.data,
-        asked.input_shape,
-        asked.tokens,
-        use,
-        asked.device,
-    )
+    specs = [asked.model, asked.model_b or asked.model]
+    group = open_group([asked.a, asked.b], specs, asked, use, asked.device)
     loader = group.loader("train", asked.examples, asked.batch_size) if group.data is not None else None
     if asked.method == "transport":
         moved, said, files = _transported(group)
@@ -79,7 +72,7 @@ def _sharded(asked: AlignOptions, kinds: list[str] | None) -> tuple[dict[str, An
     """
     if asked.method != "weights":
         raise ValueError(f"--method must be weights for --sharded. Got {asked.method!r}.")
-    sym = symmetry_of(asked.a, asked.model, asked.data, asked.input_shape, asked.tokens)
+    sym = symmetry_of(asked.a, asked, asked.model)
     found = align_sharded(asked.a, asked.b, sym, asked.out / "moved", kinds or ("permutation", "sign"), asked.seed)
     said, files = _written(found, asked.out)
     return said, {**files, "moved": keep_beside(asked.b, asked.out / "moved")}

@@ -24,10 +24,10 @@ def run(asked: BarrierOptions) -> None:
         raise ValueError(f"at least two checkpoints must be given. Got {len(asked.checkpoints)}.")
     solver = solver_of(asked.method, ("none",))
     claim_folder(asked.out, RESULTS, asked.checkpoints)
-    group = open_group(
-        asked.checkpoints, [asked.model] * len(asked.checkpoints), asked.data, None, None, "always", asked.device
-    )
+    specs = [asked.model] * len(asked.checkpoints)
+    group = open_group(asked.checkpoints, specs, asked, "always", asked.device)
     assert group.data is not None
+    group.data.need_labels("to measure losses")
     found = barriers(
         group.models,
         group.loader(asked.split, asked.examples, asked.batch_size),

@@ -23,7 +23,7 @@ def run(asked: CompareOptions) -> None:
     chosen = [similarity.measure(name) for name in names]
     where = choose_device(asked.device)
     sides = [read_checkpoint(asked.a), read_checkpoint(asked.b)]
-    data_spec, splits = read_data(asked.data, *sides)
+    data_spec, splits = read_data(asked, sides, [asked.model, asked.model_b or asked.model])
     networks = [
         open_network(sides[0], asked.model, splits),
         open_network(

@@ -51,7 +51,7 @@ def _opened(asked: DiffOptions, *paths: Path) -> Diff:
     """Both checkpoints in their models; tensors alone where names are those of other code."""
     left, right = (read_checkpoint(path) for path in paths)
     specs = [asked.model or _named(side, other) for side, other in ((left, right), (right, left))]
-    example = example_input(specs[1], asked.data, asked.input_shape, asked.tokens)
+    example = example_input(specs[1], asked)
     sides: list[nn.Module | Mapping[str, Tensor]] = []
     refusals = []
     for spec, checkpoint in zip(specs, (left, right)):
@@ -83,7 +83,7 @@ def _sharded(asked: DiffOptions, *paths: Path) -> Diff:
         raise ValueError("--model must be given where no config.json says which. Got none. Say --model hf:DIRECTORY.")
     with torch.device("meta"):
         network = build_model(spec).eval()
-    sym = symmetry.symmetries(network, example_input(spec, asked.data, asked.input_shape, asked.tokens, meta=True))
+    sym = symmetry.symmetries(network, example_input(spec, asked, meta=True))
     threads_for(weights=sum(p.numel() for p in network.parameters()))
     a, b = (symmetry.ShardedState(path) for path in paths)
     return diff(a, b, None, sym)

@@ -20,7 +20,7 @@ def run(asked: FoldOptions) -> None:
         raise ValueError(f"--out must end in .safetensors, or be a folder. Got {str(asked.out)!r}.")
     else:
         claim_folder(asked.out, ["."], [asked.a])
-    group = open_group([asked.a], [asked.model], asked.data, asked.input_shape, asked.tokens, "if given", "cpu")
+    group = open_group([asked.a], [asked.model], asked, "if given", "cpu")
     steps = (asked.norms, asked.center, asked.biases)
     folded = symmetry.fold(group.models[0], group.example, *steps, extend=asked.extend, strict=asked.strict)
     biases = [name for name in folded.added if name.endswith(".bias")]

@@ -41,11 +41,10 @@ def run(asked: GatesOptions) -> None:
     if where.type == "cpu":
         one_thread()
     sides = [read_checkpoint(path) for path in (asked.a, asked.b) if path is not None]
-    spec, splits = read_data(asked.data or ("digits" if not sides else None), *sides)
+    spec, splits = read_data(asked if sides or asked.data else replace(asked, data="digits"), sides, [asked.model])
     if not sides and not asked.epochs:
         raise ValueError("--epochs must be at least 1 where no checkpoint is given. Got 0, and nothing to convert.")
-    if len(splits.classes) < 2:
-        raise ValueError(f"--data must have classes. Got {splits.name}, which has {len(splits.classes)}.")
+    splits.need_labels("to study gates by class")
     precision = fast_precision(where) if splits.shape[-1] >= _LARGE else "float32"
     recipe = recipe_for(splits.shape).but(epochs=max(1, asked.epochs), precision=precision)
     few = splits.first(asked.train_examples)

@@ -79,7 +79,7 @@ def _symmetry(spec: str, asked: LineageOptions) -> Symmetry:
     with torch.device("meta"):
         model = build_model(spec)
     threads_for(weights=sum(p.numel() for p in model.parameters()))
-    return symmetries(model, example_input(spec, None, asked.input_shape, asked.tokens, meta=True))
+    return symmetries(model, example_input(spec, asked, meta=True))
 
 
 def _named_by(path: Path) -> str:

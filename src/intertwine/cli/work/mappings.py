@@ -36,7 +36,7 @@ def run(asked: MappingsOptions) -> None:
     grouped = getattr(network, "set_experts_implementation", None)
     if asked.meta and grouped is not None:
         cast(Any, grouped)("batched_mm")  # the default of transformers does not run without weights
-    example = example_input(asked.model, asked.data, asked.input_shape, asked.tokens, asked.meta)
+    example = example_input(asked.model, asked, asked.meta)
     found = symmetry.symmetries(network, example).mappings(asked.format)
     if asked.out is not None:
         page = asked.out.suffix in (".html", ".htm")

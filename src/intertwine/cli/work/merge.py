@@ -31,7 +31,7 @@ def run(asked: MergeOptions) -> None:
     use: Use = "always" if reads or asked.repair not in ("auto", "none") else "of card"
     use = use if asked.repair != "none" or reads else "if given"
     specs = [asked.model, *[asked.model_b or asked.model] * (len(asked.checkpoints) - 1)]
-    group = open_group(asked.checkpoints, specs, asked.data, asked.input_shape, asked.tokens, use, asked.device)
+    group = open_group(asked.checkpoints, specs, asked, use, asked.device)
     loader = group.loader("train", asked.examples, asked.batch_size) if group.data is not None else None
     merged, distances = _merged(asked, solver, group, loader)
     scores = _scores(group, merged, asked.examples, asked.batch_size)
@@ -113,7 +113,7 @@ def _merged(asked: MergeOptions, solver: str | Solver, group: Group, loader: Any
 
 def _scores(group: Group, merged: nn.Module, examples: int, batch_size: int) -> list[tuple[str, float, float | None]]:
     """Loss and accuracy of all networks on the test split, the merged one last."""
-    if group.data is None:
+    if group.data is None or not group.data.labelled:
         return []
     loader = group.loader("test", examples, batch_size)
     found = []

@@ -33,7 +33,7 @@ def run(asked: SameOptions) -> None:
 
 def _sharded(asked: SameOptions) -> matching.Match:
     """Both checkpoints read part by part."""
-    sym = symmetry_of(asked.a, asked.model, asked.data, asked.input_shape, asked.tokens)
+    sym = symmetry_of(asked.a, asked, asked.model)
     return matching.same_sharded(asked.a, asked.b, sym)
 
 
@@ -42,7 +42,7 @@ def _opened(asked: SameOptions) -> matching.Match:
     where = choose_device(asked.device)
     left, right = (read_checkpoint(path) for path in (asked.a, asked.b))
     specs = [asked.model or named_by(side) for side in (left, right)]
-    example = example_input(specs[0], asked.data, asked.input_shape, asked.tokens)
+    example = example_input(specs[0], asked)
     pair = open_alone(specs[0], left), open_alone(specs[1], right)
     threads_for(weights=sum(p.numel() for model in pair for p in model.parameters()))
     a, b = (model.to(where) for model in pair)

@@ -66,8 +66,9 @@ def run(asked: Asked) -> None:
         if len(asked.checkpoints) == 2
         else [asked.model] * len(asked.checkpoints)
     )
-    group = open_group(asked.checkpoints, specs, asked.data, None, None, "always", asked.device)
+    group = open_group(asked.checkpoints, specs, asked, "always", asked.device)
     assert group.data is not None
+    group.data.need_labels("to score stitched networks")
     fit = replace(group.loader("train", asked.examples, chosen.batch_size), shuffle=True)
     train = Augmented(fit, asked.translate, asked.flip) if asked.translate or asked.flip else fit
     score = group.loader(asked.split, asked.examples, 250)

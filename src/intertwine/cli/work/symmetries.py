@@ -26,7 +26,7 @@ def run(asked: SymmetriesOptions) -> None:
         _check_out(asked.out)
     network, example = (
         _made(asked.model, asked.meta),
-        example_input(asked.model, asked.data, asked.input_shape, asked.tokens, asked.meta),
+        example_input(asked.model, asked, asked.meta),
     )
     threads_for(weights=sum(p.numel() for p in network.parameters()))
     sym = symmetry.symmetries(network, example, front=asked.front)  # type: ignore[arg-type]

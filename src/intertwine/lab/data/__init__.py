@@ -1,4 +1,4 @@
-"""Data sets in memory, by name or path: digits, CIFAR-10 and CIFAR-100, parquet, npz, image folders."""
+"""Data sets in memory, by name or path: digits, CIFAR-10 and CIFAR-100, tables, arrays, folders of images, texts."""
 
 from .cifar import load_cifar
 from .concepts import (
@@ -14,7 +14,10 @@ from .images import load_images
 from .load import FORMS, load
 from .npz import load_npz
 from .parquet import load_parquet
+from .preprocessing import Preprocessing
+from .saved_dataset import load_saved_dataset
 from .splits import Batches, DataSplits, Split, make_splits
+from .text import TextBlocks, load_text
 
 __all__ = [
     # by name
@@ -31,6 +34,11 @@ __all__ = [
     "load_parquet",
     "load_npz",
     "load_images",
+    "load_saved_dataset",
+    "load_text",
+    # sizes of images, blocks of tokens
+    "Preprocessing",
+    "TextBlocks",
     # images with a label for every pixel
     "load_concepts",
     "GeneratedConcepts",

@@ -1,21 +1,29 @@
-"""A folder with one folder of images for each class."""
+"""A folder of images: one folder for each class, or images without labels."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from ..._untrusted.files import regular_file
+from ..._words import counted
 from ...errors import DataError
 from ._cache import cached_tensors
 from ._decode import decode_images
 from ._picture import SUFFIXES
-from .splits import DataSplits, Split, make_splits
+from .preprocessing import Preprocessing
+from .splits import DataSplits, Split, make_splits, without_labels
 
 _ALIASES = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
+_NAMED = 3  # images that a note names
 
 
-def load_images(path: str | Path) -> DataSplits:
+def load_images(path: str | Path, preprocessing: Preprocessing | None = None) -> DataSplits:
     """Load ``DIR/CLASS/*.png`` or ``DIR/{train,val,test}/CLASS/*.png``; classes are the folder names in sorted order.
+
+    A folder without class folders, ``DIR/*.png``, holds images without labels: all three splits are all of its images,
+    those that do not decode are left out, and the notes of the result name them.
 
     Images are PNG, JPEG, BMP, GIF, WebP, PPM, PGM or TIFF, by what a file holds. 16 bits are scaled to 8;
     floating-point pixels are refused. Palettes become colours, CMYK becomes RGB, transparency is left out, and EXIF's
@@ -23,47 +31,93 @@ def load_images(path: str | Path) -> DataSplits:
 
     Args:
         path: The folder. Without a ``train`` folder in it, validation and test examples are held out.
+        preprocessing: What brings images of other sizes to one; without it all must have one size.
 
     Raises:
-        DataError: If the folder is missing or empty, splits have different classes, or an image is damaged or of
-            another size.
+        DataError: If the folder is missing or empty, splits have different classes, or an image is of another size or,
+            beside labels, damaged.
     """
     path = Path(path)
     if not path.is_dir():
         raise DataError(f"images path must be an existing folder. Got {str(path)!r}.")
+    name = f"images:{path.name}"
     folders = {
         split: next((path / alias for alias in aliases if (path / alias).is_dir()), None)
         for split, aliases in _ALIASES.items()
     }
-    if folders["train"] is None:
-        folders = {"train": path}
-    classes = _class_folders(folders["train"])
-    splits = {split: _read(folder, classes) for split, folder in folders.items() if folder is not None}
-    name = f"images:{path.name}"
-    return make_splits(name, splits["train"], splits.get("validation"), splits.get("test"), classes)
+    top = folders["train"] or path
+    beside, inner = _images_in(top), _folders(top)
+    if len(inner) < 2 or (beside and sum(bool(_images_in(top / folder)) for folder in inner) < 2):
+        return _unlabelled(path, name, preprocessing)
+    folders = folders if folders["train"] else {"train": path}
+    classes = tuple(inner)
+    splits = {key: _read(folder, classes, preprocessing) for key, folder in folders.items() if folder is not None}
+    left_out = f"; left out: {counted(len(beside), 'image')} beside the class folders" if beside else ""
+    notes = _said(name, sum(map(len, splits.values())), preprocessing, f", {len(classes)} classes{left_out}")
+    made = make_splits(name, splits["train"], splits.get("validation"), splits.get("test"), classes)
+    return replace(made, notes=notes)
 
 
-def _class_folders(folder: Path | None) -> tuple[str, ...]:
-    names = sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith(".")) if folder else []
-    if len(names) < 2:
-        raise DataError(
-            f"images path must hold one folder for each of at least two classes. Got {names} in {str(folder)!r}."
-        )
-    return tuple(names)
+def _folders(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def _read(folder: Path, classes: tuple[str, ...]) -> Split:
-    if unknown := set(_class_folders(folder)) - set(classes):
+def _images_in(folder: Path, pattern: str = "[!.]*") -> list[Path]:
+    found = sorted(f for f in folder.glob(pattern) if f.suffix.lower() in SUFFIXES)
+    return [regular_file(file, f"image {str(file)!r}", DataError) for file in found]
+
+
+def _read(folder: Path, classes: tuple[str, ...], preprocessing: Preprocessing | None) -> Split:
+    if unknown := set(_folders(folder)) - set(classes):
         raise DataError(f"{str(folder)!r} must hold the classes of the training folder. Got {sorted(unknown)} besides.")
     files, labels = [], []
     for label, name in enumerate(classes):
-        found = sorted(f for f in (folder / name).glob("[!.]*") if f.suffix.lower() in SUFFIXES)
-        files += [regular_file(file, f"image {str(file)!r}", DataError) for file in found]
+        found = _images_in(folder / name)
+        files += found
         labels += [label] * len(found)
+    inputs, _ = _decoded(files, folder, preprocessing, skip=False)
+    order = _order(len(files))
+    return Split(inputs[order], torch.tensor(labels)[order])
+
+
+def _unlabelled(folder: Path, name: str, preprocessing: Preprocessing | None) -> DataSplits:
+    files = _images_in(folder, "**/[!.]*")
+    inputs, skipped = _decoded(files, folder, preprocessing, skip=True)
+    named = ", ".join(files[k].name for k in skipped[:_NAMED]) + (", ..." if len(skipped) > _NAMED else "")
+    others = sum(f.is_file() for f in folder.rglob("[!.]*")) - len(files)
+    left_out = [f"{counted(len(skipped), 'image')} that did not decode ({named})"] * bool(skipped)
+    left_out += [f"{counted(others, 'file')} not named as images are"] * bool(others)
+    tail = ", without labels" + (f"; left out: {', '.join(left_out)}" if left_out else "")
+    notes = _said(name, len(inputs), preprocessing, tail)
+    return without_labels(name, inputs[_order(len(inputs))], notes)
+
+
+def _said(name: str, images: int, preprocessing: Preprocessing | None, tail: str) -> tuple[str, ...]:
+    how = "" if preprocessing is None else f", {preprocessing}"
+    return (f"{name}: {images:,} images{how}{tail}.",)
+
+
+def _decoded(
+    files: Sequence[Path], folder: Path, preprocessing: Preprocessing | None, skip: bool
+) -> tuple[torch.Tensor, list[int]]:
+    """The images, and the numbers of files that do not decode.
+
+    Raises:
+        DataError: If there are no files.
+    """
     if not files:
         raise DataError(f"{str(folder)!r} must hold images ({', '.join(SUFFIXES)}). Got none.")
-    encoded = ((str(file), file) for file in files)
-    tensors = cached_tensors(files, lambda: {"inputs": decode_images(encoded, len(files), str(folder))}, "image folder")
-    # A fixed random order, so that the first examples of a split are a fair sample of it.
-    order = torch.randperm(len(files), generator=torch.Generator().manual_seed(0))
-    return Split(tensors["inputs"][order], torch.tensor(labels)[order])
+
+    def decode() -> dict[str, torch.Tensor]:
+        skipped: list[int] = []
+        encoded = ((str(file), file) for file in files)
+        inputs = decode_images(encoded, len(files), str(folder), preprocessing, skipped if skip else None)
+        return {"inputs": inputs, "skipped": torch.tensor(skipped, dtype=torch.int64)}
+
+    tensors = cached_tensors(files, decode, f"image folder, {skip}, {preprocessing!r}")
+    return tensors["inputs"], tensors["skipped"].tolist()
+
+
+def _order(images: int) -> torch.Tensor:
+    """A fixed random order, so that the first examples of a split are a fair sample of it."""
+    return torch.randperm(images, generator=torch.Generator().manual_seed(0))

@@ -1,20 +1,32 @@
 """Data sets by name: ``load("cifar10:PATH")``."""
 
+from collections.abc import Callable
+from functools import partial
+
+from ...errors import DataError
 from .cifar import load_cifar
 from .digits import load_digits
 from .images import load_images
 from .npz import load_npz
 from .parquet import load_parquet
+from .preprocessing import Preprocessing
+from .saved_dataset import load_saved_dataset
 from .splits import DataSplits
+from .text import TextBlocks, load_text
 
-FORMS = ("digits", "cifar10[:PATH]", "cifar100[:PATH]", "parquet:PATH", "npz:PATH", "images:DIR")
+FORMS = (
+    "digits", "cifar10[:PATH]", "cifar100[:PATH]", "parquet:PATH", "npz:PATH", "images:DIR", "dataset:DIR", "text:FILE",
+)  # fmt: skip
 
 
-def load(spec: str = "digits") -> DataSplits:
+def load(spec: str = "digits", preprocessing: Preprocessing | TextBlocks | None = None) -> DataSplits:
     """Load a data set into memory.
 
     Args:
-        spec: ``digits``, ``cifar10[:PATH]``, ``cifar100[:PATH]``, ``parquet:PATH``, ``npz:PATH`` or ``images:DIR``.
+        spec: ``digits``, ``cifar10[:PATH]``, ``cifar100[:PATH]``, ``parquet:PATH``, ``npz:PATH``, ``images:DIR``,
+            ``dataset:DIR`` or ``text:FILE``.
+        preprocessing: For parquet, images and dataset: what brings images of other sizes to one. For text, and texts of
+            parquet and dataset: what cuts them into blocks of tokens. Others are as they are.
 
     Returns:
         Training, validation and test split. The choice of the validation split is fixed, so that all networks are
@@ -34,7 +46,28 @@ def load(spec: str = "digits") -> DataSplits:
         return load_cifar("cifar10", path or None)
     if kind == "cifar100":
         return load_cifar("cifar100", path or None)
-    loaders = {"parquet": load_parquet, "npz": load_npz, "images": load_images}
+    images = None if isinstance(preprocessing, TextBlocks) else preprocessing
+    loaders: dict[str, Callable[[str], DataSplits]] = {
+        "parquet": partial(load_parquet, preprocessing=preprocessing),
+        "npz": load_npz,
+        "images": partial(load_images, preprocessing=images),
+        "dataset": partial(load_saved_dataset, preprocessing=preprocessing),
+        "text": partial(_text, preprocessing=preprocessing),
+    }
     if kind not in loaders or not path:
         raise ValueError(f"data must be one of {', '.join(FORMS)}. Got {spec!r}.")
     return loaders[kind](path)
+
+
+def _text(path: str, preprocessing: object) -> DataSplits:
+    """A text file.
+
+    Raises:
+        DataError: If no tokenizer was given.
+    """
+    if not isinstance(preprocessing, TextBlocks):
+        raise DataError(
+            f"text must be read with a model's tokenizer. Got none for {path!r}. Give checkpoints of transformers "
+            "(hf:DIRECTORY) with a tokenizer.json beside the weights, or --model hf:DIRECTORY."
+        )
+    return load_text(path, preprocessing)

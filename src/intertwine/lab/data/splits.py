@@ -14,7 +14,7 @@ from ...errors import DataError
 
 MOST_CLASSES = 2**20  # no data set numbers more classes, and no vocabulary has more tokens
 
-SplitName = Literal["train", "validation", "test"]
+SplitName = Literal["train", "validation", "test", "all"]
 
 _FEWEST = 100  # validation examples that a shortened data set keeps
 
@@ -51,6 +51,8 @@ class Batches:
         batch_size: Examples of each batch; the last one may be smaller.
         shuffle: Whether each pass goes through a new random order.
         generator: Source of the orders; torch's global one if ``None``.
+        names: Keyword arguments that each get the inputs, such as those of an encoder and a decoder; none for one
+            positional argument.
     """
 
     split: Split
@@ -59,22 +61,24 @@ class Batches:
     batch_size: int = 250
     shuffle: bool = False
     generator: torch.Generator | None = None
+    names: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return -(-len(self.split) // self.batch_size)
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+    def __iter__(self) -> Iterator[tuple[Any, Tensor]]:
         n = len(self.split)
         order = torch.randperm(n, generator=self.generator) if self.shuffle else None
         for start in range(0, n, self.batch_size):
             stop = start + self.batch_size
             yield self.batch(slice(start, stop) if order is None else order[start:stop])
 
-    def batch(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
+    def batch(self, index: Tensor | slice) -> tuple[Any, Tensor]:
         """The examples at ``index`` as one batch."""
         if isinstance(index, Tensor):
             index = index.to(self.split.labels.device)
-        return self.normalise(self.split.inputs[index]), self.split.labels[index]
+        inputs = self.normalise(self.split.inputs[index])
+        return dict.fromkeys(self.names, inputs) or inputs, self.split.labels[index]
 
     def normalise(self, inputs: Tensor) -> Tensor:
         """Scale ``uint8`` to 0 to 1, subtract each channel's mean, divide by its deviation; tokens stay as they are."""
@@ -100,6 +104,7 @@ class DataSplits:
         classes: Class names, in label order.
         mean: Mean of each channel over the training split; empty for tokens.
         std: Standard deviation of each channel over the training split; 1 where a channel is constant.
+        notes: What a reader must know: how many examples were used, and why not others.
     """
 
     name: str
@@ -109,6 +114,24 @@ class DataSplits:
     classes: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def labelled(self) -> bool:
+        """Whether examples have labels; without them, all splits are all of the data."""
+        return bool(self.classes)
+
+    def need_labels(self, what: str) -> None:
+        """Refuse data without labels.
+
+        Raises:
+            DataError: If this is such.
+        """
+        if not self.labelled:
+            raise DataError(
+                f"data must have labels {what}. Got {self.name}, which has none. Give data with labels, such as "
+                "images in one folder for each class."
+            )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -116,14 +139,20 @@ class DataSplits:
         return tuple(self.train.inputs.shape[1:])
 
     def split(self, name: SplitName) -> Split:
-        """A split by name.
+        """A split by name; ``"all"`` is all of them together.
 
         Raises:
             ValueError: If there is no such split.
         """
-        if name not in ("train", "validation", "test"):
-            raise ValueError(f"split must be train, validation or test. Got {name!r}.")
-        return getattr(self, name)
+        if name not in ("train", "validation", "test", "all"):
+            raise ValueError(f"split must be train, validation, test or all. Got {name!r}.")
+        if name != "all":
+            return getattr(self, name)
+        if not self.labelled:
+            return self.train
+        parts = (self.train, self.validation, self.test)
+        inputs, labels = (torch.cat([getattr(part, key) for part in parts]) for key in ("inputs", "labels"))
+        return Split(inputs, labels)
 
     def first(self, examples: int | None) -> DataSplits:
         """The same data with fewer training examples, and validation examples in proportion.
@@ -166,7 +195,7 @@ class DataSplits:
         """Batches of normalised inputs with their labels.
 
         Args:
-            split: ``"train"``, ``"validation"`` or ``"test"``.
+            split: ``"train"``, ``"validation"``, ``"test"`` or ``"all"``.
             batch_size: Examples of each batch.
             shuffle: Whether each pass goes through a new random order.
             generator: Source of the orders.
@@ -190,6 +219,8 @@ class DataSplits:
         return Batches(chosen, self.mean, self.std, batch_size, shuffle, generator)
 
     def __repr__(self) -> str:
+        if not self.labelled:
+            return f"DataSplits({self.name!r}, {len(self.train)} without labels, shape={self.shape})"
         sizes = ", ".join(f"{name}={len(self.split(name))}" for name in ("train", "validation", "test"))
         return f"DataSplits({self.name!r}, {sizes}, shape={self.shape}, classes={len(self.classes)})"
 
@@ -264,6 +295,19 @@ def make_splits(
     with threads(1):  # the same digits on every machine
         mean, std = _channel_moments(train.inputs)
     return DataSplits(name, train, validation, test, classes, mean, std)
+
+
+def without_labels(name: str, inputs: Tensor, notes: tuple[str, ...] = ()) -> DataSplits:
+    """Data of which nothing can be judged: each split is all of it, and labels are -1.
+
+    Args:
+        name: Name of the data set.
+        inputs: ``(N, C, *S)``, or tokens ``(N, T)``.
+        notes: What a reader must know.
+    """
+    split = Split(inputs, torch.full((len(inputs),), -1))
+    with threads(1):
+        return DataSplits(name, split, split, split, (), *_channel_moments(inputs), notes)
 
 
 def _check_labels(name: str, splits: dict[str, Split], classes: tuple[str, ...] | None) -> tuple[str, ...]:

@@ -129,13 +129,13 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
     return name, parsed
 
 
-def fit_to(spec: str, shape: tuple[int, ...], classes: int) -> str:
+def fit_to(spec: str, shape: tuple[int, ...], classes: int | None) -> str:
     """Add to ``spec`` the arguments that data of another shape or number of classes needs.
 
     Args:
         spec: See ``build``; arguments given there win.
         shape: Shape of one input, ``(C, H, W)`` or any other for ``mlp``.
-        classes: Number of classes.
+        classes: Number of classes; ``None`` where nothing says it.
 
     Examples:
         >>> fit_to("resnet20:option=B", (3, 32, 32), 100)
@@ -149,7 +149,7 @@ def fit_to(spec: str, shape: tuple[int, ...], classes: int) -> str:
     added = [
         f"{key}={'-'.join(map(str, value)) if isinstance(value, tuple) else value}"
         for key, value in wanted.items()
-        if key in defaults and key not in parsed and defaults[key] != value
+        if key in defaults and key not in parsed and value not in (None, defaults[key])
     ]
     if not added:
         return spec

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from ..._options import Device, Json, Options, Seed, advanced
+from ..._options import DataOptions, Device, Json, Seed, advanced
 
 __all__ = ["TrainOptions"]
 
 
 @dataclass(frozen=True)
-class TrainOptions(Options):
+class TrainOptions(DataOptions):
     """Train a network and keep the weights of its best validation epoch.
 
     The default is the recipe of the first paper. A run that is interrupted goes on when the same command is given
@@ -35,9 +35,6 @@ class TrainOptions(Options):
             "--out", metavar="FILE", help="Checkpoint to write, ending in .safetensors; a card is written beside it."
         ),
     ]
-    data: Annotated[str, typer.Option("--data", metavar="DATA", help="Data; see 'intertwine compare --help'.")] = (
-        "digits"
-    )
     seed: Seed = 0
     recipe: Annotated[
         str | None,

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ..._options import Device, Json, Options, advanced
+from ..._options import DataOptions, Device, Json, advanced
 
 __all__ = ["ZooOptions"]
 
@@ -22,7 +22,7 @@ class ZooAction(StrEnum):
 
 
 @dataclass(frozen=True)
-class ZooOptions(Options):
+class ZooOptions(DataOptions):
     """Train many seeds of one network at once, or show a zoo.
 
     Each network is, up to rounding, the one that 'intertwine train' makes of its seed. The kind of network decides how
@@ -42,9 +42,6 @@ class ZooOptions(Options):
         str | None, typer.Option("--model", metavar="MODEL", help="Built-in network; see 'intertwine models'.")
     ] = None
     count: Annotated[int, typer.Option(min=1, help="Number of networks.")] = 10
-    data: Annotated[str, typer.Option("--data", metavar="DATA", help="Data; see 'intertwine compare --help'.")] = (
-        "digits"
-    )
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first network; the others count up.")] = 0
     recipe: Annotated[str | None, advanced(help="Named settings: paper, digits or cct.")] = None
     epochs: Annotated[int | None, typer.Option(help="Passes over the training data.")] = None

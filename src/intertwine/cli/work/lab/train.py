@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
 from ...._words import near
-from ....lab import data as lab_data
 from ....lab import training
 from ....lab.training import RECIPES, Card, Recipe, recipe_for
 from ..._models import build_model, is_builtin
+from ..._networks import read_data
 from ..._outputs import claim_file
 from ..._running import running
 from ..._show import print_json, print_table, say
@@ -25,7 +26,8 @@ def run(asked: TrainOptions) -> None:
     """Train a network and keep the weights of its best validation epoch."""
     where = training.choose_device(asked.device)
     claim_file(asked.out, beside=[training.card_path(asked.out)])
-    splits = lab_data.load(asked.data)
+    splits = read_data(replace(asked, data=asked.data or "digits"))[1]
+    splits.need_labels("to train on")
     settings = recipe_of(asked, splits.shape, asked.precision)
     network = _fresh(asked.model, asked.seed)
     name = None if isinstance(network, str) else asked.model

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import typer
 
 from ...._words import counted
-from ....lab.data import load
 from ....lab.training import train_many
 from ....lab.zoo import Zoo, read_zoo
 from ..._command import FAILED
 from ..._models import is_builtin
+from ..._networks import read_data
 from ..._outputs import claim_folder
 from ..._show import print_json, print_table, say, tell
 from ...commands.lab.zoo import ZooAction, ZooOptions
@@ -28,7 +30,8 @@ def run(asked: ZooOptions) -> None:
         raise ValueError(f"--model must be a built-in network. Got {asked.model!r}. 'intertwine models' lists them.")
     seeds = range(asked.seed, asked.seed + asked.count)
     claim_folder(asked.out, [f"seed-{k:04d}{end}" for k in seeds for end in (".safetensors", ".json")])
-    splits = load(asked.data)
+    splits = read_data(replace(asked, data=asked.data or "digits"))[1]
+    splits.need_labels("to train on")
     made = train_many(
         asked.model,
         splits,

@@ -1,0 +1,119 @@
+"""Text as blocks of tokens, by the tokenizer of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..._memory import check_fits
+from ..._untrusted.files import regular_file
+from ...errors import DataError, MissingExtraError
+from .splits import DataSplits, Split, make_splits, without_labels
+
+_FILE = "tokenizer.json"
+_COST = 200  # bytes for each byte of text while it is read
+_SHORTEST = 2
+
+
+@dataclass(frozen=True)
+class TextBlocks:
+    """Blocks of equal length that a text is cut into, with the special tokens that the tokenizer puts around each.
+
+    Args:
+        tokenizer: A directory of transformers that holds ``tokenizer.json``, which is read as data.
+        max_length: Tokens of each block; the last block, which is shorter, is left out.
+        next_token: Whether the label of each token is the one after it; without, there are no labels.
+
+    Raises:
+        DataError: If there is no such file, or it is damaged.
+    """
+
+    tokenizer: Path
+    max_length: int = 128
+    next_token: bool = True
+
+    def __post_init__(self) -> None:
+        if self.max_length < _SHORTEST:
+            raise DataError(f"max_length must be at least {_SHORTEST}. Got {self.max_length}.")
+
+    def __call__(self, text: str, name: str) -> Tensor:
+        """Tokens of a text, ``(N, T)``, or ``(N, T + 1)`` where the next ones are labels.
+
+        Args:
+            text: All of it.
+            name: Name of the data, in messages.
+
+        Raises:
+            DataError: If it is shorter than one block.
+        """
+        check_fits(_COST * len(text), name, f"{len(text):,} characters", "Take a part of it.", error=DataError)
+        length = self.max_length + self.next_token
+        tokenizer = self._opened()
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(length)
+        first = tokenizer.encode(text)
+        whole = [block.ids for block in (first, *first.overflowing) if len(block.ids) == length]
+        if not whole:
+            raise DataError(
+                f"text must hold at least one block of {length} tokens. Got fewer in {name}. Say a "
+                "smaller --max-length."
+            )
+        return torch.tensor(whole, dtype=torch.int64)
+
+    def _opened(self) -> Any:
+        try:
+            from tokenizers import Tokenizer
+        except ImportError:
+            raise MissingExtraError("tokenizers", "hf") from None
+        if not (self.tokenizer / _FILE).is_file():
+            raise DataError(
+                f"text must be read with a model's tokenizer. Got no {_FILE} in {str(self.tokenizer)!r}. Save it there "
+                "with AutoTokenizer.from_pretrained(...).save_pretrained(DIR)."
+            )
+        file = regular_file(self.tokenizer / _FILE, _FILE, DataError)
+        try:
+            return Tokenizer.from_file(str(file))
+        except Exception as error:  # the reader raises nothing narrower
+            raise DataError(f"{_FILE} must be one of the tokenizers library. Got {str(file)!r} ({error}).") from None
+
+
+def load_text(path: str | Path, blocks: TextBlocks) -> DataSplits:
+    """Load a text file in UTF-8 as blocks of tokens.
+
+    Args:
+        path: The file.
+        blocks: How it is cut.
+
+    Raises:
+        DataError: If it is missing, no text, or shorter than one block.
+    """
+    file = regular_file(path, "text", DataError)
+    size = file.stat().st_size
+    check_fits(_COST * size, "text", f"{size:,} bytes", "Take a part of it.", error=DataError)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"text must be in UTF-8. Got {str(file)!r} ({error}).") from None
+    return split_texts({"train": text}, blocks, f"text:{file.name}")
+
+
+def split_texts(texts: Mapping[str, str], blocks: TextBlocks, name: str) -> DataSplits:
+    """Data from the texts of its splits; what is missing is held out from ``train``.
+
+    Args:
+        texts: By name of the split.
+        blocks: How they are cut.
+        name: Name of the data.
+    """
+    tokens = {key: blocks(text, name) for key, text in texts.items()}
+    count = sum(map(len, tokens.values()))
+    said = (f"{name}: {count:,} blocks of {blocks.max_length} tokens; what is left after the last is not used.",)
+    if not blocks.next_token:
+        return without_labels(name, torch.cat(list(tokens.values())), said)
+    splits = {key: Split(t[:, :-1], t[:, 1:]) for key, t in tokens.items()}
+    return replace(make_splits(name, splits["train"], splits.get("validation"), splits.get("test")), notes=said)
