@@ -171,7 +171,7 @@ def test_a_saved_data_set_of_texts(tokenizer):
     save_dataset(tokenizer / "set", {"text": [" ".join(f"w{k}" for k in range(20))] * 4, "label": [0, 1, 0, 1]})
     found = data.load(f"dataset:{tokenizer / 'set'}", TextBlocks(tokenizer, max_length=7))
     assert found.shape == (7,) and len(found.split("all")) == 10
-    with pytest.raises(DataError, match="must hold images for this. Got columns text, label"):
+    with pytest.raises(DataError, match="must hold images for this"):
         data.load(f"dataset:{tokenizer / 'set'}")
 
 
@@ -184,7 +184,7 @@ def test_saved_data_sets_that_cannot_be_read(tmp_path):
     with pytest.raises(DataError, match="must be a complete Arrow stream"):
         data.load(f"dataset:{tmp_path / 'set'}")
     (tmp_path / "set" / "state.json").write_text('{"_data_files": [{"filename": "../../etc/passwd"}]}')
-    with pytest.raises(DataError, match="leads out of it|must be a file in"):
+    with pytest.raises(DataError, match=r"must be a file in .*leads out of it"):
         data.load(f"dataset:{tmp_path / 'set'}")
     (tmp_path / "set" / "state.json").write_text("[]")
     with pytest.raises(DataError, match="must hold a list"):
