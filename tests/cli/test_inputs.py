@@ -8,12 +8,12 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from intertwine.cli._example import example_input
-from intertwine.cli._hugging_face import load_pretrained
 from intertwine.cli._networks import read_checkpoint
 from intertwine.cli._pairs import open_group
 from intertwine.cli._running import session
 from intertwine.cli.commands.same import SameOptions
+from intertwine.cli.inputs.example import example_input
+from intertwine.cli.inputs.hugging_face import load_pretrained
 from intertwine.errors import CheckpointError
 
 transformers = pytest.importorskip("transformers")

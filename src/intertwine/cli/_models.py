@@ -15,7 +15,7 @@ from torch import nn
 
 from .._words import near
 from ..lab import networks
-from ._hugging_face import HF, fresh_model
+from .inputs.hugging_face import HF, fresh_model
 
 __all__ = ["build_model", "call_factory", "import_module_of_user", "is_builtin"]
 

@@ -20,15 +20,15 @@ from ..lab import data, networks
 from ..lab.data import Batches, DataSplits, Preprocessing, TextBlocks
 from ..lab.training import Card, build_with, check_card, load_weights, read_card
 from ..symmetry import ShardedState, Symmetry, symmetries
-from ._adapters import is_adapter
-from ._example import example_input
 from ._gated_versions import GATED, gated_version
-from ._hugging_face import HF, load_pretrained
 from ._models import build_model, is_builtin
 from ._options import DataOptions, ExampleOptions
-from ._preparation import directory_of, image_settings, preparation, settings_of
 from ._running import threads_for
 from ._show import tell
+from .inputs.adapters import is_adapter
+from .inputs.example import example_input
+from .inputs.hugging_face import HF, load_pretrained
+from .inputs.preparation import directory_of, image_settings, preparation, settings_of
 
 __all__ = [
     "Checkpoint",

@@ -13,7 +13,6 @@ from .._nested import map_tensors
 from ..errors import DataError
 from ..lab.data import Batches, DataSplits
 from ..lab.training import choose_device
-from ._example import example_input
 from ._networks import (
     Checkpoint,
     Opened,
@@ -28,6 +27,7 @@ from ._networks import (
 )
 from ._options import DataOptions, ExampleOptions
 from ._running import threads_for
+from .inputs.example import example_input
 
 __all__ = ["Group", "card_of", "open_group"]
 

@@ -14,14 +14,14 @@ from ...errors import CheckpointError
 from ...provenance.diff import diff
 from ...provenance.difference import Diff
 from .._command import FAILED
-from .._example import example_input
-from .._hugging_face import HF
 from .._models import build_model
 from .._networks import Checkpoint, named_by, open_alone, read_checkpoint
 from .._outputs import claim_file
 from .._running import threads_for
 from .._show import print_json, say, tell
 from ..commands.diff import DiffOptions
+from ..inputs.example import example_input
+from ..inputs.hugging_face import HF
 
 __all__ = ["run"]
 

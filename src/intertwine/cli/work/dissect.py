@@ -16,7 +16,6 @@ from ...lab.data import load_concepts
 from ...lab.experiments.paper1.dissection import place_accuracy, train_on_concepts
 from ...lab.training import choose_device, load_weights
 from ...report.pages.dissection import headline
-from .._hugging_face import load_pretrained
 from .._models import build_model, is_builtin
 from .._networks import read_checkpoint
 from .._outputs import RESULTS, claim_folder
@@ -24,6 +23,7 @@ from .._results import tell_written, write_results
 from .._running import one_thread
 from .._show import print_json, print_table, say, tell
 from ..commands.dissect import DissectOptions
+from ..inputs.hugging_face import load_pretrained
 
 __all__ = ["run"]
 

@@ -13,14 +13,14 @@ from ...lab.training import read_card
 from ...provenance import Lineage, Tree, lineage_of_states, tree_of_states
 from ...symmetry import Symmetry, symmetries
 from ...symmetry.sharded import Renamed, ShardedState
-from .._example import example_input
-from .._hugging_face import HF
 from .._models import build_model
 from .._networks import spec_of
 from .._outputs import claim_file
 from .._running import threads_for
 from .._show import print_json, say, tell
 from ..commands.lineage import LineageOptions
+from ..inputs.example import example_input
+from ..inputs.hugging_face import HF
 
 __all__ = ["run"]
 

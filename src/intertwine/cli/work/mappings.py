@@ -9,11 +9,11 @@ import torch
 from ... import symmetry
 from ..._words import near
 from ...exchange import FORMATS
-from .._example import example_input
 from .._models import build_model
 from .._outputs import claim_file
 from .._show import print_json, say, tell
 from ..commands.mappings import MappingsOptions
+from ..inputs.example import example_input
 
 __all__ = ["run"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from ... import matching
 from ..._nested import map_tensors
 from ...lab.training import choose_device
-from .._example import example_input
 from .._networks import named_by, open_alone, read_checkpoint, symmetry_of
 from .._outputs import claim_file
 from .._running import threads_for
 from .._show import print_json, say, tell
 from ..commands.same import SameOptions
+from ..inputs.example import example_input
 
 __all__ = ["run"]
 

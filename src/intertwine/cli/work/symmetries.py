@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from ... import symmetry
-from .._example import example_input
 from .._models import build_model
 from .._outputs import claim_file
 from .._running import threads_for
 from .._show import print_json, say, tell
 from ..commands.symmetries import SymmetriesOptions
+from ..inputs.example import example_input
 
 __all__ = ["run"]
 

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .._io import write_json
-from .._untrusted.construction import limited_construction
-from .._untrusted.files import json_of, within
-from .._untrusted.weights import check_kinds
-from ..errors import CheckpointError, MissingExtraError
-from ._adapters import base_of, is_adapter, merged
-from ._checks import HF
+from ..._io import write_json
+from ..._untrusted.construction import limited_construction
+from ..._untrusted.files import json_of, within
+from ..._untrusted.weights import check_kinds
+from ...errors import CheckpointError, MissingExtraError
+from .._checks import HF
+from .adapters import base_of, is_adapter, merged
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -239,8 +239,8 @@ def _weights(directory: Path) -> dict[str, Tensor]:
     Raises:
         CheckpointError: If there are none, or they are somewhere else.
     """
-    from .._io import read_tensors
-    from ..symmetry.sharded import ShardedState
+    from ..._io import read_tensors
+    from ...symmetry.sharded import ShardedState
 
     single, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
     if single.is_file():

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._io import read_tensors
-from .._untrusted.files import json_of, within
-from ..errors import CheckpointError, MissingExtraError
+from ..._io import read_tensors
+from ..._untrusted.files import json_of, within
+from ...errors import CheckpointError, MissingExtraError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

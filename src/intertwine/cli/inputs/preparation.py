@@ -1,4 +1,4 @@
-"""How a model takes its data: image sizes and statistics, tokens of texts; from its directory, its code, or options."""
+"""Preparation of data for a model: image sizes and statistics, tokens of texts; from its directory, code, or options."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from .._untrusted.files import json_of
-from ..errors import CheckpointError, DataError
-from ..lab.data import Preprocessing, TextBlocks
-from ._adapters import base_of, is_adapter
-from ._hugging_face import HF, read_config
-from ._models import build_model, is_builtin
-from ._options import DataOptions
+from ..._untrusted.files import json_of
+from ...errors import CheckpointError, DataError
+from ...lab.data import Preprocessing, TextBlocks
+from .._models import build_model, is_builtin
+from .._options import DataOptions
+from .adapters import base_of, is_adapter
+from .hugging_face import HF, read_config
 
 __all__ = ["directory_of", "image_settings", "preparation", "settings_of"]
 

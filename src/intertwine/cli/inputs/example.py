@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._memory import check_fits
-from ..lab import networks
-from ..lab.data import load
-from ._hugging_face import HF, read_config
-from ._models import is_builtin
-from ._options import ExampleOptions
-from ._preparation import preparation
+from ..._memory import check_fits
+from ...lab import networks
+from ...lab.data import load
+from .._models import is_builtin
+from .._options import ExampleOptions
+from .hugging_face import HF, read_config
+from .preparation import preparation
 
 __all__ = ["example_input"]
 

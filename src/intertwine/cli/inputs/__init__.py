@@ -1,0 +1,1 @@
+"""What a command reads: models of directories, adapters, an example, and data as a model takes it."""
