@@ -1,1 +1,1 @@
-"""What a command reads: models of directories, adapters, an example, and data as a model takes it."""
+"""Inputs of a command: models of directories, adapters, an example, and data as a model takes it."""

@@ -1,4 +1,4 @@
-"""Preparation of data for a model: image sizes and statistics, tokens of texts; from its directory, code, or options."""
+"""Preparation of data for a model: sizes of images, tokens of texts; from its directory, its code, or options."""
 
 from __future__ import annotations
 

@@ -12,7 +12,6 @@ from .preprocessing import Preprocessing
 from .splits import DataSplits, Split, make_splits, without_labels
 from .text import TextBlocks, split_texts
 
-
 _ALIASES = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
 
 
