@@ -25,7 +25,7 @@ from intertwine.similarity import cka, measure_names
 FAST_ONES = ("open-psd", "open-centring", "open-superposition", "open-differentiability")
 SLOW_ONES = (
     "open-sensitivity", "open-rank-order", "open-momentum", "open-chance", "open-spectral", "open-dgn-dlgn-gap",
-    "open-gating-depth", "open-birkhoff", "open-lifting", "open-spectral-cnn",
+    "open-gating-depth", "open-birkhoff", "open-lifting", "open-locations", "open-spectral-cnn",
 )  # fmt: skip
 
 

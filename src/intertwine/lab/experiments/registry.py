@@ -38,6 +38,7 @@ _MODULES: tuple[str, ...] = (
     "beyond.rank_order",
     "beyond.centring",
     "beyond.descent",
+    "beyond.locations",
     "beyond.superposition",
     "beyond.differentiability",
     "beyond.psd",
