@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pickle
+import platform
 import tempfile
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
@@ -153,6 +154,11 @@ def file_digest(path: str | Path) -> str:
     """The SHA-256 of a file, in hexadecimal digits."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Versions of the software that made a result."""
+    return {"intertwine": version("intertwine"), "torch": str(torch.__version__), "python": platform.python_version()}
 
 
 def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> Path:

@@ -1,6 +1,6 @@
 """Words of messages and summaries that several rooms need."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
@@ -33,3 +33,14 @@ def near(name: object, known: Iterable[str]) -> str:
     """
     found = get_close_matches(str(name).lower(), list(known), n=1)
     return f" Did you mean {found[0]!r}?" if found else ""
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of cells as lines of text, each column as wide as its widest cell.
+
+    Examples:
+        >>> columns([("layer", "score"), ("0", "1")])
+        ['layer  score', '0      1']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]

@@ -169,7 +169,7 @@ def test_bad_input(trained, loader):
         barrier(a, b, [X])
     with pytest.raises(ValueError, match="loader must yield at least one batch"):
         barrier(a, b, [])
-    with pytest.raises(ValueError, match="loader must be readable many times"):
+    with pytest.raises(TypeError, match="loader must be readable several times"):
         barrier(a, b, (batch for batch in loader))
     with pytest.raises(TypeError, match="loader must be an iterable of batches"):
         barrier(a, b, X)

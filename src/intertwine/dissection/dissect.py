@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from .._io import versions
 from .._progress import track
 from .._words import counted
 from ..errors import DataError
@@ -127,7 +128,7 @@ def dissect(
         arms=tuple(results),
         pictures=tuple(wall),
         notes=_notes(results, concepts, coverage, criterion, constant, units),
-        settings={**settings, "seeds": sorted({a.seed for a in arms if a.kind == "rotation"}), "versions": _versions()},
+        settings={**settings, "seeds": sorted({a.seed for a in arms if a.kind == "rotation"}), "versions": versions()},
     )
 
 
@@ -217,9 +218,3 @@ def _notes(
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:12]) + (" ..." if len(names) > 12 else "")
-
-
-def _versions() -> dict[str, str]:
-    from importlib.metadata import version
-
-    return {name: version(name) for name in ("intertwine", "torch")}

@@ -101,11 +101,8 @@ def peek(loader: Iterable[Any]) -> tuple[Any, Iterator[Any]]:
     Raises:
         TypeError: If the loader cannot be iterated over.
         ValueError: If it yields nothing.
-    """
-    if not isinstance(loader, Iterable) or isinstance(loader, Tensor | Mapping | str):
-        raise TypeError(
-            f"loader must be an iterable of batches. Got {type(loader).__name__}. For one batch, pass [batch]."
-        )
+    """  # noqa: DOC502 - raised by a check
+    _check_iterable(loader, "loader")
     batches = iter(repeatable(loader))
     for first in batches:
         return first, chain([first], batches)
@@ -113,6 +110,27 @@ def peek(loader: Iterable[Any]) -> tuple[Any, Iterator[Any]]:
         "loader must yield at least one batch. Got none. A generator can be read only once: "
         "pass a list or a DataLoader to use it again."
     )
+
+
+def check_repeatable(loader: Any, name: str = "loader") -> None:
+    """Refuse a loader that can be read only once, before long work.
+
+    Raises:
+        TypeError: If it cannot be iterated over, or is an iterator, such as a generator.
+    """
+    _check_iterable(loader, name)
+    if isinstance(loader, Iterator):
+        raise TypeError(
+            f"{name} must be readable several times. Got an iterator ({type(loader).__name__}), which is empty after "
+            "the first time. Pass a list or a DataLoader."
+        )
+
+
+def _check_iterable(loader: Any, name: str) -> None:
+    if not isinstance(loader, Iterable) or isinstance(loader, Tensor | Mapping | str):
+        raise TypeError(
+            f"{name} must be an iterable of batches. Got {type(loader).__name__}. For one batch, pass [batch]."
+        )
 
 
 def device_of(model: nn.Module) -> torch.device | None:

@@ -1,7 +1,7 @@
 """Loss and accuracy of a model on labelled batches."""
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,24 +56,6 @@ def evaluate(model: nn.Module, loader: Iterable[Any], loss: Loss | None = None) 
     if examples == 0:
         raise ValueError("loader must yield at least one example. Got none.")
     return Score(total / examples, correct / labels_seen if labels_seen else None, examples)
-
-
-def check_repeatable(loader: Any, name: str = "loader") -> None:
-    """Refuse a loader that can be read only once, before long work.
-
-    Raises:
-        TypeError: If it cannot be iterated over.
-        ValueError: If it is an iterator, such as a generator.
-    """
-    if not isinstance(loader, Iterable) or isinstance(loader, Tensor | Mapping | str):
-        raise TypeError(
-            f"{name} must be an iterable of batches. Got {type(loader).__name__}. For one batch, pass [batch]."
-        )
-    if isinstance(loader, Iterator):
-        raise ValueError(
-            f"{name} must be readable many times. Got an iterator ({type(loader).__name__}), which is empty after the "
-            "first time. Pass a list or a DataLoader."
-        )
 
 
 def _scored(model: nn.Module, batch: Any, device: torch.device | None, loss: Loss | None) -> tuple[float, int, int]:

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from .._result import UNSAVED, Result
+from .._words import columns
 from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import KINDS, Transformation
 
@@ -107,6 +108,4 @@ class Alignment(Result):
                 row["space"], str(row["units"]), row["group"], str(row["moved"]),
                 f"{row['cosine']:.3f}", f"{row['worst']:.3f}",
             ))  # fmt: skip
-        widths = [max(map(len, column)) for column in zip(*table)]
-        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in table]
-        return "\n".join([head, *lines, *(f"Note: {note}" for note in self.notes)])
+        return "\n".join([head, *columns(table), *(f"Note: {note}" for note in self.notes)])

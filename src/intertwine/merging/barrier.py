@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from .._evaluation import copied
 from .._progress import track
-from ..features.batches import head, peek
-from ..features.evaluate import Loss, Score, check_repeatable, evaluate
+from ..features.batches import check_repeatable, head, peek
+from ..features.evaluate import Loss, Score, evaluate
 from ..matching.align import align
 from ..matching.coordinates.networks import check_matching
 from ..matching.solvers.solver import Solver

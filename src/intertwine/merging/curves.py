@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from .._result import Result
-from .._words import counted
+from .._words import columns, counted
 from .._zoo_intervals import PairInterval, pair_interval
 
 PATHS = ("direct", "aligned")
@@ -153,9 +153,7 @@ class Barrier(Result):
             said = "recalibrated" if recalibrated else "interpolated"
             cells = [self._said(path, recalibrated, measure) for measure in ("loss", "accuracy")]
             rows.append((path, said, *cells))
-        widths = [max(map(len, column)) for column in zip(*rows)]
-        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows]
-        return "\n".join([head, *lines, *(f"Note: {note}" for note in self.notes)])
+        return "\n".join([head, *columns(rows), *(f"Note: {note}" for note in self.notes)])
 
     def _said(self, path: str, recalibrated: bool, measure: str) -> str:
         """A barrier in words, with its interval where there is one."""

@@ -1,18 +1,15 @@
 """Networks as files: safetensors with a card, or a Hugging Face directory."""
 
 import json
-import platform
 import shutil
 from collections.abc import Mapping
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
-from .._io import file_digest, write_atomically, write_json, write_tensors
+from .._io import file_digest, versions, write_atomically, write_json, write_tensors
 from .._scratch import Scratch
 
 _ONE_FILE = 1 << 50  # bytes
@@ -53,10 +50,7 @@ def export(
     unknown = set(card or {}) - set(_FIELDS)
     if unknown:
         raise ValueError(f"card must have fields among {', '.join(_FIELDS)}. Got {', '.join(sorted(unknown))}.")
-    facts = {"architecture": type(model).__name__, **(card or {})}
-    facts["versions"] = {
-        "intertwine": version("intertwine"), "torch": str(torch.__version__), "python": platform.python_version(),
-    }  # fmt: skip
+    facts = {"architecture": type(model).__name__, **(card or {}), "versions": versions()}
     if path.suffix == ".safetensors":
         write_tensors(path, model.state_dict(), {"architecture": str(facts["architecture"])})
         write_json(path.with_suffix(".json"), {**facts, "sha256": file_digest(path)})

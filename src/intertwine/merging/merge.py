@@ -15,7 +15,7 @@ from ..symmetry.action import tensors_of
 from ..symmetry.spaces import Leaf, leaves
 from .interpolate import Interpolation, between, write
 from .recalibrate import batch_norms, recalibrate_
-from .repair import repair_
+from .repair import repaired_
 
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
@@ -95,18 +95,23 @@ def merge(
             for name, share in ratios.items()
         },
     )
-    return mend_(merged, a, twin, how, loader, ratio if isinstance(ratio, int | float) else 0.5)
+    share = ratio if isinstance(ratio, int | float) else 0.5
+    return mend_(merged, [a, twin], [1 - share, share], how, loader)
 
 
 def mend_(
-    merged: nn.Module, a: nn.Module, b: nn.Module, how: str | None, loader: Iterable[Any] | None, ratio: float
+    merged: nn.Module,
+    parents: Sequence[nn.Module],
+    shares: Sequence[float],
+    how: str | None,
+    loader: Iterable[Any] | None,
 ) -> nn.Module:
-    """Repair a merged network in place, as ``check_repair`` decided; ``b`` is in the basis of ``a``."""
+    """Repair a merged network in place, as ``check_repair`` decided; its parents are in one basis."""
     if how is None or loader is None:
         return merged
     if how == "recalibrate":
         return recalibrate_(merged, loader)
-    return repair_(merged, a, b, loader, ratio, shift=how == "repair")
+    return repaired_(merged, parents, shares, loader, shift=how == "repair")
 
 
 def check_repair(model: nn.Module, repair: Repair, loader: Iterable[Any] | None) -> str | None:

@@ -10,9 +10,7 @@ from ..matching.joint import gather, mean_weights
 from ..matching.solvers.solver import Solver
 from ..symmetry.action import tensors_of
 from .interpolate import write
-from .merge import Repair, check_repair
-from .recalibrate import recalibrate_
-from .repair import repair_many_
+from .merge import Repair, check_repair, mend_
 
 
 def merge_many(
@@ -55,12 +53,7 @@ def merge_many(
         models, example_inputs, method, loader=loader, sweeps=sweeps, seed=seed, kinds=kinds, progress=progress
     )
     moved = found.apply(models)
-    merged = average(moved).eval()
-    if how == "recalibrate" and loader is not None:
-        return recalibrate_(merged, loader)
-    if how is not None and loader is not None:
-        return repair_many_(merged, moved, loader, shift=how == "repair")
-    return merged
+    return mend_(average(moved).eval(), moved, [1 / len(moved)] * len(moved), how, loader)
 
 
 def average(models: Sequence[nn.Module]) -> nn.Module:

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from .._evaluation import evaluating
 from ..features._hooks import watching
-from ..features.batches import call, device_of, head, peek, size
-from ..features.evaluate import check_repeatable
+from ..features.batches import call, check_repeatable, device_of, head, peek, size
 from ..features.moments import ChannelMoments
 from ..features.repeatable import repeatable
 
@@ -52,19 +51,13 @@ def repair_(
         - Jordan, K., Sedghi, H., Saukh, O., Entezari, R. and Neyshabur, B. REPAIR: REnormalizing Permuted Activations
           for Interpolation Repair. ICLR 2023, equation 4.
     """  # noqa: DOC502 - raised by what it calls
-    return _repaired(model, [a, b], [1 - ratio, ratio], loader, shift)
+    return repaired_(model, [a, b], [1 - ratio, ratio], loader, shift)
 
 
-def repair_many_(
-    model: nn.Module, parents: Sequence[nn.Module], loader: Iterable[Any], shift: bool = True
-) -> nn.Module:
-    """``repair_`` for the average of several networks in one basis, ``parents``, each with the same share."""
-    return _repaired(model, parents, [1 / len(parents)] * len(parents), loader, shift)
-
-
-def _repaired(
+def repaired_(
     model: nn.Module, parents: Sequence[nn.Module], shares: Sequence[float], loader: Iterable[Any], shift: bool
 ) -> nn.Module:
+    """``repair_`` for a mean of any number of networks in one basis, with these shares."""
     check_repeatable(loader)
     first, _ = peek(loader)
     layers = repairable(model, first)

@@ -102,15 +102,15 @@ def feature_side(x: Tensor, channel_dim: int, center: bool) -> FeatureSide:
     return FeatureSide(x, m, center)
 
 
-def check_same_size(a: FeatureSide, b: FeatureSide) -> None:
+def check_same_size(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     """Refuse two sides whose positions do not correspond.
 
     Raises:
         ValueError: If the spatial sizes differ.
     """
-    if a.size != b.size:
+    if a != b:
         raise ValueError(
-            f"x and y must have the same spatial size. Got {a.size} and {b.size}. Pool the finer one first, for "
+            f"x and y must have the same spatial size. Got {a} and {b}. Pool the finer one first, for "
             "example with torch.nn.functional.adaptive_avg_pool2d, or use a CKA, which compares any two sizes."
         )
 
@@ -120,7 +120,7 @@ def cross_moments(a: FeatureSide, b: FeatureSide) -> Tensor:
 
     Rows and columns count living channels only: use :func:`placed` where positions matter.
     """
-    check_same_size(a, b)
+    check_same_size(a.size, b.size)
     return products(a, b, a.block, b.block)
 
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from .._io import versions
 from .._progress import track
 from .._result import Result
 from .._words import counted
 from ..features import batches as batching
 from ..features import collect, layers
 from .base import Measure
-from .comparison.compare import versions
 from .embedding import Embedding, classical_scaling, majorised
 from .registry import measure as find
 
@@ -154,13 +154,12 @@ def distances(
         ['turned', 'x', 'between']
         >>> found.embedding().points.shape
         torch.Size([4, 2])
-    """
+    """  # noqa: DOC502 - raised by a check
     chosen = find(measure)
     if len(networks) < 2:
         raise ValueError(f"networks must be at least two. Got {len(networks)}.")
-    if isinstance(loader, Iterable) and iter(loader) is loader:
-        kind = type(loader).__name__
-        raise TypeError(f"loader must be readable once for each network. Got an iterator ({kind}). Use a list.")
+    if loader is not None:
+        batching.check_repeatable(loader)
     sides: dict[str, Any] = {}
     for name, one in track(networks.items(), "Preparing", len(networks), progress):
         x, axis = _features(name, one, loader, layer, channel_dim, max_examples)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .._progress import track
 from ._features import Moments, check_same_examples, double, working_dtype
-from ._sides import living_channels
+from ._sides import check_same_size, living_channels
 from .kernels.maximum import fill_maximum
 from .kernels.symmetric import triangle_tiles
 
@@ -70,11 +70,7 @@ def location_cka(
         raise ValueError(f"kernel must be one of {', '.join(map(repr, _KERNELS))}. Got {kernel!r}.")
     (x, mx, _), (y, my, _) = living_channels(x, channel_dim), living_channels(y, channel_dim)
     check_same_examples(len(x), len(y))
-    if x.shape[2:] != y.shape[2:]:
-        raise ValueError(
-            f"x and y must have the same spatial size. Got {tuple(x.shape[2:])} and {tuple(y.shape[2:])}. "
-            "Pool the finer one first."
-        )
+    check_same_size(tuple(x.shape[2:]), tuple(y.shape[2:]))
     chosen = _choose(x, y, samples, budget, seed)
     a, b = _rows(x, mx, chosen, kernel), _rows(y, my, chosen, kernel)
     cost = len(chosen) ** 2 * (a.shape[1] + b.shape[1]) / 2

@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._io import versions
 from .._progress import track
 from .._words import counted
 from ..features import Point, Selector, Tapped
 from ..features import batches as batching
 from ._features import double, working_dtype
-from .comparison.compare import versions
 from .comparison.inference import student_t
 from .comparison.result import Comparison
 from .hsic import center_gram

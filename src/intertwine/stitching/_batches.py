@@ -1,26 +1,11 @@
 """Batches with labels, as often as stitching wants them."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import Tensor
 
 from ..features.batches import labels_in, peek, size
-
-
-def check_loader(loader: Any, name: str = "loader") -> None:
-    """Refuse what can be read only once.
-
-    Raises:
-        TypeError: If ``loader`` is no iterable of batches, or an iterator.
-    """
-    if not isinstance(loader, Iterable) or isinstance(loader, Tensor | Mapping | str):
-        raise TypeError(f"{name} must be an iterable of batches. Got {type(loader).__name__}.")
-    if isinstance(loader, Iterator):
-        raise TypeError(
-            f"{name} must be readable several times, since training takes several epochs. Got the iterator "
-            f"{type(loader).__name__}, which is used up by one. Pass a list or a DataLoader."
-        )
 
 
 def first_batch(loader: Iterable[Any]) -> Any:

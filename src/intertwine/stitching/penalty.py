@@ -9,10 +9,10 @@ from torch import Tensor
 
 from .._progress import track
 from .._zoo_intervals import PairInterval, pair_interval
-from ..features.batches import length
+from ..features.batches import check_repeatable, length
 from ..features.repeatable import repeatable
 from ..programs import Part, check_path, flat_inputs
-from ._batches import check_loader, labels_of
+from ._batches import labels_of
 from .networks.pair import Pair
 from .networks.stitched import Stitched, by_trunk
 
@@ -90,7 +90,7 @@ def accuracies(networks: Sequence[Stitched], loader: Iterable[Any], *, progress:
     Raises:
         ValueError: If the loader is empty.
     """  # noqa: DOC502 - raised by the count
-    check_loader(loader)
+    check_repeatable(loader)
     device = next((t.device for net in networks for t in net.tail.buffers()), None)
     return [int(right.sum()) / len(right) for right in _hits(_together(networks), loader, device, progress)]
 
@@ -113,7 +113,7 @@ def evaluate(
         ValueError: If the loader is empty.
         RuntimeError: If a model whose control flow depends on data took another path than in its recorded run.
     """  # noqa: DOC502 - raised by what it calls
-    check_loader(loader)
+    check_repeatable(loader)
     programs = pair.a, pair.b
     whole = [Part(program, outputs=program.outputs[:1]) for program in programs]
     stitched = _together(networks)

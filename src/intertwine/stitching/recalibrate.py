@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from .._progress import track
-from ..features.batches import length
+from ..features.batches import check_repeatable, length
 from ..features.repeatable import repeatable
 from ..programs import Part, flat_inputs
-from ._batches import check_loader, normalisable
+from ._batches import normalisable
 from .networks.stitched import Stitched, Trunk, by_trunk
 
 __all__ = ["measure_norms", "recalibrate"]
@@ -40,7 +40,7 @@ def recalibrate(
         ValueError: If all batches hold one example.
     """  # noqa: DOC502 - raised where batches are read
     nets = [networks] if isinstance(networks, Stitched) else list(networks)
-    check_loader(loader)
+    check_repeatable(loader)
     for group in by_trunk([net for net in nets if net.tail.norms]):
         batches = track(repeatable(loader), "Recalibrating batch norm", length(loader), progress)
         measure_norms(group[0].trunk, [(net.evaluated(), net.tail) for net in group], batches)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .._result import APART, UNSAVED, Result
-from .._words import counted
+from .._words import columns, counted
 from ..groups.capacity import log_points
 from .drift import Drift
 from .layer import Fixed
@@ -319,22 +319,23 @@ class StitchingStudy(Result):
             agreement = "" if row.agreement is None or row.agreement != row.agreement else f"{row.agreement:.0%}"
             method = row.method.replace("_", " ")
             rows.append((row.layer, row.family, method, _points(row.penalty), interval, row.over, agreement))
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths)).rstrip() for row in rows]
         head = f"{counted(len(self.stitchings), 'stitched network')}; penalties in points of accuracy (eq. 4.3)"
         starred = any(s.inside_block for s in self.stitchings)
         foot = ["* inside a residual block: a skip connection crosses the cut too"] if starred else []
-        return "\n".join([head, "", *lines, *foot])
+        return "\n".join([head, "", *columns(rows), *foot])
 
 
 def pairing_of(matrix: Tensor) -> dict[str, list[Any]] | None:
     """Matched channel and scale of every row, for maps with at most one entry in each row; ``None`` for others."""
-    entries = matrix != 0
-    if bool((entries.sum(1) > 1).any()):
+    if bool(((matrix != 0).sum(1) > 1).any()):
         return None
-    index = torch.where(entries.any(1), entries.double().argmax(1), -1)
-    scale = matrix.sum(1).double()
-    return {"index": index.tolist(), "scale": scale.tolist()}
+    return {"index": paired_with(matrix).tolist(), "scale": matrix.sum(1).double().tolist()}
+
+
+def paired_with(matrix: Tensor) -> Tensor:
+    """The first channel that every row reads, -1 for none."""
+    entries = matrix != 0
+    return torch.where(entries.any(1), entries.double().argmax(1), -1)
 
 
 def _interval(found: Sequence[Stitching], level: float) -> tuple[float, float, str]:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from .._random import mixed
+from ..features.batches import check_repeatable
 from ..features.repeatable import repeatable
 from ..groups import PositiveMonomial
-from ._batches import check_loader, first_batch, labels_of
+from ._batches import first_batch, labels_of
 from .closed_form import group_procrustes
 from .drift import drift
 from .layer import StitchingLayer
@@ -24,7 +25,7 @@ from .options import StitchOptions
 from .penalty import Evaluation, evaluate
 from .plan import Family, Method, Plan, Planned
 from .recalibrate import recalibrate
-from .result import Stitching, StitchingStudy, pairing_of
+from .result import Stitching, StitchingStudy, paired_with, pairing_of
 from .training.alpha import choose_alpha
 from .training.train_layers import train_layers
 
@@ -90,8 +91,8 @@ def stitch(
         0.0
     """  # noqa: DOC502 - the helpers raise
     options = options or StitchOptions()
-    check_loader(loader)
-    check_loader(loader if eval_loader is None else eval_loader, "eval_loader")
+    check_repeatable(loader)
+    check_repeatable(loader if eval_loader is None else eval_loader, "eval_loader")
     plan = Plan.of(at, family, method, seeds, options)
     loader = repeatable(loader, mixed(plan.seeds[0], "stitch"))
     data = loader if eval_loader is None else repeatable(eval_loader, mixed(plan.seeds[0], "evaluation"))
@@ -212,13 +213,8 @@ def _pairing(
         return pairing, None
     group = PositiveMonomial(max(layer.c_in, layer.c_out))
     seen = moments if layer.bias is None else moments.centred()
-    closed = _index(group_procrustes(group, seen)).cpu()
+    closed = paired_with(group_procrustes(group, seen)).cpu()
     live = moments.live_y.cpu()
     pairing |= {"closed_form": closed.tolist(), "live": live.tolist()}
     same = (torch.tensor(pairing["index"]) == closed)[live]
     return pairing, float(same.double().mean()) if bool(live.any()) else None
-
-
-def _index(matrix: Tensor) -> Tensor:
-    entries = matrix != 0
-    return torch.where(entries.any(1), entries.double().argmax(1), -1)

@@ -3,7 +3,7 @@
 from math import prod
 from typing import Any
 
-from .._words import counted
+from .._words import columns, counted
 from .description import Description
 from .spaces import Fixed, Leaf, Space, axis_size, leaves
 
@@ -37,11 +37,9 @@ def rows(sym: Description) -> list[dict[str, Any]]:
 
 def summary(sym: Description) -> str:
     """The table of the spaces in text, and the totals below it."""
-    columns = ["space", "name", "size", "group", "axes", "restricted by"]
-    table = [columns] + [[str(row[c]) for c in columns] for row in rows(sym)]
-    widths = [max(len(line[i]) for line in table) for i in range(len(columns))]
+    shown = ["space", "name", "size", "group", "axes", "restricted by"]
     precision = str(sym.dtype).removeprefix("torch.")
-    lines = ["  ".join(cell.ljust(w) for cell, w in zip(line, widths)).rstrip() for line in table]
+    lines = columns([shown, *([str(row[name]) for name in shown] for row in rows(sym))])
     if not sym.spaces:
         lines = ["No hidden space may move; explain(parameter, axis) says why for each axis."]
     lines.append(f"{totals(sym)}, captured by {sym.front}, lowest precision {precision}")

@@ -1,8 +1,6 @@
 """Checkpoints: weights as safetensors, and a card in JSON that says what they are."""
 
-import platform
 from collections.abc import Mapping
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +8,12 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor, nn
 
-from ..._io import file_digest, read_json, read_tensors, write_json, write_tensors
+from ..._io import file_digest, read_json, read_tensors, versions, write_json, write_tensors
 from ..._untrusted.weights import check_kinds
 from ...errors import CheckpointError
 from ..networks import build, names
 
 _LISTED = 5  # tensor names that an error message shows
-
-
-def _versions() -> dict[str, str]:
-    return {"intertwine": version("intertwine"), "torch": str(torch.__version__), "python": platform.python_version()}
 
 
 class Card(BaseModel):
@@ -56,7 +50,7 @@ class Card(BaseModel):
     std: tuple[float, ...] = ()
     classes: tuple[str, ...] = ()
     shape: tuple[int, ...] = ()
-    versions: dict[str, str] = Field(default_factory=_versions)
+    versions: dict[str, str] = Field(default_factory=versions)
     sha256: str = ""
 
 

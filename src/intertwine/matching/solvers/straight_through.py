@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from ..._evaluation import copied
 from ..._functional import run_with
 from ..._random import mixed
-from ...features.batches import call, device_of
-from ...features.evaluate import Loss, check_repeatable, logits_of
+from ...features.batches import call, check_repeatable, device_of
+from ...features.evaluate import Loss, logits_of
 from ...features.repeatable import Repeatable, repeatable
 from ...symmetry.action import tensors_of, transform
 from ...symmetry.transformation import Transformation

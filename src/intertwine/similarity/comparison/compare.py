@@ -1,15 +1,14 @@
 """Two networks, layer by layer: every pair of layers, with chance levels and confidence intervals."""
 
-import platform
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack
 from dataclasses import replace
-from importlib.metadata import version
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from ..._io import versions
 from ..._progress import track
 from ...features import Point, Reading, Tapped
 from ...features import batches as batching
@@ -296,8 +295,3 @@ def _by_cell(summarise: Callable[[float, Tensor], float], scores: Tensor, sample
         if len(valid) >= fewest:
             out[tuple(at)] = summarise(float(scores[tuple(at)]), valid)
     return out
-
-
-def versions() -> dict[str, str]:
-    """Versions of the software that made a result."""
-    return {"intertwine": version("intertwine"), "torch": str(torch.__version__), "python": platform.python_version()}

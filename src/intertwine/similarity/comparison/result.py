@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..._result import Result
-from ..._words import counted
+from ..._words import columns, counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -127,8 +127,7 @@ def _table(result: Comparison, measure: str) -> str:
         numbers = [_number(getattr(row, k)) for k in ("score", "chance", "null_p", "calibrated")]
         rows.append((row.layer_a, row.layer_b, numbers[0], interval, *numbers[1:]))
     used = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])]
-    widths = [max(len(row[i]) for row in rows) for i in used]
-    lines = ["  ".join(row[i].ljust(w) for i, w in zip(used, widths)).rstrip() for row in rows]
+    lines = columns([[row[i] for i in used] for row in rows])
     return "\n".join([f"{measure} (invariant under: {result.groups.get(measure, 'unknown')})", *lines])
 
 

@@ -117,7 +117,7 @@ def overlap(a: FactorSide, b: FactorSide) -> Tensor:
         ValueError: If the numbers of examples or the spatial sizes differ.
     """  # noqa: DOC502 - raised by the checks
     check_same_examples(a.n, b.n)
-    check_same_size(a.side, b.side)
+    check_same_size(a.side.size, b.side.size)
     cross = products(a.side, b.side, a.block, b.block)
     return b.whiten(a.whiten(cross).T).T
 

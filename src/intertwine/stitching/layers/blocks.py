@@ -11,6 +11,7 @@ from ..closed_form import group_procrustes
 from ..layer import StitchingLayer, doubly_stochastic_error
 from ..moments import Moments
 from .birkhoff import frobenius_on_polytope
+from .projected import OfGroup
 from .sinkhorn import sinkhorn
 
 if TYPE_CHECKING:
@@ -19,28 +20,19 @@ if TYPE_CHECKING:
 Make = Callable[["Group"], StitchingLayer]
 
 
-class _OfBlocks(StitchingLayer):
+class _OfBlocks(OfGroup):
     """Base: one layer for each output block, and the group that they make."""
 
+    group: Product | Wreath
+
     def __init__(self, group: Product | Wreath, parts: list[StitchingLayer], bias: bool, channel_dim: int) -> None:
-        super().__init__(group.n, group.n, bias=bias, channel_dim=channel_dim)
-        self.family, self.group = repr(group), group
+        super().__init__(group, bias, channel_dim)
         self._parts = nn.ModuleList(parts)
 
     @property
     def parts(self) -> list[StitchingLayer]:
         """The layer of each output block."""
         return cast(list[StitchingLayer], list(self._parts))
-
-    @property
-    def dim(self) -> int:
-        """Of the group."""
-        return self.group.dim
-
-    @property
-    def log_components(self) -> float:
-        """Of the group."""
-        return self.group.log_components
 
     def regulariser(self) -> Tensor:
         """The sum over blocks."""

@@ -9,7 +9,25 @@ from ..layer import StitchingLayer
 from ..moments import Moments
 
 
-class Projected(StitchingLayer):
+class OfGroup(StitchingLayer):
+    """Base of layers that are generated from a group, on as many channels of both networks."""
+
+    def __init__(self, group: Group, bias: bool, channel_dim: int) -> None:
+        super().__init__(group.n, group.n, bias=bias, channel_dim=channel_dim)
+        self.family, self.group = repr(group), group
+
+    @property
+    def dim(self) -> int:
+        """Of the group."""
+        return self.group.dim
+
+    @property
+    def log_components(self) -> float:
+        """Of the group."""
+        return self.group.log_components
+
+
+class Projected(OfGroup):
     """A layer generated from a group: ``group.project`` after each step, ``group.procrustes`` to start.
 
     Made for groups in which one can move continuously (rotations, all invertible matrices, unit row sums). Permutations
@@ -29,19 +47,8 @@ class Projected(StitchingLayer):
     def __init__(
         self, group: Group, *, bias: bool = False, channel_dim: int = 1, generator: torch.Generator | None = None
     ) -> None:
-        super().__init__(group.n, group.n, bias=bias, channel_dim=channel_dim)
-        self.family, self.group = repr(group), group
+        super().__init__(group, bias, channel_dim)
         self.weight = nn.Parameter(group.random(generator, torch.get_default_dtype()).matrix().clone())
-
-    @property
-    def dim(self) -> int:
-        """Of the group."""
-        return self.group.dim
-
-    @property
-    def log_components(self) -> float:
-        """Of the group."""
-        return self.group.log_components
 
     def matrix(self) -> Tensor:
         """The weight."""

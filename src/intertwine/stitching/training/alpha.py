@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from ..._random import mixed
-from ...features.batches import size
+from ...features.batches import check_repeatable, size
 from ...features.repeatable import repeatable
 from ...groups import Group
-from .._batches import check_loader, labels_of
+from .._batches import labels_of
 from ..layers import family_of, takes
 from ..moments import Moments
 from ..networks.cut import Cut
@@ -90,7 +90,7 @@ def split_examples(
     Raises:
         ValueError: If a part would be empty, or a batch has no labels or keyword inputs.
     """
-    check_loader(loader)
+    check_repeatable(loader)
     if not 0 < share < 1:
         raise ValueError(f"share must be above 0 and below 1. Got {share}.")
     fields: list[list[Tensor]] = []

@@ -23,10 +23,10 @@ import torch
 from ..._io import check_writable
 from ..._progress import track
 from ..._random import mixed, seeded
-from ...features.batches import device_of, length, size
+from ...features.batches import check_repeatable, device_of, length, size
 from ...features.repeatable import repeatable
 from ...programs import flat_inputs
-from .._batches import check_loader, labels_of
+from .._batches import labels_of
 from ..layer import StitchingLayer
 from ..networks.stitched import Stitched, Trunk
 from .checkpoint import describe, identity_of, resume, save
@@ -111,7 +111,7 @@ def train_layers(
         CheckpointError: If ``state`` is damaged or of another run.
     """  # noqa: DOC502 - the helpers raise
     chosen, trunk = recipe_of(recipe), _shared_trunk(networks)
-    check_loader(loader)
+    check_repeatable(loader)
     loader = repeatable(loader, mixed(seed, "order"))
     runs = [TrainingState.of(network, chosen) for network in networks]
     path = None if state is None else check_writable(state, "state")
