@@ -12,7 +12,6 @@ from .._attributes import forget
 from .._evaluation import copied
 from ..matching.coordinates.networks import check_matching
 from ..symmetry.action import tensors_of
-from ..symmetry.spaces import Leaf, leaves
 from .interpolate import Interpolation, between, write
 from .recalibrate import batch_norms, recalibrate_
 from .repair import repaired_
@@ -198,11 +197,5 @@ def _chosen_by_space(sym: Symmetry | None, wanted: Sequence[str]) -> set[str]:
         raise ValueError("alignment must be given to merge by spaces. Got none. Merge by layers= instead.")
     for want in wanted:
         sym.space(want)
-    carrying = {
-        name
-        for name, layout in sym.layouts.items()
-        for axis in layout.axes
-        for _, leaf in leaves(axis)
-        if isinstance(leaf, Leaf) and leaf.space in wanted
-    }
+    carrying = {name for name, layout in sym.layouts.items() if layout.spaces & set(wanted)}
     return carrying | {alias for alias, name in sym.aliases.items() if name in carrying}

@@ -136,7 +136,7 @@ def _moved(
         tied.setdefault(name, []).append(alias)
     for name in wanted:
         layout = sym.layouts[name]
-        if not any(space in active for block in blocks(layout) for space in block.spaces):
+        if not active & layout.spaces:
             continue
         with torch.no_grad():
             if name in norms and name == norms[name].variance:
@@ -177,9 +177,7 @@ def transform_block(x: Tensor, block: Block, g: Transformation) -> Tensor:
     spaces = block.spaces
     dtype, work = x.dtype, torch.float64 if x.dtype == torch.float64 else torch.float32
     x = permuted(x, spaces, g.elements)
-    for dim, leaf in enumerate(block.leaves):
-        if not isinstance(leaf, Leaf):
-            continue
+    for dim, leaf in block.carried:
         e = g[leaf.space]
         dims = parent_dims(e, dim, spaces)
         factor, matrix = e.diagonal(leaf), e.mixing(leaf)
@@ -298,7 +296,7 @@ def check_numbers(sym: Description, dtypes: Mapping[str, torch.dtype], names: It
         ValueError: If there is one.
     """
     for name in sym.layouts if names is None else names:
-        leaves = [leaf for block in blocks(sym.layouts[name]) for leaf in block.leaves if isinstance(leaf, Leaf)]
+        leaves = (leaf for block in blocks(sym.layouts[name]) for _, leaf in block.carried)
         multiplied = any(any(leaf.scale) or any(leaf.sign) or leaf.variance for leaf in leaves)
         if multiplied and not dtypes[name].is_floating_point:
             found = str(dtypes[name]).removeprefix("torch.")

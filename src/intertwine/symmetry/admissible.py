@@ -8,7 +8,6 @@ from torch import Tensor
 from .action import kept_variances
 from .blocks import blocks
 from .description import Description
-from .spaces import Leaf
 from .transformation import Transformation, with_parts
 
 __all__ = ["admissible"]
@@ -33,9 +32,7 @@ def admissible(sym: Description, g: Transformation, state: Mapping[str, Tensor])
         if kept.variance not in gainless:
             continue
         for block in blocks(sym.layouts[kept.variance]):
-            for leaf in block.leaves:
-                if not isinstance(leaf, Leaf):
-                    continue
+            for _, leaf in block.carried:
                 scales = g[leaf.space].scales
                 factor = g[leaf.space].diagonal(leaf)
                 if factor is not None:

@@ -37,10 +37,15 @@ class Block:
         """For each dimension the name of its space, or ``None`` where it is fixed."""
         return tuple(leaf.space if isinstance(leaf, Leaf) else None for leaf in self.leaves)
 
+    @cached_property
+    def carried(self) -> tuple[tuple[int, Leaf], ...]:
+        """The dimensions that carry a space, with what they carry."""
+        return tuple((dim, leaf) for dim, leaf in enumerate(self.leaves) if isinstance(leaf, Leaf))
+
     @property
     def moved(self) -> bool:
         """Whether any dimension carries a space."""
-        return any(isinstance(leaf, Leaf) for leaf in self.leaves)
+        return bool(self.carried)
 
     @cached_property
     def _range(self) -> tuple[slice, ...] | None:

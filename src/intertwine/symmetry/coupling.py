@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from .blocks import blocks
 from .gauge.sign_statistics import rank_of_rows
-from .spaces import Leaf, Space, axis_size
+from .spaces import Space, axis_size
 
 if TYPE_CHECKING:
     from .symmetry import Symmetry
@@ -24,7 +24,7 @@ def coupled(sym: Symmetry) -> list[list[str]]:
     mixing = {s.name for s in sym.spaces if s.group.mixes}
     ties: dict[tuple[str, object], list[str]] = {}
     for name, layout in sym.layouts.items():
-        leaves = {leaf for block in blocks(layout) for leaf in block.leaves if isinstance(leaf, Leaf)}
+        leaves = {leaf for block in blocks(layout) for _, leaf in block.carried}
         keys = {(leaf.space, k) for leaf in leaves for k, e in enumerate(leaf.scale) if e}
         for key in {*keys, *((leaf.space, "basis") for leaf in leaves if leaf.space in mixing and leaf.variance)}:
             ties.setdefault(key, []).append(name)
@@ -59,10 +59,7 @@ def components(sym: Symmetry, limit: int) -> Components:
     together = _Joined(sym.layouts)
     for names in coupled(sym):
         together.join(names)
-    carriers = {
-        s.name: [n for n, layout in sym.layouts.items() if any(s.name in b.spaces for b in blocks(layout))]
-        for s in sym.spaces
-    }
+    carriers = {s.name: [n for n, layout in sym.layouts.items() if s.name in layout.spaces] for s in sym.spaces}
     outer = {parent for s in sym.spaces for parent in s.parents}
     split: list[Space] = []
 
@@ -92,8 +89,8 @@ def _shared_signs(sym: Symmetry, space: Space, together: _Joined, carriers: Iter
     alone = []
     for name in carriers:
         for block in blocks(sym.layouts[name]):
-            for leaf in block.leaves:
-                if isinstance(leaf, Leaf) and leaf.space == space.name:
+            for _, leaf in block.carried:
+                if leaf.space == space.name:
                     row = tuple(e % 2 for e in leaf.sign)
                     for k, odd in enumerate(row):
                         parts[k] |= {together.root(name)} if odd else set()
@@ -143,7 +140,7 @@ class _Joined:
 def restricted(sym: Symmetry, names: Iterable[str]) -> Symmetry:
     """The symmetry of some tensors alone, with the spaces that they carry."""
     layouts = {name: sym.layouts[name] for name in names}
-    present = {s for layout in layouts.values() for block in blocks(layout) for s in block.spaces if s is not None}
+    present = frozenset().union(*(layout.spaces for layout in layouts.values()))
     norms = tuple(norm for norm in sym.batch_norms if norm.variance in layouts)
     spaces = tuple(s for s in sym.spaces if s.name in present)
     return replace(sym, spaces=spaces, layouts=layouts, batch_norms=norms, aliases={})

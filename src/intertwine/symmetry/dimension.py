@@ -10,14 +10,15 @@ so functions on a product split into one component for each subset ``U`` of the 
 where ``M_U`` has a column for every generator whose factors include ``U`` and a row for every place in every tensor.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from itertools import chain, combinations, product
+from itertools import chain, combinations
 from math import lgamma, log, prod
 
 from ..groups import Semidirect
+from .blocks import blocks
 from .detection.linear_equations import BinaryEquations, RationalEquations
-from .spaces import Axis, Layout, Leaf, Product, Space, Sum
+from .spaces import Layout, Leaf, Space
 
 
 def continuous(spaces: Sequence[Space], layouts: Mapping[str, Layout]) -> int:
@@ -58,24 +59,6 @@ def log_discrete(spaces: Sequence[Space], layouts: Mapping[str, Layout]) -> floa
     return permutations + log(2) * _independent(spaces, layouts, exponents, rank)
 
 
-def blocks(layout: Layout) -> Iterator[tuple[Leaf, ...]]:
-    """The leaves that meet in one block of a tensor, for every choice of one part of each ``Sum``."""
-    return (tuple(chain.from_iterable(choice)) for choice in product(*(list(_branches(a)) for a in layout.axes)))
-
-
-def _branches(axis: Axis) -> Iterator[tuple[Leaf, ...]]:
-    if isinstance(axis, Leaf):
-        yield (axis,)
-    elif isinstance(axis, Sum):
-        for part in axis.parts:
-            yield from _branches(part.axis)
-    elif isinstance(axis, Product):
-        for choice in product(*(list(_branches(f)) for f in axis.factors)):
-            yield tuple(chain.from_iterable(choice))
-    else:
-        yield ()
-
-
 def _independent(
     spaces: Sequence[Space],
     layouts: Mapping[str, Layout],
@@ -86,8 +69,8 @@ def _independent(
     matrices: dict[frozenset[str], dict[tuple, dict]] = {}
     for tensor, layout in layouts.items():
         for b, block in enumerate(blocks(layout)):
-            place = {leaf.space: slot for slot, leaf in enumerate(block)}  # of parents, which occur once
-            for slot, leaf in enumerate(block):
+            place = {leaf.space: slot for slot, leaf in block.carried}  # of parents, which occur once
+            for slot, leaf in block.carried:
                 space = by_name[leaf.space]
                 factors = (*space.parents, space.name)
                 for k, e in enumerate(exponents(space, leaf)):

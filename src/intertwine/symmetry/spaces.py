@@ -145,6 +145,11 @@ class Layout:
     axes: tuple[Axis, ...]
 
     @cached_property
+    def spaces(self) -> frozenset[str]:
+        """Names of the spaces that it carries."""
+        return frozenset(leaf.space for axis in self.axes for _, leaf in leaves(axis) if isinstance(leaf, Leaf))
+
+    @cached_property
     def _hash(self) -> int:
         return hash(self.axes)
 

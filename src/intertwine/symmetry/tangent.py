@@ -16,7 +16,7 @@ from .action import check_shapes, multiply
 from .blocks import Block, align, blocks
 from .description import Description
 from .parent_axes import parent_dims
-from .spaces import Leaf, Space
+from .spaces import Space
 from .transformation import identity
 
 Direction = dict[str, Tensor]
@@ -171,9 +171,7 @@ def project(
 def _changed(piece: Tensor, block: Block, made: Mapping[tuple[str, str], Tensor], sym: Description) -> Tensor:
     """What one block changes by."""
     total = torch.zeros_like(piece)
-    for dim, leaf in enumerate(block.leaves):
-        if not isinstance(leaf, Leaf):
-            continue
+    for dim, leaf in block.carried:
         dims = parent_dims(sym.space(leaf.space), dim, block.spaces)
         scales, matrix = made.get((leaf.space, "scales")), made.get((leaf.space, "linear"))
         if scales is not None and any(leaf.scale):

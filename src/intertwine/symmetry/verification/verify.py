@@ -15,7 +15,6 @@ from ..._words import counted
 from ...errors import VerificationError
 from ..action import kept_variances, moved
 from ..admissible import admissible
-from ..blocks import blocks
 from ..description import Description
 from ..spaces import Space
 from ..transformation import random
@@ -237,7 +236,7 @@ def _members(sym: Description) -> dict[str, list[str]]:
     """Names of the tensors that each space moves."""
     found: dict[str, list[str]] = {space.name: [] for space in sym.spaces}
     for name, layout in sym.layouts.items():
-        for space in {s for block in blocks(layout) for s in block.spaces if s is not None}:
+        for space in layout.spaces:
             found[space].append(name)
     return found
 
