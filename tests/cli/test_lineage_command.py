@@ -49,5 +49,9 @@ def test_tree_of_a_folder(run, files, tmp_path):
     ran = run("lineage", "tree", "many", "--model", MODEL, "--out", "tree.html")
     assert ran.code == 0 and "3 networks in 2 families: 1 of 3 pairs related" in ran.out, ran.out + ran.err
     assert "a.safetensors -- b.safetensors" in ran.out and "c.safetensors: no relative" in ran.out
+    save_file({"x": torch.zeros(2)}, folder / "result.safetensors", {"kind": "intertwine.tensors of Match"})
+    (folder / "result.json").write_text("{}")
+    ran = run("lineage", "tree", "many", "--model", MODEL)
+    assert ran.code == 0 and "3 networks" in ran.out and "left out, results" in ran.err
     ran = run("lineage", "tree", "nowhere", "--model", MODEL)
     assert ran.code == 2 and "DIR must be a folder of checkpoints" in ran.error

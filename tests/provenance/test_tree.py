@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 import intertwine as iw
-from intertwine.provenance.directions import direction
-from intertwine.provenance.tree import _discoveries
+from intertwine.provenance.families.directions import direction
+from intertwine.provenance.families.tree import _discoveries
 
 X = torch.zeros(2, 8)
 
@@ -78,3 +78,46 @@ def test_bad_input():
         iw.lineage_tree({"a": net(0)}, X)
     with pytest.raises(ValueError, match="rate must be between 0 and 1"):
         iw.lineage_tree({"a": net(0), "b": net(1)}, X, rate=0)
+
+
+def test_merges_name_both_parents_and_their_weights():
+    base = net(0)
+    left, right, stranger = tuned(base, 1), tuned(base, 2), net(9)
+    mixed, soup = copy.deepcopy(base), copy.deepcopy(base)
+    with torch.no_grad():
+        for m, s, x, y, z in zip(*(n.parameters() for n in (mixed, soup, left, right, stranger))):
+            m.copy_((0.3 * x + 0.7 * y).bfloat16())
+            s.copy_(0.5 * x + 0.5 * z + 0.01 * torch.randn_like(x))
+    nets = {"base": base, "left": left, "right": right, "mixed": mixed, "stranger": stranger, "soup": soup}
+    found = iw.lineage_tree(nets, X)
+    by_child = {m.child: m for m in found.merges}
+    assert by_child.keys() == {"mixed", "soup"}
+    assert by_child["mixed"].parents == ("left", "right") and "up to rounding" in by_child["mixed"].told
+    assert by_child["mixed"].weights == pytest.approx((0.3, 0.7), abs=0.02)
+    assert "stranger" in by_child["soup"].parents and "unrelated" in by_child["soup"].told
+    assert {(k.parent, k.child) for k in found.links if k.directed} >= {("right", "mixed"), ("stranger", "soup")}
+    assert "merged: mixed = 0.30 left + 0.70 right" in found.summary()
+    page = found.to_html()
+    assert "merged from" in page and "Merges" in page
+
+
+def test_moved_copies_join_the_family_of_their_original():
+    sym = iw.symmetries(net(0), X)
+    nets = {f"stranger {k}": net(100 + k) for k in range(6)} | {"base": net(0)}
+    nets["moved"] = sym.act(sym.random(seed=3), net(0))
+    found = iw.lineage_tree(nets, X)
+    assert [set(f) for f in found.families if len(f) > 1] == [{"base", "moved"}]
+    link = found.links[0]
+    assert link.log_p is None and "a copy, moved by an element of the group" in link.ground and not link.directed
+
+
+def test_networks_of_other_widths_are_in_one_tree():
+    torch.manual_seed(0)
+    wide = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))
+    kept = torch.tensor([k for k in range(32) if k % 3])
+    narrow = nn.Sequential(nn.Linear(8, len(kept)), nn.ReLU(), nn.Linear(len(kept), 3))
+    with torch.no_grad():
+        narrow[0].weight.copy_(wide[0].weight[kept])
+        narrow[0].bias.copy_(wide[0].bias[kept])
+        narrow[2].weight.copy_(wide[2].weight[:, kept])
+    assert iw.lineage_tree({"wide": wide, "narrow": narrow}, X).families == (("wide", "narrow"),)

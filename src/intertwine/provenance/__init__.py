@@ -2,9 +2,10 @@
 
 from .diff import diff
 from .difference import Diff
+from .families.merges import Merge
+from .families.tree import Link, Tree, lineage_tree, tree_of_states
 from .lineage import lineage, lineage_of_states
 from .result import DERIVED, NO_SIGN, UNTOLD, BlockAgreement, Lineage
-from .tree import Link, Tree, lineage_tree, tree_of_states
 
 __all__ = [
     "DERIVED",
@@ -14,6 +15,7 @@ __all__ = [
     "Diff",
     "Lineage",
     "Link",
+    "Merge",
     "Tree",
     "diff",
     "lineage",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from ..matching.narrow import narrowed
-from ..matching.same import COMPONENT, Match, decided
+from ..matching.same import COMPONENT, RELATED, SAME, Match, decided
 from .changes.places import block_of
 from .depth import renumbered
 from .in_place import InPlace, in_place
@@ -56,6 +56,12 @@ class Compared:
         sym = narrowed(sym, [n for n in sym.layouts if n in a and n in b])
         large = sum(a[n].numel() for n in sym.layouts) > _WHOLE
         return sym, a, b, COMPONENT if large else None
+
+    def agrees(self, match: Match) -> bool:
+        """Whether all weights agree once matched, or all but those of fewer than half of the matrices."""
+        matrices = [n for n, layout in self.padded()[0].layouts.items() if len(layout.axes) > 1]
+        few = 2 * sum(n in match.differing for n in matrices) < len(matrices)
+        return match.verdict == SAME or (match.verdict == RELATED and few)
 
     def match(self) -> Match:
         """The verdict of ``same`` on the weights."""

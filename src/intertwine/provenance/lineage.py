@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from .._words import counted
-from ..matching.same import RELATED, SAME
+from ..matching.same import RELATED
 from ..symmetry.action import moved, tensors_of
 from .changes.places import block_of
 from .compared import Compared, compared
@@ -149,7 +149,7 @@ def _matched(found: Lineage, pair: Compared) -> Lineage:
     """The verdict where no independent networks calibrate what matching finds."""
     match = pair.match()
     in_place = f"in place: {found.reason}"
-    if match.verdict == SAME or (match.verdict == RELATED and 2 * len(match.differing) < len(found.by_tensor)):
+    if pair.agrees(match):
         assert match.transformation is not None
         tensors = tuple(_moved(pair, match.transformation))
         blocks = by_block(tensors, _PARTS)

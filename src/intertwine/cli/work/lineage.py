@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -63,7 +64,10 @@ def _families(asked: LineageOptions) -> Tree:
     folder = asked.paths[1]
     if not folder.is_dir():
         raise ValueError(f"DIR must be a folder of checkpoints. Got {str(folder)!r}.")
-    files = sorted(p for p in folder.iterdir() if p.suffix in _SUFFIXES or (p / "config.json").is_file())
+    found = sorted(p for p in folder.iterdir() if p.suffix in _SUFFIXES or (p / "config.json").is_file())
+    files = [p for p in found if not _is_result(p)]
+    if len(files) < len(found):
+        tell(f"left out, results of this program: {', '.join(p.name for p in found if p not in files)}")
     if len(files) < 2:
         raise ValueError(f"DIR must hold at least two checkpoints. Got {len(files)} in {str(folder)!r}.")
     known: dict[str, Symmetry] = {}
@@ -73,6 +77,20 @@ def _families(asked: LineageOptions) -> Tree:
         known[spec] = known.get(spec) or _symmetry(spec, asked)
         states[path.name] = known[spec], _named(_opened(path), known[spec], path)
     return tree_of_states(states)
+
+
+def _is_result(path: Path) -> bool:
+    """Whether a safetensors file holds a result, or the tensors beside one."""
+    if path.suffix != ".safetensors" or not path.is_file():
+        return False
+    from safetensors import SafetensorError, safe_open
+
+    with (
+        suppress(SafetensorError),
+        safe_open(path, framework="pt") as file,
+    ):  # a damaged file is refused when it is read
+        return str((file.metadata() or {}).get("kind")).startswith("intertwine.")
+    return False
 
 
 def _symmetry(spec: str, asked: LineageOptions) -> Symmetry:

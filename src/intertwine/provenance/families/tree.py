@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from .._progress import track
-from .._result import Result
-from .._words import counted
-from ..symmetry.action import tensors_of
+from ..._progress import track
+from ..._result import Result
+from ..._words import counted
+from ...matching.same import RELATED
+from ...symmetry.action import tensors_of
+from ..compared import Compared, compared
+from ..laundered import FEWEST, calibrated
+from ..result import power_of_ten
+from .copies import closest_pairs, invariants
 from .directions import direction
-from .in_place import in_place
-from .result import power_of_ten
+from .merges import Merge, merges
 from .sketch import sketch, sketch_scores
 
 if TYPE_CHECKING:
-    from ..symmetry import Symmetry
+    from ...symmetry import Symmetry
 
 _RATE = 0.001
+_NEAR = 0.5  # times the median gap of all pairs: how near invariants of copies are
 _CLOSE = 2.0  # standard deviations of a sketch from which on a pair is tested: 2 % of strangers, and nearly all kin
+_CALIBRATE = 12  # networks of other families at most
+
+States = Mapping[str, "tuple[Symmetry, Mapping[str, Tensor]]"]
+Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -32,8 +41,9 @@ class Link:
     Attributes:
         parent: One network; the one that the other was made from, where that can be told.
         child: The other.
-        distance: ``|a - b|`` over the root of ``|a| |b|``, in place.
-        log_p: Natural logarithm of the p-value that they are independent.
+        distance: ``|a - b|`` over the root of ``|a| |b|``, in place, or once matched.
+        log_p: Natural logarithm of the p-value that they are independent; ``None`` where the weights agree number by
+            number once matched.
         directed: Whether the weights tell which was made from which.
         ground: How, or why not.
     """
@@ -41,7 +51,7 @@ class Link:
     parent: str
     child: str
     distance: float
-    log_p: float
+    log_p: float | None
     directed: bool
     ground: str
 
@@ -58,6 +68,7 @@ class Tree(Result):
         rate: Expected share of false ones among the pairs called related (Benjamini-Yekutieli, any dependence).
         related: Number of pairs called related.
         tested: Number of pairs that were tested exactly; the others' sketches are not alike.
+        merges: Networks that hold weights of two others.
     """
 
     names: tuple[str, ...]
@@ -67,6 +78,7 @@ class Tree(Result):
     rate: float
     related: int
     tested: int
+    merges: tuple[Merge, ...] = ()
 
     def summary(self) -> str:
         """Families and their branches."""
@@ -82,8 +94,12 @@ class Tree(Result):
             )
             for link in (k for k in self.links if k.parent in family):
                 arrow = "->" if link.directed else "--"
-                said = f"distance {link.distance:.3f}, p {power_of_ten(link.log_p)}; {link.ground}"
-                lines.append(f"  {link.parent} {arrow} {link.child}  {said}")
+                p = "" if link.log_p is None else f", p {power_of_ten(link.log_p)}"
+                lines.append(f"  {link.parent} {arrow} {link.child}  distance {link.distance:.3f}{p}; {link.ground}")
+        for m in self.merges:
+            (a, b), (v, w) = m.parents, m.weights
+            left = f"{m.residual:.1%} of their distance is left"
+            lines.append(f"merged: {m.child} = {v:.2f} {a} + {w:.2f} {b}  {m.told}; {left}")
         return "\n".join([head, *lines])
 
     _columns = ("a", "b", "log10_p", "linked")
@@ -103,7 +119,9 @@ def lineage_tree(models: Mapping[str, nn.Module], example_inputs: Any, rate: flo
     """Find families among networks of one architecture, from weights in place.
 
     Every network is read once for a sketch; pairs whose sketches are alike get the exact test, and the false discovery
-    rate is controlled over all pairs. Copies whose units were permuted are strangers here: use ``lineage`` on a pair.
+    rate is controlled over all pairs. One network of each family is then compared with the others by numbers that the
+    group leaves as they are; where these are near, the two are matched. What then agrees number by number is a copy;
+    otherwise at least four other families calibrate how much agreement means.
 
     Args:
         models: Networks by name.
@@ -127,7 +145,7 @@ def lineage_tree(models: Mapping[str, nn.Module], example_inputs: Any, rate: flo
           a -> b  distance 0.00..., p < 1e-...; its weights are of half precision, the other's are not
         c: no relative
     """
-    from ..symmetry import symmetries
+    from ...symmetry import symmetries
 
     if len(models) < 2:
         raise ValueError(f"models must hold at least two networks. Got {len(models)}.")
@@ -135,7 +153,7 @@ def lineage_tree(models: Mapping[str, nn.Module], example_inputs: Any, rate: flo
     return tree_of_states({name: (sym, tensors_of(model)) for name, model in models.items()}, rate)
 
 
-def tree_of_states(states: Mapping[str, tuple[Symmetry, Mapping[str, Tensor]]], rate: float = _RATE) -> Tree:
+def tree_of_states(states: States, rate: float = _RATE) -> Tree:
     """Find families among checkpoints, in memory or read tensor by tensor, of one architecture or several.
 
     Args:
@@ -153,20 +171,93 @@ def tree_of_states(states: Mapping[str, tuple[Symmetry, Mapping[str, Tensor]]], 
     sketches = [sketch([*sym.layouts], state, name) for name, (sym, state) in track([*states.items()], "reading")]
     shapes = [{n: tuple(states[name][1][n].shape) for n in s} for name, s in zip(names, sketches)]
     scores = sketch_scores(sketches, shapes)
-    close = [(i, j) for i in range(count) for j in range(i) if float(scores[i, j]) > _CLOSE]
-    found = {pair: _tested(*(states[names[k]] for k in pair)) for pair in track(close, "testing")}
+    every = [(i, j) for i in range(count) for j in range(i)]
+    close = [(i, j) for i, j in every if float(scores[i, j]) > _CLOSE or _other_widths(shapes[i], shapes[j])]
+    found = {pair: _pair(states, names, pair).in_place().log_p or 0.0 for pair in track(close, "testing")}
     log_p = [[float("nan")] * count for _ in range(count)]
     for (i, j), p in found.items():
         log_p[i][j] = log_p[j][i] = p
-    related = _discoveries(found, count * (count - 1) // 2, rate)
+    related = _discoveries(found, len(every), rate)
+    sums = merges({name: state for name, (_, state) in states.items()}, *_named(related, names, states))
     links = _links(names, states, {pair: _distance(*(states[names[k]][1] for k in pair)) for pair in related}, found)
+    links = tuple(_merged(link, sums) for link in links)
     families = _families(names, [(k.parent, k.child) for k in links])
-    return Tree(names, tuple(map(tuple, log_p)), families, links, rate, len(related), len(found))
+    moved = _copies(states, [family[0] for family in families], rate / max(len(every), 1))
+    links = (*links, *moved)
+    families = _families(names, [(k.parent, k.child) for k in links])
+    count = len(related) + len(moved)
+    return Tree(names, tuple(map(tuple, log_p)), families, links, rate, count, len(found), sums)
 
 
-def _tested(a: tuple[Symmetry, Mapping[str, Tensor]], b: tuple[Symmetry, Mapping[str, Tensor]]) -> float:
-    """Logarithm of the exact p-value, 0 where the pair shares no units."""
-    return in_place(a[0], a[1], b[1]).log_p or 0.0
+def _pair(states: States, names: Sequence[str], pair: tuple[int, int]) -> Compared:
+    (sym, a), (_, b) = (states[names[k]] for k in pair)
+    return compared(sym, a, b)
+
+
+def _other_widths(x: Shapes, y: Shapes) -> bool:
+    """Whether two networks have tensors of the same names, most of them in other shapes: no sketch compares them."""
+    shared = x.keys() & y.keys()
+    same = sum(x[n] == y[n] for n in shared)
+    return 2 * len(shared) > max(len(x), len(y)) and 2 * same < len(shared)
+
+
+def _named(
+    related: Sequence[tuple[int, int]], names: Sequence[str], states: States
+) -> tuple[set[frozenset[str]], list[str]]:
+    """Pairs by name, and the tensors of all their networks."""
+    tensors = dict.fromkeys(n for i, j in related for k in (i, j) for n in states[names[k]][0].layouts)
+    return {frozenset((names[i], names[j])) for i, j in related}, [*tensors]
+
+
+def _merged(link: Link, sums: Sequence[Merge]) -> Link:
+    """The link with its direction where one of the two is a merge that holds the other."""
+    for m in sums:
+        for parent in m.parents:
+            if {link.parent, link.child} == {parent, m.child}:
+                return replace(link, parent=parent, child=m.child, directed=True, ground="merged with another network")
+    return link
+
+
+def _copies(states: States, names: Sequence[str], level: float) -> tuple[Link, ...]:
+    """Links between families whose networks meet once they are matched over the group."""
+    by_symmetry: dict[int, list[str]] = {}
+    for name in names:
+        by_symmetry.setdefault(id(states[name][0]), []).append(name)
+    links = []
+    for members in by_symmetry.values():
+        if len(members) < 2:
+            continue
+        sym = states[members[0]][0]
+        near = closest_pairs([invariants(sym, states[m][1]) for m in track(members, "balancing")], _NEAR)
+        for i, j in track(near, "matching"):
+            involved = {k for pair in near for k in pair if {i, j} & {*pair}}
+            others = [states[m][1] for k, m in enumerate(members) if k not in involved]
+            a, b = ((members[k], states[members[k]][1]) for k in (j, i))
+            link = _copy(sym, a, b, others, level)
+            links += [] if link is None else [link]
+    return tuple(links)
+
+
+def _copy(
+    sym: Symmetry,
+    one: tuple[str, Mapping[str, Tensor]],
+    other: tuple[str, Mapping[str, Tensor]],
+    independent: Sequence[Mapping[str, Tensor]],
+    level: float,
+) -> Link | None:
+    """The link of two networks that are one once matched, or closer than independent ones are."""
+    (a, left), (b, right) = one, other
+    pair = compared(sym, left, right)
+    match = pair.match()
+    if pair.agrees(match):
+        return Link(a, b, match.residual, None, directed=False, ground="a copy, moved by an element of the group")
+    if match.verdict != RELATED or len(independent) < FEWEST:
+        return None
+    found = calibrated(sym, left, pair, independent[:_CALIBRATE])
+    if found.log_p > log(level):
+        return None
+    ground = f"matched: beyond {counted(len(found.independent), 'independent network')} of the other families"
+    return Link(a, b, match.residual, found.log_p, directed=False, ground=ground)
 
 
 def _discoveries(found: Mapping[tuple[int, int], float], pairs: int, rate: float) -> list[tuple[int, int]]:
@@ -191,7 +282,7 @@ def _distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
 
 def _links(
     names: Sequence[str],
-    states: Mapping[str, tuple[Symmetry, Mapping[str, Tensor]]],
+    states: States,
     distances: Mapping[tuple[int, int], float],
     found: Mapping[tuple[int, int], float],
 ) -> tuple[Link, ...]:

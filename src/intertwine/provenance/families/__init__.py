@@ -1,0 +1,1 @@
+"""Families of many checkpoints: sketches, trees, merges, directions."""
