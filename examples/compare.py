@@ -1,56 +1,56 @@
-"""Compare two small networks on digits, layer by layer, and find a relabelled copy among strangers.
+# %% [markdown]
+# # Compare two networks, layer by layer
+#
+# Two networks of one architecture, trained from different seeds on the same task: which of their layers hold the same
+# features, and is that more than chance? Then a disguised copy, which no single neuron gives away.
 
-python examples/compare.py
-"""
-
+# %%
 import torch
 from torch import nn
 
 import intertwine as iw
 from intertwine.lab import data
 
+digits = data.load("digits")
+images, labels = digits.train.inputs.float(), digits.train.labels
 
-def network(seed: int, width: int = 32) -> nn.Module:
-    """A two-layer ReLU network."""
+
+def trained(seed: int) -> nn.Module:
     torch.manual_seed(seed)
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 16), nn.ReLU(), nn.Linear(16, 10)
-    )
-
-
-def train(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, steps: int = 200) -> nn.Module:
-    """A short training run."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 10))
     optimiser = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(steps):
+    for _ in range(200):
         optimiser.zero_grad()
         nn.functional.cross_entropy(model(images), labels).backward()
         optimiser.step()
-    return model
+    return model.eval()
 
 
-def relabelled(model: nn.Module) -> nn.Module:
-    """The same function with its first hidden units in another order and at other scales."""
-    copy = network(0)
-    copy.load_state_dict(model.state_dict())
-    first, second = copy[1], copy[3]
-    order, scale = torch.randperm(len(first.bias)), torch.rand(len(first.bias)) + 0.5
-    with torch.no_grad():
-        first.weight.copy_(first.weight[order] * scale[:, None])
-        first.bias.copy_(first.bias[order] * scale)
-        second.weight.copy_(second.weight[:, order] / scale)
-    return copy
+a, b = trained(0), trained(1)
 
+# %% [markdown]
+# `compare` takes the two models and batches of inputs. The measures have symmetries of their own: a score of 1 says
+# "equal up to this group". Numbers in brackets are what shuffled examples would give.
 
-def main() -> None:
-    """Print both comparisons."""
-    digits = data.load("digits")
-    images, labels = digits.train.inputs.float(), digits.train.labels
-    a, b = (train(network(seed), images, labels) for seed in (0, 1))
-    batches = digits.test.inputs.float().split(100)
-    print(iw.compare(a, b, batches))
-    print("\n--- and with a relabelled copy of itself ---\n")
-    print(iw.compare(a, relabelled(a), batches))
+# %%
+batches = digits.test.inputs.float().split(100)
+comparison = iw.compare(a, b, batches)
+print(comparison)
 
+# %%
+comparison
 
-if __name__ == "__main__":
-    main()
+# %% [markdown]
+# A copy with permuted and rescaled hidden units computes the same function. Measures that know the symmetries of ReLU
+# see that nothing changed; CKA, which compares examples, sees only part of it.
+
+# %%
+sym = iw.symmetries(a, batches[0])
+twin = sym.act(sym.random(seed=0), a)
+print(iw.compare(a, twin, batches))
+
+# %% [markdown]
+# The whole comparison is one page that can be sent to somebody: all matrices, all numbers.
+
+# %%
+page = comparison.to_html("compare.html")

@@ -1,55 +1,61 @@
-"""Take a digits network apart into gates and weights.
+# %% [markdown]
+# # What do the gates know?
+#
+# A ReLU network is a sum over paths: gates (which units are on) times weights. The gates can be frozen, replaced or
+# made linear, and the weights behind them trained afresh.
 
-Train a small network, freeze its gates, train fresh weights behind them; compare with gates of an untrained network.
-
-Run: python examples/gates.py
-"""
-
+# %%
 import torch
-from torch import nn
-from torch.nn.functional import cross_entropy
 
 import intertwine as iw
-from intertwine.lab import data
+from intertwine.lab import data, training
+
+digits = data.load("digits")
+recipe = training.RECIPES["digits"].but(epochs=5)
+run = training.train("digits_cnn", digits, recipe, seed=0, progress=False)
 
 
-def train(network, x, y, steps=150):
-    """A few full-batch steps of Adam."""
-    optimiser = torch.optim.Adam([p for p in network.parameters() if p.requires_grad], lr=3e-3)
-    for _ in range(steps):
-        optimiser.zero_grad()
-        cross_entropy(network(x), y).backward()
-        optimiser.step()
-    return network.eval()
+def accuracy(network) -> float:
+    return training.train(network, digits, recipe, seed=0, progress=False).card.metrics["test_accuracy"]
 
 
-def main():
-    """Print test accuracies and a few kernels."""
-    torch.manual_seed(0)
-    digits = data.load("digits")
-    (x, y), (x_test, y_test) = (next(iter(digits.loader(part, batch_size=10_000))) for part in ("train", "test"))
-    x, x_test = x.flatten(1), x_test.flatten(1)
-    layers = [nn.Linear(x.shape[1], 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)]
-    model = train(nn.Sequential(*layers), x, y)
-    networks = {
-        "network itself": model,
-        "its gates, fresh weights": train(iw.gates.dgn(model, regime="fixed_learnt"), x, y),
-        "random gates, fresh weights": train(iw.gates.dgn(model, regime="fixed_random", seed=1), x, y),
-        "DLGN(x, 1): linear gates": train(iw.gates.dlgn(model, input="ones"), x, y),
-    }
-    for name, network in networks.items():
-        with torch.no_grad():
-            accuracy = (network(x_test).argmax(1) == y_test).float().mean()
-        print(f"{name:28s} test accuracy {accuracy:.1%}")
+print(f"network itself                {run.card.metrics['test_accuracy']:.1%}")
+print(f"its gates, fresh weights      {accuracy(iw.gates.dgn(run.model, regime='fixed_learnt')):.1%}")
+print(f"random gates, fresh weights   {accuracy(iw.gates.dgn(run.model, regime='fixed_random', seed=1)):.1%}")
 
-    log, _ = iw.gates.neural_path_kernel(model, x_test[:200], input="ones", log=True)
-    same = y_test[:200, None] == y_test[None, :200]
-    off_diagonal = ~torch.eye(200, dtype=torch.bool)
-    print(
-        f"log overlap of active sub-networks: same digit {log[same & off_diagonal].mean():.2f}, "
-        f"other digits {log[~same].mean():.2f}"
-    )
+# %% [markdown]
+# In a deep *linearly* gated network (DLGN) every gate is linear in the image, so each looks for one picture.
 
+# %%
+linear = training.train(iw.gates.dlgn(run.model, input="ones"), digits, recipe, seed=0, progress=False)
+print(f"DLGN(x, 1): linear gates      {linear.card.metrics['test_accuracy']:.1%}")
+x, labels = next(iter(digits.loader("test", batch_size=10_000)))
+maps = iw.gates.effective_maps(linear.model, x[:1], positions="centre")
+print(maps)
 
-if __name__ == "__main__":
-    main()
+# %% [markdown]
+# What the gates share, and which paths make an output.
+
+# %%
+study = iw.gates.examine(run.model, x, labels, digits.classes)
+print(study)
+
+# %% [markdown]
+# Another seed: its gates are alike as a kernel, and few units are the same unit.
+
+# %%
+other = training.train("digits_cnn", digits, recipe, seed=1, progress=False).model
+print(f"alignment with another seed's path kernel: {iw.gates.npk_alignment(run.model, other, x[:60]):.3f}")
+print(iw.gates.match_gates(run.model, other, x))
+
+# %% [markdown]
+# On trained networks the overlap of active sub-networks says which images the network treats alike.
+
+# %%
+log, _ = iw.gates.neural_path_kernel(run.model, x[:200], input="ones", log=True)
+same = labels[:200, None] == labels[None, :200]
+off_diagonal = ~torch.eye(200, dtype=torch.bool)
+print(f"log overlap: same digit {log[same & off_diagonal].mean():.2f}, other digits {log[~same].mean():.2f}")
+
+# %%
+page = study.to_html("gates.html")

@@ -1,5 +1,10 @@
-"""Which linear maps pass through an activation? Known by proof, or measured for a function of your own."""
+# %% [markdown]
+# # Intertwiner groups of activations
+#
+# Which linear maps pass through an activation, `σ(Ax) = φ(A) σ(x)`? Known by proof for the usual ones, measured for a
+# function of your own.
 
+# %%
 import torch
 from torch import nn
 
@@ -8,7 +13,6 @@ from intertwine import groups
 
 
 def bent(x: torch.Tensor) -> torch.Tensor:
-    """An activation that is in no table."""
     return x * torch.tanh(x)
 
 
@@ -17,7 +21,10 @@ for activation in (nn.ReLU(), nn.LeakyReLU(-1.0), nn.Tanh(), nn.GELU(), "swiglu"
     name = getattr(activation, "__name__", str(activation))
     print(f"{name:32} {found.group!r:22} {found.how:9} residual {found.residual:.0e}")
 
+# %% [markdown]
 # A random element of ReLU's group passes through ReLU; a random rotation does not.
+
+# %%
 x = torch.randn(100, 8, dtype=torch.float64)
 for group in (groups.PositiveMonomial(8), groups.Orthogonal(8)):
     g = group.random(0)

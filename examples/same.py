@@ -1,5 +1,10 @@
-"""Tell a disguised copy from a fine-tuned network and from a stranger."""
+# %% [markdown]
+# # Are these two checkpoints the same network?
+#
+# A network has many weights that compute one function: hidden units may be permuted and rescaled, attention heads may
+# be swapped and changed in their own basis. `same` searches that group for the element that explains the difference.
 
+# %%
 import copy
 
 import torch
@@ -9,7 +14,6 @@ import intertwine as iw
 
 
 def network(seed: int) -> nn.Module:
-    """A small network of its own."""
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4))
 
@@ -17,7 +21,13 @@ def network(seed: int) -> nn.Module:
 x = torch.randn(16, 8)
 model = network(0)
 sym = iw.symmetries(model, x)
+print(sym.summary())
 
+# %% [markdown]
+# Three others: a disguised copy (a random element of the group, then a cast to bfloat16), a network after a small
+# change of all weights, and a stranger.
+
+# %%
 disguised = sym.act(sym.random(seed=1), model).bfloat16().float()
 tuned = copy.deepcopy(model)
 with torch.no_grad():
@@ -27,3 +37,13 @@ with torch.no_grad():
 for name, other in {"disguised": disguised, "fine-tuned": tuned, "stranger": network(1)}.items():
     match = iw.same(model, other, x)
     print(f"{name:10}  {match.verdict}, residual {match.residual:.3f}")
+
+# %% [markdown]
+# The match holds the element that was found. Acting with it brings the copy back.
+
+# %%
+match = iw.same(model, disguised, x)
+match
+
+# %%
+page = match.to_html("same.html")

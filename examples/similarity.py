@@ -1,33 +1,33 @@
-"""Which measure sees what? One layer against its twin, a rotation, a noisy copy, other weights, an unrelated layer.
+# %% [markdown]
+# # Which measure sees what?
+#
+# One layer against its twin in ReLU's group, a rotation of it, a noisy copy, a layer with other weights and an
+# unrelated one. Calibrated scores: 0 is chance, 1 is equal up to the measure's own group.
 
-Run it with ``python examples/similarity.py``; it takes a few seconds.
-"""
-
+# %%
 import torch
 
 from intertwine import groups
 from intertwine.similarity.comparison.inference import infer
 
-NAMES = ("orthogonal_procrustes", "g_relu_procrustes", "linear_cka", "g_relu_cka", "laplace_cka", "rsa", "mutual_knn")
+g = torch.Generator().manual_seed(0)
+signal = torch.randn(150, 20, generator=g)
+layer = (signal @ torch.randn(20, 32, generator=g)).relu()
+others = {
+    "twin in G_ReLU": groups.PositiveMonomial(32).random(generator=1).apply(layer),
+    "rotated": groups.Orthogonal(32).random(generator=1).apply(layer),
+    "with noise": layer + layer.std() * torch.randn(150, 32, generator=g),
+    "other weights": (signal @ torch.randn(20, 32, generator=g)).relu(),
+    "unrelated": torch.randn(150, 32, generator=g).relu(),
+}
 
+# %%
+names = ("orthogonal_procrustes", "g_relu_procrustes", "linear_cka", "g_relu_cka", "laplace_cka", "rsa", "mutual_knn")
+print(f"{'calibrated score':24}" + "".join(f"{name:>16}" for name in others))
+for name in names:
+    scores = [infer(layer, other, name, permutations=39, draws=19).calibrated for other in others.values()]
+    print(f"{name:24}" + "".join(f"{score:16.2f}" for score in scores))
 
-def main() -> None:
-    """Print a table of calibrated scores: 0 is chance, 1 is equal up to the measure's group."""
-    g = torch.Generator().manual_seed(0)
-    signal = torch.randn(150, 20, generator=g)
-    layer = (signal @ torch.randn(20, 32, generator=g)).relu()
-    others = {
-        "twin in G_ReLU": groups.PositiveMonomial(32).random(generator=1).apply(layer),
-        "rotated": groups.Orthogonal(32).random(generator=1).apply(layer),
-        "with noise": layer + layer.std() * torch.randn(150, 32, generator=g),
-        "other weights": (signal @ torch.randn(20, 32, generator=g)).relu(),
-        "unrelated": torch.randn(150, 32, generator=g).relu(),
-    }
-    print(f"{'calibrated score':24}" + "".join(f"{name:>16}" for name in others))
-    for name in NAMES:
-        scores = [infer(layer, other, name, permutations=39, draws=19).calibrated for other in others.values()]
-        print(f"{name:24}" + "".join(f"{score:16.2f}" for score in scores))
-
-
-if __name__ == "__main__":
-    main()
+# %% [markdown]
+# A measure answers up to its own group: `orthogonal_procrustes` and linear CKA cannot tell a rotation from the layer
+# itself, measures of ReLU's group can, and they see the twin that the others miss.
