@@ -11,7 +11,7 @@ import intertwine as iw
 from intertwine.lab import data, training
 
 digits = data.load("digits")
-recipe = training.RECIPES["digits"].but(epochs=5)
+recipe = training.RECIPES["digits"].but(epochs=4)
 run = training.train("digits_cnn", digits, recipe, seed=0, progress=False)
 
 
@@ -29,7 +29,7 @@ print(f"random gates, fresh weights   {accuracy(iw.gates.dgn(run.model, regime='
 # %%
 linear = training.train(iw.gates.dlgn(run.model, input="ones"), digits, recipe, seed=0, progress=False)
 print(f"DLGN(x, 1): linear gates      {linear.card.metrics['test_accuracy']:.1%}")
-x, labels = next(iter(digits.loader("test", batch_size=10_000)))
+x, labels = next(iter(digits.loader("test", batch_size=200)))
 maps = iw.gates.effective_maps(linear.model, x[:1], positions="centre")
 print(maps)
 

@@ -131,8 +131,8 @@ smoothed = sym.act(smoothing(model, sym, x[:1000], alpha=0.5), model)
 print(f"change of the function: {iw.testing.function_error(model, smoothed, test):.0e}")
 
 # %% [markdown]
-# Weights and inputs of every linear layer are rounded to the nearest point of one grid for each tensor. Rotations spread
-# outliers over all channels; this small model has no channel that stands out, and rotating it does not pay.
+# Weights and inputs of every linear layer are rounded to the nearest point of one grid for each tensor. Rotations
+# spread outliers over all channels; this small model has no channel that stands out, and rotating it does not pay.
 
 
 # %%

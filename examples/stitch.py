@@ -16,7 +16,7 @@ from intertwine.stitching import RECIPES, StitchOptions
 
 FAMILIES = ("identity", "g_relu", "rank-1", "rank-4", "full")
 digits = data.load("digits")
-recipe = replace(training.RECIPES["digits"], epochs=8)
+recipe = replace(training.RECIPES["digits"], epochs=5)
 a, b = (training.train("digits_cnn", digits, recipe=recipe, seed=seed, progress=False).model for seed in (0, 1))
 loaders = {"loader": digits.loader("train", batch_size=32, shuffle=True), "eval_loader": digits.loader("test")}
 
@@ -33,7 +33,7 @@ print(iw.stitch(a, copy, ["relu2"], FAMILIES, method="direct", options=options, 
 # Then an independently trained B, with maps trained on B's task.
 
 # %%
-schedule = replace(RECIPES["v1"], epochs=5, head_start=2)
+schedule = replace(RECIPES["v1"], epochs=3, head_start=1)
 found = iw.stitch(a, b, ["relu2"], FAMILIES, method=schedule, **loaders)
 print(found)
 

@@ -11,8 +11,9 @@ from intertwine.lab import data, training
 
 folder = Path("checkpoints")
 digits = data.load("digits")
+recipe = training.RECIPES["digits"].but(epochs=6)
 for seed in (0, 1):
-    run = training.train("digits_cnn", digits, seed=seed, out=folder / f"digits_cnn-seed{seed}.safetensors")
+    run = training.train("digits_cnn", digits, recipe, seed=seed, out=folder / f"digits_cnn-seed{seed}.safetensors")
     print(f"seed {seed}: test accuracy {run.card.metrics['test_accuracy']:.1%}, best epoch {run.card.best_epoch}")
 
 # %%
