@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from intertwine import report
-from intertwine.report.verdict import headline, lead, measure_title, paired, summarise
+from intertwine.similarity.comparison.verdict import headline, lead, measure_title, paired, summarise
 
 
 def figures(page):
@@ -69,8 +69,8 @@ def test_the_verdict_counts(made_comparison):
     assert summary.score == pytest.approx(0.65)
     assert headline(comparison) == (
         "The two networks are similar: by G-ReLU CKA, corresponding layers score 0.65 on average, where unrelated "
-        "features would get 0.00. Every layer resembles its own counterpart most. All scores are beyond chance at the "
-        "5 % level."
+        "features would get 0.00. Every layer resembles its own counterpart most. All scores are beyond those of "
+        "shuffled examples at the 5 % level."
     )
 
 

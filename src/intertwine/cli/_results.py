@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from .._result import Result
-from ..report.verdict import best_partners, headline, lead, measure_title, paired
 from ..similarity import Comparison
+from ..similarity.comparison.verdict import best_partners, headline, lead, measure_title, paired
 from ._networks import Opened
 from ._show import print_json, print_table, say, tell
 
@@ -80,7 +80,11 @@ def print_comparison(comparison: Comparison) -> None:
         rows.append([layer, *cells, match, float(comparison.scores[first][i, best[i]])])
     columns = ["layer of A", *map(measure_title, ordered), "best match in B", f"its {measure_title(first)}"]
     whose = "the same layer of B" if paired(comparison) else "its best match in B"
-    chance = "" if comparison.chance[first] is None else " (chance in brackets)"
+    levels = [
+        *(["chance"] if comparison.chance[first] is not None else []),
+        *(["untrained networks"] if comparison.untrained else []),
+    ]
+    chance = f" (in brackets {', '.join(levels)})" if levels else ""
     print_table(columns, rows, f"Score with {whose}{chance}, on {comparison.examples:,} examples")
     say(headline(comparison))
     for note in comparison.notes:
@@ -88,7 +92,9 @@ def print_comparison(comparison: Comparison) -> None:
 
 
 def _score(comparison: Comparison, measure: str, i: int, j: int) -> str:
-    score, chance = float(comparison.scores[measure][i, j]), comparison.chance[measure]
+    score = float(comparison.scores[measure][i, j])
     if score != score:
         return "-"
-    return f"{score:.3f}" if chance is None else f"{score:.3f} ({round(float(chance[i, j]), 3) + 0.0:.3f})"
+    levels = [m for m in (comparison.chance[measure], comparison.untrained.get(measure)) if m is not None]
+    said = ", ".join(f"{round(float(level[i, j]), 3) + 0.0:.3f}" for level in levels)
+    return f"{score:.3f} ({said})" if said else f"{score:.3f}"

@@ -41,6 +41,6 @@ class ChannelGuess:
         if isinstance(module, _LAST):
             return -1
         # Subclasses of LayerNorm often permute axes around it, so that only the class itself is sure.
-        if type(module) in {nn.LayerNorm, nn.RMSNorm} and len(module.normalized_shape) == 1:  # type: ignore[arg-type]
-            return -1
+        if isinstance(module, nn.LayerNorm | nn.RMSNorm) and type(module) in {nn.LayerNorm, nn.RMSNorm}:
+            return -1 if len(module.normalized_shape) == 1 else None
         return None

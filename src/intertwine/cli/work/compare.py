@@ -19,8 +19,8 @@ __all__ = ["run"]
 
 def run(asked: CompareOptions) -> None:
     """Compare two networks, every layer of A with every layer of B."""
-    names = split_commas(asked.measures, "--measures") or list(similarity.DEFAULT)
-    chosen = [similarity.measure(name) for name in names]
+    names = split_commas(asked.measures, "--measures")
+    chosen = [similarity.measure(name) for name in names] if names else None
     where = choose_device(asked.device)
     sides = [read_checkpoint(asked.a), read_checkpoint(asked.b)]
     data_spec, splits = read_data(asked, sides, [asked.model, asked.model_b or asked.model])
@@ -52,6 +52,7 @@ def run(asked: CompareOptions) -> None:
         measures=chosen,
         null=asked.null,
         bootstrap=asked.bootstrap,
+        untrained=False if asked.no_untrained else None,
         seed=asked.seed,
         progress=True,
         reading=Reading(memory=asked.memory),

@@ -18,7 +18,6 @@ __all__ = ["run"]
 
 _MODEL = "digits_cnn"
 _SEEDS = (0, 1)
-_LAYERS = ["relu1", "relu2", "relu3", "linear"]
 
 
 def run(asked: DemoOptions) -> None:
@@ -30,9 +29,7 @@ def run(asked: DemoOptions) -> None:
     runs = [_trained(seed, asked.out) for seed in _SEEDS]
     networks = [open_network(read_checkpoint(run.path or asked.out), None, splits) for run in runs]
     loader, notes = batches(splits, "test", 1000, 250, networks)
-    comparison = similarity.compare(
-        networks[0].model, networks[1].model, loader, layers=_LAYERS, null=20, bootstrap=20, progress=True
-    )
+    comparison = similarity.compare(networks[0].model, networks[1].model, loader, progress=True)
     described = annotate(comparison, networks, data_facts("digits", "test", splits), asked.line, notes)
     paths = present(described, asked.out, asked.as_json)
     if not asked.as_json:
@@ -47,7 +44,8 @@ def _what_to_look_at(page: Path) -> str:
     return f"""
 Open {page} in a browser. What to look at:
   1. The diagonal of each heat map: does a layer resemble its own counterpart most, though the seeds differ?
-  2. The curves: how far each score lies above the dashed chance level. A score means little without it.
+  2. The curves: how far each score lies above chance (dashed) and above that of untrained networks (dash-dotted).
+     A score means little without them.
   3. G-ReLU beside orthogonal measures: they forgive only what a ReLU network can undo, permuted and rescaled
      channels, and so tell whether single channels agree rather than the space that they span together.
 Then compare your own networks: intertwine compare --help"""

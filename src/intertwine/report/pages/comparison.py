@@ -9,11 +9,19 @@ import torch
 from torch import Tensor
 
 from ..._words import counted
+from ...similarity.comparison.verdict import (
+    best_partners,
+    headline,
+    lead,
+    measure_title,
+    paired,
+    summarise,
+    untrained_level,
+)
 from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table, Tabs
 from ..figures import Series, bars, heatmap, lines
 from ..page import Page
 from ..provenance import provenance
-from ..verdict import best_partners, headline, lead, measure_title, paired, summarise
 
 if TYPE_CHECKING:
     from ...similarity import Comparison
@@ -81,17 +89,18 @@ def _network_name(comparison: Comparison, side: str) -> str:
 
 def _measures_table(comparison: Comparison) -> Table:
     which = "the same layer" if paired(comparison) else "the best match"
-    columns = ["Measure", f"Mean score of {which}", "Chance", "Calibrated", "Beyond chance"]
+    columns = ["Measure", f"Mean score of {which}", "Chance", "Untrained", "Calibrated", "Beyond chance"]
     rows = []
     for measure in _ordered(comparison):
         s = summarise(comparison, measure)
         beyond = None if s.beyond is None else f"{s.beyond} of {s.layers} layers"
-        row = [measure_title(measure), s.score, s.chance, s.calibrated, beyond]
+        row = [measure_title(measure), s.score, s.chance, s.untrained, s.calibrated, beyond]
         rows.append([*row, f"{s.matched} of {s.layers} layers"] if paired(comparison) else row)
     if paired(comparison):
         columns.append("Own counterpart is the best match")
     caption = (
-        "Chance is the mean score after shuffling the examples of B. Calibrated scores are 0 at the 95 % point of the "
+        "Chance is the mean score after shuffling the examples of B; untrained networks are built as A and B and have "
+        "fresh weights. Calibrated scores are 0 at the 95 % point of the "
         "shuffled scores and 1 for equal layers."
     )
     if not any(chance is not None for chance in comparison.chance.values()):  # nothing was shuffled
@@ -114,6 +123,7 @@ def _heatmap(comparison: Comparison, measure: str, shown: str) -> Figure:
         "interval from": comparison.low[measure],
         "interval to": comparison.high[measure],
         "chance": comparison.chance[measure],
+        "untrained": comparison.untrained.get(measure),
         "p": comparison.null_p[measure],
         "calibrated": comparison.calibrated[measure],
         "lowest possible": comparison.floor[measure],
@@ -121,7 +131,7 @@ def _heatmap(comparison: Comparison, measure: str, shown: str) -> Figure:
     plain = {name: matrix.tolist() for name, matrix in matrices.items() if matrix is not None}
     values = plain.pop(shown)
     if shown == "calibrated":
-        plain = {name: plain[name] for name in ("score", "chance", "p") if name in plain}
+        plain = {name: plain[name] for name in ("score", "chance", "untrained", "p") if name in plain}
     return heatmap(
         values,
         comparison.layers_a,
@@ -135,16 +145,17 @@ def _heatmap(comparison: Comparison, measure: str, shown: str) -> Figure:
 
 
 def _curves_text(comparison: Comparison) -> str:
+    by_order = ", paired by their order since their names differ" if paired(comparison) == "order" else ""
     start = (
-        "The same layer of both networks, and the best match anywhere in B."
+        f"The same layer of both networks{by_order}, and the best match anywhere in B."
         if paired(comparison)
         else "The networks have different layers: for each layer of A, the best match anywhere in B."
     )
     confidence = comparison.settings.get("confidence", 0.95)
     return (
-        f"{start} Bands are {confidence:.0%} confidence intervals; dashed lines are the chance level, dotted lines the "
-        "lowest score that is possible at all. The best of many scores is biased upwards, so read it beside its chance "
-        "level."
+        f"{start} Bands are {confidence:.0%} confidence intervals; dashed lines are the chance level, dash-dotted "
+        "lines untrained networks, dotted lines the lowest score that is possible at all. The best of many scores is "
+        "biased upwards, so read it beside its chance level."
     )
 
 
@@ -163,11 +174,12 @@ def _curves(comparison: Comparison, measure: str) -> Figure:
     else:
         series.append(Series("best match in B", along(scores, best) or [], along(low, best), along(high, best)))
     partner = rows if paired(comparison) else best
-    for name, matrix, dash in (
-        ("chance", comparison.chance[measure], "dash"),
-        ("lowest possible", comparison.floor[measure], "dot"),
+    untrained = untrained_level(comparison, measure)
+    for name, level, dash in (
+        ("chance", along(comparison.chance[measure], partner), "dash"),
+        ("untrained", None if untrained is None else untrained.tolist(), "dashdot"),
+        ("lowest possible", along(comparison.floor[measure], partner), "dot"),
     ):
-        level = along(matrix, partner)
         if level is not None and any(v == v for v in level):
             series.append(Series(name, level, dash=dash))
     return lines(comparison.layers_a, series, title=measure_title(measure), y_title="score")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..._words import counted
+from ...similarity.comparison.verdict import measure_title
 from ..blocks import Facts, Grid, Heading, Paragraph, Table
 from ..figures import heatmap, scatter
 from ..page import Page
-from ..verdict import measure_title
 
 if TYPE_CHECKING:
     from ...similarity import Distances

@@ -1,13 +1,14 @@
 """Two networks, layer by layer: every pair of layers, with chance levels and confidence intervals."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from contextlib import ExitStack
-from dataclasses import replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from ..._evaluation import check_module
 from ..._io import versions
 from ..._progress import track
 from ...features import Point, Reading, Tapped
@@ -15,20 +16,29 @@ from ...features import batches as batching
 from ..base import Measure
 from ..registry import DEFAULT
 from ..registry import measure as find
-from .crosses import compare_crosses
+from .acting import acting, default_measures
 from .draws import Cells, Draws
-from .grams import compare_grams
-from .inference import calibrate, interval, p_value
 from .layers import Layer
 from .memory import check_memory
-from .pairs import compare_pairs
 from .result import Comparison
+from .run import CONFIDENCE, run, summarise
 from .spool import Spool, parse_memory
+from .untrained import untrained as drawn_anew
 
 READING = Reading()
-
-T = TypeVar("T")
 _FEWEST = 4  # examples: the unbiased estimators divide by N (N - 3)
+_SHARE = 4  # of the memory, for the features of a network
+
+Untrained = Literal[False] | tuple[nn.Module, nn.Module] | None
+
+
+@dataclass(frozen=True)
+class _Side:
+    """A network while its features are read."""
+
+    tap: Tapped
+    spool: Spool
+    layers: list[Layer]
 
 
 def compare(
@@ -36,12 +46,12 @@ def compare(
     b: nn.Module,
     loader: Iterable[Any],
     layers: str | Sequence[str] | None = None,
-    measures: str | Measure[Any] | Sequence[str | Measure[Any]] = DEFAULT,
+    measures: str | Measure[Any] | Sequence[str | Measure[Any]] | None = None,
     *,
     layers_b: str | Sequence[str] | None = None,
     null: int = 20,
     bootstrap: int = 20,
-    confidence: float = 0.95,
+    untrained: Untrained = None,
     seed: int = 0,
     reading: Reading = READING,
     progress: bool | None = None,
@@ -65,14 +75,17 @@ def compare(
         b: Network B; widths, depths and resolutions may differ.
         loader: Batches: tensors, tuples ``(inputs, labels, ...)`` or dicts of keyword arguments.
         layers: Layer names or patterns, for both networks; ``name#k`` for the ``k``-th call of a module that runs more
-            than once. ``None`` takes the outputs of activation modules, or of leaf modules where a model calls its
-            activations as functions.
-        measures: Measures or their names (see :func:`intertwine.similarity.measure_names`).
+            than once. ``None`` takes what the nonlinearities return, whether they are modules or called as functions;
+            in a model without any, the leaf modules that do more than hand on their input.
+        measures: Measures or their names (see :func:`intertwine.similarity.measure_names`). ``None`` takes orthogonal
+            Procrustes, linear CKA, and the measures whose group is the networks' own at these layers: G_ReLU behind a
+            ReLU, permutations behind a GELU.
         layers_b: Layers of B where they differ.
         null: Shuffles of the examples for chance levels, p-values and calibrated scores; 0 for none.
         bootstrap: Random halves of the examples for the intervals, drawn without replacement; 0 for none.
-        confidence: Coverage of the intervals.
-        seed: Seed of shuffles and halves: the same seed gives the same numbers.
+        untrained: Two networks with fresh weights, built as A and B are. ``None`` draws the weights of copies anew,
+            from two seeds, by the models' own code, where ``null`` is above 0; ``False`` goes without.
+        seed: Seed of shuffles, halves and fresh weights: the same seed gives the same numbers.
         reading: Which tensors and axes are features, how many examples are read, and in how much memory.
         progress: Whether to show progress.
 
@@ -91,41 +104,93 @@ def compare(
         >>> result.scores["g_relu_cka"].diagonal().round(decimals=6).tolist()
         [1.0, 1.0]
     """
-    chosen = _measures(measures)
-    _check_gates(chosen, a, b)
-    _check_options(null, bootstrap, confidence, reading.max_examples)
+    for name, model in (("a", a), ("b", b)):
+        check_module(model, name)
+    given = None if measures is None else _measures(measures)
+    _check_options(null, bootstrap, reading.max_examples)
     budget = parse_memory(reading.memory)
     first, stream = batching.peek(loader)
     expected = _expected(loader, first, reading.max_examples)
+    fresh, notes = _baseline(a, b, untrained, null, seed)
+    share = budget // _SHARE // (2 if fresh else 1)
     with ExitStack() as stack:
-        tapped, spools, sides = [], [], []
-        device = _work_device(a)
-        for side, model, wanted in (("A", a, layers), ("B", b, layers if layers_b is None else layers_b)):
-            spool = stack.enter_context(Spool(budget // 4, expected, reading.max_examples))
+
+        def opened(side: str, model: nn.Module, wanted: Any) -> _Side:
+            spool = stack.enter_context(Spool(share, expected, reading.max_examples))
             tap = stack.enter_context(Tapped(model, wanted, outputs=reading.outputs, keep=spool.append))
             spool.open(_with_axes(tap.prepare(first), reading.channel_dim))
-            tapped.append(tap)
-            spools.append(spool)
-            sides.append([Layer(name, side, spool, device) for name in spool.points])
+            return _Side(tap, spool, [Layer(name, side, spool, _work_device(a)) for name in spool.points])
+
+        sides = [opened("A", a, layers), opened("B", b, layers if layers_b is None else layers_b)]
+        kinds: list[tuple[str, ...]] = [("",) * len(side.layers) for side in sides]
+        if given is None or len(given) > 1:
+            kinds, unknown = _kinds((a, b), sides, first)
+            notes += unknown
+        chosen = _measures(default_measures((*kinds[0], *kinds[1]), DEFAULT)) if given is None else given
+        _check_gates(chosen, a, b)
         if expected:
-            check_memory(chosen, sides[0], sides[1], Draws.make(expected, null, bootstrap, seed), budget)
+            check_memory(chosen, sides[0].layers, sides[1].layers, Draws.make(expected, null, bootstrap, seed), budget)
+        anew = [opened(f"untrained {n}", m, list(s.spool.points)) for n, m, s in zip("AB", fresh, sides)]
         for batch in track(stream, "Running both networks", batching.length(loader), progress):
-            for tap in tapped:
-                tap(batch)
-            if spools[0].examples == reading.max_examples:
+            for side in (*sides, *anew):
+                side.tap(batch)
+            if sides[0].spool.examples == reading.max_examples:
                 break
-        examples = spools[0].examples
+        examples = sides[0].spool.examples
         if examples < _FEWEST:
             raise ValueError(
                 f"loader must yield at least {_FEWEST} examples. Got {examples}: every score would be chance."
             )
         draws = Draws.make(examples, null, bootstrap, seed)
-        cells = _run(chosen, sides[0], sides[1], draws, budget, progress)
-        settings = {"null": null, "bootstrap": len(draws.halves), "confidence": confidence}
-        notes = [f"The features of network {n} went to temporary files." for n, s in zip("AB", spools) if s.on_disk]
+        cells = run(chosen, sides[0].layers, sides[1].layers, draws, budget, progress)
+        base: dict[str, Tensor] = {}
+        if anew:
+            found = run(chosen, anew[0].layers, anew[1].layers, Draws.make(examples, 0, 0, seed), budget, False)
+            base = {name: one.scores for name, one in found.items()}
+        stored = [n for n, side in zip("AB", sides) if side.spool.on_disk]
+        notes += [f"The features of network {n} went to temporary files." for n in stored]
         if bootstrap and not len(draws.halves):
             notes.append(f"No intervals: {examples} examples are too few to halve.")
-        return _result(chosen, cells, sides[0], sides[1], draws, seed, settings, notes)
+        settings = {"null": null, "bootstrap": len(draws.halves), "confidence": CONFIDENCE}
+        return _result(chosen, cells, base, kinds, [side.layers for side in sides], draws, seed, settings, notes)
+
+
+def _baseline(
+    a: nn.Module, b: nn.Module, untrained: Untrained, null: int, seed: int
+) -> tuple[tuple[nn.Module, ...], list[str]]:
+    """Two networks with fresh weights; or none, and why."""
+    if isinstance(untrained, tuple | list):
+        for model in untrained:
+            check_module(model, "untrained")
+        if len(untrained) != 2:
+            raise ValueError(f"untrained must be two networks, one built as A and one as B. Got {len(untrained)}.")
+        return tuple(untrained), []
+    if untrained is False or not null or not any(True for model in (a, b) for _ in model.parameters()):
+        return (), []
+    drawn = [drawn_anew(model, 2 * seed + k) for k, model in enumerate((a, b))]
+    failed = [f"{name} cannot be drawn anew, {one}" for name, one in zip("AB", drawn) if isinstance(one, str)]
+    if failed:
+        return (), [
+            f"No untrained networks stand beside these: {failed[0]}. Give two freshly built ones as untrained=(a0, b0) "
+            "to see how much of the similarity comes from training."
+        ]
+    return tuple(one for one in drawn if isinstance(one, nn.Module)), []
+
+
+def _kinds(
+    models: tuple[nn.Module, nn.Module], sides: Sequence[_Side], first: Any
+) -> tuple[list[tuple[str, ...]], list[str]]:
+    """The kind of maps that act on every layer of A and of B, and where that is not known."""
+    kinds: list[tuple[str, ...]] = []
+    notes: list[str] = []
+    for name, model, side in zip("AB", models, sides):
+        if kinds and models[1] is models[0] and list(side.spool.points) == list(sides[0].spool.points):
+            kinds.append(kinds[0])
+            continue
+        found, why = acting(model, list(side.spool.points.values()), first)
+        kinds.append(found)
+        notes += [f"What may move the features of {name} is not known: {why}"] if why else []
+    return kinds, notes
 
 
 def _measures(measures: str | Measure[Any] | Sequence[str | Measure[Any]]) -> list[Measure[Any]]:
@@ -148,14 +213,12 @@ def _check_gates(chosen: Sequence[Measure[Any]], *models: nn.Module) -> None:
         )
 
 
-def _check_options(null: int, bootstrap: int, confidence: float, max_examples: int | None) -> None:
+def _check_options(null: int, bootstrap: int, max_examples: int | None) -> None:
     for name, value in (("null", null), ("bootstrap", bootstrap)):
         if value < 0:
             raise ValueError(f"{name} must be 0 or more. Got {value}.")
     if bootstrap == 1:
         raise ValueError("bootstrap must be 0 or at least 2: one half has no spread. Got 1.")
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence must be between 0 and 1. Got {confidence}.")
     if max_examples is not None and max_examples < _FEWEST:
         raise ValueError(f"max_examples must be at least {_FEWEST}. Got {max_examples}.")
 
@@ -196,52 +259,19 @@ def _work_device(model: nn.Module) -> torch.device:
     return device if device is not None and device.type == "cuda" else torch.device("cpu")
 
 
-def _run(
-    measures: Sequence[Measure[Any]],
-    a: Sequence[Layer],
-    b: Sequence[Layer],
-    draws: Draws,
-    memory: int,
-    progress: bool | None,
-) -> dict[str, Cells]:
-    """Every measure's cells, each kind by the engine that is fastest for it."""
-    found: dict[str, Cells] = {}
-    crosses: list[Any] = [m for m in measures if m.engine == "crosses"]
-    pairs = len(a) * len(b)
-    if crosses:
-        work = compare_crosses(crosses, a, b, draws, memory)
-        found |= _finish(work, "Comparing by Procrustes", pairs, progress)
-    steps: dict[str, Any] = {"grams": (compare_grams, len(a) + len(b)), "pairs": (compare_pairs, pairs)}
-    for m in measures:
-        if m.engine in steps:
-            engine, total = steps[m.engine]
-            found[m.name] = _finish(engine(m, a, b, draws, memory), f"Comparing by {m.name}", total, progress)
-    return found
-
-
-def _finish(work: Generator[None, None, T], description: str, total: int, progress: bool | None) -> T:
-    """Run an engine to its end under a progress display, and return what it returns."""
-    returned: list[T] = []
-
-    def steps() -> Iterator[None]:
-        returned.append((yield from work))
-
-    for _ in track(steps(), description, total, progress):
-        pass
-    return returned[0]
-
-
 def _result(
     measures: Sequence[Measure[Any]],
     cells: Mapping[str, Cells],
-    a: Sequence[Layer],
-    b: Sequence[Layer],
+    base: Mapping[str, Tensor],
+    kinds: Sequence[tuple[str, ...]],
+    layers: Sequence[Sequence[Layer]],
     draws: Draws,
     seed: int,
     settings: dict[str, Any],
     notes: list[str],
 ) -> Comparison:
-    summaries = {m.name: _summary(m, cells[m.name], draws, settings["confidence"]) for m in measures}
+    a, b = layers
+    summaries = {m.name: summarise(m, cells[m.name], draws) for m in measures}
     every_note = notes + [note for m in measures for note in cells[m.name].notes]
     columns = {key: {m: summary[key] for m, summary in summaries.items()} for key in next(iter(summaries.values()))}
     return Comparison(
@@ -260,38 +290,8 @@ def _result(
         settings=settings,
         notes=tuple(dict.fromkeys(every_note)),
         versions=versions(),
+        untrained=base,
+        acting_a=kinds[0],
+        acting_b=kinds[1],
         **columns,
     )
-
-
-def _summary(measure: Measure[Any], cells: Cells, draws: Draws, confidence: float) -> dict[str, Any]:
-    """Chance level, p-value, calibrated score and interval of every cell; ``None`` for what was not asked."""
-    summary: dict[str, Any] = dict.fromkeys(("low", "high", "chance", "null_p", "calibrated", "floor"))
-    summary["scores"] = cells.scores
-    if not cells.floor.isnan().all():
-        summary["floor"] = cells.floor
-    if len(draws.permutations):
-        summary["chance"] = cells.null.mean(2)
-        summary["null_p"] = _by_cell(p_value, cells.scores, cells.null)
-        summary["calibrated"] = _by_cell(calibrate, cells.scores, cells.null)
-    if len(draws.halves):
-
-        def end(which: int) -> Tensor:
-            def of(score: float, halves: Tensor) -> float:
-                return interval(measure, score, halves, draws.examples, confidence, len(draws.folds))[which]
-
-            return _by_cell(of, cells.scores, cells.halves, fewest=2)
-
-        summary["low"], summary["high"] = end(0), end(1)
-    return summary
-
-
-def _by_cell(summarise: Callable[[float, Tensor], float], scores: Tensor, samples: Tensor, fewest: int = 1) -> Tensor:
-    """Apply a summary to the samples of every cell that has a score and enough of them; NaN samples are left out."""
-    out = torch.full_like(scores, torch.nan)
-    for at in (~scores.isnan()).nonzero().tolist():
-        valid = samples[tuple(at)]
-        valid = valid[~valid.isnan()]
-        if len(valid) >= fewest:
-            out[tuple(at)] = summarise(float(scores[tuple(at)]), valid)
-    return out

@@ -11,11 +11,12 @@ from torch import Tensor
 
 from ..._result import Result
 from ..._words import columns, counted
+from . import verdict
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_MATRICES = ("low", "high", "chance", "null_p", "calibrated", "floor")
+_MATRICES = ("low", "high", "chance", "untrained", "null_p", "calibrated", "floor")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,6 +49,10 @@ class Comparison(Result):
         settings: Options of the run.
         notes: What a reader must know, such as feature maps that were pooled.
         versions: Versions of the software.
+        untrained: Scores of the same layers of networks with fresh weights, where there were such networks.
+        acting_a: By layer of A, the kind of maps by which other weights of the same function move its features, such
+            as ``"positive monomial"`` behind a ReLU; empty where it is not known.
+        acting_b: By layer of B.
     """
 
     layers_a: tuple[str, ...]
@@ -72,6 +77,14 @@ class Comparison(Result):
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
+    untrained: Mapping[str, Tensor] = field(default_factory=dict)
+    acting_a: tuple[str, ...] = ()
+    acting_b: tuple[str, ...] = ()
+
+    @property
+    def headline(self) -> str:
+        """The verdict in one short line, by the measure whose group is that of the networks."""
+        return verdict.brief(self)
 
     def best(self, measure: str | None = None) -> pd.DataFrame:
         """The layer of B that each layer of A is most similar to, by the first measure unless told otherwise.
@@ -108,11 +121,11 @@ class Comparison(Result):
         return rows
 
     def summary(self) -> str:
-        """For every measure and layer of A the most similar layer of B."""
+        """The verdict, and for every measure and layer of A the most similar layer of B."""
         head = (
+            f"{verdict.headline(self)}\n"
             f"Comparison of {len(self.layers_a)} with {counted(len(self.layers_b), 'layer')} on "
-            f"{counted(self.examples, 'example')}, "
-            f"seed {self.seed}"
+            f"{counted(self.examples, 'example')}, seed {self.seed}"
         )
         tables = [_table(self, measure) for measure in self.measures]
         notes = [f"Note: {note}" for note in self.notes]
@@ -121,10 +134,10 @@ class Comparison(Result):
 
 def _table(result: Comparison, measure: str) -> str:
     """The best match of every layer of A as a text table."""
-    rows = [("layer of A", "most similar of B", "score", "interval", "chance", "p", "calibrated")]
+    rows = [("layer of A", "most similar of B", "score", "interval", "chance", "untrained", "p", "calibrated")]
     for row in result.best(measure).itertuples():
         interval = "" if row.low != row.low else f"[{row.low:.3f}, {row.high:.3f}]"
-        numbers = [_number(getattr(row, k)) for k in ("score", "chance", "null_p", "calibrated")]
+        numbers = [_number(getattr(row, k)) for k in ("score", "chance", "untrained", "null_p", "calibrated")]
         rows.append((row.layer_a, row.layer_b, numbers[0], interval, *numbers[1:]))
     used = [i for i in range(len(rows[0])) if any(row[i] for row in rows[1:])]
     lines = columns([[row[i] for i in used] for row in rows])

@@ -53,7 +53,7 @@ class LayerSimilarity(PairJob):
         """
         a, b = self.networks()
         loader = load(self.data).loader("test", examples=self.examples)
-        found = compare(a, b, loader, list(self.layers), MEASURES, null=_SHUFFLES, bootstrap=0)
+        found = compare(a, b, loader, list(self.layers), MEASURES, null=_SHUFFLES, bootstrap=0, untrained=False)
         calibrated = {m: c.diag().tolist() for m in MEASURES if (c := found.calibrated[m]) is not None}
         return {"scores": {m: found.scores[m].tolist() for m in MEASURES}, "calibrated": calibrated}
 

@@ -1,0 +1,87 @@
+"""Every pair of layers by every measure, and what shuffles and halves of the examples say of each score."""
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from ..._progress import track
+from ..base import Measure
+from .crosses import compare_crosses
+from .draws import Cells, Draws
+from .grams import compare_grams
+from .inference import calibrate, interval, p_value
+from .layers import Layer
+from .pairs import compare_pairs
+
+T = TypeVar("T")
+CONFIDENCE = 0.95
+
+
+def run(
+    measures: Sequence[Measure[Any]],
+    a: Sequence[Layer],
+    b: Sequence[Layer],
+    draws: Draws,
+    memory: int,
+    progress: bool | None,
+) -> dict[str, Cells]:
+    """Every measure's cells, each kind by the engine that is fastest for it."""
+    found: dict[str, Cells] = {}
+    crosses: list[Any] = [m for m in measures if m.engine == "crosses"]
+    pairs = len(a) * len(b)
+    if crosses:
+        work = compare_crosses(crosses, a, b, draws, memory)
+        found |= _finish(work, "Comparing by Procrustes", pairs, progress)
+    steps: dict[str, Any] = {"grams": (compare_grams, len(a) + len(b)), "pairs": (compare_pairs, pairs)}
+    for m in measures:
+        if m.engine in steps:
+            engine, total = steps[m.engine]
+            found[m.name] = _finish(engine(m, a, b, draws, memory), f"Comparing by {m.name}", total, progress)
+    return found
+
+
+def _finish(work: Generator[None, None, T], description: str, total: int, progress: bool | None) -> T:
+    """Run an engine to its end under a progress display, and return what it returns."""
+    returned: list[T] = []
+
+    def steps() -> Iterator[None]:
+        returned.append((yield from work))
+
+    for _ in track(steps(), description, total, progress):
+        pass
+    return returned[0]
+
+
+def summarise(measure: Measure[Any], cells: Cells, draws: Draws) -> dict[str, Any]:
+    """Chance level, p-value, calibrated score and interval of every cell; ``None`` for what was not asked."""
+    summary: dict[str, Any] = dict.fromkeys(("low", "high", "chance", "null_p", "calibrated", "floor"))
+    summary["scores"] = cells.scores
+    if not cells.floor.isnan().all():
+        summary["floor"] = cells.floor
+    if len(draws.permutations):
+        summary["chance"] = cells.null.mean(2)
+        summary["null_p"] = _by_cell(p_value, cells.scores, cells.null)
+        summary["calibrated"] = _by_cell(calibrate, cells.scores, cells.null)
+    if len(draws.halves):
+
+        def end(which: int) -> Tensor:
+            def of(score: float, halves: Tensor) -> float:
+                return interval(measure, score, halves, draws.examples, CONFIDENCE, len(draws.folds))[which]
+
+            return _by_cell(of, cells.scores, cells.halves, fewest=2)
+
+        summary["low"], summary["high"] = end(0), end(1)
+    return summary
+
+
+def _by_cell(summarise: Callable[[float, Tensor], float], scores: Tensor, samples: Tensor, fewest: int = 1) -> Tensor:
+    """Apply a summary to the samples of every cell that has a score and enough of them; NaN samples are left out."""
+    out = torch.full_like(scores, torch.nan)
+    for at in (~scores.isnan()).nonzero().tolist():
+        valid = samples[tuple(at)]
+        valid = valid[~valid.isnan()]
+        if len(valid) >= fewest:
+            out[tuple(at)] = summarise(float(scores[tuple(at)]), valid)
+    return out

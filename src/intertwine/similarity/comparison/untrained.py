@@ -1,0 +1,102 @@
+"""Copies of a model with freshly drawn weights: what layers share before anything is learned."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..._evaluation import copied
+
+_RESETS = ("reset_parameters", "_reset_parameters", "init_weights")  # of a module, by itself
+_SHARE = 0.5  # of the weights: more may not stay the same from seed to seed
+
+
+def untrained(model: nn.Module, seed: int) -> nn.Module | str:
+    """A copy of a model with new random weights, as its own code draws them.
+
+    Its class is constructed again where that takes no more than the model's ``config``. Else every module resets
+    itself, by ``reset_parameters``, ``init_weights`` or the model's ``_init_weights(module)``.
+
+    Args:
+        model: Any module. It is left as it is.
+        seed: Of the weights.
+
+    Returns:
+        The copy; or in words why there is none.
+    """
+    fresh = copied(model)
+    device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
+    state = _constructed(model, seed)
+    if state is not None:
+        fresh.load_state_dict(state)
+        return fresh
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(seed)
+        fresh = fresh.cpu()  # where the seed was set
+        for parameter in fresh.parameters():
+            parameter.fill_(torch.nan)
+        failed = _reset(fresh)
+    left = [name for name, parameter in fresh.named_parameters() if parameter.isnan().any()]
+    if failed or left:
+        return failed or f"its code does not say how to draw {', '.join(left[:3])}{' ...' if len(left) > 3 else ''}"
+    return fresh.to(device)
+
+
+def _reset(model: nn.Module) -> str:
+    """Let all modules draw their parameters, those inside first; in words what failed."""
+    try:
+        for module in reversed(list(model.modules())):
+            vars(module).pop("_is_hf_initialized", None)  # by which transformers knows what was loaded
+            for name in _RESETS:
+                reset = getattr(module, name, None)
+                if callable(reset) and not _required(reset):
+                    reset()
+            each = getattr(module, "_init_weights", None)
+            if callable(each) and len(_required(each)) == 1:
+                module.apply(each)
+    except Exception as error:  # whatever somebody's code does where it is called at an odd time
+        return f"{type(error).__name__} while it drew its weights: {str(error).partition(chr(10))[0]}"
+    return ""
+
+
+def _constructed(model: nn.Module, seed: int) -> dict[str, Tensor] | None:
+    """The state of a newly built model of the same class; ``None`` where that needs more than we know."""
+    kind: Any = type(model)
+    config = getattr(model, "config", None)
+    if _required(kind) == ["config"] and config is not None:
+        build: Callable[[], nn.Module] = lambda: kind(config)
+    elif not _required(kind) and not kind.__module__.startswith("torch.nn."):
+        build = kind
+    else:
+        return None
+    states = []
+    for each in (seed, seed + 1_000_003):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(each)
+            try:
+                states.append({name: tensor.detach() for name, tensor in build().state_dict().items()})
+            except Exception:  # a class that cannot be built in this way: the modules reset themselves
+                return None
+    one, other, own = (*states, model.state_dict())
+    if {name: x.shape for name, x in one.items()} != {name: x.shape for name, x in own.items()}:
+        return None
+    return one if _differ(one, other) else None
+
+
+def _differ(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    """Whether weights are random: loaded ones are the same for every seed."""
+    varied = [name for name, x in one.items() if x.is_floating_point() and x.numel() > 1 and x.min() < x.max()]
+    same = sum(one[name].numel() for name in varied if torch.equal(one[name], other[name]))
+    return same <= _SHARE * sum(one[name].numel() for name in varied)
+
+
+def _required(call: Any) -> list[str]:
+    """Names of the arguments without a default."""
+    try:
+        parameters = inspect.signature(call).parameters.values()
+    except (TypeError, ValueError):  # of a builtin
+        return ["?"]
+    skipped = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in skipped]

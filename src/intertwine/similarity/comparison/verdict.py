@@ -1,0 +1,277 @@
+"""The verdict on a comparison, in words and in a few numbers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from .acting import KINDS, larger, own_measure
+
+_LEVEL = 0.05
+_SAME = 1 - 1e-5
+_WORDS = (  # by what is left of the mean score when shuffled examples and untrained networks are taken out
+    (0.85, "very similar"),
+    (0.6, "similar"),
+    (0.35, "partly similar"),
+    (0.1, "weakly similar"),
+)
+_PART = 0.25  # of the layers: fewer that are judged by a measure of their own are not in the headline
+_TITLES = {  # words of measure names that people write otherwise
+    "cka": "CKA",
+    "rbf": "RBF",
+    "svcca": "SVCCA",
+    "pwcca": "PWCCA",
+    "knn": "k-NN",
+    "rsa": "RSA",
+    "r2": "R2",
+    "cca": "CCA",
+    "cknna": "CKNNA",
+    "jaccard": "Jaccard",
+    "procrustes": "Procrustes",
+}
+
+
+class Compared(Protocol):
+    """The fields of a ``Comparison`` that a verdict is made of."""
+
+    @property
+    def layers_a(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def layers_b(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def shapes_a(self) -> tuple[tuple[int, ...], ...]: ...  # noqa: D102
+    @property
+    def shapes_b(self) -> tuple[tuple[int, ...], ...]: ...  # noqa: D102
+    @property
+    def acting_a(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def acting_b(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def measures(self) -> tuple[str, ...]: ...  # noqa: D102
+    @property
+    def scores(self) -> Mapping[str, Tensor]: ...  # noqa: D102
+    @property
+    def chance(self) -> Mapping[str, Tensor | None]: ...  # noqa: D102
+    @property
+    def null_p(self) -> Mapping[str, Tensor | None]: ...  # noqa: D102
+    @property
+    def calibrated(self) -> Mapping[str, Tensor | None]: ...  # noqa: D102
+    @property
+    def untrained(self) -> Mapping[str, Tensor]: ...  # noqa: D102
+    @property
+    def groups(self) -> Mapping[str, str]: ...  # noqa: D102
+    @property
+    def settings(self) -> Mapping[str, Any]: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One measure over layers of A, each with its partner in B.
+
+    The partner is the layer of the same name, or of the same place, where layers are paired; else the most similar
+    one. ``matched`` counts layers that are most similar to the former. ``beyond`` counts scores beyond shuffled
+    examples at the 5 % level, each on its own: ``None`` without shuffles, or with so few that no score could be.
+    ``untrained`` is the mean score of networks with fresh weights. ``left`` is the mean share of the way from the
+    higher one of the two levels, 95 % of the shuffles and untrained networks, to 1.
+    """
+
+    measure: str
+    score: float
+    chance: float | None
+    untrained: float | None
+    calibrated: float | None
+    left: float
+    matched: int | None
+    beyond: int | None
+    layers: int
+
+
+def paired(comparison: Compared) -> str:
+    """How each layer of A has its counterpart in B: by ``"name"``, by ``"order"``, or not at all, which is empty.
+
+    Layers with other names are paired by their order where there are as many of the same shapes.
+    """
+    if comparison.layers_a == comparison.layers_b:
+        return "name"
+    return "order" if comparison.shapes_a == comparison.shapes_b else ""
+
+
+def kinds(comparison: Compared) -> tuple[str, ...]:
+    """The kind of maps that may move either side of every layer of A and its partner; empty where it is not known."""
+    ours, theirs = (side or ("",) * len(comparison.layers_a) for side in (comparison.acting_a, comparison.acting_b))
+    if not paired(comparison):
+        theirs = (max(comparison.acting_b, key=_rank, default=""),) * len(ours)
+    return tuple(map(larger, ours, theirs))
+
+
+def _rank(kind: str) -> int:
+    return KINDS.index(kind) if kind else -1
+
+
+def judges(comparison: Compared) -> dict[str, list[int]]:
+    """The measures that layers of A are judged by, each with its layers; that of most layers first.
+
+    A layer is judged by the measure whose group is that of the networks themselves. Layers that nothing moves, such as
+    logits, and those of which nothing is known go with most others.
+    """
+    found = kinds(comparison)
+    moving = [kind for kind in found if kind not in ("", "none")]
+    usual = Counter(moving).most_common(1)[0][0] if moving else ""
+    by: dict[str, list[int]] = {}
+    for row, kind in enumerate(found):
+        name = own_measure(usual if kind in ("", "none") else kind, comparison.measures)
+        by.setdefault(name, []).append(row)
+    return dict(sorted(by.items(), key=lambda item: -len(item[1])))
+
+
+def lead(comparison: Compared) -> str:
+    """The measure that the verdict speaks of: its group is that of the networks themselves at most layers."""
+    return next(iter(judges(comparison)), comparison.measures[0])
+
+
+def measure_title(name: str) -> str:
+    """A measure's name for people.
+
+    Examples:
+        >>> measure_title("g_relu_cka"), measure_title("orthogonal_procrustes")
+        ('G-ReLU CKA', 'Orthogonal Procrustes')
+    """
+    words = name.replace("g_relu", "G-ReLU").split("_")
+    title = " ".join(_TITLES.get(word, word) for word in words)
+    return title[:1].upper() + title[1:]
+
+
+def too_few_shuffles(comparison: Compared) -> bool:
+    """Whether even a score above all shuffles is not beyond chance at the 5 % level: 19 shuffles are the fewest."""
+    shuffles = comparison.settings.get("null")
+    return isinstance(shuffles, int) and shuffles > 0 and 1 / (shuffles + 1) > _LEVEL
+
+
+def best_partners(scores: Tensor) -> Tensor:
+    """The column with the highest score in each row ``(R,)``; 0 in rows without any."""
+    return scores.nan_to_num(nan=-torch.inf).argmax(dim=1)
+
+
+def partners(comparison: Compared, measure: str) -> Tensor:
+    """The layer of B that each layer of A is judged with: its counterpart, or the most similar one."""
+    scores = comparison.scores[measure]
+    return torch.arange(len(scores)) if paired(comparison) else best_partners(scores)
+
+
+def untrained_level(comparison: Compared, measure: str) -> Tensor | None:
+    """Score that layers of untrained networks reach, by layer of A: with the counterpart, or with the best match."""
+    scores = comparison.untrained.get(measure)
+    if scores is None:
+        return None
+    return scores.diagonal() if paired(comparison) else scores.nan_to_num(nan=-torch.inf).amax(1)
+
+
+def summarise(comparison: Compared, measure: str, rows: list[int] | None = None) -> Summary:
+    """Average one measure over the layers of A, or over some of them."""
+    chosen = torch.tensor(range(len(comparison.layers_a)) if rows is None else rows)
+    scores = comparison.scores[measure]
+    partner = partners(comparison, measure)
+
+    def along(matrix: Tensor | None) -> Tensor | None:
+        return None if matrix is None else matrix[torch.arange(len(scores)), partner][chosen]
+
+    own, best = scores[torch.arange(len(scores)), partner][chosen], scores.nan_to_num(nan=-torch.inf).amax(1)[chosen]
+    known = ~own.isnan()
+    chance, p, calibrated = (along(m[measure]) for m in (comparison.chance, comparison.null_p, comparison.calibrated))
+    level = untrained_level(comparison, measure)
+    level = None if level is None else level[chosen]
+    left = own if calibrated is None else calibrated
+    if level is not None:
+        above = ((own - level) / (1 - level).clamp(min=1e-9)).clamp(min=0)
+        left = torch.minimum(left, torch.where(level.isnan(), left, above))
+    return Summary(
+        measure=measure,
+        score=_mean(own),
+        chance=None if chance is None else _mean(chance),
+        untrained=None if level is None else _mean(level),
+        calibrated=None if calibrated is None else _mean(calibrated),
+        left=_mean(left),
+        # a tie with the partner counts as a match: equal layers, such as an identity, have no order
+        matched=int((own >= best - 1e-9)[known].sum()) if paired(comparison) else None,
+        beyond=None if p is None or too_few_shuffles(comparison) else int((p <= _LEVEL)[known].sum()),
+        layers=int(known.sum()),
+    )
+
+
+def brief(comparison: Compared) -> str:
+    """The verdict in one short line."""
+    summary = summarise(comparison, lead(comparison))
+    if not summary.layers:
+        return "no pair of layers could be compared"
+    levels = [(summary.chance, "by chance"), (summary.untrained, "untrained")]
+    others = [f"{_two(value)} {what}" for value, what in levels if value is not None]
+    return f"{_word(summary)}: {measure_title(summary.measure)} {', '.join([_two(summary.score), *others])}"
+
+
+def headline(comparison: Compared) -> str:
+    """How similar the networks are, in a few sentences: layers of each kind by the measure that fits them."""
+    by = judges(comparison)
+    first, *others = [(name, rows) for name, rows in by.items() if len(rows) >= _PART * len(comparison.layers_a)]
+    if not others:
+        return _spoken(comparison, first[0], None)
+    more = [f"Of {len(rows)} further layers: {_spoken(comparison, name, rows)}" for name, rows in others]
+    return " ".join([f"Of {len(first[1])} layers: {_spoken(comparison, *first)}", *more])
+
+
+def _spoken(comparison: Compared, measure: str, rows: list[int] | None) -> str:
+    summary = summarise(comparison, measure, rows)
+    title = measure_title(measure)
+    if summary.layers == 0:
+        return f"No pair of layers could be compared by {title}; the notes say why."
+    if paired(comparison) and summary.score > _SAME:
+        return (
+            "On this data the two networks compute the same features in every layer, up to "
+            f"{comparison.groups[measure]}. Their {title} is {summary.score:.3f}."
+        )
+    whose = {"name": "corresponding layers", "order": "layers, paired by their order,"}
+    said = f"by {title}, {whose.get(paired(comparison), 'layers and their best matches')} score {_two(summary.score)}"
+    levels = []
+    if summary.chance is not None:
+        levels.append(f"unrelated features would get {_two(summary.chance)}")
+    if summary.untrained is not None:
+        levels.append(f"untrained networks of the same architecture get {_two(summary.untrained)}")
+    where = f", where {' and '.join(levels)}" if levels else ""
+    few = too_few_shuffles(comparison)
+    caveat = [f"{comparison.settings['null']} shuffles are too few for the 5 % level: take 19 or more."] if few else []
+    return " ".join([f"The two networks are {_word(summary)}: {said} on average{where}.", *_counts(summary), *caveat])
+
+
+def _word(summary: Summary) -> str:
+    if summary.beyond == 0:
+        return "no more similar than unrelated networks would be"
+    weakest = _WORDS[-1][0]
+    if summary.untrained is not None and summary.left < weakest:
+        return "hardly more similar than untrained networks of the same architecture"
+    return next((word for least, word in _WORDS if summary.left >= least), "barely similar")
+
+
+def _counts(summary: Summary) -> list[str]:
+    every = summary.layers
+    found = []
+    if summary.matched is not None:
+        who = "Every layer resembles" if summary.matched == every else f"{summary.matched} of {every} layers resemble"
+        found.append(
+            f"{who} its own counterpart most." if summary.matched == every else f"{who} their own counterpart most."
+        )
+    if summary.beyond is not None:
+        who = "All scores are" if summary.beyond == every else f"{summary.beyond} of {every} scores are"
+        found.append(f"{who} beyond those of shuffled examples at the 5 % level.")
+    return found
+
+
+def _two(value: float) -> str:
+    return f"{round(value, 2) + 0.0:.2f}"  # no "-0.00"
+
+
+def _mean(values: Tensor) -> float:
+    return float(values.nanmean())
