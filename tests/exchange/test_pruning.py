@@ -1,6 +1,7 @@
 """Pruned models run, and are the masked ones: heads, groups of heads, gated MLPs, experts' units, channels."""
 
 import pytest
+import quantised_models
 import torch
 import transformers_zoo as hf_zoo
 from torch import nn
@@ -92,6 +93,103 @@ def test_depthwise_convolutions_keep_one_group_for_each_channel():
     sym = iw.symmetries(model, x)
     small = iw.prune_channels(sym, sym.spaces[0].name, [0, 2, 7], model, x)
     assert (small[2].groups, small[2].in_channels, small[2].out_channels) == (3, 3, 3)
+
+
+def test_whole_groups_of_a_grouped_convolution_go_with_what_reads_them():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 1),
+        nn.ReLU(),
+        nn.Conv2d(8, 12, 3, groups=4),
+        nn.GroupNorm(4, 12),
+        nn.ReLU(),
+        nn.Conv2d(12, 2, 1),
+    )
+    x = torch.randn(2, 3, 6, 6)
+    sym = iw.symmetries(model, x)
+    small = iw.prune_channels(sym, "0.weight[0].0", [0, 3], model, x)
+    assert (small[2].groups, small[2].in_channels, small[2].out_channels, small[3].num_groups) == (2, 4, 6, 2)
+    assert (small[0].out_channels, small[5].in_channels) == (4, 6)
+    inner = iw.prune_channels(sym, "0.weight[0].1", [1], model, x)
+    assert (inner[2].groups, inner[2].in_channels, inner[2].out_channels) == (4, 4, 12)
+
+
+def whole_experts():
+    pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model, inputs = quantised_models.text("MixtralForCausalLM", experts_implementation="batched_mm")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model, inputs
+
+
+def test_whole_experts_go_and_are_never_chosen(tmp_path):
+    model, inputs = whole_experts()
+    sym = iw.symmetries(model, inputs)
+    routers = [f"model.layers.{i}.mlp.gate.weight[0]" for i in range(3)]
+    small = iw.prune_channels(sym, routers, [0, 2, 3], model, inputs)
+    assert small.config.num_local_experts == 3 and small.model.layers[1].mlp.experts.down_proj.shape[0] == 3
+
+    def without(router, _, output):  # the second expert's logit is minus infinity: by hand, on the whole model
+        logits = output[0].index_fill(-1, torch.tensor([1]), -torch.inf)
+        chosen, places = logits.float().softmax(-1).topk(2, -1)
+        return logits, (chosen / chosen.sum(-1, keepdim=True)).to(logits.dtype), places
+
+    hooks = [layer.mlp.gate.register_forward_hook(without) for layer in model.model.layers]
+    with torch.no_grad():
+        wanted = model(**inputs).logits
+    for hook in hooks:
+        hook.remove()
+    with torch.no_grad():
+        assert torch.allclose(small(**inputs).logits, wanted, atol=1e-4)
+        assert not torch.allclose(model(**inputs).logits, wanted, atol=1e-2)
+    small.save_pretrained(tmp_path)
+    iw.testing.assert_same_function(small, type(model).from_pretrained(tmp_path).eval(), inputs)
+    with pytest.raises(ValueError, match=r"model must run with 1 units of 'model.layers.0.mlp.gate.weight\[0\]'"):
+        iw.prune_channels(sym, routers[0], [0], model, inputs)  # two are chosen
+
+
+SAVED = {
+    "gated MLP": ("LlamaForCausalLM", "model.layers.{}.mlp.gate_proj.weight[0]", range(9), {"intermediate_size": 9}),
+    "groups of heads": (
+        "MistralForCausalLM",
+        "model.layers.{}.self_attn.q_proj.weight[0].0",
+        [1],
+        {"num_attention_heads": 2, "num_key_value_heads": 1, "hidden_size": 16},
+    ),
+    "MLP, size left open": ("GPT2LMHeadModel", "transformer.h.{}.mlp.c_fc.weight[1]", range(20), {"n_inner": 20}),
+}
+
+
+@pytest.mark.parametrize("case", SAVED)
+def test_a_pruned_model_is_saved_with_its_sizes_or_not_at_all(case, tmp_path):
+    name, space, keep, sizes = SAVED[case]
+    model, inputs = made(name)
+    before = model.config.to_dict()
+    sym = iw.symmetries(model, inputs)
+    one = iw.prune_channels(sym, space.format(0), keep, model, inputs)
+    with pytest.raises(ValueError, match=r"sizes that \w+Config can say.*layers?|h\.0.*Prune every layer alike"):
+        one.save_pretrained(tmp_path / "one")
+    assert not (tmp_path / "one").exists() and one.config.to_dict() == before
+    both = iw.prune_channels(sym, [space.format(i) for i in range(2)], keep, model, inputs)
+    assert {key: getattr(both.config, key) for key in sizes} == sizes and model.config.to_dict() == before
+    both.save_pretrained(tmp_path / "both")
+    loaded = type(model).from_pretrained(tmp_path / "both").eval()
+    iw.testing.assert_same_function(both, loaded, inputs)
+    twice = iw.prune_channels(iw.symmetries(one, inputs), space.format(1), keep, one, inputs)
+    twice.save_pretrained(tmp_path / "twice")
+    iw.testing.assert_same_function(both, twice, inputs)
+
+
+def test_sizes_that_a_class_cannot_say_are_not_saved(tmp_path):
+    """The size of a head of GPT-2 is its width over the number of heads."""
+    model, inputs = made("GPT2LMHeadModel")
+    spaces = [f"transformer.h.{i}.attn.c_attn.weight[1].0.0" for i in range(2)]
+    small = iw.prune_channels(iw.symmetries(model, inputs), spaces, [0, 3], model, inputs)
+    with pytest.raises(ValueError, match=r"Got others in transformer.h.0.attn.c_attn.weight"):
+        small.save_pretrained(tmp_path)
+    torch.save(small, tmp_path / "small.pt")  # the refusal does not stand in the way of anything else
 
 
 def test_units_that_a_norm_compares_and_sizes_that_the_code_insists_on_are_refused():

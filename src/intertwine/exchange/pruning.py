@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -11,16 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import VerificationError
-from ..symmetry.action import rewritable, tensors_of
+from ..symmetry.action import rewritable
 from ..symmetry.kept_rows import axis_rows, axis_spaces, kept_rows
 from ..symmetry.spaces import Axis, Product, Sum, axis_size
 from ..symmetry.verification.float64 import float64_casts, in_float64
 from ..testing import outputs, relative_error
+from .configuration import Unsaveable, fitting, misfits, write
+from .masking import Rows, excluded, masked
+from .subject import check_plain
 
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
 
 __all__ = ["prune_channels"]
+
+Change = tuple[str, str, int, int]  # module, attribute, old and new value
 
 _MOST_ATTRIBUTES = 8  # sizes noted in a module's attributes, of which any may have to change
 _SIZES: dict[type[nn.Module], dict[str, int]] = {
@@ -32,17 +37,19 @@ _SIZES: dict[type[nn.Module], dict[str, int]] = {
 
 
 def prune_channels(
-    sym: Symmetry, space: str, keep: Iterable[int] | Tensor, model: nn.Module, example_inputs: Any
+    sym: Symmetry, space: str | Sequence[str], keep: Iterable[int] | Tensor, model: nn.Module, example_inputs: Any
 ) -> nn.Module:
-    """A smaller model without some units of a space: channels, hidden units of a gated MLP, heads, groups of heads.
+    """A smaller model without some units of a space: channels, hidden units of a gated MLP, heads, groups, experts.
 
     All tensors that carry the space lose the same rows. A space with parents loses the same units under each of them.
-    Sizes that modules note in attributes follow. The result is compared in float64 with the model whose units are
-    masked (their slices set to zero in all tensors): pruning means nothing else.
+    Sizes that modules note in attributes follow, and the configuration of a model of transformers where its class can
+    say them; where it cannot, ``save_pretrained`` of the smaller model refuses. The result is compared in float64 with
+    the whole model in which the units are masked: their slices are zero in all tensors, or, where a softmax or a top-k
+    chooses among them (experts), their logits are minus infinity.
 
     Args:
         sym: The symmetry of the model's architecture.
-        space: Name of the space, as in ``sym.spaces``.
+        space: Name of the space, as in ``sym.spaces``, or several that lose the same units, as those of all layers.
         keep: Units that stay.
         model: The model. It is left as it is.
         example_inputs: See ``symmetries``.
@@ -51,9 +58,10 @@ def prune_channels(
         A new model of the same class.
 
     Raises:
-        ValueError: If the space or a unit does not exist, none is kept, or the model's code does not run with fewer.
-        VerificationError: If the smaller model is another function than the masked one, as where a norm or a softmax
-            runs over the units.
+        ValueError: If the space or a unit does not exist, none is kept, weights are quantised, or the model's code does
+            not run with fewer.
+        VerificationError: If the smaller model is another function than the masked one, as where a norm runs over the
+            units.
 
     Examples:
         >>> import intertwine as iw
@@ -65,70 +73,94 @@ def prune_channels(
           (2): Linear(in_features=3, out_features=2, bias=True)
         )
     """
-    units = _checked(sym, space, keep)
-    rows = kept_rows(sym, space, units)
+    spaces = [space] if isinstance(space, str) else list(space)
+    units = _checked(sym, spaces, keep)
+    check_plain(model)
+    rows = kept_rows(sym, spaces, units)
     wide, inputs, rtol = in_float64(model, example_inputs)
-    masked = _masked(sym, wide, space, units)
-    with float64_casts():
-        wanted = outputs(masked, inputs)
+    wanted = list(_meant(sym, wide, rows, inputs))
     error, said = float("inf"), ""
     small = _cut(sym, wide, rows)
-    for changes in _choices(model, sym, space, units, rows):
-        for module, name, _, new in changes:
-            setattr(small.get_submodule(module), name, new)
+    for changes in _choices(model, sym, spaces, units, rows):
+        _set(small, changes)
         try:
             with float64_casts():
-                error = min(error, relative_error(wanted, outputs(small, inputs)))
+                found = outputs(small, inputs)
         except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as failed:
             said = said or str(failed).partition("\n")[0]
+        else:
+            error = min(error, *(relative_error(one, found) for one in wanted))
         if error <= rtol:
-            small = _cut(sym, rewritable(sym, model), rows)
-            for module, name, _, new in changes:
-                setattr(small.get_submodule(module), name, new)
-            return small
-        for module, name, old, _ in changes:
-            setattr(small.get_submodule(module), name, old)
+            pruned = _cut(sym, rewritable(sym, model), rows)
+            _set(pruned, changes)
+            _configure(pruned, small, set(_lengths_of(sym, spaces, units, rows)), inputs, rtol)
+            return pruned
+        _set(small, [(module, name, new, old) for module, name, old, new in changes])
     if error == float("inf"):
-        raise ValueError(f"model must run with {len(units)} units of {space!r}. Got {said}")
+        raise ValueError(f"model must run with {len(units)} units of {_named(spaces)}. Got {said}")
     raise VerificationError(
-        f"units must be ones that contribute to sums alone, so that pruning is masking. Got {space!r}, where the "
-        f"pruned model differs by {error:.1e}: a norm or a softmax runs over its units."
+        f"units must be ones that contribute to sums alone, so that pruning is masking. Got {_named(spaces)}, where "
+        f"the pruned model differs by {error:.1e}: a norm runs over its units, or something chooses among them."
     )
 
 
-def _checked(sym: Symmetry, space: str, keep: Iterable[int] | Tensor) -> list[int]:
+def _checked(sym: Symmetry, spaces: list[str], keep: Iterable[int] | Tensor) -> list[int]:
     """The units in order.
 
     Raises:
         ValueError: If there are none, or one does not exist or comes twice.
     """
-    size = sym.space(space).size
     units = sorted(int(k) for k in keep)
-    if not units or units[0] < 0 or units[-1] >= size or len(set(units)) < len(units):
-        raise ValueError(f"keep must hold different units of {space!r}, from 0 to {size - 1}. Got {units[:8]}.")
+    if not spaces:
+        raise ValueError("space must name at least one space. Got none.")
+    for space in spaces:
+        size = sym.space(space).size
+        if not units or units[0] < 0 or units[-1] >= size or len(set(units)) < len(units):
+            raise ValueError(f"keep must hold different units of {space!r}, from 0 to {size - 1}. Got {units[:8]}.")
     return units
 
 
-def _masked(sym: Symmetry, model: nn.Module, space: str, units: list[int]) -> nn.Module:
-    """The model with the slices of all other units set to zero; running statistics stay."""
-    gone = sorted(set(range(sym.space(space).size)) - set(units))
-    twin = rewritable(sym, model)
-    statistics = {name for norm in sym.batch_norms for name in (norm.mean, norm.variance)}
-    live = tensors_of(twin)
-    with torch.no_grad():
-        for name, axes in kept_rows(sym, space, gone).items() if gone else ():
-            for axis, rows in axes.items() if name not in statistics else ():
-                live[name].index_fill_(axis, _only(sym, name, axis, space, rows, units).to(live[name].device), 0)
-    return twin
+def _named(spaces: list[str]) -> str:
+    return repr(spaces[0]) if len(spaces) == 1 else f"{spaces[0]!r} and {len(spaces) - 1} more"
 
 
-def _only(sym: Symmetry, name: str, axis: int, space: str, rows: Tensor, units: list[int]) -> Tensor:
-    """Rows that belong to the pruned units, and not to other parts of the axis."""
-    kept = axis_rows(sym.layouts[name].axes[axis], space, torch.as_tensor(units))
-    return rows[~torch.isin(rows, kept)]
+def _meant(sym: Symmetry, wide: nn.Module, rows: Rows, inputs: Any) -> Iterator[Any]:
+    """Outputs of the whole model without the units: their slices zero, or never chosen."""
+    with float64_casts():
+        yield outputs(masked(sym, wide, rows), inputs)
+        with excluded(sym, wide, rows) as twin:
+            yield outputs(twin, inputs)
 
 
-def _cut(sym: Symmetry, model: nn.Module, rows: dict[str, dict[int, Tensor]]) -> nn.Module:
+def _set(model: nn.Module, changes: Iterable[Change]) -> None:
+    for module, name, _, new in changes:
+        setattr(model.get_submodule(module), name, new)
+
+
+def _configure(pruned: nn.Module, small: nn.Module, lengths: set[tuple[int, int]], inputs: Any, rtol: float) -> None:
+    """Write the new sizes into the configuration; where the class has no words for them, saving is refused."""
+    if not (hasattr(pruned, "save_pretrained") and hasattr(getattr(pruned, "config", None), "to_dict")):
+        return
+    with float64_casts():
+        own = outputs(small, inputs)
+
+        def same(built: nn.Module) -> bool:
+            return relative_error(own, outputs(built, inputs)) <= rtol
+
+        settings = fitting(small, lengths, same)
+    pruned.__dict__.pop("save_pretrained", None)
+    if settings is not None:
+        write(pruned.config, settings)
+    else:
+        others = misfits(small)
+        setattr(pruned, "save_pretrained", Unsaveable(  # noqa: B010 - a method of the class
+            f"model must have sizes that {type(pruned.config).__name__} can say, to be saved. Got others in "
+            f"{', '.join(others[:3])}{', ...' if len(others) > 3 else ''}. Prune every layer alike (space takes "
+            "several names), or save its state_dict() and prune again after loading."
+        ))  # fmt: skip
+
+
+def _cut(sym: Symmetry, model: nn.Module, rows: Rows) -> nn.Module:
     """A copy of the model with the chosen rows of its tensors, and the sizes that torch's modules note."""
     twin = rewritable(sym, model)
     names = {**{name: name for name in rows}, **{a: n for a, n in sym.aliases.items() if n in rows}}
@@ -136,6 +168,8 @@ def _cut(sym: Symmetry, model: nn.Module, rows: dict[str, dict[int, Tensor]]) ->
     for alias, name in names.items():
         place, _, last = alias.rpartition(".")
         module = twin.get_submodule(place)
+        if last == "weight":
+            _note_groups(module, rows[name].get(0))
         if name not in made:
             old = getattr(module, last)
             new = old.detach()
@@ -145,6 +179,14 @@ def _cut(sym: Symmetry, model: nn.Module, rows: dict[str, dict[int, Tensor]]) ->
         setattr(module, last, made[name])
         _note_sizes(module)
     return twin
+
+
+def _note_groups(module: nn.Module, kept: Tensor | None) -> None:
+    """Groups of which at least one channel stays."""
+    for kind, name in ((nn.modules.conv._ConvNd, "groups"), (nn.GroupNorm, "num_groups")):
+        weight = getattr(module, "weight", None)
+        if isinstance(module, kind) and isinstance(weight, Tensor) and kept is not None:
+            setattr(module, name, len(torch.unique(kept // (len(weight) // getattr(module, name)))))
 
 
 def _note_sizes(module: nn.Module) -> None:
@@ -157,46 +199,58 @@ def _note_sizes(module: nn.Module) -> None:
         module.normalized_shape = tuple(weight.shape)
     if isinstance(module, nn.modules.conv._ConvNd) and isinstance(weight, Tensor):
         first, second = ("in_channels", "out_channels") if module.transposed else ("out_channels", "in_channels")
-        depthwise = module.groups > 1 and module.groups == module.in_channels
-        module.groups = weight.shape[0] if depthwise else module.groups
         setattr(module, first, weight.shape[0])
         setattr(module, second, weight.shape[1] * module.groups)
 
 
 def _choices(
-    model: nn.Module, sym: Symmetry, space: str, units: list[int], rows: dict[str, dict[int, Tensor]]
-) -> Iterator[list[tuple[str, str, int, int]]]:
-    """Attributes that may have to change, as module, name, old and new value: all of them, none, then most of them."""
+    model: nn.Module, sym: Symmetry, spaces: list[str], units: list[int], rows: Rows
+) -> Iterator[list[Change]]:
+    """Attributes that may have to change, alike in all modules of a class: all of them, none, then most of them."""
     sizes: dict[str, dict[int, set[int]]] = {}  # of the modules that hold the tensors, and of those around them
     for name, axes in rows.items():
         own = name.rpartition(".")[0]
         for axis in axes:
-            whole, *parts = _lengths(sym.layouts[name].axes[axis], space, len(units))
+            whole, *parts = _lengths(sym.layouts[name].axes[axis], spaces, len(units))
             for place, lengths in ((own, [whole]), (own.rpartition(".")[0], [whole, *parts])):
                 for old, new in lengths:
                     sizes.setdefault(place, {}).setdefault(old, set()).add(new)
-    found = []
+    found: dict[tuple[type, str, int, int], list[Change]] = {}
     for place, known in sorted(sizes.items()):
         module = model.get_submodule(place)
         noted = {} if type(module).__module__.startswith("torch.nn") or not place else vars(module)
         for name, value in noted.items():
             if type(value) is int and value in known:
-                found += [(place, name, value, new) for new in sorted(known[value]) if new != value]
-    yield found
+                for new in sorted(known[value]):
+                    if new != value:
+                        found.setdefault((type(module), name, value, new), []).append((place, name, value, new))
+    kinds = list(found.values())
+    yield [change for kind in kinds for change in kind]
     yield []
-    for count in range(len(found) - 1, 0, -1) if len(found) <= _MOST_ATTRIBUTES else ():
-        yield from (list(chosen) for chosen in combinations(found, count))
+    for count in range(len(kinds) - 1, 0, -1) if len(kinds) <= _MOST_ATTRIBUTES else ():
+        yield from ([change for kind in chosen for change in kind] for chosen in combinations(kinds, count))
 
 
-def _lengths(axis: Axis, space: str, new: int) -> Iterator[tuple[int, int]]:
+def _lengths_of(sym: Symmetry, spaces: list[str], units: list[int], rows: Rows) -> Iterator[tuple[int, int]]:
+    """Old and new lengths of all axes that carry the spaces, and of their factors."""
+    for name, axes in rows.items():
+        for axis in axes:
+            yield from _lengths(sym.layouts[name].axes[axis], spaces, len(units))
+
+
+def _lengths(axis: Axis, spaces: Sequence[str], new: int) -> Iterator[tuple[int, int]]:
     """Old and new lengths of an axis, of its factors and of products of neighbours among these."""
-    yield axis_size(axis), len(axis_rows(axis, space, torch.arange(new)))
+    units = torch.arange(new)
+    here = [space for space in spaces if space in set(axis_spaces(axis))]
+    left = lambda part: next(
+        (len(axis_rows(part, s, units)) for s in here if s in set(axis_spaces(part))), axis_size(part)
+    )
+    yield axis_size(axis), left(axis)
     if isinstance(axis, Product):
-        sizes = [(axis_size(f), len(axis_rows(f, space, torch.arange(new)))) for f in axis.factors]
+        sizes = [(axis_size(f), left(f)) for f in axis.factors]
         for start in range(len(sizes)):
             for stop in range(start + 1, len(sizes) + 1):
                 yield tuple(prod(pair[k] for pair in sizes[start:stop]) for k in (0, 1))  # type: ignore[misc]
-    for inner in axis.factors if isinstance(axis, Product) else ():
-        yield from _lengths(inner, space, new) if space in set(axis_spaces(inner)) else ()
-    for part in axis.parts if isinstance(axis, Sum) else ():
-        yield from _lengths(part.axis, space, new) if space in set(axis_spaces(part.axis)) else ()
+    inner = axis.factors if isinstance(axis, Product) else [p.axis for p in axis.parts] if isinstance(axis, Sum) else ()
+    for part in inner:
+        yield from _lengths(part, here, new) if set(here) & set(axis_spaces(part)) else ()

@@ -168,8 +168,8 @@ class Mappings(Result):
 def _said(proof: Proof | None) -> str:
     if proof is None:
         return "not proved"
-    verdict = "error" if proof.passed else "FAILED: error"
-    return f"{verdict} {proof.error:.1e}, control {proof.control:.1e}"
+    error = f"error {proof.error:.1e}" if proof.error else "outputs equal in every digit"
+    return f"{'' if proof.passed else 'FAILED: '}{error}, control {proof.control:.1e}"
 
 
 def _yaml(value: Any, depth: int) -> list[str]:

@@ -18,7 +18,7 @@ from ..symmetry.verification.probe import Probe
 from .experts import with_experts
 from .small import LARGEST, small_model
 
-__all__ = ["Proving", "Subject", "subject_of"]
+__all__ = ["Proving", "Subject", "check_plain", "subject_of"]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def subject_of(sym: Symmetry, model: nn.Module | None = None, example_inputs: An
         program, offsets = gains_as_parameters(sym.origin.program)
         gains = symmetries_of(program) if offsets else sym
     if network is not None:
-        _check_plain(network)
+        check_plain(network)
         names = [name for name, _ in network.named_modules() if name]
     else:
         every = [*(name.rpartition(".")[0] for name in sym.layouts), *(tap.partition("#")[0] for tap in sym.features)]
@@ -83,7 +83,7 @@ def subject_of(sym: Symmetry, model: nn.Module | None = None, example_inputs: An
     return Subject(gains, offsets, network, example, tuple(with_experts(gains, names)), last, tuple(_notes(sym)))
 
 
-def _check_plain(network: nn.Module) -> None:
+def check_plain(network: nn.Module) -> None:
     """Refuse quantised weights before long work.
 
     Raises:

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from .symmetry import Symmetry
 
 
-def kept_rows(sym: Symmetry, space: str, keep: Sequence[int]) -> dict[str, dict[int, Tensor]]:
+def kept_rows(sym: Symmetry, space: str | Sequence[str], keep: Sequence[int]) -> dict[str, dict[int, Tensor]]:
     """The rows that stay: of every tensor that carries a space, by axis.
 
     Args:
         sym: The symmetry.
-        space: Name of the space.
+        space: Name of the space, or several that keep the same units.
         keep: Units that stay.
 
     Returns:
@@ -33,12 +33,13 @@ def kept_rows(sym: Symmetry, space: str, keep: Sequence[int]) -> dict[str, dict[
         >>> {name: {axis: r.tolist() for axis, r in axes.items()} for name, axes in rows.items()}
         {'0.weight': {0: [0, 5]}, '0.bias': {0: [0, 5]}, '2.weight': {1: [0, 5]}}
     """
-    units = torch.as_tensor(sorted(keep))
+    units, chosen = torch.as_tensor(sorted(keep)), {space} if isinstance(space, str) else set(space)
     found: dict[str, dict[int, Tensor]] = {}
     for name, layout in sym.layouts.items():
         for dim, axis in enumerate(layout.axes):
-            if space in set(axis_spaces(axis)):
-                found.setdefault(name, {})[dim] = axis_rows(axis, space, units)
+            for one in chosen & set(axis_spaces(axis)):
+                rows, before = axis_rows(axis, one, units), found.setdefault(name, {}).get(dim)
+                found[name][dim] = rows if before is None else rows[torch.isin(rows, before)]
     return found
 
 

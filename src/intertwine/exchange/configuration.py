@@ -1,0 +1,118 @@
+"""Configuration of a pruned model: the sizes that its class builds it from, kept in step with its tensors."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import nn
+
+from .._random import seeded
+
+__all__ = ["Setting", "Unsaveable", "fitting", "misfits", "write"]
+
+_MOST = 4  # settings that change together
+Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One size: the names down to the part of the configuration that holds it, its name and its new value."""
+
+    part: tuple[str, ...]
+    name: str
+    value: int
+
+
+@dataclass(frozen=True)
+class Unsaveable:
+    """``save_pretrained`` of a model that its configuration cannot describe."""
+
+    said: str
+
+    def __call__(self, *_: Any, **__: Any) -> None:
+        """Refuse.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(self.said)
+
+
+def fitting(
+    small: nn.Module, lengths: Iterable[tuple[int, int]], same: Callable[[nn.Module], bool]
+) -> tuple[Setting, ...] | None:
+    """The settings with which the class of a pruned model builds it; ``None`` where it has no words for its sizes.
+
+    Args:
+        small: The pruned model, with the configuration of the whole one.
+        lengths: Old and new lengths of axes and of their factors.
+        same: Whether a model is the same function as the pruned one.
+    """
+    wanted = _shapes(small)
+    before = _built(small, ())
+    pruned = {name for name in wanted if wanted[name] != before.get(name)}
+    useful = []
+    for setting in dict.fromkeys(_candidates(small.config, set(lengths))):
+        alone = _built(small, (setting,))
+        changed = {name for name in {*alone, *before} if alone.get(name) != before.get(name)}
+        if not alone or (changed and changed <= pruned):
+            useful.append(setting)
+    for count in range(min(len(useful), _MOST) + 1):
+        for chosen in combinations(useful, count):
+            if _built(small, chosen) == wanted and same(_rebuilt(small, chosen)):
+                return chosen
+    return None
+
+
+def write(config: Any, settings: Iterable[Setting]) -> Any:
+    """Write settings into a configuration, in place."""
+    for setting in settings:
+        part = config
+        for name in setting.part:
+            part = getattr(part, name)
+        setattr(part, setting.name, setting.value)
+    return config
+
+
+def misfits(small: nn.Module) -> list[str]:
+    """Tensors that have other shapes than the configuration says."""
+    said = _built(small, ())
+    return [name for name, shape in _shapes(small).items() if said.get(name) != shape]
+
+
+def _candidates(config: Any, lengths: set[tuple[int, int]], path: tuple[str, ...] = ()) -> Iterator[Setting]:
+    """Sizes of an old length, and sizes left open, with each new length."""
+    for name, value in vars(config).items():
+        if name.startswith("_"):
+            continue
+        if hasattr(value, "to_dict"):
+            yield from _candidates(value, lengths, (*path, name))
+        elif type(value) is int or value is None:
+            new = {b for a, b in lengths if a != b and (value is None or a == value)}
+            yield from (Setting(path, name, length) for length in sorted(new))
+
+
+def _shapes(model: nn.Module) -> Shapes:
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+
+
+def _built(small: nn.Module, settings: tuple[Setting, ...]) -> Shapes:
+    """Shapes that the class gives its tensors; none where it does not build."""
+    try:
+        with torch.device("meta"):
+            return _shapes(type(small)(write(copy.deepcopy(small.config), settings)))
+    except Exception:  # a class may say anything to sizes that do not fit together
+        return {}
+
+
+def _rebuilt(small: nn.Module, settings: tuple[Setting, ...]) -> nn.Module:
+    """What a user gets who loads the pruned tensors into the configured class."""
+    with seeded(0):
+        model: nn.Module = type(small)(write(copy.deepcopy(small.config), settings))
+    model.to(next(small.parameters()).dtype).load_state_dict(small.state_dict())
+    return model.train(small.training)
