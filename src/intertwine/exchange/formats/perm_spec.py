@@ -96,7 +96,7 @@ def _permutation(axis: Axis, listed: frozenset[str]) -> str | None:
 def _numbered(views: dict[str, list[Axis]], listed: frozenset[str]) -> dict[str, list[int]]:
     """A number for each axis: one for each permutation, one for each kind of axis that stays."""
     numbers: dict[Hashable, int] = {space: i for i, space in enumerate(sorted(listed))}
-    found = {}
+    found: dict[str, list[int]] = {}
     for name, axes in views.items():
         count: Counter[Hashable] = Counter()
         found[name] = []
