@@ -24,16 +24,19 @@ SMILES = re.compile(r"\[[^\]]+\]|Br|Cl|>>|%\d\d|.")
 
 
 def linears(model: nn.Module, ignore: str = "lm_head") -> dict[str, nn.Linear]:
+    """Linear layers that are quantised."""
     return {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear) and n != ignore}
 
 
 def rounded(x: Tensor, bits: int, dim: int | None = None) -> Tensor:
+    """The nearest numbers on a symmetric grid, one step for all or for each row."""
     largest = x.abs().max() if dim is None else x.abs().amax(dim, keepdim=True)
     step = largest.clamp_min(1e-12) / (2 ** (bits - 1) - 1)
     return (x / step).round() * step
 
 
 def quantised(model: nn.Module, bits: int) -> nn.Module:
+    """A copy that rounds the weights and inputs of its linear layers."""
     twin = copy.deepcopy(model)
     for layer in linears(twin).values():
         layer.weight.data = rounded(layer.weight.data, bits, 1)
@@ -67,6 +70,7 @@ def smoothed(model: nn.Module, entries: tuple, batch: dict[str, Tensor], alpha: 
 
 @torch.no_grad()
 def report(model: nn.Module, calibration: dict, test: dict, outputs: Callable[[nn.Module, dict], Tensor]) -> None:
+    """Print the mappings and the errors."""
     found = iw.symmetries(model, {k: v[:2] for k, v in test.items()}).mappings()
     print(f"{type(model).__name__}, {sum(p.numel() for p in model.parameters()):,} weights")
     for entry in found.entries:
@@ -103,7 +107,7 @@ def decoder(text: str, steps: int) -> tuple[nn.Module, dict, dict]:
         optimiser.step()
         schedule.step()
         if step % 100 == 99:
-            print(f"  step {step + 1}: loss {float(loss):.3f}", flush=True)
+            print(f"  step {step + 1}: loss {loss.item():.3f}", flush=True)
     return model.eval(), {"input_ids": _lines(train, 32)}, {"input_ids": _lines(rest, 32)}
 
 

@@ -1,4 +1,4 @@
-"""What pruning means: the whole model, of which some units no longer contribute."""
+"""Masked models, which pruned ones must equal: the whole model, of which some units no longer contribute."""
 
 from __future__ import annotations
 

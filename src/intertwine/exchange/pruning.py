@@ -242,9 +242,11 @@ def _lengths(axis: Axis, spaces: Sequence[str], new: int) -> Iterator[tuple[int,
     """Old and new lengths of an axis, of its factors and of products of neighbours among these."""
     units = torch.arange(new)
     here = [space for space in spaces if space in set(axis_spaces(axis))]
-    left = lambda part: next(
-        (len(axis_rows(part, s, units)) for s in here if s in set(axis_spaces(part))), axis_size(part)
-    )
+
+    def left(part: Axis) -> int:
+        rows = (axis_rows(part, space, units) for space in here if space in set(axis_spaces(part)))
+        return next(map(len, rows), axis_size(part))
+
     yield axis_size(axis), left(axis)
     if isinstance(axis, Product):
         sizes = [(axis_size(f), left(f)) for f in axis.factors]
