@@ -10,27 +10,22 @@ norm after a convolution lets permutations, scales and signs through and no othe
 without ReLU is still tied to its channels where batch norm writes to it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from .._progress import track
 from .._result import Result
-from ..features import layers, tap
+from ..features import Point, layers, tap
+from ..symmetry import Symmetry
 from ..symmetry.spaces import Leaf, leaves
 from .concepts import ConceptSet
 from .dissect import CRITERION, MAPS, dissect
 from .maps import as_maps
 from .options import Criterion, Maps
-
-if TYPE_CHECKING:
-    from ..features import Point
-    from ..symmetry import Symmetry
 
 
 @dataclass(frozen=True)

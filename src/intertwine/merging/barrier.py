@@ -1,11 +1,9 @@
 """The loss barrier between two networks: how much worse the networks between them are, before and after alignment."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -19,10 +17,8 @@ from ..matching.solvers.solver import Solver
 from ..symmetry.action import tensors_of
 from .curves import Barrier, Curve
 from .interpolate import Interpolation, between, write
+from .merge import Aligned
 from .recalibrate import batch_norms, recalibrate_
-
-if TYPE_CHECKING:
-    from .merge import Aligned
 
 
 @dataclass(frozen=True)

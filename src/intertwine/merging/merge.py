@@ -1,23 +1,19 @@
 """One network from two: interpolation after alignment, of all weights or of some, with repaired statistics."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from torch import nn
 
 from .._attributes import forget
 from .._evaluation import copied
 from ..matching.coordinates.networks import check_matching
+from ..symmetry import Symmetry
 from ..symmetry.action import tensors_of
 from .interpolate import Interpolation, between, write
 from .recalibrate import batch_norms, recalibrate_
 from .repair import repaired_
-
-if TYPE_CHECKING:
-    from ..symmetry import Symmetry
 
 Repair = bool | Literal["recalibrate", "repair", "rescale"]
 _REPAIRS = ("recalibrate", "repair", "rescale")

@@ -6,13 +6,11 @@ couplings whose *rows* sum to one, so that a network widened by copies of its un
 paper's column sums it does not: a unit that became two is read twice).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product, zip_longest
 from math import lcm
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,13 +18,11 @@ from torch import Tensor, nn
 from .._evaluation import copied
 from .._words import counted
 from ..groups import assign
+from ..symmetry import Symmetry
 from ..symmetry.action import rewritable, tensors_of
 from ..symmetry.blocks import Block, blocks
 from ..symmetry.spaces import Layout, Leaf, Space, axis_size, leaves
 from .interpolate import write
-
-if TYPE_CHECKING:
-    from ..symmetry import Symmetry
 
 _SWEEPS = 10
 _LARGEST = 2048  # units of a coupling that is solved exactly, as an assignment of copies

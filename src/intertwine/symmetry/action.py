@@ -1,13 +1,10 @@
 """Acting on weights: other tensors, the same function."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +16,7 @@ from .blocks import Block, align, blocks
 from .description import Description
 from .parent_axes import parent_dims, permuted
 from .spaces import Fixed, Layout, Leaf, axis_size
-
-if TYPE_CHECKING:
-    from .transformation import Transformation
+from .transformation import Transformation
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING
 
 from .blocks import blocks
 from .gauge.sign_statistics import rank_of_rows
 from .spaces import Space, axis_size
-
-if TYPE_CHECKING:
-    from .symmetry import Symmetry
+from .symmetry import Symmetry
 
 
 def coupled(sym: Symmetry) -> list[list[str]]:

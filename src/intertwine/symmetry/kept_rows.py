@@ -1,17 +1,12 @@
 """Rows of tensors that stay when only some units of a space do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from .spaces import Axis, Leaf, Product, Sum, axis_size
-
-if TYPE_CHECKING:
-    from .symmetry import Symmetry
+from .symmetry import Symmetry
 
 
 def kept_rows(sym: Symmetry, space: str | Sequence[str], keep: Sequence[int]) -> dict[str, dict[int, Tensor]]:

@@ -1,12 +1,9 @@
 """Checkpoints that do not fit in memory: acting and fingerprinting one tensor, or one coupled group, at a time."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,10 +15,8 @@ from ..errors import CheckpointError
 from .action import check_numbers, check_shapes, moved
 from .coupling import coupled, restricted
 from .gauge.fingerprint import fingerprint_state
-
-if TYPE_CHECKING:
-    from .symmetry import Symmetry
-    from .transformation import Transformation
+from .symmetry import Symmetry
+from .transformation import Transformation
 
 
 class ShardedState(Mapping[str, Tensor]):

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -16,9 +16,7 @@ from .._words import counted
 from ..groups import Element
 from .description import Description
 from .parent_axes import reindex
-
-if TYPE_CHECKING:
-    from .spaces import Space
+from .spaces import Space
 
 KINDS = ("permutation", "scale", "sign", "linear")
 _DRAWN = 4  # matrices of one element that are in memory while it is drawn

@@ -1,12 +1,12 @@
 """Groups made of groups as families: blocks side by side, and blocks that may change places."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
-from ...groups import Product, Wreath, assign
+from ...groups import Group, Product, Wreath, assign
 from ..closed_form import group_procrustes
 from ..layer import StitchingLayer, doubly_stochastic_error
 from ..moments import Moments
@@ -14,10 +14,7 @@ from .birkhoff import frobenius_on_polytope
 from .projected import OfGroup
 from .sinkhorn import sinkhorn
 
-if TYPE_CHECKING:
-    from ...groups import Group
-
-Make = Callable[["Group"], StitchingLayer]
+Make = Callable[[Group], StitchingLayer]
 
 
 class _OfBlocks(OfGroup):

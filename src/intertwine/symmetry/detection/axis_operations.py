@@ -127,6 +127,11 @@ class Algebra:
         self._fixed.append(axis)
         return map_slots(axis, lambda s: Slot(s.space, s.size))
 
+    def fix_all(self, axes: Iterable[Axis], why: str) -> None:
+        """Nothing passes along any of the axes."""
+        for axis in axes:
+            self.fix(axis, why)
+
     def mix(self, tensor: Sequence[Axis], axis: Axis) -> None:
         """Units of ``axis`` are mixed in ``tensor``: other spaces there have one element for all of them."""
         if any(True for _ in slots(axis)):

@@ -193,15 +193,15 @@ class Engine(Algebra):
         makers = [call for call in self.program.calls if ref in call.outputs]
         for call in makers:
             self.unknown_ops[call.op] = None
-            self._fix_all(call.inputs, f"{UNRULED}, of which a result is used: {call.where}")
+            self.fix_read(call.inputs, f"{UNRULED}, of which a result is used: {call.where}")
         if not makers:  # nobody knows what it was made of
             self.unknown_ops["a result of no operation"] = None
-            self._fix_all(self.program.states.values(), f"{UNRULED} known that made what {self.call.where} reads")
+            self.fix_read(self.program.states.values(), f"{UNRULED} known that made what {self.call.where} reads")
 
-    def _fix_all(self, refs: Iterable[Ref], why: str) -> None:
+    def fix_read(self, refs: Iterable[Ref], why: str) -> None:
+        """Nothing passes along any axis of some tensors."""
         for ref in refs:
-            for axis in self.value(ref).axes:
-                self.fix(axis, why)
+            self.fix_all(self.value(ref).axes, why)
 
     def moves(self, ref: Ref) -> bool:
         """Whether a value is part of what elements act on.

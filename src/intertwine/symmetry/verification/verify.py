@@ -1,10 +1,8 @@
 """Proof on numbers: every space and kind keeps the function, and a control that must fail does fail."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -17,11 +15,8 @@ from ..action import kept_variances, moved
 from ..admissible import admissible
 from ..description import Description
 from ..spaces import Space
-from ..transformation import random
+from ..transformation import Transformation, random
 from .probe import Probe
-
-if TYPE_CHECKING:
-    from ..transformation import Transformation
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,20 @@
 """Application of a rule to one call of a program."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ....programs import Call
+from ..engine import Engine
 from .activations import is_pointwise
 from .elementwise import broadcast, measured
 from .picks import carried, unread_names
 from .registry import RULES, unknown
 from .views.stacks import through_stack
 
-if TYPE_CHECKING:
-    from ..engine import Engine
-
 _SEES_PRODUCTS = {"aten::mean", "aten::sum", "aten::_to_copy", "aten::clone", "aten::detach", "aten::alias"}
 
 
-def apply(engine: "Engine", call: Call) -> Sequence[Any]:
+def apply(engine: Engine, call: Call) -> Sequence[Any]:
     """The values of a call's results, by its rule; what an operation without a rule touches is fixed."""
     stacked = through_stack(engine, call)
     if stacked is not None:

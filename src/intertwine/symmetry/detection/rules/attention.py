@@ -1,15 +1,11 @@
 """Scaled dot-product attention where it is kept whole."""
 
-from typing import TYPE_CHECKING
-
 from ....programs import Call, Ref
 from ..axis_terms import Value, axis_size
+from ..engine import Engine
 from .elementwise import added
 from .linear import matmul
 from .registry import register_rule
-
-if TYPE_CHECKING:
-    from ..engine import Engine
 
 
 @register_rule(
@@ -18,7 +14,7 @@ if TYPE_CHECKING:
     "aten::_scaled_dot_product_attention_math", "aten::_scaled_dot_product_fused_attention_overrideable",
     "aten::scaled_dot_product_attention",
 )  # fmt: skip
-def attention(engine: "Engine", call: Call) -> list[Value]:
+def attention(engine: Engine, call: Call) -> list[Value]:
     """``softmax(q k^T + mask) v``, head by head; keys and values with fewer heads are shared by groups of queries."""
     q, k, v = (engine.value(call.args[name]) for name in ("query", "key", "value"))
     heads, shared = q.shape[-3], k.shape[-3]

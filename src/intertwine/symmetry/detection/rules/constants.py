@@ -1,20 +1,18 @@
 """Tensors made from the shape of another one, copies, checks, and reads of numbers."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ....programs import Call, Ref
 from ..axis_terms import Flat, Value
+from ..engine import Engine
 from .elementwise import broadcast
 from .registry import opaque, register_rule
-
-if TYPE_CHECKING:
-    from ..engine import Engine
 
 
 @register_rule("aten::zeros_like", "aten::ones_like", "aten::full_like", "aten::new_zeros", "aten::new_ones",
                "aten::new_full", "aten::fill", "aten::zero", "aten::empty_like", "aten::new_empty",
                "aten::new_empty_strided")  # fmt: skip
-def uniform(engine: "Engine", call: Call) -> Value:
+def uniform(engine: Engine, call: Call) -> Value:
     """One number everywhere; memory not written yet counts as zeros, since nobody may depend on what it holds."""
     fill: Any = call.args.get("fill_value", call.args.get("value"))
     zero = "zero" in call.op or "empty" in call.op or (isinstance(fill, int | float) and fill == 0)
@@ -27,14 +25,14 @@ def uniform(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("aten::rand_like", "aten::randn_like")
-def drawn(engine: "Engine", call: Call) -> list[Value]:
+def drawn(engine: Engine, call: Call) -> list[Value]:
     """Random numbers: nothing of the tensor whose shape was taken."""
     engine.skip(*call.inputs)
     return [opaque(engine, ref, f"random numbers of {call.where}", i) for i, ref in enumerate(call.outputs)]
 
 
 @register_rule("aten::copy")
-def copy(engine: "Engine", call: Call) -> Value:
+def copy(engine: Engine, call: Call) -> Value:
     """What is written replaces what was there."""
     engine.skip(call.args["self"])
     engine.skip(call.args["self"])
@@ -53,14 +51,13 @@ def _size(axis: Any) -> int:
 
 @register_rule("aten::_assert_async", "aten::_assert_scalar", "aten::_assert_tensor_metadata",
                "aten::_linalg_check_errors")  # fmt: skip
-def check(engine: "Engine", call: Call) -> list[Value]:
+def check(engine: Engine, call: Call) -> list[Value]:
     """Checks change nothing."""
     return []
 
 
 @register_rule("intertwine::read")
-def read(engine: "Engine", call: Call) -> list[Value]:
+def read(engine: Engine, call: Call) -> list[Value]:
     """A number was taken out: what it came from must not move, since nobody knows what it does."""
-    for axis in engine.value(call.args["self"]).axes:
-        engine.fix(axis, f"a number is taken out of it at {call.line}")
+    engine.fix_all(engine.value(call.args["self"]).axes, f"a number is taken out of it at {call.line}")
     return []

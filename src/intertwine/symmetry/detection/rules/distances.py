@@ -1,17 +1,13 @@
 """Distances between rows."""
 
-from typing import TYPE_CHECKING
-
 from ....programs import Call
 from ..axis_terms import Axis, Value
+from ..engine import Engine
 from .registry import register_rule
-
-if TYPE_CHECKING:
-    from ..engine import Engine
 
 
 @register_rule("aten::_cdist_forward", "aten::_euclidean_dist", "aten::cdist")
-def between(engine: "Engine", call: Call) -> Value:
+def between(engine: Engine, call: Call) -> Value:
     """Distances of all rows of one tensor to all rows of another: Euclidean ones let orthogonal maps pass."""
     x, y = engine.value(call.args["x1"]), engine.value(call.args["x2"])
     batch = [engine.equal(a, b) if a and b else a or b for a, b in zip(x.axes[:-2], y.axes[:-2], strict=True)]
@@ -21,7 +17,7 @@ def between(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("aten::_pdist_forward")
-def among(engine: "Engine", call: Call) -> Value:
+def among(engine: Engine, call: Call) -> Value:
     """Distances among the rows of one tensor, pair after pair: the rows are fixed."""
     x, out = engine.value(call.args["self"]), call.outputs[0]
     why = f"pairs of rows at {call.where}"
@@ -30,7 +26,7 @@ def among(engine: "Engine", call: Call) -> Value:
     return Value((engine.fresh(engine.program.values[out.id].shape[0] if out is not None else 1, why),))
 
 
-def _measured(engine: "Engine", call: Call, rows: tuple[Axis, ...], units: Axis) -> None:
+def _measured(engine: Engine, call: Call, rows: tuple[Axis, ...], units: Axis) -> None:
     """The length of differences along ``units``, row by row."""
     for axis in rows:
         engine.rigid(axis, f"distances taken by {call.where}")

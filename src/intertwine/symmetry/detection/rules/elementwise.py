@@ -2,16 +2,14 @@
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ....programs import Call, Ref
 from ..axis_terms import Axis, Flat, Names, Slot, Value, axis_size, forget_zeros, slots
+from ..engine import Engine
 from .activations import scaling_of
 from .picks import drop
 from .registry import register_rule, unknown
-
-if TYPE_CHECKING:
-    from ..engine import Engine
 
 
 def broadcast(a: Value, b: Value) -> list[tuple[Axis, Axis]]:
@@ -21,7 +19,7 @@ def broadcast(a: Value, b: Value) -> list[tuple[Axis, Axis]]:
     return list(zip(pad(a), pad(b)))
 
 
-def through(engine: "Engine", x: Value, degree: Fraction | int | None, parity: int, linear: bool = False) -> Value:
+def through(engine: Engine, x: Value, degree: Fraction | int | None, parity: int, linear: bool = False) -> Value:
     """The value of ``f(x)`` unit by unit.
 
     ``f(a x) = a^degree f(x)`` for positive ``a``, ``None`` where no scale passes; ``parity`` is 1 for an odd function,
@@ -42,7 +40,7 @@ def through(engine: "Engine", x: Value, degree: Fraction | int | None, parity: i
     return Value(tuple(axes), x.zero and (parity == 1 or bool(degree and degree > 0)))
 
 
-def added(engine: "Engine", a: Value, b: Value) -> Value:
+def added(engine: Engine, a: Value, b: Value) -> Value:
     """The value of ``a + b``."""
     if a.zero or b.zero:
         zero, other = (a, b) if a.zero else (b, a)
@@ -57,7 +55,7 @@ def added(engine: "Engine", a: Value, b: Value) -> Value:
     return Value(tuple(joined))
 
 
-def _beside_zero(engine: "Engine", zero: Value, axis: Axis, other: Axis) -> Axis:
+def _beside_zero(engine: Engine, zero: Value, axis: Axis, other: Axis) -> Axis:
     """An axis of zero plus something. Zeros that were made of parameters will be something else in another run."""
     if not any(True for _ in slots(axis)):
         return other or _flat_like(axis)
@@ -79,7 +77,7 @@ def _flat_like(axis: Axis) -> Axis:
     return (Flat(size),) if size > 1 else ()
 
 
-def multiplied(engine: "Engine", a: Value, b: Value, divide: bool = False) -> Value:
+def multiplied(engine: Engine, a: Value, b: Value, divide: bool = False) -> Value:
     """The value of ``a * b`` or ``a / b``."""
     if a.zero or (b.zero and not divide):
         return _times_zero(engine, a, b)
@@ -95,7 +93,7 @@ def multiplied(engine: "Engine", a: Value, b: Value, divide: bool = False) -> Va
     return Value(tuple(axes))
 
 
-def _times_zero(engine: "Engine", a: Value, b: Value) -> Value:
+def _times_zero(engine: Engine, a: Value, b: Value) -> Value:
     """Zero times something: another run may have something else there, with the same units and unknown scales."""
 
     def pair(x: Any, y: Any) -> Any:
@@ -107,13 +105,13 @@ def _times_zero(engine: "Engine", a: Value, b: Value) -> Value:
     return Value(tuple(axes), zero=True, loose=True)
 
 
-def operand(engine: "Engine", argument: Any) -> Value | None:
+def operand(engine: Engine, argument: Any) -> Value | None:
     """The value of a tensor argument; ``None`` for a Python number."""
     return engine.value(argument) if isinstance(argument, Ref) else None
 
 
 @register_rule("aten::add", "aten::sub", "aten::rsub")
-def add(engine: "Engine", call: Call) -> Value:
+def add(engine: Engine, call: Call) -> Value:
     """Sums and differences."""
     x, y = engine.value(call.args["self"]), operand(engine, call.args["other"])
     if y is None:
@@ -129,7 +127,7 @@ def unzero(x: Value) -> Value:
 
 
 @register_rule("aten::mul")
-def mul(engine: "Engine", call: Call) -> Value:
+def mul(engine: Engine, call: Call) -> Value:
     """Products wait for their consumer: a sum of squares lets orthogonal maps pass, one of products opposite maps."""
     x, y = engine.value(call.args["self"]), operand(engine, call.args["other"])
     if y is None:
@@ -142,13 +140,13 @@ def mul(engine: "Engine", call: Call) -> Value:
     return Value(tuple(axes), factors=(x, y))
 
 
-def squared(engine: "Engine", x: Value) -> Value:
+def squared(engine: Engine, x: Value) -> Value:
     """The value of ``x^2``, flagged as a square."""
     return Value(tuple(engine.powered(a, 2, False) for a in x.axes), x.zero, square=True)
 
 
 @register_rule("aten::pow")
-def power(engine: "Engine", call: Call) -> Value:
+def power(engine: Engine, call: Call) -> Value:
     """Powers with a fixed exponent."""
     exponent: Any = call.args.get("exponent")
     if isinstance(exponent, Ref) or not isinstance(call.args["self"], Ref):
@@ -165,20 +163,20 @@ def power(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("aten::neg", "aten::positive", "aten::real", "aten::conj")
-def unchanged(engine: "Engine", call: Call) -> Value:
+def unchanged(engine: Engine, call: Call) -> Value:
     """Operations that commute with every linear map."""
     return engine.value(call.inputs[0])
 
 
 @register_rule("aten::sqrt", "aten::rsqrt", "aten::reciprocal")
-def root(engine: "Engine", call: Call) -> Value:
+def root(engine: Engine, call: Call) -> Value:
     """Roots and inverses: powers of fixed degree."""
     degree = {"aten::sqrt": Fraction(1, 2), "aten::rsqrt": Fraction(-1, 2), "aten::reciprocal": Fraction(-1)}[call.op]
     return through(engine, engine.value(call.inputs[0]), degree, int(call.op == "aten::reciprocal"))
 
 
 @register_rule("aten::_prelu_kernel")
-def prelu(engine: "Engine", call: Call) -> Value:
+def prelu(engine: Engine, call: Call) -> Value:
     """``max(x, 0) + w min(x, 0)`` with a slope for every unit: slopes move with their units and do not scale."""
     x, w = engine.value(call.args["self"]), engine.value(call.args["weight"])
     axes = []
@@ -189,7 +187,7 @@ def prelu(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("aten::rrelu_with_noise")
-def rrelu(engine: "Engine", call: Call) -> list[Value]:
+def rrelu(engine: Engine, call: Call) -> list[Value]:
     """In evaluation a leaky ReLU of the mean slope, which leaves its noise as it is; in training slopes are random."""
     if call.args["training"]:
         return unknown(engine, call)
@@ -197,7 +195,7 @@ def rrelu(engine: "Engine", call: Call) -> list[Value]:
 
 
 @register_rule("aten::where", "aten::masked_fill")
-def choose(engine: "Engine", call: Call) -> Value:
+def choose(engine: Engine, call: Call) -> Value:
     """A choice between two tensors by a condition."""
     fill = call.op == "aten::masked_fill"
     condition = engine.value(call.args["mask" if fill else "condition"])
@@ -226,7 +224,7 @@ def _chosen(branch: Any, condition: Any) -> Any:
 
 
 @register_rule("aten::gt", "aten::ge", "aten::lt", "aten::le", "aten::eq", "aten::ne")
-def compare(engine: "Engine", call: Call) -> Value:
+def compare(engine: Engine, call: Call) -> Value:
     """Comparisons: with zero they only see signs, so positive scales pass and leave no trace."""
     x, other = engine.value(call.args["self"]), call.args["other"]
     if isinstance(other, Ref):
@@ -236,7 +234,7 @@ def compare(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("aten::lerp")
-def lerp(engine: "Engine", call: Call) -> Value:
+def lerp(engine: Engine, call: Call) -> Value:
     """A point between two tensors: a sum of both where one number says how far."""
     ends = (engine.value(call.args["self"]), engine.value(call.args["end"]))
     weight = operand(engine, call.args["weight"])
@@ -245,12 +243,12 @@ def lerp(engine: "Engine", call: Call) -> Value:
     return added(engine, *(multiplied(engine, end, _rigid(engine, weight)) for end in ends))
 
 
-def _rigid(engine: "Engine", x: Value) -> Value:
+def _rigid(engine: Engine, x: Value) -> Value:
     return Value(tuple(forget_zeros(engine.rigid(axis)) for axis in x.axes))
 
 
 @register_rule("aten::addcmul", "aten::addcdiv")
-def add_product(engine: "Engine", call: Call) -> Value:
+def add_product(engine: Engine, call: Call) -> Value:
     """A product (or quotient) added to something."""
     first, second = engine.value(call.args["tensor1"]), engine.value(call.args["tensor2"])
     product = multiplied(engine, first, second, divide=call.op == "aten::addcdiv")
@@ -261,14 +259,14 @@ def add_product(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("aten::maximum", "aten::minimum")
-def extremum(engine: "Engine", call: Call) -> Value:
+def extremum(engine: Engine, call: Call) -> Value:
     """The larger or smaller of two tensors: positively homogeneous."""
     x, y = engine.value(call.args["self"]), engine.value(call.args["other"])
     return added(engine, through(engine, x, 1, 0), through(engine, y, 1, 0))
 
 
 @register_rule("aten::glu")
-def glu(engine: "Engine", call: Call) -> Value:
+def glu(engine: Engine, call: Call) -> Value:
     """``a * sigmoid(b)`` for the two halves of an axis."""
     x = engine.value(call.args["self"])
     dim = call.args["dim"] % len(x.axes)
@@ -279,7 +277,7 @@ def glu(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("aten::div")
-def div(engine: "Engine", call: Call) -> Value:
+def div(engine: Engine, call: Call) -> Value:
     """Quotients; rounding ones are ordinary pointwise functions."""
     x, y = engine.value(call.args["self"]), operand(engine, call.args["other"])
     if call.args.get("rounding_mode"):
@@ -290,7 +288,7 @@ def div(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("aten::floor_divide")
-def floor_divide(engine: "Engine", call: Call) -> Value:
+def floor_divide(engine: Engine, call: Call) -> Value:
     """Whole quotients: the place of a pair divided by the size of the second axis is the place in the first."""
     x, other = engine.value(call.args["self"]), call.args["other"]
     if x.names is not None and x.names.kind == "units" and isinstance(other, int) and other > 0:
@@ -304,12 +302,12 @@ def floor_divide(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("aten::hardswish", "aten::log_sigmoid_forward")
-def pointwise(engine: "Engine", call: Call) -> list[Value]:
+def pointwise(engine: Engine, call: Call) -> list[Value]:
     """Functions unit by unit that torch does not tag as such."""
     return [measured(engine, call)]
 
 
-def measured(engine: "Engine", call: Call) -> Value:
+def measured(engine: Engine, call: Call) -> Value:
     """Any other function unit by unit: of one tensor it is looked up or measured, of several only permutations pass."""
     if len(call.inputs) == 1:
         law = scaling_of(call)

@@ -2,19 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ....programs import Call, Ref
 from ..axis_terms import Axis, Pick, Value
+from ..engine import Engine
 from .elementwise import added
 from .picks import joined, origins, without
 from .registry import register_rule
 
-if TYPE_CHECKING:
-    from ..engine import Engine
 
-
-def matmul(engine: "Engine", a: Value, b: Value) -> Value:
+def matmul(engine: Engine, a: Value, b: Value) -> Value:
     """The product ``(..., m, k) @ (..., k, n)`` with shared batch axes."""
     batch = [engine.multiplied(x, y) if x and y else x or y for x, y in zip(a.axes[:-2], b.axes[:-2], strict=True)]
     contract(engine, a.axes[-1], b.axes[-2])
@@ -24,25 +21,25 @@ def matmul(engine: "Engine", a: Value, b: Value) -> Value:
     return Value(free, a.zero or b.zero, via=via)
 
 
-def meet(engine: "Engine", free: tuple[Axis, ...], summed: Axis, via: tuple[Pick, ...]) -> None:
+def meet(engine: Engine, free: tuple[Axis, ...], summed: Axis, via: tuple[Pick, ...]) -> None:
     """Note which axes a contraction brings together, before and after the sum."""
     engine.met += [(*axes, *origins(engine, axes, via)) for axes in ((*free, summed), free)]
 
 
-def contract(engine: "Engine", x: Axis, y: Axis) -> None:
+def contract(engine: Engine, x: Axis, y: Axis) -> None:
     """Sum two axes against each other; a missing one is a plain sum."""
     if x and y:
         engine.contracted(x, y)
 
 
 @register_rule("aten::mm", "aten::bmm")
-def mm(engine: "Engine", call: Call) -> Value:
+def mm(engine: Engine, call: Call) -> Value:
     """Products of matrices and of batches of matrices."""
     return matmul(engine, engine.value(call.args["self"]), engine.value(call.args["mat2"]))
 
 
 @register_rule("aten::addmm", "aten::baddbmm")
-def addmm(engine: "Engine", call: Call) -> Value:
+def addmm(engine: Engine, call: Call) -> Value:
     """A product of matrices added to something."""
     first, second = ("mat1", "mat2") if call.op == "aten::addmm" else ("batch1", "batch2")
     product = matmul(engine, engine.value(call.args[first]), engine.value(call.args[second]))
@@ -54,7 +51,7 @@ def addmm(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("aten::mv", "aten::dot", "aten::vdot")
-def vector_product(engine: "Engine", call: Call) -> Value:
+def vector_product(engine: Engine, call: Call) -> Value:
     """A matrix times a vector, a vector times a vector."""
     x, y = (engine.value(ref) for ref in call.inputs)
     contract(engine, x.axes[-1], y.axes[0])
@@ -63,7 +60,7 @@ def vector_product(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("aten::linear")
-def linear(engine: "Engine", call: Call) -> Value:
+def linear(engine: Engine, call: Call) -> Value:
     """``x W^T + b`` where it is kept whole."""
     x, w = engine.value(call.args["input"]), engine.value(call.args["weight"])
     contract(engine, x.axes[-1], w.axes[-1])
@@ -79,7 +76,7 @@ def linear(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("aten::_trilinear")
-def trilinear(engine: "Engine", call: Call) -> Value:
+def trilinear(engine: Engine, call: Call) -> Value:
     """The product of three tensors summed over some axes: each axis is summed against the one that shares it."""
     parts = [engine.value(call.args[name]) for name in ("i1", "i2", "i3")]
     for k, part in enumerate(parts):
@@ -105,7 +102,7 @@ def trilinear(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("aten::convolution")
-def convolution(engine: "Engine", call: Call) -> Value:
+def convolution(engine: Engine, call: Call) -> Value:
     """Convolutions, transposed or not, in groups or not: channels are contracted group by group, space is fixed."""
     x, w = engine.value(call.args["input"]), engine.value(call.args["weight"])
     groups, transposed = call.args["groups"], call.args["transposed"]
@@ -113,8 +110,7 @@ def convolution(engine: "Engine", call: Call) -> Value:
     has_batch = len(x.axes) == rank + 2
     channels = x.axes[1] if has_batch else x.axes[0]
     spatial = x.axes[-rank:]
-    for axis in w.axes[2:]:
-        engine.fix(axis, "convolution kernel")
+    engine.fix_all(w.axes[2:], "convolution kernel")
     outer = engine.split(w.axes[0], (groups, w.shape[0] // groups))
     inner = engine.split(channels, (groups, x.shape[1 if has_batch else 0] // groups))
     contracted, free = (outer[1], w.axes[1]) if transposed else (w.axes[1], outer[1])
@@ -132,7 +128,7 @@ def convolution(engine: "Engine", call: Call) -> Value:
     return added(engine, result, Value((b.axes[0], *((),) * rank)))
 
 
-def _space(engine: "Engine", call: Call, spatial: Sequence[Axis], kernel: Sequence[int]) -> list[Axis]:
+def _space(engine: Engine, call: Call, spatial: Sequence[Axis], kernel: Sequence[int]) -> list[Axis]:
     """Spatial axes of the result: the same where nothing but single points are read, fixed otherwise."""
     out = call.outputs[0]
     shape = engine.program.values[out.id].shape[-len(spatial) :] if out is not None else ()

@@ -1,18 +1,16 @@
 """Functions of matrices: inverses, exponentials, vector products."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ....programs import Call
 from ..axis_terms import Axis, Flat, Value, forget_zeros, slots
+from ..engine import Engine
 from .elementwise import multiplied
 from .registry import register_rule, unknown
 
-if TYPE_CHECKING:
-    from ..engine import Engine
-
 
 @register_rule("aten::linalg_inv_ex")
-def inverse(engine: "Engine", call: Call) -> list[Value]:
+def inverse(engine: Engine, call: Call) -> list[Value]:
     """Inverses: what acts on the rows acts inversely on the columns of the result, and the other way round."""
     x = engine.value(call.args["A"])
     for axis in x.axes:
@@ -25,7 +23,7 @@ def inverse(engine: "Engine", call: Call) -> list[Value]:
 
 
 @register_rule("aten::linalg_matrix_exp")
-def exponential(engine: "Engine", call: Call) -> Any:
+def exponential(engine: Engine, call: Call) -> Any:
     """Exponentials: what acts on the rows acts inversely on the columns, and so it does on the result."""
     x = engine.value(call.args["self"])
     *batch, rows, columns = x.axes
@@ -40,7 +38,7 @@ def exponential(engine: "Engine", call: Call) -> Any:
 
 
 @register_rule("aten::linalg_cross")
-def cross(engine: "Engine", call: Call) -> Value:
+def cross(engine: Engine, call: Call) -> Value:
     """Vector products: products of entries along the axis of the three coordinates, which is fixed."""
     x, y = engine.value(call.args["self"]), engine.value(call.args["other"])
     dim = call.args["dim"] % len(x.axes)

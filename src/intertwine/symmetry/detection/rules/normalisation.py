@@ -1,21 +1,19 @@
 """Normalisations. Scales stop at their stabilising epsilon, except where batch norm's stored variance can follow."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ....programs import Call, Ref
 from ....programs.operations import BATCH_NORMS
 from ...spaces import BatchNormTensors
 from ..axis_terms import Axis, Expr, Flat, Slot, Value, forget_zeros
+from ..engine import Engine
 from .elementwise import added, multiplied
 from .registry import register_rule
 
-if TYPE_CHECKING:
-    from ..engine import Engine
-
 
 @register_rule(*sorted(BATCH_NORMS))
-def batch_norm(engine: "Engine", call: Call) -> list[Value]:
+def batch_norm(engine: Engine, call: Call) -> list[Value]:
     """Batch norm with stored statistics: input and output scale independently (v2 E.47, v1 E.26).
 
     The mean follows the input, the variance its square, and gain and bias whatever comes out. Other than in the
@@ -44,7 +42,7 @@ def batch_norm(engine: "Engine", call: Call) -> list[Value]:
     return [_affine(engine, Value((x.axes[0], channels, *x.axes[2:])), call, 1)]
 
 
-def _standardised(engine: "Engine", x: Any, variance: Any) -> Any:
+def _standardised(engine: Engine, x: Any, variance: Any) -> Any:
     if not isinstance(variance, Slot):
         return engine.rigid((x,))[0] if isinstance(x, Slot) else Flat(x.size)
     if not isinstance(x, Slot):
@@ -55,7 +53,7 @@ def _standardised(engine: "Engine", x: Any, variance: Any) -> Any:
     return Slot(x.space, x.size, Expr({}, x.expr.sign))
 
 
-def _owns_statistics(engine: "Engine", call: Call, mean: Ref, variance: Ref) -> bool:
+def _owns_statistics(engine: Engine, call: Call, mean: Ref, variance: Ref) -> bool:
     """Whether mean and variance are stored tensors that only this kind of call reads, with one epsilon; noted if so."""
     names = engine.state_names
     if mean.id not in names or variance.id not in names:
@@ -71,7 +69,7 @@ def _owns_statistics(engine: "Engine", call: Call, mean: Ref, variance: Ref) -> 
     return True
 
 
-def _affine(engine: "Engine", x: Value, call: Call, dim: int) -> Value:
+def _affine(engine: Engine, x: Value, call: Call, dim: int) -> Value:
     """Multiply by ``weight`` and add ``bias`` along one axis."""
     after = ((),) * (len(x.axes) - dim - 1)
     place = lambda v: Value((*v.axes, *after))
@@ -81,7 +79,7 @@ def _affine(engine: "Engine", x: Value, call: Call, dim: int) -> Value:
     return added(engine, x, place(engine.value(bias))) if isinstance(bias, Ref) else x
 
 
-def _normalise(engine: "Engine", axes: Sequence[Axis], over: Sequence[int], centred: bool, orthogonal: bool) -> None:
+def _normalise(engine: Engine, axes: Sequence[Axis], over: Sequence[int], centred: bool, orthogonal: bool) -> None:
     """What dividing by a root mean square over some axes takes away from all of them."""
     why = f"epsilon of {engine.call.where}"
     for i, axis in enumerate(axes):
@@ -96,7 +94,7 @@ def _normalise(engine: "Engine", axes: Sequence[Axis], over: Sequence[int], cent
 
 
 @register_rule("aten::native_layer_norm", "aten::layer_norm", "aten::_fused_rms_norm", "aten::rms_norm")
-def layer_norm(engine: "Engine", call: Call) -> list[Value]:
+def layer_norm(engine: Engine, call: Call) -> list[Value]:
     """Layer norm and RMS norm over the last axes."""
     x = engine.value(call.args["input"])
     first = len(x.axes) - len(call.args["normalized_shape"])
@@ -115,7 +113,7 @@ def layer_norm(engine: "Engine", call: Call) -> list[Value]:
 
 
 @register_rule("aten::native_group_norm")
-def group_norm(engine: "Engine", call: Call) -> list[Value]:
+def group_norm(engine: Engine, call: Call) -> list[Value]:
     """Group norm: units move inside their group and groups move whole."""
     x = engine.value(call.args["input"])
     group, unit = engine.split(x.axes[1], (call.args["group"], x.shape[1] // call.args["group"]))
@@ -126,7 +124,7 @@ def group_norm(engine: "Engine", call: Call) -> list[Value]:
 
 
 @register_rule("aten::_weight_norm_interface", "aten::_weight_norm")
-def weight_norm(engine: "Engine", call: Call) -> list[Value]:
+def weight_norm(engine: Engine, call: Call) -> list[Value]:
     """``g v / |v|`` with the norm over all axes but one: the length of ``v`` is a scale of its own."""
     v, g = engine.value(call.args["v"]), engine.value(call.args["g"])
     dim = call.args.get("dim", 0) % len(v.axes)

@@ -9,14 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ....programs import Call, Ref
 from ..axis_terms import Axis, Names, Pick, Segments, Slot, Value, axis_size, slots
+from ..engine import Engine
 from .activations import is_pointwise
-
-if TYPE_CHECKING:
-    from ..engine import Engine
 
 # numbers are only copied and laid out anew; the first ones keep each of them exactly once
 _SAME = {"aten::clone", "aten::detach", "aten::alias", "aten::_to_copy", "aten::contiguous", "aten::to", "aten::view",
@@ -36,7 +34,7 @@ _ROWWISE = {"aten::native_layer_norm", "aten::_fused_rms_norm", "aten::_softmax"
             "aten::chunk"}  # fmt: skip
 
 
-def unread_names(engine: "Engine", call: Call) -> None:
+def unread_names(engine: Engine, call: Call) -> None:
     """Units named by numbers that an operation reads as mere numbers stay where they are."""
     if call.op in _SAME | _SOME | _READERS | _SHAPES:
         return
@@ -44,13 +42,13 @@ def unread_names(engine: "Engine", call: Call) -> None:
         drop(engine, engine.value(ref).names)
 
 
-def drop(engine: "Engine", names: Names | None) -> None:
+def drop(engine: Engine, names: Names | None) -> None:
     """What is named is fixed: the numbers are used as such."""
     if names is not None and names.kind != "counts":
         engine.fix(engine.pool.resolve(names.of), f"places of units are read as numbers at {engine.call.where}")
 
 
-def named(engine: "Engine", ref: Any, size: int) -> Axis | None:
+def named(engine: Engine, ref: Any, size: int) -> Axis | None:
     """The axis of ``size`` units that the numbers in a tensor name, if they name any."""
     names = engine.value(ref).names if isinstance(ref, Ref) else None
     if names is None or names.kind != "units":
@@ -62,7 +60,7 @@ def named(engine: "Engine", ref: Any, size: int) -> Axis | None:
     return None
 
 
-def carried(engine: "Engine", call: Call, value: Any, first_mix: int) -> Any:
+def carried(engine: Engine, call: Call, value: Any, first_mix: int) -> Any:
     """The result of a call with the names and origins of rows that it has from its arguments."""
     copies = call.op in _SAME | _SOME
     if not isinstance(value, Value):
@@ -81,7 +79,7 @@ def carried(engine: "Engine", call: Call, value: Any, first_mix: int) -> Any:
     return value
 
 
-def joined(engine: "Engine", parts: Iterable[tuple[Pick, ...]]) -> tuple[Pick, ...]:
+def joined(engine: Engine, parts: Iterable[tuple[Pick, ...]]) -> tuple[Pick, ...]:
     """The origins of rows made from several tensors; rows from more than one unit of an axis have none there."""
     found: dict[tuple, list[Pick]] = {}
     for pick in (pick for part in parts for pick in part):
@@ -95,7 +93,7 @@ def joined(engine: "Engine", parts: Iterable[tuple[Pick, ...]]) -> tuple[Pick, .
     return tuple(picks[0] for picks in found.values() if len(picks) == 1)
 
 
-def _same_unit(engine: "Engine", a: Pick, b: Pick) -> bool:
+def _same_unit(engine: Engine, a: Pick, b: Pick) -> bool:
     """Whether both stand for the same place of axes of one length, neither of which moves."""
     if a.label != b.label or a.rows or b.rows:
         return False
@@ -103,13 +101,13 @@ def _same_unit(engine: "Engine", a: Pick, b: Pick) -> bool:
     return axis_size(a.of) == axis_size(b.of) and all(engine.pool.node(s.space).pinned for s in slots(both))
 
 
-def without(engine: "Engine", via: tuple[Pick, ...], along: Iterable[Axis]) -> tuple[Pick, ...]:
+def without(engine: Engine, via: tuple[Pick, ...], along: Iterable[Axis]) -> tuple[Pick, ...]:
     """The origins that outlive mixing, or summing over, some axes: those of rows that are not among them."""
     gone = {slot.space for axis in along for slot in slots(engine.pool.resolve(axis))}
     return tuple(p for p in via if not gone.intersection(s.space for s in slots(engine.pool.resolve(p.rows))))
 
 
-def origins(engine: "Engine", axes: Sequence[Axis], via: Iterable[Pick]) -> list[Axis]:
+def origins(engine: Engine, axes: Sequence[Axis], via: Iterable[Pick]) -> list[Axis]:
     """The axes that rows of a tensor come from: beside them, inner spaces may have one element for each unit."""
     tally = Counter(slot.space for axis in axes for slot in slots(axis))
     found = []
@@ -134,7 +132,7 @@ _VANISHING = {"aten::relu", "aten::clamp", "aten::clamp_min", "aten::clamp_max",
               "aten::zero", "aten::fill", "aten::round", "aten::floor", "aten::sign"}  # fmt: skip
 
 
-def distinct(engine: "Engine", ref: Ref, along: Axis, count: int = 0, summed: bool = False) -> bool:
+def distinct(engine: Engine, ref: Ref, along: Axis, count: int = 0, summed: bool = False) -> bool:
     """Whether entries along an axis differ for almost all weights, so that their order does not depend on their places.
 
     They do where every unit has its own row of a weight matrix and nothing sets different units to one number, as
@@ -170,7 +168,7 @@ def plain(axis: Axis) -> bool:
     return bool(axis) and all(isinstance(f, Slot) for f in axis)
 
 
-def _may_vanish(engine: "Engine", ref: Ref) -> bool:
+def _may_vanish(engine: Engine, ref: Ref) -> bool:
     """Whether whole rows of a tensor may be zero on some inputs: behind rectifiers and masks."""
     call = engine.producer(ref)
     while call is not None and call.op in _SAME:
@@ -180,7 +178,7 @@ def _may_vanish(engine: "Engine", ref: Ref) -> bool:
     return call.op == "aten::mul" and any(_is_mask(engine, r) for r in call.inputs)
 
 
-def _is_mask(engine: "Engine", ref: Ref) -> bool:
+def _is_mask(engine: Engine, ref: Ref) -> bool:
     """Whether a factor may be zero for whole rows: truth values, whole numbers, inputs and constants."""
     while engine.dtype(ref).is_floating_point:
         call = engine.producer(ref)
@@ -190,7 +188,7 @@ def _is_mask(engine: "Engine", ref: Ref) -> bool:
     return True
 
 
-def _never_chosen(engine: "Engine", call: Call, count: int) -> bool:
+def _never_chosen(engine: Engine, call: Call, count: int) -> bool:
     """Whether what a mask excludes is smaller than the rest, of which enough are always left."""
     number, left = call.args["value"], _left(engine, call.args["mask"])
     base = engine.producer(call.args["self"])
@@ -202,7 +200,7 @@ def _never_chosen(engine: "Engine", call: Call, count: int) -> bool:
     return smaller and left is not None and count > 0 and left * last >= count
 
 
-def _left(engine: "Engine", mask: Ref) -> Fraction | None:
+def _left(engine: Engine, mask: Ref) -> Fraction | None:
     """Which share of a row a mask leaves, where it is made of a given number of different places in each."""
     flipped = False
     call = engine.producer(mask)
@@ -222,11 +220,11 @@ def _left(engine: "Engine", mask: Ref) -> Fraction | None:
 _NOT = {"aten::bitwise_not", "aten::logical_not"}
 
 
-def _spaces(engine: "Engine", ref: Ref) -> set[int]:
+def _spaces(engine: Engine, ref: Ref) -> set[int]:
     return {slot.space for axis in engine.value(ref).axes for slot in slots(axis)}
 
 
-def is_state(engine: "Engine", ref: Ref) -> bool:
+def is_state(engine: Engine, ref: Ref) -> bool:
     """Whether a tensor is a parameter, or a buffer that moves, perhaps laid out anew."""
     while (call := engine.producer(ref)) is not None and call.op in _SAME:
         ref = call.inputs[0]

@@ -1,13 +1,11 @@
 """Pooling, resampling and windows over space."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ....programs import Call, Ref
 from ..axis_terms import Axis, Flat, Slot, Value, forget_zeros
+from ..engine import Engine
 from .registry import register_rule
-
-if TYPE_CHECKING:
-    from ..engine import Engine
 
 _MAX = """
     max_pool1d max_pool2d max_pool3d max_pool1d_with_indices max_pool2d_with_indices max_pool3d_with_indices
@@ -24,7 +22,7 @@ _LINEAR = """
 
 
 @register_rule(*(f"aten::{name}" for name in _MAX.split()))
-def max_pool(engine: "Engine", call: Call) -> list[Value]:
+def max_pool(engine: Engine, call: Call) -> list[Value]:
     """Maxima over windows, and where they are: positive scales and permutations of channels pass."""
     result = _windowed(engine, call)
     if isinstance(samples := call.args.get("random_samples"), Ref):  # windows drawn for each channel
@@ -37,14 +35,13 @@ def max_pool(engine: "Engine", call: Call) -> list[Value]:
 
 
 @register_rule("aten::max_unpool2d", "aten::max_unpool3d")
-def max_unpool(engine: "Engine", call: Call) -> Value:
+def max_unpool(engine: Engine, call: Call) -> Value:
     """Entries put back where maxima were, with zeros between: each channel has its own places."""
     x, places, out = engine.value(call.args["self"]), engine.value(call.args["indices"]), call.outputs[0]
     shape = engine.program.values[out.id].shape if out is not None else x.shape
     first = len(x.axes) - int(next(c for c in call.op if c in "23"))
     why = f"spatial positions of {call.where}"
-    for axis in (*x.axes[first:], *places.axes[first:]):
-        engine.fix(axis, why)
+    engine.fix_all((*x.axes[first:], *places.axes[first:]), why)
     axes: list[Axis] = []
     for axis, index in zip(x.axes[:first], places.axes[:first]):
         engine.rigid(index, f"places read by {call.where}")
@@ -60,37 +57,35 @@ def _placed(entry: Any, place: Any) -> Any:
 
 
 @register_rule(*(f"aten::{name}" for name in _LINEAR.split()))
-def linear_over_space(engine: "Engine", call: Call) -> Value:
+def linear_over_space(engine: Engine, call: Call) -> Value:
     """Averages over windows, interpolation and padding by copies: linear in the channels."""
     return _windowed(engine, call)
 
 
-def _windowed(engine: "Engine", call: Call) -> Value:
+def _windowed(engine: Engine, call: Call) -> Value:
     x = engine.value(call.inputs[0])
     out = call.outputs[0]
     shape = engine.program.values[out.id].shape if out is not None else x.shape
     rank = int(next(c for c in call.op if c in "123"))
     first = len(x.axes) - rank
-    for axis in x.axes[first:]:
-        engine.fix(axis, f"spatial positions of {call.where}")
+    engine.fix_all(x.axes[first:], f"spatial positions of {call.where}")
     space = (engine.fresh(n, f"spatial positions of {call.where}", ("space", i)) for i, n in enumerate(shape[first:]))
     return Value((*x.axes[:first], *space), x.zero)
 
 
 @register_rule("aten::grid_sampler_2d", "aten::grid_sampler_3d", "aten::cudnn_grid_sampler")
-def grid_sample(engine: "Engine", call: Call) -> Value:
+def grid_sample(engine: Engine, call: Call) -> Value:
     """Interpolation at places that a grid gives: linear in the channels."""
     x, grid, out = engine.value(call.inputs[0]), engine.value(call.inputs[1]), call.outputs[0]
     shape = engine.program.values[out.id].shape if out is not None else x.shape
     why = f"spatial positions of {call.where}"
-    for axis in (x.axes[0], *x.axes[2:], *grid.axes):
-        engine.fix(axis, why)
+    engine.fix_all((x.axes[0], *x.axes[2:], *grid.axes), why)
     first = x.axes[0] if x.shape[0] == shape[0] else engine.fresh(shape[0], why, "batch")
     return Value((first, x.axes[1], *(engine.fresh(n, why, ("space", i)) for i, n in enumerate(shape[2:]))), x.zero)
 
 
 @register_rule("aten::unfold", "aten::unfold_copy")
-def unfold(engine: "Engine", call: Call) -> Value:
+def unfold(engine: Engine, call: Call) -> Value:
     """Windows along one axis, which become a new last axis: both are fixed."""
     x, out = engine.value(call.args["self"]), call.outputs[0]
     dim, shape = call.args["dimension"] % len(x.axes), engine.program.values[out.id].shape if out is not None else ()
@@ -101,67 +96,62 @@ def unfold(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("aten::im2col")
-def im2col(engine: "Engine", call: Call) -> Value:
+def im2col(engine: Engine, call: Call) -> Value:
     """Windows over space as columns: channels times places in the window, which are fixed."""
     x, out = engine.value(call.args["self"]), call.outputs[0]
     shape = engine.program.values[out.id].shape if out is not None else ()
     why = f"windows of {call.where}"
-    for axis in x.axes[-2:]:
-        engine.fix(axis, why)
+    engine.fix_all(x.axes[-2:], why)
     channel = (*x.axes[-3], *engine.fresh(shape[-2] // x.shape[-3], why, "inside"))
     return Value((*x.axes[:-3], engine.pool.resolve(channel), engine.fresh(shape[-1], why, "windows")), x.zero)
 
 
 @register_rule("aten::col2im")
-def col2im(engine: "Engine", call: Call) -> Value:
+def col2im(engine: Engine, call: Call) -> Value:
     """Columns added up where their windows were."""
     x, out = engine.value(call.args["self"]), call.outputs[0]
     shape = engine.program.values[out.id].shape if out is not None else ()
     why = f"windows of {call.where}"
     channel, inside = engine.split(x.axes[-2], (shape[-3], x.shape[-2] // shape[-3]))
-    for axis in (inside, x.axes[-1]):
-        engine.fix(axis, why)
+    engine.fix_all((inside, x.axes[-1]), why)
     space = (engine.fresh(n, why, ("space", i)) for i, n in enumerate(shape[-2:]))
     return Value((*x.axes[:-2], channel, *space), x.zero)
 
 
 @register_rule("aten::triu", "aten::tril")
-def triangle(engine: "Engine", call: Call) -> Value:
+def triangle(engine: Engine, call: Call) -> Value:
     """Everything above (or below) a diagonal set to zero: places in the two last axes matter."""
     x = engine.value(call.args["self"])
     why = f"places relative to a diagonal at {call.where}"
-    for axis in x.axes[-2:]:
-        engine.fix(axis, why)
+    engine.fix_all(x.axes[-2:], why)
     last = (engine.fresh(n, why, i) for i, n in enumerate(x.shape[-2:]))
     return Value((*x.axes[:-2], *last), x.zero)
 
 
 @register_rule("aten::pixel_shuffle")
-def pixel_shuffle(engine: "Engine", call: Call) -> Value:
+def pixel_shuffle(engine: Engine, call: Call) -> Value:
     """Channels into space: the ``r x r`` places inside a channel are fixed."""
     x, r = engine.value(call.args["self"]), call.args["upscale_factor"]
     c, h, w = x.shape[-3:]
     channel, *places = engine.split(x.axes[-3], (c // r**2, r, r))
     why = f"places in space at {call.where}"
-    for axis in (*places, *x.axes[-2:]):
-        engine.fix(axis, why)
+    engine.fix_all((*places, *x.axes[-2:]), why)
     return Value((*x.axes[:-3], channel, engine.fresh(h * r, why, 0), engine.fresh(w * r, why, 1)), x.zero)
 
 
 @register_rule("aten::pixel_unshuffle")
-def pixel_unshuffle(engine: "Engine", call: Call) -> Value:
+def pixel_unshuffle(engine: Engine, call: Call) -> Value:
     """Space into channels."""
     x, r = engine.value(call.args["self"]), call.args["downscale_factor"]
     why = f"places in space at {call.where}"
-    for axis in x.axes[-2:]:
-        engine.fix(axis, why)
+    engine.fix_all(x.axes[-2:], why)
     h, w = x.shape[-2] // r, x.shape[-1] // r
     channel = (*x.axes[-3], *engine.fresh(r, why, 0), *engine.fresh(r, why, 1))
     return Value((*x.axes[:-3], channel, engine.fresh(h, why, 2), engine.fresh(w, why, 3)), x.zero)
 
 
 @register_rule("aten::channel_shuffle", "aten::native_channel_shuffle")
-def channel_shuffle(engine: "Engine", call: Call) -> Value:
+def channel_shuffle(engine: Engine, call: Call) -> Value:
     """Channels of all groups interleaved: the two factors change places."""
     x, g = engine.value(call.args["self"]), call.args["groups"]
     group, unit = engine.split(x.axes[1], (g, x.shape[1] // g))

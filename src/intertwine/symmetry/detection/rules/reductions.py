@@ -3,17 +3,15 @@
 from dataclasses import replace
 from fractions import Fraction
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ....programs import Call, Ref
 from ..axis_terms import Axis, Value, forget_zeros
+from ..engine import Engine
 from .elementwise import broadcast
 from .indices.indexing import places
 from .picks import drop
 from .registry import register_rule
-
-if TYPE_CHECKING:
-    from ..engine import Engine
 
 
 def _dims(call: Call, rank: int) -> set[int]:
@@ -29,7 +27,7 @@ def _reduced(call: Call, axes: list[Axis], dims: set[int]) -> Value:
 
 
 @register_rule("aten::sum", "aten::mean", "aten::nansum")
-def total(engine: "Engine", call: Call) -> Value:
+def total(engine: Engine, call: Call) -> Value:
     """Sums: over a moved axis only permutations pass, over a square of it orthogonal maps too.
 
     A sum of products is a contraction of the two factors.
@@ -49,7 +47,7 @@ def total(engine: "Engine", call: Call) -> Value:
     return _reduced(call, list(x.axes), dims)
 
 
-def _contraction(engine: "Engine", call: Call, x: Value, dims: set[int]) -> Value:
+def _contraction(engine: Engine, call: Call, x: Value, dims: set[int]) -> Value:
     """The sum over some axes of the product of two tensors."""
     why = f"sum over the units at {call.where}"
     for i, (a, b) in enumerate(broadcast(*x.factors)) if x.factors else ():
@@ -65,7 +63,7 @@ def _contraction(engine: "Engine", call: Call, x: Value, dims: set[int]) -> Valu
 
 
 @register_rule("aten::amax", "aten::amin", "aten::max", "aten::min")
-def extreme(engine: "Engine", call: Call) -> list[Value]:
+def extreme(engine: Engine, call: Call) -> list[Value]:
     """Extrema over axes: positively homogeneous in the others."""
     if isinstance(call.args.get("other"), Ref):
         from .elementwise import extremum
@@ -80,7 +78,7 @@ def extreme(engine: "Engine", call: Call) -> list[Value]:
 
 
 @register_rule("aten::linalg_vector_norm", "aten::norm", "aten::var", "aten::std")
-def norm(engine: "Engine", call: Call) -> Value:
+def norm(engine: Engine, call: Call) -> Value:
     """Norms, variances and deviations over axes."""
     x = engine.value(call.args["self"])
     dims = _dims(call, len(x.axes))
@@ -101,14 +99,14 @@ def norm(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("aten::var_mean", "aten::std_mean")
-def moments(engine: "Engine", call: Call) -> list[Value]:
+def moments(engine: Engine, call: Call) -> list[Value]:
     """Variance (or deviation) and mean at once."""
     spread = "aten::var" if call.op == "aten::var_mean" else "aten::std"
     return [norm(engine, replace(call, op=spread)), total(engine, replace(call, op="aten::mean"))]
 
 
 @register_rule("aten::_softmax", "aten::_log_softmax", "aten::_safe_softmax", "aten::softmax", "aten::log_softmax")
-def softmax(engine: "Engine", call: Call) -> Value:
+def softmax(engine: Engine, call: Call) -> Value:
     """Softmax: only permutations pass, and it mixes the units of its axis."""
     x = engine.value(call.args["self"])
     axes = tuple(forget_zeros(engine.rigid(a)) for a in x.axes)
@@ -118,14 +116,14 @@ def softmax(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("aten::logsumexp", "aten::any", "aten::all")
-def rigid_reduction(engine: "Engine", call: Call) -> Value:
+def rigid_reduction(engine: Engine, call: Call) -> Value:
     """Reductions through which only permutations pass."""
     x = engine.value(call.args["self"])
     return _reduced(call, [forget_zeros(engine.rigid(a)) for a in x.axes], _dims(call, len(x.axes)))
 
 
 @register_rule("aten::cumsum", "aten::flip", "aten::roll", "aten::rot90")
-def ordered(engine: "Engine", call: Call) -> Value:
+def ordered(engine: Engine, call: Call) -> Value:
     """Operations along an order: they fix their axis and are linear in the others."""
     x = engine.value(call.args["self"])
     dims: Any = call.args.get("dim", call.args.get("dims"))
@@ -145,7 +143,7 @@ def ordered(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("aten::cummax", "aten::cummin")
-def running_extreme(engine: "Engine", call: Call) -> list[Value]:
+def running_extreme(engine: Engine, call: Call) -> list[Value]:
     """Largest (or smallest) entries so far, and where they are: as running sums, but only positive scales pass."""
     result = ordered(engine, call)
     axes = tuple(engine.monomial(engine.no_sign(axis)) for axis in result.axes)
@@ -154,14 +152,14 @@ def running_extreme(engine: "Engine", call: Call) -> list[Value]:
 
 
 @register_rule("aten::cumprod", "aten::logcumsumexp")
-def running_other(engine: "Engine", call: Call) -> Value:
+def running_other(engine: Engine, call: Call) -> Value:
     """Running products and sums of exponentials: only permutations of the other axes pass."""
     result = ordered(engine, call)
     return Value(tuple(forget_zeros(engine.rigid(axis)) for axis in result.axes))
 
 
 @register_rule("aten::median", "aten::nanmedian", "aten::kthvalue", "aten::mode")
-def ranked(engine: "Engine", call: Call) -> list[Value]:
+def ranked(engine: Engine, call: Call) -> list[Value]:
     """One entry by its rank along an axis, which is fixed, and where it is; positive scales pass along others."""
     x = engine.value(call.args["self"])
     dims = _dims(call, len(x.axes))
@@ -175,7 +173,7 @@ def ranked(engine: "Engine", call: Call) -> list[Value]:
 
 
 @register_rule("aten::prod")
-def product(engine: "Engine", call: Call) -> Value:
+def product(engine: Engine, call: Call) -> Value:
     """Products over an axis: of a known number of factors, so scales of the other axes are raised to that power."""
     x = engine.value(call.args["self"])
     dims = _dims(call, len(x.axes))

@@ -1,25 +1,20 @@
 """Regions of images: crops resampled by boxes, and convolutions whose kernel reads displaced places."""
 
-from typing import TYPE_CHECKING
-
 from ....programs import Call, Ref
 from ..axis_terms import Value
+from ..engine import Engine
 from .elementwise import added, through
 from .linear import contract
 from .registry import register_rule
 
-if TYPE_CHECKING:
-    from ..engine import Engine
-
 
 @register_rule("torchvision::roi_align", "torchvision::roi_pool")
-def crops(engine: "Engine", call: Call) -> list[Value]:
+def crops(engine: Engine, call: Call) -> list[Value]:
     """Crops of feature maps by boxes: averages are linear in the channels, maxima let positive scales pass."""
     x, out = engine.value(call.args["input"]), call.outputs[0]
     shape = engine.program.values[out.id].shape if out is not None else x.shape
     why = f"regions of {call.where}"
-    for axis in (x.axes[0], *x.axes[2:], *engine.value(call.args["rois"]).axes):
-        engine.fix(axis, why)
+    engine.fix_all((x.axes[0], *x.axes[2:], *engine.value(call.args["rois"]).axes), why)
     other = [engine.fresh(n, why, i) for i, n in enumerate(shape)]
     result = Value((other[0], x.axes[1], *other[2:]), x.zero)
     if call.op == "torchvision::roi_align":
@@ -29,18 +24,16 @@ def crops(engine: "Engine", call: Call) -> list[Value]:
 
 
 @register_rule("torchvision::deform_conv2d")
-def deformed_convolution(engine: "Engine", call: Call) -> Value:
+def deformed_convolution(engine: Engine, call: Call) -> Value:
     """A convolution that reads displaced places: linear in the channels; places and masks do not scale."""
     x, w = engine.value(call.args["input"]), engine.value(call.args["weight"])
     out, groups = call.outputs[0], call.args["groups"]
     shape = engine.program.values[out.id].shape if out is not None else x.shape
     why = f"places read by {call.where}"
-    for axis in (*x.axes[2:], *w.axes[2:]):
-        engine.fix(axis, why)
+    engine.fix_all((*x.axes[2:], *w.axes[2:]), why)
     for name in ("offset", "mask"):
         if isinstance(call.args.get(name), Ref) and (name != "mask" or call.args["use_mask"]):
-            for axis in engine.value(call.args[name]).axes[1:]:
-                engine.fix(axis, why)
+            engine.fix_all(engine.value(call.args[name]).axes[1:], why)
             engine.equal(x.axes[0], engine.rigid(engine.value(call.args[name]).axes[0], why))
     channels = x.axes[1]
     if call.args["offset_groups"] > 1:

@@ -1,17 +1,15 @@
 """Registry of rules: what each operation does to symmetries, by its qualified name."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from ....programs import Call, Ref
 from ...spaces import UNRULED
 from ..axis_terms import Value
+from ..engine import Engine
 from .picks import drop
 
-if TYPE_CHECKING:
-    from ..engine import Engine
-
-Rule = Callable[["Engine", Call], Any]
+Rule = Callable[[Engine, Call], Any]
 R = TypeVar("R", bound=Rule)
 
 RULES: dict[str, Rule] = {}
@@ -48,18 +46,17 @@ def register_rule(*ops: str) -> Callable[[R], R]:
     return decorate
 
 
-def unknown(engine: "Engine", call: Call) -> list[Value]:
+def unknown(engine: Engine, call: Call) -> list[Value]:
     """An operation without a rule: nothing that it touches may move."""
     engine.unknown_ops[call.op] = None
     why = f"{UNRULED}: {call.where}"
     for ref in call.inputs:
         drop(engine, engine.value(ref).names)
-        for axis in engine.value(ref).axes:
-            engine.fix(axis, why)
+        engine.fix_all(engine.value(ref).axes, why)
     return [opaque(engine, ref, why, i) for i, ref in enumerate(call.outputs)]
 
 
-def opaque(engine: "Engine", ref: Ref | None, why: str, tag: Any) -> Value:
+def opaque(engine: Engine, ref: Ref | None, why: str, tag: Any) -> Value:
     """A result of which only the shape is known, fixed along every axis."""
     shape = engine.program.values[ref.id].shape if ref is not None else ()
     return Value(tuple(engine.fresh(n, why, (tag, i)) for i, n in enumerate(shape)))

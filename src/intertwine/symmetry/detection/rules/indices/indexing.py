@@ -1,21 +1,19 @@
 """Looking rows up: embeddings, indices, sorting."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from .....programs import Call, Ref
 from ...axis_terms import Axis, Flat, Names, Pick, Slot, Value, axis_size, forget_zeros, map_slots
+from ...engine import Engine
 from ..picks import distinct, drop, named, plain
 from ..registry import register_rule
 
-if TYPE_CHECKING:
-    from ...engine import Engine
-
 
 @register_rule("aten::embedding")
-def embedding(engine: "Engine", call: Call) -> Value:
+def embedding(engine: Engine, call: Call) -> Value:
     """Rows of a table: the rows stand for given symbols, so they are fixed."""
     table, index = engine.value(call.args["weight"]), engine.value(call.args["indices"])
     engine.fix(table.axes[0], "vocabulary")
@@ -24,7 +22,7 @@ def embedding(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("aten::index", "aten::index_select")
-def index(engine: "Engine", call: Call) -> Value:
+def index(engine: Engine, call: Call) -> Value:
     """Rows picked by an index: the indexed axes are fixed, except where the index names their units."""
     x, out = engine.value(call.args["self"]), call.outputs[0]
     shape = engine.program.values[out.id].shape if out is not None else ()
@@ -38,14 +36,12 @@ def index(engine: "Engine", call: Call) -> Value:
     if len(places) == 1 and engine.dtype(picks[places[0]]) not in (torch.bool, torch.uint8):
         return _rows(engine, x, picks[places[0]], places[0], why)
     for pick in picks:
-        for axis in engine.value(pick).axes if isinstance(pick, Ref) else ():
-            engine.fix(axis, why)
+        engine.fix_all(engine.value(pick).axes if isinstance(pick, Ref) else (), why)
         if isinstance(pick, Ref):
             drop(engine, engine.value(pick).names)
     indexed = _indexed(engine, picks)
     if not indexed:  # a mask without axes
-        for axis in x.axes:
-            engine.fix(axis, why)
+        engine.fix_all(x.axes, why)
         drop(engine, x.names)
         return Value(tuple(engine.fresh(n, why, i) for i, n in enumerate(shape)))
     for i in indexed:
@@ -58,15 +54,14 @@ def index(engine: "Engine", call: Call) -> Value:
     return Value((*kept[:first], *new, *kept[first:]), x.zero, names=_kept_names(x))
 
 
-def _rows(engine: "Engine", x: Value, pick: Ref, dim: int, why: str) -> Value:
+def _rows(engine: Engine, x: Value, pick: Ref, dim: int, why: str) -> Value:
     """Rows of one axis: what the index says of its own axes they keep, and from which unit they came."""
     index = engine.value(pick)
     units = named(engine, pick, x.shape[dim])
     if units is None:
         picked = engine.hold(engine.rigid(x.axes[dim], why), why)
         new = [engine.fresh(n, why, i) for i, n in enumerate(index.shape)]
-        for axis in index.axes:
-            engine.fix(axis, why)
+        engine.fix_all(index.axes, why)
     else:
         picked = engine.rigid(engine.equal(x.axes[dim], units), why) if x.axes[dim] else ()
         new = [engine.rigid(axis, why) for axis in index.axes]
@@ -75,7 +70,7 @@ def _rows(engine: "Engine", x: Value, pick: Ref, dim: int, why: str) -> Value:
     return Value((*x.axes[:dim], *new, *x.axes[dim + 1 :]), x.zero, names=_kept_names(x), via=origin)
 
 
-def chosen_by(engine: "Engine", ref: Ref) -> tuple[str, int]:
+def chosen_by(engine: Engine, ref: Ref) -> tuple[str, int]:
     """By what rows were chosen: an index, or the sort that put it in order."""
     call, axes = engine.producer(ref), engine.value(ref).axes
     if call is not None and call.op == "aten::sort" and call.outputs[0] == ref and len(axes) == len(axes[0]) == 1:
@@ -93,7 +88,7 @@ def _kept_names(x: Value) -> Names | None:
     return replace(x.names, all=False) if x.names and x.names.kind == "units" else None
 
 
-def _indexed(engine: "Engine", picks: list[Any]) -> list[int]:
+def _indexed(engine: Engine, picks: list[Any]) -> list[int]:
     """Axes that indices replace: one for each list of places, as many as it has itself for a mask."""
     indexed: list[int] = []
     at = 0
@@ -110,7 +105,7 @@ def _indexed(engine: "Engine", picks: list[Any]) -> list[int]:
 
 
 @register_rule("aten::gather")
-def gather(engine: "Engine", call: Call) -> Value:
+def gather(engine: Engine, call: Call) -> Value:
     """Entries picked along one axis, which is fixed unless the index names its units; other axes move together."""
     x, picks, out = engine.value(call.args["self"]), engine.value(call.args["index"]), call.outputs[0]
     shape = engine.program.values[out.id].shape if out is not None else ()
@@ -131,7 +126,7 @@ def gather(engine: "Engine", call: Call) -> Value:
     return Value(tuple(axes), x.zero, names=_kept_names(x))
 
 
-def follow(engine: "Engine", axis: Axis, index: Axis) -> Axis:
+def follow(engine: Engine, axis: Axis, index: Axis) -> Axis:
     """An axis along which an index chooses for every unit on its own; one index for all units takes nothing away."""
     if all(isinstance(f, Flat) for f in index):
         return axis
@@ -142,7 +137,7 @@ def follow(engine: "Engine", axis: Axis, index: Axis) -> Axis:
 
 
 @register_rule("aten::sort", "aten::topk", "aten::argsort")
-def sort(engine: "Engine", call: Call) -> list[Value]:
+def sort(engine: Engine, call: Call) -> list[Value]:
     """Entries in order along one axis, whose units the places name; along others scales and permutations pass."""
     x, out = engine.value(call.args["self"]), call.outputs[0]
     if not x.axes:
@@ -160,7 +155,7 @@ def sort(engine: "Engine", call: Call) -> list[Value]:
     return [indices] if call.op == "aten::argsort" else [values, indices]
 
 
-def _ordered(engine: "Engine", call: Call, x: Value, dim: int, size: int) -> tuple[Axis, Axis]:
+def _ordered(engine: Engine, call: Call, x: Value, dim: int, size: int) -> tuple[Axis, Axis]:
     """The axis that is sorted, and the one of the sorted entries.
 
     Numbers that differ come in an order of their own, wherever they were; numbers that name units are put in the
@@ -184,18 +179,17 @@ def _ordered(engine: "Engine", call: Call, x: Value, dim: int, size: int) -> tup
 
 
 @register_rule("aten::argmax", "aten::argmin")
-def first_place(engine: "Engine", call: Call) -> Value:
+def first_place(engine: Engine, call: Call) -> Value:
     """The place of the largest or smallest entry along an axis, whose unit it names."""
     x = engine.value(call.args["self"])
     dim: Any = call.args.get("dim")
     if dim is None or not x.axes:
-        for axis in x.axes:
-            engine.fix(axis, f"order matters to {call.where}")
+        engine.fix_all(x.axes, f"order matters to {call.where}")
         return Value(())
     return places(engine, call, x, dim % len(x.axes))
 
 
-def places(engine: "Engine", call: Call, x: Value, dim: int) -> Value:
+def places(engine: Engine, call: Call, x: Value, dim: int) -> Value:
     """Where the largest or smallest entry along an axis is, for each of the others."""
     units, _ = _ordered(engine, call, replace(x, names=None), dim, 1)
     drop(engine, x.names)
@@ -207,14 +201,13 @@ def places(engine: "Engine", call: Call, x: Value, dim: int) -> Value:
 
 
 @register_rule("aten::_embedding_bag", "aten::_embedding_bag_forward_only")
-def embedding_bag(engine: "Engine", call: Call) -> list[Value]:
+def embedding_bag(engine: Engine, call: Call) -> list[Value]:
     """Sums, means or maxima of rows of a table: the rows are fixed."""
     table = engine.value(call.args["weight"])
     engine.fix(table.axes[0], "vocabulary")
     for name in ("indices", "offsets", "per_sample_weights"):
         if isinstance(call.args.get(name), Ref):
-            for axis in engine.value(call.args[name]).axes:
-                engine.fix(axis, "symbols looked up")
+            engine.fix_all(engine.value(call.args[name]).axes, "symbols looked up")
     width = table.axes[1]
     if call.args.get("mode") == 2:
         width = engine.monomial(engine.no_sign(width))

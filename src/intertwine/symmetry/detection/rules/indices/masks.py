@@ -1,18 +1,16 @@
 """Rows chosen by a mask: image features merged into a stream of tokens, rows picked out of it."""
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .....programs import Call
 from ...axis_terms import Axis, Flat, Slot, Value, map_slots
+from ...engine import Engine
 from ..elementwise import added
 from ..registry import opaque, register_rule
 
-if TYPE_CHECKING:
-    from ...engine import Engine
 
-
-def _whole_rows(engine: "Engine", shape: tuple[int, ...], mask: Value) -> int:
+def _whole_rows(engine: Engine, shape: tuple[int, ...], mask: Value) -> int:
     """How many of the first axes a mask chooses from; along those after them it chooses all or nothing."""
     axes = ((),) * (len(shape) - len(mask.axes)) + mask.axes
     first = len(shape)
@@ -22,7 +20,7 @@ def _whole_rows(engine: "Engine", shape: tuple[int, ...], mask: Value) -> int:
 
 
 @register_rule("aten::masked_scatter")
-def masked_scatter(engine: "Engine", call: Call) -> Any:
+def masked_scatter(engine: Engine, call: Call) -> Any:
     """Rows of one tensor put, in their order, where a mask says: the units inside them are those of both tensors."""
     x, mask, source = (engine.value(call.args[name]) for name in ("self", "mask", "source"))
     why = f"rows chosen by a mask at {call.where}"
@@ -39,17 +37,15 @@ def masked_scatter(engine: "Engine", call: Call) -> Any:
         numbers = engine.pool.resolve(tuple(f for axis in source.axes for f in axis))
         taken, *last = engine.split(numbers, (rows, *inner))
     else:
-        for axis in (*x.axes, *mask.axes, *source.axes):
-            engine.fix(axis, why)
+        engine.fix_all((*x.axes, *mask.axes, *source.axes), why)
         return opaque(engine, call.outputs[0], why, 0)
-    for axis in (*x.axes[:first], *mask.axes, taken):
-        engine.fix(axis, why)
+    engine.fix_all((*x.axes[:first], *mask.axes, taken), why)
     places = [_written(engine, axis, why, i) for i, axis in enumerate(x.axes[:first])]
     written = added(engine, Value(x.axes[first:], x.zero), Value(tuple(last), source.zero))
     return Value((*places, *written.axes), x.zero and source.zero)
 
 
-def _written(engine: "Engine", axis: Axis, why: str, tag: int) -> Axis:
+def _written(engine: Engine, axis: Axis, why: str, tag: int) -> Axis:
     if axis and all(isinstance(f, Slot) for f in axis):
         return map_slots(axis, lambda s: Slot(s.space, s.size))
     size = prod(f.size for f in axis)
@@ -57,14 +53,13 @@ def _written(engine: "Engine", axis: Axis, why: str, tag: int) -> Axis:
 
 
 @register_rule("aten::masked_select")
-def masked_select(engine: "Engine", call: Call) -> Any:
+def masked_select(engine: Engine, call: Call) -> Any:
     """What a mask chooses, one after the other: whole rows keep their units."""
     x, mask, out = engine.value(call.args["self"]), engine.value(call.args["mask"]), call.outputs[0]
     first = _whole_rows(engine, x.shape, mask)
     inner = max(prod(x.shape[first:]), 1)
     total = engine.program.values[out.id].shape[0] if out is not None else 0
     why = f"rows chosen by a mask at {call.where}"
-    for axis in (*x.axes[:first], *mask.axes):
-        engine.fix(axis, why)
+    engine.fix_all((*x.axes[:first], *mask.axes), why)
     along = (*engine.fresh(total // inner, why), *(f for axis in x.axes[first:] for f in axis))
     return Value((engine.pool.resolve(along),), x.zero)

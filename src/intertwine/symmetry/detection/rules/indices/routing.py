@@ -1,24 +1,22 @@
 """Routing rows to experts: counting who chose whom, products by groups of rows, and writing at named places."""
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from .....programs import Call, Ref
 from ...axis_terms import Axis, Flat, Names, Pick, Slot, Value, axis_size, map_slots, slots
+from ...engine import Engine
 from ..elementwise import added
 from ..linear import contract
 from ..picks import drop, joined, named
 from ..registry import opaque, register_rule, unknown
 from .indexing import follow
 
-if TYPE_CHECKING:
-    from ...engine import Engine
-
 
 @register_rule("aten::histc")
-def count(engine: "Engine", call: Call) -> Value:
+def count(engine: Engine, call: Call) -> Value:
     """How many rows named each unit: the counts move with the units."""
     x, bins = engine.value(call.args["self"]), call.args["bins"]
     units = named(engine, call.args["self"], bins)
@@ -28,7 +26,7 @@ def count(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("aten::_grouped_mm", "transformers::grouped_mm_fallback")
-def grouped(engine: "Engine", call: Call) -> Any:
+def grouped(engine: Engine, call: Call) -> Any:
     """Rows in groups, each group times a matrix of its own, the groups given by where they end."""
     x = engine.value(call.args["self" if "self" in call.args else "input"])
     w = engine.value(call.args["mat2" if "mat2" in call.args else "weight"])
@@ -44,7 +42,7 @@ def grouped(engine: "Engine", call: Call) -> Any:
     return Value((rows, w.axes[2]), x.zero or w.zero, via=joined(engine, [x.via, (origin,)]))
 
 
-def _groups(engine: "Engine", call: Call, x: Value, w: Value, ends: Ref) -> tuple[Axis, Axis, Any]:
+def _groups(engine: Engine, call: Call, x: Value, w: Value, ends: Ref) -> tuple[Axis, Axis, Any]:
     """The rows, the matrices that they are multiplied by, and by what these were chosen."""
     names = engine.value(ends).names
     if names is not None and names.kind == "offsets" and axis_size(names.of) == w.shape[0]:
@@ -55,8 +53,7 @@ def _groups(engine: "Engine", call: Call, x: Value, w: Value, ends: Ref) -> tupl
             return x.axes[0], _bare(of), ("order", node.sorted)
     drop(engine, names)
     why = f"groups of rows in {call.where}"
-    for axis in engine.value(ends).axes:
-        engine.fix(axis, why)
+    engine.fix_all(engine.value(ends).axes, why)
     of = engine.hold(engine.rigid(w.axes[0], why), why)
     rows = engine.hold(engine.rigid(x.axes[0], why), why)
     return rows, _bare(of), ("ends", ends.id)
@@ -71,7 +68,7 @@ def _bare(axis: Axis) -> Axis:
 
 
 @register_rule("aten::index_put", "aten::_unsafe_index_put")
-def index_put(engine: "Engine", call: Call) -> Value:
+def index_put(engine: Engine, call: Call) -> Value:
     """Rows written at given places: the indexed axes are fixed, the others are those of both tensors."""
     x, written = engine.value(call.args["self"]), engine.value(call.args["values"])
     picks, out = list(call.args["indices"]), call.outputs[0]
@@ -83,16 +80,14 @@ def index_put(engine: "Engine", call: Call) -> Value:
     for pick in picks:
         if isinstance(pick, Ref):
             drop(engine, engine.value(pick).names)
-            for axis in engine.value(pick).axes:
-                engine.fix(axis, why)
+            engine.fix_all(engine.value(pick).axes, why)
     indexed, first, count = _layout(engine, picks)
     if not indexed:  # a mask without axes
         return unknown(engine, call)[0]
     kept = [a for i, a in enumerate(x.axes) if i not in indexed]
     rank = len(kept) + count
     values = ((),) * (rank - len(written.axes)) + written.axes
-    for axis in values[first : first + count]:
-        engine.fix(axis, why)
+    engine.fix_all(values[first : first + count], why)
     beside = (*values[:first], *values[first + count :])
     joined = list(added(engine, Value(tuple(kept), x.zero), Value(beside, written.zero)).axes)
     axes = []
@@ -106,7 +101,7 @@ def index_put(engine: "Engine", call: Call) -> Value:
     return Value(tuple(axes), x.zero and written.zero) if out is not None else Value(())
 
 
-def _layout(engine: "Engine", picks: list[Any]) -> tuple[list[int], int, int]:
+def _layout(engine: Engine, picks: list[Any]) -> tuple[list[int], int, int]:
     """Axes that an index replaces, where its own axes stand among those that are left, and how many they are."""
     indexed: list[int] = []
     count = at = 0
@@ -125,7 +120,7 @@ def _layout(engine: "Engine", picks: list[Any]) -> tuple[list[int], int, int]:
     return indexed, indexed[0] if adjacent and indexed else 0, count
 
 
-def _inverse(engine: "Engine", call: Call, picks: list[Any]) -> Value | None:
+def _inverse(engine: Engine, call: Call, picks: list[Any]) -> Value | None:
     """``y[perm] = arange``: the inverse of a permutation, which names the places of its rows."""
     values = engine.program.values[call.args["values"].id]
     if len(picks) != 1 or call.args.get("accumulate") or values.data is None or values.data.ndim != 1:
@@ -139,7 +134,7 @@ def _inverse(engine: "Engine", call: Call, picks: list[Any]) -> Value | None:
 
 
 @register_rule("aten::scatter")
-def scatter(engine: "Engine", call: Call) -> Any:
+def scatter(engine: Engine, call: Call) -> Any:
     """Entries written along one axis, which is fixed unless the index names its units: one-hot codes, gates."""
     x, index, source = engine.value(call.args["self"]), engine.value(call.args["index"]), call.args.get("src")
     value = call.args.get("value")
@@ -162,18 +157,15 @@ def scatter(engine: "Engine", call: Call) -> Any:
         along = _bare(units)
     else:
         drop(engine, index.names)
-        for axis in (x.axes[dim], y.axes[dim], index.axes[dim]):
-            engine.fix(axis, why)
+        engine.fix_all((x.axes[dim], y.axes[dim], index.axes[dim]), why)
         along = engine.fresh(x.shape[dim], why)
     axes.insert(dim, along)
     return Value(tuple(axes), x.zero and y.zero)
 
 
 @register_rule("aten::nonzero", "aten::nonzero_numpy", "aten::aminmax", "aten::bincount", "aten::unique_consecutive")
-def looked_at(engine: "Engine", call: Call) -> list[Value]:
+def looked_at(engine: Engine, call: Call) -> list[Value]:
     """Places, extremes or counts of what is fixed: nothing of them moves."""
     why = f"numbers taken by {call.where}"
-    for ref in call.inputs:
-        for axis in engine.value(ref).axes:
-            engine.fix(axis, why)
+    engine.fix_read(call.inputs, why)
     return [opaque(engine, ref, why, i) for i, ref in enumerate(call.outputs)]

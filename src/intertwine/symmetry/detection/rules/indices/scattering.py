@@ -1,18 +1,16 @@
 """Rows added up, or reduced otherwise, at places that an index names: sums over neighbours, bags, segments."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .....programs import Call, Ref
 from ...axis_terms import Axis, Flat, Value, forget_zeros
+from ...engine import Engine
 from ..registry import register_rule
-
-if TYPE_CHECKING:
-    from ...engine import Engine
 
 
 @register_rule("aten::scatter_add", "aten::scatter_reduce")
-def scatter(engine: "Engine", call: Call) -> Value:
+def scatter(engine: Engine, call: Call) -> Value:
     """Entries reduced along one axis, which is fixed; along others the index must be one for all units."""
     there, given, index = (engine.value(call.args[name]) for name in ("self", "src", "index"))
     dim = call.args["dim"] % max(len(there.axes), 1)
@@ -29,25 +27,23 @@ def scatter(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("aten::index_add", "aten::index_copy", "aten::index_reduce")
-def index_add(engine: "Engine", call: Call) -> Value:
+def index_add(engine: Engine, call: Call) -> Value:
     """Rows added (or written, or reduced) into the rows that an index names, which are fixed."""
     there, given = engine.value(call.args["self"]), engine.value(call.args["source"])
     dim = call.args["dim"] % max(len(there.axes), 1)
     why = f"rows added up by an index at {call.where}"
-    for picks in engine.value(call.args["index"]).axes:
-        engine.fix(picks, why)
+    engine.fix_all(engine.value(call.args["index"]).axes, why)
     kept = [i for i in range(len(there.axes)) if i != dim]
     return _reduced(engine, there, given, kept, why, call.args.get("reduce", "sum"))
 
 
 @register_rule("aten::index_fill")
-def index_fill(engine: "Engine", call: Call) -> Value:
+def index_fill(engine: Engine, call: Call) -> Value:
     """Rows that an index names set to one number."""
     x, number = engine.value(call.args["self"]), call.args["value"]
     dim = call.args["dim"] % max(len(x.axes), 1)
     why = f"rows filled by an index at {call.where}"
-    for picks in engine.value(call.args["index"]).axes:
-        engine.fix(picks, why)
+    engine.fix_all(engine.value(call.args["index"]).axes, why)
     zero = engine.value(number).zero if isinstance(number, Ref) else number == 0
     axes: list[Axis] = []
     for i, axis in enumerate(x.axes):
@@ -60,7 +56,7 @@ def index_fill(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("aten::segment_reduce")
-def segment_reduce(engine: "Engine", call: Call) -> Value:
+def segment_reduce(engine: Engine, call: Call) -> Value:
     """Rows reduced run by run: their axis is fixed, and axes along which the runs differ."""
     x, out = engine.value(call.args["data"]), call.outputs[0]
     axis = call.args.get("axis", 0) % len(x.axes)
@@ -78,7 +74,7 @@ def segment_reduce(engine: "Engine", call: Call) -> Value:
     return _reduced(engine, start, x, kept, why, call.args["reduce"])
 
 
-def _reduced(engine: "Engine", there: Value, given: Value, kept: Sequence[int], why: str, how: Any) -> Value:
+def _reduced(engine: Engine, there: Value, given: Value, kept: Sequence[int], why: str, how: Any) -> Value:
     """The result of reducing ``given`` into ``there``: the same along the axes ``kept``, the others are fixed."""
     axes: list[Axis] = []
     for i, (x, y) in enumerate(zip(there.axes, given.axes)):

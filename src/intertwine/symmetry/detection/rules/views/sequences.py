@@ -1,23 +1,19 @@
 """Sequences of unlike lengths, packed one time step after the other."""
 
-from typing import TYPE_CHECKING
-
 from .....programs import Call, Ref
 from ...axis_terms import Value, forget_zeros
+from ...engine import Engine
 from ..registry import opaque, register_rule
-
-if TYPE_CHECKING:
-    from ...engine import Engine
 
 
 @register_rule("aten::_pack_padded_sequence")
-def pack(engine: "Engine", call: Call) -> list[Value]:
+def pack(engine: Engine, call: Call) -> list[Value]:
     """The steps of all sequences one after the other: sequences and steps are fixed, features are as they were."""
     return _laid_out(engine, call, call.args["input"], 2, 1)
 
 
 @register_rule("aten::_pad_packed_sequence")
-def unpack(engine: "Engine", call: Call) -> list[Value]:
+def unpack(engine: Engine, call: Call) -> list[Value]:
     """Packed steps as sequences again, filled up with one number."""
     result, *lengths = _laid_out(engine, call, call.args["data"], 1, 2)
     if call.args["padding_value"] != 0:
@@ -25,16 +21,14 @@ def unpack(engine: "Engine", call: Call) -> list[Value]:
     return [result, *lengths]
 
 
-def _laid_out(engine: "Engine", call: Call, source: Ref, before: int, after: int) -> list[Value]:
+def _laid_out(engine: Engine, call: Call, source: Ref, before: int, after: int) -> list[Value]:
     """A tensor whose first ``before`` axes become ``after`` others."""
     x, out = engine.value(source), call.outputs[0]
     shape = engine.program.values[out.id].shape if out is not None else x.shape
     why = f"steps of sequences at {call.where}"
     for name in ("lengths", "batch_sizes"):
         if isinstance(call.args.get(name), Ref):
-            for axis in engine.value(call.args[name]).axes:
-                engine.fix(axis, why)
-    for axis in x.axes[:before]:
-        engine.fix(axis, why)
+            engine.fix_all(engine.value(call.args[name]).axes, why)
+    engine.fix_all(x.axes[:before], why)
     steps = (engine.fresh(n, why, i) for i, n in enumerate(shape[:after]))
     return [Value((*steps, *x.axes[before:]), x.zero), *(opaque(engine, ref, why, "sizes") for ref in call.outputs[1:])]

@@ -2,21 +2,19 @@
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .....programs import Call, Ref
 from ...axis_terms import Axis, Flat, Interleaved, Pick, Segments, Slot, Value, axis_size, forget_zeros, segments, slots
+from ...engine import Engine
 from ..picks import is_state
 from ..registry import opaque, register_rule
 from .stacks import Stack, axis_order, cuts, is_stack
 
-if TYPE_CHECKING:
-    from ...engine import Engine
-
 
 @register_rule("aten::clone", "aten::detach", "aten::alias", "aten::_to_copy", "aten::lift_fresh_copy",
                "aten::lift_fresh", "aten::native_dropout", "aten::contiguous", "aten::to", "aten::dropout")  # fmt: skip
-def same(engine: "Engine", call: Call) -> Value:
+def same(engine: Engine, call: Call) -> Value:
     """Copies and casts; a cast to whole numbers only lets permutations pass."""
     x, out = engine.value(call.inputs[0]), call.outputs[0]
     whole = lambda ref: not (engine.dtype(ref).is_floating_point or engine.dtype(ref).is_complex)
@@ -27,19 +25,18 @@ def same(engine: "Engine", call: Call) -> Value:
 
 @register_rule("aten::view", "aten::_unsafe_view", "aten::reshape", "aten::_reshape_alias", "aten::flatten",
                "aten::unflatten")  # fmt: skip
-def view(engine: "Engine", call: Call) -> Any:
+def view(engine: Engine, call: Call) -> Any:
     """Views: axes are read row by row and cut anew."""
     out = call.outputs[0]
     x = engine.value(call.args["self"])
     if out is None or engine.dtype(call.args["self"]) != engine.dtype(out):
         why = f"bits read as another type at {call.where}"
-        for axis in x.axes:
-            engine.fix(axis, why)
+        engine.fix_all(x.axes, why)
         return opaque(engine, out, why, 0)
     return reshape(engine, x, engine.program.values[out.id].shape)
 
 
-def reshape(engine: "Engine", x: Value, shape: Sequence[int]) -> Any:
+def reshape(engine: Engine, x: Value, shape: Sequence[int]) -> Any:
     """The value of ``x`` viewed with another shape; a concatenation told apart by an axis gives a ``Stack``."""
     if prod(shape) == 0:
         return Value(tuple((Flat(n, True),) if n != 1 else () for n in shape), x.zero)
@@ -64,7 +61,7 @@ def reshape(engine: "Engine", x: Value, shape: Sequence[int]) -> Any:
 
 
 def _stack_or_value(
-    engine: "Engine",
+    engine: Engine,
     x: Value,
     group: Axis,
     old: tuple[int, int],
@@ -97,14 +94,14 @@ def _stack_or_value(
 
 
 @register_rule("aten::permute", "aten::transpose", "aten::t", "aten::movedim", "aten::swapaxes", "aten::numpy_T")
-def transpose(engine: "Engine", call: Call) -> Value:
+def transpose(engine: Engine, call: Call) -> Value:
     """Axes in another order."""
     x = engine.value(call.args["self"])
     return Value(tuple(x.axes[i] for i in axis_order(call, len(x.axes))), x.zero)
 
 
 @register_rule("aten::unsqueeze")
-def unsqueeze(engine: "Engine", call: Call) -> Value:
+def unsqueeze(engine: Engine, call: Call) -> Value:
     """A new axis of size one."""
     x = engine.value(call.args["self"])
     axes = list(x.axes)
@@ -113,7 +110,7 @@ def unsqueeze(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("aten::squeeze")
-def squeeze(engine: "Engine", call: Call) -> Value:
+def squeeze(engine: Engine, call: Call) -> Value:
     """Axes of size one left out."""
     x = engine.value(call.args["self"])
     dims: Any = call.args.get("dim")
@@ -123,7 +120,7 @@ def squeeze(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("aten::expand", "aten::broadcast_to")
-def expand(engine: "Engine", call: Call) -> Value:
+def expand(engine: Engine, call: Call) -> Value:
     """Axes of size one made longer by repeating."""
     x, out = engine.value(call.args["self"]), call.outputs[0]
     shape = engine.program.values[out.id].shape if out is not None else ()
@@ -132,7 +129,7 @@ def expand(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("aten::repeat")
-def repeat(engine: "Engine", call: Call) -> Value:
+def repeat(engine: Engine, call: Call) -> Value:
     """Whole axes repeated."""
     x, times = engine.value(call.args["self"]), call.args["repeats"]
     axes = ((),) * (len(times) - len(x.axes)) + x.axes
@@ -140,7 +137,7 @@ def repeat(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("aten::cat", "aten::concat")
-def cat(engine: "Engine", call: Call) -> Value:
+def cat(engine: Engine, call: Call) -> Value:
     """Concatenation."""
     values = [engine.value(ref) for ref in call.args["tensors"] if engine.program.values[ref.id].shape != (0,)]
     rank = len(values[0].axes)
@@ -156,14 +153,14 @@ def cat(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("aten::stack")
-def stack(engine: "Engine", call: Call) -> Stack:
+def stack(engine: Engine, call: Call) -> Stack:
     """Concatenation along a new axis: tensors side by side, which need not move alike."""
     values = [engine.value(ref) for ref in call.args["tensors"]]
     return Stack(call.args["dim"] % (len(values[0].axes) + 1), tuple(values))
 
 
 @register_rule("aten::constant_pad_nd")
-def pad(engine: "Engine", call: Call) -> Value:
+def pad(engine: Engine, call: Call) -> Value:
     """Padding with one number; negative amounts cut."""
     x, amounts = engine.value(call.args["self"]), call.args["pad"]
     zero = call.args["value"] == 0
@@ -185,7 +182,7 @@ def pad(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("aten::slice", "aten::slice_copy")
-def slice_(engine: "Engine", call: Call) -> Value:
+def slice_(engine: Engine, call: Call) -> Value:
     """Rows ``start:stop:step`` of an axis; steps take one of the axes that give rows in turn, or fix it."""
     x = engine.value(call.args["self"])
     dim = call.args["dim"] % len(x.axes)
@@ -208,7 +205,7 @@ def slice_(engine: "Engine", call: Call) -> Value:
     return Value((*x.axes[:dim], along, *x.axes[dim + 1 :]), x.zero)
 
 
-def rows(engine: "Engine", axis: Axis, start: int, stop: int) -> Axis:
+def rows(engine: Engine, axis: Axis, start: int, stop: int) -> Axis:
     """Some rows of an axis; axes that are fixed anyway are not cut into pieces."""
     if stop - start == 1 and len(axis) == 1 and isinstance(axis[0], Slot):
         engine.stack_request(axis)
@@ -223,7 +220,7 @@ def rows(engine: "Engine", axis: Axis, start: int, stop: int) -> Axis:
 
 
 @register_rule("aten::narrow", "aten::narrow_copy")
-def narrow(engine: "Engine", call: Call) -> Value:
+def narrow(engine: Engine, call: Call) -> Value:
     """Rows of an axis, given by start and length."""
     x = engine.value(call.args["self"])
     dim = call.args["dim"] % len(x.axes)
@@ -233,7 +230,7 @@ def narrow(engine: "Engine", call: Call) -> Value:
 
 @register_rule("aten::split", "aten::unsafe_split", "aten::split_with_sizes", "aten::unsafe_split_with_sizes",
                "aten::chunk", "aten::unsafe_chunk", "aten::tensor_split", "aten::split_with_sizes_copy")  # fmt: skip
-def split(engine: "Engine", call: Call) -> list[Value]:
+def split(engine: Engine, call: Call) -> list[Value]:
     """An axis cut into consecutive pieces."""
     x = engine.value(call.args["self"])
     dim = call.args["dim"] % len(x.axes)
@@ -247,7 +244,7 @@ def split(engine: "Engine", call: Call) -> list[Value]:
 
 
 @register_rule("aten::select", "aten::select_copy")
-def select(engine: "Engine", call: Call) -> Value:
+def select(engine: Engine, call: Call) -> Value:
     """One unit of an axis."""
     x = engine.value(call.args["self"])
     dim = call.args["dim"] % len(x.axes)
@@ -255,7 +252,7 @@ def select(engine: "Engine", call: Call) -> Value:
     return Value((*x.axes[:dim], *x.axes[dim + 1 :]), x.zero, via=pick(engine, x.axes[dim], index))
 
 
-def pick(engine: "Engine", axis: Axis, index: int) -> tuple[Pick, ...]:
+def pick(engine: Engine, axis: Axis, index: int) -> tuple[Pick, ...]:
     """One unit of an axis is singled out: the axis is held, and what is left of the tensor comes from that unit."""
     axis = engine.pool.resolve(axis)
     if not axis or all(isinstance(f, Flat) for f in axis):
@@ -276,7 +273,7 @@ def pick(engine: "Engine", axis: Axis, index: int) -> tuple[Pick, ...]:
 
 
 @register_rule("aten::diagonal", "aten::diagonal_copy")
-def diagonal(engine: "Engine", call: Call) -> Value:
+def diagonal(engine: Engine, call: Call) -> Value:
     """Entries whose places along two axes agree: both axes are fixed."""
     x, out = engine.value(call.args["self"]), call.outputs[0]
     rank = len(x.axes)
@@ -290,7 +287,7 @@ def diagonal(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("aten::unbind", "aten::unbind_copy")
-def unbind(engine: "Engine", call: Call) -> list[Value]:
+def unbind(engine: Engine, call: Call) -> list[Value]:
     """Every unit of an axis on its own."""
     x = engine.value(call.args["self"])
     dim = call.args["dim"] % len(x.axes)

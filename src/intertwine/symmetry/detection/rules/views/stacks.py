@@ -7,13 +7,11 @@ the parts.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .....programs import Call, Ref
 from ...axis_terms import Axis, Value, axis_size, concatenated, interleaved, segments
-
-if TYPE_CHECKING:
-    from ...engine import Engine
+from ...engine import Engine
 
 
 @dataclass(frozen=True)
@@ -23,7 +21,7 @@ class Stack:
     dim: int
     parts: tuple[Any, ...]
 
-    def tied(self, engine: "Engine") -> Value:
+    def tied(self, engine: Engine) -> Value:
         """As one tensor: the parts must move alike and their order is fixed."""
         parts = [p if isinstance(p, Value) else p.tied(engine) for p in self.parts]
         joined = parts[0]
@@ -54,7 +52,7 @@ def is_stack(axis: Axis, count: int) -> bool:
     return all(k * step in ends for k in range(count + 1))
 
 
-def through_stack(engine: "Engine", call: Call) -> list[Any] | None:
+def through_stack(engine: Engine, call: Call) -> list[Any] | None:
     """The result of an operation that leaves a stack a stack, or picks from it; ``None`` for any other."""
     ref = next((r for r in call.inputs if isinstance(engine.values.get(r.id), Stack)), None)
     if ref is None or len(call.inputs) != 1:
@@ -86,7 +84,7 @@ def through_stack(engine: "Engine", call: Call) -> list[Any] | None:
     return _picked(engine, call, name, x, rank)
 
 
-def _in_turn(engine: "Engine", call: Call, ref: Ref, x: Stack) -> list[Any] | None:
+def _in_turn(engine: Engine, call: Call, ref: Ref, x: Stack) -> list[Any] | None:
     """A stack viewed so that its parts lie one after the other along an axis, or give its rows in turn; else ``None``.
 
     The latter is a channel shuffle.
@@ -107,7 +105,7 @@ def _in_turn(engine: "Engine", call: Call, ref: Ref, x: Stack) -> list[Any] | No
     return [Value((*joined.axes[:d], join(rows), *joined.axes[d + 1 :]), all(p.zero for p in parts))]
 
 
-def _picked(engine: "Engine", call: Call, name: str, x: Stack, rank: int) -> list[Any] | None:
+def _picked(engine: Engine, call: Call, name: str, x: Stack, rank: int) -> list[Any] | None:
     if "dim" not in call.args or not isinstance(call.args["dim"], int) or call.args["dim"] % rank != x.dim:
         return None
     insert = lambda v: Value((*v.axes[: x.dim], (), *v.axes[x.dim :]), v.zero)
@@ -125,7 +123,7 @@ def _picked(engine: "Engine", call: Call, name: str, x: Stack, rank: int) -> lis
     return None
 
 
-def _map(engine: "Engine", part: Any, change: Any) -> Value:
+def _map(engine: Engine, part: Any, change: Any) -> Value:
     return change(part if isinstance(part, Value) else part.tied(engine))
 
 

@@ -8,15 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING
 
 from .....programs import Call, Ref
 from ...axis_terms import Axis, Flat, Pick, Value, axis_size, segments
+from ...engine import Engine
 from ..registry import opaque, register_rule
 from .shapes import pick, rows
-
-if TYPE_CHECKING:
-    from ...engine import Engine
 
 Dim = tuple[int, int]  # size and stride
 
@@ -95,18 +92,18 @@ def _run(
     return _Run(tuple(group), sizes, tuple(taken))
 
 
-def _dims(engine: "Engine", ref: Ref) -> list[Dim]:
+def _dims(engine: Engine, ref: Ref) -> list[Dim]:
     value = engine.program.values[ref.id]
     return list(zip(value.shape, value.stride, strict=True))
 
 
-def _factors(engine: "Engine", x: Value, run: _Run) -> list[Axis]:
+def _factors(engine: Engine, x: Value, run: _Run) -> list[Axis]:
     whole = engine.pool.resolve(tuple(f for i in run.dims for f in x.axes[i]))
     return engine.split(whole, run.sizes)
 
 
 @register_rule("aten::as_strided", "intertwine::part_of_write")
-def as_strided(engine: "Engine", call: Call) -> Value:
+def as_strided(engine: Engine, call: Call) -> Value:
     """A view by strides: axes in another order, slices and single units of them."""
     source, out = call.args["self"], call.outputs[0]
     x = engine.value(source)
@@ -135,7 +132,7 @@ def as_strided(engine: "Engine", call: Call) -> Value:
 
 
 @register_rule("intertwine::written_into", "aten::as_strided_scatter")
-def written_into(engine: "Engine", call: Call) -> Value:
+def written_into(engine: Engine, call: Call) -> Value:
     """A part of a tensor overwritten by another tensor: along one axis beside what stays, elsewhere like it."""
     source, written = call.args["self"], call.args["src"]
     x, y = engine.value(source), engine.value(written)
@@ -169,7 +166,7 @@ def written_into(engine: "Engine", call: Call) -> Value:
     return Value(tuple(axes), x.zero and y.zero)
 
 
-def _pieces(engine: "Engine", y: Value, runs: Iterable[_Run]) -> dict[tuple[int, int], Axis]:
+def _pieces(engine: Engine, y: Value, runs: Iterable[_Run]) -> dict[tuple[int, int], Axis]:
     """What is written along every factor of the tensor that it is written into."""
     covered: dict[int, list[tuple[int, int, int]]] = {}  # dimension of the view -> its factors, outermost first
     found: dict[tuple[int, int], Axis] = {}
@@ -184,7 +181,7 @@ def _pieces(engine: "Engine", y: Value, runs: Iterable[_Run]) -> dict[tuple[int,
     return found
 
 
-def _overwritten(engine: "Engine", axis: Axis, start: int, stop: int, piece: Axis, alone: bool) -> Axis:
+def _overwritten(engine: Engine, axis: Axis, start: int, stop: int, piece: Axis, alone: bool) -> Axis:
     """One axis of a tensor of which the rows ``start:stop`` are overwritten; others are too unless ``alone``."""
     size = axis_size(axis)
     if stop - start == size:
@@ -198,7 +195,7 @@ def _overwritten(engine: "Engine", axis: Axis, start: int, stop: int, piece: Axi
 
 
 @register_rule("aten::slice_scatter", "aten::select_scatter")
-def slice_scatter(engine: "Engine", call: Call) -> Value:
+def slice_scatter(engine: Engine, call: Call) -> Value:
     """Rows of an axis overwritten."""
     x, y = engine.value(call.args["self"]), engine.value(call.args["src"])
     dim = call.args["dim"] % len(x.axes)
@@ -222,9 +219,8 @@ def slice_scatter(engine: "Engine", call: Call) -> Value:
     return Value(tuple(axes), x.zero and y.zero)
 
 
-def _fixed(engine: "Engine", call: Call, values: Iterable[Value]) -> Value:
+def _fixed(engine: Engine, call: Call, values: Iterable[Value]) -> Value:
     why = f"memory seen in another shape at {call.where}"
     for value in values:
-        for axis in value.axes:
-            engine.fix(axis, why)
+        engine.fix_all(value.axes, why)
     return opaque(engine, call.outputs[0], why, 0)
