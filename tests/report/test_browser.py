@@ -5,7 +5,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
+import intertwine as iw
 from intertwine import report
 
 pytestmark = pytest.mark.browser
@@ -176,3 +179,20 @@ def test_names_come_as_there_is_room_for_them(visit, made_comparison):
     page.wait_for_timeout(500)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert page.said == []
+
+
+def test_the_drawn_network_says_what_is_pointed_at(visit):
+    layer = lambda: [nn.Linear(4, 4), nn.ReLU()]
+    sym = iw.symmetries(
+        nn.Sequential(nn.Linear(3, 4), nn.ReLU(), *layer(), *layer(), nn.Linear(4, 2)), torch.zeros(2, 3)
+    )
+    page = visit(sym)
+    assert page.locator("svg .node").count() == 7 and page.locator("svg .frame").count() == 1
+    page.locator("svg .node").nth(3).hover()
+    assert "reads weight, bias" in page.locator(".about").inner_text()
+    page.locator(".flow").first.focus()
+    assert page.locator("svg .wire.dim").count() > 0 and "units of" in page.locator(".about").inner_text()
+    page.locator("svg .node[tabindex='0']").focus()
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("0: linear")
+    assert page.locator("script#plotly").count() == 0 and page.said == [] and page.asked == [page.url]

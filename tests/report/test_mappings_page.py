@@ -1,6 +1,5 @@
-"""The page of mappings: every module is drawn, with as many arrows as there are pairs of a writer and a reader."""
+"""The page of mappings: the network drawn, every entry a colour from what writes to what reads."""
 
-import html
 import re
 
 import pytest
@@ -9,11 +8,12 @@ from torch import nn
 
 import intertwine as iw
 from intertwine.exchange import Entry, Mappings, Place
-from intertwine.report import Diagram, load_result, page_of, render
+from intertwine.programs import Vertex, Wire
+from intertwine.report import Network, load_result, page_of, render
 
 
 def drawn(found):
-    (figure,) = [block for block in page_of(found).blocks if isinstance(block, Diagram)]
+    (figure,) = [block for block in page_of(found).blocks if isinstance(block, Network)]
     return figure
 
 
@@ -27,51 +27,73 @@ def llama(layers=3):
     return iw.symmetries(model, {"input_ids": torch.arange(8)[None]}), model
 
 
+def runs(figure, flow):
+    """Texts of the blocks that a flow joins."""
+    texts = [node["text"] for node in figure.spec["nodes"]]
+    return {(texts[e["from"]], texts[e["to"]]) for e in figure.spec["edges"] if flow in e["flows"]}
+
+
 def test_layers_are_one_block_with_its_modules_in_order_of_the_run():
     sym, _model = llama()
     figure = drawn(sym.mappings("llm-compressor"))
-    assert [(box.text, box.framed) for box in figure.boxes] == [
-        ("model.layers.0–2 (3 times)", True), ("input_layernorm", False), ("self_attn.q_proj", False),
-        ("self_attn.k_proj", False), ("self_attn.v_proj", False), ("self_attn.o_proj", False),
-        ("post_attention_layernorm", False), ("mlp.gate_proj", False), ("mlp.up_proj", False), ("mlp.down_proj", False),
+    assert figure.spec["frames"] == ["model.layers.0–2, 3 times"]
+    inside = [node["text"] for node in figure.spec["nodes"] if node["frame"] == 0]
+    assert inside == [
+        "input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "attention", "self_attn.o_proj",
+        "add", "post_attention_layernorm", "mlp.gate_proj", "mlp.act_fn", "mlp.up_proj", "mul", "mlp.down_proj", "add",
     ]  # fmt: skip
-    assert len(figure.arrows) == 3 + 2 + 1 + 1
-    assert {arrow.title.partition(" (")[0] for arrow in figure.arrows} >= {
-        "1. model.layers.0.input_layernorm → model.layers.0.self_attn.q_proj",
-    }
-    assert len(figure.legend) == 2 and all(": error " in tag.text for tag in figure.tags)
+    flows = {flow["title"][3:]: k for k, flow in enumerate(figure.spec["flows"])}
+    assert all("error" in flow["detail"] for flow in figure.spec["flows"])
+    norms = [k for k, flow in enumerate(figure.spec["flows"]) if flow["title"].endswith("scale of a norm")]
+    assert {pair for k in norms for pair in runs(figure, k)} >= {
+        ("input_layernorm", "self_attn.q_proj"), ("post_attention_layernorm", "mlp.up_proj"),
+    }  # fmt: skip
+    assert flows.keys() == {"scale of a norm", "scale of a linear map"}
+
+
+def test_an_entry_runs_through_what_lies_between_and_no_further():
+    sym, _model = llama()
+    figure = drawn(sym.mappings("spinquant"))
+    (stream,) = [k for k, flow in enumerate(figure.spec["flows"]) if "(R1)" in flow["title"]]
+    joined = runs(figure, stream)
+    assert {("mlp.down_proj", "add"), ("add", "post_attention_layernorm"), ("model.norm", "lm_head")} <= joined
+    assert not any({"attention", "mul", "input", "output"} & set(pair) for pair in joined)
 
 
 @pytest.mark.parametrize("format", ["llm-compressor", "spinquant", "torch-pruning"])
-def test_every_module_is_on_the_page_and_every_pair_is_an_arrow(format):
+def test_every_module_that_is_named_has_a_colour(format):
     sym, _model = llama()
     found = sym.mappings(format)
-    modules, pairs = set(), set()
+    coloured = {(graph_name, k) for graph_name, k in _coloured(drawn(found))}
     for k, entry in enumerate(found.entries):
         for place in entry.places:
-            sides = [[re.sub(r"\.\w+\[\d+\]$", "", name) for name in side] for side in (place.writes, place.reads)]
-            modules |= {*sides[0], *sides[1]}
-            pairs |= {(k, *(re.sub(r"\d+", "#", n) for n in (w, r))) for w in sides[0] for r in sides[1]}
-    text = html.unescape(render(page_of(found)))
-    assert modules and all(name in text for name in modules)
-    assert text.count('<path class="arrow"') == len(drawn(found).arrows) == len(pairs)
+            for name in (*place.writes, *place.reads):
+                module = re.sub(r"\.\w+\[\d+\]$", "", name)
+                assert (re.sub(r"layers\.\d+", "layers.0–2", module), k) in coloured
 
 
-def test_layers_that_are_used_otherwise_are_blocks_of_their_own():
-    def place(writes, *reads):
-        return Place((writes,), reads)
+def _coloured(figure):
+    titles = [node["title"].partition(":")[0] for node in figure.spec["nodes"]]
+    for edge in figure.spec["edges"]:
+        for flow in edge["flows"]:
+            number = int(figure.spec["flows"][flow]["title"].partition(".")[0]) - 1
+            yield titles[edge["from"]], number
+            yield titles[edge["to"]], number
 
-    inner = tuple(place(f"h.{i}.norm", f"h.{i + 1}.up") for i in (1, 2, 3))
-    found = Mappings(
-        "llm-compressor", "Net", (
-            Entry("norm", ("in",), ("h.1.up",), (place("in", "h.1.up"),)),
-            Entry("norm", ("re:.*norm$",), ("re:.*up$",), inner),
-        ),
-    )  # fmt: skip
-    figure = drawn(found)
-    assert [box.text for box in figure.boxes if box.framed] == ["h.1", "h.2–3 (2 times)", "h.4"]
-    # in -> 1; 1 -> 2-3; 2-3 -> 2-3; 2-3 -> 4
-    assert len(figure.arrows) == 4 and all("not proved" in tag.text for tag in figure.tags)
+
+def test_layers_that_are_used_otherwise_are_not_folded_with_the_others():
+    graph = [Vertex("", "input")]
+    for i in range(5):
+        graph += [
+            Vertex(f"h.{i}.norm", "layer norm", (f"h.{i}.norm.weight",), (Wire(len(graph) - 1),)),
+            Vertex(f"h.{i}.up", "linear", (f"h.{i}.up.weight",), (Wire(len(graph)),), mixes=True),
+        ]
+    places = tuple(Place((f"h.{i}.norm",), (f"h.{i}.up",)) for i in (1, 2, 3))
+    entry = Entry("norm", ("re:.*norm$",), ("re:.*up$",), places)
+    figure = drawn(Mappings("llm-compressor", "Net", (entry,), graph=tuple(graph)))
+    assert figure.spec["frames"] == ["h.1–3, 3 times"]
+    assert runs(figure, 0) == {("norm", "up")}
+    assert [node["text"] for node in figure.spec["nodes"] if node["frame"] < 0][1:3] == ["h.0.norm", "h.0.up"]
 
 
 def test_hostile_names_are_text_and_the_saved_result_has_the_same_page(tmp_path):
@@ -85,5 +107,5 @@ def test_hostile_names_are_text_and_the_saved_result_has_the_same_page(tmp_path)
 
 def test_a_model_without_mappings_has_a_page():
     found = iw.symmetries(nn.Sequential(nn.Linear(3, 2), nn.Tanh()), torch.zeros(2, 3)).mappings()
-    assert not any(isinstance(block, Diagram) for block in page_of(found).blocks)
+    assert not any(isinstance(block, Network) for block in page_of(found).blocks)
     assert "0 entries" in render(page_of(found))

@@ -61,21 +61,7 @@ def mappings(
         subject = subject_of(sym, model, example_inputs)
         found = FORMATS[format](subject, Proving(subject))
     notes = (*sym.notes, *subject.notes, *found.notes)
-    return replace(found, format=format, model=subject.name, notes=notes, modules=_in_order_of_the_run(sym, subject))
-
-
-def _in_order_of_the_run(sym: Symmetry, subject: Subject) -> tuple[str, ...]:
-    """Modules with those that ran first in front; parts of one that ran, such as its experts, come with it."""
-    program = sym.origin.program
-    taps = () if program is None else program.taps
-    ran = {name: k for k, name in reversed(list(enumerate(tap.partition("#")[0] for tap in taps)))}
-
-    def when(name: str) -> int:
-        parts = name.split(".")
-        prefixes = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
-        return next((ran[prefix] for prefix in prefixes if prefix in ran), len(ran))
-
-    return tuple(sorted(subject.names, key=when))
+    return replace(found, format=format, model=subject.name, notes=notes, graph=sym.graph)
 
 
 def _scales(subject: Subject, proving: Proving) -> tuple[tuple[Entry, ...], Mappings]:

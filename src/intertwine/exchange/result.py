@@ -11,6 +11,7 @@ from typing import Any
 from .._io import write_atomically
 from .._result import Result
 from .._words import counted
+from ..programs import Vertex
 
 __all__ = ["Absent", "Entry", "Mappings", "Place", "Proof"]
 
@@ -91,7 +92,7 @@ class Mappings(Result):
         document: The entries in the tool's own words, as plain data.
         python: The same as Python code; empty where the tool takes none.
         notes: What a reader should know.
-        modules: Modules in order of the run.
+        graph: Modules and what joins them, in order of the run; to draw.
     """
 
     format: str
@@ -101,7 +102,7 @@ class Mappings(Result):
     document: Mapping[str, Any] = field(default_factory=dict)
     python: str = ""
     notes: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ()
+    graph: tuple[Vertex, ...] = ()
 
     @property
     def proved(self) -> bool:

@@ -3,6 +3,7 @@
 from .calls import Call, Ref, Value
 from .capture import capture
 from .dynamic import capture_dynamic, check_path, first_output, flat_inputs
+from .graph import Vertex, Wire, graph
 from .offsets import gains_as_parameters
 from .part import Part
 from .paths import capture_paths
@@ -10,6 +11,6 @@ from .program import Program
 from .union import union
 
 __all__ = [
-    "Call", "Part", "Program", "Ref", "Value", "capture", "capture_dynamic", "capture_paths", "check_path",
-    "first_output", "flat_inputs", "gains_as_parameters", "union",
+    "Call", "Part", "Program", "Ref", "Value", "Vertex", "Wire", "capture", "capture_dynamic", "capture_paths",
+    "check_path", "first_output", "flat_inputs", "gains_as_parameters", "graph", "union",
 ]  # fmt: skip

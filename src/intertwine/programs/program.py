@@ -150,7 +150,7 @@ class Program:
 
         A linear layer's product reads a transposed view of the weight: it reads the weight.
         """
-        weights = self._weights()
+        weights = self._weights
         found: list[str] = []
         for ref in call.inputs:
             found += weights.get(ref.id, ())
@@ -201,6 +201,7 @@ class Program:
             raise ValueError(f"tap must be a module call of this run, such as {list(self.taps)[:5]}. Got {tap!r}.")
         return self.taps[tap]
 
+    @cached_property
     def _weights(self) -> dict[int, tuple[str, ...]]:
         """Values computed from parameters and constants alone, with the parameters that they came from."""
         found: dict[int, tuple[str, ...]] = {ref.id: (name,) for name, ref in self.states.items()}

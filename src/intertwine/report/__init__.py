@@ -1,21 +1,18 @@
 """One self-contained HTML page from any result."""
 
 from .blocks import (
-    Arrow,
     Block,
-    Box,
     Details,
-    Diagram,
     Facts,
     Figure,
     Grid,
     Heading,
     Listing,
+    Network,
     Paragraph,
     Shot,
     Table,
     Tabs,
-    Tag,
     Wall,
 )
 from .figures import Series, bars, heatmap, lines, scatter
@@ -38,10 +35,7 @@ __all__ = [
     "Facts",
     "Table",
     "Figure",
-    "Diagram",
-    "Box",
-    "Arrow",
-    "Tag",
+    "Network",
     "Grid",
     "Tabs",
     "Details",

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 __all__ = [
-    "Arrow", "Block", "Box", "Details", "Diagram", "Facts", "Figure", "Grid", "Heading", "Listing", "Paragraph", "Shot",
-    "Table", "Tabs", "Tag", "Wall",
+    "Block", "Details", "Facts", "Figure", "Grid", "Heading", "Listing", "Network", "Paragraph", "Shot", "Table",
+    "Tabs", "Wall",
 ]  # fmt: skip
 
 
@@ -99,53 +99,12 @@ class Figure(Block):
 
 
 @dataclass(frozen=True)
-class Box:
-    """A box of a diagram in pixels with a text in it, or a frame around boxes; ``title`` shows on hovering."""
+class Network(Block):
+    """A network drawn from top to bottom, as ``network.network`` describes it; ``title`` is for screen readers."""
 
-    x: float
-    y: float
-    width: float
-    height: float
-    text: str
-    title: str = ""
-    framed: bool = False
-
-
-@dataclass(frozen=True)
-class Arrow:
-    """An arrow of a diagram from (x, start) by a lane on the right back to (x, stop)."""
-
-    x: float
-    start: float
-    lane: float
-    stop: float
-    colour: str
-    title: str = ""
-
-
-@dataclass(frozen=True)
-class Tag:
-    """A text of a diagram."""
-
-    x: float
-    y: float
-    text: str
-    colour: str
-    title: str = ""
-
-
-@dataclass(frozen=True)
-class Diagram(Block):
-    """Boxes in a column with arrows between them; ``legend`` holds the colour of each meaning."""
-
-    kind: ClassVar[str] = "diagram"
-    boxes: Sequence[Box]
-    arrows: Sequence[Arrow]
-    tags: Sequence[Tag]
-    legend: Mapping[str, str]
-    width: float
-    height: float
-    title: str = ""
+    kind: ClassVar[str] = "network"
+    spec: Mapping[str, Any]
+    title: str
     caption: str = ""
 
 

@@ -186,13 +186,17 @@
   }
 
   async function unpack() {
-    if (!document.querySelector(".plot")) return true;
     if (!("DecompressionStream" in window)) {
       say("This browser cannot unpack the plots (it has no DecompressionStream). Firefox 113, Chrome 80, Safari 16.4 or newer can. The tables below need nothing.");
       return false;
     }
+    for (const place of document.querySelectorAll(".network")) {
+      drawNetwork(place, JSON.parse(await contents(place.nextElementSibling)), make, button, roving);
+    }
+    const plotly = document.getElementById("plotly");
+    if (!plotly) return true;
     const script = document.createElement("script");
-    script.textContent = await contents(document.getElementById("plotly"));
+    script.textContent = await contents(plotly);
     document.head.append(script);
     return true;
   }

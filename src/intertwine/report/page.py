@@ -6,7 +6,7 @@ import base64
 import gzip
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -55,6 +55,8 @@ def render(page: Page) -> str:
     from importlib.metadata import version
 
     source = files("intertwine.report")
+    held = set(_kinds(page.blocks))
+    drawing = [(source / name).read_text("utf-8") for name in ("dagre.min.js", "network.js")]
     return (
         _environment()
         .get_template("page.html")
@@ -62,10 +64,18 @@ def render(page: Page) -> str:
             page=page,
             style=_trusted((source / "page.css").read_text("utf-8")),
             script=_trusted((source / "page.js").read_text("utf-8")),
-            plotly=_trusted(packed_plotly()),
+            plotly=_trusted(packed_plotly() if "figure" in held else ""),
+            drawing=_trusted("".join(drawing) if "network" in held else ""),
             version=version("intertwine"),
         )
     )
+
+
+def _kinds(blocks: Iterable[Block]) -> Iterator[str]:
+    for block in blocks:
+        yield block.kind
+        for inner in (getattr(block, "blocks", ()), *getattr(block, "tabs", {}).values()):
+            yield from _kinds(inner)
 
 
 @cache

@@ -8,6 +8,7 @@ import torch
 
 from .._attributes import Cache
 from .._words import counted
+from ..programs import Vertex
 from . import dimension
 from .spaces import UNREAD, BatchNormTensors, FixedAxis, Layout, Space
 from .titles import titles
@@ -35,6 +36,7 @@ class Description:
             shapes). Outputs of which a run says too little are left out.
         gates: The same for every ReLU, by the name that ``iw.gates.gate_patterns`` gives it; not for ``|q|``, whose
             gates follow the signs of units.
+        graph: Modules and what joins them, in order of the run, with the spaces of the tensors between them; to draw.
     """
 
     spaces: tuple[Space, ...]
@@ -50,6 +52,7 @@ class Description:
     caches: tuple[Cache, ...] = ()
     features: Mapping[str, Layout] = field(default_factory=dict)
     gates: Mapping[str, Layout] = field(default_factory=dict)
+    graph: tuple[Vertex, ...] = field(default=(), compare=False)
 
     @cached_property
     def titles(self) -> Mapping[str, str]:

@@ -1,12 +1,16 @@
-"""The page of mappings: the model drawn as blocks with an arrow from each module that writes to each that reads."""
+"""The page of mappings: the network drawn, with each entry as a colour from modules that write to those that read."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 from ..._words import counted
-from ..blocks import Arrow, Block, Box, Details, Diagram, Heading, Listing, Paragraph, Table, Tag
-from ..folding import folded
+from ...programs import Vertex, Wire
+from ..blocks import Block, Details, Heading, Listing, Network, Paragraph, Table
+from ..network import Flow, network
 from ..page import Page
 
 if TYPE_CHECKING:
@@ -15,23 +19,16 @@ if TYPE_CHECKING:
 __all__ = ["mappings_page"]
 
 _KINDS = {
-    "norm": ("scale of a norm", "#3b7dd8"),
-    "linear": ("scale of a linear map", "#e07b39"),
-    "R1": ("rotation of the residual stream (R1)", "#2f9e75"),
-    "R2": ("rotation within heads (R2)", "#a05fc0"),
-    "permutation": ("permutation of units", "#d1495b"),
+    "norm": "scale of a norm",
+    "linear": "scale of a linear map",
+    "R1": "rotation of the residual stream (R1)",
+    "R2": "rotation within heads (R2)",
+    "permutation": "permutation of units",
 }
 _CAPTION = (
-    "Modules from top to bottom in order of the run; layers that are alike are one block. An arrow goes from a module "
-    "that writes the channels to one that reads them; one that goes up, or back to its own box, reads in a later "
-    "layer. Numbers are those of the entries below, each with the relative error of its proof. Hover for names."
+    "From top to bottom in order of the run; blocks that repeat are drawn once. A colour is an entry of the table "
+    "below: it runs from the modules that write its channels to those that read them, through all that lies between."
 )
-_UNITS = (
-    "Channels that are permuted together: an arrow goes from every tensor whose first axis they are to every tensor "
-    "with them on another axis, whichever of the two writes."
-)
-_ROW, _GAP, _LANE, _LETTER, _TAG = 30, 14, 18, 7.2, 150
-_Pair = tuple[tuple[str, str], tuple[str, str]]  # block and role of a writer and of a reader
 
 
 def mappings_page(found: Mappings) -> Page:
@@ -43,11 +40,12 @@ def mappings_page(found: Mappings) -> Page:
             f"{len(found.absent)} not listed.",
             "verdict",
         ),
+        *([_drawn(found)] if found.entries else []),
         *(Paragraph(f"Note: {note}", "note") for note in found.notes),
+        Heading("Entries, and what is not listed"),
+        _table(found),
+        Details("As text", [Listing(str(found))]),
     ]
-    if found.entries:
-        blocks += [Heading("The model and its mappings"), _drawn(found)]
-    blocks += [Heading("Entries, and what is not listed"), _table(found), Details("As text", [Listing(str(found))])]
     return Page(f"Mappings for {found.format}", blocks, found.model)
 
 
@@ -60,90 +58,77 @@ def _table(found: Mappings) -> Table:
     return Table(["entry", "modules", "places", "proof", "control", "note"], rows)
 
 
-def _drawn(found: Mappings) -> Diagram:
-    uses: dict[str, set[tuple[int, int]]] = {}
+def _drawn(found: Mappings) -> Network:
+    graph = found.graph or _pairs(found)
+    at: dict[str, list[int]] = {}
+    for k, vertex in enumerate(graph):
+        at.setdefault(vertex.module, []).append(k)
+    readers: dict[int, list[int]] = {}
+    carried: dict[str, list[tuple[int, int]]] = {}
+    for k, vertex in enumerate(graph):
+        for wire in vertex.inputs:
+            readers.setdefault(wire.source, []).append(k)
+            for space in wire.spaces:
+                carried.setdefault(space, []).append((wire.source, k))
+    runs: dict[tuple[int, int], list[str]] = {}
     for k, entry in enumerate(found.entries):
         for place in entry.places:
-            for side, names in enumerate((place.writes, place.reads)):
-                for name in names:
-                    uses.setdefault(_module(name), set()).add((k, side))
-    order = list(dict.fromkeys([*(name for name in found.modules if name in uses), *uses]))
-    at = folded({name: frozenset(uses[name]) for name in order})
-    boxes, rows = _boxes(order, at)
-    right = max(box.x + box.width for box in boxes)
-    pairs = [_pairs(entry, at) for entry in found.entries]
-    lanes = _lanes([[rows[key] for pair in joined for key in pair] for joined in pairs])
-    far = right + _LANE * (max(lanes) + 2)
-    arrows, tags = [], []
-    below = 0.0
-    for k in sorted(range(len(pairs)), key=lambda k: min((rows[w] for w, _ in pairs[k]), default=0.0)):
-        entry, colour = found.entries[k], _KINDS.get(found.entries[k].kind, ("", "#7d6b5d"))[1]
-        lane = right + _LANE * (lanes[k] + 1)
-        for (writer, reader), names in pairs[k].items():
-            title = f"{k + 1}. {names[0]} \u2192 {names[1]} ({_said(entry)})"
-            arrows.append(Arrow(right, rows[writer] + 5, lane, rows[reader] - 5, colour, title))
-        below = max(below + 15, min((rows[w] for w, _ in pairs[k]), default=0.0) + 5)
-        tags.append(Tag(far, below, f"{k + 1}: {_error(entry)}", colour, str(entry)))
-    height = max(below, *(box.y + box.height for box in boxes)) + _GAP
-    legend = {_said(entry): _KINDS[entry.kind][1] for entry in found.entries if entry.kind in _KINDS}
-    caption = f"{_CAPTION} {_UNITS}" if any(e.kind == "permutation" for e in found.entries) else _CAPTION
-    return Diagram(boxes, arrows, tags, legend, far + _TAG, height, f"Mappings of {found.model}", caption)
+            writes, reads = (
+                {i for name in names for i in at.get(_vertex(name, at), ())} for names in (place.writes, place.reads)
+            )
+            exact = entry.kind == "permutation"
+            for pair in carried.get(place.space, ()) if exact else _between(graph, readers, writes, reads):
+                runs.setdefault(pair, []).append(str(k))
+    coloured = [
+        replace(
+            vertex,
+            inputs=tuple(replace(w, spaces=tuple(dict.fromkeys(runs.get((w.source, k), ())))) for w in vertex.inputs),
+        )
+        for k, vertex in enumerate(graph)
+    ]
+    flows = {
+        str(k): Flow(f"{k + 1}. {_KINDS.get(entry.kind, entry.kind)}", f"{entry}; {_error(entry)}")
+        for k, entry in enumerate(found.entries)
+    }
+    return network(coloured, flows, f"Mappings of {found.model}", _CAPTION)
 
 
-def _module(name: str) -> str:
-    """The module of a tensor axis, such as ``conv.weight[0]``; a module itself."""
-    return name.rpartition(".")[0] or name if name.endswith("]") else name
+def _vertex(name: str, at: Mapping[str, list[int]]) -> str:
+    """The module of a tensor axis, such as ``conv.weight[0]``, or the one that holds it."""
+    module = name.rpartition(".")[0] or name if name.endswith("]") else name
+    while module and module not in at:
+        module = module.rpartition(".")[0]
+    return module
 
 
-def _boxes(order: list[str], at: dict[str, tuple[str, str]]) -> tuple[list[Box], dict[tuple[str, str], float]]:
-    """Frames of blocks with the boxes of their modules, and the middle of each box."""
-    held: dict[object, dict[str, list[str]]] = {}
-    for name in order:
-        block, role = at[name]
-        held.setdefault(block or name, {}).setdefault(role, []).append(name)
-    width = max(_LETTER * len(text) for block, role in at.values() for text in (f"{block} (repeated)", role)) + 44
-    boxes, rows, y = [], {}, float(_GAP)
-    for roles in held.values():
-        block = at[next(iter(roles.values()))[0]][0]
-        if block:
-            top, y = y, y + 26
-            times = max(map(len, roles.values()))
-            head = f"{block} ({times} times)" if times > 1 else block
-            boxes.append(Box(8, top, width, 26 + _ROW * len(roles) + 4, head, "", framed=True))
-        for role, names in roles.items():
-            title = ", ".join(names) if len(names) < 9 else f"{', '.join(names[:8])} and {len(names) - 8} more"
-            inset = 10 if block else 0
-            boxes.append(Box(8 + inset, y, width - 2 * inset, _ROW - 6, role, title))
-            rows[block, role] = y + (_ROW - 6) / 2
-            y += _ROW
-        y += _GAP
-    return boxes, rows
+def _between(
+    graph: Sequence[Vertex], readers: Mapping[int, list[int]], writes: set[int], reads: set[int]
+) -> Iterator[tuple[int, int]]:
+    """Wires that lead from those that write to those that read, through vertices that keep channels apart."""
+    forward, backward = set(writes), set(reads)
+    queue = list(writes)
+    while queue:
+        for b in readers.get(queue.pop(), ()):
+            if b not in forward and b not in reads and not graph[b].mixes:
+                forward.add(b)
+                queue.append(b)
+    queue = list(reads)
+    while queue:
+        k = queue.pop()
+        for wire in graph[k].inputs:
+            if wire.source in forward:
+                yield wire.source, k
+                if wire.source not in backward and not (wire.source in writes and graph[wire.source].mixes):
+                    backward.add(wire.source)
+                    queue.append(wire.source)
 
 
-def _pairs(entry: Entry, at: dict[str, tuple[str, str]]) -> dict[_Pair, tuple[str, str]]:
-    """Boxes that an entry joins, with the names of modules that are the first example."""
-    found: dict[_Pair, tuple[str, str]] = {}
-    for place in entry.places:
-        for w in dict.fromkeys(map(_module, place.writes)):
-            for r in dict.fromkeys(map(_module, place.reads)):
-                if w != r:
-                    found.setdefault((at[w], at[r]), (w, r))
-    return found
-
-
-def _lanes(heights: list[list[float]]) -> list[int]:
-    """A lane for each entry, so that those in one lane do not overlap."""
-    ends: list[float] = []
-    found = [0] * len(heights)
-    for k in sorted((k for k, spans in enumerate(heights) if spans), key=lambda k: min(heights[k])):
-        low, high = min(heights[k]) - 5, max(heights[k]) + 5
-        found[k] = next((lane for lane, end in enumerate(ends) if end < low), len(ends))
-        ends[found[k] : found[k] + 1] = [high]
-    return found
-
-
-def _said(entry: Entry) -> str:
-    return _KINDS[entry.kind][0] if entry.kind in _KINDS else entry.kind
+def _pairs(found: Mappings) -> tuple[Vertex, ...]:
+    """A graph of the modules that are named, where nothing is known of what lies between."""
+    pairs = [pair for e in found.entries for p in e.places for pair in product(p.writes, p.reads)]
+    number = {name: k for k, name in enumerate(dict.fromkeys(name for pair in pairs for name in pair))}
+    wires = {name: tuple(Wire(number[w]) for w in dict.fromkeys(w for w, r in pairs if r == name)) for name in number}
+    return tuple(Vertex(name, "", (name,), wires[name]) for name in number)
 
 
 def _error(entry: Entry) -> str:

@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any, Literal
 
 from ...groups import GeneralLinear, Monomial, Orthogonal, Representation, Semidirect, SpaceGroup
-from ...programs import Program, Ref
+from ...programs import Program, Ref, Vertex, Wire, graph
 from ...programs.operations import MAX_POOLS, gate_names, is_gate
 from .. import spaces as public
 from ..spaces import leaves as described_leaves
@@ -81,7 +81,7 @@ def describe(engine: Engine) -> Symmetry:
     return Symmetry(
         tuple(described), layouts, tuple(writer.fixed), norms, dict(program.aliases), program.dtype,
         bool(program.reads), program.notes, tuple(engine.unknown_ops), program.front, program.caches,
-        features, gates,
+        features, gates, _graph(engine, unsaid, layouts),
     )  # fmt: skip
 
 
@@ -102,8 +102,38 @@ def _features(engine: Engine, writer: "_Writer", refs: Mapping[str, Ref]) -> Ite
             layout = writer.layout(tap, engine.value(ref), ref)
         except _UnknownBasisError:
             continue
-        if any(isinstance(leaf, public.Leaf) for axis in layout.axes for _, leaf in described_leaves(axis)):
+        if _spaces(layout):
             yield tap, layout
+
+
+def _graph(engine: Engine, writer: "_Writer", layouts: Mapping[str, public.Layout]) -> tuple[Vertex, ...]:
+    """The graph of the program, each wire with the spaces that move its tensor.
+
+    Where a pass only half knows these, they are those of the weight that reads it and not of what that returns.
+    """
+    found = graph(engine.program)
+    refs = {str(wire.value): Ref(wire.value) for vertex in found for wire in vertex.inputs}
+    known = {name: _spaces(layout) for name, layout in _features(engine, writer, refs)}
+    returned: dict[int, set[str]] = {}
+    for vertex in found:
+        for wire in vertex.inputs:
+            returned.setdefault(wire.source, set()).update(known.get(str(wire.value), ()))
+
+    def spaces(k: int, vertex: Vertex, wire: Wire) -> tuple[str, ...]:
+        if str(wire.value) in known or vertex.inner:
+            return known.get(str(wire.value), ())
+        read = [space for name in vertex.tensors if name in layouts for space in _spaces(layouts[name])]
+        return tuple(dict.fromkeys(space for space in read if space not in returned.get(k, ())))
+
+    return tuple(
+        replace(v, inputs=tuple(replace(wire, spaces=spaces(k, v, wire)) for wire in v.inputs))
+        for k, v in enumerate(found)
+    )
+
+
+def _spaces(layout: public.Layout) -> tuple[str, ...]:
+    found = (leaf.space for axis in layout.axes for _, leaf in described_leaves(axis) if isinstance(leaf, public.Leaf))
+    return tuple(dict.fromkeys(found))
 
 
 class _UnknownBasisError(Exception):

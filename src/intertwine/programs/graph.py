@@ -1,0 +1,192 @@
+"""Graph of a program for drawing: modules that read parameters, and the operations that join what they return."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from .calls import Call, Ref
+from .liveness import reached
+from .operations import ATTENTION
+from .program import Program
+
+__all__ = ["Vertex", "Wire", "graph"]
+
+_QUIET = {  # operations that change no number, or only the shape
+    "view", "_unsafe_view", "reshape", "transpose", "t", "permute", "expand", "slice", "select", "split",
+    "split_with_sizes", "chunk", "unbind", "contiguous", "clone", "_to_copy", "to", "alias", "unsqueeze", "squeeze",
+    "detach", "dropout", "native_dropout", "flatten", "as_strided", "lift_fresh", "copy", "index_select", "narrow",
+}  # fmt: skip
+_NAMES = {
+    "addmm": "linear", "mm": "linear", "bmm": "matmul", "convolution": "conv", "native_layer_norm": "layer norm",
+    "native_group_norm": "group norm", "native_batch_norm": "batch norm", "_native_batch_norm_legit": "batch norm",
+    "_native_batch_norm_legit_no_training": "batch norm", "_fused_rms_norm": "rms norm", "_softmax": "softmax",
+    "_log_softmax": "log softmax", "max_pool2d_with_indices": "max pool", "_adaptive_avg_pool2d": "average pool",
+    "avg_pool2d": "average pool",
+}  # fmt: skip
+_MOST = 3  # names of operations
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A tensor that goes from one vertex to another.
+
+    Attributes:
+        source: Index of the vertex that it comes from.
+        spaces: Names of the spaces that move its axes.
+        value: Its number in the program.
+    """
+
+    source: int
+    spaces: tuple[str, ...] = ()
+    value: int = -1
+
+
+@dataclass(frozen=True)
+class Vertex:
+    """One module that ran, or operations between modules that belong together; inputs and outputs of the model.
+
+    Attributes:
+        module: Name of the module whose code ran.
+        text: Names of its operations.
+        tensors: Parameters and buffers that it reads.
+        inputs: What it is given.
+        inner: Whether other modules ran within this one, so that the operations are only what joins them.
+        mixes: Whether it reads a parameter with more than one axis.
+    """
+
+    module: str
+    text: str
+    tensors: tuple[str, ...] = ()
+    inputs: tuple[Wire, ...] = ()
+    inner: bool = False
+    mixes: bool = False
+
+
+def graph(program: Program) -> tuple[Vertex, ...]:
+    """The graph of a program's first run, every vertex behind those that it reads.
+
+    Calls of one module that follow each other with nothing else between them are one vertex; views, copies and
+    dropout are none.
+    """
+    calls = _of_the_first_run(program)
+    groups, group_of = _groups(program, calls)
+    around = {name.rpartition(".")[0] for name in {call.module for call in calls} if name}
+    around |= {outer.rpartition(".")[0] for outer in list(around)} | {""}
+    found: list[Vertex] = []
+    place: dict[int, list[Wire]] = {}  # group -> what stands for it: one wire, or those that it passes on
+
+    def wires(refs: Iterable[Ref], own: int) -> tuple[Wire, ...]:
+        given: dict[tuple[int, int], Wire] = {}
+        for ref in refs:
+            source = group_of.get(ref.id)
+            if source is not None and source != own:
+                passed = place[source]
+                here = [Wire(w.source, value=ref.id if len(passed) == 1 else w.value) for w in passed]
+                given.update({(w.source, w.value): w for w in here})
+        return tuple(given.values())
+
+    for k, inside in enumerate(groups):
+        if not inside:
+            found.append(Vertex("", "input"))
+            place[k] = [Wire(len(found) - 1)]
+            continue
+        inputs = wires((ref for call in inside for ref in call.inputs), k)
+        names = list(dict.fromkeys(_name(c, program) for c in inside if c.op.removeprefix("aten::") not in _QUIET))
+        tensors = tuple(dict.fromkeys(name for call in inside for name in program.parameters_of(call)))
+        if not names and not tensors:
+            place[k] = list(inputs)
+            continue
+        module = inside[0].module
+        text = "attention" if "attention" in names else ", ".join([*names[:_MOST], *(["…"] if names[_MOST:] else [])])
+        mixes = any(len(program.values[program.states[name].id].shape) > 1 for name in tensors)
+        found.append(Vertex(module, text, tensors, inputs, module in around, mixes))
+        place[k] = [Wire(len(found) - 1)]
+    last = wires(program.outputs, -1)
+    return (*found, Vertex("", "output", (), last)) if last else tuple(found)
+
+
+def _of_the_first_run(program: Program) -> list[Call]:
+    """The calls that the outputs of the first run depend on and that depend on an input."""
+    if not program.outputs:
+        return []
+    first = program.ancestors(program.outputs[:1])
+    read = {ref.id for i in first for ref in program.calls[i].inputs}
+    here = reached(program.calls, [ref for ref in program.inputs if ref.id in read])
+    positions = program.ancestors([ref for ref in program.outputs if ref.id in here])
+    return [
+        program.calls[i]
+        for i in positions
+        if any(out is not None and out.id in here for out in program.calls[i].outputs)
+    ]
+
+
+def _groups(program: Program, calls: list[Call]) -> tuple[list[list[Call]], dict[int, int]]:
+    """Calls of one module that are joined without a detour through others; the group of every value.
+
+    The phase of a group is one more than that of any other that it reads, so that groups form no circle.
+    """
+    group_of = {ref.id: k for k, ref in enumerate(program.inputs)}
+    groups: list[list[Call]] = [[] for _ in program.inputs]
+    keys: list[tuple[str, int]] = [("", -1) for _ in program.inputs]
+    parent = list(range(len(groups)))
+
+    def root(k: int) -> int:
+        while parent[k] != k:
+            parent[k] = parent[parent[k]]
+            k = parent[k]
+        return k
+
+    for call in calls:
+        sources = {root(group_of[ref.id]) for ref in call.inputs if ref.id in group_of}
+        phase = max(keys[k][1] + (keys[k][0] != call.module or keys[k][1] < 0) for k in sources)
+        joined = sorted(k for k in sources if keys[k] == (call.module, phase))
+        if joined:
+            home = joined[0]
+            for other in joined[1:]:
+                parent[other] = home
+                groups[home] += groups[other]
+                groups[other] = []
+        else:
+            home = len(groups)
+            groups.append([])
+            keys.append((call.module, phase))
+            parent.append(home)
+        groups[home].append(call)
+        group_of.update({out.id: home for out in call.outputs if out is not None})
+    return _in_order(groups, {value: root(k) for value, k in group_of.items()})
+
+
+def _in_order(groups: list[list[Call]], group_of: dict[int, int]) -> tuple[list[list[Call]], dict[int, int]]:
+    """Groups behind all that they read, otherwise in order of the run."""
+    reads = [
+        {group_of[r.id] for call in group for r in call.inputs if r.id in group_of} - {k}
+        for k, group in enumerate(groups)
+    ]
+    readers: dict[int, list[int]] = {}
+    for k, sources in enumerate(reads):
+        for source in sources:
+            readers.setdefault(source, []).append(k)
+    left = [len(sources) for sources in reads]
+    kept = set(group_of.values())
+    ready = [k for k, n in enumerate(left) if n == 0 and k in kept]  # groups are numbered by their first call
+    order = []
+    while ready:
+        k = heappop(ready)
+        order.append(k)
+        for reader in readers.get(k, ()):
+            left[reader] -= 1
+            if left[reader] == 0:
+                heappush(ready, reader)
+    new = {k: i for i, k in enumerate(order)}
+    return [groups[k] for k in order], {value: new[k] for value, k in group_of.items()}
+
+
+def _name(call: Call, program: Program) -> str:
+    name = call.op.removeprefix("aten::")
+    if call.op in ATTENTION or "scaled_dot_product" in name:
+        return "attention"
+    if name in ("mm", "bmm", "matmul") and not program.parameters_of(call):
+        return "matmul"
+    return _NAMES.get(name, name.strip("_").replace("_", " "))
