@@ -189,7 +189,7 @@ def test_the_drawn_network_says_what_is_pointed_at(visit):
     page = visit(sym)
     assert page.locator("svg .node").count() == 7 and page.locator("svg .frame").count() == 1
     page.locator("svg .node").nth(3).hover()
-    assert "reads weight, bias" in page.locator(".about").inner_text()
+    assert "2, 4: linear" in page.locator(".about").inner_text()
     page.locator(".flow").first.focus()
     assert page.locator("svg .wire.dim").count() > 0 and "units of" in page.locator(".about").inner_text()
     page.locator("svg .node[tabindex='0']").focus()
