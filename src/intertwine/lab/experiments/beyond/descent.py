@@ -223,7 +223,7 @@ def _swept(setting: Setting) -> Measured:
     recipe = TRAINING["digits"].but(epochs=10, batch_size=64)
     zoo = zoo_for(setting, "digits_cnn:width=8", setting.by_scale(4, 6, 6), recipe)
     layers = relu_layers(zoo)
-    layers = setting.by_scale(layers[:1], layers, layers)
+    layers = setting.by_scale(layers[:1], layers[1:2], layers)
     examples, epochs = setting.by_scale(96, 1295, 1295), setting.by_scale(2, 10, 10)
     rate = min(_TRAVEL / (epochs * math.ceil(examples / 32)), _HIGHEST)
     how: dict[str, Any] = {"examples": examples, "tested": None, "epochs": epochs, "start": "random", "rate": rate,

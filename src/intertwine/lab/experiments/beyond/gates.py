@@ -134,7 +134,7 @@ def _spectral(setting: Setting) -> Measured:
 
 def _spectral_cnn(setting: Setting) -> Measured:
     """On digits: the kernel of a convolutional network takes ``N^2 P^2`` operations for ``P`` pixels."""
-    width, few, seeds = setting.by_scale((4, 100, 2), (16, 200, 5), (16, 200, 5))
+    width, few, seeds = setting.by_scale((4, 100, 2), (8, 100, 5), (16, 200, 5))
     recipe = {"epochs": setting.by_scale(2, 10, 10), "batch_size": 64, "learning_rate": 3e-3}
     setting = replace(setting, data="digits")
     found = _spectra(setting, f"c4gap:width={width}", seeds, setting.by_scale(200, None, None), few, recipe)
