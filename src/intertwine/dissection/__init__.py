@@ -10,32 +10,16 @@ from .result import ArmResult, Count, Dissection, Picture
 from .rotation import Rotation, random_rotation
 
 __all__ = [
-    "dissect",
-    "Criterion",
-    "Maps",
+    "dissect", "Criterion", "Maps",
     # what comes back
-    "Dissection",
-    "ArmResult",
-    "Count",
-    "Picture",
+    "Dissection", "ArmResult", "Count", "Picture",
     # what the symmetry group says
-    "predict",
-    "privileged_bases",
-    "PrivilegedBases",
-    "SpaceBasis",
+    "predict", "privileged_bases", "PrivilegedBases", "SpaceBasis",
     # what units are compared with
-    "Concept",
-    "ConceptBatch",
-    "ConceptSet",
-    "Sample",
-    "Subset",
-    "TensorConcepts",
-    "COLOURS",
-    "WithColours",
+    "Concept", "ConceptBatch", "ConceptSet", "Sample", "Subset", "TensorConcepts", "COLOURS", "WithColours",
     "name_colours",
     # rotations
-    "Rotation",
-    "random_rotation",
+    "Rotation", "random_rotation",
     # thresholds
     "top_thresholds",
-]
+]  # fmt: skip

@@ -14,7 +14,10 @@ Positive scales keep all ``M`` grid points, as in the paper; halving the grid fo
 
 from math import exp, lgamma, log
 
-__all__ = ["g_relu_dim", "log_count_g_relu", "log_count_rank", "log_points", "rank_dim", "rank_outnumbers", "threshold"]
+__all__ = [
+    "g_relu_dim", "log_count", "log_count_g_relu", "log_count_rank", "log_points", "rank_dim", "rank_outnumbers",
+    "threshold",
+]  # fmt: skip
 
 
 def log_points(eps: float, bound: float) -> float:
@@ -29,6 +32,11 @@ def log_points(eps: float, bound: float) -> float:
     if not 0 < eps <= 2 * bound:
         raise ValueError(f"eps must be positive and at most 2 * bound. Got eps={eps}, bound={bound}.")
     return log(2 * bound) - log(eps)
+
+
+def log_count(log_components: float, dim: int, eps: float, bound: float) -> float:
+    """``log #components + dim log M`` (v2 E.29): logarithm of a family's grid points, each piece of one dimension."""
+    return log_components + (dim * log_points(eps, bound) if dim else 0.0)
 
 
 def g_relu_dim(n: int) -> int:
@@ -58,7 +66,7 @@ def log_count_g_relu(n: int, eps: float, bound: float) -> float:
         >>> round(log_count_g_relu(64, eps=2**-10, bound=1.0), 2)
         693.14
     """
-    return lgamma(n + 1) + n * log_points(eps, bound)
+    return log_count(lgamma(n + 1), n, eps, bound)
 
 
 def log_count_rank(n: int, rank: int, eps: float, bound: float) -> float:
@@ -68,7 +76,7 @@ def log_count_rank(n: int, rank: int, eps: float, bound: float) -> float:
         >>> round(log_count_rank(64, 1, eps=2**-10, bound=1.0), 2)
         968.34
     """
-    return rank_dim(n, rank) * log_points(eps, bound)
+    return log_count(0.0, rank_dim(n, rank), eps, bound)
 
 
 def rank_outnumbers(n: int, rank: int, eps: float, bound: float) -> bool:

@@ -15,7 +15,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
-from .capacity import log_points
+from .capacity import log_count
 
 __all__ = ["MatrixElement", "Generator", "Group", "Objective", "Unattained"]
 
@@ -152,7 +152,7 @@ class Group(ABC):
             eps: Spacing of the grid.
             bound: Largest magnitude; each coordinate runs over ``[-bound, bound]``.
         """
-        return self.log_components + (self.dim * log_points(eps, bound) if self.dim else 0.0)
+        return log_count(self.log_components, self.dim, eps, bound)
 
     @abstractmethod
     def identity(self, dtype: torch.dtype = torch.float64, device: torch.device | str | None = None) -> MatrixElement:

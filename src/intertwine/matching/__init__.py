@@ -10,22 +10,6 @@ from .solvers import METHODS, Activations, CoordinateDescent, FrankWolfe, Gates,
 from .verdict import Match
 
 __all__ = [
-    "METHODS",
-    "Activations",
-    "Alignment",
-    "CoordinateDescent",
-    "FrankWolfe",
-    "Gates",
-    "Gathering",
-    "Match",
-    "Place",
-    "Sinkhorn",
-    "Solver",
-    "StraightThrough",
-    "align",
-    "align_sharded",
-    "gather",
-    "places",
-    "same",
-    "same_sharded",
-]
+    "METHODS", "Activations", "Alignment", "CoordinateDescent", "FrankWolfe", "Gates", "Gathering", "Match", "Place",
+    "Sinkhorn", "Solver", "StraightThrough", "align", "align_sharded", "gather", "places", "same", "same_sharded",
+]  # fmt: skip

@@ -28,51 +28,19 @@ from .registry import DEFAULT, measure, measure_names, register
 
 __all__ = [
     # two networks
-    "compare",
-    "Comparison",
-    "minibatch_cka",
+    "compare", "Comparison", "minibatch_cka",
     # many networks
-    "distances",
-    "Distances",
-    "Embedding",
+    "distances", "Distances", "Embedding",
     # functions on features
-    "procrustes",
-    "cka",
-    "hsic",
-    "location_cka",
-    "location_cost",
+    "procrustes", "cka", "hsic", "location_cka", "location_cost",
     # measures by name
-    "DEFAULT",
-    "measure",
-    "measure_names",
-    "register",
+    "DEFAULT", "measure", "measure_names", "register",
     # measures as values
-    "Measure",
-    "Prepared",
-    "Procrustes",
-    "CKA",
-    "SVCCA",
-    "PWCCA",
-    "R2CCA",
-    "LinearRegression",
-    "DistanceCorrelation",
-    "SoftMatching",
-    "MutualKNN",
-    "NeighbourJaccard",
-    "CKNNA",
-    "RSA",
-    "GramSide",
-    "prepare_gram",
+    "Measure", "Prepared", "Procrustes", "CKA", "SVCCA", "PWCCA", "R2CCA", "LinearRegression", "DistanceCorrelation",
+    "SoftMatching", "MutualKNN", "NeighbourJaccard", "CKNNA", "RSA", "GramSide", "prepare_gram",
     # kernels
-    "Kernel",
-    "kernel",
-    "kernel_names",
-    "LinearKernel",
-    "MaxKernel",
-    "LaplaceKernel",
-    "RBFKernel",
-    "GatesKernel",
+    "Kernel", "kernel", "kernel_names", "LinearKernel", "MaxKernel", "LaplaceKernel", "RBFKernel", "GatesKernel",
     "ChannelNormalizedKernel",
     # how sure
     "inference",
-]
+]  # fmt: skip

@@ -9,18 +9,9 @@ from torch import Tensor
 from ..features.moments import ChannelMoments, double
 
 __all__ = [
-    "Moments",
-    "channels_first",
-    "check_distinct",
-    "check_same_examples",
-    "double",
-    "example_blocks",
-    "is_constant",
-    "moments",
-    "subtract",
-    "unit_scale",
-    "working_dtype",
-]
+    "Moments", "channels_first", "check_distinct", "check_same_examples", "double", "example_blocks", "is_constant",
+    "moments", "subtract", "unit_scale", "working_dtype",
+]  # fmt: skip
 
 _MIN_EXAMPLES = 4  # the unbiased estimators divide by N (N - 3)
 _BLOCK = 1 << 21  # elements that are upcast to float64 at a time: 16 MB

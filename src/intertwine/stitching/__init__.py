@@ -20,9 +20,9 @@ __all__ = [
     # one call
     "stitch", "StitchOptions", "Stitching", "StitchingStudy",
     # by hand
-    "Pair", "Cut", "Stitched", "StitchingLayer", "Fixed", "families", "family_of",
-    "train_layers", "Recipe", "RECIPES", "Trained", "Epoch", "recalibrate",
+    "Pair", "Cut", "Stitched", "StitchingLayer", "Fixed", "families", "family_of", "train_layers", "Recipe",
+    "RECIPES", "Trained", "Epoch", "recalibrate",
     # measures
-    "accuracies", "evaluate", "Evaluation", "penalty", "penalty_interval", "drift", "Drift",
-    "Moments", "stream_moments",
+    "accuracies", "evaluate", "Evaluation", "penalty", "penalty_interval", "drift", "Drift", "Moments",
+    "stream_moments",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..groups.capacity import log_points
+from ..groups.capacity import log_count
 from .closed_form import intercept
 from .moments import Moments
 
@@ -148,16 +148,8 @@ class StitchingLayer(nn.Module, ABC):
         return sum(p.numel() for p in self.parameters())
 
     def log_count(self, eps: float, bound: float) -> float:
-        """Logarithm of the number of members on a grid, ``log #components + dim log(2 bound / eps)`` (v2 E.7).
-
-        Args:
-            eps: Spacing of the grid.
-            bound: Largest magnitude of a coordinate.
-
-        Returns:
-            A natural logarithm.
-        """
-        return self.log_components + (self.dim * log_points(eps, bound) if self.dim else 0.0)
+        """Logarithm of the number of members on a grid of spacing ``eps`` in ``[-bound, bound]`` (v2 E.7)."""
+        return log_count(self.log_components, self.dim, eps, bound)
 
     def fixed(self) -> Fixed:
         """What is evaluated, as a layer without trainable parameters."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from .._result import APART, UNSAVED, Result
 from .._words import columns, counted
-from ..groups.capacity import log_points
+from ..groups.capacity import log_count
 from .drift import Drift
 from .layer import Fixed
 from .networks.cut import Skip
@@ -127,26 +127,11 @@ class Stitching(Result):
         return None if self.matrix is None else Fixed(self.matrix, self.bias, family=self.family)
 
     def log_count(self, eps: float, bound: float) -> float:
-        """Logarithm of the family's size on a grid (v2 E.7).
-
-        Args:
-            eps: Spacing of the grid.
-            bound: Largest magnitude of a coordinate.
-
-        Returns:
-            A natural logarithm.
-        """
-        return self.log_components + (self.dim * log_points(eps, bound) if self.dim else 0.0)
+        """Logarithm of the family's number of members on a grid (v2 E.7), see ``StitchingLayer.log_count``."""
+        return log_count(self.log_components, self.dim, eps, bound)
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
-        """Normal interval of the penalty over *examples*: another test set, the same two models.
-
-        Args:
-            level: Nominal coverage.
-
-        Returns:
-            Lower and upper end.
-        """
+        """Normal interval of the penalty over *examples*: another test set, the same two models."""
         half = NormalDist().inv_cdf((1 + level) / 2) * self.error
         return self.penalty - half, self.penalty + half
 

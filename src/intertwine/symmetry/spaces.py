@@ -18,20 +18,9 @@ from math import prod
 from ..groups import Representation, SpaceGroup
 
 __all__ = [
-    "UNRULED",
-    "Axis",
-    "BatchNormTensors",
-    "Fixed",
-    "FixedAxis",
-    "Layout",
-    "Leaf",
-    "Part",
-    "Product",
-    "Space",
-    "Sum",
-    "axis_size",
-    "leaves",
-]
+    "UNRULED", "Axis", "BatchNormTensors", "Fixed", "FixedAxis", "Layout", "Leaf", "Part", "Product", "Space", "Sum",
+    "axis_size", "leaves",
+]  # fmt: skip
 
 UNRULED = "operation without a rule"  # said in the reason of every axis that is fixed only because nothing is known
 

@@ -8,13 +8,9 @@ from torch import Tensor
 from .scalar import ScalarFunction
 
 __all__ = [
-    "chain_rule_gap",
-    "equivariance_gap",
-    "identity_image_eigenvalues",
-    "identity_image_is_invertible",
-    "phi_by_definition",
-    "span_representation",
-]
+    "chain_rule_gap", "equivariance_gap", "identity_image_eigenvalues", "identity_image_is_invertible",
+    "phi_by_definition", "span_representation",
+]  # fmt: skip
 
 
 def identity_image_eigenvalues(sigma: ScalarFunction, n: int) -> tuple[float, float]:

@@ -21,29 +21,13 @@ from .text import TextBlocks, load_text
 
 __all__ = [
     # by name
-    "load",
-    "FORMS",
+    "load", "FORMS",
     # what comes back
-    "DataSplits",
-    "Split",
-    "Batches",
-    "make_splits",
+    "DataSplits", "Split", "Batches", "make_splits",
     # one loader for each kind
-    "load_digits",
-    "load_cifar",
-    "load_parquet",
-    "load_npz",
-    "load_images",
-    "load_saved_dataset",
-    "load_text",
+    "load_digits", "load_cifar", "load_parquet", "load_npz", "load_images", "load_saved_dataset", "load_text",
     # sizes of images, blocks of tokens
-    "Preprocessing",
-    "TextBlocks",
+    "Preprocessing", "TextBlocks",
     # images with a label for every pixel
-    "load_concepts",
-    "GeneratedConcepts",
-    "ParquetConcepts",
-    "FolderConcepts",
-    "CocoConcepts",
-    "BrodenConcepts",
-]
+    "load_concepts", "GeneratedConcepts", "ParquetConcepts", "FolderConcepts", "CocoConcepts", "BrodenConcepts",
+]  # fmt: skip

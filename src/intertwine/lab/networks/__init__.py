@@ -15,32 +15,12 @@ from .vgg import vgg16
 
 __all__ = [
     # by name
-    "build",
-    "names",
-    "describe",
-    "parse",
-    "fit_to",
-    "input_shape",
-    "Network",
+    "build", "names", "describe", "parse", "fit_to", "input_shape", "Network",
     # architectures
-    "mlp",
-    "digits_cnn",
-    "myrtle_cnn",
-    "cifar_resnet",
-    "resnet18",
-    "resnet50",
-    "small_convnext",
-    "cct_6_3x1",
-    "c4gap",
-    "c1gap",
-    "c1gap_ensemble",
-    "cnn_gap",
-    "vgg16",
-    "Ensemble",
+    "mlp", "digits_cnn", "myrtle_cnn", "cifar_resnet", "resnet18", "resnet50", "small_convnext", "cct_6_3x1", "c4gap",
+    "c1gap", "c1gap_ensemble", "cnn_gap", "vgg16", "Ensemble",
     # their gated counterparts
-    "gated",
-    "gated_spec",
-    "has_batch_norm",
+    "gated", "gated_spec", "has_batch_norm",
     # the first paper's layer numbers
     "paper_taps",
-]
+]  # fmt: skip

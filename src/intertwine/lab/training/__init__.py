@@ -20,27 +20,11 @@ from .train import Training, train
 
 __all__ = [
     # training
-    "train",
-    "Training",
-    "Recipe",
-    "RECIPES",
-    "recipe_for",
-    "augment",
-    "mix",
-    "accuracy",
-    "choose_device",
+    "train", "Training", "Recipe", "RECIPES", "recipe_for", "augment", "mix", "accuracy", "choose_device",
     "fast_precision",
     # many seeds at once
-    "train_many",
-    "ManyTraining",
-    "member_path",
+    "train_many", "ManyTraining", "member_path",
     # checkpoints
-    "save_checkpoint",
-    "load_checkpoint",
-    "load_weights",
-    "read_card",
-    "build_with",
-    "check_card",
-    "card_path",
+    "save_checkpoint", "load_checkpoint", "load_weights", "read_card", "build_with", "check_card", "card_path",
     "Card",
-]
+]  # fmt: skip
