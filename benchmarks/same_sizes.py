@@ -11,6 +11,7 @@ networks. Finished comparisons are kept in a file and are not run again.
 """
 
 import argparse
+import copy
 import json
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 
 import intertwine as iw
 from intertwine.matching.same import DIFFERENT, RELATED, SAME
+from intertwine.symmetry.action import act_
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "support"))
@@ -99,7 +101,8 @@ def compared(name: str, case: str) -> dict[str, object]:
         b = make()[0]
     else:
         sym = iw.symmetries(a, inputs)
-        b = sym.act(sym.random(seed=3), a if case == "copy" else noisy(a, 0.01))
+        b = copy.deepcopy(a) if case == "copy" else noisy(a, 0.01)
+        act_(sym, sym.random(seed=3), b.state_dict())
     start = time.process_time()
     found = iw.same(a, b, inputs)
     seconds = time.process_time() - start

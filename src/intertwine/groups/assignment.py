@@ -34,7 +34,7 @@ def assign(gain: Tensor, fast: bool = False) -> Tensor:
     alone = (order.sort(-1).values == torch.arange(order.shape[-1])).all(-1)
     alone &= flat.gather(-1, order[..., None]).isfinite().all((-2, -1))
     for index in range(len(flat)) if fast else (~alone).nonzero()[:, 0].tolist():
-        order[index] = _solved(flat[index].double(), fast)
+        order[index] = _solved(flat[index].to(torch.float64, copy=True).neg_(), fast)
     return order.reshape(gain.shape[:-1]).to(gain.device)
 
 
@@ -56,8 +56,9 @@ def assign_nearly(gain: Tensor, fast: bool = False) -> Tensor:
     rows = columns = torch.arange(len(gain))
     left = gain
     while len(left) > _EXACT:
-        best = left.argmax(1)
-        mutual = left.argmax(0)[best] == torch.arange(len(left))
+        beside = left - 0.5 * (left.amax(1, keepdim=True) + left.amax(0, keepdim=True))  # units that all prefer compete
+        best = beside.argmax(1)
+        mutual = beside.argmax(0)[best] == torch.arange(len(left))
         order[rows[mutual]] = columns[best[mutual]]
         kept = torch.ones(len(left), dtype=torch.bool).index_fill_(0, best[mutual], value=False)
         rows, columns = rows[~mutual], columns[kept]
@@ -68,18 +69,18 @@ def assign_nearly(gain: Tensor, fast: bool = False) -> Tensor:
     return order.to(device)
 
 
-def _solved(gain: Tensor, fast: bool) -> Tensor:
-    """The assignment of one matrix in float64 by SciPy, or by the extra ``[fast]``."""
+def _solved(cost: Tensor, fast: bool) -> Tensor:
+    """The cheapest assignment of one matrix in float64 by SciPy, or by the extra ``[fast]``."""
     if fast:
         try:
             from lap import lapjv
         except ImportError:
             raise MissingExtraError("lapx", "fast") from None
-        return torch.as_tensor(lapjv((-gain).numpy())[1], dtype=torch.int64)
+        return torch.as_tensor(lapjv(cost.numpy())[1], dtype=torch.int64)
     from scipy.optimize import linear_sum_assignment
 
     try:
-        return torch.from_numpy(linear_sum_assignment(gain.numpy(), maximize=True)[1])
+        return torch.from_numpy(linear_sum_assignment(cost.numpy())[1])
     except ValueError:
         raise ValueError(
             "gain must allow at least one permutation. Got forbidden pairs (-inf) in every one, or NaN."

@@ -33,31 +33,33 @@ def unrelated(folded: Folded, seed: int) -> Folded:
     generator = torch.Generator().manual_seed(seed)
     state = {}
     for name, tensor in folded.state.items():
-        state[name] = tensor.clone()
-        for block in blocks(folded.sym.layouts[name]):
-            x = block.read(state[name])
+        pieces = blocks(folded.sym.layouts[name])
+        partly = any(rows is not None for block in pieces for rows in block.rows)
+        state[name] = tensor.clone() if partly else tensor  # a piece that is the whole tensor takes its place
+        for block in pieces:
+            x = block.read(tensor).clone()
             if sum(n > 1 for n in x.shape) < 2:
                 x = x.flatten()[torch.randperm(x.numel(), generator=generator)].reshape(x.shape)
             else:
-                for dim, leaf in enumerate(block.leaves):
-                    x = _rotated(x, dim, generator) if isinstance(leaf, Leaf) else x
+                for dim in (d for d, leaf in enumerate(block.leaves) if isinstance(leaf, Leaf)):
+                    _rotate(x.movedim(dim, 0), generator)
             state[name] = block.write(state[name], x)
     return replace(folded, state=state)
 
 
-def _rotated(x: Tensor, dim: int, generator: torch.Generator) -> Tensor:
-    y = x.movedim(dim, 0).flatten(1)
-    order = torch.randperm(len(y), generator=generator)
-    pieces = [_rotation(len(chunk), generator).to(y) @ y[chunk] for chunk in order.split(_CHUNK)]
-    return torch.cat(pieces).reshape(x.movedim(dim, 0).shape).movedim(0, dim)
+def _rotate(x: Tensor, generator: torch.Generator) -> None:
+    """Rotate a tensor along its first dimension, in place."""
+    for chunk in torch.randperm(len(x), generator=generator).split(_CHUNK):
+        some = x[chunk]
+        x[chunk] = (_rotation(len(chunk), generator).to(x) @ some.flatten(1)).reshape(some.shape)
 
 
 def _rotation(n: int, generator: torch.Generator) -> Tensor:
     """A random orthogonal matrix that keeps the vector of ones."""
-    basis = torch.eye(n, dtype=torch.float64)
-    basis[:, 0] = 1
-    basis = torch.linalg.qr(basis).Q
     q, r = torch.linalg.qr(torch.randn(n - 1, n - 1, generator=generator, dtype=torch.float64))
-    turned = basis.clone()
-    turned[:, 1:] = basis[:, 1:] @ (q * r.diagonal().sign())
-    return turned @ basis.mT
+    turned = torch.eye(n, dtype=torch.float64)
+    turned[1:, 1:] = q * r.diagonal().sign()
+    normal = torch.full((n,), n**-0.5, dtype=torch.float64)
+    normal[0] += 1  # the reflection along it takes the first axis to that of the ones
+    mirror = torch.eye(n, dtype=torch.float64) - torch.outer(normal, normal) * (2 / normal.square().sum())
+    return mirror @ turned @ mirror

@@ -43,6 +43,7 @@ __all__ = ["Matched", "Pair", "matched"]
 _FOUND = 1e-2  # residual at which copies are found, and only rounding remains
 _APART = 0.97  # residual in place of networks whose units have nothing in common there
 _COARSE = 1e-3  # relative fall of the residual that is worth another round
+_HARDLY = 5e-3  # the same where nothing was found yet: a search that finds its way explains more
 _PIECE = 1 << 20  # entries that are looked at at once
 _HALVES = (torch.float16, torch.bfloat16)
 
@@ -197,7 +198,8 @@ class _Rounds:
                 break
             h = step @ h
             found = self.around(h)
-            helped = found.residual < (1 - _COARSE) * best.residual
+            worth = _COARSE if best.residual < _APART else _HARDLY
+            helped = found.residual < (1 - worth) * best.residual
             best = min(best, found, key=lambda m: m.residual)
             if not helped:
                 break

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from ..symmetry.action import multiply, transform
 from ..symmetry.blocks import align, blocks
+from ..symmetry.gauge.log_scales import LogScales
 from ..symmetry.spaces import Leaf, Space
 from ..symmetry.transformation import Transformation, identity, with_parts
 from .coordinates.problem import Member, members
-from .joint_scales import ScaleSystem
+from .joint_scales import scale_steps
 
 if TYPE_CHECKING:
     from ..symmetry.symmetry import Symmetry
@@ -84,7 +85,7 @@ class Fit:
             name: transform(a[name], layout, g).clone() for name, layout in sym.layouts.items() if _continuous(layout)
         }
         self._members = members(sym)
-        self._joint = ScaleSystem(sym, self.near)
+        self._joint = LogScales(sym, self.near)
 
     @property
     def exact(self) -> bool:
@@ -108,7 +109,7 @@ class Fit:
     def scales(self, votes: Mapping[str, float] | None = None) -> None:
         """Fit the scales of all spaces at once."""
         means = {n: self.b[n].square().mean(dtype=torch.float64).clamp_min(1e-300) for n in self.near}
-        for logs in self._joint.steps(self.near, self.b, {n: _vote(votes, n) / x for n, x in means.items()}):
+        for logs in scale_steps(self._joint, self.near, self.b, {n: _vote(votes, n) / x for n, x in means.items()}):
             for name, step in logs.items():
                 self._put(self.sym.space(name), scales=step)
 

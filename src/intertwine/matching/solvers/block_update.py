@@ -44,9 +44,10 @@ def best_signs(costs: Costs, signs: int) -> tuple[Tensor, Callable[[Tensor], Ten
         The gains ``(p..., n, n)``, and a function from the permutation to the signs ``(k, p..., n)`` that reach them.
         Where more than six generators are tangled the gains are upper bounds.
     """
-    first = next(iter(costs.values()))
-    plain = sum((c for row, c in costs.items() if not any(row)), start=torch.zeros_like(first))
     signed = {row: c for row, c in costs.items() if any(row)}
+    plain = next((c for row, c in costs.items() if not any(row)), None)
+    if plain is None:
+        plain = torch.zeros_like(next(iter(costs.values())))
     if not signed:
         return plain, lambda order: torch.ones(signs, *order.shape, dtype=torch.float64)
     if independent(list(signed)) or signs > _MAX_SIGNS:

@@ -6,7 +6,7 @@ nearly exact copies are matched before anything else is known; for unrelated net
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain, starmap
 from math import prod
 from typing import TYPE_CHECKING
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from ..costs.weight_blocks import Both, Joint, Member, Row
 
 __all__ = ["outwards", "profile_costs", "profiles", "streamed_profiles"]
+
+_SLAB = 1 << 22  # entries whose profiles are compared at once
 
 
 def profiles(stated: Problem, fast: bool = False) -> Transformation:
@@ -89,7 +91,7 @@ def profile_costs(stated: Problem, space: str, votes: Mapping[str, float]) -> Te
         The distances; ``None`` where no tensor carries the space.
     """
     members = stated.members[space]
-    return _summed(votes[m.tensor] * _distances(*next(_of_members(stated, [m]))) for m in members)
+    return _summed(votes[m.tensor] * _distances(*both) for m in members for both in _of_members(stated, [m]))
 
 
 def _summed(distances: Iterable[Tensor]) -> Tensor | None:
@@ -174,10 +176,11 @@ def _of_members(stated: Problem, members: Iterable[Member]) -> Iterator[Both]:
     still = _still(stated)
     for m in members:
         if not linear & set(m.block.spaces):
-            yield (
-                _profile(m, m.block.read(stated.a[m.tensor]), still),
-                _profile(m, m.block.read(stated.b[m.tensor]), still),
-            )
+            units = [d for d, s in enumerate(m.block.spaces) if s is not None and s not in still and d != m.dim]
+            kernels = _positions(m, m.block.shape, units) >= KERNEL
+            for both in _slabs(m, units, *(m.block.read(state[m.tensor]) for state in (stated.a, stated.b))):
+                one, other = (_profile(m, x, units, kernels) for x in both)
+                yield one, other
 
 
 def _still(stated: Problem) -> set[str]:
@@ -185,15 +188,26 @@ def _still(stated: Problem) -> set[str]:
     return {s.name for s in stated.sym.spaces if not s.group.permutes and not s.group.mixes}
 
 
-def _profile(m: Member, x: Tensor, still: Collection[str]) -> Tensor:
+def _positions(m: Member, shape: Iterable[int], units: list[int]) -> int:
+    return prod(n for d, n in enumerate(shape) if d not in units and d != m.dim)
+
+
+def _slabs(m: Member, units: list[int], x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Two large blocks slab by slab, along the longest dimension of positions: distances of profiles add up."""
+    rest = [d for d in range(x.ndim) if d not in units and d != m.dim]
+    if not rest or x.numel() <= _SLAB:
+        return iter([(x, y)])
+    dim = max(rest, key=lambda d: x.shape[d])
+    return zip(*(t.split(max(_SLAB * x.shape[dim] // x.numel(), 1), dim) for t in (x, y)))
+
+
+def _profile(m: Member, x: Tensor, units: list[int], kernels: bool) -> Tensor:
     """Norms of the slices of a block ``(n, F)`` over other units; values where none of these change places or signs."""
-    others = [(d, s) for d, s in enumerate(m.block.spaces) if s is not None and d != m.dim]
-    units = [d for d, s in others if s not in still]
     if not units:
+        others = any(s is not None for d, s in enumerate(m.block.spaces) if d != m.dim)
         x = x.movedim(m.dim, 0).reshape(x.shape[m.dim], -1)
         return x.abs() if others or any(m.row) else x
-    positions = prod(n for d, n in enumerate(x.shape) if d not in units and d != m.dim)
-    norms = _norms(x, units, positions >= KERNEL)
+    norms = _norms(x, units, kernels)
     at = sum(d not in units for d in range(m.dim))
     return norms.movedim(at, 0).reshape(x.shape[m.dim], -1)
 

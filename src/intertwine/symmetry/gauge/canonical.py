@@ -35,15 +35,17 @@ __all__ = [
     "solve_signs",
 ]
 
+_ROUNDS = 100  # of bases and scales in turn
 _SETTLED = 1e-9  # log scales, matrix entries and keys closer than this count as canonical already
 
 
 def canonical(model: nn.Module, example_inputs: Any, sym: Symmetry | None = None) -> nn.Module:
     """A copy of ``model`` in canonical form: equal, up to rounding, for all networks that the symmetries connect.
 
-    Scales balance the log norms of all slices of a unit, bases of linear spaces are balanced realisations, units are
-    ordered by a key, and signs make an odd statistic positive. Batch norms are replaced by their affine map in eval
-    mode (mean 0, variance 1 - eps): the function is kept exactly *in eval mode*, while training from there differs.
+    Scales make the sum of squared weights smallest (``balance``), bases of linear spaces are balanced realisations,
+    units are ordered by a key, and signs make an odd statistic positive. Batch norms are replaced by their affine map
+    in eval mode (mean 0, variance 1 - eps): the function is kept exactly *in eval mode*, while training from there
+    differs.
 
     Deterministic, and a canonical model is its own canonical form up to rounding. Units that are exact duplicates may
     be swapped; that changes nothing. Two bases of a head whose singular values are equal remain different, and so do
@@ -137,14 +139,13 @@ def _group_balanced(folded: Folded, tolerance: float) -> Transformation:
     """The same for tensors that are all coupled."""
     sym, state = folded.sym, folded.state
     names = _mutual(sym)
-
-    def based(logs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors on which scales and bases depend mutually: unscaled, in the bases that go with the scales."""
-        scaled = moved(sym, _scaling(sym, logs), state, names)
-        bases = general_bases(sym, {**state, **scaled})
-        return {**state, **moved(sym, _turning(sym, bases), state, names)}
-
-    scales = balancing_scales(sym, state, folded.pinned, based if names else None, tolerance)
+    scales = balancing_scales(sym, state, folded.pinned, tolerance)
+    for _ in range(_ROUNDS if names else 0):  # norms depend on bases and bases on scales
+        bases = general_bases(sym, {**state, **moved(sym, _scaling(sym, scales), state, names)})
+        here = {**state, **moved(sym, _turning(sym, bases), state, names)}
+        before, scales = scales, balancing_scales(sym, here, folded.pinned, tolerance, scales)
+        if all(bool(((t - before[n]).abs() < tolerance).all()) for n, t in scales.items()):
+            break
     g = _scaling(sym, {n: t for n, t in scales.items() if not _near(t, torch.zeros(()))})
     g = _turning(sym, general_bases(sym, {**state, **moved(sym, g, state)})) @ g
     for space in sym.spaces:

@@ -1,0 +1,181 @@
+"""Linear systems for the log scales of all spaces at once.
+
+A log scale ``t`` adds ``s_x = Σ e t`` to the logarithm of every weight ``x`` that it moves. Normal equations
+``Σ_x c_x s_x(t) e = r`` hold one block for every two spaces that share a tensor; they are solved by preconditioned
+conjugate gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..blocks import Block, align, blocks
+from ..parent_axes import parent_dims
+from ..spaces import Leaf
+
+if TYPE_CHECKING:
+    from ..symmetry import Symmetry
+
+_ITERATIONS = 200  # of conjugate gradients, a bound for systems that are nearly singular
+_FORCING = 1e-2  # fall of the gradient's norm that ends them: the next step begins from new curvatures anyway
+_FLAT = 1e-13  # share of the diagonal's curvature below which a direction has none: nothing moves along it
+_RANK = 1e-9  # singular values below it, relative to the largest, are zero
+
+Key = tuple[tuple[str, tuple[object, ...]], ...]
+
+
+@dataclass(frozen=True)
+class _Site:
+    """One dimension of a sum that carries a scaled space: the space, its exponents, where its axes are."""
+
+    space: str
+    row: Tensor
+    dims: tuple[int, ...]
+    order: tuple[int, ...]
+
+    def gathered(self, values: Tensor) -> Tensor:
+        """Values summed for every unit, ``(p..., n)``."""
+        x = values.permute(self.order)
+        return x.flatten(len(self.dims)).sum(-1) if x.ndim > len(self.dims) else x
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One block of a tensor that scales move.
+
+    Attributes:
+        tensor: Name of the tensor.
+        block: The block.
+        rest: Its dimensions that no scale moves, over which sums are taken.
+        sites: The others that carry scales.
+        key: Equal for blocks whose sums are moved alike.
+    """
+
+    tensor: str
+    block: Block
+    rest: tuple[int, ...]
+    sites: tuple[_Site, ...]
+    key: Key
+
+    def summed(self, values: Tensor) -> Tensor:
+        """Values of the block's shape, summed in float64 over what no scale moves."""
+        return values.sum(self.rest, dtype=torch.float64) if self.rest else values.double()
+
+
+class LogScales:
+    """The log scales that move some tensors; combinations that move nothing are left out.
+
+    Args:
+        sym: The symmetry, batch norms folded.
+        names: The tensors.
+        bases: Whether to leave out, too, what general linear spaces inside a unit (a head) can make up for.
+
+    Attributes:
+        pieces: The blocks that scales move.
+    """
+
+    def __init__(self, sym: Symmetry, names: Iterable[str], bases: bool = True) -> None:
+        sizes = {s.name: s.size for s in sym.spaces}
+        self._spaces = {s.name: s for s in sym.spaces if s.group.scales and not s.group.mixes}
+        self._shapes = {
+            n: torch.Size((s.group.scales, *(sizes[p] for p in s.parents), s.size)) for n, s in self._spaces.items()
+        }
+        self._free = _free(sym, self._spaces, bases)
+        self.pieces = [
+            piece for n in names for block in blocks(sym.layouts[n]) if (piece := self._piece(n, block)) is not None
+        ]
+        self._sites = {piece.key: piece.sites for piece in self.pieces}
+
+    def zero(self) -> Tensor:
+        """All log scales, none of which moves anything, as one vector."""
+        return torch.zeros(sum(prod(shape) for shape in self._shapes.values()), dtype=torch.float64)
+
+    def split(self, flat: Tensor) -> dict[str, Tensor]:
+        """Name of each space to its part of a vector, ``(k, p..., n)``."""
+        parts = flat.split([prod(shape) for shape in self._shapes.values()])
+        return {name: part.reshape(shape) for (name, shape), part in zip(self._shapes.items(), parts)}
+
+    def exponents(self, flat: Tensor) -> dict[Key, Tensor]:
+        """What log scales add to the logarithm of every entry of every sum; it broadcasts."""
+        logs, found = self.split(flat), {}
+        for key, sites in self._sites.items():
+            found[key] = torch.zeros(())
+            for site in sites:
+                term = (site.row @ logs[site.space].flatten(1)).reshape(logs[site.space].shape[1:])
+                found[key] = found[key] + align(term, site.dims, len(key))
+        return found
+
+    def gathered(self, values: Mapping[Key, Tensor], squared: bool = False) -> Tensor:
+        """Values summed for every scale that moves them, times its exponent (or the square of that), as one vector."""
+        found = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in self._shapes.items()}
+        for key, value in values.items():
+            for site in self._sites[key]:
+                total = site.gathered(value)
+                e = site.row.square() if squared else site.row
+                found[site.space] += e.reshape(-1, *[1] * total.ndim) * total
+        return torch.cat([t.flatten() for t in found.values()])
+
+    def solved(self, curvatures: Mapping[Key, Tensor], right: Tensor) -> Tensor:
+        """The ``t`` with ``gathered(curvatures * exponents(t)) = right``, preconditioned by the diagonal."""
+        curve = self.gathered(curvatures, squared=True)
+        known = torch.where(curve > 0, 1.0 / curve.clamp_min(1e-300), 0.0)
+        x, residual = torch.zeros_like(right), right
+        direction = ahead = known * residual
+        size = first = float(residual @ ahead)
+        for _ in range(_ITERATIONS):
+            if not size > _FORCING**2 * first:
+                break
+            added = self.exponents(direction)
+            image = self.gathered({key: c * added[key] for key, c in curvatures.items()})
+            bent = float(direction @ image)
+            if not bent > _FLAT * float(curve @ direction.square()):
+                break
+            x, residual = x + size / bent * direction, residual - size / bent * image
+            ahead = known * residual
+            size, before = float(residual @ ahead), size
+            direction = ahead + size / before * direction
+        return x
+
+    def _piece(self, name: str, block: Block) -> Piece | None:
+        moving = {x.space for x in block.leaves if isinstance(x, Leaf) and x.space in self._spaces and any(x.scale)}
+        kept = moving | {p for s in moving for p in self._spaces[s].parents}
+        inside = [d for d, s in enumerate(block.spaces) if s in kept]
+        if not moving:
+            return None
+        names = tuple(block.spaces[d] for d in inside)
+        sites = []
+        for at, d in enumerate(inside):
+            leaf = block.leaves[d]
+            if isinstance(leaf, Leaf) and leaf.space in moving and any(leaf.scale):
+                dims = tuple(parent_dims(self._spaces[leaf.space], at, names))
+                order = (*dims, *(i for i in range(len(inside)) if i not in dims))
+                row = torch.tensor([float(e) for e in leaf.scale], dtype=torch.float64) @ self._free[leaf.space]
+                sites.append(_Site(leaf.space, row, dims, order))
+        rest = tuple(d for d in range(len(block.leaves)) if d not in inside)
+        key = tuple((x.space, x.scale) for d in inside if isinstance(x := block.leaves[d], Leaf))
+        return Piece(name, block, rest, tuple(sites), key)
+
+
+def _free(sym: Symmetry, spaces: Iterable[str], bases: bool) -> dict[str, Tensor]:
+    """For every space the projection ``(k, k)`` onto the combinations of its generators that matter."""
+    general = {s.name for s in sym.spaces if s.group.is_general} if bases else set()
+    inside = {name: {s.name for s in sym.spaces if name in s.parents and s.name in general} for name in spaces}
+    rows: dict[str, list[list[float]]] = {name: [] for name in inside}
+    for block in (block for layout in sym.layouts.values() for block in blocks(layout)):
+        for leaf in block.leaves:
+            if isinstance(leaf, Leaf) and leaf.space in rows and not inside[leaf.space] & {*block.spaces}:
+                rows[leaf.space].append([float(e) for e in leaf.scale])
+    found = {}
+    for name, table in rows.items():
+        _, sizes, vh = torch.linalg.svd(
+            torch.tensor(table or [[0.0] * sym.space(name).group.scales], dtype=torch.float64), full_matrices=False
+        )
+        basis = vh[sizes > _RANK * sizes.max().clamp_min(1.0)]
+        found[name] = basis.mT @ basis
+    return found
