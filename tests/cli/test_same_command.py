@@ -82,4 +82,16 @@ def test_each_network_is_what_its_own_card_says(run, tmp_path):
         training.save_checkpoint(tmp_path / f"{name}.safetensors", weights, card)
     assert run("same", "a.safetensors", "b.safetensors").out.startswith("the same network")
     ran = run("same", "a.safetensors", "leaky.safetensors")
-    assert ran.out.startswith("different: other architectures"), ran.out + ran.err
+    assert ran.code == 2 and "must be of one architecture" in ran.error, ran.out + ran.err
+
+
+def test_one_file_and_two_architectures_are_told_at_once(run, files, tmp_path, monkeypatch):
+    def never(*_):
+        raise AssertionError("nothing must be built")
+
+    monkeypatch.setattr("intertwine.cli.work.same.open_alone", never)
+    ran = run("same", "a.safetensors", "a.safetensors", "--model", files)
+    assert ran.code == 0 and ran.out.startswith("the same network") and "are one file" in ran.out
+    save_file({"x": torch.zeros(3), "y": torch.zeros(5)}, tmp_path / "other.safetensors")
+    ran = run("same", "a.safetensors", "other.safetensors", "--model", files)
+    assert ran.code == 2 and "must be of one architecture" in ran.error

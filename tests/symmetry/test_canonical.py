@@ -70,9 +70,7 @@ def test_balanced_slices():
     w, b, r = model[0].weight, model[0].bias, model[2].weight
     written = torch.exp(2 * t) * (w.square().sum(1) + b.square())
     read = torch.exp(2 * logs["b"][0]) @ r.square() * torch.exp(-2 * t)
-    votes = 0.01 * (
-        2 - max(r.shape) / len(t)
-    )  # of slices that the scale enlarges, less the others'
+    votes = 0.01 * (2 - max(r.shape) / len(t))  # of slices that the scale enlarges, less the others'
     torch.testing.assert_close(written - read, torch.full_like(read, votes), atol=1e-12, rtol=0)
 
 

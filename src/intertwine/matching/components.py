@@ -8,7 +8,7 @@ A network of one component is matched at once. One component of each network is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from .._progress import silenced, track
 from ..groups import Element
 from ..groups.assignment import assign_nearly
 from ..symmetry.action import moved
@@ -101,6 +102,13 @@ class Pair:
         other._seed, other._normal_b = seed, self._normal_b
         return other
 
+    def each(self, doing: str) -> Iterator[int]:
+        """The components, one after the other, with a bar for long work; what is done with each shows none."""
+        several = len(self.parts) > 1
+        for index in track(range(len(self.parts)), doing, enabled=None if several else False):
+            with silenced(several):
+                yield index
+
     def read(self, index: int) -> tuple[Folded, Folded, frozenset[str]]:
         """One component of both networks, batch norms folded, and its tensors that hold numbers of half precision."""
         part = self.parts[index]
@@ -124,7 +132,7 @@ class Pair:
     def in_place(self) -> float:
         """The distance where nothing moves."""
         squares, weights = 0.0, 0
-        for index in range(len(self.parts)):
+        for index in self.each("Comparing with chance"):
             a, b, _ = self.read(index)
             size = _count(b)
             squares, weights = squares + size * distance(a.state, b.state) ** 2, weights + size
@@ -133,9 +141,9 @@ class Pair:
     def deviation_in_place(self) -> float:
         """Deviation that 99.9 % of single weights stay below where nothing moves."""
         found = []
-        for index, part in enumerate(self.parts):
+        for index in self.each("Comparing in place"):
             a, b, _ = self.read(index)
-            found.append(deviation(a, b, identity(part), count=self.count))
+            found.append(deviation(a, b, identity(self.parts[index]), count=self.count))
         return joined(found, self.sym).overall
 
     @property
@@ -166,7 +174,7 @@ class _Rounds:
         """Shared spaces matched by the profiles of their units; their signs by tensors that carry nothing else."""
         distances: dict[str, Tensor] = {}
         products: Costs = {name: {} for name in self.shared}
-        for index in range(len(self.pair.parts)):
+        for index in self.pair.each("Reading what parts share"):
             a, b, _ = self.pair.read(index)
             left, right = self.pair.normal(index, a, b)
             self._to[index] = left.to, right.to
@@ -210,7 +218,7 @@ class _Rounds:
         pair, found, parts = self.pair, identity(self.pair.sym), []
         squares = standing = 0.0
         layouts: dict[str, Layout] = {}
-        for index in range(len(pair.parts)):
+        for index in pair.each("Matching part by part"):
             a, b, rounded = pair.read(index)
             standing += _count(b) * distance(a.state, b.state) ** 2
             layouts |= a.sym.layouts
@@ -254,7 +262,7 @@ class _Rounds:
     def _step(self, g: Transformation) -> Transformation:
         """The best step of every shared space by the inner products with everything else in place."""
         products: Costs = {name: {} for name in self.shared}
-        for index in range(len(self.pair.parts)):
+        for index in self.pair.each("Matching what parts share"):
             a, b, _ = self.pair.read(index)
             to = self._to[index][1]
             here = Transformation({s.name: g[s.name] for s in a.sym.spaces})

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from .._progress import track
 from ..groups import SignedPermutation
 from ..symmetry.action import moved
 from ..symmetry.blocks import blocks, map_leaves
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["UnitMatch", "match_units", "monomial"]
 
+_STARTS = 3
 _FOUND = 1e-2  # residual at which copies are found, and only rounding remains
 _LARGE = 100_000  # weights above which costs are float32
 _APART = 0.97  # residual in place of large networks whose units have nothing in common there
@@ -101,7 +103,7 @@ def match_units(
     best = search.judged(identity(sym))
     if not any(block.moved for layout in sym.layouts.values() for block in blocks(layout)):
         return best
-    for candidate in search.candidates(in_place=best.residual):
+    for candidate in track(search.candidates(in_place=best.residual), "Matching units", _STARTS, enabled=None):
         best = min(best, candidate(), key=lambda m: m.residual)
         if best.residual < _FOUND:
             break

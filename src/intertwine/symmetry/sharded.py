@@ -83,18 +83,22 @@ class ShardedState(Mapping[str, Tensor]):
         Raises:
             ValueError: If there is one.
         """  # noqa: DOC502 - raised by the checks
+        headers = self.headers()
+        check_shapes(sym, {name: shape for name, (shape, _) in headers.items()})
+        check_numbers(sym, {name: dtype for name, (_, dtype) in headers.items()})
+
+    def headers(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Name of each tensor to its shape and type; tensors are not read."""
         from safetensors import safe_open
 
-        shapes: dict[str, tuple[int, ...]] = {}
-        dtypes: dict[str, torch.dtype] = {}
+        found = {}
         for path in sorted(set(self.files.values())):
             with safe_open(path, framework="pt") as file:
                 for name in file.keys():  # noqa: SIM118
                     header = file.get_slice(name)
-                    shapes[name] = tuple(header.get_shape())
-                    dtypes[name] = (header[:0] if shapes[name] else file.get_tensor(name)).dtype
-        check_shapes(sym, shapes)
-        check_numbers(sym, dtypes)
+                    shape = tuple(header.get_shape())
+                    found[name] = shape, (header[:0] if shape else file.get_tensor(name)).dtype
+        return found
 
 
 class Renamed(Mapping[str, Tensor]):

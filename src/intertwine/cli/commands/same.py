@@ -19,7 +19,8 @@ class SameOptions(ExampleOptions):
 
     Says "the same network, permuted and rescaled" (a cast to a lower precision is seen through), "related (merged,
     fine-tuned)" with the tensors that differ, "different", or "cannot be told" where operations without a rule leave
-    the symmetry open; and the residual after matching. Every verdict has exit code 0. With --sharded a few tensors of
+    the symmetry open; and the residual after matching. Every verdict has exit code 0, two architectures have exit code
+    2. With --sharded a few tensors of
     each checkpoint are in memory, and the networks are not run: the weights alone are compared.
 
     Example:

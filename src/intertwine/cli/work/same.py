@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ... import matching
 from ..._nested import map_tensors
 from ...lab.training import choose_device
-from .._networks import named_by, open_alone, read_checkpoint, symmetry_of
+from ...matching.verdict import SAME
+from ...symmetry import ShardedState
+from .._adapters import is_adapter
+from .._networks import Checkpoint, named_by, open_alone, read_checkpoint, symmetry_of
 from .._outputs import claim_file
 from .._running import threads_for
 from .._show import print_json, say, tell
@@ -14,6 +19,8 @@ from ..inputs.example import example_input
 
 __all__ = ["run"]
 
+_UNLIKE = "A and B must be of one architecture. Got other ones: {}. To compare features, use intertwine compare."
+
 
 def run(asked: SameOptions) -> None:
     """Decide whether two checkpoints are one network, up to the symmetries of its architecture."""
@@ -21,7 +28,14 @@ def run(asked: SameOptions) -> None:
         if asked.out.suffix != ".safetensors":
             raise ValueError(f"--out must end in .safetensors. Got {str(asked.out)!r}.")
         claim_file(asked.out, [asked.a, asked.b])
-    found = _sharded(asked) if asked.sharded else _opened(asked)
+    if asked.out is None and asked.a.exists() and asked.a.resolve() == asked.b.resolve():
+        found = matching.Match(
+            SAME, 0.0, 0.0, "float64", f"A and B are one file, {str(asked.a)!r}: nothing was compared"
+        )
+    else:
+        found = _sharded(asked) if asked.sharded else _opened(asked)
+    if found.residual == float("inf"):
+        raise ValueError(_UNLIKE.format(found.reason.partition(": ")[2]))
     if asked.out is not None and found.transformation is not None:
         tell(f"wrote {found.transformation.save(asked.out)}")
     if asked.as_json:
@@ -41,9 +55,33 @@ def _opened(asked: SameOptions) -> matching.Match:
     """Both checkpoints in their models."""
     where = choose_device(asked.device)
     left, right = (read_checkpoint(path) for path in (asked.a, asked.b))
+    _check_alike(left, right)
     specs = [asked.model or named_by(side) for side in (left, right)]
     example = example_input(specs[0], asked)
     pair = open_alone(specs[0], left), open_alone(specs[1], right)
     threads_for(weights=sum(p.numel() for model in pair for p in model.parameters()))
     a, b = (model.to(where) for model in pair)
     return matching.same(a, b, map_tensors(example, lambda x: x.to(where)))
+
+
+def _check_alike(left: Checkpoint, right: Checkpoint) -> None:
+    """Refuse checkpoints of other architectures before their models are built: names may differ, shapes may not.
+
+    Raises:
+        ValueError: If most shapes differ.
+    """
+    ours, theirs = _shapes(left), _shapes(right)
+    if ours is None or theirs is None:
+        return
+    common, most = (ours & theirs).total(), max(ours.total(), theirs.total())
+    if 2 * common < most:
+        raise ValueError(_UNLIKE.format(f"of up to {most} tensors in each, only {common} have shapes that both hold"))
+
+
+def _shapes(side: Checkpoint) -> Counter[tuple[int, ...]] | None:
+    """How often each shape occurs among the tensors of a checkpoint; ``None`` where its model must be loaded first."""
+    if side.tensors is not None:
+        return Counter(tuple(x.shape) for x in side.tensors.values())
+    if is_adapter(side.path) or not any(side.path.glob("*.safetensors*")):
+        return None
+    return Counter(shape for shape, _ in ShardedState(side.path).headers().values())

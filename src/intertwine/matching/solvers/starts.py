@@ -91,7 +91,7 @@ def profile_costs(stated: Problem, space: str, votes: Mapping[str, float]) -> Te
         The distances; ``None`` where no tensor carries the space.
     """
     members = stated.members[space]
-    return _summed(votes[m.tensor] * _distances(*both) for m in members for both in _of_members(stated, [m]))
+    return _summed(votes[m.tensor] * x for m in members for x in starmap(_distances, _of_members(stated, [m])))
 
 
 def _summed(distances: Iterable[Tensor]) -> Tensor | None:
@@ -176,20 +176,20 @@ def _of_members(stated: Problem, members: Iterable[Member]) -> Iterator[Both]:
     still = _still(stated)
     for m in members:
         if not linear & set(m.block.spaces):
-            units = [d for d, s in enumerate(m.block.spaces) if s is not None and s not in still and d != m.dim]
-            kernels = _positions(m, m.block.shape, units) >= KERNEL
-            for both in _slabs(m, units, *(m.block.read(state[m.tensor]) for state in (stated.a, stated.b))):
-                one, other = (_profile(m, x, units, kernels) for x in both)
-                yield one, other
+            yield from _of_member(stated, m, still)
+
+
+def _of_member(stated: Problem, m: Member, still: set[str]) -> Iterator[Both]:
+    """Profiles in one block, slab by slab."""
+    units = [d for d, s in enumerate(m.block.spaces) if s is not None and s not in still and d != m.dim]
+    kernels = prod(n for d, n in enumerate(m.block.shape) if d not in units and d != m.dim) >= KERNEL
+    for x, y in _slabs(m, units, *(m.block.read(state[m.tensor]) for state in (stated.a, stated.b))):
+        yield _profile(m, x, units, kernels), _profile(m, y, units, kernels)
 
 
 def _still(stated: Problem) -> set[str]:
     """Spaces whose units stay in place, up to signs."""
     return {s.name for s in stated.sym.spaces if not s.group.permutes and not s.group.mixes}
-
-
-def _positions(m: Member, shape: Iterable[int], units: list[int]) -> int:
-    return prod(n for d, n in enumerate(shape) if d not in units and d != m.dim)
 
 
 def _slabs(m: Member, units: list[int], x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, ...]]:

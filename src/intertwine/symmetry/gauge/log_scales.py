@@ -46,7 +46,7 @@ class _Site:
 
 
 @dataclass(frozen=True)
-class Piece:
+class ScaledBlock:
     """One block of a tensor that scales move.
 
     Attributes:
@@ -142,7 +142,7 @@ class LogScales:
             direction = ahead + size / before * direction
         return x
 
-    def _piece(self, name: str, block: Block) -> Piece | None:
+    def _piece(self, name: str, block: Block) -> ScaledBlock | None:
         moving = {x.space for x in block.leaves if isinstance(x, Leaf) and x.space in self._spaces and any(x.scale)}
         kept = moving | {p for s in moving for p in self._spaces[s].parents}
         inside = [d for d, s in enumerate(block.spaces) if s in kept]
@@ -159,7 +159,7 @@ class LogScales:
                 sites.append(_Site(leaf.space, row, dims, order))
         rest = tuple(d for d in range(len(block.leaves)) if d not in inside)
         key = tuple((x.space, x.scale) for d in inside if isinstance(x := block.leaves[d], Leaf))
-        return Piece(name, block, rest, tuple(sites), key)
+        return ScaledBlock(name, block, rest, tuple(sites), key)
 
 
 def _free(sym: Symmetry, spaces: Iterable[str], bases: bool) -> dict[str, Tensor]:
