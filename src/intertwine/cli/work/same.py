@@ -9,12 +9,12 @@ from ..._nested import map_tensors
 from ...lab.training import choose_device
 from ...matching.verdict import SAME
 from ...symmetry import ShardedState
-from .._adapters import is_adapter
 from .._networks import Checkpoint, named_by, open_alone, read_checkpoint, symmetry_of
 from .._outputs import claim_file
 from .._running import threads_for
 from .._show import print_json, say, tell
 from ..commands.same import SameOptions
+from ..inputs.adapters import is_adapter
 from ..inputs.example import example_input
 
 __all__ = ["run"]
