@@ -54,6 +54,10 @@ def rotation() -> Result:
     return iw.rotate(nn.Sequential(nn.Linear(4, 8), nn.RMSNorm(8), nn.Linear(8, 3)), torch.randn(5, 4))
 
 
+def tangent() -> Result:
+    return symmetry().tangent(net().state_dict())
+
+
 def match() -> Result:
     return iw.same(net(), net(1), torch.zeros(2, 4))
 
@@ -151,6 +155,7 @@ KINDS = {
     "Completeness": completeness,
     "Fold": fold,
     "Rotation": rotation,
+    "Tangent": tangent,
     "Match": match,
     "Match of other architectures": other_architecture,
     "Diff": difference,

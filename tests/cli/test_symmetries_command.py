@@ -34,6 +34,7 @@ def test_bad_use(run):
         (("--model", "digits_cnn", "--out", "."), "--out must be a file"),
         (("--model", "resnet20", "--front", "magic"), "front must be"),
         (("--model", "resnet20", "--explain", "nothing"), "--explain must name"),
+        (("--model", "resnet20", "--explain", "conv1.wieght"), "Did you mean 'conv1.weight'"),
     ):
         ran = run("symmetries", *words)
         assert ran.code == 2 and message in ran.err

@@ -118,8 +118,10 @@ def test_explain_says_who_moves_what(found):
         sym.explain("nothing", 0)
     with pytest.raises(ValueError, match="axis must be below"):
         sym.explain("0.weight", 2)
-    with pytest.raises(ValueError, match="name must be one of the spaces"):
-        sym.space("nothing")
+    with pytest.raises(ValueError, match=r"Got '0.wieght'. Did you mean '0.weight'\?"):
+        sym.explain("0.wieght", 0)
+    with pytest.raises(ValueError, match=r"one of the 2 spaces: .* Got '0.weight'. Did you mean '0.weight\[0\]'"):
+        sym.space("0.weight")
 
 
 def test_dimension_counts_overlaps_once(found):

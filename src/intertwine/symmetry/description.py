@@ -7,13 +7,15 @@ from functools import cached_property
 import torch
 
 from .._attributes import Cache
-from .._words import counted
+from .._words import counted, near
 from ..programs import Vertex
 from . import dimension
 from .spaces import UNREAD, BatchNormTensors, FixedAxis, Layout, Space
 from .titles import titles
 
 __all__ = ["Description"]
+
+_SHOWN = 6  # names of spaces in an error
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,4 +94,6 @@ class Description:
         for space in self.spaces:
             if space.name == name:
                 return space
-        raise ValueError(f"name must be one of the spaces {[s.name for s in self.spaces]}. Got {name!r}.")
+        names = [space.name for space in self.spaces]
+        shown = f"{', '.join(map(repr, names[:_SHOWN]))}{', ...' if len(names) > _SHOWN else ''}"
+        raise ValueError(f"name must be one of the {len(names)} spaces: {shown}. Got {name!r}.{near(name, names)}")

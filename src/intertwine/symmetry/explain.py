@@ -3,7 +3,7 @@
 from math import prod
 from typing import Any
 
-from .._words import columns, counted
+from .._words import columns, counted, near
 from .description import Description
 from .spaces import Fixed, Leaf, Space, axis_size, leaves
 
@@ -66,7 +66,8 @@ def explain(sym: Description, parameter: str, axis: int) -> str:
     """
     name = sym.aliases.get(parameter, parameter)
     if name not in sym.layouts:
-        raise ValueError(f"parameter must be a name in the state dict. Got {parameter!r}.")
+        close = near(parameter, (*sym.layouts, *sym.aliases))
+        raise ValueError(f"parameter must be a name in the state dict. Got {parameter!r}.{close}")
     axes = sym.layouts[name].axes
     if not -len(axes) <= axis < len(axes):
         raise ValueError(f"axis must be below {len(axes)} for {parameter}. Got {axis}.")

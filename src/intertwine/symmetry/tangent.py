@@ -7,11 +7,15 @@ exponents of its axes, and ``-A^T W`` where the axis reads. Permutations and sig
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from .._result import APART, Result
+from .._words import counted
 from .action import check_shapes, multiply
 from .blocks import Block, align, blocks
 from .description import Description
@@ -22,40 +26,69 @@ from .transformation import identity
 Direction = dict[str, Tensor]
 
 
-@dataclass(frozen=True, eq=False)
-class Tangent:
+@dataclass(frozen=True, eq=False, repr=False)
+class Tangent(Result):
     """The tangent space of the symmetric copies of one network, as the linear map from coefficients to directions.
 
     Args:
         sym: The symmetry.
         state: Parameters and buffers by name.
 
-    Attributes:
-        weights: The tensors that it moves, in float64.
-
     Raises:
         ValueError: If the tensors are not those of the symmetry.
     """
 
     sym: Description
-    state: Mapping[str, Tensor]
-    weights: Direction = field(init=False)
-    _parts: tuple[tuple[Space, str, tuple[int, ...]], ...] = field(init=False)
+    state: Mapping[str, Tensor] = field(metadata=APART)
 
     def __post_init__(self) -> None:
         check_shapes(self.sym, {name: tuple(tensor.shape) for name, tensor in self.state.items()})
+        object.__setattr__(self, "state", dict(self.state))
+
+    @property
+    def dim(self) -> int:
+        """Dimension of the space."""
+        return self.sym.dim
+
+    def summary(self) -> str:
+        """Number of directions and of coefficients, and the coefficients of each space."""
+        several = (
+            f"; {len(self) - self.dim:,} are dependent: orthogonal spaces hold each rotation twice, and "
+            "scales may do the same as others"
+        )
+        lines = [
+            f"{counted(self.dim, 'direction')} along which the function stays, in {counted(len(self), 'coefficient')}"
+            f"{several if len(self) > self.dim else ''}"
+        ]
+        lines += [f"{row['space']}: {row['kind']}, {row['coefficients']:,} coefficients" for row in self._rows()]
+        return "\n".join(lines)
+
+    _columns = ("space", "name", "kind", "coefficients")
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [
+            {"space": self.sym.titles[s.name], "name": s.name, "kind": kind, "coefficients": prod(shape)}
+            for s, kind, shape in self._parts
+        ]
+
+    @cached_property
+    def weights(self) -> Direction:
+        """The tensors that it moves, in float64."""
         moves = [n for n, layout in self.sym.layouts.items() if any(block.moved for block in blocks(layout))]
-        object.__setattr__(self, "weights", {n: self.state[n].detach().cpu().double() for n in moves})
+        return {n: self.state[n].detach().cpu().double() for n in moves}
+
+    @cached_property
+    def _parts(self) -> tuple[tuple[Space, str, tuple[int, ...]], ...]:
         unit, parts = identity(self.sym), []
         for space in self.sym.spaces:
             e = unit[space.name]
             parts += [(space, "scales", tuple(e.scales.shape))] if e.scales.numel() else []
             matrix = (*e.permutation.shape, space.size)
             parts += [(space, "linear", matrix)] if space.group.mixes else []
-        object.__setattr__(self, "_parts", tuple(parts))
+        return tuple(parts)
 
     def __len__(self) -> int:
-        """Number of coefficients; they are dependent where scales and matrices overlap (``sym.dim`` counts once)."""
+        """Number of coefficients; ``dim`` counts those that are independent."""
         return sum(prod(shape) for _, _, shape in self._parts)
 
     def __getitem__(self, j: int) -> Direction:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ... import symmetry
+from ..._words import near
 from .._models import build_model
 from .._outputs import claim_file
 from .._running import threads_for
@@ -56,7 +57,6 @@ def _made(spec: str, meta: bool) -> Any:
 def _known(sym: Any, name: str) -> str:
     found = sym.aliases.get(name, name)
     if found not in sym.layouts:
-        raise ValueError(
-            f"--explain must name a parameter. Got {name!r}. There are {', '.join(list(sym.layouts)[:6])}, ..."
-        )
+        close = near(name, (*sym.layouts, *sym.aliases)) or f" There are {', '.join(list(sym.layouts)[:6])}, ..."
+        raise ValueError(f"--explain must name a parameter. Got {name!r}.{close}")
     return found
