@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import log
 from typing import TYPE_CHECKING
 
 from ..._words import counted
-from ..blocks import Arrow, Block, Box, Diagram, Heading, Paragraph, Table
+from ...programs import Vertex, Wire
+from ..blocks import Block, Heading, Network, Paragraph, Table
 from ..figures import heatmap
+from ..network import Flow, network
 from ..page import Page
 
 if TYPE_CHECKING:
-    from ...provenance import Lineage, Link, Tree
+    from ...provenance import Lineage, Tree
 
 __all__ = ["lineage_page", "tree_page"]
 
-_ROW, _INDENT, _WIDTH, _LANE, _LANES, _LETTERS = 34, 28, 260, 14, 6, 34  # pixels, pixels, ..., lanes, characters
+_LETTERS = 34  # of a network's name
 _TOLD, _UNTOLD, _MERGED = "made from", "related, which came first is not told", "merged from"
-_COLOURS = {_TOLD: "#3b7dd8", _UNTOLD: "#8b919c", _MERGED: "#2f9e75"}
 _LIMITS = (
     "A small p-value refutes that the trainings were independent. It does not say which came first, nor whether "
     "both come from a third; and a large one does not prove independence."
@@ -78,12 +78,12 @@ def tree_page(found: Tree) -> Page:
     ]
     blocks: list[Block] = [
         Paragraph(found.summary().partition("\n")[0] + ".", "verdict"),
+        *([_drawn(found)] if links else []),
         Paragraph(_LIMITS, "note"),
     ]
     if links:
         blocks += [
             Heading("Branches"),
-            _drawn(found),
             Table(["From", "", "Network", "Distance", "log10 p", "Direction"], links),
         ]
     if sums:
@@ -93,39 +93,20 @@ def tree_page(found: Tree) -> Page:
     return Page("Families of networks", blocks, f"{counted(len(names), 'network')}")
 
 
-def _drawn(found: Tree) -> Diagram:
-    """The families as trees: a network under the one that it is linked to, arrows from parents to children."""
-    rows = [row for family in found.families if len(family) > 1 for row in _rows(family, found.links)]
-    at = {name: (k * _ROW + _ROW / 2, depth) for k, (name, depth) in enumerate(rows)}
-    wide = max(depth for _, depth in rows) * _INDENT + _WIDTH
-    boxes = [Box(d * _INDENT, y - _ROW / 2 + 4, wide - d * _INDENT, _ROW - 8, _short(n), n) for n, (y, d) in at.items()]
-    drawn = [(k.parent, k.child, _TOLD if k.directed else _UNTOLD, k.ground) for k in found.links]
-    known = {(parent, child) for parent, child, *_ in drawn}
-    drawn += [(p, m.child, _MERGED, m.told) for m in found.merges for p in m.parents if (p, m.child) not in known]
-    arrows = [
-        Arrow(wide, at[parent][0], wide + _LANE * (1 + k % _LANES), at[child][0], _COLOURS[kind], f"{child}: {ground}")
-        for k, (parent, child, kind, ground) in enumerate(drawn)
-    ]
-    legend = {kind: _COLOURS[kind] for kind in dict.fromkeys(kind for _, _, kind, _ in drawn)}
-    caption = "The tree of smallest distances within each family; grey arrows have no known direction."
-    return Diagram(boxes, arrows, (), legend, wide + _LANE * (_LANES + 1), len(rows) * _ROW, "Families", caption)
-
-
-def _rows(family: Sequence[str], links: Sequence[Link]) -> list[tuple[str, int]]:
-    """Networks of a family with their depth, each below the one that it hangs on; roots are told parents first."""
-    told = {k.child for k in links if k.directed}
-    order = sorted(family, key=lambda name: name in told)
-    rows: list[tuple[str, int]] = []
-
-    def visit(name: str, depth: int) -> None:
-        rows.append((name, depth))
-        for k in links:
-            other = k.child if k.parent == name else k.parent if k.child == name else None
-            if other is not None and other not in {n for n, _ in rows}:
-                visit(other, depth + 1)
-
-    visit(order[0], 0)
-    return rows
+def _drawn(found: Tree) -> Network:
+    """The families: a line from each network to those that were made from it, or that are closest to it."""
+    wires: dict[str, list[tuple[str, str]]] = {
+        name: [] for family in found.families if len(family) > 1 for name in family
+    }
+    for link in found.links:
+        wires[link.child].append((link.parent, _TOLD if link.directed else _UNTOLD))
+    for merge in found.merges:
+        known = {parent for parent, _ in wires[merge.child]}
+        wires[merge.child] += [(parent, _MERGED) for parent in merge.parents if parent not in known]
+    number = {name: k for k, name in enumerate(wires)}
+    graph = [Vertex("", _short(name), (), tuple(Wire(number[p], (kind,)) for p, kind in wires[name])) for name in wires]
+    caption = "The tree of smallest distances within each family, from parents down to children where that is told."
+    return network(graph, {kind: Flow(kind) for kind in (_TOLD, _UNTOLD, _MERGED)}, "Families of networks", caption)
 
 
 def _short(name: str) -> str:
