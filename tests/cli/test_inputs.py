@@ -1,6 +1,7 @@
 """What may be given as a checkpoint: files, indices of shards, directories of transformers and of peft."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from intertwine.cli.commands.same import SameOptions
 from intertwine.cli.inputs.example import example_input
 from intertwine.cli.inputs.hugging_face import load_pretrained
 from intertwine.errors import CheckpointError
+from intertwine.merging import read_recipe
 
 transformers = pytest.importorskip("transformers")
 SIZES = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
@@ -194,3 +196,43 @@ def test_an_encoder_with_a_decoder_gets_inputs_for_both(run, texts):
     (texts / "t5_b" / "tokenizer.json").write_text('{"model": {"type": "BPE"}}')
     ran = run("compare", "t5_a", "t5_b", "--data", "text:t.txt")
     assert "networks must have one tokenizer to read the same text" in ran.error
+
+
+def test_a_recipe_is_applied_after_alignment_and_written_for_mergekit(run, vits):
+    pytest.importorskip("yaml")
+    models = "[{model: vit_a}, {model: vit_b, parameters: {weight: 0.5, density: 0.5}}]"
+    (vits / "ties.yml").write_text(f"merge_method: ties\nbase_model: vit_a\nmodels: {models}\n")
+    words = ("--data", "digits", "--examples", "64")
+    ran = run("merge", "ties.yml", *words, "--out", "merged")
+    assert ran.code == 0, ran.err
+    assert "vit_b, relative distance aligned" in ran.out and "merged after alignment" in ran.out
+    assert (vits / "merged" / "README.md").read_text().count("# merged\n") == 1
+    assert "| architecture | ViTForImageClassification |" in (vits / "merged" / "README.md").read_text()
+    ran = run("merge", "vit_a", "hf:vit_b", *words, "--repair", "none", "--ratio", "0.25", "--out", "direct",
+              "--mergekit", "out.yml")  # fmt: skip
+    assert ran.code == 0, ran.err
+    recipe = read_recipe(vits / "out.yml")
+    assert [own["weight"] for _, own in recipe.models] == [0.75, 0.25]
+    made = recipe.apply({place: load_pretrained(Path(place)) for place in recipe.places})
+    want = load_pretrained(vits / "direct").state_dict()
+    torch.testing.assert_close(made.state_dict(), want)
+    assert "same" in run("same", recipe.places[1], "vit_b").out  # B in another basis
+    again = run("merge", "out.yml", "--method", "none", "--out", "again")
+    assert again.code == 0, again.err
+    torch.testing.assert_close(load_pretrained(vits / "again").state_dict(), want)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("vit_a", "vit_b"), "--out or --mergekit must be given"),
+        (("vit_a", "vit_b", "--mergekit", "x.yml", "--method", "transport"), "must be left out with --mergekit"),
+        (("r.yml", "--out", "m", "--ratio", "0.2"), "must be left out with a recipe"),
+        (("vit_a", "--out", "m"), "at least two checkpoints, or a recipe of mergekit"),
+    ],
+)
+def test_words_of_merge_that_do_not_go_together(run, vits, words, message):
+    models = "[{model: vit_a, parameters: {weight: 1}}, {model: vit_b, parameters: {weight: 1}}]"
+    (vits / "r.yml").write_text(f"merge_method: linear\nmodels: {models}\n")
+    ran = run("merge", *words)
+    assert ran.code == 2 and message in ran.error

@@ -71,7 +71,10 @@ def is_ours(path: Path) -> bool:
             or _has(path / "README.md", "Written by intertwine.")
             or (bool(weights) and all(map(is_ours, weights)))
         )
-    read = {".json": _json, ".safetensors": _safetensors, ".parquet": _parquet, ".html": _page, ".htm": _page}
+    read = {
+        ".json": _json, ".safetensors": _safetensors, ".parquet": _parquet, ".html": _page, ".htm": _page,
+        ".yml": _recipe, ".yaml": _recipe,
+    }  # fmt: skip
     try:
         return path.stat().st_size == 0 or (path.suffix in read and read[path.suffix](path))
     except (OSError, ValueError, KeyError):
@@ -177,6 +180,10 @@ def _parquet(path: Path) -> bool:
 
 def _page(path: Path) -> bool:
     return _has(path, '<meta name="generator" content="intertwine ')
+
+
+def _recipe(path: Path) -> bool:
+    return _has(path, "# Written by intertwine.")
 
 
 def _has(path: Path, words: str) -> bool:

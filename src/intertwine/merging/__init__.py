@@ -4,12 +4,14 @@ from .barrier import PathOptions, barrier, barriers
 from .curves import Barrier, Curve
 from .export import export
 from .merge import merge
-from .merge_many import average, merge_many
+from .merge_many import average, merge_many, merge_moved
 from .recalibrate import recalibrate_
+from .recipe import Recipe, read_recipe
 from .repair import repair_
+from .task_arithmetic import TaskArithmetic
 from .transport import Transport, transport
 
 __all__ = [
-    "Barrier", "Curve", "PathOptions", "Transport", "average", "barrier", "barriers", "export", "merge",
-    "merge_many", "recalibrate_", "repair_", "transport",
+    "Barrier", "Curve", "PathOptions", "Recipe", "TaskArithmetic", "Transport", "average", "barrier", "barriers",
+    "export", "merge", "merge_many", "merge_moved", "read_recipe", "recalibrate_", "repair_", "transport",
 ]  # fmt: skip

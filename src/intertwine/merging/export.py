@@ -75,7 +75,7 @@ def _as_folder(model: Any, path: Path, facts: Mapping[str, Any], shard_bytes: in
             write_atomically(path / file.name, partial(_move, file))
     finally:
         scratch.close()
-    text = _readme(facts)
+    text = _readme(path.name, {**facts, "architecture": type(model).__name__})
 
     def write(temporary: Path) -> None:
         temporary.write_text(text, encoding="utf-8")
@@ -88,12 +88,12 @@ def _move(file: Path, to: Path) -> None:
     shutil.move(file, to)
 
 
-def _readme(facts: Mapping[str, Any]) -> str:
+def _readme(name: str, facts: Mapping[str, Any]) -> str:
     """The card as the page that model hubs show."""
     rows = [f"| {key} | {_cell(value)} |" for key, value in facts.items() if value not in (None, {}, (), [])]
     table = "\n".join(["| | |", "|---|---|", *rows])
     head = "---\ntags: [intertwine]\nlibrary_name: transformers\n---"
-    return f"{head}\n\n# A network\n\nWritten by intertwine.\n\n{table}\n"
+    return f"{head}\n\n# {name}\n\nWritten by intertwine.\n\n{table}\n"
 
 
 def _cell(value: Any) -> str:

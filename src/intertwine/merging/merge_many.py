@@ -48,11 +48,25 @@ def merge_many(
         >>> merged(torch.zeros(1, 3)).shape
         torch.Size([1, 2])
     """
-    how = check_repair(models[0], repair, loader)
+    check_repair(models[0], repair, loader)
     found = gather(
         models, example_inputs, method, loader=loader, sweeps=sweeps, seed=seed, kinds=kinds, progress=progress
     )
-    moved = found.apply(models)
+    return merge_moved(found.apply(models), repair, loader)
+
+
+def merge_moved(moved: Sequence[nn.Module], repair: Repair = True, loader: Iterable[Any] | None = None) -> nn.Module:
+    """Merge networks that are in one basis: average, repair.
+
+    Args:
+        moved: The networks.
+        repair: See ``merge``.
+        loader: Batches for the repair.
+
+    Returns:
+        A new network, in evaluation mode.
+    """
+    how = check_repair(moved[0], repair, loader)
     return mend_(average(moved).eval(), moved, [1 / len(moved)] * len(moved), how, loader)
 
 

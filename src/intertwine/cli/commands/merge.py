@@ -23,17 +23,31 @@ class MergeOptions(ExampleOptions):
     Example:
       intertwine merge a.safetensors b.safetensors --data digits --out merged.safetensors
       intertwine merge seed*.safetensors --model resnet20 --data cifar10:PATH --out merged.safetensors
-      intertwine merge vit_a vit_b --input-shape 2,3,224,224 --out merged
+      intertwine merge vit_a vit_b --data images:photos --out merged
+      intertwine merge ties.yml --out merged
+      intertwine merge llama_a llama_b --mergekit handover.yml
     """
 
     checkpoints: Annotated[
         list[Path],
-        typer.Argument(metavar="A B [C ...]", help="Checkpoints of one architecture, or Hugging Face directories."),
+        typer.Argument(
+            metavar="A B [C ...] | RECIPE.yml",
+            help="Checkpoints of one architecture, or Hugging Face directories; or a recipe of mergekit that names "
+            "them (linear, slerp, task_arithmetic, ties, dare_ties, dare_linear).",
+        ),
     ]
     out: Annotated[
-        Path,
+        Path | None,
         typer.Option("--out", metavar="PATH", help="FILE.safetensors, or a folder for a model of transformers."),
-    ]
+    ] = None
+    mergekit: Annotated[
+        Path | None,
+        typer.Option(
+            "--mergekit",
+            metavar="FILE.yml",
+            help="Write the recipe for mergekit, and the aligned networks that it names in a folder beside it.",
+        ),
+    ] = None
     model: Model = None
     model_b: Annotated[
         str | None, advanced("--model-b", metavar="MODEL", help="Model of B, where its widths are others.")

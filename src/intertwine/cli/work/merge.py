@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from ...features.evaluate import evaluate
-from ...matching import Alignment, Solver, align
-from ...merging import export, merge_many, transport
+from ...matching import Alignment, Solver, align, gather
+from ...merging import Recipe, export, merge_moved, read_recipe, recalibrate_, transport
 from ...merging import merge as merge_two
+from ...merging.merge import check_repair
 from ...merging.recalibrate import batch_norms
 from .._options import split_commas
 from .._outputs import claim_file, claim_folder, keep_beside, largest_shard
@@ -20,61 +24,122 @@ from ..commands.merge import MergeOptions
 
 __all__ = ["run"]
 
+_YAML = (".yml", ".yaml")
 _LOOK_AT_DATA = ("activations", "mixed", "straight-through")
+
+
+@dataclass(frozen=True)
+class _Merged:
+    """What came out.
+
+    Args:
+        model: The merged network.
+        plainly: The same without alignment; ``None`` where nothing was aligned.
+        moved: All networks in one basis.
+        distances: How far they were apart, and are.
+        recipe: For mergekit.
+    """
+
+    model: nn.Module
+    plainly: nn.Module | None
+    moved: Sequence[nn.Module]
+    distances: dict[str, float]
+    recipe: Recipe | None
 
 
 def run(asked: MergeOptions) -> None:
     """Merge networks of one architecture into one of the same size: align, average, repair."""
-    _check(asked)
-    solver = solver_of(asked.method, ("transport", "none"))
+    recipe = _recipe(asked)
+    paths = asked.checkpoints if recipe is None else [Path(place) for place in recipe.places]
+    _check(asked, paths, recipe)
+    solver = solver_of(asked.method, ("none",) if recipe else ("transport", "none"))
     reads = asked.method.partition(":")[0] in _LOOK_AT_DATA
     use: Use = "always" if reads or asked.repair not in ("auto", "none") else "of card"
     use = use if asked.repair != "none" or reads else "if given"
-    specs = [asked.model, *[asked.model_b or asked.model] * (len(asked.checkpoints) - 1)]
-    group = open_group(asked.checkpoints, specs, asked, use, asked.device)
+    specs = [asked.model, *[asked.model_b or asked.model] * (len(paths) - 1)]
+    group = open_group(paths, specs, asked, use, asked.device)
     loader = group.loader("train", asked.examples, asked.batch_size) if group.data is not None else None
-    merged, distances = _merged(asked, solver, group, loader)
-    scores = _scores(group, merged, asked.examples, asked.batch_size)
-    recipe = {
+    found = (
+        _merged(asked, solver, group, loader) if recipe is None else _by_recipe(asked, recipe, solver, group, loader)
+    )
+    scores = _scores(group, found, asked.examples, asked.batch_size)
+    settings = {
         "merged": group.names, "ratio": asked.ratio, "method": asked.method, "interpolation": asked.interpolation,
         "layers": asked.layers or "all", "repair": asked.repair, "seed": asked.seed, "command": asked.line,
     }  # fmt: skip
     metrics = {} if not scores else {"test_accuracy": scores[-1][2], "test_loss": scores[-1][1]}
-    first = asked.checkpoints[0]
-    written = keep_beside(first, export(merged, asked.out, card_of(group, recipe, metrics), largest_shard(first)))
+    written = {}
+    if asked.out is not None:
+        made = export(found.model, asked.out, card_of(group, settings, metrics), largest_shard(paths[0]))
+        written["merged"] = keep_beside(paths[0], made)
+    if asked.mergekit is not None:
+        written |= _handed_over(asked.mergekit, group, found)
     if asked.as_json:
         listed = [{"network": name, "loss": loss, "accuracy": accuracy} for name, loss, accuracy in scores]
-        print_json({"merged": written, "scores": listed, "distances": distances, **recipe})
+        print_json({**written, "scores": listed, "distances": found.distances, **settings})
         return
-    for what, value in distances.items():
+    for what, value in found.distances.items():
         say(f"{what}: {value:.3g}")
     if scores:
         rows = [[name, loss, "" if accuracy is None else f"{accuracy:.1%}"] for name, loss, accuracy in scores]
         print_table(["network", "test loss", "test accuracy"], rows)
-    tell(f"wrote {written}")
+    tell(f"wrote {', '.join(str(path) for path in written.values())}")
 
 
-def _check(asked: MergeOptions) -> None:
+def _recipe(asked: MergeOptions) -> Recipe | None:
+    """The recipe of mergekit, if one is given in place of checkpoints."""
+    if len(asked.checkpoints) != 1 or asked.checkpoints[0].suffix not in _YAML:
+        return None
+    return read_recipe(asked.checkpoints[0])
+
+
+def _check(asked: MergeOptions, paths: Sequence[Path], recipe: Recipe | None) -> None:
     """Refuse what cannot work before anything is read.
 
     Raises:
         ValueError: If options do not exist or do not go together.
     """
-    if len(asked.checkpoints) < 2:
-        raise ValueError(f"at least two checkpoints must be given. Got {len(asked.checkpoints)}.")
-    if len(asked.checkpoints) > 2 and (
-        asked.ratio != 0.5 or asked.interpolation != "linear" or asked.layers or asked.method in ("transport", "none")
-    ):
+    if len(paths) < 2:
+        raise ValueError(f"at least two checkpoints, or a recipe of mergekit, must be given. Got {len(paths)}.")
+    changed = asked.ratio != 0.5 or asked.interpolation != "linear" or bool(asked.layers)
+    if recipe is not None and (changed or asked.method == "transport"):
+        raise ValueError(
+            "--ratio, --interpolation, --layers and --method transport must be left out with a recipe, which says them "
+            f"itself. Got {str(asked.checkpoints[0])!r}."
+        )
+    if recipe is None and len(paths) > 2 and (changed or asked.method in ("transport", "none")):
         raise ValueError(
             "--ratio, --interpolation, --layers and --method transport must be for two networks. "
-            f"Got {len(asked.checkpoints)}, which are averaged."
+            f"Got {len(paths)}, which are averaged."
         )
+    if asked.out is None and asked.mergekit is None:
+        raise ValueError("--out or --mergekit must be given. Got neither. Say --out merged, for example.")
+    if asked.mergekit is not None:
+        _check_hand_over(asked, paths)
+    if asked.out is None:
+        return
     if asked.out.suffix == ".safetensors":
-        claim_file(asked.out, asked.checkpoints, [asked.out.with_suffix(".json")])
+        claim_file(asked.out, paths, [asked.out.with_suffix(".json")])
     elif asked.out.suffix or asked.out.is_file():
         raise ValueError(f"--out must end in .safetensors, or be a folder. Got {str(asked.out)!r}.")
     else:
-        claim_folder(asked.out, ["."], asked.checkpoints)
+        claim_folder(asked.out, ["."], paths)
+
+
+def _check_hand_over(asked: MergeOptions, paths: Sequence[Path]) -> None:
+    """Refuse what mergekit could not do.
+
+    Raises:
+        ValueError: If it could not.
+    """
+    assert asked.mergekit is not None
+    if asked.layers or asked.method == "transport":
+        raise ValueError("--layers and --method transport must be left out with --mergekit, which has no such thing.")
+    files = [str(path) for path in paths if not path.is_dir()]
+    if files:
+        raise ValueError(f"--mergekit must be for Hugging Face directories. Got {files[0]!r}.")
+    claim_file(asked.mergekit, [*paths, *asked.checkpoints])
+    claim_folder(asked.mergekit.with_suffix(""), ["."], paths)
 
 
 def _repair(group: Group, repair: str) -> Any:
@@ -91,33 +156,90 @@ def _repair(group: Group, repair: str) -> Any:
     return {"auto": True, "none": False}.get(repair, repair)
 
 
-def _merged(asked: MergeOptions, solver: str | Solver, group: Group, loader: Any) -> tuple[nn.Module, dict[str, float]]:
-    """The merged network, and how far two aligned ones were apart."""
+def _merged(asked: MergeOptions, solver: str | Solver, group: Group, loader: Any) -> _Merged:
+    """The mean of two networks or more, with and without alignment."""
     example, seed, repair = group.example, asked.seed, _repair(group, asked.repair)
+    check_repair(group.models[0], repair, loader)
+    places = [str(checkpoint.path) for checkpoint in group.checkpoints]
     if len(group.models) > 2:
-        return merge_many(group.models, example, solver, repair=repair, loader=loader, seed=seed, progress=True), {}
+        gathered = gather(group.models, example, solver, loader=loader, seed=seed, progress=True)
+        moved = gathered.apply(group.models)
+        merged = merge_moved(moved, repair, loader)
+        plainly = merge_moved(group.models, repair, loader) if _scored(group) else None
+        recipe = Recipe("linear", tuple((place, {"weight": 1.0}) for place in places), None, {})
+        return _Merged(merged, plainly, moved, _distances(gathered.distances[0], gathered.distances[-1]), recipe)
     one, other = group.models
     found: Any = None
     if solver == "transport":
         found = transport(one, other, example)
     elif solver != "none":
         found = align(one, other, example, method=solver, loader=loader, seed=seed)
-    merged = merge_two(
-        one, other, found, asked.ratio, repair, loader=loader, interpolation=asked.interpolation,  # type: ignore[arg-type]
-        layers=split_commas(asked.layers, "--layers"),
-    )  # fmt: skip
+    settings: Any = {"loader": loader, "interpolation": asked.interpolation}
+    settings["layers"] = split_commas(asked.layers, "--layers")
+    merged = merge_two(one, other, found, asked.ratio, repair, **settings)
+    weights = [(places[0], {"weight": 1 - asked.ratio}), (places[1], {"weight": asked.ratio})]
+    recipe = Recipe("linear", tuple(weights), None, {})
+    if asked.interpolation == "spherical":
+        recipe = Recipe("slerp", tuple((place, {}) for place in places), places[0], {"t": asked.ratio})
     if not isinstance(found, Alignment):
-        return merged, {}
-    return merged, {"relative distance as they are": found.before, "relative distance aligned": found.after}
+        return _Merged(merged, None, [one, other], {}, recipe)
+    plainly = merge_two(one, other, None, asked.ratio, repair, **settings) if _scored(group) else None
+    return _Merged(merged, plainly, [one, found.apply(other)], _distances(found.before, found.after), recipe)
 
 
-def _scores(group: Group, merged: nn.Module, examples: int, batch_size: int) -> list[tuple[str, float, float | None]]:
+def _by_recipe(asked: MergeOptions, recipe: Recipe, solver: str | Solver, group: Group, loader: Any) -> _Merged:
+    """What a recipe says, after all networks were brought into the basis of the first."""
+    first, *others = group.models
+    repair = check_repair(first, _repair(group, asked.repair), loader)
+    if repair not in (None, "recalibrate"):
+        tell("Networks without batch norms are merged as the recipe says, without repair.")
+    moved = [first]
+    distances: dict[str, float] = {}
+    for name, other in zip(group.names[1:], others):
+        if solver == "none":
+            moved.append(other)
+            continue
+        found = align(first, other, group.example, method=solver, loader=loader, seed=asked.seed)
+        closer = found.after < found.before
+        moved.append(found.apply(other) if closer else other)
+        distances |= {f"{name}, {what}": value for what, value in _distances(found.before, found.after).items()}
+
+    def merged(models: Sequence[nn.Module]) -> nn.Module:
+        made = recipe.apply(dict(zip(recipe.places, models)), asked.seed)
+        return recalibrate_(made, loader) if repair == "recalibrate" else made
+
+    plainly = merged(group.models) if solver != "none" and _scored(group) else None
+    return _Merged(merged(moved), plainly, moved, distances, recipe)
+
+
+def _scored(group: Group) -> bool:
+    return group.data is not None and group.data.labelled
+
+
+def _distances(before: float, after: float) -> dict[str, float]:
+    return {"relative distance as they are": before, "relative distance aligned": after}
+
+
+def _handed_over(path: Path, group: Group, found: _Merged) -> dict[str, Path]:
+    """The recipe, and the networks in one basis beside it, which it names."""
+    assert found.recipe is not None
+    places = {}
+    for k, (checkpoint, model) in enumerate(zip(group.checkpoints, found.moved)):
+        folder = path.with_suffix("") / f"{k}-{checkpoint.path.name}"
+        card = card_of(group, {"aligned": str(checkpoint.path)}, {})
+        export(model, folder, card, largest_shard(checkpoint.path))
+        places[str(checkpoint.path)] = str(keep_beside(checkpoint.path, folder).resolve())
+    return {"mergekit": found.recipe.moved(places).write(path)}
+
+
+def _scores(group: Group, found: _Merged, examples: int, batch_size: int) -> list[tuple[str, float, float | None]]:
     """Loss and accuracy of all networks on the test split, the merged one last."""
-    if group.data is None or not group.data.labelled:
+    if not _scored(group):
         return []
     loader = group.loader("test", examples, batch_size)
-    found = []
-    for name, model in [*zip(group.names, group.models), ("merged", merged)]:
-        result = evaluate(model, loader)
-        found.append((name, result.loss, result.accuracy))
-    return found
+    rows = list(zip(group.names, group.models))
+    if found.plainly is not None:
+        rows.append(("merged as they are", found.plainly))
+    rows.append(("merged" if found.plainly is None else "merged after alignment", found.model))
+    scores = [(name, evaluate(model, loader)) for name, model in rows]
+    return [(name, score.loss, score.accuracy) for name, score in scores]
