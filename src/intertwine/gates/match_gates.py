@@ -106,7 +106,7 @@ def match_gates(
     """  # noqa: DOC502 - raised by what it calls
     _check_hard(a, b)
     method = Gates(gate_patterns(b, x, batch_size), gate_patterns(a, x, batch_size))
-    found = align(b, a, x[:2], method=method, sym=sym)
+    found = align(b, a, x[:2], method=method, sym=sym, chance=False)
     g = found.transformation
     crosses, ours, theirs = (method.seen(found.symmetry, both) for both in (("a", "b"), ("a", "a"), ("b", "b")))
     matched, unmatched = [], []

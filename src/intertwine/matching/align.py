@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
 from ..symmetry.action import tensors_of
@@ -13,6 +14,7 @@ from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.transformation import KINDS, check_kinds
 from .agreement import agreement, unweighted
 from .alignment import Alignment
+from .chance import cosines_by_chance
 from .coordinates.networks import Networks, common_symmetry
 from .solvers import Solver, solver_named
 
@@ -36,6 +38,7 @@ def align(
     seed: int = 0,
     kinds: Collection[str] | None = None,
     sym: Symmetry | None = None,
+    chance: bool = True,
 ) -> Alignment:
     """Find the element of the symmetry group that moves ``b`` as close to ``a`` as the method can.
 
@@ -51,6 +54,8 @@ def align(
         kinds: Kinds of elements to search, among ``"permutation"``, ``"scale"``, ``"sign"`` and ``"linear"``; ``None``
             searches all that the spaces allow.
         sym: The symmetry of both where it is known already.
+        chance: Whether to say what the mean cosine of matched units would be by chance: one short search more, against
+            a network whose units are unrelated to those of ``b``.
 
     Returns:
         The alignment; ``alignment.apply(b)`` is the moved network.
@@ -97,6 +102,7 @@ def align(
         seed=seed,
         starts=found.starts,
         notes=(*unweighted(quality), *_undetermined(networks), *notes),
+        chance=cosines_by_chance(networks.problem(torch.float32), seed, solver.by_weights) if chance else {},
     )
 
 

@@ -39,6 +39,8 @@ class Alignment(Result):
         seconds: Time taken; it is not saved, so that the same seed gives the same file.
         seed: Seed of starts and orders.
         notes: What a reader must know.
+        chance: By space the mean cosine that the same kind of search reaches between unrelated networks: ``a``, and
+            ``b`` with its weights mixed; empty where it was not asked for. A mean cosine says something above it only.
 
     Examples:
         >>> import torch, intertwine as iw
@@ -64,6 +66,7 @@ class Alignment(Result):
     seed: int = 0
     starts: tuple[float, ...] = ()
     notes: tuple[str, ...] = ()
+    chance: Mapping[str, float] = field(default_factory=dict)
 
     def apply(self, b: nn.Module) -> nn.Module:
         """A copy of ``b`` in the basis of ``a``: other weights, the same function.
@@ -88,24 +91,39 @@ class Alignment(Result):
                     "space": space.name,
                     "units": e.permutation.numel(),
                     "group": space.symbol,
-                    "moved": e.displaced,
+                    "moved": e.displaced if e.linear is None else e.permutation.numel(),
                     "flipped": int((e.signs < 0).sum()),
                     "scale": float(e.scales.abs().amax()) if e.scales.numel() else 0.0,
                     "cosine": float(known.mean()) if len(known) else float("nan"),
                     "worst": float(known.min()) if len(known) else float("nan"),
+                    "chance": self.chance.get(space.name, float("nan")),
                 }
             )
         return rows
+
+    @property
+    def cosines(self) -> tuple[float, float]:
+        """The mean cosine over all matched units, and what it would be by chance; NaN where it is not known."""
+        known = {name: x[~x.isnan()] for name, x in self.quality.items()}
+        units = {name: len(x) for name, x in known.items() if len(x)}
+        total = sum(units.values())
+        if not total:
+            return float("nan"), float("nan")
+        mean = sum(float(known[name].sum()) for name in units) / total
+        return mean, sum(self.chance.get(name, float("nan")) * n for name, n in units.items()) / total
 
     def summary(self) -> str:
         """The solver, how far the networks are apart before and after, and a line for every space."""
         head = f"Alignment by {self.method}: relative distance {self.before:.3g} -> {self.after:.3g}"
         if len(self.kinds) < len(KINDS):
             head += f" ({', '.join(self.kinds)} only)"
-        table = [("space", "units", "group", "moved", "cosine", "worst")]
+        mean, chance = self.cosines
+        said = f", {chance:.3f} by chance" if chance == chance else ""
+        head += f"; mean cosine of matched units {mean:.3f}{said}"
+        table = [("space", "units", "group", "moved", "cosine", "worst", *(["chance"] if self.chance else []))]
         for row in self._rows():
-            table.append((
-                row["space"], str(row["units"]), row["group"], str(row["moved"]),
-                f"{row['cosine']:.3f}", f"{row['worst']:.3f}",
-            ))  # fmt: skip
+            mixed = self.transformation[row["space"]].linear is not None
+            numbers = [row["cosine"], row["worst"], *([row["chance"]] if self.chance else [])]
+            cells = (row["space"], str(row["units"]), row["group"], "new basis" if mixed else str(row["moved"]))
+            table.append((*cells, *("" if x != x else f"{x:.3f}" for x in numbers)))
         return "\n".join([head, *columns(table), *(f"Note: {note}" for note in self.notes)])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -10,9 +12,18 @@ from torch import Tensor
 from ..symmetry.blocks import blocks
 from ..symmetry.gauge.folding import Folded
 from ..symmetry.spaces import Leaf
+from ..symmetry.transformation import identity
+from .agreement import streamed_agreement
+from .coordinates.problem import Problem
+from .solvers.coordinate_descent import CoordinateDescent, descend
+from .solvers.starts import profiles
+
+if TYPE_CHECKING:
+    from ..symmetry import Symmetry
 
 __all__ = ["unrelated"]
 
+_SHORT = CoordinateDescent(tolerance=1e-3, sweeps=10)
 _CHUNK = 256  # units that are rotated together: larger rotations cost more and say the same
 
 
@@ -30,10 +41,40 @@ def unrelated(folded: Folded, seed: int) -> Folded:
     Returns:
         The other network, with the same symmetry.
     """
+    return replace(folded, state=_unrelated(folded.sym, folded.state, seed))
+
+
+def cosines_by_chance(stated: Problem, seed: int, search: bool) -> dict[str, float]:
+    """The mean cosine of matched units, by space, that a search finds in a network unrelated to ``b``.
+
+    The search is a short one from one start, so that it costs less than that of the networks themselves.
+
+    Args:
+        stated: The two networks; ``b`` gives the weights that are mixed.
+        seed: Same seed, same cosines.
+        search: Whether units are matched by weights; else they are paired as they come.
+
+    Returns:
+        The means; spaces without weights are left out.
+    """
+    names = [name for name in stated.sym.layouts if name in stated.a and name in stated.b]
+    sym = replace(stated.sym, layouts={name: stated.sym.layouts[name] for name in names})
+    other = Problem(sym, stated.a, _unrelated(sym, stated.b, seed), stated.to_a, stated.to_b, stated.full)
+    g = identity(sym)
+    if search:
+        g = descend(other, profiles(other), torch.Generator().manual_seed(seed), _SHORT).g
+    cosines, _, _ = streamed_agreement(other, g)
+    known = {name: x[~x.isnan()] for name, x in cosines.items()}
+    return {name: float(x.mean()) for name, x in known.items() if len(x)}
+
+
+def _unrelated(sym: Symmetry, tensors: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     state = {}
-    for name, tensor in folded.state.items():
-        pieces = blocks(folded.sym.layouts[name])
+    for name, tensor in tensors.items():
+        if name not in sym.layouts:
+            continue
+        pieces = blocks(sym.layouts[name])
         partly = any(rows is not None for block in pieces for rows in block.rows)
         state[name] = tensor.clone() if partly else tensor  # a piece that is the whole tensor takes its place
         for block in pieces:
@@ -44,7 +85,7 @@ def unrelated(folded: Folded, seed: int) -> Folded:
                 for dim in (d for d, leaf in enumerate(block.leaves) if isinstance(leaf, Leaf)):
                     _rotate(x.movedim(dim, 0), generator)
             state[name] = block.write(state[name], x)
-    return replace(folded, state=state)
+    return state
 
 
 def _rotate(x: Tensor, generator: torch.Generator) -> None:

@@ -191,7 +191,14 @@ def _plan(
         ends = {"direct": b} if _same_shapes(a, b) else {}
         if isinstance(alignment, str | Solver):
             alignment = align(
-                a, b, options.example_inputs, alignment, options.calibration, seed=options.seed, kinds=options.kinds
+                a,
+                b,
+                options.example_inputs,
+                alignment,
+                options.calibration,
+                seed=options.seed,
+                kinds=options.kinds,
+                chance=False,
             )
         if alignment is not None:
             ends["aligned"] = alignment.apply(b)

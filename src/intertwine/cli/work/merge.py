@@ -173,7 +173,7 @@ def _merged(asked: MergeOptions, solver: str | Solver, group: Group, loader: Any
     if solver == "transport":
         found = transport(one, other, example)
     elif solver != "none":
-        found = align(one, other, example, method=solver, loader=loader, seed=seed)
+        found = align(one, other, example, method=solver, loader=loader, seed=seed, chance=False)
     settings: Any = {"loader": loader, "interpolation": asked.interpolation}
     settings["layers"] = split_commas(asked.layers, "--layers")
     merged = merge_two(one, other, found, asked.ratio, repair, **settings)
@@ -199,7 +199,7 @@ def _by_recipe(asked: MergeOptions, recipe: Recipe, solver: str | Solver, group:
         if solver == "none":
             moved.append(other)
             continue
-        found = align(first, other, group.example, method=solver, loader=loader, seed=asked.seed)
+        found = align(first, other, group.example, method=solver, loader=loader, seed=asked.seed, chance=False)
         closer = found.after < found.before
         moved.append(found.apply(other) if closer else other)
         distances |= {f"{name}, {what}": value for what, value in _distances(found.before, found.after).items()}

@@ -32,9 +32,11 @@ def alignment_page(alignment: Alignment) -> Page:
         Heading("How well units fit"),
         Grid([_cosines(names, frame), _history(alignment)]),
         Table(
-            ["space", "units", "group", "moved", "signs flipped", "largest log scale", "mean cosine", "worst cosine"],
+            ["space", "units", "group", "moved", "signs flipped", "largest log scale", "mean cosine", "worst cosine",
+             "mean by chance"],
             table,
-            caption="The cosine of a unit is that between its weights in A and in the moved B: 1 for equal directions.",
+            caption="The cosine of a unit is that between its weights in A and in the moved B: 1 for equal directions. "
+            "By chance is what the same kind of search finds in a network whose units are unrelated.",
         ),
         Heading("Unit by unit"),
         Grid([_sorted_cosines(name, alignment.quality[name]) for name in names[:_PICTURES]]),
@@ -63,17 +65,23 @@ def alignment_page(alignment: Alignment) -> Page:
 def _verdict(alignment: Alignment) -> str:
     frame = alignment.to_frame()
     moved, units = int(frame["moved"].sum()), int(frame["units"].sum())
+    mean, chance = alignment.cosines
+    by_chance = f", where unrelated networks would get {chance:.3f}" if chance == chance else ""
     return (
-        f"{moved:,} of {units:,} units of B changed places. The distance between the networks, relative to A, fell "
-        f"from {alignment.before:.3g} to {alignment.after:.3g}; the mean cosine of matched units is "
-        f"{_mean(frame['cosine']):.3f}."
+        f"{moved:,} of {units:,} units of B changed places or bases. The distance between the networks, relative to "
+        f"A, went from {alignment.before:.3g} to {alignment.after:.3g}; the mean cosine of matched units is "
+        f"{mean:.3f}{by_chance}."
     )
 
 
 def _cosines(names: list[str], frame: Any) -> Figure:
     return bars(
         names,
-        {"mean cosine": frame["cosine"].tolist(), "worst cosine": frame["worst"].tolist()},
+        {
+            "mean cosine": frame["cosine"].tolist(),
+            **({"by chance": frame["chance"].tolist()} if frame["chance"].notna().any() else {}),
+            "worst cosine": frame["worst"].tolist(),
+        },
         title="Match quality of each space",
         caption="Low bars are spaces in which the two networks learned different units.",
         y_title="cosine",
@@ -129,8 +137,3 @@ def _permutation(name: str, alignment: Alignment) -> Figure:
 def _left_out(names: list[str]) -> list[Block]:
     rest = len(names) - _PICTURES
     return [Paragraph(f"{counted(rest, 'more space')} in the table only.", "note")] if rest > 0 else []
-
-
-def _mean(values: Any) -> float:
-    known = [v for v in values.tolist() if v == v]
-    return sum(known) / len(known) if known else float("nan")
