@@ -1,7 +1,5 @@
 """Archives of others: what they will unpack to is known, or limited, before it is unpacked."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import zipfile
@@ -12,8 +10,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-
-__all__ = ["Header", "array_headers", "limited_stream"]
 
 
 @dataclass(frozen=True)

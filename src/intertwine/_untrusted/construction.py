@@ -1,7 +1,5 @@
 """Building a model of others' settings: stopped when it grows beyond what can be, before memory is taken."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,8 +9,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from .._memory import free_bytes, readable
 from ..errors import CheckpointError
-
-__all__ = ["limited_construction"]
 
 
 @contextmanager

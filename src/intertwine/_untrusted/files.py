@@ -1,15 +1,11 @@
 """Files of others: of the right kind, where they should be, and of a size that can be read."""
 
-from __future__ import annotations
-
 import json
 import stat
 from pathlib import Path
 from typing import Any
 
 from .._memory import check_fits
-
-__all__ = ["json_of", "kind_of", "regular_file", "within"]
 
 _JSON_COST = 12  # bytes of Python's objects for each byte of JSON, roughly
 

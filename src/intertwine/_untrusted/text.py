@@ -3,8 +3,6 @@
 import json
 import re
 
-__all__ = ["on_one_screen", "printable", "printable_json"]
-
 # What a terminal obeys (controls of both ranges), what turns the direction of writing or joins letters unseen, what
 # breaks lines though it is no line feed, and halves of characters, which cannot be written at all.
 _OBEYED = re.compile(

@@ -1,7 +1,5 @@
 """Tensors of others: no larger than the file that holds them, and of the kind that the model has."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,8 +10,6 @@ from torch import Tensor
 from .._memory import check_fits
 from ..errors import CheckpointError
 from .files import regular_file
-
-__all__ = ["check_kinds", "check_sizes", "check_weights_file"]
 
 _SMALL = 2**20  # bytes that an expanded tensor may stand for
 _OF_WEIGHTS = ("weight", "bias", "gamma", "beta")

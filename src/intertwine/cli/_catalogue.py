@@ -10,8 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-__all__ = ["catalogue", "gathered"]
-
 _FILE = Path(__file__).with_name("catalogue.json")
 
 

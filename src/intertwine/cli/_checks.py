@@ -13,8 +13,6 @@ from .._words import near
 from ..errors import CheckpointError, DataError
 from ._catalogue import catalogue
 
-__all__ = ["HF", "check", "check_known"]
-
 HF = "hf:"
 
 

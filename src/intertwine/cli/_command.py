@@ -19,8 +19,6 @@ from ._checks import HF
 from ._options import ADVANCED, Options
 from ._running import session, use_threads
 
-__all__ = ["FAILED", "STOPPED", "WRONG", "Command", "Commands", "as_function"]
-
 FAILED = 1
 STOPPED = 130  # by Ctrl-C, as the shell has it
 WRONG = 2  # bad usage or bad input, as the shell's own commands have it

@@ -16,8 +16,6 @@ from ._models import is_builtin
 from ._options import split_commas
 from .commands.gates import VERSIONS
 
-__all__ = ["GATED", "card_name", "gated_version", "versions_of"]
-
 GATED = "gated "  # begins what a card calls the gated version of a network that is not built in
 
 _REGIMES: dict[str, Literal["fixed_random", "fixed_learnt"]] = {"dgn-fr": "fixed_random", "dgn-fl": "fixed_learnt"}

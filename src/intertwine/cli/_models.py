@@ -17,8 +17,6 @@ from .._words import near
 from ..lab import networks
 from .inputs.hugging_face import HF, fresh_model
 
-__all__ = ["build_model", "call_factory", "import_module_of_user", "is_builtin"]
-
 
 def is_builtin(spec: str) -> bool:
     """Whether ``spec`` begins with the name of a built-in network."""

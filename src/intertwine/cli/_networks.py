@@ -30,23 +30,6 @@ from .inputs.example import example_input
 from .inputs.hugging_face import HF, load_pretrained
 from .inputs.preparation import directory_of, image_settings, preparation, settings_of
 
-__all__ = [
-    "Checkpoint",
-    "Opened",
-    "batches",
-    "check_finite",
-    "check_layers",
-    "check_run",
-    "open_alone",
-    "open_network",
-    "read_checkpoint",
-    "read_data",
-    "named_by",
-    "spec_of",
-    "symmetry_of",
-]
-
-
 _WITH_PATHS = ("parquet", "npz", "images", "dataset", "text")
 
 

@@ -8,11 +8,6 @@ import typer
 
 from ._checks import check
 
-__all__ = [
-    "ADVANCED", "DataOptions", "Device", "ExampleOptions", "Json", "Model", "Options", "OutFolder", "Seed", "advanced",
-    "split_commas",
-]  # fmt: skip
-
 ADVANCED = "Advanced options"
 
 MODEL_HELP = (

@@ -29,8 +29,6 @@ from ._options import DataOptions, ExampleOptions
 from ._running import threads_for
 from .inputs.example import example_input
 
-__all__ = ["Group", "card_of", "open_group"]
-
 Use = Literal["if given", "of card", "always"]
 
 

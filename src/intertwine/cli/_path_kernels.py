@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from .. import gates as library
 from ..gates.kernels.alignment import kernel_alignment, path_kernel_of
 
-__all__ = ["affordable", "alignment"]
-
 _EXAMPLES = 60
 _OPERATIONS = 1e10  # a minute or two on a CPU
 _SHUFFLES = 200

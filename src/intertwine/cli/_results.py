@@ -13,8 +13,6 @@ from ..similarity.comparison.verdict import best_partners, headline, lead, measu
 from ._networks import Opened
 from ._show import print_json, print_table, say, tell
 
-__all__ = ["annotate", "present", "print_comparison", "tell_written", "write_results"]
-
 
 def annotate(
     comparison: Comparison, networks: Sequence[Opened], data: dict[str, Any], command: str, notes: Sequence[str] = ()

@@ -12,8 +12,6 @@ from importlib.metadata import version
 
 from .._progress import silenced
 
-__all__ = ["Running", "one_thread", "running", "session", "threads_for", "use_threads"]
-
 
 @dataclass(frozen=True)
 class Running:

@@ -9,8 +9,6 @@ from typing import Any
 from .._progress import is_silent
 from .._untrusted.text import printable, printable_json
 
-__all__ = ["print_json", "print_table", "say", "tell"]
-
 _WIDE = 200  # characters of a line where there is no terminal to fit
 
 

@@ -11,8 +11,6 @@ from .._words import near
 if TYPE_CHECKING:
     from ..matching import Solver
 
-__all__ = ["solver_of"]
-
 
 def solver_of(spec: str, others: tuple[str, ...] = ()) -> str | Solver:
     """The solver that a method names, with the options that follow a colon, such as ``sinkhorn:steps=300,rate=0.05``.

@@ -28,8 +28,6 @@ from .commands.same import SameOptions
 from .commands.stitch import StitchOptions
 from .commands.symmetries import SymmetriesOptions
 
-__all__ = ["app", "main"]
-
 _OPTIONS: tuple[type[Options], ...] = (
     DemoOptions, CompareOptions, SymmetriesOptions, MappingsOptions, FoldOptions, SameOptions, LineageOptions,
     DiffOptions, AlignOptions, MergeOptions, BarrierOptions, StitchOptions, DissectOptions, GatesOptions, TrainOptions,

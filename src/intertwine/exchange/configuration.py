@@ -1,7 +1,5 @@
 """Configuration of a pruned model: the sizes that its class builds it from, kept in step with its tensors."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -12,8 +10,6 @@ import torch
 from torch import nn
 
 from .._random import seeded
-
-__all__ = ["Setting", "Unsaveable", "fitting", "misfits", "write"]
 
 _MOST = 4  # settings that change together
 Shapes = dict[str, tuple[int, ...]]

@@ -4,15 +4,11 @@ transformers keeps ``experts.gate_up_proj (E, 2m, n)`` and ``experts.down_proj (
 ``experts.0.gate_proj``, ``experts.0.up_proj``, ``experts.0.down_proj`` and so on.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 
 from ..symmetry.description import Description
 from ..symmetry.spaces import axis_size
-
-__all__ = ["packed", "unpacked", "with_experts"]
 
 _PACKED = re.compile(r"^(?P<tensor>(.*\.)?experts\.(?!weight$|bias$)[a-z_0-9]*?[a-z][a-z_0-9]*?)(_bias)?$")
 

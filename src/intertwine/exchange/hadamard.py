@@ -1,7 +1,5 @@
 """Hadamard matrices: entries +1 and -1, orthogonal rows."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Mappings of a symmetry for other tools: the front door of all formats."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -16,8 +14,6 @@ from .proof import prove_scales
 from .result import Entry, Mappings
 from .scale_entries import scale_entries
 from .subject import Proving, Subject, subject_of
-
-__all__ = ["FORMATS", "mappings"]
 
 
 def mappings(

@@ -1,7 +1,5 @@
 """Masked models, which pruned ones must equal: the whole model, of which some units no longer contribute."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -12,8 +10,6 @@ from torch.overrides import TorchFunctionMode
 
 from ..symmetry.action import rewritable, tensors_of
 from ..symmetry.description import Description
-
-__all__ = ["Rows", "excluded", "masked"]
 
 Rows = Mapping[str, Mapping[int, Tensor]]
 

@@ -1,11 +1,7 @@
 """Names of modules generalised over layers, as regular expressions that match exactly the modules meant."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Sequence
-
-__all__ = ["expression", "matches", "outline"]
 
 _NUMBER = r"\d+"
 

@@ -1,7 +1,5 @@
 """Permutations of each space, the same in every layer, proved on numbers: what pruners and mergers stand on."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,8 +13,6 @@ from .names import expression
 from .result import Absent, Entry, Place, Proof
 from .subject import Proving, Subject
 from .units import Held, held
-
-__all__ = ["Units", "permutation_entries", "units_of"]
 
 _WRITE, _READ = "0", "1"
 

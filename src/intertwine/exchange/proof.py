@@ -1,7 +1,5 @@
 """Proof on numbers: random scales of one mapping in every layer, and a control that leaves one tensor out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -11,8 +9,6 @@ from ..symmetry.verification.probe import Probe
 from .result import Proof
 from .scales import ScaleMapping, scaled
 from .subject import Subject
-
-__all__ = ["prove_scales"]
 
 
 def prove_scales(subject: Subject, probe: Probe, mappings: Sequence[ScaleMapping], seed: int = 0) -> Proof:

@@ -1,16 +1,15 @@
 """Structured pruning: some units of a hidden space taken out of every tensor that carries it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import VerificationError
+from ..symmetry import Symmetry
 from ..symmetry.action import rewritable
 from ..symmetry.kept_rows import axis_rows, axis_spaces, kept_rows
 from ..symmetry.spaces import Axis, Product, Sum, axis_size
@@ -19,11 +18,6 @@ from ..testing import outputs, relative_error
 from .configuration import Unsaveable, fitting, misfits, write
 from .masking import Rows, excluded, masked
 from .subject import check_plain
-
-if TYPE_CHECKING:
-    from ..symmetry import Symmetry
-
-__all__ = ["prune_channels"]
 
 Change = tuple[str, str, int, int]  # module, attribute, old and new value
 

@@ -1,7 +1,5 @@
 """Mappings of a model in the words of another tool, each with its proof on numbers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,8 +10,6 @@ from .._io import write_atomically
 from .._result import Result
 from .._words import counted
 from ..programs import Vertex
-
-__all__ = ["Absent", "Entry", "Mappings", "Place", "Proof"]
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,8 @@
 """Rotations of a network's hidden spaces that spread outliers before quantisation, applied to its weights."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +11,7 @@ from .._result import UNSAVED, Result
 from .._words import counted
 from ..groups.sampling import haar
 from ..programs import Program, Ref
+from ..symmetry import Space, Symmetry
 from ..symmetry.action import moved, tensors_of
 from ..symmetry.affine.norms import fold_norms
 from ..symmetry.affine.sites import Norm, norms
@@ -22,11 +21,6 @@ from ..symmetry.find import symmetries_of
 from ..symmetry.gauge.canonical import slices
 from ..symmetry.transformation import identity, with_parts
 from .hadamard import hadamard
-
-if TYPE_CHECKING:
-    from ..symmetry import Space, Symmetry
-
-__all__ = ["Rotation", "rotate"]
 
 Choice = str | Tensor | None
 _ORTHOGONAL = 1e-6

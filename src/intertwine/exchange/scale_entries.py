@@ -1,7 +1,5 @@
 """Scale mappings generalised over layers, for tools that scale whole layers channel by channel."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,8 +16,6 @@ from .names import expression, outline
 from .result import Absent, Entry, Place
 from .scales import ScaleMapping, channels, scale_mappings
 from .subject import Subject
-
-__all__ = ["ScaleEntries", "scale_entries"]
 
 _OUTPUT = "the output layer, which quantisation recipes leave as it is"
 _OFFSET = "the gain is {c:g} + weight, and {c:g} + weight is what is scaled: llm-compressor converts such norms"

@@ -6,8 +6,6 @@ SmoothQuant call a mapping; so is the diagonal part of a space that general line
 attention).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -23,8 +21,6 @@ from .experts import packed
 from .units import unit_numbers
 
 Powers = tuple[tuple[int, Fraction], ...]
-
-__all__ = ["Refusal", "ScaleMapping", "Use", "channels", "scale_mappings", "scaled"]
 
 _LARGEST = 4  # most generators that act on the same axes, of which every combination is tried
 

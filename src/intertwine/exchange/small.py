@@ -1,7 +1,5 @@
 """Small networks of the class of a large one: a configuration with few, narrow layers, and an example for it."""
 
-from __future__ import annotations
-
 import copy
 import re
 from functools import partial
@@ -12,8 +10,6 @@ from torch import Tensor, nn
 
 from .._nested import map_tensors
 from .._random import seeded
-
-__all__ = ["LARGEST", "small_model"]
 
 LARGEST = 30_000_000  # weights of a network that is run as it is
 

@@ -1,7 +1,5 @@
 """Model as other tools see it: its symmetry with gains as parameters, its modules, and a copy to prove things on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +15,6 @@ from ..symmetry.find import symmetries_of
 from ..symmetry.verification.probe import Probe
 from .experts import with_experts
 from .small import LARGEST, small_model
-
-__all__ = ["Proving", "Subject", "check_plain", "subject_of"]
 
 
 @dataclass(frozen=True)

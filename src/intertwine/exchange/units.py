@@ -1,7 +1,5 @@
 """Units of a space along the axes of tensors: which position belongs to which unit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -13,8 +11,6 @@ from ..symmetry.blocks import align, blocks
 from ..symmetry.description import Description
 from ..symmetry.explain import leaves
 from ..symmetry.spaces import axis_size
-
-__all__ = ["Held", "carriers", "held", "unit_numbers"]
 
 
 @dataclass(frozen=True)

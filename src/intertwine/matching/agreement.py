@@ -1,28 +1,20 @@
 """Distances of aligned networks and cosines of matched units, in the coordinates that were compared."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from .._words import counted
+from ..groups import Element
+from ..symmetry import Symmetry, Transformation
 from ..symmetry.action import moved, transform_block
-from ..symmetry.blocks import blocks
+from ..symmetry.blocks import Block, blocks
 from ..symmetry.parent_axes import parent_dims
-
-if TYPE_CHECKING:
-    from ..groups import Element
-    from ..symmetry import Symmetry, Transformation
-    from ..symmetry.blocks import Block
-    from .coordinates.networks import Networks
-    from .coordinates.problem import Problem
-    from .costs.weight_blocks import Row
-
-__all__ = ["agreement", "streamed_agreement", "unweighted"]
+from .coordinates.networks import Networks
+from .coordinates.problem import Problem
+from .costs.weight_blocks import Row
 
 Carried = list[tuple[str, list[int]]]  # spaces, and the dimensions of their parents and their own
 Compared = tuple[Tensor, Tensor, Tensor, Carried]  # a block of ``a``, of ``b``, and of the moved ``b``

@@ -1,22 +1,16 @@
 """Outputs of modules on which the spaces of a symmetry act."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..features import Point, layers, tap
 from ..features.batches import head, size
+from ..symmetry import Symmetry
 from ..symmetry.blocks import blocks
 from ..symmetry.spaces import Axis, Layout, Leaf
-
-if TYPE_CHECKING:
-    from ..symmetry import Symmetry
-
-__all__ = ["Place", "places"]
 
 _EXAMPLES = 4
 

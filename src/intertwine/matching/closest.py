@@ -1,11 +1,9 @@
 """The element that brings one network closest to another: units matched, then scales and bases fitted."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import log
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,15 +13,11 @@ from ..symmetry.action import moved, transform
 from ..symmetry.gauge.canonical import balanced
 from ..symmetry.gauge.folding import Folded
 from ..symmetry.gauge.signs import signing
+from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import Transformation, identity, with_parts
 from .deviation import TRUST, apart, combined, distance, sine
 from .refit import Fit
 from .units import match_units, monomial
-
-if TYPE_CHECKING:
-    from ..symmetry.symmetry import Symmetry
-
-__all__ = ["Normal", "closest", "concentrated", "normalised"]
 
 _FITS = 40  # rounds of bases and scales in turn: copies need one or two, bases that meet in one tensor dozens
 _BALANCED = {torch.float32: 1e-7, torch.float64: 1e-12}  # log scales: the rounding of weights in that precision

@@ -1,10 +1,7 @@
 """Deviation of matched weights: weight by weight and tensor by tensor."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,24 +10,9 @@ from torch import Tensor
 from ..symmetry.action import transform
 from ..symmetry.blocks import blocks
 from ..symmetry.gauge.folding import Folded
+from ..symmetry.symmetry import Symmetry
+from ..symmetry.transformation import Transformation
 from .narrow import narrowed
-
-if TYPE_CHECKING:
-    from ..symmetry.symmetry import Symmetry
-    from ..symmetry.transformation import Transformation
-
-__all__ = [
-    "PRECISIONS",
-    "TRUST",
-    "Deviation",
-    "apart",
-    "combined",
-    "constant",
-    "deviation",
-    "distance",
-    "joined",
-    "sine",
-]
 
 # Precisions a copy may have gone through, and the relative deviation of single weights that each explains.
 PRECISIONS = {"float64": 1e-9, "float32": 1e-5, "float16": 2.0**-9, "bfloat16": 2.0**-6}

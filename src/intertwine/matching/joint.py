@@ -1,25 +1,19 @@
 """Joint alignment of several networks: each in turn is matched to the mean of the others."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .._progress import track
+from ..symmetry import Symmetry, Transformation
 from ..symmetry.action import moved, rewritable, tensors_of
 from ..symmetry.find import symmetries
 from ..symmetry.transformation import check_kinds, identity
 from .coordinates.networks import Networks, check_matching
 from .solvers import Solver, solver_named
-
-if TYPE_CHECKING:
-    from ..symmetry import Symmetry, Transformation
-
-__all__ = ["Gathering", "gather", "mean_weights"]
 
 _SETTLED = 1e-6  # relative fall of the distance that is worth another sweep
 

@@ -1,15 +1,9 @@
 """The symmetry of some of the tensors of a network."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ..symmetry.symmetry import Symmetry
-
-__all__ = ["narrowed"]
+from ..symmetry.symmetry import Symmetry
 
 
 def narrowed(sym: Symmetry, names: Collection[str]) -> Symmetry:

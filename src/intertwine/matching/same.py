@@ -1,10 +1,8 @@
 """The verdict whether two networks are one network, up to symmetry."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,15 +11,13 @@ from .._words import counted
 from ..symmetry.action import act, tensors_of
 from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.spaces import UNRULED
+from ..symmetry.symmetry import Symmetry
+from ..symmetry.transformation import Transformation
 from ..testing import function_error
 from .components import Matched, Pair, matched
 from .deviation import PRECISIONS
 from .narrow import narrowed
 from .verdict import DIFFERENT, RELATED, SAME, UNTOLD, Match
-
-if TYPE_CHECKING:
-    from ..symmetry.symmetry import Symmetry
-    from ..symmetry.transformation import Transformation
 
 __all__ = ["COMPONENT", "DIFFERENT", "RELATED", "SAME", "UNTOLD", "Match", "decided", "same"]
 

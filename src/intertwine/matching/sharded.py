@@ -1,15 +1,13 @@
 """Matching checkpoints that do not fit in memory: one tensor, or one component, of each network at a time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from ..symmetry import Symmetry
 from ..symmetry.action import transform
 from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.sharded import Renamed, ShardedState, act_sharded
@@ -23,11 +21,6 @@ from .same import COMPONENT, decided
 from .solvers.coordinate_descent import CoordinateDescent, search
 from .solvers.starts import streamed_profiles
 from .verdict import Match
-
-if TYPE_CHECKING:
-    from ..symmetry import Symmetry
-
-__all__ = ["align_sharded", "same_sharded"]
 
 _KINDS = ("permutation", "sign")
 

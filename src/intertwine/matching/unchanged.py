@@ -1,10 +1,7 @@
 """Bounds on how many tensors of two matched networks can be unchanged, whatever scales are fitted to the others."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import prod
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,12 +11,8 @@ from ..symmetry.blocks import Block, align, blocks
 from ..symmetry.gauge.folding import Folded
 from ..symmetry.parent_axes import parent_dims
 from ..symmetry.spaces import Leaf, Space
+from ..symmetry.transformation import Transformation
 from .deviation import Deviation
-
-if TYPE_CHECKING:
-    from ..symmetry.transformation import Transformation
-
-__all__ = ["may_be_unchanged"]
 
 _NEAR = 0.5  # relative distance up to which a fitted basis may have blurred a tensor that was not changed
 _CHANGED = 2.0**-8  # median relative deviation above any cast's: bfloat16 leaves 2^-11, and fitted scales double that

@@ -1,17 +1,11 @@
 """The verdict on two networks: whether they are one, and what differs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._result import UNSAVED, Result
-
-if TYPE_CHECKING:
-    from ..symmetry.transformation import Transformation
-
-__all__ = ["DIFFERENT", "RELATED", "SAME", "UNTOLD", "Match"]
+from ..symmetry.transformation import Transformation
 
 SAME = "the same network, permuted and rescaled"
 RELATED = "related (merged, fine-tuned)"

@@ -1,7 +1,5 @@
 """Blocks of networks of another depth: which block of one stands where in the other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from math import log
 

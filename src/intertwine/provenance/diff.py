@@ -1,11 +1,9 @@
 """Changes between two checkpoints, once the symmetries of their architecture are taken out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +14,8 @@ from ..symmetry.action import moved, tensors_of
 from ..symmetry.blocks import blocks
 from ..symmetry.gauge.folding import fold
 from ..symmetry.spaces import Layout, Leaf
+from ..symmetry.symmetry import Symmetry
+from ..symmetry.transformation import Transformation
 from ..testing import function_error, tolerance
 from .changes.element_words import Finding, element_findings
 from .changes.findings import tensor_findings
@@ -27,10 +27,6 @@ from .changes.simplest import Explained, explained
 from .changes.tensor_change import REWRITTEN, ROUNDED, TensorChange, dtype_name, tensor_change
 from .changes.ties import tie_findings
 from .difference import CHANGED, SAME_FUNCTION, Diff
-
-if TYPE_CHECKING:
-    from ..symmetry.symmetry import Symmetry
-    from ..symmetry.transformation import Transformation
 
 _AMPLIFIED, _MOST_ERROR = 10.0, 0.5  # times what rounding to a format does to the outputs; relative error at most
 _AFFINE = 1e-5  # relative deviation of the affine map of a batch norm that was rewritten

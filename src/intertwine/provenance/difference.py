@@ -1,17 +1,13 @@
 """The result of ``diff``: the element that explains what it can, and what remains."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._result import UNSAVED, Result
+from ..symmetry.transformation import Transformation
 from .changes.element_words import Finding
 from .changes.tensor_change import TensorChange
-
-if TYPE_CHECKING:
-    from ..symmetry.transformation import Transformation
 
 SAME_FUNCTION = "the same function"
 CHANGED = "changed"

@@ -6,21 +6,16 @@ said of a space depends on how it and the earlier ones are ordered, and on no ot
 independent where the networks are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from ..symmetry import Symmetry
 from ..symmetry.blocks import Block, blocks
 from ..symmetry.parent_axes import parent_dims
 from ..symmetry.spaces import Space
-
-if TYPE_CHECKING:
-    from ..symmetry import Symmetry
 
 _ROUNDS = 3  # of columns and rows brought to one size in turn
 

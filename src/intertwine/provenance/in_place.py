@@ -1,21 +1,16 @@
 """Exact test of independence in place: whether units agree with the units that stand where they stand."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from ..symmetry import Symmetry
 from .features import View, ordered_spaces, similarity, views
 from .order import Order
 from .ranks import combined, log_tail, ranks
 from .spearman import spearman
-
-if TYPE_CHECKING:
-    from ..symmetry import Symmetry
 
 _CHUNK = 256  # units that are ordered among themselves: any subgroup of the permutations gives an exact null
 

@@ -5,8 +5,6 @@ units are not alike before training, and the null of permuted units does not hol
 have such an order, so it is enough to look at one; and a choice that depends on that one alone leaves the null exact.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import torch

@@ -1,7 +1,5 @@
 """Parts of a network that were derived: blocks of tensors, by their p-values."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import log
 

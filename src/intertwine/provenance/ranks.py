@@ -6,8 +6,6 @@ among the ``m = n - i`` that are left, so its rank ``r`` among them is uniform o
 before it. The score ``Σ log(m / r)`` therefore has a known distribution, whatever the weights are.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Verdict on the descent of one network from another, and how it is known."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import log
 from typing import Any

@@ -4,8 +4,6 @@ Source: S. Zhu et al., Independence Tests for Language Models, 2025: the rank co
 units with the identity.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import permutations

@@ -1,14 +1,10 @@
 """Plots as plain data: heat maps, lines with bands, bars."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .blocks import Figure
-
-__all__ = ["Series", "bars", "heatmap", "label", "lines", "scatter"]
 
 _LONGEST = 20  # characters of a name on an axis; hovering shows all of it
 _DIGITS = 4

@@ -1,7 +1,5 @@
 """The graph of a model as a drawing: repeated blocks folded into one, what runs along its wires in colours."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,8 +8,6 @@ from dataclasses import dataclass
 from .._words import counted
 from ..programs import Vertex
 from .blocks import Network
-
-__all__ = ["Flow", "generalised", "network"]
 
 _RUNS = 4  # of numbers that are listed
 _LONGEST = 160  # vertices of a repeated block

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
-__all__ = ["Page", "render"]
-
 _LONG = 50_000  # characters of a figure beyond which it is compressed
 
 

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["input_picture", "is_image", "signed_picture"]
-
 _WIDTH = 128  # pixels of a picture's longer side
 _BLUE, _WHITE, _RED = (33, 102, 172), (247, 247, 247), (178, 24, 43)
 

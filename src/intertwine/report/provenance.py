@@ -1,13 +1,9 @@
 """Provenance of a result: the command line, networks, data and settings that made it."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from .blocks import Block, Facts, Grid, Heading, Listing
-
-__all__ = ["provenance"]
 
 _CARDS = {"network": "Network", "data": "Data", "versions": "Versions"}
 

@@ -12,8 +12,6 @@ from .page import Page, render
 if TYPE_CHECKING:
     from .._result import Result
 
-__all__ = ["load_result", "page_of", "write_page"]
-
 # Kind of result -> where its class is, and the function that lays out its page; both are imported when used.
 # A result that is not here gets a plain page of its table.
 _PAGES = {

@@ -10,8 +10,6 @@ import typer
 
 from .._options import Device, ExampleOptions, Json, Model, Seed, advanced
 
-__all__ = ["AlignOptions"]
-
 
 @dataclass(frozen=True)
 class AlignOptions(ExampleOptions):

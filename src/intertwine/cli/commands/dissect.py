@@ -10,9 +10,6 @@ import typer
 
 from .._options import Device, Json, Model, Options, Seed, advanced
 
-__all__ = ["DissectOptions"]
-
-
 CONCEPTS_HELP = (
     "generated, parquet:FILE, masks:FOLDER, coco:ANNOTATIONS.json@IMAGES or broden:FOLDER; with +colours at the end, "
     "colours computed from the pixels are added."

@@ -10,8 +10,6 @@ import typer
 
 from .._options import ExampleOptions, Json, Model, advanced
 
-__all__ = ["FoldOptions"]
-
 
 @dataclass(frozen=True)
 class FoldOptions(ExampleOptions):

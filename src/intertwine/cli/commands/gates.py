@@ -10,8 +10,6 @@ import typer
 
 from .._options import DataOptions, Device, Json, Model, OutFolder, Seed, advanced
 
-__all__ = ["VERSIONS", "GatesOptions"]
-
 # Name -> what it is in the paper's words, where its gates come from, what its value network is given.
 VERSIONS = {
     "dgn": ("DGN(x, x)", "learnt beside the weights", "x"),

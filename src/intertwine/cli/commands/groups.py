@@ -9,8 +9,6 @@ import typer
 
 from .._options import Json, Options
 
-__all__ = ["GroupsOptions"]
-
 
 @dataclass(frozen=True)
 class GroupsOptions(Options):

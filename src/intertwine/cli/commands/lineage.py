@@ -10,8 +10,6 @@ import typer
 
 from .._options import ExampleOptions, Json, Model, advanced
 
-__all__ = ["LineageOptions"]
-
 
 @dataclass(frozen=True)
 class LineageOptions(ExampleOptions):

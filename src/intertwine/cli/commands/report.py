@@ -10,8 +10,6 @@ import typer
 
 from .._options import Json, Options
 
-__all__ = ["ReportOptions"]
-
 
 @dataclass(frozen=True)
 class ReportOptions(Options):

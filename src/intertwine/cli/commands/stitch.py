@@ -10,8 +10,6 @@ import typer
 
 from .._options import DataOptions, Device, Json, Model, OutFolder, Seed, advanced
 
-__all__ = ["StitchOptions"]
-
 
 @dataclass(frozen=True)
 class StitchOptions(DataOptions):

@@ -10,8 +10,6 @@ import typer
 
 from .._options import ExampleOptions, Json, Model
 
-__all__ = ["SymmetriesOptions"]
-
 
 @dataclass(frozen=True)
 class SymmetriesOptions(ExampleOptions):

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-__all__ = ["base_of", "is_adapter", "merged"]
-
 _SETTINGS = "adapter_config.json"
 # What says which function it is; settings that name places, code or ways of running are left out.
 _KEPT = ("r", "lora_alpha", "target_modules", "exclude_modules", "fan_in_fan_out", "bias", "use_rslora", "use_dora",

@@ -17,8 +17,6 @@ from .._options import ExampleOptions
 from .hugging_face import HF, read_config
 from .preparation import preparation
 
-__all__ = ["example_input"]
-
 _TEXT = "2,8"  # texts of tokens
 
 

@@ -27,8 +27,6 @@ from .adapters import base_of, is_adapter, merged
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["HF", "fresh_model", "load_pretrained", "read_config"]
-
 
 _LAYERS = 10_000
 _COUNTED = 2**20

@@ -17,8 +17,6 @@ from .._options import DataOptions
 from .adapters import base_of, is_adapter
 from .hugging_face import HF, read_config
 
-__all__ = ["directory_of", "image_settings", "preparation", "settings_of"]
-
 _TEXT = ("text:", "parquet:", "dataset:")
 _FILES = ("preprocessor_config.json", "processor_config.json")
 _CAUSAL = ("ForCausalLM", "LMHeadModel")

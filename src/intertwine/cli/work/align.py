@@ -16,8 +16,6 @@ from .._show import print_json, say
 from .._solvers import solver_of
 from ..commands.align import AlignOptions
 
-__all__ = ["run"]
-
 _WRITTEN = ("alignment.safetensors", "results.json", "report.html", "moved", "moved.safetensors", "moved.json")
 _LOOK_AT_DATA = ("activations", "mixed", "straight-through")
 

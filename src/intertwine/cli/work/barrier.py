@@ -15,8 +15,6 @@ from .._show import print_json, say
 from .._solvers import solver_of
 from ..commands.barrier import BarrierOptions
 
-__all__ = ["run"]
-
 
 def run(asked: BarrierOptions) -> None:
     """Measure how much worse the networks between networks are, before and after alignment."""

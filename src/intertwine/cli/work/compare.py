@@ -14,8 +14,6 @@ from .._path_kernels import alignment
 from .._results import annotate, present
 from ..commands.compare import CompareOptions
 
-__all__ = ["run"]
-
 
 def run(asked: CompareOptions) -> None:
     """Compare two networks, every layer of A with every layer of B."""

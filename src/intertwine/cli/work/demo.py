@@ -14,8 +14,6 @@ from .._running import one_thread
 from .._show import say, tell
 from ..commands.demo import DemoOptions
 
-__all__ = ["run"]
-
 _MODEL = "digits_cnn"
 _SEEDS = (0, 1)
 

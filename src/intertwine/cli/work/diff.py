@@ -23,8 +23,6 @@ from ..commands.diff import DiffOptions
 from ..inputs.example import example_input
 from ..inputs.hugging_face import HF
 
-__all__ = ["run"]
-
 
 def run(asked: DiffOptions) -> None:
     """Say what was done to checkpoint A to make B."""

@@ -25,8 +25,6 @@ from .._show import print_json, print_table, say, tell
 from ..commands.dissect import DissectOptions
 from ..inputs.hugging_face import load_pretrained
 
-__all__ = ["run"]
-
 
 def run(asked: DissectOptions) -> None:
     """Dissect a layer: which units detect a concept, in the network's own basis and in rotated ones."""

@@ -9,8 +9,6 @@ from .._pairs import card_of, open_group
 from .._show import print_json, say, tell
 from ..commands.fold import FoldOptions
 
-__all__ = ["run"]
-
 
 def run(asked: FoldOptions) -> None:
     """Write the same network in an interpretable gauge."""

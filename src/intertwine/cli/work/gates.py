@@ -27,8 +27,6 @@ from .._running import one_thread
 from .._show import print_json, print_table, say, tell
 from ..commands.gates import VERSIONS, GatesOptions
 
-__all__ = ["run"]
-
 _FRESH = "digits_cnn"
 _LARGE = 16  # pixels: below, mixed precision gains nothing
 _LAYERS = 6  # whose features are shown

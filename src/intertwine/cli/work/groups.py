@@ -10,8 +10,6 @@ from .._models import call_factory
 from .._show import print_json, print_table
 from ..commands.groups import GroupsOptions
 
-__all__ = ["run"]
-
 
 def run(asked: GroupsOptions) -> None:
     """Show the intertwiner groups of activations: the matrices A with sigma(A x) = phi(A) sigma(x)."""

@@ -23,8 +23,6 @@ from ..commands.lineage import LineageOptions
 from ..inputs.example import example_input
 from ..inputs.hugging_face import HF
 
-__all__ = ["run"]
-
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 _PRESENT = 0.25  # share of the model's tensors that a checkpoint must have: heads are replaced, layers dropped
 

@@ -15,8 +15,6 @@ from .._show import print_json, say, tell
 from ..commands.mappings import MappingsOptions
 from ..inputs.example import example_input
 
-__all__ = ["run"]
-
 _SUFFIXES = (".yaml", ".yml", ".py", ".json", ".html", ".htm")
 
 

@@ -7,8 +7,6 @@ from .._outputs import claim_file
 from .._show import print_json, say
 from ..commands.report import ReportOptions
 
-__all__ = ["run"]
-
 
 def run(asked: ReportOptions) -> None:
     """Write the page of saved results again."""

@@ -26,8 +26,6 @@ from .._results import tell_written, write_results
 from .._show import print_json, print_table, say
 from ..commands.stitch import StitchOptions as Asked
 
-__all__ = ["run"]
-
 
 def run(asked: Asked) -> None:
     """Stitch networks: how much accuracy is lost when B goes on from A's features, through a map of one family."""

@@ -5,8 +5,6 @@ that stays (input, output, kernel). An edge is a tensor with the nodes of its ax
 or a concatenation names several.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ...symmetry import Fixed, Leaf
@@ -14,8 +12,6 @@ from ...symmetry.explain import leaves
 from ..permutations import permutation_entries, units_of
 from ..result import Mappings
 from ..subject import Proving, Subject
-
-__all__ = ["graph"]
 
 
 def graph(subject: Subject, proving: Proving) -> Mappings:

@@ -5,14 +5,10 @@ the balance layers' weights by ``s`` (llm-compressor 0.14, ``modifiers/transform
 must be channel ``i`` of the other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
 from ..result import Entry
-
-__all__ = ["document", "python"]
 
 
 def document(entries: Sequence[Entry], outputs: Sequence[str]) -> dict[str, Any]:

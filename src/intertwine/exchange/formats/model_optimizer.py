@@ -6,16 +6,12 @@ pairs by the class of the module that holds both (``PQS_FUSE_MODULE_MAPPING`` in
 ``torch/export/quant_utils.py``); the pairs here have that shape.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
 
 from ..result import Entry
-
-__all__ = ["document", "python"]
 
 
 def document(entries: Sequence[Entry], network: nn.Module | None) -> dict[str, Any]:

@@ -13,8 +13,6 @@ head, are in ``left_out`` with the places of their units, and are nowhere else: 
 some axes would change the function.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
@@ -25,8 +23,6 @@ from ...symmetry.spaces import axis_size, leaves
 from ..permutations import Units, permutation_entries, units_of
 from ..result import Absent, Mappings
 from ..subject import Proving, Subject
-
-__all__ = ["specification"]
 
 Pieces = tuple[Axis, ...]  # the axes of a view that one axis of a tensor becomes
 

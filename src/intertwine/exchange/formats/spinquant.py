@@ -5,8 +5,6 @@ of every head. R3 turns queries and keys behind their rotary embedding and R4 th
 what stands before lets no rotation through, so that these are online. ``iw.exchange.rotate`` does R1 and R2.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 
@@ -19,8 +17,6 @@ from ..rotation import Rotation, rotate
 from ..scales import Use, scale_mappings
 from ..subject import Proving, Subject
 from ..units import carriers
-
-__all__ = ["rotations"]
 
 _CONSTANT = "a constant that differs from unit to unit"
 

@@ -5,16 +5,12 @@ with the key and value head that they share, a hidden unit of a gated MLP in all
 same a group of (layer, pruning function, indices); ``iw.exchange.prune_channels`` removes them.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from ..permutations import Units, permutation_entries, units_of
 from ..result import Mappings
 from ..subject import Proving, Subject
 from ..units import Held
-
-__all__ = ["groups"]
 
 
 def groups(subject: Subject, proving: Proving) -> Mappings:

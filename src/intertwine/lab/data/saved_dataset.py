@@ -1,7 +1,5 @@
 """Data sets that ``save_to_disk`` of the datasets library wrote; the library is not needed to read them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Text as blocks of tokens, by the tokenizer of a model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -9,8 +9,6 @@ from itertools import pairwise
 
 from ..._zoo_intervals import pair_interval
 
-__all__ = ["Estimate", "decreases", "exact", "mean_of", "minus", "of_pairs", "of_runs"]
-
 _LEVEL = 0.95
 _FEWEST = 3  # models: leaving one of two out leaves no pair
 _EQUAL = 5  # runs with the same value to the last digit

@@ -1,7 +1,5 @@
 """Experiments: a name, where the papers have it, how it is run, and how its claims are judged."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -14,8 +12,6 @@ from ..runs import InProcess, Job, Jobs, Local, run
 from ..runs.code_version import code_version
 from .reproduction import Map, Reproduction, Row, Scale, provenance
 from .verdicts import Claim
-
-__all__ = ["SCALES", "Experiment", "Measured", "Planned", "Setting", "trained_from"]
 
 SCALES: tuple[Scale, ...] = ("smoke", "small", "paper")
 _SHAPES = {"digits": ((1, 8, 8), 10), "cifar10": ((3, 32, 32), 10), "cifar100": ((3, 32, 32), 100)}

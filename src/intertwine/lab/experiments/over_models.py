@@ -1,7 +1,5 @@
 """Statistics of a zoo, such as rank correlations over pairs of its networks, with intervals that leave out models."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Sequence
 from math import isfinite, nan, sqrt
 from typing import Any
@@ -9,8 +7,6 @@ from typing import Any
 from numpy.typing import NDArray
 
 from .estimates import Estimate
-
-__all__ = ["kendall", "over_models", "spearman"]
 
 _FEWEST = 3  # models: leaving one of two out leaves no pair
 

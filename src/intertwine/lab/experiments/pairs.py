@@ -1,7 +1,5 @@
 """Pairs of networks: jobs on two of them, and how pairs are drawn from a zoo."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,8 +10,6 @@ from ..runs import Job
 from ..training import choose_device, load_checkpoint
 from ..zoo import Member, Zoo
 from .experiment import Setting
-
-__all__ = ["PairJob", "Pairs", "all_pairs", "checkpoints", "names_of", "pairs_at", "ring"]
 
 Pairs = list[tuple["Member", "Member"]]
 

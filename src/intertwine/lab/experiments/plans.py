@@ -1,7 +1,5 @@
 """Plans: what an experiment would train and run, in words, and how long that would take on this machine."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +17,6 @@ from ..training import Recipe
 from ..training.many import member_path
 from .experiment import SCALES, Experiment, Planned, Setting
 from .registry import experiments
-
-__all__ = ["Outlook", "listed", "outlook", "total"]
 
 _TRAINING = {"digits": 1295, "cifar10": 45_000, "cifar100": 45_000}  # examples of the training split
 _VARIED = (

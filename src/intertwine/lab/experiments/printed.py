@@ -1,13 +1,6 @@
 """Numbers that the papers print, with their "±": every table, and accuracies in the text."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-
-__all__ = [
-    "COLUMNS", "FIG_2_CHAIN", "TABLE_2", "TABLE_3", "TABLE_4", "TABLE_I", "TABLE_II", "TABLE_I_PERMUTED", "V1_FIG_5",
-    "ZOO_ACCURACY", "Printed",
-]  # fmt: skip
 
 Printed = tuple[float, float | None]
 """A number and its printed ±, ``None`` where there is none."""

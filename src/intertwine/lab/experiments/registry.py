@@ -1,7 +1,5 @@
 """All experiments by name. A new one is a file in one of the folders beside this one, and a line in ``_MODULES``."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from functools import cache
@@ -12,8 +10,6 @@ import torch
 from ..._words import near
 from .experiment import Experiment, Setting
 from .reproduction import Reproduction
-
-__all__ = ["OLDER", "experiment", "experiments", "is_older", "rejudged", "reproduce"]
 
 OLDER = "This result is older than the code of its experiment today."
 

@@ -1,14 +1,10 @@
 """Verdicts: the one rule by which every statement of every experiment is judged, from estimates with intervals."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .estimates import Estimate, exact
-
-__all__ = ["Claim", "Trained", "claim", "fact", "verdict"]
 
 _SHOWN = 8  # estimates that a claim lists
 

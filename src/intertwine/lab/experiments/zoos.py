@@ -1,7 +1,5 @@
 """The zoos that experiments draw their pairs from."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping
@@ -18,8 +16,6 @@ from .experiment import Setting, trained_from
 from .printed import Printed
 from .reproduction import Reproduction, Row
 from .verdicts import Trained
-
-__all__ = ["accuracy_rows", "recipe_at", "trained", "trained_words", "zoo_for"]
 
 _NETWORKS = "test accuracy of the networks"
 _DEEP = ("resnet", "vgg")

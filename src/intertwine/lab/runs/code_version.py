@@ -1,15 +1,11 @@
 """A hash of the source code that a module uses, so that results of other code are not taken for its own."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
-
-__all__ = ["code_version"]
 
 
 @cache

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any, Self
 if TYPE_CHECKING:
     from rich.console import Group
 
-__all__ = ["Display", "Tally", "duration"]
-
 _PLAIN_EVERY = 10.0  # seconds between plain lines
 _ROWS = 12  # running jobs that are listed
 

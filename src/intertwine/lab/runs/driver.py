@@ -1,7 +1,5 @@
 """Driver of a plan: gives the missing jobs to an executor, and keeps the log."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Collection, Iterator
@@ -17,8 +15,6 @@ from .job import Job, Plan, job_key, named_class, plan_name, reference, saved_pl
 from .local import Local
 from .log import FILE, Log
 from .store import clean_leftovers, finished, intact, prepare_folder, read_value
-
-__all__ = ["RunReport", "load_plan", "only_driver", "run"]
 
 _PATIENCE = 0.5  # seconds between looks at the clock
 

@@ -1,7 +1,5 @@
 """Executors of jobs: one small interface, and the word it gives of each attempt."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,8 +7,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...errors import IntertwineError
-
-__all__ = ["Executor", "Outcome", "RunError", "Task"]
 
 
 class RunError(IntertwineError, RuntimeError):

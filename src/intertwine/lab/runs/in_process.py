@@ -1,14 +1,10 @@
 """Jobs one after the other in this process: for tests, smoke scale and the debugger."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ..._threads import threads
 from .executor import Executor, Outcome, Task
 from .store import perform
-
-__all__ = ["InProcess"]
 
 
 class InProcess(Executor):

@@ -1,7 +1,5 @@
 """Plans and jobs as values: what is to be done, and the key under which its result is kept."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys
@@ -15,8 +13,6 @@ from pydantic import BaseModel, ConfigDict, ValidationInfo, field_serializer, fi
 
 from ..._untrusted.files import json_of
 from .code_version import code_version
-
-__all__ = ["Job", "Jobs", "Plan", "find_class", "job_key", "named_class", "plan_name", "reference", "saved_plan"]
 
 _LONGEST = 60  # characters of a label
 _LONGEST_NAME = 255  # bytes of the name of a file

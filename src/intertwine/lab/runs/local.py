@@ -1,7 +1,5 @@
 """Jobs on this machine: one process for each worker, with capped threads and shares of GPUs."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -18,8 +16,6 @@ from typing import IO
 from ..._words import counted
 from .executor import Executor, Outcome, RunError, Task
 from .worker import READY, task_line
-
-__all__ = ["Local"]
 
 _DEATHS_AT_START = 3  # of each worker in a row, before it could take a task: something is broken here
 

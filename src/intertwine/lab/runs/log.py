@@ -3,8 +3,6 @@
 Whether a job is finished is decided by its result on disk alone, so a lost log loses no work.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -16,8 +14,6 @@ from ..._io import write_json
 from ..._untrusted.files import json_of
 from ...errors import StorageError
 from .executor import Outcome, RunError
-
-__all__ = ["FILE", "Entry", "Log", "State", "read_log"]
 
 FILE = "jobs.json"
 State = Literal["waiting", "running", "done", "failed"]

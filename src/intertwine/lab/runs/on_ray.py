@@ -1,7 +1,5 @@
 """Jobs on Ray: this machine, or a cluster by address, with its resources, queues and replaced workers."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket
@@ -16,8 +14,6 @@ from typing import Any
 from ...errors import MissingExtraError
 from .executor import Executor, Outcome, RunError, Task
 from .store import perform
-
-__all__ = ["OnRay"]
 
 _CHECK_EVERY = 5.0  # seconds between looks whether the cluster's head still answers
 _ANSWER = 10.0  # seconds that it may take to

@@ -1,7 +1,5 @@
 """Runs on disk: which there are, how far they are, and removing what is no longer wanted."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +9,6 @@ from typing import Any
 from .job import saved_plan
 from .log import FILE, Entry, read_log
 from .store import finished, remove
-
-__all__ = ["Overview", "clean", "overview", "overviews"]
 
 _LONGEST = 40  # characters of a setting
 

@@ -1,7 +1,5 @@
 """Results on disk: one JSON file for each finished job, written by whoever did it, before anyone is told."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys
@@ -15,17 +13,6 @@ from typing import Any
 from ..._io import as_json, check_writable, read_json, storage_fault, write_json
 from .executor import Outcome, Task
 from .job import find_class
-
-__all__ = [
-    "clean_leftovers",
-    "files_folder",
-    "finished",
-    "intact",
-    "perform",
-    "prepare_folder",
-    "read_value",
-    "result_path",
-]
 
 _LINES = 12  # of a traceback that are kept
 

@@ -1,7 +1,5 @@
 """A worker process: reads tasks as lines of JSON, writes outcomes as lines of JSON, and dies with its driver."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -13,8 +11,6 @@ from typing import TextIO
 
 from .executor import Outcome, Task
 from .store import perform
-
-__all__ = ["READY", "main", "outcome_line", "task_line"]
 
 READY = "ready\n"
 

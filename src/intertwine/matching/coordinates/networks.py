@@ -1,25 +1,19 @@
 """Two networks of one architecture, and the coordinates in which their weights are compared."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from ...symmetry.action import tensors_of
 from ...symmetry.find import symmetries
+from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import identity
 from .balanced import Balanced, balance
 from .problem import Problem, searched
-
-if TYPE_CHECKING:
-    from ...symmetry.symmetry import Symmetry
-
-__all__ = ["Networks", "check_matching", "common_symmetry"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,12 +4,10 @@ Scales and general bases are removed first (``balanced``), so that ``g`` is made
 matrices, all of which keep norms: the largest inner product is the smallest distance ``|a - g b|``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,13 +16,9 @@ from ...groups import Orthogonal, Semidirect, Trivial
 from ...symmetry.action import transform_block
 from ...symmetry.blocks import blocks, map_leaves
 from ...symmetry.spaces import Leaf, Space
+from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..costs.weight_blocks import Member, Parts, cut, members
-
-if TYPE_CHECKING:
-    from ...symmetry.symmetry import Symmetry
-
-__all__ = ["Problem", "searched"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,8 +6,6 @@ their products remember the order of the neighbour for which they were made. Ask
 where they are. Spaces whose neighbours did not move since they were last solved are clean and are not solved again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from copy import copy
 from typing import Any
@@ -22,8 +20,6 @@ from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, identity
 from ..coordinates.problem import Problem
 from .weight_blocks import Joint, Member, Row
-
-__all__ = ["Costs"]
 
 _AGREE = {torch.float32: 1e-5, torch.float64: 1e-12}  # tracked and fresh costs, relative to the largest
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,12 +13,8 @@ from ...symmetry.action import transform
 from ...symmetry.blocks import Block, blocks, map_leaves
 from ...symmetry.parent_axes import parent_dims
 from ...symmetry.spaces import Axis, Fixed, Layout, Leaf, Space
-
-if TYPE_CHECKING:
-    from ...symmetry.symmetry import Symmetry
-    from ...symmetry.transformation import Transformation
-
-__all__ = ["Likeness"]
+from ...symmetry.symmetry import Symmetry
+from ...symmetry.transformation import Transformation
 
 _AT_ONCE = 1 << 20  # examples and positions whose agreements are exact in float32
 

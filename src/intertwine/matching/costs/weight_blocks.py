@@ -4,12 +4,9 @@ A batch norm, a bias and a first layer carry one space; a convolution between tw
 blocks of one kind are concatenated, so that a network of hundreds of small tensors needs a few products per space.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,11 +14,7 @@ from torch import Tensor
 from ...symmetry.blocks import Block, blocks
 from ...symmetry.parent_axes import parent_dims
 from ...symmetry.spaces import Fixed, Space
-
-if TYPE_CHECKING:
-    from ...symmetry.symmetry import Symmetry
-
-__all__ = ["KERNEL", "Alone", "Both", "Joint", "Member", "Parts", "Piece", "Row", "cut", "members"]
+from ...symmetry.symmetry import Symmetry
 
 KERNEL = 4  # positions beside the units of two spaces from which on a block is a kernel
 

@@ -4,11 +4,9 @@ Covariances of hidden features are streamed once over the data; after that no mo
 Re-Basin match one layer at a time by hand-written rules, the layouts of features say where spaces act.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -21,18 +19,14 @@ from ...symmetry.admissible import admissible
 from ...symmetry.blocks import blocks
 from ...symmetry.parent_axes import parent_dims
 from ...symmetry.spaces import Layout, Leaf
+from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..carriers import Place, places
+from ..coordinates.networks import Networks
+from ..coordinates.problem import Problem
 from ..costs.likeness import Likeness
 from .ascent import ascend
 from .solver import Solution, Solver
-
-if TYPE_CHECKING:
-    from ...symmetry.symmetry import Symmetry
-    from ..coordinates.networks import Networks
-    from ..coordinates.problem import Problem
-
-__all__ = ["Activations"]
 
 _TIES = 1e-6  # share of the weights at least: they decide between units that never respond
 

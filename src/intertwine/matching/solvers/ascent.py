@@ -1,22 +1,15 @@
 """Block coordinate ascent over spaces: how alike matched channels are, and how alike their weights."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from ...symmetry.action import moved
+from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, identity, with_parts
+from ..coordinates.problem import Problem
+from ..costs.likeness import Likeness
 from .block_update import closest_rotation, monomial_step
-
-if TYPE_CHECKING:
-    from ...symmetry.spaces import Space
-    from ..coordinates.problem import Problem
-    from ..costs.likeness import Likeness
-
-__all__ = ["ascend"]
 
 _SWEEPS = 20
 _STEP, _SWEEP = 1e-12, 1e-9  # gains that count

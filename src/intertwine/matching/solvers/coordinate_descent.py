@@ -7,29 +7,23 @@ are better starts than the identity, and what was found is shaken: one space is 
 end is kept where it is better (iterated local search; Lourenço, Martin and Stützle 2003).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count, islice
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 
 from ...symmetry.blocks import blocks
+from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, identity, random, with_parts
+from ..coordinates.networks import Networks
+from ..coordinates.problem import Problem
 from ..costs.incremental import Costs
 from .block_update import closest_rotation, monomial_step
 from .nested import nested_step
 from .solver import Solution, Solver
 from .starts import outwards, profiles
-
-if TYPE_CHECKING:
-    from ...symmetry.spaces import Space
-    from ..coordinates.networks import Networks
-    from ..coordinates.problem import Problem
-
-__all__ = ["CoordinateDescent", "Descent", "descend", "search", "step_of"]
 
 _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-12}  # relative fall of the objective that rounding explains
 _COPY = 1e-6  # relative distance from the largest objective, |a| |b|, at which nothing is left to find

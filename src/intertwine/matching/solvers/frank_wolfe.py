@@ -8,25 +8,18 @@ Differs from the paper: starts besides the identity (the mean of all permutation
 and rotations are relaxed too, and the result is polished.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 
-from ...symmetry.transformation import identity
+from ...symmetry.transformation import Transformation, identity
+from ..coordinates.networks import Networks
+from ..coordinates.problem import Problem
 from .coordinate_descent import CoordinateDescent, descend
 from .soft_elements import Soft, barycentre, gradient, hard, mixed, objective, of_element, vertex
 from .solver import Solution, Solver
 from .starts import profiles
-
-if TYPE_CHECKING:
-    from ...symmetry.transformation import Transformation
-    from ..coordinates.networks import Networks
-    from ..coordinates.problem import Problem
-
-__all__ = ["FrankWolfe", "climb"]
 
 
 @dataclass(frozen=True)

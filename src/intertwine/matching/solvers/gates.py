@@ -1,10 +1,8 @@
 """Alignment by gates: units that are on for the same inputs are matched."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,16 +11,12 @@ from ...symmetry.action import tensors_of
 from ...symmetry.admissible import admissible
 from ...symmetry.gauge.folding import fold
 from ...symmetry.spaces import Axis, Leaf, axis_size, leaves
+from ...symmetry.symmetry import Symmetry
+from ..coordinates.networks import Networks
 from ..costs.likeness import Likeness
 from ..refit import refit
 from .ascent import ascend
 from .solver import Solution, Solver
-
-if TYPE_CHECKING:
-    from ...symmetry.symmetry import Symmetry
-    from ..coordinates.networks import Networks
-
-__all__ = ["Gates"]
 
 _TIES = 0.9  # of all weights together; gates that agree once more count 2
 

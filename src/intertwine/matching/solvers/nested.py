@@ -5,21 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ...groups import assign
+from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, with_parts
+from ..costs.incremental import Costs
+from ..costs.weight_blocks import Member, Row
 from .block_update import best_signs, closest_rotation
-
-if TYPE_CHECKING:
-    from ...symmetry.spaces import Space
-    from ..costs.incremental import Costs
-    from ..costs.weight_blocks import Member, Row
-
-__all__ = ["nested_step"]
 
 
 @dataclass(frozen=True, eq=False)

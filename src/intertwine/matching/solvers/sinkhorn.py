@@ -8,24 +8,18 @@ Differs from the paper: float64 in the log domain with a stopping rule instead o
 temperature falls during the ascent, signs and rotations are learned too, and coordinate descent polishes the result.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from ...symmetry.transformation import identity
+from ..coordinates.networks import Networks
+from ..coordinates.problem import Problem
 from .coordinate_descent import CoordinateDescent, descend
 from .soft_elements import Row, Soft, hard, objective, of_element
 from .solver import Solution, Solver
-
-if TYPE_CHECKING:
-    from ..coordinates.networks import Networks
-    from ..coordinates.problem import Problem
-
-__all__ = ["Sinkhorn", "ascend", "sinkhorn"]
 
 _ITERATIONS = 200
 _STOCHASTIC = 1e-6  # largest error of a row sum

@@ -6,10 +6,7 @@ of ``P``. Orthogonal matrices are relaxed to contractions. With all cost matrice
 at a point is one assignment (or one singular value decomposition) for each space.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,13 +14,9 @@ from torch import Tensor
 from ...symmetry.blocks import Block
 from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, identity, with_parts
+from ..coordinates.problem import Problem
+from ..costs.weight_blocks import Member
 from .block_update import closest_rotation, monomial_step
-
-if TYPE_CHECKING:
-    from ..coordinates.problem import Problem
-    from ..costs.weight_blocks import Member
-
-__all__ = ["Soft", "barycentre", "gradient", "hard", "mixed", "moved_softly", "objective", "of_element", "vertex"]
 
 Row = tuple[int, ...]
 Soft = dict[tuple[str, Row], Tensor]  # space and parities -> (p..., n, n)

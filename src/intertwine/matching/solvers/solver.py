@@ -1,16 +1,11 @@
 """Template of a solver: its options as fields, and one method that finds an element."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-if TYPE_CHECKING:
-    from ...symmetry.transformation import Transformation
-    from ..coordinates.networks import Networks
-
-__all__ = ["Solution", "Solver"]
+from ...symmetry.transformation import Transformation
+from ..coordinates.networks import Networks
 
 
 @dataclass(frozen=True, eq=False)

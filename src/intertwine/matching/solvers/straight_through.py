@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -24,18 +24,14 @@ from ...features.batches import call, check_repeatable, device_of
 from ...features.evaluate import Loss, logits_of
 from ...features.repeatable import Repeatable, repeatable
 from ...symmetry.action import tensors_of, transform
+from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation
+from ..coordinates.networks import Networks
+from ..coordinates.problem import Problem
 from .coordinate_descent import CoordinateDescent, descend
 from .soft_elements import Soft, gradient, moved_softly, of_element, vertex
 from .solver import Solution, Solver
 from .starts import profiles
-
-if TYPE_CHECKING:
-    from ...symmetry.symmetry import Symmetry
-    from ..coordinates.networks import Networks
-    from ..coordinates.problem import Problem
-
-__all__ = ["StraightThrough"]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,5 @@
 """Conversions of names and layouts in words, layers that share one said together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 import torch

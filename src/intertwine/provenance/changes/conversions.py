@@ -1,7 +1,5 @@
 """Conversions between layouts: tensors found by what they hold where names differ, whole or row by row."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 

@@ -1,27 +1,22 @@
 """An element of a symmetry group in words: which heads were swapped, which units permuted, scaled or flipped."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from math import exp
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..._words import counted
+from ...groups import Element
 from ...symmetry.blocks import blocks
 from ...symmetry.spaces import Leaf, Space
+from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation
 from .places import block_of, pattern_of, place_of
 from .simplest import carriers
-
-if TYPE_CHECKING:
-    from ...groups import Element
-    from ...symmetry.symmetry import Symmetry
 
 _NAMED = 6  # units that are named one by one
 _CHAIN = 4  # matrices that may carry a space without its being a stream

@@ -1,18 +1,13 @@
 """Findings over all tensors: what was cast, quantised, frozen, trained, pruned or replaced, each in a sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ..._words import counted
+from ...symmetry.symmetry import Symmetry
 from .element_words import Finding
 from .places import pattern_of
 from .tensor_change import ROUNDED, TensorChange
-
-if TYPE_CHECKING:
-    from ...symmetry.symmetry import Symmetry
 
 _APART, _NEARLY_ALL = 0.35, 0.9  # cosine of matched tensors that share nothing, and share of the weights
 _NAMED = 3  # tensors or blocks that are named in a sentence

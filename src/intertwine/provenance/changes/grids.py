@@ -1,7 +1,5 @@
 """Grids of integer quantisation: whether the values of a tensor lie on equally spaced levels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Layers that were dropped, repeated or put in another order: which layer each came from, by what its matrices hold."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Known orders of rows: rotary halves and pairs, query-key-value fused head by head."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import torch

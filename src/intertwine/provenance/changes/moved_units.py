@@ -1,9 +1,6 @@
 """Hidden units whose weights changed most."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,11 +9,9 @@ from ...symmetry.action import moved
 from ...symmetry.blocks import blocks, summed
 from ...symmetry.parent_axes import parent_dims
 from ...symmetry.spaces import Leaf
+from ...symmetry.transformation import Transformation
 from ..difference import MovedUnit
 from .pairs import Pairs
-
-if TYPE_CHECKING:
-    from ...symmetry.transformation import Transformation
 
 _TOP = 10
 

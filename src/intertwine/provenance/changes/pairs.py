@@ -1,11 +1,8 @@
 """Tensors of two checkpoints in pairs, under the names of the model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,6 +10,7 @@ from torch import Tensor
 from ..._words import counted
 from ...matching.narrow import narrowed
 from ...symmetry.spaces import Axis, Fixed, Layout, Leaf, Product, axis_size
+from ...symmetry.symmetry import Symmetry
 from ..widths import Padded
 from .conversion_words import conversion_findings, source_words
 from .conversions import Conversion, convert
@@ -20,9 +18,6 @@ from .element_words import Finding
 from .layers import layer_findings, moved_layers
 from .places import family_of, with_layer
 from .relaid import relaid_tensors
-
-if TYPE_CHECKING:
-    from ...symmetry.symmetry import Symmetry
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,5 @@
 """Places of tensors in a network, by their names: blocks, patterns of layers."""
 
-from __future__ import annotations
-
 import re
 
 _NUMBER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")

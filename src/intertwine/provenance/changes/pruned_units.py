@@ -1,9 +1,6 @@
 """Hidden units that were removed: their weights are zero after, and were not before."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -12,12 +9,10 @@ from ...symmetry.action import moved
 from ...symmetry.blocks import blocks
 from ...symmetry.parent_axes import parent_dims
 from ...symmetry.spaces import Leaf
+from ...symmetry.transformation import Transformation
 from .element_words import Finding
 from .pairs import Pairs
 from .places import place_of
-
-if TYPE_CHECKING:
-    from ...symmetry.transformation import Transformation
 
 _NAMED = 8
 

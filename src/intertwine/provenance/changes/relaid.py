@@ -1,7 +1,5 @@
 """Tensors of one name and shape in another layout: transposed, or with rotary dimensions in another order."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 from torch import Tensor

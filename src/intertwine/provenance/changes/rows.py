@@ -1,7 +1,5 @@
 """Rows of tensors: where those of one tensor lie among the tensors of another checkpoint."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod

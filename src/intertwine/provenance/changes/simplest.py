@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import log, prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch import Tensor
 from ...groups import Element
 from ...matching.closest import closest, concentrated, normalised
 from ...matching.coordinates.problem import members, searched
-from ...matching.deviation import apart, constant, deviation
+from ...matching.deviation import Deviation, apart, constant, deviation
 from ...matching.narrow import narrowed
 from ...matching.refit import Fit
 from ...matching.unchanged import may_be_unchanged
@@ -23,11 +23,8 @@ from ...symmetry.blocks import Block, blocks, map_leaves
 from ...symmetry.gauge.canonical import check_weights
 from ...symmetry.gauge.folding import Folded, fold
 from ...symmetry.spaces import Fixed, Leaf, Space
+from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts
-
-if TYPE_CHECKING:
-    from ...matching.deviation import Deviation
-    from ...symmetry.symmetry import Symmetry
 
 _EQUAL = 2.0**-7  # relative distance of a tensor that a cast to bfloat16 leaves: what agrees so pins its units
 _IN_PLACE = 0.7  # mean cosine of a unit's slices with those of the unit in its place: no other is closer

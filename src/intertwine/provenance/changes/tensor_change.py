@@ -1,7 +1,5 @@
 """The change of one tensor: equal, cast, quantised, pruned, scaled, replaced, or trained, and of which rank."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

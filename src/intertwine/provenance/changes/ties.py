@@ -1,7 +1,5 @@
 """Tied tensors: one tensor under two names, before or after."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from torch import Tensor

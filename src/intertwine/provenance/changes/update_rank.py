@@ -1,7 +1,5 @@
 """The rank of an update: how many singular values stand out from rounding."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import prod
 

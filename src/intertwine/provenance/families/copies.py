@@ -1,21 +1,16 @@
 """Copies in other coordinates: numbers of a network that its symmetry group does not change, and what they find."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ...matching.closest import normalised
+from ...symmetry import Symmetry
 from ...symmetry.blocks import blocks
 from ...symmetry.coupling import components, restricted
 from ...symmetry.gauge.folding import fold
 from ..compared import compared
-
-if TYPE_CHECKING:
-    from ...symmetry import Symmetry
 
 _COMPONENT = 16_000_000  # weights that are balanced at once
 _POWERS = 4

@@ -1,7 +1,5 @@
 """Sketches of networks: a few weights of every tensor, by which pairs worth an exact test are found."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from zlib import crc32
 

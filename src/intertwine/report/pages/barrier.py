@@ -15,8 +15,6 @@ from ..provenance import provenance
 if TYPE_CHECKING:
     from ...merging import Barrier
 
-__all__ = ["barrier_page"]
-
 
 def barrier_page(barrier: Barrier) -> Page:
     """Lay out a barrier.

@@ -26,8 +26,6 @@ from ..provenance import provenance
 if TYPE_CHECKING:
     from ...similarity import Comparison
 
-__all__ = ["comparison_page"]
-
 # What the command line adds to the settings; each has a place of its own on the page.
 _FEW = 4  # notes in front; more are folded away
 

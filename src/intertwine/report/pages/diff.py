@@ -13,8 +13,6 @@ from ..page import Page
 if TYPE_CHECKING:
     from ...provenance import Diff
 
-__all__ = ["diff_page"]
-
 _ROWS = 2000
 
 

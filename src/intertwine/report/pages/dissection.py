@@ -14,8 +14,6 @@ from ..provenance import provenance
 if TYPE_CHECKING:
     from ...dissection import ArmResult, Count, Dissection
 
-__all__ = ["dissection_page", "headline"]
-
 
 def dissection_page(dissection: Dissection) -> Page:
     """Lay out a dissection.

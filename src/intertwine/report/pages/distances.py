@@ -13,8 +13,6 @@ from ..page import Page
 if TYPE_CHECKING:
     from ...similarity import Distances
 
-__all__ = ["distances_page"]
-
 
 def distances_page(found: Distances) -> Page:
     """Lay out distances as a matrix, a map and a table."""

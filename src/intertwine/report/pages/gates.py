@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from ...gates.study import EffectiveMap, GateStudy
 
-__all__ = ["gates_page", "headline"]
-
 _UNITS = 24  # pictures of each layer
 _TABS = 6
 

@@ -16,8 +16,6 @@ from ..page import Page
 if TYPE_CHECKING:
     from ...exchange import Entry, Mappings
 
-__all__ = ["mappings_page"]
-
 _KINDS = {
     "norm": "scale of a norm",
     "linear": "scale of a linear map",

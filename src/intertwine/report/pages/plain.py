@@ -4,8 +4,6 @@ from ..._result import Result
 from ..blocks import Heading, Listing, Table
 from ..page import Page
 
-__all__ = ["plain_page"]
-
 _ROWS = 2000
 
 

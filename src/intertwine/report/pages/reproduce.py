@@ -13,8 +13,6 @@ from ..page import Page, render
 if TYPE_CHECKING:
     from ...lab.experiments import Panel, Reproduction
 
-__all__ = ["all_page", "panel_title", "reproduction_page", "write_all_page"]
-
 _TABLES = 4  # in front; more are folded away
 _SCALES = {
     "smoke": "in seconds, on digits: it shows that everything runs, and checks what must hold at any size",

@@ -16,8 +16,6 @@ from ..provenance import provenance
 if TYPE_CHECKING:
     from ...stitching import Stitching, StitchingStudy
 
-__all__ = ["stitching_page"]
-
 _MOST_DRAWN = 12  # maps
 _METHODS = {"task_loss": "trained on the task", "direct": "matched in closed form"}
 

@@ -12,8 +12,6 @@ from ..page import Page
 if TYPE_CHECKING:
     from ...symmetry import Symmetry
 
-__all__ = ["symmetry_page"]
-
 _CAPTION = (
     "From top to bottom in order of the run; blocks that repeat are drawn once. Boxes with corners have weights, round "
     "ones join what others return. A colour is a space: its units may change together wherever it runs. Nothing moves "

@@ -8,10 +8,7 @@ composite map, largest first (Moore, Principal component analysis in linear syst
 spaces is read through the other space's form, so that neither basis matters to the other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -19,9 +16,7 @@ from torch import Tensor
 from ..blocks import Block, align, blocks
 from ..parent_axes import parent_dims
 from ..spaces import Fixed, Leaf, Space
-
-if TYPE_CHECKING:
-    from ..symmetry import Symmetry
+from ..symmetry import Symmetry
 
 _RANK = 1e-9  # smallest singular value, relative to the largest, that still counts
 _SEEN = 1e-7  # smallest norm along a unit of a normal basis, relative to the largest, that is not rounding

@@ -1,11 +1,9 @@
 """A short string that symmetric copies of a network share."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,12 +15,10 @@ from ..coupling import coupled, restricted
 from ..find import symmetries
 from ..parent_axes import parent_dims
 from ..spaces import Fixed, Layout, Leaf
+from ..symmetry import Symmetry
 from .balanced_bases import passing
 from .canonical import balanced, check_weights
 from .folding import fold
-
-if TYPE_CHECKING:
-    from ..symmetry import Symmetry
 
 _NUMBERS = 12
 _STEP = 0.05  # one quantum; networks that differ have numbers about 1 apart

@@ -4,20 +4,15 @@ Statistics and gain share one scale between them (``v`` may follow it, or the ga
 ``s = gamma / sqrt(v + eps)`` and ``t = beta - s m``, which do not depend on who took it (binding correction 3).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from ..spaces import Axis, BatchNormTensors, Layout, Leaf, Part, Product, Sum
-
-if TYPE_CHECKING:
-    from ..symmetry import Symmetry
+from ..symmetry import Symmetry
 
 
 @dataclass(frozen=True)

@@ -5,22 +5,17 @@ taken at one representative of all copies, the one in balanced coordinates: what
 permutations, signs and rotations, which move weights without changing lengths.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..action import moved
+from ..symmetry import Symmetry
 from ..tangent import project
 from .canonical import balanced, check_weights
 from .folding import fold
-
-if TYPE_CHECKING:
-    from ..symmetry import Symmetry
 
 Loss = Callable[[dict[str, Tensor]], Tensor]
 

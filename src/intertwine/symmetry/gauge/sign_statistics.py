@@ -1,10 +1,7 @@
 """Witnesses of signs: the blocks whose odd statistics tell the signs of a space, and of which of its units."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,9 +10,7 @@ from ...groups import Semidirect, SignedPermutation
 from ..blocks import Block, blocks
 from ..parent_axes import parent_dims
 from ..spaces import Leaf, Space
-
-if TYPE_CHECKING:
-    from ..symmetry import Symmetry
+from ..symmetry import Symmetry
 
 _SEEN = 1e-7  # smallest norm of a unit's slice, relative to the largest, that is not rounding
 

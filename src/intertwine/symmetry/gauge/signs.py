@@ -5,11 +5,8 @@ Where spaces wait for one another (a grid of two signed spaces, residual streams
 are solved together, by elimination over two elements: the largest entries become positive, as many as are independent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from math import prod
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,6 +15,7 @@ from ..action import moved
 from ..blocks import blocks
 from ..parent_axes import parent_dims
 from ..spaces import Space
+from ..symmetry import Symmetry
 from ..transformation import Transformation, identity, with_parts
 from .sign_statistics import (
     Witness,
@@ -29,9 +27,6 @@ from .sign_statistics import (
     unit_shape,
     witnesses,
 )
-
-if TYPE_CHECKING:
-    from ..symmetry import Symmetry
 
 __all__ = ["independent", "signing", "solve_signs"]
 

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from ..._options import Json, Options
 
-__all__ = ["ModelsOptions"]
-
 
 @dataclass(frozen=True)
 class ModelsOptions(Options):

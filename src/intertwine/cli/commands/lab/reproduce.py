@@ -11,8 +11,6 @@ import typer
 
 from ..._options import Device, Json, Options
 
-__all__ = ["ReproduceOptions"]
-
 
 class Scale(StrEnum):
     """How big."""

@@ -11,8 +11,6 @@ import typer
 
 from ..._options import Json, Options, advanced
 
-__all__ = ["RunsOptions"]
-
 
 class RunsAction(StrEnum):
     """What to do."""

@@ -10,8 +10,6 @@ import typer
 
 from ..._options import DataOptions, Device, Json, Seed, advanced
 
-__all__ = ["TrainOptions"]
-
 
 @dataclass(frozen=True)
 class TrainOptions(DataOptions):

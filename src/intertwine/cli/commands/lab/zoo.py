@@ -11,8 +11,6 @@ import typer
 
 from ..._options import DataOptions, Device, Json, advanced
 
-__all__ = ["ZooOptions"]
-
 
 class ZooAction(StrEnum):
     """What to do."""

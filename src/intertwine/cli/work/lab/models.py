@@ -6,8 +6,6 @@ from ..._catalogue import catalogue
 from ..._show import print_json, print_table, say
 from ...commands.lab.models import ModelsOptions
 
-__all__ = ["run"]
-
 
 def run(asked: ModelsOptions) -> None:
     """List the built-in networks with their parameter counts."""

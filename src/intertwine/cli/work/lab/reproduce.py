@@ -18,8 +18,6 @@ from ..._running import one_thread
 from ..._show import print_json, print_table, say, tell
 from ...commands.lab.reproduce import ReproduceOptions, Scale
 
-__all__ = ["run"]
-
 
 def run(asked: ReproduceOptions) -> None:
     """Reproduce tables and figures of the papers: their numbers, ours, the difference, and a verdict in words."""

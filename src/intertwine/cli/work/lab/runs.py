@@ -15,8 +15,6 @@ from ..._models import import_module_of_user
 from ..._show import print_json, print_table, say, tell
 from ...commands.lab.runs import RunsAction, RunsOptions
 
-__all__ = ["run"]
-
 
 def run(asked: RunsOptions) -> None:
     """List runs, show the jobs of one, go on with one that was stopped, or remove stale results."""

@@ -19,8 +19,6 @@ from ..._show import print_json, print_table, say
 from ...commands.lab.train import TrainOptions
 from ...commands.lab.zoo import ZooOptions
 
-__all__ = ["recipe_of", "run"]
-
 
 def run(asked: TrainOptions) -> None:
     """Train a network and keep the weights of its best validation epoch."""

@@ -17,8 +17,6 @@ from ..._show import print_json, print_table, say, tell
 from ...commands.lab.zoo import ZooAction, ZooOptions
 from .train import recipe_of
 
-__all__ = ["run"]
-
 
 def run(asked: ZooOptions) -> None:
     """Train many seeds of one network at once, or show a zoo."""

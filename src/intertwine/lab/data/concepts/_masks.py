@@ -1,7 +1,5 @@
 """Images and label masks from files or bytes, brought to one size; a bad file is named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

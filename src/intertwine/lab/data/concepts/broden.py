@@ -9,8 +9,6 @@ is most frequent.
 Source: Bau et al. 2017, section 2.1, and the files that its authors distribute.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from pathlib import Path

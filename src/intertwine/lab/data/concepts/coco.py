@@ -1,7 +1,5 @@
 """Concept sets from COCO annotations: polygons and run-length masks, several categories on one pixel."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -9,8 +9,6 @@ concept that covers a share ``f``: with ``q = 0.005`` and IoU > 0.04, nothing th
 pixels can ever be detected.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

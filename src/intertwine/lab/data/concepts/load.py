@@ -1,7 +1,5 @@
 """Concept sets from a line of text, as the command line gives it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ....dissection import ConceptSet, WithColours

@@ -1,7 +1,5 @@
 """Concept sets from images beside masks of label numbers: a Hugging Face parquet file, or two folders."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

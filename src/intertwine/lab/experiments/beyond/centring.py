@@ -4,8 +4,6 @@ Behind a ReLU every channel has a positive mean, and uncentred features of unrel
 chance level is high before anything agrees. Centring takes that away, and with it what the means tell.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,8 +23,6 @@ from ..reproduction import Reproduction, Row
 from ..verdicts import Claim, claim
 from ..zoos import accuracy_rows, trained
 from .shared import networks_note, open_zoo, relu_layers
-
-__all__ = ["EXPERIMENTS", "Centred", "alignment"]
 
 KINDS = ("orthogonal", "g_relu", "permutation")
 TWINS = {

@@ -5,8 +5,6 @@ taken out" of both tables' experiments are on a scale where chance is 0 and equa
 the tables' statements are judged again on those rows.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from ..estimates import decreases
@@ -15,8 +13,6 @@ from ..paper1 import dissimilarity
 from ..reproduction import Reproduction
 from ..verdicts import Claim, claim
 from ..zoos import trained
-
-__all__ = ["EXPERIMENTS"]
 
 _TABLES = {"table2-dissimilarity": "Table 2", "table4-constant-width": "Table 4"}
 _CALIBRATED = ", chance taken out"

@@ -10,8 +10,6 @@ projected gradients, "comparable" and "more than 10 x" slower (D.2.1). These run
 times steps is the paper's.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -29,8 +27,6 @@ from ..reproduction import Reproduction, Row
 from ..verdicts import Claim, claim
 from ..zoos import accuracy_rows, trained, zoo_for
 from .shared import networks_note, open_zoo, relu_layers
-
-__all__ = ["ARMS", "EXPERIMENTS", "FAST", "MOMENTUM", "PLAIN", "Descended"]
 
 Start = Literal["random", "direct"]
 

@@ -11,8 +11,6 @@ no derivative is needed. Without measurability the theorem is false: ``sigma(p +
 on ``Q(sqrt 2)`` (and extends to all numbers by a Hamel basis), and passes every matrix of rational numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,8 +24,6 @@ from ..estimates import of_runs
 from ..experiment import Experiment, Measured, Setting
 from ..reproduction import Reproduction, Row
 from ..verdicts import Claim, claim, fact
-
-__all__ = ["EXPERIMENTS", "FUNCTIONS", "Passed", "conjugate"]
 
 _TERMS = 40
 _MIXED, _MOVED, _FACT = "A with two entries in a row", "A a permutation", "exact arithmetic"

@@ -9,8 +9,6 @@
    that lies in its leading eigenvectors, and the accuracy of kernel regression, each before and after training.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,8 +28,6 @@ from ..experiment import Experiment, Measured, Setting
 from ..paper2.tables import Accuracy
 from ..reproduction import Reproduction, Row
 from ..verdicts import Claim, Trained, claim
-
-__all__ = ["EXPERIMENTS", "GateSpectrum", "label_energy"]
 
 _LEADING = 10  # eigenvectors: as many as classes
 _POINT = 1.0

@@ -9,8 +9,6 @@ infinitely wide value networks learn. The gates are random, trained in a lifted 
 members of an ensemble.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,8 +24,6 @@ from ..estimates import of_runs
 from ..experiment import Experiment, Measured, Setting
 from ..reproduction import Reproduction, Row
 from ..verdicts import Claim, Trained, claim
-
-__all__ = ["EXPERIMENTS", "SameGates", "used"]
 
 _SOURCES = ("random gates", "gates of a lifted network", "gates of an ensemble")
 _USES = ("lifted", "ensembled", "one layer")

@@ -4,8 +4,6 @@ Features of different examples are compared at every position instead of summed 
 ``N P`` rows for ``P`` positions; they are made tile by tile, so that it is time that limits, ``(N P)^2 C``. On digits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +20,6 @@ from ..reproduction import Reproduction, Row
 from ..verdicts import Claim, claim
 from ..zoos import accuracy_rows, trained, zoo_for
 from .shared import networks_note, relu_layers
-
-__all__ = ["EXPERIMENTS", "AtLocations"]
 
 _KERNELS = {"G_ReLU-CKA": "max", "linear CKA": "linear"}
 _WISE = " by location"

@@ -8,8 +8,6 @@ channel has both. Cubes of the products ``<x_c, y_c>`` are one by Schur's produc
 largest product outweighs the others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from math import pi
 from pathlib import Path
@@ -30,8 +28,6 @@ from ..reproduction import Reproduction, Row
 from ..verdicts import Claim, claim
 from ..zoos import accuracy_rows, trained
 from .shared import networks_note, open_zoo, relu_layers
-
-__all__ = ["EXPERIMENTS", "KernelPair", "channel_gram", "negative_mass", "without_negative_part"]
 
 CUT = "max without its negative part"
 SUMS = ("cubes", "gaussians", "arc_cosine")  # over channels

@@ -6,8 +6,6 @@ over all pairs of networks and all layers, which the trend with depth dominates,
 networks differ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,8 +22,6 @@ from ..reproduction import Reproduction, Row
 from ..verdicts import Claim, claim
 from ..zoos import accuracy_rows, trained
 from .shared import MEASURES, networks_note, open_zoo, relu_layers
-
-__all__ = ["EXPERIMENTS", "Ranked"]
 
 FAMILIES = ("g_relu", "full")
 

@@ -8,8 +8,6 @@ parts of the reference itself are deleted, it should tell the deletion from a me
 accuracy is gone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import nan
@@ -31,8 +29,6 @@ from ..verdicts import Claim, claim
 from ..zoos import accuracy_rows, trained
 from .shared import MEASURES as ALL
 from .shared import networks_note, open_zoo, relu_layers
-
-__all__ = ["EXPERIMENTS", "Damaged", "delete", "probe"]
 
 Kind = Literal["components", "channels"]
 

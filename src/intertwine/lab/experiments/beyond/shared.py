@@ -1,13 +1,9 @@
 """The networks, layers and measures of the experiments on what the papers left open."""
 
-from __future__ import annotations
-
 from ...networks import build
 from ...zoo import Zoo
 from ..experiment import Setting
 from ..zoos import trained_words, zoo_for
-
-__all__ = ["MEASURES", "networks_note", "open_zoo", "relu_layers"]
 
 MEASURES = (
     "orthogonal_procrustes", "orthogonal_procrustes_centered", "g_relu_procrustes", "g_relu_procrustes_centered",

@@ -8,8 +8,6 @@ Asked of synthetic features, where the answer is known: two networks encode the 
 - *summed alike*: the second network is the first, its channels permuted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -24,8 +22,6 @@ from ..estimates import decreases, minus, of_runs
 from ..experiment import Experiment, Measured, Setting
 from ..reproduction import Reproduction, Row
 from ..verdicts import Claim, claim
-
-__all__ = ["EXPERIMENTS", "Encoded"]
 
 Kind = Literal["superposed", "rotated", "summed", "summed alike"]
 

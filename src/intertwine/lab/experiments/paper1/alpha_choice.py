@@ -3,8 +3,6 @@
 The figures are images: what is checked are their claims in words.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,8 +21,6 @@ from ..reproduction import Reproduction, Row
 from ..verdicts import Claim, Trained, claim
 from ..zoos import accuracy_rows, trained, trained_words, zoo_for
 from .stitched import activations
-
-__all__ = ["EXPERIMENTS", "ChosenAlphas", "claims_of"]
 
 Start = Literal["direct", "random"]
 

@@ -3,8 +3,6 @@
 The figure is an image: what is checked are its claims in words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from ...training import RECIPES
@@ -15,8 +13,6 @@ from ..reproduction import Reproduction
 from ..verdicts import Claim, Trained, claim
 from ..zoos import accuracy_rows, trained, trained_words, zoo_for
 from .stitched import ARMS, OURS, arm_claims, contrast, series, stitch_jobs
-
-__all__ = ["EXPERIMENTS", "claims_of"]
 
 _FAMILIES = ("g_relu", "full")
 _LARGE = 0.1  # 10 points

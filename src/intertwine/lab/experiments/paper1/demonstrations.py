@@ -12,8 +12,6 @@ from ..verdicts import Claim, fact
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["EXPERIMENTS", "imbalance"]
-
 
 def _shown(setting: Setting) -> Measured:
     claims = [

@@ -6,8 +6,6 @@ without its last ReLU stands beside them: there nothing but the activation diffe
 layer is all of GL(n), which batch norm prevents in the residual networks.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

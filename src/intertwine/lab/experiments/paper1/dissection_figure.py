@@ -4,8 +4,6 @@ The paper's networks need ImageNet and its concepts Broden; the figures are imag
 words, on networks that are small enough to be trained here (see ``dissection``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,8 +16,6 @@ from ..experiment import Experiment, Measured, Setting
 from ..reproduction import Reproduction, Row
 from ..verdicts import Claim, claim
 from .dissection import SITUATIONS, dissect_situations, summarise
-
-__all__ = ["EXPERIMENTS", "DissectedNetwork", "claims_of", "concept_sets"]
 
 # The paper's 0.005 fits Broden, whose concepts are small. A concept that covers more than quantile / IoU of all pixels
 # cannot be found; at 0.02 no concept of CamVid or of the generated images covers as much as that.

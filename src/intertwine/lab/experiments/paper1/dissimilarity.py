@@ -1,7 +1,5 @@
 """Similarity of the layers of independently trained networks: paper 1, section 5, D.3 and D.8."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,8 +18,6 @@ from ..printed import TABLE_2, TABLE_4, V1_FIG_5, Printed
 from ..reproduction import Map, Reproduction, Row
 from ..verdicts import Claim, Trained, claim
 from ..zoos import accuracy_rows, trained, trained_words, zoo_for
-
-__all__ = ["EXPERIMENTS", "LayerSimilarity", "claims_of", "map_numbers"]
 
 # The figures' orthogonal CKA divides channels by their norm: the last measure, not linear CKA.
 MEASURES = ("g_relu_procrustes", "orthogonal_procrustes", "g_relu_cka", "linear_cka", "channel_normalized_cka")

@@ -1,12 +1,8 @@
 """The exact statements: groups of activations (Table 1), sizes of families (E.7), GELU's error (E.2.1)."""
 
-from __future__ import annotations
-
 from ..experiment import Experiment, Measured, Setting
 from ..reproduction import Row
 from ..verdicts import fact
-
-__all__ = ["EXPERIMENTS"]
 
 # Table 1 of version 2 (Fig. 4 of version 1): activation -> group and phi, in the words of groups.table
 TABLE_1 = {

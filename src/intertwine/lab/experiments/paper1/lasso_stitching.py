@@ -3,8 +3,6 @@
 The figure is an image: what is checked are its claims in words.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from dataclasses import replace
@@ -16,8 +14,6 @@ from ..reproduction import Reproduction
 from ..verdicts import Claim, Trained, claim
 from ..zoos import accuracy_rows, trained, trained_words, zoo_for
 from .stitched import ARMS, OURS, arm_claims, series, stitch_jobs
-
-__all__ = ["EXPERIMENTS", "STRENGTHS", "claims_of"]
 
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1)
 _LASSOS = tuple(f"lasso-{strength:g}" for strength in STRENGTHS)

@@ -1,7 +1,5 @@
 """Table 3: what the negative slope of LeakyReLU costs a ResNet20."""
 
-from __future__ import annotations
-
 from ...zoo import Zoo
 from ..estimates import Estimate, mean_of, of_runs
 from ..experiment import Experiment, Measured, Setting, trained_from
@@ -9,8 +7,6 @@ from ..printed import TABLE_3
 from ..reproduction import Reproduction, Row
 from ..verdicts import Claim, Trained, claim
 from ..zoos import trained_words, zoo_for
-
-__all__ = ["EXPERIMENTS", "SLOPES", "zoo_of_slope"]
 
 SLOPES = tuple(float(name.split()[1]) for name in TABLE_3)
 _COUNT = 2  # networks for each slope, as in the paper

@@ -3,8 +3,6 @@
 The figure is an image: what is checked are its claims in words. The networks are those of Table 3.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -17,8 +15,6 @@ from ..verdicts import Claim, Trained, claim
 from ..zoos import accuracy_rows, trained, trained_words
 from .leaky_slopes import SLOPES, zoo_of_slope
 from .stitched import ARMS, OURS, arm_claims, series, stitch_jobs
-
-__all__ = ["EXPERIMENTS", "claims_of"]
 
 _SMALL = 0.1  # the slopes up to which a LeakyReLU is nearly a ReLU
 _SIMILAR = 0.1  # penalties: 10 points

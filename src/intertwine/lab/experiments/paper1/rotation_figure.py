@@ -3,8 +3,6 @@
 The figure is an image: what is checked are its claims in words.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,8 +19,6 @@ from ..reproduction import Reproduction, Row
 from ..verdicts import Claim, Trained, claim
 from ..zoos import accuracy_rows, recipe_at, trained, trained_words, zoo_for
 from .rotation_penalty import rotation_penalty
-
-__all__ = ["EXPERIMENTS", "EXTRA", "FineTuned", "claims_of"]
 
 KINDS = {"orthogonal": "rotation", "g_relu": "G_ReLU"}
 EXTRA = "rotation - G_ReLU"

@@ -5,8 +5,6 @@ and including that layer is frozen, and the rest is trained again with the same 
 through the ReLU, so that ``W_{l+1} phi(A)^-1`` undoes it; no matrix undoes a rotation.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,8 +17,6 @@ from ....programs import capture
 from ...data import Batches, DataSplits, load
 from ...networks import build, fit_to
 from ...training import Recipe, accuracy, train
-
-__all__ = ["RotationPenalty", "freeze_up_to", "rotation_penalty", "transform_layer"]
 
 Kind = Literal["orthogonal", "g_relu"]
 

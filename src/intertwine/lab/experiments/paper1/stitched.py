@@ -1,7 +1,5 @@
 """Pairs of networks stitched at some layers by some families, as we prefer it and as the paper prints it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,9 +17,6 @@ from ..experiment import Setting
 from ..pairs import PairJob, Pairs, checkpoints, names_of
 from ..reproduction import Row
 from ..verdicts import Claim
-
-__all__ = ["ARMS", "OURS", "PRINTED", "PRINTED_V1", "Arm", "StitchedLayers", "activations", "arm_claims", "contrast",
-           "series", "stitch_jobs"]  # fmt: skip
 
 # layer -> family -> one number of each pair
 Values = Sequence[Mapping[str, Any]]

@@ -3,8 +3,6 @@
 The figures are images: what is checked are their claims in words, of ours and of the paper's way to train maps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,8 +15,6 @@ from ..reproduction import Reproduction, Row
 from ..verdicts import Claim, Trained, claim
 from ..zoos import accuracy_rows, recipe_at, trained, trained_words, zoo_for
 from .stitched import OURS, PRINTED, PRINTED_V1, arm_claims, contrast, series, stitch_jobs
-
-__all__ = ["EXPERIMENTS", "FAMILIES", "claims_of"]
 
 FAMILIES = ("g_relu", "full", "rank-4", "rank-2", "rank-1")
 _REDUCED = ("rank-4", "rank-2", "rank-1")

@@ -5,8 +5,6 @@ paper cites what Veit et al. (arXiv:1605.06431) saw: without one block a trained
 layer a VGG does not. The paper prints no numbers of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -25,8 +23,6 @@ from ..experiment import Experiment, Measured, Setting
 from ..reproduction import Reproduction, Row
 from ..verdicts import Claim, Trained, claim
 from ..zoos import accuracy_rows, trained, trained_words, zoo_for
-
-__all__ = ["EXPERIMENTS", "Removals", "claims_of", "removable", "without"]
 
 _CHEAP = 0.05  # 5 points
 _AGAIN = ", batch norm measured anew"

@@ -1,7 +1,5 @@
 """Section 2.2.4 of the second paper: fixed random gates, infinite width, fixed learnt gates, the network itself."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,8 +20,6 @@ from ..experiment import Experiment, Measured, Setting, trained_from
 from ..printed import FIG_2_CHAIN
 from ..reproduction import Reproduction, Row
 from ..verdicts import Claim, Trained, claim
-
-__all__ = ["EXPERIMENTS", "Chain"]
 
 _FROZEN = "whether fixed gating networks ended as they began"
 _NEAR = 2.0  # points

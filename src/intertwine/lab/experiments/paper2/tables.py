@@ -1,7 +1,5 @@
 """Tables I, II and III of the second paper: what constant inputs, permuted layers and linear gates cost."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -18,8 +16,6 @@ from ..experiment import Experiment, Measured, Setting, trained_from
 from ..printed import COLUMNS, TABLE_I, TABLE_I_PERMUTED, TABLE_II, Printed
 from ..reproduction import Reproduction, Row
 from ..verdicts import Claim, Trained, claim
-
-__all__ = ["EXPERIMENTS", "Accuracy", "gated_claims"]
 
 _FEW = 10_000  # training images at the scale small
 # Equivalence margins in points: about four times the largest spread that the tables print.

@@ -1,7 +1,5 @@
 """The rate at which the tangent kernel tends to the path kernel: paper 2, theorems 2.1, 3.1, 3.2 and 3.3."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence
@@ -19,8 +17,6 @@ from ..estimates import Estimate, of_runs
 from ..experiment import Experiment, Measured, Setting
 from ..reproduction import Reproduction, Row
 from ..verdicts import Claim, claim
-
-__all__ = ["EXPERIMENTS", "Distance", "slope"]
 
 Family = Literal["fully connected", "convolutions", "residual"]
 
