@@ -101,7 +101,7 @@ def _unfit(subject: Subject, mapping: ScaleMapping) -> str:
     if any(use.module in subject.last for use in mapping.reads):
         return _OUTPUT
     if any(use.axis != len(sym.layouts[use.tensor].axes) - 1 for use in mapping.reads if not packed(use.tensor)):
-        return "its weight does not hold the inputs on the last axis, as a linear layer of torch does"
+        return "its weight holds inputs before outputs (Conv1D of transformers), and these tools scale the last axis"
     if any(use.tensor.rpartition(".")[2] not in ("weight", "bias") for use in mapping.writes if not packed(use.tensor)):
         return f"{mapping.writes[0].tensor} is not the weight of a layer"
     orders = [channels(sym, mapping, use) for use in mapping.reads]
@@ -155,13 +155,24 @@ def _is_table(axis: Axis) -> bool:
     return isinstance(axis, Fixed) and axis.reason == "vocabulary"
 
 
+def _input_axis(sym: Description, name: str) -> int:
+    """The axis of a weight along which it reads: the last, but the first where the last is what its module returns."""
+    axes, returned = sym.layouts[name].axes, sym.features.get(name.rpartition(".")[0])
+    carried = [{leaf.space for _, leaf in leaves(axis) if isinstance(leaf, Leaf)} for axis in axes]
+    if returned is None or len(axes) != 2 or not carried[1]:
+        return len(axes) - 1
+    written = {leaf.space for _, leaf in leaves(returned.axes[-1]) if isinstance(leaf, Leaf)}
+    return 0 if carried[1] <= written and not carried[0] <= written else 1
+
+
 def _restriction(sym: Description, name: str) -> str:
     """What keeps the last axis that carries anything from being scaled."""
     said: list[str] = []
-    for _, leaf in leaves(sym.layouts[name].axes[-1]):
+    for _, leaf in leaves(sym.layouts[name].axes[_input_axis(sym, name)]):
         if not isinstance(leaf, Leaf):
             said.append(leaf.reason)
         else:
             reasons = [reason.partition(": ") for reason in sym.space(leaf.space).reasons]
-            said += [f"{why} lets no such scale through" for what, _, why in reasons if "scales" in what]
+            of_scales = [why for what, _, why in reasons if "scales" in what] or [why for _, _, why in reasons[:1]]
+            said += [f"{why} lets no such scale through" for why in of_scales]
     return "; ".join(dict.fromkeys(said)) or "its inputs are written by nothing that may be scaled"

@@ -24,6 +24,9 @@ class Kept:
     reason: str
 
 
+_NOTHING = "nothing to fold: gains are one, biases zero and streams centred, or kept for the reasons below"
+
+
 @dataclass(frozen=True, repr=False)
 class Fold(Result):
     """What ``fold`` made.
@@ -49,7 +52,7 @@ class Fold(Result):
         """How much was changed, the proof, and what stays as it is."""
         proof = self.proof
         said = f"function kept to {proof.error:.1e} (negative control {proof.control:.1e})"
-        lines = [f"{counted(len(self.changed), 'tensor')} changed, {said}"]
+        lines = [f"{counted(len(self.changed), 'tensor')} changed, {said}" if self.changed else _NOTHING]
         lines += [f"added: {name}" for name in self.added]
         lines += [f"kept: {kept.tensor}: {kept.reason}" for kept in self.kept]
         return "\n".join([*lines, f"certified for {self.certified}"])
