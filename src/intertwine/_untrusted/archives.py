@@ -89,10 +89,6 @@ class _Limited(io.RawIOBase):
 def limited_stream(path: Path, most: int) -> Iterator[IO[bytes]]:
     """A file, unpacked if it is gzip's, that ends with an error after so many bytes.
 
-    Args:
-        path: The file.
-        most: Bytes that it may unpack to.
-
     Yields:
         The stream; reading beyond them raises ``ValueError``.
     """

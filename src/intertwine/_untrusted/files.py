@@ -13,11 +13,6 @@ _JSON_COST = 12  # bytes of Python's objects for each byte of JSON, roughly
 def regular_file(path: str | Path, name: str, error: type[Exception] = ValueError) -> Path:
     """Refuse what is no plain file: a pipe or a device would be waited for, or read without end.
 
-    Args:
-        path: The file.
-        name: What it is, in messages.
-        error: Kind of error to raise.
-
     Returns:
         ``path`` as a ``Path``.
     """
@@ -43,12 +38,6 @@ def within(folder: Path, name: object, what: str, error: type[Exception] = Value
 
     The links of a Hugging Face cache, ``snapshots/REVISION/FILE`` to ``blobs``, stay within it.
 
-    Args:
-        folder: Where it must lie, at any depth.
-        name: Its path from there.
-        what: What the name stands for, in messages.
-        error: Kind of error to raise.
-
     Returns:
         The path. That a file lies there is not checked.
     """
@@ -64,16 +53,7 @@ def within(folder: Path, name: object, what: str, error: type[Exception] = Value
 
 
 def json_of(path: str | Path, name: str, error: type[Exception] = ValueError) -> Any:
-    """Read a JSON file of others: it may be of any content, but not of any size or depth.
-
-    Args:
-        path: The file.
-        name: What it is, in messages.
-        error: Kind of error to raise.
-
-    Returns:
-        Its content.
-    """
+    """Read a JSON file of others: it may be of any content, but not of any size or depth."""
     path = regular_file(path, name, error)
     size = path.stat().st_size
     check_fits(_JSON_COST * size, name, f"a file of {size:,} bytes", "Check that it is the right file.", error=error)

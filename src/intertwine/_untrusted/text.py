@@ -15,9 +15,6 @@ _LONGEST = 2000  # characters: a screen of 25 lines
 def printable(text: str) -> str:
     r"""Text with everything that a terminal or a page would obey written as its number.
 
-    Args:
-        text: Any text; line feeds and tabs stay.
-
     Returns:
         The same text where it holds only letters, signs and spaces.
 
@@ -38,9 +35,6 @@ def printable_json(text: str, shown: bool = False) -> str:
     Args:
         text: JSON.
         shown: Whether the escapes themselves are to be seen where it is read; otherwise it reads as before.
-
-    Returns:
-        JSON.
 
     Examples:
         >>> json.loads(printable_json('"a\u202eb"')) == "a\u202eb"

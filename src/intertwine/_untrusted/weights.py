@@ -20,9 +20,6 @@ def check_weights_file(path: str | Path) -> Path:
 
     torch writes its archives uncompressed, so a compressed record is none of torch's.
 
-    Args:
-        path: Safetensors or a torch file.
-
     Returns:
         ``path`` as a ``Path``.
 
@@ -68,11 +65,6 @@ def check_kinds(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], sou
     """Refuse numbers that would have to change to be the model's: complex to real, whole or truth values to real.
 
     Precisions of one kind are cast to each other, as torch does.
-
-    Args:
-        tensors: What a file holds.
-        wanted: What the model has.
-        source: Where they are from, for messages.
 
     Raises:
         CheckpointError: If kinds differ.

@@ -50,13 +50,6 @@ def build_model(spec: str) -> nn.Module:
 def call_factory(spec: str, what: str) -> Callable[..., Any]:
     """Find ``package.module:name`` or ``path/to/file.py:name``.
 
-    Args:
-        spec: The place.
-        what: What it is for, in messages.
-
-    Returns:
-        What has that name there.
-
     Raises:
         ValueError: If it cannot be imported or there is no such name.
     """

@@ -186,9 +186,6 @@ def open_alone(spec: str, checkpoint: Checkpoint) -> nn.Module:
     Args:
         spec: The model.
         checkpoint: What ``read_checkpoint`` read.
-
-    Returns:
-        The model in evaluation mode.
     """
     if checkpoint.tensors is None:
         return load_pretrained(checkpoint.path)
@@ -205,13 +202,6 @@ def batches(
     data: DataSplits, split: str, examples: int, batch_size: int, networks: list[Opened]
 ) -> tuple[Batches, list[str]]:
     """Batches of a split, normalised as the networks were trained, and what a reader must know of that.
-
-    Args:
-        data: The data.
-        split: Name of the split.
-        examples: How many of its first examples.
-        batch_size: Examples of each batch.
-        networks: Who will see them.
 
     Raises:
         DataError: If there are too few examples.

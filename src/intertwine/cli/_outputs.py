@@ -87,9 +87,6 @@ def keep_beside(source: Path, target: Path) -> Path:
     Args:
         source: A directory of transformers, or a file, beside which nothing is looked for.
         target: Where a network was written; what is there already stays.
-
-    Returns:
-        The target.
     """
     for file in sorted(source.iterdir()) if source.is_dir() and target.is_dir() else ():
         other = file.suffix in _BESIDE and not file.name.endswith(".index.json") and file.name not in _OF_ADAPTERS

@@ -16,13 +16,7 @@ _SHUFFLES = 200
 
 
 def affordable(model: nn.Module, x: Tensor, wanted: int | None) -> tuple[int, list[str]]:
-    """How many examples path kernels take, and what to say where that is fewer than usual.
-
-    Args:
-        model: A ReLU network.
-        x: Its inputs.
-        wanted: What the user said.
-    """
+    """How many examples path kernels take, and what to say where that is fewer than usual."""
     if wanted is not None:
         return wanted, []
     cost = library.neural_path_kernel_cost(model, x[:_EXAMPLES])
@@ -38,12 +32,6 @@ def affordable(model: nn.Module, x: Tensor, wanted: int | None) -> tuple[int, li
 
 def alignment(a: nn.Module, b: nn.Module, x: Tensor, seed: int) -> tuple[dict[str, Any], str]:
     """Two whole networks by their neural path kernels: the alignment, and what shuffled examples would give.
-
-    Args:
-        a: A ReLU network.
-        b: Another.
-        x: Inputs.
-        seed: Of the shuffles.
 
     Returns:
         Numbers for the results, and a sentence.

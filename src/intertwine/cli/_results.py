@@ -17,18 +17,7 @@ from ._show import print_json, print_table, say, tell
 def annotate(
     comparison: Comparison, networks: Sequence[Opened], data: dict[str, Any], command: str, notes: Sequence[str] = ()
 ) -> Comparison:
-    """Add to a result what only the command line knows, where the report looks for it.
-
-    Args:
-        comparison: The result.
-        networks: A and B.
-        data: Facts of the data.
-        command: The command line.
-        notes: What a reader must know besides.
-
-    Returns:
-        The same result with more settings and notes.
-    """
+    """Add to a result what only the command line knows, where the report looks for it."""
     a, b = (network.facts for network in networks)
     settings = {**comparison.settings, "network_a": a, "network_b": b, "data": data, "command": command}
     return replace(comparison, settings=settings, notes=(*notes, *comparison.notes))
@@ -36,11 +25,6 @@ def annotate(
 
 def present(comparison: Comparison, out: Path, as_json: bool) -> dict[str, Path]:
     """Write ``results.json``, ``results.parquet`` and ``report.html``, and print the result.
-
-    Args:
-        comparison: The result.
-        out: Folder to write to.
-        as_json: Print JSON instead of a table.
 
     Returns:
         What was written, by file name.

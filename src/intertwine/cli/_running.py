@@ -76,12 +76,7 @@ def one_thread() -> None:
 
 
 def threads_for(values: int | None = None, weights: int | None = None) -> None:
-    """Go on with one thread where the work is small.
-
-    Args:
-        values: Numbers of one example.
-        weights: Of the networks together.
-    """
+    """Go on with one thread where the work is small."""
     if (values is None or values <= _SMALL_INPUT) and (weights is None or weights <= _SMALL_NETWORK):
         one_thread()
 

@@ -19,9 +19,6 @@ def solver_of(spec: str, others: tuple[str, ...] = ()) -> str | Solver:
         spec: A name of ``matching.METHODS`` with or without options, or one of ``others``.
         others: Further names that the command takes.
 
-    Returns:
-        The name, or the solver where options are given.
-
     Raises:
         ValueError: If there is no such method, or no such option.
     """

@@ -31,11 +31,7 @@ class Unsaveable:
     said: str
 
     def __call__(self, *_: Any, **__: Any) -> None:
-        """Refuse.
-
-        Raises:
-            ValueError: Always.
-        """
+        """Refuse."""
         raise ValueError(self.said)
 
 

@@ -7,13 +7,10 @@ __all__ = ["hadamard"]
 
 
 def hadamard(n: int) -> Tensor:
-    r"""A Hadamard matrix ``H H^T = n 1`` of order ``n``.
+    """A Hadamard matrix ``H H^T = n 1`` of order ``n``.
 
     Sylvester's doubling of a matrix of order 1, or of one of Paley's: order ``q + 1`` for primes ``q = 3 mod 4``, and
     ``2 (q + 1)`` for primes ``q = 1 mod 4``.
-
-    Args:
-        n: The order.
 
     Returns:
         ``(n, n)``, float64.

@@ -33,10 +33,6 @@ def matches(pattern: str, names: Collection[str]) -> set[str]:
 def expression(targets: Collection[str], names: Collection[str]) -> str:
     r"""The shortest ``re:.*ending$`` that matches the targets and no other name.
 
-    Args:
-        targets: Names of modules, alike but for numbers.
-        names: Names of all modules.
-
     Returns:
         The pattern; the alternatives one by one where nothing shorter is exact.
 

@@ -12,17 +12,7 @@ from .subject import Subject
 
 
 def prove_scales(subject: Subject, probe: Probe, mappings: Sequence[ScaleMapping], seed: int = 0) -> Proof:
-    """Multiply what the mappings write by ``1 / s`` and what they read by ``s``, with random ``s`` for every channel.
-
-    Args:
-        subject: The model.
-        probe: A float64 copy of it.
-        mappings: One mapping in all of its layers.
-        seed: Seed of the scales.
-
-    Returns:
-        The errors.
-    """
+    """Multiply what the mappings write by ``1 / s`` and what they read by ``s``, ``s`` random for every channel."""
     generator = torch.Generator().manual_seed(seed)
     changed: dict[str, Tensor] = {}
     for mapping in mappings:

@@ -48,9 +48,6 @@ def prune_channels(
         model: The model. It is left as it is.
         example_inputs: See ``symmetries``.
 
-    Returns:
-        A new model of the same class.
-
     Raises:
         ValueError: If the space or a unit does not exist, none is kept, weights are quantised, or the model's code does
             not run with fewer.
@@ -99,11 +96,7 @@ def prune_channels(
 
 
 def _checked(sym: Symmetry, spaces: list[str], keep: Iterable[int] | Tensor) -> list[int]:
-    """The units in order.
-
-    Raises:
-        ValueError: If there are none, or one does not exist or comes twice.
-    """
+    """The units in order."""
     units = sorted(int(k) for k in keep)
     if not spaces:
         raise ValueError("space must name at least one space. Got none.")

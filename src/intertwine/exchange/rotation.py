@@ -155,11 +155,7 @@ def rotate(
 
 
 def _check_choice(name: str, choice: object) -> None:
-    """Refuse what is no matrix and no name of one.
-
-    Raises:
-        ValueError: If so.
-    """
+    """Refuse what is no matrix and no name of one."""
     if isinstance(choice, Tensor):
         square = choice.ndim == 2 and choice.shape[0] == choice.shape[1] and choice.is_floating_point()
         if (
@@ -225,11 +221,7 @@ def _principal(sym: Symmetry, workshop: Workshop, space: Space) -> Tensor:
 
 
 def _matrix(choice: str | Tensor, space: Space, fixes_ones: bool, generator: torch.Generator) -> Tensor:
-    """The matrix of a space.
-
-    Raises:
-        ValueError: If the given one does not fit.
-    """
+    """The matrix of a space."""
     n = space.size
     if isinstance(choice, Tensor):
         if len(choice) != n:

@@ -90,9 +90,6 @@ class Refusal:
 def scale_mappings(sym: Description) -> tuple[list[ScaleMapping], list[Refusal]]:
     """Every scale mapping of a symmetry, and the scales that are no mapping with the reason.
 
-    Args:
-        sym: The symmetry.
-
     Returns:
         Mappings in the order in which the spaces first occur; refusals.
     """
@@ -134,9 +131,6 @@ def scaled(sym: Description, mapping: ScaleMapping, name: str, tensor: Tensor, l
         name: Name of the tensor.
         tensor: Its values.
         logs: Logarithms of the scales, ``(p..., n)`` with the sizes of the space's parents.
-
-    Returns:
-        A new tensor.
     """
     space, result = sym.space(mapping.space), tensor.clone()
     for block in blocks(sym.layouts[name]):

@@ -59,13 +59,6 @@ def unit_numbers(
 ) -> Tensor:
     """Number of the unit of each position along an axis, -1 where there is none.
 
-    Args:
-        sym: The symmetry.
-        space: One of its spaces.
-        tensor: Name of a tensor.
-        axis: One of its axes.
-        kept: Which parts of the axis count.
-
     Returns:
         Units are numbered in the order of the units of the space's parents that lie on the axis, then of its own.
     """

@@ -147,9 +147,6 @@ def unweighted(quality: Mapping[str, Tensor]) -> list[str]:
 
     Args:
         quality: Cosines by space, NaN where a unit has no weights.
-
-    Returns:
-        The notes.
     """
     counts = {name: int(cosines.isnan().sum()) for name, cosines in quality.items()}
     return [

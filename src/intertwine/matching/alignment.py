@@ -73,9 +73,6 @@ class Alignment(Result):
 
         Args:
             b: The network that was aligned, or another checkpoint in the same basis. It is left as it is.
-
-        Returns:
-            A new module.
         """
         return self.symmetry.act(self.transformation, b)
 

@@ -42,11 +42,6 @@ def places(model: nn.Module, sym: Symmetry, batch: Any) -> tuple[Place, ...]:
     The engine wrote down how the output of every module moves (``Symmetry.features``; Proposition 3.4: written axes
     move by ``A``, read ones by ``phi(A)``); here these layouts meet the points at which features can be read.
 
-    Args:
-        model: Any module. It is left as it is.
-        sym: Its symmetry.
-        batch: Inputs; a few of the first examples are run.
-
     Returns:
         The places in running order; of points that hold the same features the first one only.
 

@@ -33,13 +33,6 @@ def unrelated(folded: Folded, seed: int) -> Folded:
     Every tensor is rotated along each axis that carries a space, by a random rotation of its own that keeps the mean
     over units. Sizes, means and second moments along fixed axes stay (dead inputs, smooth filters, all that networks
     of one task share), while which unit is wired to which is lost. Vectors are shuffled.
-
-    Args:
-        folded: Weights with batch norms folded.
-        seed: Same seed, same network.
-
-    Returns:
-        The other network, with the same symmetry.
     """
     return replace(folded, state=_unrelated(folded.sym, folded.state, seed))
 

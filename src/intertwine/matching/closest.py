@@ -107,9 +107,6 @@ def concentrated(a: Normal, b: Normal, g: Transformation) -> Transformation:
         a: Weights to move.
         b: Weights to meet.
         g: An element that brings ``a`` close to ``b``.
-
-    Returns:
-        The element of the last round that helped.
     """
     signed = monomial(a.sym)
     distances = _distances(a, b, Fit(a.sym, a.folded.state, b.folded.state, g, b.folded.spread), {})

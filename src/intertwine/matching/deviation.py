@@ -96,9 +96,6 @@ def deviation(
         g: The element that moves ``a``.
         rounded: Tensors that hold numbers of half precision in one of the networks.
         count: Number of weights of the networks where these are a component of them (``joined``).
-
-    Returns:
-        Their deviation.
     """
     linear = {s.name for s in a.sym.spaces if s.group.mixes}
     tensors, distances, sizes, informative = {}, {}, {}, []

@@ -42,9 +42,6 @@ def refit(
         b: Tensors to meet.
         g: An element that matches units.
         spread: Sizes of what was subtracted to give entries of ``b`` (``Folded.spread``), which weigh less.
-
-    Returns:
-        The fitted element.
     """
     fit = Fit(sym, a, b, g, spread)
     fit.each_space()

@@ -52,9 +52,6 @@ def align_sharded(
         method: Options of the search: one start by default, for each reads both checkpoints some ten times.
         shard_bytes: Largest size of a shard that is written.
 
-    Returns:
-        The alignment.
-
     Raises:
         ValueError: If scales or bases are to be searched. So too, by the checks on weights, if a
             tensor is missing, of another shape, or not finite.

@@ -77,11 +77,6 @@ def ordered_spaces(sym: Symmetry) -> list[Space]:
 def views(sym: Symmetry, name: str, order: Collection[str]) -> Iterator[View]:
     """Views of one tensor, of the space that comes last in the order first.
 
-    Args:
-        sym: The symmetry of the architecture.
-        name: The tensor.
-        order: Names of the spaces in order.
-
     Yields:
         A view for every axis of every block that carries a space; blocks that hold a parent twice have none.
     """

@@ -105,9 +105,6 @@ class Tangent(Result):
 
         Args:
             coefficients: ``(len(self),)``.
-
-        Returns:
-            Tensors by name, float64.
         """
         made = self._made(coefficients)
         eps = {norm.variance: norm.eps for norm in self.sym.batch_norms}
@@ -162,9 +159,6 @@ def project(
         state: The weights at which it was taken.
         tolerance: Where to stop: size of ``J^T (g - J c)`` relative to ``J^T g``.
         iterations: Most iterations.
-
-    Returns:
-        The projected tensors, in the types of the given ones.
 
     Raises:
         ValueError: If a parameter that moves has no gradient.

@@ -53,11 +53,7 @@ def example_input(spec: str, asked: ExampleOptions, meta: bool = False) -> Any:
 
 
 def _random(shape: str, tokens: int | None, meta: bool) -> Tensor:
-    """Random tokens, or real numbers, of a shape.
-
-    Raises:
-        ValueError: If the shape does not read.
-    """
+    """Random tokens, or real numbers, of a shape."""
     try:
         sizes = [int(part) for part in shape.split(",")]
     except ValueError:

@@ -51,9 +51,6 @@ def load_pretrained(directory: Path, tensors: dict[str, Tensor] | None = None, s
         tensors: State dict in the library's names, or in those that it writes to disk (they may differ).
         source: Where ``tensors`` are from, for messages.
 
-    Returns:
-        The model in evaluation mode.
-
     Raises:
         CheckpointError: If a file is missing or damaged, or weights do not fit the configuration.
     """
@@ -134,11 +131,7 @@ def read_config(directory: Path) -> dict[str, Any]:
 
 
 def _config(directory: Path) -> Any:
-    """The configuration, from what remains of ``config.json`` without all that names code, kernels or places.
-
-    Raises:
-        CheckpointError: If something is wrong with it.
-    """
+    """The configuration, from what remains of ``config.json`` without all that names code, kernels or places."""
     settings, transformers = read_config(directory), _transformers()
     kept = _checked(settings, directory)
     known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
@@ -162,11 +155,7 @@ def _config(directory: Path) -> Any:
 
 
 def _checked(value: Any, directory: Path, key: str = "") -> Any:
-    """Settings without what says where to load from, each of them tested; those of parts of a model too.
-
-    Raises:
-        CheckpointError: If a setting is of no model that is here, or too large.
-    """
+    """Settings without what says where to load from, each of them tested; those of parts of a model too."""
     if isinstance(value, Mapping):
         _check_plain(value, directory)
         kept = {k: _checked(v, directory, key if _is_way(key) else k) for k, v in value.items() if k not in _LEFT_OUT}
@@ -211,11 +200,7 @@ def _way(value: Any, directory: Path, key: str) -> str | None:
 
 
 def _class_of(config: Any) -> Any:
-    """The class that ``architectures`` names, if it is a model of transformers itself; the one of AutoModel otherwise.
-
-    Raises:
-        CheckpointError: If AutoModel has none either.
-    """
+    """The class that ``architectures`` names, if it is a model of transformers itself; else the one of AutoModel."""
     transformers = _transformers()
     named = next(iter(config.architectures or [""]), "")
     found = getattr(transformers, named, None) if isinstance(named, str) and named.isidentifier() else None
@@ -232,11 +217,7 @@ def _class_of(config: Any) -> Any:
 
 
 def _weights(directory: Path) -> dict[str, Tensor]:
-    """The tensors of ``model.safetensors``, or of the shards that its index names, all of them in the directory.
-
-    Raises:
-        CheckpointError: If there are none, or they are somewhere else.
-    """
+    """The tensors of ``model.safetensors``, or of the shards that its index names, all of them in the directory."""
     from ..._io import read_tensors
     from ...symmetry.sharded import ShardedState
 

@@ -98,11 +98,7 @@ def _of_factory(spec: str | None) -> Preprocessing | None:
 
 
 def _of_size(text: str) -> Preprocessing:
-    """``--size``: the side of a square out of the middle, or the height and width that images are brought to.
-
-    Raises:
-        ValueError: If it is neither.
-    """
+    """``--size``: the side of a square out of the middle, or the height and width that images are brought to."""
     sides = text.lower().split("x")
     if not all(side.isascii() and side.isdigit() for side in sides) or len(sides) > 2:
         raise ValueError(f"--size must be pixels, such as 224, or height x width, such as 224x320. Got {text!r}.")
@@ -113,11 +109,7 @@ def _of_size(text: str) -> Preprocessing:
 
 
 def _blocks(asked: DataOptions, folders: Sequence[Path]) -> TextBlocks | None:
-    """How texts are cut for models of these directories; ``None`` where none has a tokenizer.
-
-    Raises:
-        DataError: If they have different ones.
-    """
+    """How texts are cut for models of these directories; ``None`` where none has a tokenizer."""
     known = [folder for folder in folders if (folder / "tokenizer.json").is_file()]
     if not known:
         return TextBlocks(folders[0]) if folders and asked.data and asked.data.startswith("text:") else None

@@ -63,11 +63,7 @@ def _written(found: Alignment, out: Path) -> tuple[dict[str, Any], dict[str, Pat
 
 
 def _sharded(asked: AlignOptions, kinds: list[str] | None) -> tuple[dict[str, Any], dict[str, Path]]:
-    """Align without ever holding a network; the model is built without weights.
-
-    Raises:
-        ValueError: If another method is asked for.
-    """
+    """Align without ever holding a network; the model is built without weights."""
     if asked.method != "weights":
         raise ValueError(f"--method must be weights for --sharded. Got {asked.method!r}.")
     sym = symmetry_of(asked.a, asked, asked.model)

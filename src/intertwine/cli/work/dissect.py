@@ -66,11 +66,7 @@ def run(asked: DissectOptions) -> None:
 def _open(
     spec: str | None, weights: Path | None, epochs: int, data: ConceptSet, seed: int
 ) -> tuple[nn.Module, dict[str, Any], tuple[Any, Any] | None]:
-    """The network, facts about it, and the channel statistics of its inputs where a card knows them.
-
-    Raises:
-        ValueError: If nothing says which weights or which model.
-    """
+    """The network, facts about it, and the channel statistics of its inputs where a card knows them."""
     if weights is not None:
         checkpoint = read_checkpoint(weights)
         card = checkpoint.card
@@ -127,11 +123,7 @@ def _preprocessor(folder: Path) -> tuple[list[float], list[float]] | None:
 def _transform(
     mean: str | None, std: str | None, statistics: tuple[Any, Any] | None, trained_here: bool
 ) -> tuple[Callable[[Tensor], Tensor], tuple[str, ...]]:
-    """What is done to images in [0, 1] before the network sees them, and what a reader must know of it.
-
-    Raises:
-        ValueError: If the statistics do not belong together.
-    """
+    """What is done to images in [0, 1] before the network sees them, and what a reader must know of it."""
     given = (mean, std) if (mean is not None or std is not None) else None
     if given and None in given:
         raise ValueError("--mean and --std must be given together. Got one of them.")

@@ -96,11 +96,7 @@ def run(asked: GatesOptions) -> None:
 
 
 def _buildable(networks: list[Opened], gated: list[str] | None) -> list[str]:
-    """The gated versions to build: none of what is a gated network itself.
-
-    Raises:
-        ValueError: If some were asked for, or a gated network should be put beside another.
-    """
+    """The gated versions to build: none of what is a gated network itself."""
     versions = versions_of(gated)
     if not any(isinstance(network.model, GatedNetwork) for network in networks):
         return versions

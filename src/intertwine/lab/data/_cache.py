@@ -26,11 +26,6 @@ def cached_tensors(sources: Iterable[Path], decode: Callable[[], dict[str, Tenso
 
     Decoded tensors lie under ``$INTERTWINE_CACHE`` or ``~/.cache/intertwine/decoded``. A folder that cannot be written
     only costs the time to decode again.
-
-    Args:
-        sources: Files that the tensors come from.
-        decode: Makes the tensors.
-        purpose: What is decoded from them; part of the key.
     """
     folder = Path(os.environ.get("INTERTWINE_CACHE") or _HOME / "decoded").expanduser()
     path = folder / f"{_key(sources, purpose)}.safetensors"

@@ -36,10 +36,6 @@ _OF_16_BITS = ("PNG", "PPM")  # formats whose integer pixels have 16 bits
 def pixels(source: bytes | Path, name: str) -> np.ndarray:
     """An image as ``(H, W)`` if it is grey, ``(H, W, 3)`` if it has colours, in ``uint8``.
 
-    Args:
-        source: The file, or its bytes.
-        name: What it is, in messages.
-
     Returns:
         The values, 0 to 255.
 
@@ -51,10 +47,6 @@ def pixels(source: bytes | Path, name: str) -> np.ndarray:
 
 def numbers(source: bytes | Path, name: str) -> np.ndarray:
     """The numbers that an image stores, ``(H, W)`` or ``(H, W, C)``, such as the labels of a mask.
-
-    Args:
-        source: The file, or its bytes.
-        name: What it is, in messages.
 
     Returns:
         The values in the image's own type.

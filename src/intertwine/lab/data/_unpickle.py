@@ -17,10 +17,6 @@ from ...errors import DataError
 def read_array_pickle(raw: bytes, name: str) -> dict[str, Any]:
     """Read a pickled dictionary of strings, numbers, lists and ``uint8`` arrays.
 
-    Args:
-        raw: The pickle, of Python 2 or 3.
-        name: Its name, for messages.
-
     Returns:
         The dictionary with ``str`` keys; strings that Python 2 wrote stay ``bytes``.
 

@@ -100,11 +100,7 @@ def _said(name: str, images: int, preprocessing: Preprocessing | None, tail: str
 def _decoded(
     files: Sequence[Path], folder: Path, preprocessing: Preprocessing | None, skip: bool
 ) -> tuple[torch.Tensor, list[int]]:
-    """The images, and the numbers of files that do not decode.
-
-    Raises:
-        DataError: If there are no files.
-    """
+    """The images, and the numbers of files that do not decode."""
     if not files:
         raise DataError(f"{str(folder)!r} must hold images ({', '.join(SUFFIXES)}). Got none.")
 

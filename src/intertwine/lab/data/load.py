@@ -60,11 +60,7 @@ def load(spec: str = "digits", preprocessing: Preprocessing | TextBlocks | None 
 
 
 def _text(path: str, preprocessing: object) -> DataSplits:
-    """A text file.
-
-    Raises:
-        DataError: If no tokenizer was given.
-    """
+    """A text file."""
     if not isinstance(preprocessing, TextBlocks):
         raise DataError(
             f"text must be read with a model's tokenizer. Got none for {path!r}. Give checkpoints of transformers "

@@ -29,9 +29,6 @@ def load_npz(path: str | Path) -> DataSplits:
     or one for each token ``(N, T)``. Without labels, the label of each token is the next one: inputs are all tokens but
     the last, labels all but the first.
 
-    Args:
-        path: The file.
-
     Raises:
         DataError: If the file is missing, damaged, or holds other arrays.
     """
@@ -79,11 +76,7 @@ def _are_tokens(array: np.ndarray) -> bool:
 
 
 def _tokens(array: np.ndarray, labels: np.ndarray | None, x: str, y: str) -> Split:
-    """Tokens with their labels; the next tokens where there are none.
-
-    Raises:
-        DataError: If tokens are negative or too few, or labels are of another shape.
-    """
+    """Tokens with their labels; the next tokens where there are none."""
     tokens = torch.from_numpy(np.ascontiguousarray(array.astype(np.int64)))
     if tokens.numel() and int(tokens.min()) < 0:
         raise DataError(f"{x} must hold tokens of 0 or more. Got {int(tokens.min())}.")

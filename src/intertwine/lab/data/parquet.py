@@ -94,11 +94,7 @@ def load_tables(
 
 
 def _by_column(table: Table, whole: Split) -> dict[str, Split]:
-    """The splits that a column ``split`` names.
-
-    Raises:
-        DataError: If train is not among them.
-    """
+    """The splits that a column ``split`` names."""
     said = [value for batch in table.batches(["split"]) for value in batch.column(0).to_pylist()]
     parts = {}
     for split, aliases in _ALIASES.items():

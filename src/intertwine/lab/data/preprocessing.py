@@ -127,11 +127,7 @@ def _sides(value: Any) -> tuple[int, int] | None:
 
 
 def _numbers(values: Any) -> tuple[float, ...] | None:
-    """Numbers of a list.
-
-    Raises:
-        DataError: If it holds others.
-    """
+    """Numbers of a list."""
     if values is None:
         return None
     if not isinstance(values, list | tuple) or not all(isinstance(v, int | float) for v in values):

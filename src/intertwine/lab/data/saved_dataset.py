@@ -57,11 +57,7 @@ def _tables(folder: Path) -> list[Table]:
 
 
 def _entry(file: Path, key: str) -> list[Any]:
-    """A list in a JSON file.
-
-    Raises:
-        DataError: If there is none.
-    """
+    """A list in a JSON file."""
     said = json_of(file, file.name, DataError)
     found = said.get(key) if isinstance(said, dict) else None
     if not isinstance(found, list):

@@ -228,10 +228,6 @@ class DataSplits:
 def class_labels(values: Sequence[Any], what: str) -> Tensor:
     """Labels from a list of others.
 
-    Args:
-        values: One for each example.
-        what: Whose they are, in messages.
-
     Returns:
         ``(N,)``, ``int64``.
 

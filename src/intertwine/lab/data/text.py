@@ -40,15 +40,7 @@ class TextBlocks:
             raise DataError(f"max_length must be at least {_SHORTEST}. Got {self.max_length}.")
 
     def __call__(self, text: str, name: str) -> Tensor:
-        """Tokens of a text, ``(N, T)``, or ``(N, T + 1)`` where the next ones are labels.
-
-        Args:
-            text: All of it.
-            name: Name of the data, in messages.
-
-        Raises:
-            DataError: If it is shorter than one block.
-        """
+        """Tokens of a text, ``(N, T)``, or ``(N, T + 1)`` where the next ones are labels."""
         check_fits(_COST * len(text), name, f"{len(text):,} characters", "Take a part of it.", error=DataError)
         length = self.max_length + self.next_token
         tokenizer = self._opened()
@@ -83,10 +75,6 @@ class TextBlocks:
 def load_text(path: str | Path, blocks: TextBlocks) -> DataSplits:
     """Load a text file in UTF-8 as blocks of tokens.
 
-    Args:
-        path: The file.
-        blocks: How it is cut.
-
     Raises:
         DataError: If it is missing, no text, or shorter than one block.
     """
@@ -101,13 +89,7 @@ def load_text(path: str | Path, blocks: TextBlocks) -> DataSplits:
 
 
 def split_texts(texts: Mapping[str, str], blocks: TextBlocks, name: str) -> DataSplits:
-    """Data from the texts of its splits; what is missing is held out from ``train``.
-
-    Args:
-        texts: By name of the split.
-        blocks: How they are cut.
-        name: Name of the data.
-    """
+    """Data from the texts of its splits; what is missing is held out from ``train``."""
     tokens = {key: blocks(text, name) for key, text in texts.items()}
     count = sum(map(len, tokens.values()))
     said = (f"{name}: {count:,} blocks of {blocks.max_length} tokens; what is left after the last is not used.",)

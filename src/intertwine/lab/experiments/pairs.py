@@ -79,14 +79,7 @@ def pairs_at(setting: Setting, zoo: Zoo, few: int, many: int) -> Pairs:
 
 
 def all_pairs(zoo: Zoo, ordered: bool, most: int, seed: int) -> Pairs:
-    """Every pair of distinct members, or ``most`` that are drawn from them where there are more.
-
-    Args:
-        zoo: The networks.
-        ordered: Whether a pair counts both ways.
-        most: Largest number of pairs.
-        seed: Of the draw.
-    """
+    """Every pair of distinct members, or ``most`` that are drawn from them where there are more."""
     choose = itertools.permutations if ordered else itertools.combinations
     every = list(choose(zoo.members, 2))
     return every if len(every) <= most else zoo.pairs(most, seed)

@@ -108,12 +108,7 @@ def _short(value: Any) -> Any:
 
 
 def outlook(experiment: Experiment, setting: Setting) -> Outlook:
-    """What is left of an experiment, and about how long it takes.
-
-    Args:
-        experiment: Which.
-        setting: Where its networks and finished jobs lie.
-    """
+    """What is left of an experiment, and about how long it takes."""
     planned = experiment.plan(setting)
     networks = {Path(zoo["folder"]).resolve(): zoo["network"] for zoo in planned.zoos}
     seconds, memory, total, trained = 0.0, 0, 0, 0

@@ -42,9 +42,6 @@ class Tally:
     def words(self, seconds: float) -> str:
         """Finished jobs, rate and estimated end.
 
-        Args:
-            seconds: Since the start, by a clock that nobody sets.
-
         Examples:
             >>> Tally(total=200, found=50, done=50, failed=1).words(100.0)
             '100 of 200 done, 1 failed, 0.50 jobs/s, about 3 min 18 s left'
@@ -106,11 +103,7 @@ class Display:
             self._print()
 
     def show(self, running: Mapping[str, float]) -> None:
-        """Show the present state.
-
-        Args:
-            running: Labels of running jobs, and when they started.
-        """
+        """Show the present state."""
         now = time.monotonic()
         if self.live is not None:
             self.live.update(self._table(running))

@@ -180,11 +180,7 @@ class _Drive:
         return Task(key, reference(type(job)), job.model_dump(mode="json"), self.home.resolve(), job.gpus)
 
     def _settle(self, outcome: Outcome, waiting: deque[str]) -> int:
-        """Enter an outcome; 1 if a job is finished by it.
-
-        Raises:
-            RunError: If nothing can be written.
-        """
+        """Enter an outcome; 1 if a job is finished by it."""
         key = outcome.key
         if self.running.pop(key, None) is None:
             return 0

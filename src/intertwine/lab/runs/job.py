@@ -101,10 +101,6 @@ class Jobs(Plan):
 def job_key(job: Job, code: str | None = None) -> str:
     """Hash of a job's class, settings and code.
 
-    Args:
-        job: The job.
-        code: Its code version, if it is known already.
-
     Returns:
         32 hexadecimal digits.
     """

@@ -44,9 +44,6 @@ class Overview:
 def overviews(folder: str | Path = "runs") -> list[Overview]:
     """All runs in a folder.
 
-    Args:
-        folder: Of runs.
-
     Returns:
         One for each, by name; none where there is no such folder.
     """
@@ -55,9 +52,6 @@ def overviews(folder: str | Path = "runs") -> list[Overview]:
 
 def overview(folder: str | Path) -> Overview:
     """One run.
-
-    Args:
-        folder: Of this run.
 
     Returns:
         What its log says. Jobs that were running when a driver was killed are still called running.
@@ -80,11 +74,7 @@ def _short(value: Any) -> str:
 
 
 def clean(folder: str | Path, everything: bool = False) -> int:
-    """Remove results of earlier plans and earlier code, or the whole run.
-
-    Args:
-        folder: Of one run; no driver may be at work there.
-        everything: Whether to remove the folder with all results.
+    """Remove results of earlier plans and earlier code, or with ``everything`` the whole run.
 
     Returns:
         Number of results that were removed.

@@ -72,10 +72,6 @@ def intact(task: Task) -> bool:
 def perform(task: Task, worker: str = "") -> Outcome:
     """Do a task and write its result; every executor's workers end up here.
 
-    Args:
-        task: What to do.
-        worker: Name of who does it.
-
     Returns:
         What became of it; exceptions of the job are outcomes, not raised.
     """

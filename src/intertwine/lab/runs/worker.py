@@ -26,12 +26,7 @@ def outcome_line(outcome: Outcome) -> str:
 
 
 def main(name: str, threads: int) -> None:
-    """Work until the driver closes the pipe or is gone.
-
-    Args:
-        name: Of this worker.
-        threads: That numerical libraries may use.
-    """
+    """Work until the driver closes the pipe or is gone."""
     replies, source = os.fdopen(os.dup(1), "w", encoding="utf-8"), os.fdopen(os.dup(0), encoding="utf-8")
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)  # a job, or what it starts, must not read the driver's tasks, nor wait for them

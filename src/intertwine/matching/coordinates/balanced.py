@@ -63,14 +63,7 @@ def balanced_coordinates(
 ) -> Transformation:
     """The element that brings weights into balanced coordinates; orthogonal matrices remain open in linear spaces.
 
-    Args:
-        sym: The symmetry, batch norms folded.
-        state: Tensors in float64.
-        scales: Whether scales may move.
-        linear: Whether bases of general linear spaces may move.
-
-    Returns:
-        An element without permutations and signs.
+    Without ``scales`` or ``linear`` the scales, or the bases of general linear spaces, stay.
     """
     g = identity(sym)
     general = [s for s in sym.spaces if s.group.is_general] if linear else []

@@ -59,9 +59,6 @@ class Networks:
 
         Args:
             dtype: Precision of the coordinates; that of the weights by default.
-
-        Returns:
-            The two networks in balanced coordinates.
         """
         if dtype is None:
             return self.stated
@@ -80,12 +77,6 @@ class Networks:
 
 def check_matching(a: nn.Module, b: nn.Module, names: tuple[str, str] = ("a", "b"), finite: bool = True) -> None:
     """Refuse two networks that are not of one architecture and one width.
-
-    Args:
-        a: One network.
-        b: The other.
-        names: What to call them in messages.
-        finite: Whether all parameters must be finite, too.
 
     Raises:
         ValueError: If names or shapes of their tensors differ, or a parameter is not finite.
@@ -114,12 +105,6 @@ def check_matching(a: nn.Module, b: nn.Module, names: tuple[str, str] = ("a", "b
 
 def common_symmetry(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None) -> tuple[Symmetry, Symmetry]:
     """The symmetry of both networks, after a check that they are of one architecture.
-
-    Args:
-        a: One network.
-        b: The other one.
-        example_inputs: What both take.
-        sym: The symmetry of both where it is known already.
 
     Raises:
         ValueError: If they are not.

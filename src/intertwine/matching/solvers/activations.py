@@ -55,11 +55,7 @@ class Activations(Solver):
     rescale: bool = True
 
     def __post_init__(self) -> None:
-        """Check the options.
-
-        Raises:
-            ValueError: If ``share`` lies outside 0 to 1.
-        """
+        """Check the options."""
         if not 0 <= self.share <= 1:
             raise ValueError(f"share must lie between 0 and 1. Got {self.share}.")
 
@@ -100,11 +96,7 @@ def _coordinates(sym: Symmetry, g: Transformation, model: nn.Module) -> nn.Modul
 
 
 def _stream(a: nn.Module, b: nn.Module, batches: Iterable[Any], found: Sequence[Place]) -> dict[str, CrossMoments]:
-    """Covariances between both networks at every place.
-
-    Raises:
-        ValueError: If they are not finite.
-    """
+    """Covariances between both networks at every place."""
     names = [place.point.name for place in found]
     axes = {place.point.name: place.point.channel_dim for place in found}
     moments = {name: CrossMoments() for name in names}

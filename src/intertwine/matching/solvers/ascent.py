@@ -26,12 +26,6 @@ def ascend(
     Every step is the exact optimum of one space while the others stay. The first sweep takes every step, by likeness
     alone where a space is seen; later ones only if ``J`` grows.
 
-    Args:
-        posed: Two networks in balanced coordinates.
-        seen: Points at which their channels are compared.
-        features: Weight of each point.
-        weights: Weight of the weights.
-
     Returns:
         The element that moves ``b``, and ``J`` before the first sweep and after every one.
     """

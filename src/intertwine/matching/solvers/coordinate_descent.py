@@ -58,11 +58,7 @@ class CoordinateDescent(Solver):
     dtype: torch.dtype | None = None
 
     def __post_init__(self) -> None:
-        """Check the options.
-
-        Raises:
-            ValueError: If there is no start.
-        """
+        """Check the options."""
         if self.restarts is not None and self.restarts < 1:
             raise ValueError(f"restarts must be positive. Got {self.restarts}.")
 
@@ -178,14 +174,6 @@ def descend(
     """Solve one space after another, in random order, until no space can be improved.
 
     Costs are updated as units move, and computed from scratch before the search is called converged.
-
-    Args:
-        stated: The problem.
-        start: Where to start.
-        generator: Draws the order of the spaces.
-        options: Sweeps, tolerance and assignments of the solver.
-        costs: How inner products are kept.
-        shakes: How often the end is shaken.
 
     Returns:
         The element and the objective along the way.

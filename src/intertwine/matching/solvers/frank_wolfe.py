@@ -45,11 +45,7 @@ class FrankWolfe(Solver):
     dtype: torch.dtype | None = None
 
     def __post_init__(self) -> None:
-        """Check the options.
-
-        Raises:
-            ValueError: If there is no such number of starts.
-        """
+        """Check the options."""
         if not 1 <= self.restarts <= 3:
             raise ValueError(f"restarts must be 1, 2 or 3. Got {self.restarts}.")
 

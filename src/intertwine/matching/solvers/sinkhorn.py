@@ -50,11 +50,7 @@ class Sinkhorn(Solver):
     dtype: torch.dtype | None = None
 
     def __post_init__(self) -> None:
-        """Check the options.
-
-        Raises:
-            ValueError: If steps or temperatures are not positive.
-        """
+        """Check the options."""
         heats = (self.first_temperature, self.temperature)
         if self.steps < 1 or not min(heats) > 0:
             raise ValueError(f"steps and temperatures must be positive. Got {self.steps} and {heats}.")

@@ -108,9 +108,6 @@ def outwards(stated: Problem, fast: bool = False) -> Transformation:
     Args:
         stated: The problem.
         fast: As in ``assign``.
-
-    Returns:
-        An element of permutations, signs and rotations.
     """
     return _placed(stated, identity(stated.sym), set(), [s.name for s in stated.sym.spaces], fast)
 

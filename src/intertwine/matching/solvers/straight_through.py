@@ -54,11 +54,7 @@ class StraightThrough(Solver):
     fast: bool = False
 
     def __post_init__(self) -> None:
-        """Check the options.
-
-        Raises:
-            ValueError: If there is no pass over the loader.
-        """
+        """Check the options."""
         if self.epochs < 1:
             raise ValueError(f"epochs must be positive. Got {self.epochs}.")
 
@@ -163,11 +159,7 @@ def _scaled(sym: Symmetry, g: Transformation, tensors: Mapping[str, Tensor]) -> 
 
 
 def _cross_entropy(output: Any, batch: Any) -> Tensor:
-    """Cross-entropy of logits.
-
-    Raises:
-        ValueError: If the batch is not ``(inputs, labels)`` or the output no tensor of logits.
-    """
+    """Cross-entropy of logits."""
     labels = batch[1] if isinstance(batch, tuple | list) and len(batch) == 2 else None
     logits = logits_of(output)
     if not isinstance(labels, Tensor) or logits is None:

@@ -30,17 +30,7 @@ _TURNED = {
 def conversion_findings(
     done: Conversion, target: Mapping[str, Tensor], source: Mapping[str, Tensor], turned: bool
 ) -> list[Finding]:
-    """What was done to names and layouts.
-
-    Args:
-        done: Where the tensors were found.
-        target: The checkpoint whose names are kept.
-        source: The other one.
-        turned: Whether the target is the checkpoint before.
-
-    Returns:
-        One finding for each kind of conversion.
-    """
+    """What was done to names and layouts."""
     grouped: dict[str, list[str]] = {}
     uses = {name: 1 for name in target if name in source and name not in done.found}
     for rows in done.found.values():

@@ -49,15 +49,6 @@ def convert(
     cosine, and where units were permuted by their sorted absolute values. So renamed, transposed, reshaped, fused and
     split matrices are all found by one search. Vectors follow the matrix of their module, or what they hold; those that
     say nothing, such as gains of one, follow the rule by which other layers were found.
-
-    Args:
-        target: Tensors to find.
-        source: Where to find them.
-        wanted: Names of the target to find.
-        offered: Names of the source to look at.
-
-    Returns:
-        What was found.
     """
     done = Conversion()
     matrices = [n for n in wanted if any(True for _ in ways(tuple(target[n].shape))) and not constant(target[n])]

@@ -54,9 +54,6 @@ def element_findings(
         before: Tensors of the first network.
         after: Tensors of the second.
         in_order: Spaces whose units only moved up because others are gone, or came.
-
-    Returns:
-        One finding for each kind and role of a space.
     """
     carried = carriers(sym)
     said: dict[tuple[str, str, str], list[tuple[str, str]]] = {}

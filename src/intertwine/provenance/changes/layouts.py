@@ -17,9 +17,6 @@ def rotary_order(rows: int, head: int, pairs: bool) -> Tensor:
         pairs: From halves ``(x_0, x_1, ..., y_0, y_1, ...)`` to pairs ``(x_0, y_0, x_1, y_1, ...)``; else from pairs to
             halves, as the conversion of Llama weights to transformers does.
 
-    Returns:
-        The order.
-
     Examples:
         >>> rotary_order(4, 4, pairs=False).tolist(), rotary_order(4, 4, pairs=True).tolist()
         ([0, 2, 1, 3], [0, 2, 1, 3])
@@ -38,9 +35,6 @@ def head_sizes(rows: int) -> Iterator[int]:
 
 def rotary_part(order: Tensor) -> tuple[int, bool] | None:
     """Head size and direction of the rotary conversion in an order of rows, heads permuted or not.
-
-    Args:
-        order: Old row at each new place.
 
     Returns:
         The size, and whether halves became pairs; ``None`` where the order is no such conversion.

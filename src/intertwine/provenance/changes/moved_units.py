@@ -19,11 +19,6 @@ _TOP = 10
 def moved_units(pairs: Pairs, g: Transformation, changed: Collection[str]) -> tuple[MovedUnit, ...]:
     """The units whose weights changed most, over all tensors that write or read them.
 
-    Args:
-        pairs: The tensors.
-        g: The element that moves the first network.
-        changed: Names of tensors that changed.
-
     Returns:
         The first ten, largest relative change first.
     """

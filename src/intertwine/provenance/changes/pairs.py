@@ -85,9 +85,6 @@ def paired(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> P
         a: Tensors before.
         b: Tensors after.
 
-    Returns:
-        The pairs.
-
     Raises:
         ValueError: If nothing is left to compare, or weights are no real numbers.
     """
@@ -215,11 +212,7 @@ def _cut(state: Mapping[str, Tensor], name: str, window: tuple[slice, ...] | Non
 
 
 def _check_real(side: str, state: Mapping[str, Tensor]) -> None:
-    """Refuse weights of whole numbers, which are quantised.
-
-    Raises:
-        ValueError: If there are any.
-    """
+    """Refuse weights of whole numbers, which are quantised."""
     for name, x in state.items():
         if name.endswith(("weight", "bias")) and not x.is_floating_point():
             found = str(x.dtype).removeprefix("torch.")

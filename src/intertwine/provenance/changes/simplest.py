@@ -61,11 +61,6 @@ def explained(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -
     of each scale that is fitted to ``N`` weights) are fewer than those that it saves: ``N log`` of the distance of each
     tensor. So an update of low rank is not blurred by scales that were fitted to it.
 
-    Args:
-        sym: The symmetry of both.
-        a: Tensors to move.
-        b: Tensors to meet.
-
     Returns:
         The element with the folded weights. Weights that are missing or not finite are refused.
     """

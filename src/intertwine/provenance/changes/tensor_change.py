@@ -86,9 +86,6 @@ def tensor_change(name: str, source: str, block: str, a: Tensor, b: Tensor, exac
         a: Before, in the basis of the second network.
         b: After; of the same shape.
         exact: Whether ``a`` holds numbers of the first network as they are, not scaled or mixed.
-
-    Returns:
-        What happened.
     """
     dtypes = dtype_name(a.dtype), dtype_name(b.dtype)
     wide = torch.float64 if torch.float64 in (a.dtype, b.dtype) else torch.float32

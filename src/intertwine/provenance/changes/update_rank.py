@@ -42,9 +42,6 @@ def update_rank(d: Tensor, weights: Tensor, eps: float) -> UpdateRank:
         d: The update; axes after the first are one.
         weights: The weights after it, whose rounding covers small singular values.
         eps: Relative distance of neighbouring numbers of their format.
-
-    Returns:
-        The rank.
     """
     if d.ndim < 2 or min(d.shape[0], prod(d.shape[1:])) < 2:
         return UpdateRank(None, None, 1, False)

@@ -20,10 +20,6 @@ def invariants(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """For every block of every tensor ``log tr(X Xᵀ)^k / k`` for ``k = 1, ..., 4`` in balanced coordinates.
 
     Permutations, signs and rotations of units leave them as they are, and balancing takes the scales out.
-
-    Args:
-        sym: The symmetry of the architecture.
-        state: Tensors, read one component at a time.
     """
     part, *_ = compared(sym, state, state).padded()
     found = {}

@@ -38,10 +38,6 @@ def sketch_scores(sketches: Sequence[Mapping[str, Tensor]], shapes: Sequence[Map
 
     Tensors that a pair does not share in one shape are left out. The largest tensor-wise mean counts, so that a pair
     that shares a few tensors only is found as well.
-
-    Args:
-        sketches: One for each network.
-        shapes: Shapes of the tensors of each.
     """
     count = len(sketches)
     total, weight, best = (torch.zeros(count, count, dtype=torch.float64) for _ in range(3))

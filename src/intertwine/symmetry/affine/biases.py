@@ -18,9 +18,6 @@ _BIASES = {"aten::addmm": "self", "aten::linear": "bias", "aten::convolution": "
 def push_biases(workshop: Workshop) -> Outcome:
     """Push every bias on that can be; repeated, since one may be pushed into another.
 
-    Args:
-        workshop: The model at work.
-
     Returns:
         Whether any was pushed, and biases of values that stay, with the reason.
 

@@ -23,9 +23,6 @@ _ZERO = 1e-9
 def centre(workshop: Workshop) -> Outcome:
     """Subtract the mean over the stream from everything that is written to layer norms alone, and from what reads them.
 
-    Args:
-        workshop: The model at work.
-
     Returns:
         Whether anything was centred, and weights whose mean a layer norm subtracts but something else reads.
     """

@@ -108,12 +108,7 @@ class Claims:
         return {name: tensor for name, tensor in new.items() if not torch.equal(tensor, self.state[name])}
 
     def _new(self, name: str) -> Tensor:
-        """One parameter with all that is claimed of it.
-
-        Raises:
-            Obstacle: If two calls that read it want different things, or one wants nothing; if another path may read
-                more of it.
-        """
+        """One parameter with all that is claimed of it."""
         old = self.state[name]
         factors = torch.full((old.numel(),), torch.nan, dtype=torch.float64)
         offsets = torch.zeros(old.numel(), dtype=torch.float64)

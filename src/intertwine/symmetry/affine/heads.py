@@ -10,9 +10,6 @@ from .workshop import Outcome, Workshop
 def balance_heads(workshop: Workshop) -> Outcome:
     """Bring every general linear space of the network into its balanced basis, an element of its symmetry group.
 
-    Args:
-        workshop: The model at work.
-
     Returns:
         Whether there was one.
     """

@@ -14,11 +14,6 @@ from .workshop import Outcome, Workshop
 def fold_norms(workshop: Workshop, gains: bool = True, biases: bool = True) -> Outcome:
     """Fold what can be folded; tied weights that stand in the way are untied where the workshop may.
 
-    Args:
-        workshop: The model at work.
-        gains: Whether gains become one.
-        biases: Whether biases of norms become zero.
-
     Returns:
         What was folded, and what stays, with the reason.
     """

@@ -4,12 +4,7 @@ from torch import Tensor, nn
 
 
 def untie(model: nn.Module, name: str) -> None:
-    """Give a tied parameter a copy of its own, in place; a configuration that says that they are tied says so no more.
-
-    Args:
-        model: The model.
-        name: The tied name that is to stand alone.
-    """
+    """Give a tied parameter a copy of its own, in place; a configuration that says so says it no more."""
     place, _, last = name.rpartition(".")
     module = model.get_submodule(place)
     tied = getattr(module, last)

@@ -235,12 +235,7 @@ class Workshop:
 
 
 def _check(model: object) -> None:
-    """Refuse what has no numbers to change.
-
-    Raises:
-        TypeError: If it is not a module.
-        ValueError: If it is on the meta device or quantised.
-    """
+    """Refuse what has no numbers to change."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module. Got {type(model).__name__}.")
     for name, tensor in tensors_of(model).items():

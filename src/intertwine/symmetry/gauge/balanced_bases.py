@@ -34,10 +34,6 @@ def general_bases(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tenso
     orthonormal, and told apart by a second form: with other weights along fixed axes, and every slice weighted by how
     much of it passes. Signs, and bases within equal singular values, remain open.
 
-    Args:
-        sym: The symmetry.
-        state: Tensors in float64.
-
     Returns:
         Name of each general linear space whose tensors determine a basis to its matrices ``(p..., n, n)``.
     """
@@ -65,10 +61,6 @@ def passing(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
     Where two linear spaces of deficient rank meet (a purely linear network that widens), the other entries of the
     tensor between them have no normal form here.
-
-    Args:
-        sym: The symmetry.
-        state: Tensors in balanced form.
 
     Returns:
         Name of each general linear space with a basis to 1 or 0 for each unit, ``(p..., n)``.

@@ -56,9 +56,6 @@ def canonical(model: nn.Module, example_inputs: Any, sym: Symmetry | None = None
         example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
         sym: The model's symmetry where it is known already.
 
-    Returns:
-        A new module with the same function in eval mode.
-
     Examples:
         >>> import intertwine as iw
         >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).double()
@@ -86,9 +83,6 @@ def canonical(model: nn.Module, example_inputs: Any, sym: Symmetry | None = None
 def canonical_element(folded: Folded) -> Transformation:
     """The element that brings folded weights into canonical form.
 
-    Args:
-        folded: Weights with batch norms folded.
-
     Returns:
         Its scales and matrices, then its order of units, then its signs, as one element.
     """
@@ -103,24 +97,13 @@ def arranged(sym: Symmetry, state: Mapping[str, Tensor]) -> Transformation:
     Args:
         sym: The symmetry.
         state: Tensors in float64 whose scales and matrices are in normal form.
-
-    Returns:
-        An element of permutations and signs.
     """
     order = _ordering(sym, state)
     return signing(sym, {**state, **moved(sym, order, state)}) @ order
 
 
 def balanced(folded: Folded, tolerance: float = 1e-12) -> Transformation:
-    """The part of the canonical element that holds its scales and matrices, found for each group of coupled tensors.
-
-    Args:
-        folded: Weights with batch norms folded.
-        tolerance: How far log scales may be from balance.
-
-    Returns:
-        An element without permutations and signs.
-    """
+    """The part of the canonical element that holds its scales and matrices, found for each group of coupled tensors."""
     sym = folded.sym
     g = identity(sym)
     for names in coupled(sym):

@@ -63,9 +63,6 @@ def fingerprint_state(sym: Symmetry, state: Mapping[str, Tensor]) -> str:
     Args:
         sym: The symmetry of the architecture.
         state: Parameters and buffers by name; a mapping that loads tensors when asked keeps memory small.
-
-    Returns:
-        The string.
     """
     numbers = [round(float(x) / _STEP) for x in invariants(sym, state)]
     described = {name: encode(layout, Layout) for name, layout in sorted(sym.layouts.items())}
@@ -78,10 +75,6 @@ def invariants(sym: Symmetry, state: Mapping[str, Tensor]) -> Tensor:
     For every tensor of the balanced network, batch norms folded, two sums over its entries that are about normally
     distributed over networks: of ``w`` (of ``|w|`` where signs or bases are free) and of ``w^2``, with random weights
     along fixed axes, so that inputs and outputs cannot change places. Random combinations of all sums are returned.
-
-    Args:
-        sym: The symmetry of the architecture.
-        state: Parameters and buffers by name.
 
     Returns:
         Twelve numbers, float64.

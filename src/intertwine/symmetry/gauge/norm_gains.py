@@ -25,9 +25,6 @@ def fold_norm_gains(model: nn.Module, example_inputs: Any) -> nn.Module:
         model: The model. It is left as it is.
         example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
 
-    Returns:
-        The folded copy.
-
     Raises:
         ValueError: If there is no gain that can be folded.
 

@@ -74,11 +74,7 @@ class BrodenConcepts(ConceptSet):
         return len(self._rows)
 
     def _read(self, i: int) -> Sample:
-        """Read image ``i``.
-
-        Raises:
-            DataError: If its files do not agree with the index.
-        """
+        """Read image ``i``."""
         row = self._rows[i]
         height, width, rows, columns = (int(row[k]) for k in _SIZES)
         image = read_image(within(self._root / "images", row["image"], "image", DataError), row["image"])
@@ -109,11 +105,7 @@ class BrodenConcepts(ConceptSet):
         return [p for p in parts if not p.isdecimal()], numbers
 
     def _concept(self, numbers: Tensor, name: str) -> Tensor:
-        """Label numbers to concept indices; 0 is none.
-
-        Raises:
-            DataError: If a number is not in label.csv.
-        """
+        """Label numbers to concept indices; 0 is none."""
         if numbers.numel() and int(numbers.max()) >= len(self._index):
             raise DataError(
                 f"labels of {name} must be numbers of label.csv, below {len(self._index)}. Got {int(numbers.max())}."

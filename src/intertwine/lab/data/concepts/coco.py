@@ -51,11 +51,7 @@ class CocoConcepts(ConceptSet):
         return len(self._images)
 
     def _read(self, i: int) -> Sample:
-        """Read image ``i``.
-
-        Raises:
-            DataError: If its files do not agree with the index.
-        """
+        """Read image ``i``."""
         entry = self._images[i]
         image = read_image(within(self._folder, entry["file_name"], "file_name", DataError), entry["file_name"])
         shape = (image.shape[1], image.shape[2])
@@ -78,11 +74,7 @@ class CocoConcepts(ConceptSet):
         return fitted(image, torch.from_numpy(labels), torch.empty(0, dtype=torch.long), self._size)
 
     def _masks(self, i: int, shape: tuple[int, int]) -> dict[int, np.ndarray]:
-        """For each category in the image, the union of its annotations.
-
-        Raises:
-            DataError: If a category is not in the file.
-        """
+        """For each category in the image, the union of its annotations."""
         masks: dict[int, np.ndarray] = {}
         for annotation in self._annotations[self._images[i]["id"]]:
             if annotation["category_id"] not in self._number:

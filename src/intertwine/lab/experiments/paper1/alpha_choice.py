@@ -106,13 +106,7 @@ class ChosenAlphas(PairJob):
 
 
 def claims_of(table: Mapping[str, Mapping[str, Estimate]], start: str, networks: Trained) -> list[Claim]:
-    """What the paper says in words: penalties are those of alpha = 0.1, and the chosen alphas vary.
-
-    Args:
-        table: Of the result.
-        start: In words, as in the groups' names.
-        networks: Those that were stitched.
-    """
+    """What the paper says in words: penalties are those of alpha = 0.1, and the chosen alphas vary."""
     gaps = table.get(f"{_CHOSEN} - {_USUAL_WORDS}, {start}") or minus(
         table[f"{_CHOSEN}, {start}"], table[f"{_USUAL_WORDS}, {start}"]
     )

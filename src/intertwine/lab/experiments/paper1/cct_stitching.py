@@ -19,12 +19,7 @@ _LARGE = 0.1  # 10 points
 
 
 def claims_of(table: Mapping[str, Mapping[str, Estimate]], networks: Trained) -> list[Claim]:
-    """What the paper says in words: there is no activation behind an encoder block, so G_ReLU must fail there.
-
-    Args:
-        table: Penalties by family and block.
-        networks: Those that were stitched.
-    """
+    """What the paper says in words: there is no activation behind an encoder block, so G_ReLU must fail there."""
     one, full = table["g_relu"], table["full"]
     text = "G_ReLU loses much behind every encoder block: 10 points or more"
     return [

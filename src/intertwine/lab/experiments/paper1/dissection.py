@@ -146,9 +146,6 @@ def train_on_concepts(
         learning_rate: Initial learning rate.
         seed: Of the order of the images.
         progress: Whether to show how far it is.
-
-    Returns:
-        The mean loss of each epoch.
     """
     whole = next(concepts.batches(len(concepts)))
     with torch.no_grad():

@@ -15,12 +15,7 @@ _EQUAL = 3.0  # points
 
 
 def zoo_of_slope(setting: Setting, slope: float) -> Zoo:
-    """The networks of one slope, trained unless they are there.
-
-    Args:
-        setting: Scale and folder.
-        slope: Negative slope of all rectifiers.
-    """
+    """The networks of one slope, trained unless they are there."""
     base = setting.by_scale("mlp:widths=16-16-16", "resnet20:width=8", "resnet20")
     spec = f"{base}{',' if ':' in base else ':'}leaky_slope={slope:g}"
     return zoo_for(setting, spec, setting.by_scale(_COUNT, 3, _COUNT))

@@ -82,9 +82,6 @@ def freeze_up_to(model: nn.Module, layer: str, example: torch.Tensor) -> tuple[s
         model: Its parameters' ``requires_grad`` is set.
         layer: The last frozen layer.
         example: Inputs for one run.
-
-    Returns:
-        Names of the frozen parameters.
     """
     program = capture(model, (example,))
     read = {name for call in program.before(layer) for name in program.parameters_of(call)}

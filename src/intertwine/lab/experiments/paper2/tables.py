@@ -148,13 +148,7 @@ def _suffix(data: str) -> str:
 
 
 def gated_claims(by: Mapping[str, Estimate], what: str, networks: Trained) -> list[Claim]:
-    """What is said of one network and its gated counterparts.
-
-    Args:
-        by: Accuracies in percent, by column.
-        what: Which network.
-        networks: The accuracy that it needs.
-    """
+    """What is said of one network and its gated counterparts."""
     told = partial(claim, trained=networks)
     gaps = {kind: by[f"{kind}(x, 1)"] - by[f"{kind}(x, x)"] for kind in ("DGN", "DLGN")}
     share = by["DLGN(x, 1)"] / by["DNN"]
