@@ -2,280 +2,354 @@
 
 One command fills the tables in ``docs/benchmarks.md``::
 
-    python benchmarks/lineage.py --write
+    python benchmarks/lineage.py --data DIR --write
 
-Networks of three kinds are trained on digits from many seeds. All pairs of seeds give the null: two pairs that share
-no network, or one, have independent p-values, since each network's units stand in a random order of their own; so the
-pairs are pairwise independent, which fixes the spread of their empirical distribution. Derived networks are fine-tuned
-for a tenth of the steps, then laundered. Beside it stands the statistic of the independence tests for language models:
-the rank correlation of the best assignment of rows with the identity, layer by layer, combined by Fisher's rule.
+Networks of four kinds are trained from 2,017 seeds each. The null pairs each network with the next one: given the
+first, the second one's p-value depends on the order of the second's units alone, which is uniformly random, so the
+2,016 p-values are independent of each other and Kolmogorov and Smirnov's test holds. (All pairs of fewer networks are
+pairwise independent only.) Derived networks are fine-tuned for a tenth of the steps, then laundered. Beside it stands
+the statistic of the independence tests for language models: the rank correlation of the best assignment of rows with
+the identity, layer by layer, combined by Fisher's rule.
 """
 
 import argparse
 import copy
 import math
 import sys
-from collections.abc import Callable, Iterable
-from itertools import combinations, pairwise
+from collections.abc import Iterable
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import torch
-from sklearn.datasets import load_digits
+from networks import seeds as nets_of
+from networks.seeds import KINDS, Kind, seeds, trained
 from torch import Tensor, nn
 
 import intertwine as iw
-from intertwine.provenance.in_place import in_place
-from intertwine.provenance.laundered import _prediction, calibrated, likeness
-from intertwine.symmetry.action import tensors_of
+from intertwine.provenance.compared import compared
+from intertwine.provenance.features import ordered_spaces, views
+from intertwine.provenance.laundered import likeness, prediction
+from intertwine.provenance.widths import resized
+from intertwine.symmetry.action import act_, tensors_of
+from intertwine.symmetry.blocks import blocks
+from intertwine.symmetry.kept_rows import kept_rows
+from intertwine.symmetry.spaces import axis_size
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from model_tracing import layerwise_p  # noqa: E402
 
-STEPS, FINE, BATCH = 200, 20, 64
-GROUP = 64  # networks of which all pairs are taken: 2,016
-IMAGES, LABELS = (torch.tensor(x) for x in load_digits(return_X_y=True))
-IMAGES = (IMAGES / 16).float()
+State = dict[str, Tensor]
+GROUP = 10  # networks of one test of the calibrated null: one, another, and eight that calibrate
 
 
-class Transformer(nn.Module):
-    """Two blocks of attention over the rows of an image."""
-
-    def __init__(self, width: int = 32) -> None:
-        super().__init__()
-        self.read, self.places = nn.Linear(8, width), nn.Parameter(0.1 * torch.randn(8, width))
-        layer = [nn.TransformerEncoderLayer(width, 4, 2 * width, 0.0, batch_first=True) for _ in range(2)]
-        self.blocks, self.head = nn.ModuleList(layer), nn.Linear(width, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits of images."""
-        h = self.read(x.reshape(-1, 8, 8)) + self.places
-        for block in self.blocks:
-            h = block(h)
-        return self.head(h.mean(1))
+def symmetry(name: str) -> iw.Symmetry:
+    """The symmetry of a kind."""
+    return iw.symmetries(KINDS[name].make().eval(), KINDS[name].example)
 
 
-def mlp() -> nn.Module:
-    """Two hidden layers."""
-    return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 10))
-
-
-def cnn() -> nn.Module:
-    """Three convolutions."""
-    widths, layers = (1, 8, 16, 16), [nn.Unflatten(1, (1, 8, 8))]
-    for before, after in pairwise(widths):
-        layers += [nn.Conv2d(before, after, 3, 1 + (before > 1), 1), nn.BatchNorm2d(after), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(64, 10))
-
-
-FAMILIES: dict[str, Callable[[], nn.Module]] = {"MLP": mlp, "CNN with batch norm": cnn, "transformer": Transformer}
-
-
-def trained(model: nn.Module, steps: int, seed: int, rate: float = 3e-3, targets: Tensor | None = None) -> nn.Module:
-    """The model after some steps of Adam, on labels or on a teacher's logits."""
-    g = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.Adam(model.train().parameters(), lr=rate)
-    for _ in range(steps):
-        rows = torch.randint(len(IMAGES), (BATCH,), generator=g)
-        optimizer.zero_grad()
-        logits = model(IMAGES[rows])
-        wanted = LABELS[rows] if targets is None else targets[rows].softmax(-1)
-        nn.functional.cross_entropy(logits, wanted).backward()
-        optimizer.step()
-    return model.eval()
-
-
-def seeds(name: str, count: int, cache: Path) -> list[nn.Module]:
-    """Networks of one kind, from the cache where they are there."""
-    found = []
-    for seed in range(count):
-        torch.manual_seed(seed)
-        model, file = FAMILIES[name](), cache / f"{name}-{seed}.pt"
-        if file.is_file():
-            model.load_state_dict(torch.load(file, weights_only=True))
-        else:
-            trained(model, STEPS, seed)
-            torch.save(model.state_dict(), file)
-        found.append(model.eval())
-    return found
-
-
-def log_p(sym: iw.Symmetry, a: nn.Module, b: nn.Module) -> float:
+def log_p(sym: iw.Symmetry, a: nn.Module | State, b: nn.Module | State) -> float:
     """The exact test in place."""
-    return in_place(sym, tensors_of(a), tensors_of(b)).log_p or 0.0
+    states = (x if isinstance(x, dict) else tensors_of(x) for x in (a, b))
+    return compared(sym, *states).in_place().log_p or 0.0
 
 
-def uniformity(values: list[float]) -> tuple[float, float, int]:
-    """Kolmogorov-Smirnov distance, its p-value, and how many lie at or below 1e-3."""
+def uniformity(values: list[float]) -> tuple[float, float]:
+    """Kolmogorov-Smirnov distance and its p-value."""
     from scipy.stats import kstest
 
     test = kstest(values, "uniform")
-    return float(test.statistic), float(test.pvalue), sum(p <= 1e-3 for p in values)
+    return float(test.statistic), float(test.pvalue)
 
 
-def interval(count: int, rate: float = 1e-3) -> tuple[int, int]:
+def interval(count: int, rate: float) -> tuple[int, int]:
     """The 99 % interval of a binomial count."""
     from scipy.stats import binom
 
     return int(binom.ppf(0.005, count, rate)), int(binom.ppf(0.995, count, rate))
 
 
-def null_rows(nets: dict[str, list[nn.Module]]) -> Iterable[str]:
-    """The null: all pairs of seeds."""
-    yield "| networks | pairs | KS distance | KS p | at or below 1e-3 (99 % interval) |"
-    yield "|---|---|---|---|---|"
-    for name, models in nets.items():
-        sym = iw.symmetries(models[0], IMAGES[:4])
-        for first in range(0, len(models), GROUP):
-            group = models[first : first + GROUP]
-            values = [math.exp(log_p(sym, a, b)) for a, b in combinations(group, 2)]
-            distance, p, few = uniformity(values)
-            low, high = interval(len(values))
-            label = f"{name}, seeds {first} to {first + len(group) - 1}"
-            yield f"| {label} | {len(values):,} | {distance:.4f} | {p:.2f} | {few} ({low} to {high}) |"
+def null_rows(options: argparse.Namespace) -> Iterable[str]:
+    """The exact null: each network with the next."""
+    yield "| networks | independent pairs | KS distance | KS p | at or below 1e-2 (99 % interval) | at or below 1e-3 |"
+    yield "|---|---|---|---|---|---|"
+    for name in options.only:
+        sym, models = symmetry(name), seeds(name, options.seeds, options.cache)
+        values = [math.exp(log_p(sym, a, b)) for a, b in pairwise(models)]
+        distance, p = uniformity(values)
+        few = [f"{sum(v <= x for v in values)} ({'{} to {}'.format(*interval(len(values), x))})" for x in (1e-2, 1e-3)]
+        yield f"| {name} | {len(values):,} | {distance:.4f} | {p:.2f} | {few[0]} | {few[1]} |"
 
 
-def changes(base: nn.Module, seed: int) -> dict[str, nn.Module]:
-    """Networks derived from one."""
-    noisy = {}
-    for size in (1.0, 2.0, 4.0):
-        noisy[f"noise of {size:g} standard deviations"] = copy.deepcopy(base)
-        torch.manual_seed(seed)
-        with torch.no_grad():
-            for p in noisy[f"noise of {size:g} standard deviations"].parameters():
-                p.add_(size * p.std().nan_to_num() * torch.randn_like(p))
-    return {
-        "fine-tuned for 10 % of the steps": trained(copy.deepcopy(base), FINE, 1000 + seed),
-        "trained again for all steps": trained(copy.deepcopy(base), STEPS, 2000 + seed),
-        "trained again at 10 x the rate": trained(copy.deepcopy(base), STEPS, 3000 + seed, 3e-2),
-        **noisy,
+def calibration_rows(options: argparse.Namespace) -> Iterable[str]:
+    """The calibrated null: groups of ten seeds, where each of nine is tested against the other eight."""
+    yield "| networks | groups | tests | KS p, one test a group | at or below 1e-2 | at or below 1e-3 | smallest p |"
+    yield "|---|---|---|---|---|---|---|"
+    for name in options.only:
+        sym, first, every = symmetry(name), [], []
+        models = seeds(name, GROUP * options.groups, options.cache)
+        for start in range(0, len(models), GROUP):
+            base, *rest = [tensors_of(m) for m in models[start : start + GROUP]]
+            shares = [likeness(compared(sym, base, c)).explained for c in rest]
+            p = [math.exp(prediction(x, shares[:k] + shares[k + 1 :])) for k, x in enumerate(shares)]
+            first.append(p[0])
+            every += p
+        at = [f"{sum(v <= x for v in every) / len(every):.2%}" for x in (1e-2, 1e-3)]
+        row = [len(first), len(every), f"{uniformity(first)[1]:.2f}", *at, f"{min(every):.1e}"]
+        yield f"| {name} | {' | '.join(map(str, row))} |"
+
+
+def changes(kind: Kind, bases: list[nn.Module]) -> dict[str, list[nn.Module]]:
+    """Networks derived from others."""
+    found = {
+        "fine-tuned for 10 % of the steps": trained(kind, bases, 1000, kind.steps // 10),
+        "trained again for all steps": trained(kind, bases, 2000, kind.steps),
+        "trained again at 10 x the rate": trained(kind, bases, 3000, kind.steps, 10.0),
     }
+    for size in (1.0, 2.0, 4.0):
+        made = found.setdefault(f"noise of {size:g} standard deviations", [copy.deepcopy(b) for b in bases])
+        torch.manual_seed(int(size))
+        with torch.no_grad():
+            for p in (p for model in made for p in model.parameters()):
+                p.add_(size * p.std().nan_to_num() * torch.randn_like(p))
+    return found
 
 
-def power_rows(nets: dict[str, list[nn.Module]], count: int) -> Iterable[str]:
+def power_rows(options: argparse.Namespace) -> Iterable[str]:
     """Power in place, beside that of the rank correlation."""
     yield "| networks | change | power at 1e-6 | of the rank correlation | power at 1e-3 | of the rank correlation |"
     yield "|---|---|---|---|---|---|"
-    for name, models in nets.items():
-        sym = iw.symmetries(models[0], IMAGES[:4])
-        found: dict[str, list[tuple[float, float]]] = {}
-        for seed, base in enumerate(models[:count]):
-            for change, other in changes(base, seed).items():
-                theirs = layerwise_p(base.state_dict(), other.state_dict())
-                found.setdefault(change, []).append((log_p(sym, base, other), theirs))
-        for change, pairs in found.items():
+    for name in options.only:
+        sym, bases = symmetry(name), seeds(name, options.power, options.cache)
+        for change, others in changes(KINDS[name], bases).items():
+            pairs = [(log_p(sym, a, b), layerwise_p(a.state_dict(), b.state_dict())) for a, b in zip(bases, others)]
             shares = [sum(p[k] <= math.log(x) for p in pairs) / len(pairs) for x in (1e-6, 1e-3) for k in (0, 1)]
-            yield f"| {name} | {change} | " + " | ".join(f"{s:.2f}" for s in shares) + " |"
+            yield f"| {name} | {change} | " + " | ".join(f"{s:.3g}" for s in shares) + " |"
 
 
-def laundered(sym: iw.Symmetry, model: nn.Module, seed: int) -> dict[str, nn.Module]:
-    """Copies that compute the same function, or nearly, in other weights."""
+def hidden(sym: iw.Symmetry) -> list[str]:
+    """Spaces inside a block: what few matrices carry, and what no other space lies in."""
+    outer = {parent for s in sym.spaces for parent in s.parents}
+    carried = {
+        s.name: sum(any(s.name in b.spaces for b in blocks(x)) for x in sym.layouts.values() if len(x.axes) > 1)
+        for s in sym.spaces
+    }
+    return [s.name for s in ordered_spaces(sym) if not s.parents and s.name not in outer and carried[s.name] <= 2]
 
-    def move(other: nn.Module, kinds: list[str] | None = None) -> nn.Module:
-        return sym.act(sym.random(seed=seed, kinds=kinds), other)
 
-    pruned, head = copy.deepcopy(model), copy.deepcopy(model)
-    with torch.no_grad():
-        for p in pruned.parameters():
-            p.mul_(p.abs() >= p.abs().median())
-        list(head.parameters())[-2].normal_(std=0.1)
+def padded(sym: iw.Symmetry, state: State, seed: int) -> State:
+    """A quarter more units in every hidden space: what writes them is random, what reads them is zero."""
+    g = torch.Generator().manual_seed(seed)
+    for space in hidden(sym):
+        size = sym.space(space).size
+        wide = resized(sym, {s.name: s.size + (s.size // 4 if s.name == space else 0) for s in sym.spaces})
+        for name, axes in kept_rows(wide, space, range(size)).items():
+            for dim, rows in axes.items():
+                x = state[name]
+                shape = [*x.shape[:dim], axis_size(wide.layouts[name].axes[dim]), *x.shape[dim + 1 :]]
+                new = x.std() * torch.randn(shape, generator=g) if dim == 0 else torch.zeros(shape)
+                state = {**state, name: (new.abs() if "var" in name else new).index_copy(dim, rows, x)}
+        sym = wide
+    return state
+
+
+def pruned(sym: iw.Symmetry, state: State, seed: int) -> State:
+    """The quarter of the units of every hidden space that have the smallest weights cut out."""
+    for space in hidden(sym):
+        size = sym.space(space).size
+        total = sum(v.rows(state[n]).square().sum((0, 2)) for n in sym.layouts for v in views(sym, n, [space]))
+        kept = total.topk(size - size // 4).indices.sort().values
+        for name, axes in kept_rows(sym, space, kept.tolist()).items():
+            for dim, rows in axes.items():
+                state = {**state, name: state[name].index_select(dim, rows)}
+        sym = resized(sym, {s.name: len(kept) if s.name == space else s.size for s in sym.spaces})
+    return state
+
+
+def moved(sym: iw.Symmetry, state: State, seed: int, kinds: list[str] | None = None) -> State:
+    """The network after a random element of its group, in its own width and depth."""
+    shapes = compared(sym, state, state).padded()[0]
+    g = shapes.random(seed=seed, kinds=kinds)
+    return act_(shapes, g, {n: t.clone() for n, t in state.items()})
+
+
+def rounded(sym: iw.Symmetry, state: State, seed: int) -> State:
+    """Eight bits for every row of a matrix, and back."""
+    found = dict(state)
+    for name, x in state.items():
+        if x.ndim > 1:
+            step = x.flatten(1).abs().amax(1).reshape(-1, *[1] * (x.ndim - 1)) / 127
+            found[name] = (x / step.clamp_min(1e-12)).round() * step
+    return found
+
+
+def cast(sym: iw.Symmetry, state: State, seed: int, dtype: torch.dtype) -> State:
+    """Half precision and back."""
+    return {n: x.to(dtype).to(x.dtype) if x.is_floating_point() else x for n, x in state.items()}
+
+
+def noisy(sym: iw.Symmetry, state: State, seed: int) -> State:
+    """Noise of a hundredth of each tensor."""
+    g = torch.Generator().manual_seed(seed)
     return {
-        "cast to bfloat16": copy.deepcopy(model).bfloat16().float(),
-        "half of the weights pruned": pruned,
-        "rescaled": move(model, ["scale"]),
-        "permuted": move(model, ["permutation"]),
-        "permuted, rescaled, signs and bases of heads": move(model),
-        "the same, and cast to bfloat16": move(model).bfloat16().float(),
-        "the same, half of the weights pruned": move(pruned),
-        "the same, with a new head": move(head),
+        n: x + 0.01 * x.std() * torch.randn(x.shape, generator=g) if x.is_floating_point() and x.ndim else x
+        for n, x in state.items()
     }
 
 
-def laundering_rows(nets: dict[str, list[nn.Module]], count: int, independent: int) -> Iterable[str]:
+def sparse(sym: iw.Symmetry, state: State, seed: int) -> State:
+    """The smaller half of the entries of every matrix set to zero."""
+    return {n: x * (x.abs() >= x.abs().median()) if x.ndim > 1 else x for n, x in state.items()}
+
+
+def new_head(sym: iw.Symmetry, state: State, seed: int) -> State:
+    """Another last layer."""
+    g = torch.Generator().manual_seed(seed)
+    last = [n for n, x in state.items() if x.ndim > 1][-1]
+    return {**state, last: state[last].std() * torch.randn(state[last].shape, generator=g)}
+
+
+def layers(order: tuple[int, ...], sym: iw.Symmetry, state: State, seed: int) -> State:
+    """Blocks dropped or repeated."""
+    kept = {n: x for n, x in state.items() if not n.startswith("blocks.")}
+    for place, k in enumerate(order):
+        start = f"blocks.{k}."
+        kept |= {f"blocks.{place}.{n.removeprefix(start)}": x for n, x in state.items() if n.startswith(start)}
+    return kept
+
+
+def folded(sym: iw.Symmetry, state: State, seed: int) -> State:
+    """Gains of norms put into the matrices that read them."""
+    found = dict(state)
+    for name in (n for n in state if n.rpartition(".")[0].endswith(("before", "between", "norm"))):
+        place = name.removesuffix("before.weight").removesuffix("between.weight").removesuffix("norm.weight")
+        readers = {"before": "qkv", "between": ["up"], "norm": ["head"]}[name.split(".")[-2]]
+        found[name] = torch.ones_like(state[name])
+        found |= {f"{place}{r}.weight": state[f"{place}{r}.weight"] * state[name] for r in readers}
+    return found
+
+
+ONE = {  # function kept
+    "permuted": partial(moved, kinds=["permutation"]),
+    "rescaled": partial(moved, kinds=["scale"]),
+    "signs flipped": partial(moved, kinds=["sign"]),
+    "bases of heads changed": partial(moved, kinds=["linear"]),
+    "all of these": moved,
+    "a quarter more units, all moved": lambda sym, x, k: moved(sym, padded(sym, x, k), k),
+    "gains of norms folded, all moved": lambda sym, x, k: moved(sym, folded(sym, x, k), k),
+}
+NEARLY = {
+    "cast to bfloat16, all moved": lambda sym, x, k: moved(sym, cast(sym, x, k, torch.bfloat16), k),
+    "cast to float16, all moved": lambda sym, x, k: moved(sym, cast(sym, x, k, torch.float16), k),
+    "eight bits and back, all moved": lambda sym, x, k: moved(sym, rounded(sym, x, k), k),
+    "noise of 1 %, all moved": lambda sym, x, k: moved(sym, noisy(sym, x, k), k),
+    "moved, noise, eight bits, bfloat16": lambda sym, x, k: cast(
+        sym, rounded(sym, noisy(sym, moved(sym, x, k), k), k), k, torch.bfloat16
+    ),
+}
+CHANGED = {
+    "half of the weights pruned, all moved": lambda sym, x, k: moved(sym, sparse(sym, x, k), k),
+    "a quarter of the units pruned, all moved": lambda sym, x, k: moved(sym, pruned(sym, x, k), k),
+    "another head, all moved": lambda sym, x, k: moved(sym, new_head(sym, x, k), k),
+    "a layer dropped, all moved": lambda sym, x, k: moved(sym, layers((1,), sym, x, k), k),
+    "a layer repeated, all moved": lambda sym, x, k: moved(sym, layers((0, 0, 1), sym, x, k), k),
+}
+
+
+def laundering_rows(options: argparse.Namespace) -> Iterable[str]:
     """Power after laundering."""
-    yield "| networks | fine-tuned for 10 %, then | in place at 1e-6 | in place or calibrated at 1e-6 |"
-    yield "|---|---|---|---|"
-    for name, models in nets.items():
-        sym = iw.symmetries(models[0], IMAGES[:4])
-        found: dict[str, list[tuple[float, float]]] = {}
-        for seed, base in enumerate(models[:count]):
-            others = [tensors_of(c) for c in models[-independent:]]
-            tuned = trained(copy.deepcopy(base), FINE, 1000 + seed)
-            for kind, b in laundered(sym, tuned, seed).items():
-                place, after = log_p(sym, base, b), math.inf
-                if place > math.log(1e-6):
-                    after = calibrated(sym, tensors_of(base), tensors_of(b), others).log_p + math.log(2)
-                found.setdefault(kind, []).append((place, min(place, after)))
-        for kind, pairs in found.items():
-            shares = [sum(p[k] <= math.log(1e-6) for p in pairs) / len(pairs) for k in (0, 1)]
-            yield f"| {name} | {kind} | " + " | ".join(f"{s:.2f}" for s in shares) + " |"
+    yield "| fine-tuned, then | function | networks | in place at 1e-6 | in place or calibrated at 1e-6 | at 1e-3 |"
+    yield "|---|---|---|---|---|---|"
+    for name in options.only:
+        kind, sym = KINDS[name], symmetry(name)
+        models = seeds(name, 9 * options.derived, options.cache)
+        bases = models[: options.derived]
+        tuned = [tensors_of(m) for m in trained(kind, bases, 1000, kind.steps // 10)]
+        found: dict[tuple[str, str], list[tuple[float, float]]] = {}
+        for k, (base, b) in enumerate(zip(bases, tuned)):
+            a, first = tensors_of(base), options.derived + 8 * k
+            rest, known = [tensors_of(c) for c in models[first : first + 8]], {}
+            for said, table in (("kept", ONE), ("nearly kept", NEARLY), ("changed", CHANGED)):
+                for change, make in table.items():
+                    if not fits(change, sym, b):
+                        continue
+                    pair = compared(sym, a, make(sym, b, 100 + k))
+                    place, after = pair.in_place().log_p or 0.0, math.inf
+                    if place > math.log(1e-6):
+                        sizes = pair.widths.sizes[1]
+                        key = tuple(sizes.items())
+                        known[key] = known.get(key) or [likeness(compared(sym, a, c, sizes)).explained for c in rest]
+                        after = prediction(likeness(pair).explained, known[key]) + math.log(2)
+                    found.setdefault((change, said), []).append((place, min(place, after)))
+        for (change, said), pairs in found.items():
+            shares = [
+                sum(p[j] <= math.log(x) for p in pairs) / len(pairs) for j, x in ((0, 1e-6), (1, 1e-6), (1, 1e-3))
+            ]
+            yield f"| {change} | {said} | {name} | " + " | ".join(f"{s:.2f}" for s in shares) + " |"
 
 
-def calibration_rows(nets: dict[str, list[nn.Module]], bases: int, independent: int) -> Iterable[str]:
-    """The null of the calibrated test."""
-    yield "| networks | tests | KS p | at or below 1e-3 (99 % interval) | smallest p |"
-    yield "|---|---|---|---|---|"
-    for name, models in nets.items():
-        sym, values = iw.symmetries(models[0], IMAGES[:4]), []
-        for k, base in enumerate(models[:bases]):
-            rest = [c for c in models if c is not base]
-            shares = torch.tensor([likeness(sym, tensors_of(base), tensors_of(c)).explained for c in rest])
-            order = shares[torch.randperm(len(rest), generator=torch.Generator().manual_seed(k))]
-            groups = [g for g in order.split(independent + 1) if len(g) > independent]
-            values += [math.exp(_prediction(float(g[0]), g[1:].tolist())) for g in groups]
-        _, p, few = uniformity(values)
-        low, high = interval(len(values))
-        yield f"| {name} | {len(values)} | {p:.2f} | {few} ({low} to {high}) | {min(values):.1e} |"
+def fits(change: str, sym: iw.Symmetry, state: State) -> bool:
+    """Whether a kind of networks can be laundered so."""
+    if "layer" in change or "gains" in change:
+        return "blocks.1.up.weight" in state
+    groups = [s.group for s in sym.spaces]
+    wanted = {"rescaled": any(g.scales for g in groups), "signs flipped": any(g.signs for g in groups)}
+    wanted["bases of heads changed"] = any(g.mixes for g in groups)
+    return wanted.get(change, True)
 
 
-def attack_rows(nets: dict[str, list[nn.Module]]) -> Iterable[str]:
+def attack_rows(options: argparse.Namespace) -> Iterable[str]:
     """What hides a descent, and what it costs in accuracy."""
     yield "| networks | attack | accuracy | p in place |"
     yield "|---|---|---|---|"
-    for name, models in nets.items():
-        base, sym = models[0], iw.symmetries(models[0], IMAGES[:4])
+    for name in options.only:
+        kind, sym = KINDS[name], symmetry(name)
+        base = seeds(name, 1, options.cache)[0]
         torch.manual_seed(77)
-        fresh = FAMILIES[name]()
+        fresh, noise = kind.make(), changes(kind, [base])["noise of 4 standard deviations"]
         made = {
-            "distilled into a fresh network": trained(fresh, STEPS, 7, targets=base(IMAGES).detach()),
-            "trained 4 times as long": trained(copy.deepcopy(base), 4 * STEPS, 8),
-            "trained 4 times as long at 10 x the rate": trained(copy.deepcopy(base), 4 * STEPS, 9, 3e-2),
-            "noise of 4 standard deviations, trained again": trained(
-                changes(base, 5)["noise of 4 standard deviations"], STEPS, 10
-            ),
+            "none": [base],
+            "distilled into a fresh network": trained(kind, [fresh], 7, kind.steps, teacher=base),
+            "trained 4 times as long": trained(kind, [base], 8, 4 * kind.steps),
+            "trained 4 times as long at 10 x the rate": trained(kind, [base], 9, 4 * kind.steps, 10.0),
+            "noise of 4 standard deviations, trained again": trained(kind, noise, 10, kind.steps),
         }
-        for attack, b in made.items():
-            accuracy = float((b(IMAGES).argmax(1) == LABELS).float().mean())
-            yield f"| {name} | {attack} | {accuracy:.1%} | 1e{log_p(sym, base, b) / math.log(10):.1f} |"
+        inputs, labels = (x[:1000] for x in kind.data())
+        for attack, (b,) in made.items():
+            with torch.no_grad():
+                accuracy = float((b(inputs).argmax(-1) == labels).float().mean())
+            p = "" if b is base else f"1e{log_p(sym, base, b) / math.log(10):.1f}"
+            yield f"| {name} | {attack} | {accuracy:.1%} | {p} |"
+
+
+TABLES = {
+    "null": null_rows, "power": power_rows, "attacks": attack_rows, "laundering": laundering_rows,
+    "calibration": calibration_rows,
+}  # fmt: skip
 
 
 def main() -> None:
     """Print the tables; with ``--write`` also put them into the documentation."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=64, help="networks of each kind; every 64 give 2,016 pairs")
-    parser.add_argument("--derived", type=int, default=20, help="networks that others are derived from")
-    parser.add_argument("--bases", type=int, default=4, help="networks that all others are matched to")
-    parser.add_argument("--independent", type=int, default=8, help="networks that calibrate")
+    parser.add_argument("--data", type=Path, default=nets_of.DATA, help="folder with cifar10 and text")
+    parser.add_argument("--seeds", type=int, default=2017, help="networks of each kind for the exact null")
+    parser.add_argument("--power", type=int, default=100, help="networks that others are derived from")
+    parser.add_argument("--derived", type=int, default=20, help="networks that are laundered")
+    parser.add_argument("--groups", type=int, default=60, help="groups of ten networks for the calibrated null")
     parser.add_argument("--cache", type=Path, default=ROOT / "build" / "lineage", help="folder for trained networks")
-    parser.add_argument("--only", nargs="*", default=list(FAMILIES), help="kinds of networks")
+    parser.add_argument("--only", nargs="*", default=list(KINDS), help="kinds of networks")
+    parser.add_argument("--tables", nargs="*", default=list(TABLES), help="which tables")
     parser.add_argument("--write", action="store_true", help="replace the tables in docs/benchmarks.md")
     options = parser.parse_args()
-    options.cache.mkdir(parents=True, exist_ok=True)
+    nets_of.DATA = options.data
     torch.set_num_threads(1)
-    nets = {name: seeds(name, options.seeds, options.cache) for name in options.only}
-    tables = {
-        "null": null_rows(nets),
-        "power": power_rows(nets, options.derived),
-        "attacks": attack_rows(nets),
-        "laundering": laundering_rows(nets, options.derived, options.independent),
-        "calibration": calibration_rows(nets, options.bases, options.independent),
-    }
     page = ROOT / "docs" / "benchmarks.md"
-    for name, rows in tables.items():
+    for name in options.tables:
         table = ""
         print(f"\n{name}")
-        for row in rows:
+        for row in TABLES[name](options):
             print(row, flush=True)
             table += f"{row}\n"
         if options.write:

@@ -240,3 +240,16 @@ def test_over_all_orders_of_a_wider_network_p_values_are_uniform():
     assert len(values) == 120
     for p in set(values):
         assert sum(v <= p for v in values) / 120 == pytest.approx(p, abs=1e-5)
+
+
+def test_streams_that_were_rotated_after_gains_were_folded():
+    torch.manual_seed(0)
+    a = nn.Sequential(nn.Linear(8, 32), nn.RMSNorm(32), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 3))
+    with torch.no_grad():
+        a[1].weight.add_(0.3 * torch.randn(32))
+    turned = iw.rotate(a, torch.randn(4, 8), stream="random").model
+    sym = iw.symmetries(turned, torch.randn(4, 8))
+    found = iw.lineage(a, sym.act(sym.random(seed=1), turned), torch.randn(4, 8))
+    assert (found.verdict, found.evidence) == ("derived", "identical") and "gains of norms were folded" in found.notes[
+        -1
+    ]

@@ -52,19 +52,28 @@ def test_strangers_make_no_family():
     assert found.related == 0 and all(len(f) == 1 for f in found.families)
 
 
-def test_directions_are_told_by_casts_pruning_and_counters_only():
+def test_directions_are_told_by_what_cannot_be_undone_only():
     a = net(0).state_dict()
     names = [n for n in a if n != "1.num_batches_tracked"]
     cast = {n: t.bfloat16().float() if t.is_floating_point() else t for n, t in a.items()}
     pruned = {n: t * (t.abs() > t.abs().median()) if t.is_floating_point() and t.ndim > 1 else t for n, t in a.items()}
     later = {**a, "1.num_batches_tracked": torch.tensor(9)}
-    for child, word in ((cast, "half precision"), (pruned, "pruned"), (later, "more batches")):
+    decayed = {**tuned(net(0), 1).state_dict(), "0.weight": a["0.weight"].clone()}
+    decayed["0.weight"][:10] *= 0.97
+    for child, word in (
+        (cast, "rounded to half"),
+        (pruned, "set to zero"),
+        (later, "more batches"),
+        (decayed, "decay"),
+    ):
         assert direction(a, child, names)[0] == 1 and word in direction(a, child, names)[1]
         assert direction(child, a, names)[0] == -1
-    assert direction(a, tuned(net(0), 1).state_dict(), names) == (0, "training alone leaves no trace of its direction")
-    assert (
-        direction(cast, {**a, "1.num_batches_tracked": torch.tensor(9)}, names)[1] == "the signs contradict each other"
-    )
+    untold = (0, "training alone leaves no trace of its direction")
+    assert direction(a, tuned(net(0), 1).state_dict(), names) == untold
+    from_half, regrown = ({n: t + 0.01 * torch.randn(t.shape) for n, t in x.items()} for x in (cast, pruned))
+    assert direction(cast, from_half, names) == direction(pruned, regrown, names) == untold
+    later = {**a, "1.num_batches_tracked": torch.tensor(9)}
+    assert direction(cast, later, names)[1] == "the signs contradict each other"
 
 
 def test_untested_pairs_count_among_all():

@@ -37,6 +37,12 @@ class Compared:
     log_choices: Mapping[str, float]
     notes: tuple[str, ...]
 
+    @property
+    def common(self) -> list[str]:
+        """Tensors that both have in one shape."""
+        a, b = self.widths.a, self.widths.b
+        return [n for n in self.widths.sym.layouts if n in a and n in b and a[n].shape == b[n].shape]
+
     def in_place(self) -> InPlace:
         """The exact test; its p-values pay for the choice of blocks (Bonferroni over all choices)."""
         found = in_place(*self.widths.cut())

@@ -19,6 +19,7 @@ from ..matching.components import Pair, matched
 from ..symmetry.action import moved
 from ..symmetry.blocks import blocks, summed
 from ..symmetry.parent_axes import parent_dims
+from ..symmetry.spaces import Layout
 from ..symmetry.transformation import Transformation
 from .compared import Compared, compared
 from .in_place import SpaceAgreement, TensorAgreement
@@ -72,8 +73,13 @@ def likeness(pair: Compared) -> Likeness:
     """
     if pair.widths.differing:
         found = _Found(pair)
-        near, met = ({n: x for part in sides for n, x in part.items()} for sides in zip(*((x, y) for _, x, y in found)))
-        pair = replace(pair, widths=pair.widths.partnered(found.g, near, met))
+        layouts: dict[str, Layout] = {}
+        near: dict[str, Tensor] = {}
+        met: dict[str, Tensor] = {}
+        for sym, left, right in found:
+            layouts, near, met = {**layouts, **sym.layouts}, near | left, met | right
+        sym = replace(pair.padded()[0], layouts=layouts, batch_norms=())
+        pair = replace(pair, widths=pair.widths.partnered(found.g, sym, near, met))
     tensors: dict[str, float] = {}
     sizes: dict[str, int] = {}
     sums: dict[str, Tensor] = {}
@@ -125,18 +131,18 @@ def calibrated(
         if len(others) < FEWEST:
             continue
         share = float((cosines > torch.stack([u.max() for u in others]).max()).double().mean())
-        log_p = _prediction(float(cosines.mean()) ** 2, [float(u.mean()) ** 2 for u in others])
+        log_p = prediction(float(cosines.mean()) ** 2, [float(u.mean()) ** 2 for u in others])
         spaces.append(SpaceAgreement(name, len(cosines), share, log_p, 1.0, 0.0))
     tensors = []
     for name, share in found.tensors.items():
         shares = [r.tensors[name] for r in rest if name in r.tensors]
-        alone = _prediction(share, shares) if len(shares) >= FEWEST else None
+        alone = prediction(share, shares) if len(shares) >= FEWEST else None
         tensors.append(TensorAgreement(name, share**0.5, False, alone))
-    log_p = _prediction(found.explained, [r.explained for r in rest])
+    log_p = prediction(found.explained, [r.explained for r in rest])
     return Calibrated(found, tuple(rest), log_p, tuple(spaces), tuple(tensors))
 
 
-def _prediction(share: float, independent: Sequence[float]) -> float:
+def prediction(share: float, independent: Sequence[float]) -> float:
     """Logarithm of the probability that one more independent network explains such a share.
 
     For ``u = -log(1 - share)``, with mean ``m`` and standard deviation ``s`` over ``k`` independent networks,

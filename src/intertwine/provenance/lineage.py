@@ -15,6 +15,7 @@ from ..matching.same import RELATED
 from ..symmetry.action import moved, tensors_of
 from .changes.places import block_of
 from .compared import Compared, compared
+from .families.directions import direction
 from .in_place import InPlace, TensorAgreement, cosine, equal
 from .laundered import FEWEST, Calibrated, calibrated
 from .parts import by_block, parts_in_words
@@ -63,8 +64,8 @@ def lineage(
         level: The p-value from which on independence is rejected.
 
     Returns:
-        The verdict with its p-value. "Derived" means: not independent. Which came first, or whether both go back to
-        a common start, the p-value does not say.
+        The verdict with its p-value. "Derived" means: not independent. Which came first the p-value does not say; the
+        reason does where weights were lost that cannot be had back. A common start is never ruled out.
 
     Raises:
         ValueError: If both are one object, or have no tensor with units in common; if a tensor is quantised or holds
@@ -84,8 +85,35 @@ def lineage(
         raise ValueError("b must be another network than a. Got one object twice: any network agrees with itself.")
     from ..symmetry import symmetries
 
-    sym = symmetries(a, example_inputs)
-    return lineage_of_states(sym, tensors_of(a), tensors_of(b), [tensors_of(c) for c in independent], level)
+    networks = (a, b, *independent)
+    first, second, *others = map(tensors_of, networks)
+    found = lineage_of_states(symmetries(a, example_inputs), first, second, others, level)
+    if found.verdict == DERIVED:
+        return found
+    return _without_gains(networks, example_inputs, level) or found
+
+
+def _without_gains(networks: Sequence[nn.Module], example_inputs: Any, level: float) -> Lineage | None:
+    """The verdict once gains of norms are folded, which sets streams free to rotate; ``None`` where it finds nothing.
+
+    The p-value is doubled, for this is the second test.
+    """
+    from ..symmetry import symmetries
+    from ..symmetry.gauge.norm_gains import fold_norm_gains
+
+    try:
+        folded = [fold_norm_gains(network, example_inputs) for network in networks]
+    except ValueError:  # no gain that can be folded
+        return None
+    sym = symmetries(folded[0], example_inputs)
+    if not any(s.group.mixes and not s.parents for s in sym.spaces):
+        return None
+    first, second, *others = map(tensors_of, folded)
+    found = lineage_of_states(sym, first, second, others, level / 2)
+    if found.verdict != DERIVED:
+        return None
+    log_p = None if found.log_p is None else min(found.log_p + log(2), 0.0)
+    return replace(found, log_p=log_p, level=level, notes=(*found.notes, "gains of norms were folded first"))
 
 
 def lineage_of_states(
@@ -122,11 +150,20 @@ def lineage_of_states(
         )
     judged = _judged(found, level, (*pair.notes, *_notes(pair, b, found)))
     if judged.verdict == DERIVED:
-        return judged
+        return replace(judged, reason=f"{judged.reason}. {_direction(pair)}")
     if not independent:
         return _matched(judged, pair)
     _check_independent(sym, [a, *independent], level)
     return _calibrated(judged, calibrated(sym, a, pair, independent), level)
+
+
+def _direction(pair: Compared) -> str:
+    """Which of the two came first, as far as the weights tell."""
+    way, ground = direction(pair.widths.a, pair.widths.b, pair.common)
+    if not way:
+        return f"Which came first, or a common start, is not told apart: {ground}"
+    first, second = ("a", "b") if way > 0 else ("b", "a")
+    return f"{second} was made from {first}, or both from a third, but not {first} from {second}: {ground}"
 
 
 def _check_independent(sym: Symmetry, states: Sequence[Mapping[str, Tensor]], level: float) -> None:
@@ -213,8 +250,7 @@ def _verdict(found: InPlace, blocks: tuple[BlockAgreement, ...], level: float) -
     said = f"{same:,} of {counted(units, 'hidden unit')} are most like the unit in the same place; independent "
     said += f"trainings agree so well with probability {power_of_ten(log_p).removeprefix('= ')}"
     if log_p <= log(level):
-        common = "Which came first, or a common start, is not told apart"
-        return DERIVED, f"{said}. {parts_in_words(blocks)}. {common}", log_p
+        return DERIVED, f"{said}. {parts_in_words(blocks)}", log_p
     return NO_SIGN, f"{said}. Units that were permuted or rotated would look the same", log_p
 
 

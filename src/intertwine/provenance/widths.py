@@ -102,34 +102,36 @@ class Widths:
         """
         states, sizes = [self.a, self.b], [dict(some) for some in self.sizes]
         for space in self.differing:
-            syms = [_resized(self.sym, some) for some in sizes]
+            syms = [resized(self.sym, some) for some in sizes]
             wide = int(sizes[1][space] > sizes[0][space])
             kept = _partnered(space, syms, states, wide)
             states[wide] = Cut(states[wide], kept_rows(syms[wide], space, kept))
             sizes[wide][space] = sizes[1 - wide][space]
-        return _resized(self.sym, sizes[0]), states[0], states[1]
+        return resized(self.sym, sizes[0]), states[0], states[1]
 
     def padded(self) -> tuple[Symmetry, Mapping[str, Tensor], Mapping[str, Tensor]]:
         """Both with zeros for the units that one of them lacks, after its own."""
         states, most = [self.a, self.b], {name: max(n, self.sizes[1][name]) for name, n in self.sizes[0].items()}
-        sym = _resized(self.sym, most)
+        sym = resized(self.sym, most)
         lengths = {n: dict(enumerate(axis_size(axis) for axis in x.axes)) for n, x in sym.layouts.items()}
         for k, some in enumerate(self.sizes):
             for space in (s for s in self.differing if some[s] < most[s]):
                 states[k] = Padded(states[k], kept_rows(sym, space, range(some[space])), lengths)
         return sym, states[0], states[1]
 
-    def partnered(self, g: Transformation, near: Mapping[str, Tensor], met: Mapping[str, Tensor]) -> Widths:
+    def partnered(
+        self, g: Transformation, sym: Symmetry, near: Mapping[str, Tensor], met: Mapping[str, Tensor]
+    ) -> Widths:
         """Both with the units that have a partner after matching.
 
         Zeros match whatever is small, so partners are assigned anew by cosines, some rounds over all spaces.
 
         Args:
             g: The element that moves the padded ``a`` to the padded ``b``.
+            sym: Their symmetry, batch norms folded.
             near: The padded ``a`` where ``g`` and balancing put it.
             met: The padded ``b``, balanced.
         """
-        sym = self.padded()[0]
         for _ in range(_ROUNDS):
             for space in self.differing:
                 last = [*(s.name for s in ordered_spaces(sym) if s.name != space), space]
@@ -141,9 +143,9 @@ class Widths:
             order, (left, right) = g[space].permutation, (some[space] for some in sizes)
             kept = order[:right] if left > right else (order < left).nonzero()[:, 0]
             wide = int(right > left)
-            rows = kept_rows(_resized(self.sym, sizes[wide]), space, kept.tolist())
+            rows = kept_rows(resized(self.sym, sizes[wide]), space, kept.tolist())
             states[wide], sizes[wide][space] = Cut(states[wide], rows), min(left, right)
-        return Widths(_resized(self.sym, sizes[0]), states[0], states[1], (sizes[0], sizes[1]), self.notes)
+        return Widths(resized(self.sym, sizes[0]), states[0], states[1], (sizes[0], sizes[1]), self.notes)
 
 
 def widths(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Widths:
@@ -172,7 +174,7 @@ def widths(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> W
             x[name] = tuple(len(some[d]) if d in some else n for d, n in enumerate(x[name]))
     whole = replace(sym, layouts=layouts)
     left, right = (_sizes(whole, x) for x in shapes)
-    syms = [_resized(whole, sizes) for sizes in (left, right)]
+    syms = [resized(whole, sizes) for sizes in (left, right)]
     fitting = [n for n in names if all(_shape(s.layouts[n]) == x[n] for s, x in zip(syms, shapes))]
     return Widths(narrowed(whole, fitting), one, other, (left, right), tuple(_said(left, right, rows)))
 
@@ -181,7 +183,7 @@ def thinned(sym: Symmetry, state: Mapping[str, Tensor], sizes: Sizes) -> Mapping
     """A network with no more units than ``sizes`` in every space: those of largest weights, as pruning keeps them."""
     own = dict(_sizes(sym, {n: tuple(state[n].shape) for n in sym.layouts if n in state}))
     for space in [s.name for s in ordered_spaces(sym) if own[s.name] > sizes[s.name]]:
-        here = _resized(sym, own)
+        here = resized(sym, own)
         total = torch.zeros(own[space])
         for name in here.layouts.keys() & state.keys():
             if _shape(here.layouts[name]) == tuple(state[name].shape):
@@ -236,7 +238,7 @@ def _shape(layout: Layout) -> tuple[int, ...]:
     return tuple(axis_size(axis) for axis in layout.axes)
 
 
-def _resized(sym: Symmetry, sizes: Sizes) -> Symmetry:
+def resized(sym: Symmetry, sizes: Sizes) -> Symmetry:
     """The symmetry of the same architecture with other numbers of units."""
     if all(sizes[s.name] == s.size for s in sym.spaces):
         return sym

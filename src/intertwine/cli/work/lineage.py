@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from math import prod
 from pathlib import Path
 
 import torch
@@ -11,11 +12,12 @@ from torch import Tensor
 
 from ..._io import read_tensors
 from ...lab.training import read_card
-from ...provenance import Lineage, Tree, lineage_of_states, tree_of_states
+from ...provenance import DERIVED, Lineage, Tree, lineage, lineage_of_states, tree_of_states
 from ...symmetry import Symmetry, symmetries
 from ...symmetry.sharded import Renamed, ShardedState
+from ...symmetry.spaces import axis_size
 from .._models import build_model
-from .._networks import spec_of
+from .._networks import open_alone, read_checkpoint, spec_of
 from .._outputs import claim_file
 from .._running import threads_for
 from .._show import print_json, say, tell
@@ -24,6 +26,7 @@ from ..inputs.example import example_input
 from ..inputs.hugging_face import HF
 
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
+_LARGE = 500_000_000  # weights from which on networks are not run
 _PRESENT = 0.25  # share of the model's tensors that a checkpoint must have: heads are replaced, layers dropped
 
 
@@ -55,7 +58,19 @@ def _pair(asked: LineageOptions) -> Lineage:
     sym = _symmetry(spec, asked)
     a, b = (_named(state, sym, path) for state, path in zip(states, paths))
     others = [_named(_opened(path), sym, path) for path in asked.independent or []]
-    return lineage_of_states(sym, a, b, others, asked.level)
+    found = lineage_of_states(sym, a, b, others, asked.level)
+    files = [*paths, *(asked.independent or [])]
+    if found.verdict == DERIVED or not all(_fits(sym, state) for state in (a, b, *others)):
+        return found
+    models = [open_alone(spec, read_checkpoint(path)) for path in files]  # streams that rotate are found by running
+    example = example_input(spec, asked)
+    return lineage(models[0], models[1], example, models[2:], asked.level)
+
+
+def _fits(sym: Symmetry, state: Mapping[str, Tensor]) -> bool:
+    """Whether a checkpoint holds the model as it is, and a network that fits in memory several times."""
+    shapes = {n: tuple(axis_size(axis) for axis in layout.axes) for n, layout in sym.layouts.items()}
+    return sum(map(prod, shapes.values())) < _LARGE and all(n in state and state[n].shape == shapes[n] for n in shapes)
 
 
 def _families(asked: LineageOptions) -> Tree:

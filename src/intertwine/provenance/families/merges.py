@@ -47,7 +47,7 @@ def merges(
         names: Tensors to look at; those that networks hold in other shapes are left out.
     """
     kin: dict[str, list[str]] = {}
-    for one, other in (sorted(pair) for pair in related):
+    for one, other in sorted(sorted(pair) for pair in related):
         kin.setdefault(one, []).append(other)
         kin.setdefault(other, []).append(one)
     found = []

@@ -44,7 +44,7 @@ class Link:
         distance: ``|a - b|`` over the root of ``|a| |b|``, in place, or once matched.
         log_p: Natural logarithm of the p-value that they are independent; ``None`` where the weights agree number by
             number once matched.
-        directed: Whether the weights tell which was made from which.
+        directed: Whether the weights rule out the reverse; that both come from a third network they never do.
         ground: How, or why not.
     """
 
@@ -142,7 +142,7 @@ def lineage_tree(models: Mapping[str, nn.Module], example_inputs: Any, rate: flo
         >>> print(iw.lineage_tree(nets, torch.zeros(2, 8)))
         3 networks in 2 families: 1 of 3 pairs related, ...
         family of 2: a, b
-          a -> b  distance 0.00..., p < 1e-...; its weights are of half precision, the other's are not
+          a -> b  distance 0.00..., p < 1e-...; its weights are the other's, rounded to half precision
         c: no relative
     """
     from ...symmetry import symmetries
