@@ -1,7 +1,8 @@
 """Words of messages and summaries that several rooms need."""
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
+from itertools import takewhile
 
 
 def counted(number: int, noun: str) -> str:
@@ -30,9 +31,18 @@ def near(name: object, known: Iterable[str]) -> str:
     Examples:
         >>> near("resnet2", ["resnet20", "mlp"]), near("cake", ["resnet20", "mlp"])
         (" Did you mean 'resnet20'?", '')
+        >>> near("resnet21", ["resnet32", "resnet20"])  # of equally close ones that with the longer common beginning
+        " Did you mean 'resnet20'?"
     """
-    found = get_close_matches(str(name).lower(), list(known), n=1)
-    return f" Did you mean {found[0]!r}?" if found else ""
+    word = str(name).lower()
+    close = get_close_matches(word, list(known), n=10)
+    found = max(close, key=lambda k: (SequenceMatcher(None, k, word).ratio(), _shared(k, word)), default=None)
+    return "" if found is None else f" Did you mean {found!r}?"
+
+
+def _shared(one: str, other: str) -> int:
+    """Letters that two words begin with."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other)))
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:

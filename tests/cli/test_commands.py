@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from typing import get_type_hints
 
 import pytest
@@ -61,10 +62,24 @@ def test_version(run, words):
         (["compare", "a.safetensors", "a.safetensors", "--data", "npz:none.npz"], "Got 'none.npz'."),
         (["compare", "a.safetensors", "a.safetensors", "--split", "tests"], "Did you mean 'test'?"),
         (["compare", "a.safetensors", "a.safetensors", "--measures", "linear_ckaa"], "Did you mean 'linear_cka'?"),
+        (["same", "a.safetensors", "cut.safetensors"], "complete safetensors file. Got 'cut.safetensors', 12 bytes"),
+        (["same", "a.safetensors", "text.safetensors"], "which does not read (its header is damaged)"),
+        (["symmetries", "--model", "resnet21"], "Did you mean 'resnet20'?"),
+        (["symmetries", "--model", "mlp", "--out", "page.pdf"], "--out must end in .html, .json or .parquet."),
+        (
+            ["merge", "a.safetensors", "a.safetensors", "--out", "m.pt"],
+            "or be a folder. Got 'm.pt'",
+        ),
+        (["mappings", "--model", "mlp", "--format", "spinquan"], "Did you mean 'spinquant'?"),
+        (["align", "a.safetensors", "a.safetensors", "--method", "sinkhorm:steps=3"], "Did you mean 'sinkhorn'?"),
+        (["barrier", "a.safetensors", "a.safetensors", "--method", "transport"], "--method must be one of"),
     ],
 )
 def test_simple_mistakes_are_told_before_anything_heavy_is_imported(tmp_path, words, message):
-    (tmp_path / "a.safetensors").touch()
+    header = b'{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
+    (tmp_path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(8))
+    (tmp_path / "cut.safetensors").write_bytes((tmp_path / "a.safetensors").read_bytes()[:12])
+    (tmp_path / "text.safetensors").write_text("no tensors at all, but more than eight bytes")
     code = (
         f"import sys; sys.argv = ['intertwine', *{words!r}]\nfrom intertwine.cli import main\n"
         "try: main()\nexcept SystemExit: pass\nprint('loaded:', *sys.modules, file=sys.stderr)"
@@ -74,6 +89,26 @@ def test_simple_mistakes_are_told_before_anything_heavy_is_imported(tmp_path, wo
     assert message in told
     assert told.count("error: ") == bool(message)
     assert not {"torch", "numpy", "pandas"} & set(loaded.split())
+
+
+def test_a_command_that_is_killed_leaves_no_empty_folder(tmp_path, pair):
+    words = [
+        sys.executable,
+        "-c",
+        "from intertwine.cli import main; main()",
+        "compare",
+        *map(str, pair),
+        "--null",
+        "9999",
+    ]
+    child = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    for _ in range(600):
+        if (tmp_path / "comparison").exists() or child.poll() is not None:
+            break
+        time.sleep(0.1)
+    child.terminate()
+    assert child.communicate(timeout=60)[1].endswith("stopped\n") and child.returncode == 130
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_catalogue_holds_what_the_registries_hold():

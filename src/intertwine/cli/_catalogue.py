@@ -26,7 +26,7 @@ def catalogue() -> dict[str, Any]:
 
 def gathered() -> dict[str, Any]:
     """The same from the registries themselves."""
-    from .. import groups, matching, similarity, stitching
+    from .. import exchange, groups, matching, similarity, stitching
     from ..lab import data, experiments, networks, training
 
     models = {
@@ -43,6 +43,7 @@ def gathered() -> dict[str, Any]:
     return {
         "models": models,
         "measures": list(similarity.measure_names()),
+        "formats": list(exchange.FORMATS),
         "families": list(stitching.families()),
         "methods": list(matching.METHODS),
         "data": list(data.FORMS),

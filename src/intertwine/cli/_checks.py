@@ -5,6 +5,7 @@ They see names, files and choices; what needs the models or the data is checked 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from ..errors import CheckpointError, DataError
 from ._catalogue import catalogue
 
 HF = "hf:"
+_HEADER = 100_000_000  # bytes at most, as the format has it
 
 
 def check(field: str, value: Any) -> None:
@@ -32,10 +34,63 @@ def check_known(option: str, given: str, known: Sequence[str], further: str = ""
         raise ValueError(f"{option} must be one of {', '.join(known)}{further}. Got {given!r}.{near(given, known)}")
 
 
+def check_suffix(out: Path | None, suffixes: Sequence[str]) -> None:
+    """Refuse a file of a kind that a command does not write.
+
+    Raises:
+        ValueError: If it is one.
+    """
+    folder = "" in suffixes
+    if out is None or (out.suffix in suffixes and not (folder and not out.suffix and out.is_file())):
+        return
+    if out.is_dir() and not folder:
+        return  # claiming it says what is wrong
+    known = [suffix for suffix in suffixes if suffix not in ("", ".htm")]
+    listed = known[0] if len(known) == 1 else f"{', '.join(known[:-1])} or {known[-1]}"
+    raise ValueError(f"--out must end in {listed}{', or be a folder' if folder else ''}. Got {str(out)!r}.")
+
+
+def check_method(method: str, others: Sequence[str]) -> None:
+    """Refuse a way to align that does not exist; its options after a colon are checked with the solver.
+
+    Raises:
+        ValueError: If it is one.
+    """
+    name, colon, _ = method.partition(":")
+    known = [*catalogue()["methods"], *others]
+    if name not in known or (colon and name in others):
+        raise ValueError(f"--method must be one of {', '.join(known)}. Got {method!r}.{near(name, known)}")
+
+
 def _checkpoint(path: Path) -> None:
     if not path.exists():
         there = sorted(p.name for p in path.parent.iterdir()) if path.parent.is_dir() else []
         raise CheckpointError(f"checkpoint must be an existing file. Got {str(path)!r}.{near(path.name, there)}")
+    if path.is_file() and path.suffix == ".safetensors":
+        _complete(path)
+
+
+def _complete(path: Path) -> None:
+    """Refuse safetensors that are cut off or no such file, by their header: its length, then JSON, then the tensors.
+
+    Raises:
+        CheckpointError: If they are.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        head = file.read(length) if size >= 8 and length <= min(size - 8, _HEADER) else b""
+    try:
+        tensors = {key: value for key, value in json.loads(head).items() if key != "__metadata__"}
+        end = max((value["data_offsets"][1] for value in tensors.values()), default=0)
+        reason = "" if 8 + length + end == size else f"its header says {8 + length + end:,} bytes"
+    except (ValueError, AttributeError, KeyError, TypeError, IndexError, RecursionError):
+        reason = "its header is damaged"
+    if reason:
+        raise CheckpointError(
+            f"checkpoint must be a complete safetensors file. Got {str(path)!r}, {size:,} bytes, which does not read "
+            f"({reason}). Copy or download it again."
+        )
 
 
 def _model(spec: str) -> None:
@@ -89,6 +144,7 @@ _CHECKS: dict[str, Callable[[Any], None]] = {
     "model": _model,
     "model_b": _model,
     "data": _data,
+    "format": lambda value: check_known("--format", value, catalogue()["formats"]),
     "split": _choice("--split", "train", "validation", "test", "all"),
     "measures": _words("measure", "measures"),
     "interpolation": _choice("--interpolation", "linear", "spherical"),

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
 
-from ._checks import check
+from ._checks import check, check_method, check_suffix
 
 ADVANCED = "Advanced options"
 
@@ -44,10 +44,17 @@ class Options:
 
     line: str = field(default="", kw_only=True)
 
+    suffixes: ClassVar[tuple[str, ...]] = ()  # of the file of --out; an empty one for a folder
+    methods: ClassVar[tuple[str, ...]] = ()  # of --method, beside the solvers
+
     def check(self) -> None:
         """Refuse what cannot be right, before torch is imported."""
         for f in fields(self):
             check(f.name, getattr(self, f.name))
+        if self.suffixes:
+            check_suffix(getattr(self, "out", None), self.suffixes)
+        if self.methods:
+            check_method(getattr(self, "method", ""), self.methods)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,8 +17,6 @@ from ._running import running
 
 RESULTS = ("results.json", "results.parquet", "report.html")
 
-__all__ = ["RESULTS", "claim_file", "claim_folder", "is_ours", "keep_beside", "largest_shard"]
-
 _BESIDE = (".json", ".txt", ".model", ".jinja")  # tokenizers, generation and preprocessing
 _OF_ADAPTERS = ("adapter_config.json",)
 _HEAD = 1 << 20  # bytes of a page in which its generator stands

@@ -1,5 +1,6 @@
 """All commands under one name. A new command is its options in ``commands``, its work in ``work`` and a line here."""
 
+import signal
 from typing import Annotated
 
 import typer
@@ -91,5 +92,6 @@ for _command in _COMMANDS:
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line; a command that is asked to end tidies up as it does for Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     app(prog_name="intertwine")

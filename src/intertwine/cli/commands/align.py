@@ -28,6 +28,8 @@ class AlignOptions(ExampleOptions):
       intertwine align llama_a llama_b --sharded
     """
 
+    methods = ("transport",)
+
     a: Annotated[Path, typer.Argument(metavar="A", help="Checkpoint whose basis is kept, or a Hugging Face directory.")]
     b: Annotated[Path, typer.Argument(metavar="B", help="Checkpoint that moves, or a Hugging Face directory.")]
     model: Model = None

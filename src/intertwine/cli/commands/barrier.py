@@ -24,6 +24,8 @@ class BarrierOptions(DataOptions):
       intertwine barrier seed*.safetensors --model resnet20 --data cifar10:PATH --points 11 --out barrier
     """
 
+    methods = ("none",)
+
     checkpoints: Annotated[
         list[Path],
         typer.Argument(

@@ -26,6 +26,8 @@ class DiffOptions(ExampleOptions):
       intertwine diff base/ finetuned/ --model hf:base --sharded --json
     """
 
+    suffixes = (".html", ".htm", ".json", ".parquet")
+
     a: Annotated[
         Path,
         typer.Argument(metavar="A", help="The checkpoint before: safetensors, a torch file of tensors, or hf:DIR."),

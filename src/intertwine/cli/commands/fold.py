@@ -25,6 +25,8 @@ class FoldOptions(ExampleOptions):
       intertwine fold a.safetensors --model mypackage.nets:decoder --input-shape 2,16 --tokens 50000 --out b.safetensors
     """
 
+    suffixes = (".safetensors", "")
+
     a: Annotated[Path, typer.Argument(metavar="A", help="The network: safetensors, a torch file, or hf:DIR.")]
     out: Annotated[
         Path,

@@ -27,6 +27,8 @@ class LineageOptions(ExampleOptions):
       intertwine lineage a.safetensors b.safetensors --independent seed1.safetensors --independent seed2.safetensors ...
     """
 
+    suffixes = (".html", ".htm", ".json", ".parquet")
+
     paths: Annotated[
         list[Path],
         typer.Argument(

@@ -23,6 +23,8 @@ class MappingsOptions(ExampleOptions):
       intertwine mappings --model mypackage.nets:decoder --input-shape 2,16 --tokens 50000 --out page.html
     """
 
+    suffixes = (".yaml", ".yml", ".py", ".json", ".html", ".htm")
+
     model: Model = None
     format: Annotated[
         str,

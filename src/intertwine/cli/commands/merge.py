@@ -10,8 +10,6 @@ import typer
 
 from .._options import Device, ExampleOptions, Json, Model, Seed, advanced
 
-__all__ = ["MergeOptions"]
-
 
 @dataclass(frozen=True)
 class MergeOptions(ExampleOptions):
@@ -27,6 +25,9 @@ class MergeOptions(ExampleOptions):
       intertwine merge ties.yml --out merged
       intertwine merge llama_a llama_b --mergekit handover.yml
     """
+
+    suffixes = (".safetensors", "")
+    methods = ("transport", "none")
 
     checkpoints: Annotated[
         list[Path],

@@ -19,6 +19,8 @@ class ReportOptions(Options):
       intertwine report comparison/results.json --out page.html
     """
 
+    suffixes = (".html", ".htm")
+
     results: Annotated[Path, typer.Argument(metavar="RESULTS", help="A results.json that another command wrote.")]
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="The page; beside the results otherwise.")

@@ -10,8 +10,6 @@ import typer
 
 from .._options import Device, ExampleOptions, Json, Model, advanced
 
-__all__ = ["SameOptions"]
-
 
 @dataclass(frozen=True)
 class SameOptions(ExampleOptions):
@@ -29,6 +27,8 @@ class SameOptions(ExampleOptions):
       intertwine same hf:one_directory hf:another
       intertwine same llama_a llama_b --sharded
     """
+
+    suffixes = (".safetensors",)
 
     a: Annotated[
         Path, typer.Argument(metavar="A", help="A checkpoint: safetensors, a torch file of tensors, or hf:DIR.")

@@ -24,6 +24,8 @@ class SymmetriesOptions(ExampleOptions):
       intertwine symmetries --model resnet20 --explain layer1.0.conv1.weight
     """
 
+    suffixes = (".html", ".htm", ".json", ".parquet")
+
     model: Model = None
     meta: Annotated[bool, typer.Option("--meta", help="Build the model without weights: any size fits.")] = False
     front: Annotated[

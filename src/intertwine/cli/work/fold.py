@@ -14,8 +14,6 @@ def run(asked: FoldOptions) -> None:
     """Write the same network in an interpretable gauge."""
     if asked.out.suffix == ".safetensors":
         claim_file(asked.out, [asked.a], [asked.out.with_suffix(".json")])
-    elif asked.out.suffix or asked.out.is_file():
-        raise ValueError(f"--out must end in .safetensors, or be a folder. Got {str(asked.out)!r}.")
     else:
         claim_folder(asked.out, ["."], [asked.a])
     group = open_group([asked.a], [asked.model], asked, "if given", "cpu")

@@ -7,27 +7,19 @@ from typing import Any, cast
 import torch
 
 from ... import symmetry
-from ..._words import near
-from ...exchange import FORMATS
 from .._models import build_model
 from .._outputs import claim_file
 from .._show import print_json, say, tell
 from ..commands.mappings import MappingsOptions
 from ..inputs.example import example_input
 
-_SUFFIXES = (".yaml", ".yml", ".py", ".json", ".html", ".htm")
 
 
 def run(asked: MappingsOptions) -> None:
     """Write the symmetries of a model as another tool takes them."""
     if asked.model is None:
         raise ValueError("--model must be given. Got none. Say --model hf:DIRECTORY, for example.")
-    if asked.format not in FORMATS:
-        close = near(asked.format, FORMATS)
-        raise ValueError(f"--format must be one of {', '.join(FORMATS)}. Got {asked.format!r}.{close}")
     if asked.out is not None:
-        if asked.out.suffix not in _SUFFIXES:
-            raise ValueError(f"--out must end in {', '.join(_SUFFIXES)}. Got {str(asked.out)!r}.")
         claim_file(asked.out)
     with torch.device("meta" if asked.meta else "cpu"):
         network = build_model(asked.model)

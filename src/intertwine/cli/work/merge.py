@@ -22,8 +22,6 @@ from .._show import print_json, print_table, say, tell
 from .._solvers import solver_of
 from ..commands.merge import MergeOptions
 
-__all__ = ["run"]
-
 _YAML = (".yml", ".yaml")
 _LOOK_AT_DATA = ("activations", "mixed", "straight-through")
 
@@ -120,8 +118,6 @@ def _check(asked: MergeOptions, paths: Sequence[Path], recipe: Recipe | None) ->
         return
     if asked.out.suffix == ".safetensors":
         claim_file(asked.out, paths, [asked.out.with_suffix(".json")])
-    elif asked.out.suffix or asked.out.is_file():
-        raise ValueError(f"--out must end in .safetensors, or be a folder. Got {str(asked.out)!r}.")
     else:
         claim_folder(asked.out, ["."], paths)
 

@@ -17,16 +17,12 @@ from ..commands.same import SameOptions
 from ..inputs.adapters import is_adapter
 from ..inputs.example import example_input
 
-__all__ = ["run"]
-
 _UNLIKE = "A and B must be of one architecture. Got other ones: {}. To compare features, use intertwine compare."
 
 
 def run(asked: SameOptions) -> None:
     """Decide whether two checkpoints are one network, up to the symmetries of its architecture."""
     if asked.out is not None:
-        if asked.out.suffix != ".safetensors":
-            raise ValueError(f"--out must end in .safetensors. Got {str(asked.out)!r}.")
         claim_file(asked.out, [asked.a, asked.b])
     if asked.out is None and asked.a.exists() and asked.a.resolve() == asked.b.resolve():
         found = matching.Match(

@@ -24,6 +24,8 @@ class TrainOptions(DataOptions):
       intertwine train --model digits_cnn --epochs 5 --out small.safetensors
     """
 
+    suffixes = (".safetensors",)
+
     model: Annotated[
         str, typer.Option("--model", metavar="MODEL", help="What to train; see 'intertwine compare --help'.")
     ]
