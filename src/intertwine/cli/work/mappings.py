@@ -14,7 +14,6 @@ from ..commands.mappings import MappingsOptions
 from ..inputs.example import example_input
 
 
-
 def run(asked: MappingsOptions) -> None:
     """Write the symmetries of a model as another tool takes them."""
     if asked.model is None:
