@@ -115,6 +115,7 @@ def _later(room: str, name: str) -> Callable[..., Any]:
 
 
 offer("page", _later("report", "write_page"))
+offer("notebook", _later("report", "notebook"))
 offer("mappings", _later("exchange", "mappings"))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
 
@@ -12,7 +11,6 @@ from ._above import call
 from ._codec import APART, UNSAVED, decode, encode
 from ._io import write_atomically
 from ._saving import read_value, write_value
-from ._untrusted.text import printable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["APART", "UNSAVED", "Result"]
 
 _LONGEST = 140  # characters of a headline
-_ROWS = 20  # of the table in a notebook
 
 
 class Result(ABC):
@@ -65,12 +62,9 @@ class Result(ABC):
         return f"<{self._titled}>"
 
     def _repr_html_(self) -> str:
-        """The headline and the first rows of the table, for notebooks."""
-        frame = self.to_frame()
-        table = frame.head(_ROWS).map(_shown).rename(columns=_shown)
-        more = f"<p>{len(frame) - _ROWS:,} more rows.</p>" if len(frame) > _ROWS else ""
-        head = f"<p><b>{escape(printable(self._titled))}</b></p>"
-        return head + table.to_html(index=False, border=0, escape=True, float_format="{:.4g}".format) + more
+        """What was found, a small picture and a small table, for notebooks."""
+        shown: str = call("notebook", self)
+        return shown
 
     def to_dict(self) -> dict[str, Any]:
         """The saved fields as plain data, those left out whose tensors are stored apart."""
@@ -121,7 +115,3 @@ class Result(ABC):
         """Write the result as one self-contained page, atomically; without a path, return the page as text."""
         written: str | Path = call("page", self, None if path is None else Path(path))
         return written
-
-
-def _shown(value: Any) -> Any:
-    return printable(value) if isinstance(value, str) else value

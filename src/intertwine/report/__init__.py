@@ -16,6 +16,7 @@ from .blocks import (
     Wall,
 )
 from .figures import Series, bars, heatmap, lines, scatter
+from .notebook import notebook
 from .page import Page, render
 from .write import load_result, page_of, write_page
 
@@ -24,6 +25,7 @@ __all__ = [
     "write_page",
     "page_of",
     "load_result",
+    "notebook",
     # pages by hand
     "Page",
     "render",

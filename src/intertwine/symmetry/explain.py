@@ -1,11 +1,17 @@
 """A symmetry in words: the table of its spaces, and the reason why an axis moves or stays."""
 
+import re
+from collections import Counter
 from math import prod
+from textwrap import wrap
 from typing import Any
 
 from .._words import columns, counted, near
 from .description import Description
 from .spaces import Fixed, Leaf, Space, axis_size, leaves
+
+_WIDE = 100  # characters of a line
+_SHORTEST = 24  # of a name that is cut
 
 
 def rows(sym: Description) -> list[dict[str, Any]]:
@@ -36,18 +42,43 @@ def rows(sym: Description) -> list[dict[str, Any]]:
 
 
 def summary(sym: Description) -> str:
-    """The table of the spaces in text, and the totals below it."""
-    shown = ["space", "name", "size", "group", "axes", "restricted by"]
+    """The table of the spaces in text, what restricts them, and totals; lines fit a terminal of 100 columns."""
     precision = str(sym.dtype).removeprefix("torch.")
-    lines = columns([shown, *([str(row[name]) for name in shown] for row in rows(sym))])
-    if not sym.spaces:
-        lines = ["No hidden space may move; explain(parameter, axis) says why for each axis."]
-    lines.append(f"{totals(sym)}, captured by {sym.front}, lowest precision {precision}")
+    nothing = ["No hidden space may move; explain(parameter, axis) says why for each axis."]
+    table = _table(sym) if sym.spaces else nothing
+    restrictions = Counter(why for space in sym.spaces for why in dict.fromkeys(map(_without_place, space.reasons)))
+    lines = [f"{why} ({counted(count, 'space')})" for why, count in restrictions.items()]
+    lines.append(totals(sym))
+    lines.append(f"captured by {sym.front}, lowest precision {precision}")
     if sym.unknown_ops:
         lines.append(f"operations without a rule (what they touch is fixed): {', '.join(sym.unknown_ops)}")
     if sym.path_only:
         lines.append(f"certified for {sym.certified}")
-    return "\n".join([*lines, *sym.notes])
+    folded = (part for line in [*lines, *sym.notes] for part in wrap(line, _WIDE, subsequent_indent="  "))
+    return "\n".join([*table, *folded])
+
+
+def _table(sym: Description) -> list[str]:
+    """A line for each space; names that are too long lose their beginnings."""
+    found = [["space", "size", "group", "axes", "name"]]
+    found += [
+        [
+            row["space"].removesuffix(f" ({s.name})"),
+            str(row["size"]),
+            f"{s.group.symbol}{' each' if s.parents else ''}",
+            str(row["axes"]),
+            s.name,
+        ]
+        for s, row in zip(sym.spaces, rows(sym))
+    ]
+    room = max(_WIDE - max(len(line) for line in columns([row[:-1] for row in found])) - 2, _SHORTEST)
+    clipped = [[*cells, name if len(name) <= room else f"…{name[1 - room :]}"] for *cells, name in found]
+    return columns(clipped)
+
+
+def _without_place(reason: str) -> str:
+    """A reason without the module in which it was met."""
+    return re.sub(r" in [\w.]+$", "", reason)
 
 
 def totals(sym: Description) -> str:
