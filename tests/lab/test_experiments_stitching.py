@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from intertwine.lab.experiments import Estimate, Setting, claim, reproduce
+from intertwine.lab.experiments import Estimate, Measured, Row, Setting, claim, experiment, reproduce
 from intertwine.lab.experiments.pairs import pairs_at
-from intertwine.lab.experiments.paper1 import alpha_choice
+from intertwine.lab.experiments.paper1 import alpha_choice, stitching
 from intertwine.lab.experiments.paper1.stitched import (
     OURS,
     PRINTED,
@@ -183,3 +183,23 @@ def test_figures_run_at_smoke_scale_and_go_on_from_what_is_there(name, tmp_path)
     assert all(row.ours is not None for row in found.rows)
     again = reproduce(name, Setting(folder=tmp_path))
     assert [row.ours for row in again.rows] == [row.ours for row in found.rows]
+
+
+def test_figure_7_below_figure_6(monkeypatch):
+    """Both figures made up: the claim holds where ResNet18s lose less, and fails where they lose more."""
+
+    def made(level):
+        accuracy = [Row("n", 0.9, None, 0.89, 0.91, group="test accuracy of the networks")]
+        layers = {"relu": level, "layer4.1.relu1*": 0.75}
+        rows = [Row(k, v, None, v - 0.01, v + 0.01, group=f) for f in stitching.FAMILIES for k, v in layers.items()]
+        return Measured([*accuracy, *rows], ["", "made up"])
+
+    def found(resnet20, resnet18):
+        levels = {"fig6-stitching-resnet20": resnet20, "fig7-stitching-resnet18": resnet18}
+        figures = [replace(e, measure=lambda _, e=e: made(levels.get(e.name, 0))) for e in figures_of_the_paper]
+        monkeypatch.setattr(stitching, "EXPERIMENTS", figures)
+        return [c.held for c in experiment("fig7-below-fig6").run(Setting("small", data="digits")).claims]
+
+    figures_of_the_paper = stitching.EXPERIMENTS
+    assert found(0.3, 0.1) == [True, True]
+    assert found(0.1, 0.3) == [False, True]

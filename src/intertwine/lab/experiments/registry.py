@@ -19,6 +19,7 @@ _MODULES: tuple[str, ...] = (
     "paper1.dissimilarity",
     "paper1.rotation_figure",
     "paper1.stitching",
+    "paper1.resnet_stitching",
     "paper1.leaky_slopes",
     "paper1.leaky_stitching",
     "paper1.cct_stitching",
