@@ -162,8 +162,9 @@ class Experiment:
 
     @property
     def code(self) -> str:
-        """A hash of its code and of what it shares with other experiments; not of the library below."""
-        return code_version(self.measure.__module__, __package__)[:8]
+        """A hash of its code and of what it measures with in this room, without the frame, judging and showing."""
+        frame = tuple(f"{__package__}.{name}" for name in ("experiment", "printed", "reproduction", "verdicts"))
+        return code_version(self.measure.__module__, __package__, frame)[:8]
 
     def check(self, setting: Setting) -> None:
         """Refuse, before any work, what cannot be run.

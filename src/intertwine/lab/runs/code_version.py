@@ -9,16 +9,17 @@ from pathlib import Path
 
 
 @cache
-def code_version(module: str, within: str = "") -> str:
+def code_version(module: str, within: str = "", without: tuple[str, ...] = ()) -> str:
     """Hash the syntax of a module and of all it imports, directly or not, inside the same top-level package.
 
-    Comments, docstrings and formatting do not count; neither do other packages, whose versions a result's provenance
-    states. Imports inside functions count, since a function may run. Names that are imported as text (lazy registries)
-    are not seen.
+    Comments, docstrings, lists of names and formatting do not count; neither do other packages, whose versions a
+    result's provenance states. Imports inside functions count, since a function may run. Names that are imported as
+    text (lazy registries) are not seen.
 
     Args:
         module: Its full name.
         within: Package that imports are followed in; the top-level one if empty.
+        without: Modules that do not count.
 
     Returns:
         32 hexadecimal digits.
@@ -32,7 +33,7 @@ def code_version(module: str, within: str = "") -> str:
     waiting = [module]
     while waiting:
         name = waiting.pop()
-        file = None if name in seen else _source(name)
+        file = None if name in seen or name in without else _source(name)
         if file is None:
             continue
         tree = ast.parse(file.read_bytes())
@@ -76,9 +77,17 @@ def _imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[str]:
 
 
 def _digest(tree: ast.Module) -> str:
+    tree.body = [node for node in tree.body if not _changes_nothing(node)]
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             first = node.body[0] if node.body else None
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
                 node.body = node.body[1:]
     return hashlib.blake2b(ast.dump(tree).encode(), digest_size=16).hexdigest()
+
+
+def _changes_nothing(node: ast.stmt) -> bool:
+    """``from __future__ import ...`` and ``__all__ = ...``."""
+    if isinstance(node, ast.Assign):
+        return [ast.unparse(target) for target in node.targets] == ["__all__"]
+    return isinstance(node, ast.ImportFrom) and node.module == "__future__"
