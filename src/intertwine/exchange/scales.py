@@ -135,8 +135,8 @@ def scaled(sym: Description, mapping: ScaleMapping, name: str, tensor: Tensor, l
     space, result = sym.space(mapping.space), tensor.clone()
     for block in blocks(sym.layouts[name]):
         piece = block.read(tensor)
-        for dim, leaf in enumerate(block.leaves):
-            if isinstance(leaf, Leaf) and leaf.space == space.name and (exponent := mapping.exponent(leaf)):
+        for dim, leaf in block.carried:
+            if leaf.space == space.name and (exponent := mapping.exponent(leaf)):
                 dims = [*(block.spaces.index(parent) for parent in space.parents), dim]
                 piece = piece * align((logs * float(exponent)).exp(), dims, piece.ndim).to(piece)
         result = block.write(result, piece)

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from ..symmetry.blocks import blocks
 from ..symmetry.gauge.folding import Folded
-from ..symmetry.spaces import Leaf
 from ..symmetry.transformation import identity
 from .agreement import streamed_agreement
 from .coordinates.problem import Problem
@@ -75,7 +74,7 @@ def _unrelated(sym: Symmetry, tensors: Mapping[str, Tensor], seed: int) -> dict[
             if sum(n > 1 for n in x.shape) < 2:
                 x = x.flatten()[torch.randperm(x.numel(), generator=generator)].reshape(x.shape)
             else:
-                for dim in (d for d, leaf in enumerate(block.leaves) if isinstance(leaf, Leaf)):
+                for dim, _ in block.carried:
                     _rotate(x.movedim(dim, 0), generator)
             state[name] = block.write(state[name], x)
     return state

@@ -117,8 +117,7 @@ class Fit:
         for m in self._members[space.name]:
             if m.tensor not in self.near:
                 continue
-            leaf = m.block.leaves[m.dim]
-            assert isinstance(leaf, Leaf)
+            leaf = m.leaf
             x = m.block.read(self.near[m.tensor])
             factor, matrix = step.diagonal(leaf), step.mixing(leaf)
             if factor is not None:
@@ -136,8 +135,7 @@ class Fit:
             ratio = torch.where(usable, inner / squares.clamp_min(1e-300), 1.0).log()
             weight = (x != 0).sum(-1) if m.tensor not in self._spread else (x != 0).mul(self._trust(m)).sum(-1)
             weight = _vote(votes, m.tensor) * weight * usable
-            leaf = m.block.leaves[m.dim]
-            assert isinstance(leaf, Leaf)
+            leaf = m.leaf
             e = torch.tensor([float(v) for v in leaf.scale] or [0.0] * space.group.scales, dtype=torch.float64)
             n, r = weight[..., None, None] * torch.outer(e, e), (weight * ratio)[..., None] * e
             normal, right = (n, r) if normal is None or right is None else (normal + n, right + r)
@@ -166,8 +164,7 @@ class Fit:
         n = space.size
         written, read, right = (torch.zeros(n, n, dtype=torch.float64) for _ in range(3))
         for m, x, y in self._slices(space):
-            leaf = m.block.leaves[m.dim]
-            assert isinstance(leaf, Leaf)
+            leaf = m.leaf
             x, y = x.double(), y.double()
             vote = _vote(votes, m.tensor) / self.b[m.tensor].square().mean(dtype=torch.float64).clamp_min(1e-300)
             if space.group.is_orthogonal or leaf.variance == 1:

@@ -10,7 +10,7 @@ from ..symmetry.action import transform
 from ..symmetry.blocks import Block, align, blocks
 from ..symmetry.gauge.folding import Folded
 from ..symmetry.parent_axes import parent_dims
-from ..symmetry.spaces import Leaf, Space
+from ..symmetry.spaces import Space
 from ..symmetry.transformation import Transformation
 from .deviation import Deviation
 
@@ -63,11 +63,7 @@ def _median(near: Tensor, b: Folded, name: str, spaces: Mapping[str, Space]) -> 
 
 def _fitted(x: Tensor, y: Tensor, block: Block, spaces: Mapping[str, Space]) -> Tensor:
     """One block with the scales that bring it closest to another, dimension by dimension."""
-    scaled = [
-        parent_dims(spaces[leaf.space], d, block.spaces)
-        for d, leaf in enumerate(block.leaves)
-        if isinstance(leaf, Leaf) and any(leaf.scale)
-    ]
+    scaled = [parent_dims(spaces[leaf.space], d, block.spaces) for d, leaf in block.carried if any(leaf.scale)]
     if x.numel() < _FITTED * sum(prod(x.shape[d] for d in dims) for dims in scaled):
         return x
     for _ in range(_ROUNDS if len(scaled) > 1 else len(scaled)):

@@ -4,7 +4,7 @@ Sums (concatenated axes) cut a tensor into pieces, products (heads x head dimens
 is left has one space, or nothing, along each dimension.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import product
@@ -97,6 +97,13 @@ def blocks(layout: Layout) -> tuple[Block, ...]:
         rows = tuple(_simplified(r, axis_size(axis)) for (r, _), axis in zip(choice, layout.axes))
         pieces.append(Block(rows, tuple(leaf for _, leaves in choice for leaf in leaves)))
     return tuple(pieces)
+
+
+def carrying(layouts: Mapping[str, Layout], space: str) -> Iterator[tuple[str, Block, int, Leaf]]:
+    """Every dimension that carries a space: the tensor's name, the block, the dimension, and how it carries it."""
+    for name, layout in layouts.items():
+        for block in blocks(layout) if space in layout.spaces else ():
+            yield from ((name, block, dim, leaf) for dim, leaf in block.carried if leaf.space == space)
 
 
 def align(array: Tensor, dims: Sequence[int], ndim: int) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from .blocks import blocks
+from .blocks import blocks, carrying
 from .gauge.sign_statistics import rank_of_rows
 from .spaces import Space, axis_size
 from .symmetry import Symmetry
@@ -84,14 +84,11 @@ def _shared_signs(sym: Symmetry, space: Space, together: _Joined, carriers: Iter
     """Sign generators of a space that act in several components; ``None`` if no tensors without other spaces tell."""
     parts: dict[int, set[str]] = {k: set() for k in range(space.group.signs)}
     alone = []
-    for name in carriers:
-        for block in blocks(sym.layouts[name]):
-            for _, leaf in block.carried:
-                if leaf.space == space.name:
-                    row = tuple(e % 2 for e in leaf.sign)
-                    for k, odd in enumerate(row):
-                        parts[k] |= {together.root(name)} if odd else set()
-                    alone += [row] if {*block.spaces} <= {space.name, None} else []
+    for name, block, _, leaf in carrying({name: sym.layouts[name] for name in carriers}, space.name):
+        row = tuple(e % 2 for e in leaf.sign)
+        for k, odd in enumerate(row):
+            parts[k] |= {together.root(name)} if odd else set()
+        alone += [row] if {*block.spaces} <= {space.name, None} else []
     signs = tuple(k for k, roots in parts.items() if len(roots) > 1)
     local = [tuple(int(i == k) for i in range(space.group.signs)) for k in parts if k not in signs]
     known = rank_of_rows([*local, *alone]) - rank_of_rows(local)

@@ -52,9 +52,8 @@ class Likeness:
         """For every space seen here the blocks of channels that carry it, and along which dimension."""
         found: dict[str, list[tuple[Block, int]]] = {}
         for block in blocks(Layout((self.axis,))):
-            for dim, leaf in enumerate(block.leaves):
-                if isinstance(leaf, Leaf):
-                    found.setdefault(leaf.space, []).append((block, dim))
+            for dim, leaf in block.carried:
+                found.setdefault(leaf.space, []).append((block, dim))
         return {name: tuple(some) for name, some in found.items()}
 
     def moved(self, g: Transformation | None) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...symmetry.blocks import Block, blocks
 from ...symmetry.parent_axes import parent_dims
-from ...symmetry.spaces import Fixed, Space
+from ...symmetry.spaces import Fixed, Leaf, Space
 from ...symmetry.symmetry import Symmetry
 
 KERNEL = 4  # positions beside the units of two spaces from which on a block is a kernel
@@ -42,6 +42,11 @@ class Member:
     dim: int
     dims: tuple[int, ...]
     row: tuple[int, ...]
+
+    @property
+    def leaf(self) -> Leaf:
+        """How the dimension carries the space."""
+        return dict(self.block.carried)[self.dim]
 
     def view(self, block: Tensor) -> Tensor:
         """A tensor of the block's shape as slices ``(p..., n, rest)`` of the units."""

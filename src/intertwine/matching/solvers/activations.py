@@ -18,7 +18,7 @@ from ...symmetry.action import tensors_of, transform
 from ...symmetry.admissible import admissible
 from ...symmetry.blocks import blocks
 from ...symmetry.parent_axes import parent_dims
-from ...symmetry.spaces import Layout, Leaf
+from ...symmetry.spaces import Layout
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts
 from ..carriers import Place, places
@@ -136,8 +136,8 @@ def _scales(
         theirs = transform(m.b.variance.cpu(), Layout((place.axis,)), _as_full(order, start))
         for block in blocks(Layout((place.axis,))):
             x, y = block.read(ours), block.read(theirs)
-            for dim, leaf in enumerate(block.leaves):
-                if not isinstance(leaf, Leaf) or leaf.space not in scaled or not any(leaf.scale):
+            for dim, leaf in block.carried:
+                if leaf.space not in scaled or not any(leaf.scale):
                     continue
                 dims = parent_dims(scaled[leaf.space], dim, block.spaces)
                 rest = [d for d in range(x.ndim) if d not in dims]

@@ -8,7 +8,6 @@ from torch import Tensor
 from ...symmetry.action import moved
 from ...symmetry.blocks import blocks, summed
 from ...symmetry.parent_axes import parent_dims
-from ...symmetry.spaces import Leaf
 from ...symmetry.transformation import Transformation
 from ..difference import MovedUnit
 from .pairs import Pairs
@@ -31,8 +30,8 @@ def moved_units(pairs: Pairs, g: Transformation, changed: Collection[str]) -> tu
         x = moved(sym, g, pairs.a, [name]).get(name, pairs.a[name]).float()
         squares = (pairs.b[name].float() - x).square(), x.square()
         for block in blocks(layout):
-            for dim, leaf in enumerate(block.leaves):
-                if isinstance(leaf, Leaf) and leaf.space in touched:
+            for dim, leaf in block.carried:
+                if leaf.space in touched:
                     dims = parent_dims(sym.space(leaf.space), dim, block.spaces)
                     new = [summed(block.read(t), dims) for t in squares]
                     old = sums.get(leaf.space)

@@ -157,7 +157,7 @@ def _freedoms(space: Space) -> set[_Freedom]:
 
 def _pinned(block: Block, still: set[_Freedom]) -> Iterator[_Freedom]:
     """What cannot move because one unchanged block would: of each kind the only one that is not known to be still."""
-    leaves = [leaf for leaf in block.leaves if isinstance(leaf, Leaf)]
+    leaves = [leaf for _, leaf in block.carried]
     moving: dict[str, list[_Freedom]] = {
         "scale": [(x.space, "scale", k) for x in leaves for k, e in enumerate(x.scale) if e],
         "sign": [(x.space, "sign", k) for x in leaves for k, e in enumerate(x.sign) if e % 2],

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import torch
 from torch import Tensor
 
-from ..blocks import Block, align, blocks
+from ..blocks import Block, align, carrying
 from ..parent_axes import parent_dims
 from ..spaces import Fixed, Leaf, Space
 from ..symmetry import Symmetry
@@ -113,11 +113,7 @@ def _roots(sym: Symmetry, state: Mapping[str, Tensor], general: Mapping[str, Spa
 
 
 def _members(sym: Symmetry, state: Mapping[str, Tensor], space: str) -> Iterator[_Member]:
-    for name, layout in sym.layouts.items():
-        for block in blocks(layout) if name in state else ():
-            for dim, leaf in enumerate(block.leaves):
-                if isinstance(leaf, Leaf) and leaf.space == space and leaf.variance:
-                    yield name, block, dim, leaf
+    return (m for m in carrying(sym.layouts, space) if m[0] in state and m[3].variance)
 
 
 def _joined(parts: Iterable[Tensor | None]) -> Tensor | None:

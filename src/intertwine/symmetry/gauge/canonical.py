@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..action import moved, rewritable, tensors_of
-from ..blocks import blocks
+from ..blocks import blocks, carrying
 from ..coupling import coupled, restricted
 from ..find import symmetries
 from ..parent_axes import parent_dims, reindex
@@ -207,14 +207,12 @@ def _ordering(sym: Symmetry, state: Mapping[str, Tensor]) -> Transformation:
 def slices(sym: Symmetry, state: Mapping[str, Tensor], space: Space) -> list[tuple[str, Tensor, Leaf]]:
     """Every tensor that carries a space, as ``(p..., n, rest)``, with the leaf that says how it transforms."""
     found = []
-    for name, layout in sym.layouts.items():
-        for block in blocks(layout) if name in state else ():
-            for dim, leaf in enumerate(block.leaves):
-                if isinstance(leaf, Leaf) and leaf.space == space.name:
-                    dims = parent_dims(space, dim, block.spaces)
-                    x = block.read(state[name])
-                    x = x.permute([*dims, *(d for d in range(x.ndim) if d not in dims)])
-                    found.append((name, x.reshape(*x.shape[: len(dims)], -1), leaf))
+    for name, block, dim, leaf in carrying(sym.layouts, space.name):
+        if name in state:
+            dims = parent_dims(space, dim, block.spaces)
+            x = block.read(state[name])
+            x = x.permute([*dims, *(d for d in range(x.ndim) if d not in dims)])
+            found.append((name, x.reshape(*x.shape[: len(dims)], -1), leaf))
     return found
 
 
