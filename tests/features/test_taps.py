@@ -434,6 +434,13 @@ def test_functions_have_one_name_in_features_and_in_programs():
         assert torch.allclose(found, features[name], atol=1e-6), name
 
 
+def test_state_dicts_are_refused_in_words():
+    state = InPlace().state_dict()
+    for read in (lambda: collect(state, [images()]), lambda: layers(state, images()), lambda: tap(state)):
+        with pytest.raises(TypeError, match=r"must be a torch\.nn\.Module.*load_state_dict"):
+            read()
+
+
 def test_what_torch_computes_inside_a_module_is_no_point():
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2)
     assert [p.name for p in layers(model, torch.randn(3, 5, 8)) if p.activation] == ["layers.0.relu", "layers.1.relu"]

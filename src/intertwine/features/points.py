@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .._evaluation import evaluating
+from .._evaluation import check_module, evaluating
 from .._nested import tensors_in
 from ._channels import ChannelGuess
 from ._hooks import modules, unwrap, watching
@@ -105,6 +105,7 @@ def layers(
         1#1 ReLU (4, 4, 4) 1
          Sequential (4, 4, 4) 1
     """
+    check_module(model)
     model = unwrap(model)
     total = size(example)
     if total > _DRY_RUN:

@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from .._evaluation import alone, evaluation_mode
+from .._evaluation import alone, check_module, evaluation_mode
 from ._hooks import modules, unwrap, watching
 from ._outputs import Selector, select, selector_for
 from .activations import function_names, watching_functions
@@ -61,6 +61,7 @@ class Tapped:
         device: torch.device | str | None = None,
     ) -> None:
         self.points: tuple[Point, ...] = ()
+        check_module(model)
         self._model = unwrap(model)
         self._layers = layers
         self._outputs = outputs

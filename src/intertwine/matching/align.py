@@ -62,6 +62,17 @@ def align(
 
     Raises:
         ValueError: If the method is unknown, the architectures differ, or weights hold NaN.
+
+    Examples:
+        >>> import intertwine as iw
+        >>> def net(seed):
+        ...     torch.manual_seed(seed)
+        ...     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> a, b, x = net(0), net(1), torch.randn(5, 4)
+        >>> found = iw.align(a, b, x)
+        >>> moved = found.apply(b)  # as close to a as it can be
+        >>> torch.allclose(moved(x), b(x), atol=1e-5), found.after < found.before
+        (True, True)
     """  # noqa: DOC502 - raised by what it calls
     started = time.perf_counter()
     solver = solver_named(method)

@@ -43,6 +43,17 @@ class Diff(Result):
         ambiguous: Tensors whose partner could not be told, each with the reason.
         transformation: The element that brings the first network closest to the second, or ``None`` where their
             tensors could not be paired. It is not part of the saved result: use its own ``save``.
+
+    Examples:
+        >>> import copy, torch
+        >>> import intertwine as iw
+        >>> a = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+        >>> b = copy.deepcopy(a)
+        >>> with torch.no_grad():
+        ...     _ = b[2].bias.add_(1)
+        >>> found = iw.diff(a, b, torch.randn(2, 4))
+        >>> found.verdict, [t.name for t in found.tensors if t.relative > 1e-6]
+        ('changed', ['2.bias'])
     """
 
     verdict: str

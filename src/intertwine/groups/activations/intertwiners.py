@@ -31,6 +31,14 @@ class Intertwiner:
         residual: Certificate of a measured answer: the largest relative violation of a law it accepts; 0 where known.
         margin: How far the closest rejected law is from holding; ``inf`` where known.
         note: What a reader must know beyond the group.
+
+    Examples:
+        >>> found = intertwiner("relu", n=3)
+        >>> found.group, found.how
+        (PositiveMonomial(3), 'known')
+        >>> e, x = found.group.random(), torch.randn(5, 3, dtype=torch.float64)
+        >>> torch.allclose(e.apply(x, 1).relu(), found.phi(e).apply(x.relu(), 1))  # sigma(A x) = phi(A) sigma(x)
+        True
     """
 
     name: str

@@ -53,6 +53,15 @@ class Comparison(Result):
         acting_a: By layer of A, the kind of maps by which other weights of the same function move its features, such
             as ``"positive monomial"`` behind a ReLU; empty where it is not known.
         acting_b: By layer of B.
+
+    Examples:
+        >>> import intertwine as iw
+        >>> net = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+        >>> found = iw.compare(net, net, torch.randn(60, 5).split(20))
+        >>> found.layers_a, found.acting_a, found.headline.partition(":")[0]
+        (('1',), ('positive monomial',), 'very similar')
+        >>> found.best("g_relu_cka")[["layer_a", "layer_b"]].to_numpy().tolist()
+        [['1', '1']]
     """
 
     layers_a: tuple[str, ...]

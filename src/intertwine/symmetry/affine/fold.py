@@ -39,6 +39,16 @@ class Fold(Result):
         proof: The new function against the old one in float64, with a control that must fail.
         certified: For which inputs the function is the same, in words.
         model: The folded model, of the same class.
+
+    Examples:
+        >>> import torch
+        >>> from torch import nn
+        >>> net = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 3))
+        >>> _ = nn.init.normal_(net[0].weight)
+        >>> x = torch.randn(5, 4)
+        >>> found = fold(net, x)
+        >>> bool((found.model[0].weight == 1).all()), torch.allclose(found.model(x), net(x), atol=1e-5)
+        (True, True)
     """
 
     changed: dict[str, tuple[str, ...]]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._attributes import forget
-from ..._evaluation import copied
+from ..._evaluation import check_module, copied
 from ..._examples import each
 from ...errors import VerificationError
 from ...programs import Program, capture_paths, union
@@ -234,10 +234,9 @@ class Workshop:
         return relative_error(self._before, self._outputs(self.work))
 
 
-def _check(model: object) -> None:
+def _check(model: nn.Module) -> None:
     """Refuse what has no numbers to change."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a torch.nn.Module. Got {type(model).__name__}.")
+    check_module(model)
     for name, tensor in tensors_of(model).items():
         if tensor.is_meta:
             raise ValueError(f"model must hold weights. Got {name!r} on the meta device: load a checkpoint first.")
