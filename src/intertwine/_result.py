@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, overload
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Self, TypeVar, overload
 
 from ._above import call
 from ._codec import APART, UNSAVED, decode, encode
 from ._io import write_atomically
 from ._saving import read_value, write_value
+from ._words import counted
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["APART", "UNSAVED", "Result"]
+__all__ = ["APART", "UNSAVED", "Result", "of_networks"]
+
+P = ParamSpec("P")
+R = TypeVar("R", bound="Result")
 
 _LONGEST = 140  # characters of a headline
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Result(ABC):
     """Base of the frozen dataclasses that capabilities return (``@dataclass(frozen=True, repr=False)``).
 
     A subclass gives its ``summary`` and the rows of its table; fields are saved by their annotations. A field marked
     ``UNSAVED`` is left out, the tensors of one marked ``APART`` lie beside a JSON file.
+
+    Attributes:
+        networks: Class and size of each network that the result is of.
     """
+
+    networks: tuple[str, ...] = field(default=(), kw_only=True, compare=False)
 
     @abstractmethod
     def summary(self) -> str:
@@ -115,3 +128,28 @@ class Result(ABC):
         """Write the result as one self-contained page, atomically; without a path, return the page as text."""
         written: str | Path = call("page", self, None if path is None else Path(path))
         return written
+
+
+def of_networks(*names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorator of a function that returns a result: notes class and size of the networks among its arguments."""
+
+    def decorated(function: Callable[P, R]) -> Callable[P, R]:
+        parameters = signature(function)
+
+        @wraps(function)
+        def called(*args: P.args, **kwargs: P.kwargs) -> R:
+            result = function(*args, **kwargs)
+            given = parameters.bind(*args, **kwargs).arguments
+            return replace(result, networks=tuple(_network(given[name]) for name in names))
+
+        return called
+
+    return decorated
+
+
+def _network(given: Any) -> str:
+    if isinstance(given, Mapping):
+        return f"a state dict of {counted(len(given), 'tensor')}"
+    if not callable(getattr(given, "parameters", None)):
+        return str(given)
+    return f"{type(given).__name__}, {counted(sum(p.numel() for p in given.parameters()), 'parameter')}"

@@ -8,7 +8,7 @@ from torch import nn
 
 import intertwine as iw
 from intertwine.merging import Barrier, Curve
-from intertwine.report import Figure, Grid, page_of, render
+from intertwine.report import Details, Figure, Grid, page_of, render
 
 
 def made_barrier(names=("a", "b", "c"), batch_norms=True):
@@ -31,13 +31,12 @@ def alignment():
     return iw.align(a, b, torch.zeros(2, 4), kinds={"permutation"})
 
 
+def inside(block):
+    return [x for one in block.blocks for x in inside(one)] if isinstance(block, Details | Grid) else [block]
+
+
 def figures(page):
-    return [
-        x
-        for block in page.blocks
-        for x in (block.blocks if isinstance(block, Grid) else [block])
-        if isinstance(x, Figure)
-    ]
+    return [x for block in page.blocks for x in inside(block) if isinstance(x, Figure)]
 
 
 def test_a_page_of_an_alignment_shows_where_units_went(alignment):
@@ -46,7 +45,9 @@ def test_a_page_of_an_alignment_shows_where_units_went(alignment):
     dots = [figure for figure in figures(page) if "place in A" in str(figure.spec)]
     order = alignment.transformation["0.weight[0]"].permutation
     assert list(dots[0].spec["data"][0]["y"]) == order.tolist()
-    assert "Match quality of each space" in drawn
+    cosines = drawn["How well units fit, space by space"].spec["data"][0]["z"]
+    best = alignment.quality["0.weight[0]"].max().item()
+    assert cosines[0][0] == pytest.approx(best, abs=1e-4) and [len(row) for row in cosines] == [2] * 11
     assert f"{alignment.after:.3g}" in page.blocks[0].text
     assert "<h1>Two networks in one basis</h1>" in render(page)
 

@@ -67,10 +67,12 @@ def test_dollar_signs_are_no_formula():
 
 
 def test_many_names_stand_in_a_few_stages():
-    deep = [f"model.layers.{i}.mlp" for i in range(80)]
+    deep = [f"layers.{i}.mlp" for i in range(80)]
     wide = ["stem", *(f"layer{s}.{i}.relu" for s in (1, 2) for i in range(30))]
     assert stages(deep)[:2] == [(0, "layers.0–4"), (5, "layers.5–9")]
     assert stages(wide) == [(0, "stem"), (1, "layer1"), (31, "layer2")]
+    whole = ["model.embed", *(f"model.{name}" for name in deep), "model.norm", "lm_head"]
+    assert stages(whole)[:3] == [(0, "model.embed"), (1, "layers.0–9"), (11, "layers.10–19")]
     assert stages([]) == [] and stages(["a", "a"]) == [(0, "a")]
     figure = heatmap([[0.5] * 61] * 61, wide, wide)
     assert figure.spec["layout"]["meta"]["yaxis"]["stages"] == [[0, "stem"], [1, "layer1"], [31, "layer2"]]

@@ -114,3 +114,24 @@ def test_only_results_have_pages(tmp_path):
     with pytest.raises(ValueError, match=r"path must end in \.html\. Got"):
         report.write_page(Strange(), tmp_path / "page.pdf")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_every_page_says_which_networks_it_is_of():
+    import torch
+    from torch import nn
+
+    import intertwine as iw
+
+    a, b = (nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)).eval() for _ in "ab")
+    x = torch.zeros(2, 3)
+    for found in (iw.align(a, b, x), iw.same(a, b, x), iw.lineage(a, b, x), iw.diff(a, b, x)):
+        page = report.page_of(found)
+        assert page.of == ["A: Sequential, 26 parameters", "B: Sequential, 26 parameters"]
+        assert page.blocks[0].tone == "verdict" and page.blocks[1].kind == "figure"  # what is seen first
+        assert page.of[1] in render(page)
+    assert report.page_of(iw.symmetries(a, x)).of == ["Sequential, 26 parameters"]
+    assert "26 parameters" not in repr(iw.symmetries(a, x))
+
+
+def test_pages_without_plots_are_small():
+    assert 'id="plotly"' not in render(Page("t", [Paragraph("p"), Grid([Table(["a"], [[1]])])]))

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from .._io import versions
 from .._progress import track
+from .._result import of_networks
 from .._words import counted
 from ..errors import DataError
 from .arms import Arm, plan_arms
@@ -26,6 +27,7 @@ CRITERION, MAPS = Criterion(), Maps()
 _THRESHOLDS = 2**28  # bytes for the largest values of units, where less is given for maps
 
 
+@of_networks("model")
 def dissect(
     model: nn.Module,
     layer: str,

@@ -57,7 +57,7 @@ def mappings(
         subject = subject_of(sym, model, example_inputs)
         found = FORMATS[format](subject, Proving(subject))
     notes = (*sym.notes, *subject.notes, *found.notes)
-    return replace(found, format=format, model=subject.name, notes=notes, graph=sym.graph)
+    return replace(found, format=format, model=subject.name, notes=notes, graph=sym.graph, networks=sym.networks)
 
 
 def _scales(subject: Subject, proving: Proving) -> tuple[tuple[Entry, ...], Mappings]:

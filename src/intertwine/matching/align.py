@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from .._result import of_networks
 from ..symmetry.action import tensors_of
 from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.transformation import KINDS, check_kinds
@@ -29,6 +30,7 @@ _FEWER = {
 }  # what is left of an element, and what is then left as it is
 
 
+@of_networks("a", "b")
 def align(
     a: nn.Module,
     b: nn.Module,

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._result import of_networks
 from .._words import counted
 from ..symmetry.action import act, tensors_of
 from ..symmetry.gauge.canonical import check_weights
@@ -37,6 +38,7 @@ COMPONENT = 16_000_000  # weights of the components of larger ones
 _CAST = 2 * 2.0**-9  # residual that casts leave: each moves a weight by up to 2^-9 of itself, fitted bases double that
 
 
+@of_networks("a", "b")
 def same(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None = None) -> Match:
     """Decide whether two networks are one network up to symmetry, and find the element between them.
 

@@ -59,4 +59,5 @@ class Match(Result):
 
     def _rows(self) -> list[dict[str, Any]]:
         """One row; tensors that differ are named in one string."""
-        return [{**self.to_dict(), "differing": ", ".join(self.differing)}]
+        row = {name: value for name, value in self.to_dict().items() if name != "networks"}
+        return [{**row, "differing": ", ".join(self.differing)}]

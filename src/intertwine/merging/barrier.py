@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from .._evaluation import copied
 from .._progress import track
+from .._result import of_networks
 from ..features.batches import check_repeatable, head, peek
 from ..features.evaluate import Loss, Score, evaluate
 from ..matching.align import align
@@ -47,6 +48,7 @@ class PathOptions:
 OPTIONS = PathOptions()
 
 
+@of_networks("a", "b")
 def barrier(
     a: nn.Module,
     b: nn.Module,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .._evaluation import copied
+from .._result import of_networks
 from .._words import counted
 from ..symmetry.action import moved, tensors_of
 from ..symmetry.blocks import blocks
@@ -34,6 +35,7 @@ _AFFINE = 1e-5  # relative deviation of the affine map of a batch norm that was 
 Network = nn.Module | Mapping[str, Tensor]
 
 
+@of_networks("a", "b")
 def diff(a: Network, b: Network, example_inputs: Any, sym: Symmetry | None = None) -> Diff:
     """Say what was done to one checkpoint to make another: by symmetry, by casts, by training.
 

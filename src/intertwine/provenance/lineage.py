@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from .._result import of_networks
 from .._words import counted
 from ..matching.same import RELATED
 from ..symmetry.action import moved, tensors_of
@@ -40,6 +41,7 @@ _COMMON = 0.25  # share of the tensors that both must have: heads are replaced, 
 _PARTS = 1e-3  # level at which single blocks are named
 
 
+@of_networks("a", "b")
 def lineage(
     a: nn.Module, b: nn.Module, example_inputs: Any, independent: Sequence[nn.Module] = (), level: float = _LEVEL
 ) -> Lineage:

@@ -1,7 +1,8 @@
 """Plots as plain data: heat maps, lines with bands, bars."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
 from typing import Any
 
 from .blocks import Figure
@@ -12,6 +13,7 @@ _WRITTEN = 9  # heat maps up to this size have their numbers in the cells
 _DARK = 0.435  # share of the colours, from the low end, on which white is easier to read than black
 _NAMED = 40  # points, beyond which they have no names beside them and curves no dots
 _STAGES = 16  # groups of names on one axis
+_SHARE = 0.6  # of all names in one group, beyond which it is divided
 _GAPS = 24  # rows or columns of a heat map, beyond which nothing is left free between its cells
 _COLORS = ("#3b7dd8", "#e07b39", "#2f9e75", "#a05fc0", "#c9a227", "#d1495b", "#4b9aa8", "#7d6b5d")
 _GREY = "#8b919c"
@@ -111,6 +113,18 @@ def heatmap(
         },
     }
     return Figure({"data": [trace], "layout": layout}, title, caption, height=440)
+
+
+def strip(
+    values: Sequence[float | None], names: Sequence[str], *, row: str, title: str, caption: str = "", places: str = "",
+    limits: tuple[float, float] | None = None,
+) -> Figure:  # fmt: skip
+    """Plot a value for each named place as a row of colours, from 0 to the largest unless ``limits`` say otherwise."""
+    known = [v for v in values if v is not None and v == v]
+    limits = limits or (0.0, max([*known, 1e-12]))
+    figure = heatmap([values], [row], names, title=title, caption=caption, column_title=places, name=row, limits=limits)
+    figure.spec["data"][0]["colorbar"]["nticks"] = 3
+    return replace(figure, height=200)
 
 
 def lines(
@@ -320,7 +334,7 @@ def stages(names: Sequence[str]) -> list[tuple[int, str]]:
 
     Examples:
         >>> stages(["conv", "layer1.0", "layer1.1", "layer2.0"])
-        [(0, 'conv'), (1, 'layer1'), (2, 'layer2')]
+        [(0, 'conv'), (1, 'layer1'), (3, 'layer2')]
         >>> stages([f"h.{i}.mlp" for i in range(100)])[:2]
         [(0, 'h.0–9'), (10, 'h.10–19')]
     """
@@ -328,14 +342,18 @@ def stages(names: Sequence[str]) -> list[tuple[int, str]]:
     runs: list[tuple[int, str]] = []
     for depth in range(1, max(map(len, paths), default=0) + 1):
         heads = [".".join(path[:depth]) for path in paths]
-        runs = [(i, head) for i, head in enumerate(heads) if i == 0 or heads[i - 1] != head]
-        if len(runs) > 1:
+        starts = [i for i, head in enumerate(heads) if i == 0 or heads[i - 1] != head]
+        runs = [(i, heads[i]) for i in starts] if len(starts) > 1 or not runs else runs
+        if len(starts) > 1 and max(b - a for a, b in pairwise([*starts, len(names)])) <= _SHARE * len(names):
             break
-    step = next((k for k in (1, 2, 5, 10, 20, 50, 100) if len(runs) <= k * _STAGES), len(runs))
+    alike = [list(group) for _, group in groupby(runs, key=lambda run: run[1].rstrip("0123456789"))]
+    step = next((k for k in (1, 2, 5, 10, 20, 50, 100) if sum(-(-len(g) // k) for g in alike) <= _STAGES), len(runs))
     joined = []
-    for k in range(0, len(runs), step):
-        first, last = (".".join(runs[i][1].split(".")[-2:]) for i in (k, min(k + step, len(runs)) - 1))
-        joined.append((runs[k][0], first if first == last else f"{first}–{last.rpartition('.')[2]}"))
+    for group in alike:
+        for k in range(0, len(group), step):
+            first, last = (".".join(one.split(".")[-2:]) for one in (group[k][1], group[k : k + step][-1][1]))
+            end = last.removeprefix(first.rstrip("0123456789"))
+            joined.append((group[k][0], first if first == last else f"{first}–{end}"))
     return joined
 
 

@@ -29,6 +29,13 @@ class Page:
     title: str
     blocks: Sequence[Block]
     subtitle: str = ""
+    networks: Sequence[str] = ()
+
+    @property
+    def of(self) -> list[str]:
+        """The networks, with letters where there are two."""
+        letters = ("A: ", "B: ") if len(self.networks) == 2 else [""] * len(self.networks)
+        return [f"{letter}{network}" for letter, network in zip(letters, self.networks)]
 
     @property
     def headings(self) -> list[str]:

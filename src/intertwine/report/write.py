@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _PAGES = {
     "Reproduction": ("intertwine.lab.experiments:Reproduction", "intertwine.report.pages.reproduce:reproduction_page"),
     "Alignment": ("intertwine.matching:Alignment", "intertwine.report.pages.align:alignment_page"),
+    "Match": ("intertwine.matching:Match", "intertwine.report.pages.match:match_page"),
     "Lineage": ("intertwine.provenance:Lineage", "intertwine.report.pages.lineage:lineage_page"),
     "Tree": ("intertwine.provenance:Tree", "intertwine.report.pages.lineage:tree_page"),
     "Barrier": ("intertwine.merging:Barrier", "intertwine.report.pages.barrier:barrier_page"),
@@ -67,8 +69,9 @@ def page_of(result: Result) -> Page:
         raise TypeError(f"result must be a result of intertwine, such as a Comparison. Got {type(result).__name__}.")
     for kind in type(result).__mro__:
         if kind.__name__ in _PAGES:
-            return _find(_PAGES[kind.__name__][1])(result)
-    return _find(_PLAIN)(result)
+            page: Page = _find(_PAGES[kind.__name__][1])(result)
+            return replace(page, networks=result.networks)
+    return replace(_find(_PLAIN)(result), networks=result.networks)
 
 
 def load_result(path: str | Path) -> Result:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .._random import mixed
+from .._result import of_networks
 from ..features.batches import check_repeatable
 from ..features.repeatable import repeatable
 from ..groups import PositiveMonomial
@@ -32,6 +33,7 @@ from .training.train_layers import train_layers
 __all__ = ["stitch"]
 
 
+@of_networks("a", "b")
 def stitch(
     a: nn.Module,
     b: nn.Module,

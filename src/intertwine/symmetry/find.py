@@ -7,6 +7,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from .._examples import each
+from .._result import of_networks
 from ..programs import Program, capture_paths, union
 from .detection.describe import describe
 from .detection.engine import Edit, Engine, Restart
@@ -15,6 +16,7 @@ from .origin import Origin
 from .symmetry import Symmetry
 
 
+@of_networks("model")
 def symmetries(model: nn.Module, example_inputs: Any, front: Literal["auto", "record", "export"] = "auto") -> Symmetry:
     """Find the group of weight-space symmetries that a model's architecture has.
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._progress import track
-from ..._result import Result
+from ..._result import Result, of_networks
 from ..._words import counted
 from ..kernels.alignment import kernel_alignment, unscaled
 from ..kernels.budget import Budget
@@ -107,6 +107,7 @@ class GateStudy(Result):
         return "\n".join([f"Gates of {self.model} over {counted(self.examples, 'example')}", *lines, kernels])
 
 
+@of_networks("model")
 def examine(
     model: nn.Module,
     x: Tensor,

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from ..._words import counted
 from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Listing, Paragraph, Table
-from ..figures import Series, bars, label, lines
+from ..figures import Series, heatmap, label, lines
 from ..page import Page
 
 if TYPE_CHECKING:
     from ...matching import Alignment
 
-__all__ = ["alignment_page"]
-
 _PICTURES = 24  # spaces whose permutation is drawn
 _DOTS = 2048  # units of one picture
+_RANKS = 11  # of the units of a space, from best to worst
 _BLUE = "#3b7dd8"
 
 
@@ -26,27 +26,32 @@ def alignment_page(alignment: Alignment) -> Page:
     frame = alignment.to_frame()
     table = frame.to_numpy().tolist()
     names = [str(name) for name in frame["space"]]
+    titles = [alignment.symmetry.titles[name] for name in names]
+    pictures = [_permutation(name, title, alignment) for name, title in zip(names[:_PICTURES], titles)]
+    rest = f" (the first {_PICTURES} of {len(names)} spaces)" if len(names) > _PICTURES else ""
     blocks: list[Block] = [
         Paragraph(_verdict(alignment), "verdict"),
+        _cosines(titles, [alignment.quality[name] for name in names], frame["chance"].tolist()),
         *(Paragraph(f"Note: {note}", "note") for note in alignment.notes),
-        Heading("How well units fit"),
-        Grid([_cosines(names, frame), _history(alignment)]),
+        Heading("Space by space"),
         Table(
             ["space", "units", "group", "moved", "signs flipped", "largest log scale", "mean cosine", "worst cosine",
-             "mean by chance"],
-            table,
+             "mean by chance", "name"],
+            [[title, *row[1:], row[0]] for title, row in zip(titles, table)],
             caption="The cosine of a unit is that between its weights in A and in the moved B: 1 for equal directions. "
             "By chance is what the same kind of search finds in a network whose units are unrelated.",
         ),
-        Heading("Unit by unit"),
-        Grid([_sorted_cosines(name, alignment.quality[name]) for name in names[:_PICTURES]]),
-        Heading("Where the units went"),
-        Paragraph(
-            "A dot for each unit: its place in A along the x axis, the unit of B that was moved there along the y "
-            "axis. Units in place lie on the diagonal."
+        Details(
+            f"Where the units went{rest}",
+            [
+                Paragraph(
+                    "A dot for each unit: its place in A along the x axis, the unit of B that was moved there along "
+                    "the y axis. Units in place lie on the diagonal."
+                ),
+                Grid(pictures, width=300),
+            ],
         ),
-        Grid([_permutation(name, alignment) for name in names[:_PICTURES]], width=300),
-        *_left_out(names),
+        Details("The objective along the way", [_history(alignment)]),
         Details("The alignment as text", [Listing(alignment.summary())]),
         Facts(
             {
@@ -74,18 +79,24 @@ def _verdict(alignment: Alignment) -> str:
     )
 
 
-def _cosines(names: list[str], frame: Any) -> Figure:
-    return bars(
-        names,
-        {
-            "mean cosine": frame["cosine"].tolist(),
-            **({"by chance": frame["chance"].tolist()} if frame["chance"].notna().any() else {}),
-            "worst cosine": frame["worst"].tolist(),
-        },
-        title="Match quality of each space",
-        caption="Low bars are spaces in which the two networks learned different units.",
-        y_title="cosine",
-    )
+def _cosines(titles: list[str], qualities: list[Tensor], chance: list[float]) -> Figure:
+    """Cosines of the units of each space from best to worst, as colours."""
+    columns = []
+    for quality in qualities:
+        known = quality.flatten()[~quality.flatten().isnan()].sort(descending=True).values.tolist()
+        places = [round(k * (len(known) - 1) / (_RANKS - 1)) for k in range(_RANKS)]
+        columns.append([known[i] if known else None for i in places])
+    ranks = ["best", *(f"{k / (_RANKS - 1):.0%}" for k in range(1, _RANKS - 1)), "worst"]
+    if any(x == x for x in chance):
+        ranks, columns = [*ranks, "mean by chance"], [[*column, x] for column, x in zip(columns, chance)]
+    low = min((v for column in columns for v in column if v is not None and v == v), default=0.0)
+    figure = heatmap(
+        list(zip(*columns)), ranks, titles, title="How well units fit, space by space",
+        caption="Each column is a space, its units from the best match to the worst. Dark columns are spaces in which "
+        "the two networks learned different units.",
+        row_title="units", column_title="space", name="cosine", limits=(min(0.0, low), 1.0),
+    )  # fmt: skip
+    return replace(figure, height=420)
 
 
 def _history(alignment: Alignment) -> Figure:
@@ -100,21 +111,7 @@ def _history(alignment: Alignment) -> Figure:
     )
 
 
-def _sorted_cosines(name: str, quality: Tensor) -> Figure:
-    cosines = quality.flatten()
-    values = cosines[~cosines.isnan()].sort(descending=True).values
-    step = max(1, len(values) // 100)  # a hundred points draw the curve
-    shown = values[::step].tolist()
-    return lines(
-        [str(k * step) for k in range(len(shown))],
-        [Series("cosine", shown)],
-        title=name,
-        caption="Units from best to worst match.",
-        limits=(0.0, 1.0),
-    )
-
-
-def _permutation(name: str, alignment: Alignment) -> Figure:
+def _permutation(name: str, title: str, alignment: Alignment) -> Figure:
     order = alignment.transformation[name].permutation
     flat = order.reshape(-1, order.shape[-1])
     places = [k for row in flat.tolist() for k in range(len(row))][:_DOTS]
@@ -131,9 +128,9 @@ def _permutation(name: str, alignment: Alignment) -> Figure:
         "xaxis": {**side, "title": {"text": label("place in A")}, "constrain": "domain"},
         "yaxis": {**side, "title": {"text": label("unit of B")}, "scaleanchor": "x", "constrain": "domain"},
     }
-    return Figure({"data": [trace], "layout": layout}, name, f"{order.shape[-1]} units{copies}", height=300)
+    return Figure({"data": [trace], "layout": layout}, title, f"{order.shape[-1]} units{copies}", height=300)
 
 
-def _left_out(names: list[str]) -> list[Block]:
-    rest = len(names) - _PICTURES
-    return [Paragraph(f"{counted(rest, 'more space')} in the table only.", "note")] if rest > 0 else []
+def _mean(values: Any) -> float:
+    known = [v for v in values.tolist() if v == v]
+    return sum(known) / len(known) if known else float("nan")

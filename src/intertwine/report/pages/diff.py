@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..._words import counted
 from ..blocks import Block, Details, Facts, Heading, Listing, Paragraph, Table
-from ..figures import heatmap
+from ..figures import heatmap, strip
 from ..page import Page
 
 if TYPE_CHECKING:
@@ -26,11 +26,10 @@ def diff_page(found: Diff) -> Page:
     shown = f"The first {_ROWS:,} of {len(frame):,} tensors. " if len(frame) > _ROWS else ""
     blocks: list[Block] = [
         Paragraph(f"{found.verdict}: {found.reason}.", "verdict"),
+        *_strips(found),
         Heading("What was done"),
         Table(["kind", "in words", "tensors"], [[f.kind, f.text, len(f.tensors)] for f in found.findings]),
         *(Paragraph(f"Ambiguous: {said}", "note") for said in found.ambiguous),
-        Heading("Where"),
-        *_strips(found),
         *_units(found),
         Heading("Tensor by tensor"),
         Table(
@@ -51,24 +50,22 @@ def _strips(found: Diff) -> list[Block]:
     if not sizes:
         return []
     names = list(sizes)
-    top = max(max(sizes.values()), 1e-12)
-    strip = heatmap(
-        [list(sizes.values())], ["all tensors"], names, title="Relative change of each block",
+    blocks = strip(
+        list(sizes.values()), names, row="relative change", title="Relative change of each block", places="block",
         caption="The size of the change over that of the weights, all tensors of a block together.",
-        column_title="block", name="relative change", limits=(0.0, top),
     )  # fmt: skip
     roles: dict[str, dict[str, float]] = {}
     for t in found.tensors:
         if t.relative < float("inf"):
             role = t.name.removeprefix(t.block).removeprefix(".") or t.name
             roles.setdefault(role, {})[t.block] = t.relative
-    most = max((v for row in roles.values() for v in row.values()), default=top)
+    most = max((v for row in roles.values() for v in row.values()), default=0.0)
     grid = heatmap(
         [[row.get(name) for name in names] for row in roles.values()], list(roles), names,
         title="Relative change of each tensor", caption="Blank where a block has no such tensor.",
         row_title="tensor", column_title="block", name="relative change", limits=(0.0, max(most, 1e-12)),
     )  # fmt: skip
-    return [replace(strip, height=190), replace(grid, height=min(900, 160 + 22 * len(roles)))]
+    return [blocks, replace(grid, height=min(900, 160 + 22 * len(roles)))]
 
 
 def _units(found: Diff) -> list[Block]:

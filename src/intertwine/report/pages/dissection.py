@@ -14,6 +14,8 @@ from ..provenance import provenance
 if TYPE_CHECKING:
     from ...dissection import ArmResult, Count, Dissection
 
+_FEWEST = 2  # categories that are shown apart
+
 
 def dissection_page(dissection: Dissection) -> Page:
     """Lay out a dissection.
@@ -27,12 +29,7 @@ def dissection_page(dissection: Dissection) -> Page:
         *([Paragraph(f"What the symmetry group predicts: {prediction}.")] if prediction else []),
         *(Paragraph(f"Note: {note}", "note") for note in dissection.notes),
         *_walls(dissection),
-        Heading("Detectors against the power of the rotation"),
-        Grid([_curve(dissection), _category_curves(dissection)]),
-        _table(dissection),
-        Paragraph(_equality(dissection)),
-        Heading("Concepts by category"),
-        _category_bars(dissection),
+        *(_detectors(dissection) if any(c.mean for c in dissection.counts()) else []),
         Heading("What each unit detects in the network's own basis"),
         *_units(dissection),
         *_provenance(dissection),
@@ -46,9 +43,28 @@ def dissection_page(dissection: Dissection) -> Page:
     )
 
 
+def _detectors(dissection: Dissection) -> list[Block]:
+    """How many units detect a concept, by rotation and by category."""
+    single = len(dissection.categories) < _FEWEST
+    curves: list[Block] = [_curve(dissection), *([] if single else [_category_curves(dissection)])]
+    return [
+        Heading("Detectors against the power of the rotation"),
+        Grid(curves),
+        _table(dissection),
+        Paragraph(_equality(dissection)),
+        *([] if single else [Heading("Concepts by category"), _category_bars(dissection)]),
+    ]
+
+
 def headline(dissection: Dissection) -> str:
     """The one sentence to take away."""
     own = len(dissection.own.detectors(dissection.iou_threshold))
+    if not any(c.mean for c in dissection.counts()):
+        best = max((x for arm in dissection.arms for x in arm.iou), default=0.0)
+        return (
+            f"None of {dissection.units} units detects a concept, in the network's own basis or in any that was tried: "
+            f"the best match has IoU {best:.3f}, and a detector needs more than {dissection.iou_threshold:g}."
+        )
     text = (
         f"{own} of {dissection.units} units ({own / dissection.units:.0%}) detect a concept in the network's own basis."
     )

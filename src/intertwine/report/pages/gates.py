@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..._words import counted
 from ..blocks import Block, Details, Figure, Grid, Heading, Paragraph, Shot, Table, Tabs, Wall
-from ..figures import bars, heatmap
+from ..figures import Series, bars, heatmap, lines
 from ..page import Page
 from ..pictures import input_picture, is_image, signed_picture
 from ..provenance import provenance
@@ -31,15 +31,15 @@ def gates_page(study: GateStudy) -> Page:
     """
     blocks: list[Block] = [
         Paragraph(headline(study), "verdict"),
+        Grid([_kernel(study, study.npk, "Neural path kernel"), _kernel(study, study.ntk, "Neural tangent kernel")]),
         *(Paragraph(f"Note: {note}", "note") for note in study.notes),
-        *_features(study),
         *_accuracies(study),
+        *_features(study),
         Heading("When units are on"),
         _statistics_figure(study),
         _statistics_table(study),
         Heading("Kernels: which examples switch on the same paths"),
         Paragraph(_KERNELS),
-        Grid([_kernel(study, study.npk, "Neural path kernel"), _kernel(study, study.ntk, "Neural tangent kernel")]),
         Grid([_bases(study), _alignments(study)]),
         Heading("Which gates classes share"),
         Paragraph(_SHARED),
@@ -139,13 +139,16 @@ def _accuracies(study: GateStudy) -> list[Block]:
     columns = ["network", "gates", "value network is given", "test accuracy", "epochs", "parameters"]
     rows = [[a.get(c) if c != "test accuracy" else _percent(a[c]) for c in columns] for a in found]
     known = [a for a in found if a["test accuracy"] is not None]
-    percent = [100 * a["test accuracy"] for a in known]
-    figure = bars(
+    percent = [100 * a["test accuracy"] for a in known] or [0.0]
+    figure = lines(
         [a["network"] for a in known],
-        {"test accuracy": percent},
+        [Series("test accuracy", percent)],
         title="Test accuracy, in per cent",
-        caption="The dual view's claim: gates decide, so that a constant input costs little. One seed each.",
+        caption="The dual view's claim: gates decide, so that a constant input costs little. One seed each. The axis "
+        f"spans what is there: from {min(percent):.1f} to {max(percent):.1f}.",
         y_title="per cent",
+        limits=None,
+        joined=False,
     )
     return [Heading("The network and its gated versions"), Table(columns, rows), *([figure] if len(known) > 1 else [])]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ..._words import counted
 from ...programs import Vertex, Wire
 from ..blocks import Block, Heading, Network, Paragraph, Table
-from ..figures import heatmap
+from ..figures import heatmap, strip
 from ..network import Flow, network
 from ..page import Page
 
@@ -46,6 +46,16 @@ def lineage_page(found: Lineage) -> Page:
     ]
     blocks: list[Block] = [
         Paragraph(f"{found.headline}. {found.reason}.", "verdict"),
+        strip(
+            [b.cosine for b in found.by_block],
+            [b.block for b in found.by_block],
+            row="cosine",
+            places="block",
+            title="How alike the weights of each block are",
+            limits=(0.0, 1.0),
+            caption="The cosine between the weights of a block in both networks: 1 for equal directions, about 0 for "
+            "unrelated ones.",
+        ),
         Paragraph(_LIMITS, "note"),
         *(Paragraph(f"Note: {note}", "note") for note in found.notes),
         Heading("Parts"),

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..._evaluation import check_module
 from ..._io import versions
 from ..._progress import track
+from ..._result import of_networks
 from ...features import Point, Reading, Tapped
 from ...features import batches as batching
 from ..base import Measure
@@ -41,6 +42,7 @@ class _Side:
     layers: list[Layer]
 
 
+@of_networks("a", "b")
 def compare(
     a: nn.Module,
     b: nn.Module,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..._result import UNSAVED, Result
+from ..._result import UNSAVED, Result, of_networks
 from ..._words import counted
 from .biases import push_biases
 from .centring import centre
@@ -78,6 +78,7 @@ class Fold(Result):
         return rows
 
 
+@of_networks("model")
 def fold(
     model: nn.Module,
     example_inputs: Any,

@@ -55,7 +55,8 @@ class Completeness(Result):
     def _rows(self) -> list[dict[str, Any]]:
         """One row."""
         families = ", ".join(kind for kind, _, _ in self.families)
-        return [{**self.to_dict(), "families": families, "gap": self.gap}]
+        row = {name: value for name, value in self.to_dict().items() if name != "networks"}
+        return [{**row, "families": families, "gap": self.gap}]
 
 
 def completeness(sym: Description, model: nn.Module, inputs: Any) -> Completeness:
