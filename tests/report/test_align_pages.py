@@ -47,7 +47,7 @@ def test_a_page_of_an_alignment_shows_where_units_went(alignment):
     assert list(dots[0].spec["data"][0]["y"]) == order.tolist()
     cosines = drawn["How well units fit, space by space"].spec["data"][0]["z"]
     best = alignment.quality["0.weight[0]"].max().item()
-    assert cosines[0][0] == pytest.approx(best, abs=1e-4) and [len(row) for row in cosines] == [2] * 11
+    assert cosines[0][0] == pytest.approx(best, abs=1e-4) and [len(row) for row in cosines] == [2] * 12
     assert f"{alignment.after:.3g}" in page.blocks[0].text
     assert "<h1>Two networks in one basis</h1>" in render(page)
 
