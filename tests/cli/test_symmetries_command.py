@@ -8,7 +8,7 @@ def test_table_page_and_reasons(run, tmp_path):
     ran = run("symmetries", "--model", "resnet20:width=4", "--out", page)
     assert ran.code == 0 and "12 spaces" in ran.out
     text = page.read_text(encoding="utf-8")
-    assert "Where the spaces live" in text and "layer1.0.conv1.weight" in text
+    assert "The group of each space" in text and "layer1.0.conv1.weight" in text
     ran = run("symmetries", "--model", "resnet20:width=4", "--meta", "--explain", "conv1.weight")
     assert ran.code == 0 and "conv1.weight[1] (size 3): fixed, input" in ran.out
 

@@ -21,12 +21,12 @@ Importing such a file must be cheap: whatever is heavy is imported inside the fu
 
 from .estimates import Estimate, of_pairs, of_runs
 from .experiment import SCALES, Experiment, Measured, Planned, Setting
-from .registry import OLDER, experiment, experiments, is_older, rejudged, reproduce
+from .registry import OLDER, age, experiment, experiments, is_older, rejudged, reproduce
 from .reproduction import Map, Panel, Reproduction, Row, Scale, provenance
 from .verdicts import Claim, Trained, claim, fact
 
 __all__ = [
-    "experiments", "experiment", "reproduce", "rejudged", "is_older", "OLDER",
+    "experiments", "experiment", "reproduce", "rejudged", "is_older", "age", "OLDER",
     "Experiment", "Measured", "Planned", "Setting", "SCALES",
     "Reproduction", "Row", "Panel", "Map", "Scale", "provenance",
     "Estimate", "of_pairs", "of_runs", "Claim", "Trained", "claim", "fact",

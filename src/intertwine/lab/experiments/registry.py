@@ -99,6 +99,11 @@ def rejudged(found: Reproduction) -> Reproduction:
     return known.judged(replace(found, notes=notes))
 
 
+def age(found: Reproduction) -> str:
+    """What a reader must know of a result's age; empty where the code is still that which made it."""
+    return OLDER if is_older(found) else ""
+
+
 def is_older(found: Reproduction) -> bool:
     """Whether a result was made by other code of its experiment than today's."""
     known = experiments().get(found.name)

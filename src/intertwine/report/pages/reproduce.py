@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..._above import call
 from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table
 from ..figures import Series, heatmap, lines
 from ..page import Page, render
@@ -63,11 +64,10 @@ def write_all_page(reproductions: Sequence[Reproduction], failed: Mapping[str, s
 
 
 def _blocks(r: Reproduction) -> list[Block]:
-    from ...lab.experiments import OLDER, is_older
-
     blocks: list[Block] = [Paragraph(f"{r.verdict[:1].upper()}{r.verdict[1:]}.", "verdict")]
-    if is_older(r) and OLDER not in r.notes:
-        blocks.append(Paragraph(OLDER, "note"))
+    age = call("age", r)
+    if age and age not in r.notes:
+        blocks.append(Paragraph(age, "note"))
     if not r.comparable and any(row.paper is not None and row.tolerance is None for row in r.rows):
         said = "The paper's numbers are of other networks, data or training, and are shown for orientation only."
         blocks.append(Paragraph(said, "note"))
