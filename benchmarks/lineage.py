@@ -14,6 +14,7 @@ the identity, layer by layer, combined by Fisher's rule.
 
 import argparse
 import copy
+import json
 import math
 import sys
 from collections.abc import Iterable
@@ -83,6 +84,15 @@ def null_rows(options: argparse.Namespace) -> Iterable[str]:
         yield f"| {name} | {len(values):,} | {distance:.4f} | {p:.2f} | {few[0]} | {few[1]} |"
 
 
+def shares_of(sym: iw.Symmetry, models: list[nn.Module], cache: Path) -> list[float]:
+    """Likeness of each network to the first, from the cache where it is there."""
+    if not cache.is_file():
+        base, *rest = [tensors_of(m) for m in models]
+        cache.write_text(json.dumps([likeness(compared(sym, base, c)).explained for c in rest]))
+    found: list[float] = json.loads(cache.read_text())
+    return found
+
+
 def calibration_rows(options: argparse.Namespace) -> Iterable[str]:
     """The calibrated null: groups of ten seeds, where each of nine is tested against the other eight."""
     yield "| networks | groups | tests | KS p, one test a group | at or below 1e-2 | at or below 1e-3 | smallest p |"
@@ -91,8 +101,7 @@ def calibration_rows(options: argparse.Namespace) -> Iterable[str]:
         sym, first, every = symmetry(name), [], []
         models = seeds(name, GROUP * options.groups, options.cache)
         for start in range(0, len(models), GROUP):
-            base, *rest = [tensors_of(m) for m in models[start : start + GROUP]]
-            shares = [likeness(compared(sym, base, c)).explained for c in rest]
+            shares = shares_of(sym, models[start : start + GROUP], options.cache / f"{name}-shares-{start}.json")
             p = [math.exp(prediction(x, shares[:k] + shares[k + 1 :])) for k, x in enumerate(shares)]
             first.append(p[0])
             every += p

@@ -1,5 +1,9 @@
-"""What was done to a network: heads swapped, an adapter merged, a cast; then other code's names and layout."""
+# %% [markdown]
+# # What changed between these two checkpoints?
+#
+# `diff` first finds what keeps the function (heads swapped, units permuted), then says what remains, tensor by tensor.
 
+# %%
 import copy
 
 import torch
@@ -16,15 +20,28 @@ with torch.no_grad():
 x = torch.randn(2, 5, 32)
 sym = iw.symmetries(base, x)
 
+# %% [markdown]
+# An update of rank 4, hidden by a random permutation of units and heads.
+
+# %%
 tuned = sym.act(sym.random(seed=1, kinds=["permutation"]), base)
 with torch.no_grad():
     for block in tuned.layers:
         block.linear1.weight += 0.01 * torch.randn(64, 4) @ torch.randn(4, 32)
-print(iw.diff(base, tuned, x), end="\n\n")
+found = iw.diff(base, tuned, x)
+found.to_html("diff.html")
+print(found)
 
-print(iw.diff(base, copy.deepcopy(base).bfloat16().float(), x), end="\n\n")
+# %% [markdown]
+# A cast alone.
 
-# the same weights as other code would store them
+# %%
+print(iw.diff(base, copy.deepcopy(base).bfloat16().float(), x))
+
+# %% [markdown]
+# The same weights as other code would store them: other names, query, key and value in tensors of their own.
+
+# %%
 stored = {}
 for name, tensor in base.state_dict().items():
     if "in_proj" in name:

@@ -173,3 +173,24 @@ def test_unrelated_networks_of_other_names_are_refused(sym):
     other = renamed(state(decoder(seed=7)), {n: f"other_{n}" for n in ("embed", "blocks", "norm", "head")})
     with pytest.raises(ValueError, match="found by what it holds"):
         iw.diff(decoder(), {n: x for n, x in other.items() if x.ndim > 1}, tokens(), sym)
+
+
+def test_what_is_ambiguous_is_listed(sym):
+    twice = decoder()
+    with torch.no_grad():
+        twice.blocks[2].up.weight.copy_(twice.blocks[1].up.weight)  # under other numbers nothing tells them apart
+    other = {n.replace("blocks.", "part_").replace(".up.", ".wide."): x for n, x in state(twice).items()}
+    found = iw.diff(twice, other, tokens(), sym)
+    assert any("may be any of 2 tensors with equal values" in said for said in found.ambiguous), found.ambiguous
+    assert "ambiguous:" in found.summary()
+
+
+def test_renamed_permuted_and_tuned_is_compared_in_order_and_said_so(sym):
+    tuned = decoder()
+    with torch.no_grad():
+        for p in tuned.parameters():
+            p.add_(0.02 * p.std().nan_to_num() * torch.randn_like(p))
+    moved = sym.act(sym.random(seed=3, kinds=["permutation"]), tuned)
+    found = iw.diff(decoder(), renamed(state(moved), NAMES), tokens(), sym)
+    assert not found.same_function and "permuted" in kinds(found), str(found)
+    assert max(t.relative for t in found.tensors) < 0.1

@@ -39,7 +39,9 @@ def test_words(sym):
     )
     assert said(changed("cast to bfloat16", sym), "cast").startswith("all 53 tensors cast to bfloat16")
     assert said(changed("update of rank 4", sym), "low rank").startswith("update of rank 4 in 6 tensors")
-    assert "int8, one step for each row" in said(changed("int8 round trip", sym), "quantised")
+    cast = changed("int8 round trip", sym)
+    assert "int8, one step for each row" in said(cast, "quantised")
+    assert cast.reason.startswith("cast: ") and "int8, one step for each row, nothing else" in cast.reason
     assert "(3, 9)" in said(changed("pruned units", sym), "units removed")
     assert "2 of 50 rows of embed.weight (48, 49)" in said(changed("special rows", sym), "rows")
     assert said(changed("block re-initialised", sym), "replaced").startswith("blocks.2 re-initialised")
@@ -148,6 +150,13 @@ def test_bad_input(sym):
         iw.diff(good, state, tokens(), sym)
     with pytest.raises(ValueError, match="must be of one architecture"):
         iw.diff(good, nn.Sequential(nn.Linear(4, 3)), torch.zeros(2, 4))
+    found = iw.diff(good, good, tokens(), sym)  # one network twice
+    assert found.same_function and "equal, bit by bit" in found.reason and not found.findings
+    fewer = {n: x for n, x in good.state_dict().items() if "blocks.1.up" not in n}
+    found = iw.diff(good, fewer, tokens(), sym)
+    assert not found.same_function and [t.name for t in found.tensors if t.kind == "missing"] == [
+        "blocks.1.up.weight", "blocks.1.up.bias",
+    ]  # fmt: skip
 
 
 def test_state_dicts_that_are_read_lazily(sym, tmp_path):

@@ -218,6 +218,9 @@ def _verdict(changes: list[TensorChange], g: Transformation, error: float | None
     """The verdict and its ground."""
     left = [c for c in changes if not c.settled]
     ran = "" if error is None else f"; outputs on the example inputs differ by {error:.1e}"
+    if left and all(c.kind == "quantised" for c in left):
+        grids = " and ".join(sorted({c.detail for c in left}))
+        return CHANGED, f"cast: {len(left)} of {len(changes)} tensors rounded to levels of {grids}, nothing else{ran}"
     if left:
         return CHANGED, f"{len(left)} of {len(changes)} tensors differ by more than symmetry and rounding explain{ran}"
     if pairs.layers:

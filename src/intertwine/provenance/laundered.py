@@ -145,13 +145,14 @@ def calibrated(
 def prediction(share: float, independent: Sequence[float]) -> float:
     """Logarithm of the probability that one more independent network explains such a share.
 
-    For ``u = -log(1 - share)``, with mean ``m`` and standard deviation ``s`` over ``k`` independent networks,
-    ``(u - m) / (s sqrt(1 + 1/k))`` has Student's distribution with ``k - 1`` degrees of freedom if all are normal and
-    alike. Source: G. J. Hahn, Factors for Calculating Two-Sided Prediction Intervals, JASA 64, 1969.
+    For ``u = log(share / (1 - share))``, which is close to normal where shares themselves are skewed, with mean ``m``
+    and standard deviation ``s`` over ``k`` independent networks, ``(u - m) / (s sqrt(1 + 1/k))`` has Student's
+    distribution with ``k - 1`` degrees of freedom if all are normal and alike. Source: G. J. Hahn, Factors for
+    Calculating Two-Sided Prediction Intervals, JASA 64, 1969.
     """
     from scipy.stats import t as student
 
-    u, *others = (-log(max(1 - x, _ROUNDING)) for x in (share, *independent))
+    u, *others = (log(max(x, _ROUNDING) / max(1 - x, _ROUNDING)) for x in (share, *independent))
     x, k = torch.tensor(others, dtype=torch.float64), len(others)
     spread = float(x.std()) * (1 + 1 / k) ** 0.5
     return float(student.logsf((u - float(x.mean())) / max(spread, _ROUNDING), k - 1))

@@ -41,7 +41,7 @@ class Conversion:
 
 
 def convert(
-    target: Mapping[str, Tensor], source: Mapping[str, Tensor], wanted: Collection[str], offered: Collection[str]
+    target: Mapping[str, Tensor], source: Mapping[str, Tensor], wanted: Collection[str], offered: list[str]
 ) -> Conversion:
     """Find tensors of one checkpoint among those of another that has other names.
 
@@ -52,7 +52,7 @@ def convert(
     """
     done = Conversion()
     matrices = [n for n in wanted if any(True for _ in ways(tuple(target[n].shape))) and not constant(target[n])]
-    _by_rows(done, target, source, matrices, list(offered), exact=False)
+    _by_rows(done, target, source, matrices, offered, exact=False)
     left = [n for n in matrices if n not in done.found]
     if left:
         _by_rows(done, target, source, left, [n for n in offered if n not in done.used], exact=True)
@@ -63,6 +63,8 @@ def convert(
         _by_values(done, target, source, name, [n for n in offered if n not in done.used])
     for name in (n for n in wanted if n not in done.found):
         _by_rule(done, target, source, name, [n for n in offered if n not in done.used])
+    _by_order(done, target, source, [n for n in wanted if n not in done.found], offered)
+    _doubles(done, source, offered)
     return done
 
 
@@ -279,6 +281,35 @@ def _by_rule(
         if not equal:
             return
     done.found[name] = Rows((Reading(chosen, "whole"),), None, tuple(target[name].shape), "whole")
+
+
+def _by_order(
+    done: Conversion, target: Mapping[str, Tensor], source: Mapping[str, Tensor], wanted: list[str], offered: list[str]
+) -> None:
+    """Tensors that changed too much to be known by what they hold: by their order, where all shapes agree in it."""
+    left = [n for n in offered if n not in done.used]
+    if not wanted or [target[n].shape for n in wanted] != [source[n].shape for n in left]:
+        return
+    for name, other in zip(wanted, left):
+        done.found[name] = Rows((Reading(other, "whole"),), None, tuple(target[name].shape), "whole")
+        done.ambiguous[name] = f"{name} is compared with {other} for its place and shape alone, not for what it holds"
+
+
+def _doubles(done: Conversion, source: Mapping[str, Tensor], offered: list[str]) -> None:
+    """Say so where a tensor was taken for one of several that hold the same."""
+    twins: dict[tuple[tuple[int, ...], float], list[str]] = {}
+    for name in offered:
+        if source[name].numel() > 1 and not constant(source[name]):
+            twins.setdefault((tuple(source[name].shape), float(source[name].double().sum())), []).append(name)
+    several = {n: names for names in twins.values() if len(names) > 1 for n in names}
+    for name in done.certain:
+        others = several.get(done.found[name].views[0].name, ())
+        if len(done.found[name].views) == 1 and others:
+            chosen = done.found[name].views[0].name
+            same = [n for n in others if torch.equal(source[n], source[chosen])]
+            if len(same) > 1:
+                why = f"{len(same)} tensors with equal values: {', '.join(same[:4])}"
+                done.ambiguous[name] = f"{name} may be any of {why}; taken for {chosen}"
 
 
 def _may_be(x: Tensor, y: Tensor) -> bool:
