@@ -24,7 +24,7 @@ from ..symmetry.blocks import map_leaves
 from ..symmetry.coupling import Components, components, restricted
 from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.gauge.folding import Folded, fold
-from ..symmetry.spaces import Layout, Leaf, Space, axis_size
+from ..symmetry.spaces import Fixed, Layout, Leaf, Space, axis_size
 from ..symmetry.transformation import Transformation, identity, with_parts
 from .chance import unrelated
 from .closest import Normal, closest, concentrated, normalised
@@ -187,8 +187,8 @@ class _Rounds:
                 if cost is not None:
                     distances[name] = distances[name] + cost if name in distances else cost
                 if self.shared[name]:
-                    alone = [m for m in stated.members[name] if {*m.block.spaces} <= {name, None}]
-                    self._multiplied(products[name], alone, right.state, left.state, votes)
+                    telling = [m for m in stated.members[name] if self._tells(m)]
+                    self._multiplied(products[name], telling, right.state, left.state, votes)
         h = identity(self.pair.sym)
         for name, signs in self.shared.items():
             order = assign_nearly(-distances[name])
@@ -196,6 +196,11 @@ class _Rounds:
             flips = best_signs(rows, len(signs))[1](order) if rows else torch.ones(len(signs), len(order))
             h = _put(h, name, order, flips, signs)
         return h
+
+    def _tells(self, m: Member) -> bool:
+        """Whether nothing but shared signs of its own space can flip a tensor."""
+        clean = not any(odd for k, odd in enumerate(m.row) if k not in self.shared[m.space])
+        return clean and {*m.block.spaces} <= {m.space, None}
 
     def descended(self, h: Transformation) -> Matched:
         """Rounds from a start of the shared spaces, as long as they help."""
@@ -319,10 +324,11 @@ def _still(sym: Symmetry, shared: Shared) -> Symmetry:
             return s
         return replace(s, group=s.group.reduced(permutes=False, signs=local(s.name, s.group.signs)))
 
-    def leaf(old: Leaf) -> Leaf:
+    def leaf(old: Leaf) -> Leaf | Fixed:
         if old.space not in shared:
             return old
-        return replace(old, sign=tuple(old.sign[k] for k in local(old.space, len(old.sign))))
+        sign = tuple(old.sign[k] for k in local(old.space, len(old.sign)))
+        return replace(old, sign=sign) if any(sign) or any(old.scale) else Fixed(old.size, "held")
 
     layouts = {name: map_leaves(layout, leaf) for name, layout in sym.layouts.items()}
     return replace(sym, spaces=tuple(space(s) for s in sym.spaces), layouts=layouts)

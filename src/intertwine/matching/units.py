@@ -20,6 +20,7 @@ from ..symmetry.spaces import Fixed, Leaf, Space
 from ..symmetry.transformation import Transformation, identity
 from .coordinates.problem import Problem
 from .deviation import distance
+from .narrow import narrowed
 from .solvers.coordinate_descent import CoordinateDescent, descend
 from .solvers.starts import profiles
 
@@ -101,7 +102,7 @@ def match_units(
     if start is not None:
         return search.descended(start)
     best = search.judged(identity(sym))
-    if not any(block.moved for layout in sym.layouts.values() for block in blocks(layout)):
+    if not search.sym.layouts:
         return best
     for candidate in track(search.candidates(in_place=best.residual), "Matching units", _STARTS, enabled=None):
         best = min(best, candidate(), key=lambda m: m.residual)
@@ -114,7 +115,7 @@ class _Search:
     """Searches of one pair of networks.
 
     Args:
-        sym: A symmetry without scales and matrices.
+        sym: A symmetry without scales and matrices; tensors that it does not move are compared, and not searched.
         a: Tensors to move.
         b: Tensors to meet.
         votes: Weight of each tensor's entries.
@@ -123,7 +124,8 @@ class _Search:
     def __init__(
         self, sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], votes: Mapping[str, float] | None
     ) -> None:
-        self.sym, self.a, self.b = sym, a, b
+        self.a, self.b = a, b
+        self.sym = narrowed(sym, {n for n, layout in sym.layouts.items() if any(x.moved for x in blocks(layout))})
         self.votes = dict.fromkeys(sym.layouts, 1.0) if votes is None else votes
         self.large = sum(b[name].numel() for name in sym.layouts) > _LARGE
 

@@ -90,9 +90,8 @@ def _shared_signs(sym: Symmetry, space: Space, together: _Joined, carriers: Iter
             parts[k] |= {together.root(name)} if odd else set()
         alone += [row] if {*block.spaces} <= {space.name, None} else []
     signs = tuple(k for k, roots in parts.items() if len(roots) > 1)
-    local = [tuple(int(i == k) for i in range(space.group.signs)) for k in parts if k not in signs]
-    known = rank_of_rows([*local, *alone]) - rank_of_rows(local)
-    return signs if known == len(signs) else None
+    clean = [row for row in alone if not any(odd for k, odd in enumerate(row) if k not in signs)]
+    return signs if rank_of_rows(clean) == len(signs) else None
 
 
 class _Joined:
