@@ -21,6 +21,8 @@ TESTS = (
     "tests/lab/test_experiments_stitching.py",
     "tests/lab/test_experiments.py::test_a_reproduction_judges_itself",
     "tests/lab/test_experiments.py::test_what_is_said_of_a_map",
+    "tests/lab/test_experiments_open.py::test_each_arm_changes_one_thing",
+    "tests/test_results.py::test_the_pages_show_what_the_files_hold",
 )
 E = f"{LAB}/experiments"
 MUTATIONS = (
@@ -52,6 +54,15 @@ MUTATIONS = (
     (f"{E}/paper2/chain.py", '("FR gates", "CNTK-GAP")', '("CNTK-GAP", "FR gates")'),
     (f"{E}/paper2/block_removal.py", "_CHEAP = 0.05", "_CHEAP = 0.9"),
     (f"{E}/paper2/width_sweep.py", '"slope in width", 0.2', '"slope in width", 2.0'),
+    (f"{E}/paper1/resnet_stitching.py", 'of("ResNet20"), of("ResNet18")', 'of("ResNet18"), of("ResNet20")'),
+    (f"{E}/beyond/descent.py", "_SIMILAR, _SLOWER = 0.01, 0.03, 10.0", "_SIMILAR, _SLOWER = 0.01, 0.3, 10.0"),
+    (f"{E}/beyond/descent.py", "_SIMILAR, _SLOWER = 0.01, 0.03, 10.0", "_SIMILAR, _SLOWER = 0.01, 0.03, 0.5"),
+    (f"{E}/beyond/descent.py", '"T = 64": _Way(settings={"sinkhorn_steps": 64})', '"T = 64": _Way()'),
+    (f"{E}/beyond/superposition.py", "_KEPT = 0.9", "_KEPT = 0.05"),
+    (f"{E}/beyond/superposition.py", "for r in (1, 2, 4, 8)", "for r in (1, 2, 4)"),
+    (f"{E}/beyond/differentiability.py", "_LEAST = 0.01", "_LEAST = 0.9"),
+    (f"{E}/beyond/lifting.py", "{source: e}, above=0", "{source: e}, above=-1"),
+    (f"{E}/beyond/locations.py", "decreases(relu)", "decreases(linear)"),
     (f"{E}/printed.py", "0.4899±0.002", "0.4389±0.002"),
     (f"{E}/printed.py", "0.6208±0.008", "0.6208±0.080"),
     (f"{E}/printed.py", "61.5±0.2 61.5±0.1", "61.5±0.2 65.1±0.1"),

@@ -19,6 +19,7 @@ from intertwine.lab.experiments.beyond.psd import SUMS, channel_gram, negative_m
 from intertwine.lab.experiments.beyond.sensitivity import MEASURES as POOLED
 from intertwine.lab.experiments.beyond.sensitivity import _Found, delete, probe
 from intertwine.lab.experiments.beyond.shared import MEASURES
+from intertwine.lab.experiments.beyond.superposition import _POINTS, Encoded
 from intertwine.lab.experiments.over_models import kendall, over_models, spearman
 from intertwine.similarity import cka, measure_names
 
@@ -263,6 +264,29 @@ def test_labels_lie_in_the_kernel_that_they_make_and_not_in_another():
 
 def test_the_third_arm_takes_the_steps_of_momentum():
     assert ARMS[FAST].rate == pytest.approx(1 / (1 - ARMS[MOMENTUM].recipe["momentum"]))
+
+
+def test_each_arm_changes_one_thing():
+    changed = {name: (arm.rate, dict(arm.recipe), dict(arm.settings), arm.family) for name, arm in ARMS.items()}
+    assert changed == {
+        "no momentum": (1, {}, {}, "g_relu"),
+        "momentum 0.9": (1, {"momentum": 0.9}, {}, "g_relu"),
+        "ten times the rate": (10, {}, {}, "g_relu"),
+        "a tenth of the rate": (0.1, {}, {}, "g_relu"),
+        "T = 4": (1, {}, {"sinkhorn_steps": 4}, "g_relu"),
+        "T = 64": (1, {}, {"sinkhorn_steps": 64}, "g_relu"),
+        "no head start": (1, {"head_start": 0}, {}, "g_relu"),
+        "SoftSort": (1, {}, {}, "softsort"),
+    }
+    assert _POINTS["superposed"] == tuple(f"features per channel = {r}" for r in (1, 2, 4, 8))
+    assert _POINTS["summed"] == _POINTS["summed alike"] == tuple(f"layer {k}" for k in range(6))
+
+
+def test_two_networks_that_encode_alike_are_alike_and_others_are_not(tmp_path):
+    found = {kind: Encoded(kind=kind, width=32, examples=200, seed=0).run(tmp_path)["G_ReLU-CKA"] for kind in _POINTS}
+    assert found["summed alike"] == pytest.approx([1] * 6, abs=1e-4)
+    assert found["superposed"][0] == pytest.approx(1, abs=1e-4)  # every feature has a channel of its own
+    assert max(found["superposed"][1:] + found["summed"][1:4] + found["rotated"]) < 0.6
 
 
 # --- lifting, and what needs no derivative ----------------------------------------------------------
