@@ -162,6 +162,17 @@ def test_fresh_weights_are_random_and_those_of_the_model_stay():
     assert isinstance(untrained(Loads(), 0), str)  # the class gives the same weights each time: they are not fresh
 
 
+def test_a_function_that_builds_the_model_is_asked_first():
+    def built():
+        model = Owner(5)
+        nn.init.constant_(model.layer.bias, 7.0)
+        return model
+
+    fresh = untrained(Owner(5), 0, [lambda: Owner(6), built])  # the first one builds another network
+    assert (fresh.layer.bias == 7).all() and not torch.equal(fresh.token, untrained(Owner(5), 1, [built]).token)
+    assert isinstance(untrained(Owner(5), 0, [Loads]), str)
+
+
 def test_initialisation_by_a_rule_of_the_model_is_used():
     class Small(nn.Module):
         def __init__(self, width):

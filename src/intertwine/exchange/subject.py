@@ -117,7 +117,10 @@ def _last(program: Program) -> frozenset[str]:
                 outputs |= varying
             else:
                 joined |= varying
-    return frozenset(tap.partition("#")[0] for tap, ref in program.taps.items() if ref.id in outputs)
+    modules = ((tap.partition("#")[0], ref) for tap, ref in program.taps.items())
+    return frozenset(
+        name for name, ref in modules if ref.id in outputs and (name in program.visible or not program.visible)
+    )
 
 
 def _notes(sym: Symmetry) -> Iterator[str]:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+
+from torch import nn
 
 from ... import similarity
 from ...features import Reading
+from ...lab.data import DataSplits
+from ...lab.networks import fit_to
 from ...lab.training import choose_device
-from .._networks import batches, check_layers, check_run, data_facts, open_network, read_checkpoint, read_data
+from ...similarity.comparison.untrained import untrained
+from .._checks import HF
+from .._models import build_model, is_builtin
+from .._networks import Opened, batches, check_layers, check_run, data_facts, open_network, read_checkpoint, read_data
 from .._options import split_commas
 from .._outputs import RESULTS, claim_folder
 from .._path_kernels import alignment
@@ -50,7 +58,7 @@ def run(asked: CompareOptions) -> None:
         measures=chosen,
         null=asked.null,
         bootstrap=asked.bootstrap,
-        untrained=False if asked.no_untrained else None,
+        untrained=False if asked.no_untrained else untrained_pair(networks, splits, asked.seed),
         seed=asked.seed,
         progress=True,
         reading=Reading(memory=asked.memory),
@@ -60,3 +68,15 @@ def run(asked: CompareOptions) -> None:
         notes = [whole[1], *notes]
     described = annotate(comparison, networks, data_facts(data_spec, asked.split, splits), asked.line, notes)
     present(described, asked.out, asked.as_json)
+
+
+def untrained_pair(networks: list[Opened], splits: DataSplits, seed: int) -> tuple[nn.Module, nn.Module] | None:
+    """Networks with fresh weights, built as the command's models are; ``None`` where the library shall draw them."""
+    drawn = []
+    for k, network in enumerate(networks):
+        spec = network.facts["model"]
+        fitted = [fit_to(spec, splits.shape, len(splits.classes))] if is_builtin(spec) else []
+        named = [] if spec.startswith(HF) else [*fitted, spec]
+        drawn.append(untrained(network.model, 2 * seed + k, [partial(build_model, one) for one in named]))
+    a, b = drawn
+    return (a, b) if isinstance(a, nn.Module) and isinstance(b, nn.Module) else None

@@ -1,7 +1,7 @@
 """Copies of a model with freshly drawn weights: what layers share before anything is learned."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,25 +13,28 @@ _RESETS = ("reset_parameters", "_reset_parameters", "init_weights")  # of a modu
 _SHARE = 0.5  # of the weights: more may not stay the same from seed to seed
 
 
-def untrained(model: nn.Module, seed: int) -> nn.Module | str:
+def untrained(model: nn.Module, seed: int, builds: Sequence[Callable[[], nn.Module]] = ()) -> nn.Module | str:
     """A copy of a model with new random weights, as its own code draws them.
 
-    Its class is constructed again where that takes no more than the model's ``config``. Else every module resets
-    itself, by ``reset_parameters``, ``init_weights`` or the model's ``_init_weights(module)``.
+    It is built again by one of ``builds``, or by its class where that takes no more than the model's ``config``, if
+    this gives tensors of the same shapes and another seed gives other ones. Else every module resets itself, by
+    ``reset_parameters``, ``init_weights`` or the model's ``_init_weights(module)``.
 
     Args:
         model: Any module. It is left as it is.
         seed: Of the weights.
+        builds: Functions that may build such a model.
 
     Returns:
         The copy; or in words why there is none.
     """
     fresh = copied(model)
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
-    state = _constructed(model, seed)
-    if state is not None:
-        fresh.load_state_dict(state)
-        return fresh
+    for build in (*builds, *_constructor(model)):
+        state = _built(build, model, seed)
+        if state is not None:
+            fresh.load_state_dict(state)
+            return fresh
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(seed)
         fresh = fresh.cpu()  # where the seed was set
@@ -61,23 +64,24 @@ def _reset(model: nn.Module) -> str:
     return ""
 
 
-def _constructed(model: nn.Module, seed: int) -> dict[str, Tensor] | None:
-    """The state of a newly built model of the same class; ``None`` where that needs more than we know."""
+def _constructor(model: nn.Module) -> tuple[Callable[[], nn.Module], ...]:
+    """The model's class, where it can be called without knowing more than the model's ``config``."""
     kind: Any = type(model)
     config = getattr(model, "config", None)
     if _required(kind) == ["config"] and config is not None:
-        build: Callable[[], nn.Module] = lambda: kind(config)
-    elif not _required(kind) and not kind.__module__.startswith("torch.nn."):
-        build = kind
-    else:
-        return None
+        return (lambda: kind(config),)
+    return () if _required(kind) or kind.__module__.startswith("torch.nn.") else (kind,)
+
+
+def _built(build: Callable[[], nn.Module], model: nn.Module, seed: int) -> dict[str, Tensor] | None:
+    """The state of a newly built model; ``None`` where it is another one, or not random."""
     states = []
     for each in (seed, seed + 1_000_003):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(each)
             try:
                 states.append({name: tensor.detach() for name, tensor in build().state_dict().items()})
-            except Exception:  # a class that cannot be built in this way: the modules reset themselves
+            except Exception:  # what cannot be built in this way: the modules reset themselves
                 return None
     one, other, own = (*states, model.state_dict())
     if {name: x.shape for name, x in one.items()} != {name: x.shape for name, x in own.items()}:
