@@ -109,6 +109,11 @@ def test_cells_without_a_value_and_large_heat_maps_have_no_numbers():
     assert heatmap([[0.5] * 20] * 20, many, many).spec["layout"]["annotations"] == []
 
 
+def test_equal_values_have_a_colour():
+    trace = heatmap([[1.0]], ["a"], ["b"], limits=(1.0, 1.0)).spec["data"][0]
+    assert trace["zmin"] < 1.0 == trace["zmax"]
+
+
 def test_curves_beyond_the_limits_are_seen():
     low, high = lines(["a"], [Series("s", [-0.4])]).spec["layout"]["yaxis"]["range"]
     assert low < -0.4

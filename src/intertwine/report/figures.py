@@ -71,6 +71,8 @@ def heatmap(
         ValueError: If a matrix is not R x C.
     """
     hover = dict(hover or {})
+    if limits[0] >= limits[1]:
+        limits = (limits[1] - 1, limits[1])  # of equal values
     for key, matrix in ((name, values), *hover.items()):
         if len(matrix) != len(rows) or any(len(row) != len(columns) for row in matrix):
             raise ValueError(f"{key} must have {len(rows)} rows of {len(columns)}. Got another shape.")

@@ -17,6 +17,7 @@ _CAPTION = (
     "ones join what others return. A colour is a space: its units may change together wherever it runs. Nothing moves "
     "along a dotted wire."
 )
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 _NOTATION = (
     "Sₙ are the permutations of n channels, R₊ⁿ positive scales for each of them, Z₂ⁿ signs, GLₙ all invertible "
     "and Oₙ all orthogonal maps; ⋉ says that scales and signs change places with their channels, R₊ᵏ that each "
@@ -64,7 +65,8 @@ def symmetry_page(sym: Symmetry) -> Page:
 
 
 def _power_of_ten(log_size: float) -> str:
-    return f"about 10^{log_size / 2.302585:.0f}" if log_size > 20 else f"{round(2.718281828459045**log_size):,}"
+    power = f"{log_size / 2.302585:.0f}".translate(_RAISED)
+    return f"about 10{power}" if log_size > 20 else f"{round(2.718281828459045**log_size):,}"
 
 
 def _drawn(sym: Symmetry) -> list[Block]:
