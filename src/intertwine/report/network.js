@@ -42,7 +42,7 @@ function drawNetwork(place, spec, make, button, roving) {
     const { points } = graph.edge(`n${edge.from}`, `n${edge.to}`);
     const strands = edge.flows.length ? edge.flows : [null];
     strands.forEach((flow, k) => {
-      const said = flow === null ? "nothing moves here" : `${spec.flows[flow].title}\n${spec.flows[flow].detail}`;
+      const said = flow === null ? "no colour is known to run here" : `${spec.flows[flow].title}\n${spec.flows[flow].detail}`;
       const line = svg("path", { class: flow === null ? "wire still" : "wire", d: smooth(points, 4.5 * (k - (strands.length - 1) / 2)) }, svg("title", {}, said));
       if (flow !== null) line.style.stroke = colour(flow);
       picture.append(line);

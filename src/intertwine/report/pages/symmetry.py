@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 _CAPTION = (
     "From top to bottom in order of the run; blocks that repeat are drawn once. Boxes with corners have weights, round "
-    "ones join what others return. A colour is a space: its units may change together wherever it runs. Nothing moves "
-    "along a dotted wire."
+    "ones join what others return. A colour is a space: its units may change together wherever it runs. No space is "
+    "known to run along a dotted wire."
 )
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 _NOTATION = (
