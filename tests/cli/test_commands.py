@@ -73,6 +73,15 @@ def test_version(run, words):
         (["mappings", "--model", "mlp", "--format", "spinquan"], "Did you mean 'spinquant'?"),
         (["align", "a.safetensors", "a.safetensors", "--method", "sinkhorm:steps=3"], "Did you mean 'sinkhorn'?"),
         (["barrier", "a.safetensors", "a.safetensors", "--method", "transport"], "--method must be one of"),
+        (["gates", "--gated", "dlng"], "Did you mean 'dlgn'?"),
+        (["lineage", "a.safetensors", "b.safetensors"], "Got 'b.safetensors'. Did you mean 'a.safetensors'?"),
+        (["report", "none.json"], "results must be an existing file. Got 'none.json'."),
+        (["comapre"], "error: no such command 'comapre'. Did you mean 'compare'? See 'intertwine --help'."),
+        (
+            ["compare", "--hepl"],
+            "error: no such option --hepl. Did you mean '--help'? See 'intertwine compare --help'.",
+        ),
+        (["same", "a.safetensors"], "error: missing argument 'B'. See 'intertwine same --help'."),
     ],
 )
 def test_simple_mistakes_are_told_before_anything_heavy_is_imported(tmp_path, words, message):

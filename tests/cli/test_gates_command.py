@@ -146,7 +146,7 @@ def test_a_second_network_is_aligned(run, checkpoint, tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--gated", "dgn,lgn"], "--gated must be among dgn, dgn-ones"),
+        (["--gated", "dgn,lgn"], "--gated must be one of dgn, dgn-ones"),
         (["--epochs", "0"], "--epochs must be at least 1 where no checkpoint is given"),
         (["missing.safetensors"], "checkpoint must be an existing file"),
     ],

@@ -28,6 +28,7 @@ def gathered() -> dict[str, Any]:
     """The same from the registries themselves."""
     from .. import exchange, groups, matching, similarity, stitching
     from ..lab import data, experiments, networks, training
+    from ._gated_versions import VERSIONS
 
     models = {
         n.name: {
@@ -44,6 +45,7 @@ def gathered() -> dict[str, Any]:
         "models": models,
         "measures": list(similarity.measure_names()),
         "formats": list(exchange.FORMATS),
+        "gated": list(VERSIONS),
         "families": list(stitching.families()),
         "methods": list(matching.METHODS),
         "data": list(data.FORMS),

@@ -123,13 +123,22 @@ def _checkpoints(paths: Sequence[Path]) -> None:
         _checkpoint(path)
 
 
-def _words(option: str, names: str) -> Callable[[Sequence[str]], None]:
+def _words(option: str, names: str, *others: str) -> Callable[[Sequence[str]], None]:
     def check_words(values: Sequence[str]) -> None:
         for word in ",".join(values).split(","):
             if word.strip():
-                check_known(option, word.strip(), catalogue()[names])
+                check_known(option, word.strip(), [*catalogue()[names], *others])
 
     return check_words
+
+
+def _existing(what: str) -> Callable[[Path], None]:
+    def check_file(path: Path) -> None:
+        if not path.exists():
+            there = sorted(p.name for p in path.parent.iterdir()) if path.parent.is_dir() else []
+            raise ValueError(f"{what} must be an existing file. Got {str(path)!r}.{near(path.name, there)}")
+
+    return check_file
 
 
 def _choice(option: str, *known: str) -> Callable[[str], None]:
@@ -144,6 +153,9 @@ _CHECKS: dict[str, Callable[[Any], None]] = {
     "model": _model,
     "model_b": _model,
     "data": _data,
+    "gated": _words("--gated", "gated", "none"),
+    "paths": lambda paths: _checkpoints([path for path in paths if str(path) != "tree"]),
+    "results": _existing("results"),
     "format": lambda value: check_known("--format", value, catalogue()["formats"]),
     "split": _choice("--split", "train", "validation", "test", "all"),
     "measures": _words("measure", "measures"),

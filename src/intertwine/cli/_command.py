@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from .._untrusted.text import on_one_screen, printable
+from .._words import near
 from ..errors import CaptureError
 from ._checks import HF
 from ._options import ADVANCED, Options
@@ -22,6 +23,8 @@ from ._running import session, use_threads
 FAILED = 1
 STOPPED = 130  # by Ctrl-C, as the shell has it
 WRONG = 2  # bad usage or bad input, as the shell's own commands have it
+
+_UsageError: Any = typer.BadParameter.__base__  # of words that do not go together; typer has no name for it
 
 _ANYWHERE = ("--debug", "--overwrite", "--quiet", "-q", "--verbose", "-v")
 
@@ -37,6 +40,20 @@ class Commands(TyperGroup):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.help = _with_examples(self.help)
+
+    def main(self, *args: Any, standalone_mode: bool = True, **settings: Any) -> Any:
+        """Run; bad usage ends as one line on standard error, as every other error does."""
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **settings)
+        try:
+            code = super().main(*args, standalone_mode=False, **settings)
+        except _UsageError as wrong:
+            said = wrong.format_message()
+            print(said if said.startswith("Usage:") else f"error: {_usage(wrong, said)}", file=sys.stderr)
+            sys.exit(WRONG)
+        except typer.Abort:
+            sys.exit(FAILED)
+        sys.exit(code if isinstance(code, int) else 0)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the options of the group, and those that may stand anywhere from among all others."""
@@ -142,6 +159,18 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return [_plain(one) for one in value]
     return Path(str(value).removeprefix(HF)) if isinstance(value, Path) else value
+
+
+def _usage(error: Any, said: str) -> str:
+    """What is wrong with the words of a command, in one line, with a near name and the place of more help."""
+    said = printable(" ".join(said.split()))
+    if error.ctx is None:
+        return said
+    if hasattr(error, "possibilities"):  # an option that does not exist
+        known = [*error.ctx.help_option_names, *(word for p in error.ctx.command.params for word in p.opts)]
+        said = f"no such option {printable(error.option_name)}.{near(error.option_name, known)}"
+    end = "" if said.endswith((".", "?")) else "."
+    return f"{said[:1].lower()}{said[1:]}{end} See '{error.ctx.command_path} --help'."
 
 
 def _tidy() -> None:
