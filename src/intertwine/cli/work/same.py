@@ -24,12 +24,7 @@ def run(asked: SameOptions) -> None:
     """Decide whether two checkpoints are one network, up to the symmetries of its architecture."""
     if asked.out is not None:
         claim_file(asked.out, [asked.a, asked.b])
-    if asked.out is None and asked.a.exists() and asked.a.resolve() == asked.b.resolve():
-        found = matching.Match(
-            SAME, 0.0, 0.0, "float64", f"A and B are one file, {str(asked.a)!r}: nothing was compared"
-        )
-    else:
-        found = _sharded(asked) if asked.sharded else _opened(asked)
+    found = _sharded(asked) if asked.sharded else _opened(asked)
     if found.residual == float("inf"):
         raise ValueError(_UNLIKE.format(found.reason.partition(": ")[2]))
     if asked.out is not None and found.transformation is not None:
@@ -53,6 +48,10 @@ def _opened(asked: SameOptions) -> matching.Match:
     left, right = (read_checkpoint(path) for path in (asked.a, asked.b))
     _check_alike(left, right)
     specs = [asked.model or named_by(side) for side in (left, right)]
+    if asked.out is None and asked.a.resolve() == asked.b.resolve():
+        open_alone(specs[0], left)  # what is damaged, or no such model, is said
+        said = f"A and B are one file, {str(asked.a)!r}: nothing was compared"
+        return matching.Match(SAME, 0.0, 0.0, "float64", said)
     example = example_input(specs[0], asked)
     pair = open_alone(specs[0], left), open_alone(specs[1], right)
     threads_for(weights=sum(p.numel() for model in pair for p in model.parameters()))
