@@ -274,7 +274,6 @@ def test_demo(run, tmp_path, monkeypatch):
     from intertwine.lab import training
 
     monkeypatch.setattr(demo, "_MODEL", "mlp:widths=8")
-    monkeypatch.setattr(demo, "_LAYERS", ["relu1", "linear"])
     monkeypatch.setitem(training.RECIPES, "digits", training.Recipe(epochs=1, batch_size=256, translate=0, flip=False))
     ran = run("demo", "--out", "shown")
     assert ran.code == 0, ran.err

@@ -52,8 +52,9 @@ def test_errors_and_tables_show_names_without_obeying_them(run, tmp_path):
     ran = run("symmetries", "--model", "x" * 10**6)
     assert ran.code == 2 and len(ran.error) < 2300
     (tmp_path / "runs" / f"a{OBEYED}").mkdir(parents=True)
-    save_file({f"w{OBEYED}": torch.zeros(2)}, tmp_path / "a.safetensors")
-    ran = run("same", "a.safetensors", "a.safetensors", "--model", "mlp")
+    for name in "ab":
+        save_file({f"w{OBEYED}": torch.zeros(2)}, tmp_path / f"{name}.safetensors")
+    ran = run("same", "a.safetensors", "b.safetensors", "--model", "mlp")
     assert ran.code == 2 and not obeyed(ran.err)
 
 

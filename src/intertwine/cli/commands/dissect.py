@@ -24,7 +24,7 @@ class DissectOptions(Options):
     folder, so that the same command goes on after an interruption.
 
     Example:
-      intertwine dissect --model resnet50:width=8,blocks=2-2,stem=small --train 6 --layer layer2.1 --examples 300 --quantile 0.02
+      intertwine dissect --model resnet50:width=8,blocks=2-2,stem=small --train 6 --layer layer2.1 --quantile 0.02
       intertwine dissect --model resnet50 --weights resnet50.pth --layer layer4 --concepts broden:broden1_224
       intertwine dissect --weights hf_vit --layer vit.layernorm --concepts parquet:camvid.parquet --size 224x224
     """

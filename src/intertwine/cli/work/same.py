@@ -47,11 +47,10 @@ def _opened(asked: SameOptions) -> matching.Match:
     where = choose_device(asked.device)
     left, right = (read_checkpoint(path) for path in (asked.a, asked.b))
     _check_alike(left, right)
-    specs = [asked.model or named_by(side) for side in (left, right)]
     if asked.out is None and asked.a.resolve() == asked.b.resolve():
-        open_alone(specs[0], left)  # what is damaged, or no such model, is said
         said = f"A and B are one file, {str(asked.a)!r}: nothing was compared"
         return matching.Match(SAME, 0.0, 0.0, "float64", said)
+    specs = [asked.model or named_by(side) for side in (left, right)]
     example = example_input(specs[0], asked)
     pair = open_alone(specs[0], left), open_alone(specs[1], right)
     threads_for(weights=sum(p.numel() for model in pair for p in model.parameters()))
