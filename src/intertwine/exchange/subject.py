@@ -111,9 +111,10 @@ def _last(program: Program) -> frozenset[str]:
     joined: set[int] = set()  # values that an output depends on in company
     for call in reversed(program.calls):
         made = {ref.id for ref in call.outputs if ref is not None}
-        if made & (outputs | joined):
+        alone = made.isdisjoint(joined)
+        if not (alone and made.isdisjoint(outputs)):
             varying = {ref.id for ref in call.inputs if kinds[ref.id] != "constant"}
-            if len(varying) == 1 and not made & joined:
+            if len(varying) == 1 and alone:
                 outputs |= varying
             else:
                 joined |= varying

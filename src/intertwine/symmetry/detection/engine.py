@@ -42,6 +42,7 @@ class Engine(Algebra):
         super().__init__()
         self.program = program
         self.values: dict[int, Any] = {}
+        self._resolved: dict[int, tuple[Value, int, Value]] = {}  # with the number of changes of the pool until then
         self.met: list[tuple[Axis, ...]] = []
         self.unknown_ops: dict[str, None] = {}
         self.batch_norms: dict[BatchNormTensors, None] = {}
@@ -71,12 +72,17 @@ class Engine(Algebra):
             before, self._fixed = self._fixed, []  # what a source fixes, the call at work does not
             found = self.values[ref.id] = self._source(ref)
             self._fixed = before
+        known, changes, resolved = self._resolved.get(ref.id, (None, 0, None))
+        if known is found and changes == self.pool.changes and resolved is not None:
+            return resolved
         if not isinstance(found, Value):
             found = found.tied(self)
         axes = tuple([self.pool.resolve(a) for a in found.axes])
         zero = found.zero or 0 in self.program.values[ref.id].shape
         same = zero == found.zero and all(map(is_, axes, found.axes))
-        return found if same else replace(found, axes=axes, zero=zero)
+        value = found if same else replace(found, axes=axes, zero=zero)
+        self._resolved[ref.id] = (found, self.pool.changes, value)
+        return value
 
     def dtype(self, ref: Ref) -> torch.dtype:
         """Element type of a tensor."""
@@ -135,12 +141,12 @@ class Engine(Algebra):
             RuntimeError: If the structure does not settle.
         """
         for _ in range(20):
-            self.pool.changed = False
+            before = self.pool.changes
             self.pool.forget_restrictions()
             self.system, self.values, self.mixed, self.met, self.batch_norms = System(), {}, [], [], {}
             self.unknown_ops, self.follows, self.idle, self.skipped = {}, [], {}, {}
             self._pass(run)
-            if not self.pool.changed:
+            if self.pool.changes == before:
                 return
         raise RuntimeError("the structure of the spaces must settle within 20 passes. Got one that keeps changing.")
 

@@ -43,11 +43,11 @@ class Node:
 
 
 class Pool:
-    """All spaces of one search; ``changed`` tells whether the structure changed since it was last set to ``False``."""
+    """All spaces of one search; ``changes`` counts how often the structure changed."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
-        self.changed = False
+        self.changes = 0
 
     def new(self, size: int, origin: tuple[str, int, tuple[int, ...]] | None = None) -> int:
         """A new space."""
@@ -82,7 +82,7 @@ class Pool:
         keep.apart |= drop.apart
         keep.tied |= drop.tied or keep.sorted != drop.sorted
         keep.said = {**drop.said, **keep.said}
-        self.changed = True
+        self.changes += 1
 
     def split(self, space: int, sizes: tuple[int, ...]) -> None:
         """Split a space into a product."""
@@ -174,4 +174,4 @@ class Pool:
             record.orthogonal, record.said = node.orthogonal, dict(node.said)
             children.append(child)
         node.kind, node.children = kind, tuple(children)
-        self.changed = True
+        self.changes += 1
