@@ -1,6 +1,7 @@
 """Lines of the user's code at which operations were called."""
 
 import sys
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -17,11 +18,16 @@ def user_line() -> str:
     frame, layer = sys._getframe(1), ""
     while frame is not None and (file := frame.f_code.co_filename) not in _RUNNERS:
         if not file.startswith(_SKIPPED):
-            return f"{Path(file).name}:{frame.f_lineno}"
+            return f"{_name(file)}:{frame.f_lineno}"
         if not layer and file.startswith(_LAYERS) and file != _CALLS:
-            layer = f"torch/{Path(file).relative_to(_TORCH)}:{frame.f_lineno}"
+            layer = f"torch/{_name(file, within=_TORCH)}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return layer
+
+
+@cache
+def _name(file: str, within: Path | None = None) -> str:
+    return Path(file).name if within is None else str(Path(file).relative_to(within))
 
 
 def error_line(error: BaseException) -> str:
@@ -30,6 +36,6 @@ def error_line(error: BaseException) -> str:
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if not file.startswith(_SKIPPED):
-            found = f"{Path(file).name}:{trace.tb_lineno}"
+            found = f"{_name(file)}:{trace.tb_lineno}"
         trace = trace.tb_next
     return found
