@@ -275,7 +275,9 @@ def _result(
     a, b = layers
     summaries = {m.name: summarise(m, cells[m.name], draws) for m in measures}
     every_note = notes + [note for m in measures for note in cells[m.name].notes]
-    columns = {key: {m: summary[key] for m, summary in summaries.items()} for key in next(iter(summaries.values()))}
+    columns: dict[str, Any] = {
+        key: {m: summary[key] for m, summary in summaries.items()} for key in next(iter(summaries.values()))
+    }
     return Comparison(
         layers_a=tuple(layer.name for layer in a),
         layers_b=tuple(layer.name for layer in b),
