@@ -278,6 +278,8 @@ def test_demo(run, tmp_path, monkeypatch):
     ran = run("demo", "--out", "shown")
     assert ran.code == 0, ran.err
     assert "What to look at" in ran.out
+    again = run("compare", "shown/seed0.safetensors", "shown/seed1.safetensors", "--out", "again")
+    assert again.code == 0 and again.out.strip() in ran.out  # it says what the demo said
     written = {path.name for path in (tmp_path / "shown").iterdir()}
     assert written == {"report.html", "results.json", "results.parquet"} | {
         f"seed{seed}.{suffix}" for seed in (0, 1) for suffix in ("safetensors", "json")
