@@ -160,8 +160,14 @@ def _mean(values: Sequence[float]) -> float:
 
 def _jobs(setting: Setting, pairs: Pairs, layers: Sequence[str], **how: Any) -> list[Descended]:
     return [
-        Descended(**checkpoints(pair), layers=layers, data=setting.data_spec, seed=setting.seed, device=setting.device,
-                  **how)
+        Descended(
+            **checkpoints(pair),
+            layers=tuple(layers),
+            data=setting.data_spec,
+            seed=setting.seed,
+            device=setting.device,
+            **how,
+        )
         for pair in pairs
     ]  # fmt: skip
 

@@ -112,7 +112,7 @@ def _mixes_exactly(seed: int) -> bool:
     draw = lambda *size: torch.randint(1, 10, size, generator=torch.Generator().manual_seed(seed)).tolist()
     a, x = draw(3, 3), [tuple(pair) for pair in draw(3, 2)]
     times = lambda v: [tuple(sum(m * n[k] for m, n in zip(row, v)) for k in (0, 1)) for row in a]
-    return conjugate(times(x)) == times(conjugate(x))  # type: ignore[arg-type]
+    return conjugate(times(x)) == times(conjugate(x))
 
 
 def _measure(setting: Setting) -> Measured:

@@ -9,8 +9,9 @@ infinitely wide value networks learn. The gates are random, trained in a lifted 
 members of an ensemble.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -44,9 +45,12 @@ def used(x: Tensor, gates: list[Tensor], y: Tensor, gates_y: list[Tensor]) -> di
         >>> {use: kernel.item() for use, kernel in used(x, gates, x, gates).items()}
         {'lifted': 4.0, 'ensembled': 6.0, 'one layer': 4.0}
     """
-    kernel = lambda chosen, other: product_kernel(x, chosen, y, other, progress=False)
+
+    def kernel(chosen: Sequence[Tensor], other: Sequence[Tensor]) -> Tensor:
+        return cast(Tensor, product_kernel(x, chosen, y, other, progress=False))
+
     each = [kernel([a], [b]) for a, b in zip(gates, gates_y, strict=True)]
-    return {"lifted": kernel(gates, gates_y), "ensembled": sum(each), "one layer": each[0]}  # type: ignore[dict-item]
+    return {"lifted": kernel(gates, gates_y), "ensembled": torch.stack(each).sum(0), "one layer": each[0]}
 
 
 class SameGates(Job):
@@ -95,7 +99,7 @@ class SameGates(Job):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             untrained = dlgn_sf(build(fit(deep)), torch.zeros(1, *data.shape), seed=self.seed)
-        sources = [[untrained.gating], [lifted.model.gating], [m.model for m in members]]
+        sources: list[list[Any]] = [[untrained.gating], [lifted.model.gating], [m.model for m in members]]
         known, labels = data.loader("train").batch(slice(0, self.fitted))
         new, truth = data.loader("test").batch(slice(0, self.tested))
         alone = sum(map(_tested, members)) / len(members)

@@ -70,7 +70,7 @@ class Encoded(Job):
                     yield x @ a, x @ b
                 else:
                     a, b = (torch.randn(many, n, generator=generator) for _ in range(2))
-                    yield tuple((x @ (w / w.norm(dim=1, keepdim=True))).relu() for w in (a, b))  # type: ignore[misc]
+                    yield tuple((x @ (w / w.norm(dim=1, keepdim=True))).relu() for w in (a, b))
             return
         a = self._features(n, generator)
         b = a @ moved.T
