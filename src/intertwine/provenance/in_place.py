@@ -12,6 +12,7 @@ from .order import Order
 from .ranks import combined, log_tail, ranks
 from .spearman import spearman
 
+_PIECE = 1 << 20  # entries that are summed at once
 _CHUNK = 256  # units that are ordered among themselves: any subgroup of the permutations gives an exact null
 
 
@@ -175,7 +176,10 @@ def equal(x: Tensor, y: Tensor) -> bool:
 
 
 def cosine(x: Tensor, y: Tensor) -> float:
-    """Cosine of two tensors."""
-    x, y = x.flatten().double(), y.flatten().double()
-    norms = float(x.norm() * y.norm())
-    return float(x @ y) / norms if norms > 0 else float(torch.equal(x, y))
+    """Cosine of two tensors, summed in float64 piece by piece."""
+    sums = torch.zeros(3, dtype=torch.float64)
+    for u, v in zip(x.flatten().split(_PIECE), y.flatten().split(_PIECE)):
+        u, v = u.double(), v.double()
+        sums += torch.stack([u @ v, u @ u, v @ v])
+    inner, ours, theirs = sums.tolist()
+    return float(inner / (ours * theirs) ** 0.5) if ours * theirs > 0 else float(torch.equal(x, y))

@@ -11,6 +11,7 @@ from torch import Tensor
 _HALVES = (torch.bfloat16, torch.float16)
 _MOST = 0.99  # share of the weights that one operation must explain
 _PRUNED = 0.05  # share of the weights that pruning must set to zero to be called so
+_PIECE = 1 << 20  # entries that are looked at at once
 _FEWEST = 8  # rows that must have shrunk alike
 _PARALLEL, _ALIKE, _SHRUNK = 1e-6, 1e-3, 1e-4  # one less the cosine, spread of log ratios, their size
 
@@ -37,8 +38,10 @@ def direction(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Sequence[
     for name in names:
         x, y = a[name], b[name]
         if x.is_floating_point() and y.is_floating_point() and not torch.equal(x, y):
-            left.add(y.float(), x.float())
-            right.add(x.float(), y.float())
+            rows = max(1, _PIECE // max(x[:1].numel(), 1)) if x.ndim else 1
+            for one, other in zip(*(t.split(rows) if t.ndim else (t,) for t in (x, y))):
+                left.add(other.float(), one.float())
+                right.add(one.float(), other.float())
     steps = [_counter(state) for state in (a, b)]
     found = {}
     for way, signs in ((1, right), (-1, left)):
