@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 import intertwine as iw
 from intertwine.matching import same_sharded
-from intertwine.matching.components import Pair, matched
+from intertwine.matching.components import Pair, _Rounds, matched
 from intertwine.matching.same import DIFFERENT, RELATED, SAME, decided
 from intertwine.symmetry.action import tensors_of
 from intertwine.symmetry.coupling import components
@@ -70,6 +70,14 @@ def test_a_stream_is_shared_with_the_sign_that_acts_everywhere():
     assert signs == (0,)  # those of single norms act in one component each
     assert sorted(n for names in cut.names for n in names) == sorted(sym.layouts)
     assert len(components(sym, 10**9).names) == 1
+
+
+def test_signs_of_a_stream_follow_from_tensors_that_no_other_sign_flips():
+    sym, a, b = pair("LlamaForCausalLM", "noise")
+    planted = sym.random(seed=3)["model.embed_tokens.weight[1]"]
+    found = _Rounds(Pair(sym, tensors_of(a), tensors_of(b), 0)).similar()["model.embed_tokens.weight[1]"]
+    assert torch.equal(found.permutation, planted.permutation)
+    assert torch.equal(found.signs[0], planted.signs[0])  # the head's tell of the last norm's signs, too
 
 
 def sharded(model, folder):
