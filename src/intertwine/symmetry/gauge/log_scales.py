@@ -27,7 +27,7 @@ _FORCING = 1e-2  # fall of the gradient's norm that ends them: the next step beg
 _FLAT = 1e-13  # share of the diagonal's curvature below which a direction has none: nothing moves along it
 _RANK = 1e-9  # singular values below it, relative to the largest, are zero
 
-Key = tuple[tuple[str, tuple[object, ...]], ...]
+Key = int
 
 
 @dataclass(frozen=True)
@@ -87,10 +87,12 @@ class LogScales:
             n: torch.Size((s.group.scales, *(sizes[p] for p in s.parents), s.size)) for n, s in self._spaces.items()
         }
         self._free = _free(sym, self._spaces, bases)
+        self._keys: dict[tuple[tuple[str, tuple[object, ...]], ...], Key] = {}
         self.pieces = [
             piece for n in names for block in blocks(sym.layouts[n]) if (piece := self._piece(n, block)) is not None
         ]
         self._sites = {piece.key: piece.sites for piece in self.pieces}
+        self._ndims = {key: len(kind) for kind, key in self._keys.items()}
 
     def zero(self) -> Tensor:
         """All log scales, none of which moves anything, as one vector."""
@@ -108,7 +110,7 @@ class LogScales:
             found[key] = torch.zeros(())
             for site in sites:
                 term = (site.row @ logs[site.space].flatten(1)).reshape(logs[site.space].shape[1:])
-                found[key] = found[key] + align(term, site.dims, len(key))
+                found[key] = found[key] + align(term, site.dims, self._ndims[key])
         return found
 
     def gathered(self, values: Mapping[Key, Tensor], squared: bool = False) -> Tensor:
@@ -158,8 +160,8 @@ class LogScales:
                 row = torch.tensor([float(e) for e in leaf.scale], dtype=torch.float64) @ self._free[leaf.space]
                 sites.append(_Site(leaf.space, row, dims, order))
         rest = tuple(d for d in range(len(block.leaves)) if d not in inside)
-        key = tuple((x.space, x.scale) for d in inside if isinstance(x := block.leaves[d], Leaf))
-        return ScaledBlock(name, block, rest, tuple(sites), key)
+        kind = tuple((x.space, x.scale) for d in inside if isinstance(x := block.leaves[d], Leaf))
+        return ScaledBlock(name, block, rest, tuple(sites), self._keys.setdefault(kind, len(self._keys)))
 
 
 def _free(sym: Symmetry, spaces: Iterable[str], bases: bool) -> dict[str, Tensor]:
