@@ -93,6 +93,26 @@ def test_an_adapter_is_merged_into_its_base_model(run, vits):
     assert ran.code == 0 and ran.out.startswith("related"), ran.err
 
 
+def test_every_command_that_reads_a_checkpoint_takes_an_adapter_or_says_what_it_needs(run, vits, monkeypatch):
+    (vits / "adapter").mkdir()
+    (vits / "adapter" / "adapter_config.json").write_text(
+        json.dumps({"peft_type": "LORA", "base_model_name_or_path": str(vits / "vit_a")})
+    )
+    monkeypatch.setitem(__import__("sys").modules, "peft", None)
+    data = ("--data", "digits")
+    for words in (
+        ("same",),
+        ("lineage",),
+        ("diff",),
+        ("align",),
+        ("merge", "--out", "m"),
+        ("compare", *data),
+        ("barrier", *data),
+    ):
+        ran = run(words[0], "hf:vit_a", "hf:adapter", *words[1:])
+        assert ran.code == 2 and "intertwine[lora]" in ran.error, (words, ran.error)
+
+
 def test_adapters_that_cannot_be_merged(vits, monkeypatch):
     peft = pytest.importorskip("peft")
     lora(vits / "adapter", vits / "vit_a", peft)

@@ -22,8 +22,9 @@ from .._outputs import claim_file
 from .._running import threads_for
 from .._show import print_json, say, tell
 from ..commands.lineage import LineageOptions
+from ..inputs.adapters import is_adapter
 from ..inputs.example import example_input
-from ..inputs.hugging_face import HF
+from ..inputs.hugging_face import HF, load_pretrained
 
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 _LARGE = 500_000_000  # weights from which on networks are not run
@@ -113,11 +114,14 @@ def _symmetry(spec: str, asked: LineageOptions) -> Symmetry:
 
 def _named_by(path: Path) -> str:
     """The model that a directory's configuration, or the card beside a file, names."""
-    return f"{HF}{path}" if (path / "config.json").is_file() else spec_of(read_card(path), path, "--model")
+    whole = (path / "config.json").is_file() or is_adapter(path)
+    return f"{HF}{path}" if whole else spec_of(read_card(path), path, "--model")
 
 
 def _opened(path: Path) -> Mapping[str, Tensor]:
     """A checkpoint that is read tensor by tensor, or a torch file in memory."""
+    if is_adapter(path):
+        return load_pretrained(path).state_dict()
     sharded = path.is_dir() or path.name.endswith((".safetensors", ".index.json"))
     return ShardedState(path) if sharded else read_tensors(path)
 
