@@ -154,7 +154,7 @@ _CHECKS: dict[str, Callable[[Any], None]] = {
     "model_b": _model,
     "data": _data,
     "gated": _words("--gated", "gated", "none"),
-    "paths": lambda paths: _checkpoints([path for path in paths if str(path) != "tree"]),
+    "paths": lambda paths: None if str(paths[0]) == "tree" else _checkpoints(paths),
     "results": _existing("results"),
     "format": lambda value: check_known("--format", value, catalogue()["formats"]),
     "split": _choice("--split", "train", "validation", "test", "all"),

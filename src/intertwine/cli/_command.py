@@ -3,7 +3,7 @@
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
 from importlib import import_module
 from inspect import Parameter, Signature
@@ -41,15 +41,24 @@ class Commands(TyperGroup):
         super().__init__(*args, **kwargs)
         self.help = _with_examples(self.help)
 
-    def main(self, *args: Any, standalone_mode: bool = True, **settings: Any) -> Any:
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
         """Run; bad usage ends as one line on standard error, as every other error does."""
+        said = (args, prog_name, complete_var, False, windows_expand_args)
         if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **settings)
+            return super().main(*said, **extra)
         try:
-            code = super().main(*args, standalone_mode=False, **settings)
+            code = super().main(*said, **extra)
         except _UsageError as wrong:
-            said = wrong.format_message()
-            print(said if said.startswith("Usage:") else f"error: {_usage(wrong, said)}", file=sys.stderr)
+            text = wrong.format_message()
+            print(text if text.startswith("Usage:") else f"error: {_usage(wrong, text)}", file=sys.stderr)
             sys.exit(WRONG)
         except typer.Abort:
             sys.exit(FAILED)
