@@ -132,4 +132,6 @@ def _pairs(found: Mappings) -> tuple[Vertex, ...]:
 def _error(entry: Entry) -> str:
     if entry.proof is None:
         return "not proved"
+    if entry.proof.passed and not entry.proof.error:
+        return "outputs equal in every digit"
     return f"{'error' if entry.proof.passed else 'FAILED:'} {entry.proof.error:.1e}"
