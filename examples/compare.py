@@ -30,7 +30,8 @@ a, b = trained(0), trained(1)
 
 # %% [markdown]
 # `compare` takes the two models and batches of inputs. The measures have symmetries of their own: a score of 1 says
-# "equal up to this group". Numbers in brackets are what shuffled examples would give.
+# "equal up to this group". Brackets hold confidence intervals; `chance` is what shuffled examples would give,
+# `untrained` what two networks with fresh weights get.
 
 # %%
 batches = digits.test.inputs.float().split(100)
@@ -42,7 +43,7 @@ comparison
 
 # %% [markdown]
 # A copy with permuted and rescaled hidden units computes the same function. Measures that know the symmetries of ReLU
-# see that nothing changed; CKA, which compares examples, sees only part of it.
+# see that nothing changed (1.000); those of other groups see only part of it.
 
 # %%
 sym = iw.symmetries(a, batches[0])

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Merge two networks
 #
-# The mean of two trained networks is usually worthless: their units stand in different orders. `align` brings the
+# The mean of two trained networks is a poor network: their units stand in different orders. `align` brings the
 # second into the basis of the first without changing its function; then the mean works.
 
 # %%
@@ -35,7 +35,7 @@ alignment = iw.align(a, b, torch.zeros(2, 1, 8, 8))
 print(alignment)
 
 # %% [markdown]
-# With a loader, `merge` also resets the statistics of the merged features (REPAIR).
+# With a loader, `merge` also resets the statistics of the merged features (REPAIR), which pays in deeper networks.
 
 # %%
 networks = {

@@ -68,9 +68,9 @@ def test_the_verdict_counts(made_comparison):
     assert (summary.matched, summary.beyond, summary.layers) == (6, 6, 6)
     assert summary.score == pytest.approx(0.65)
     assert headline(comparison) == (
-        "The two networks are similar: by G-ReLU CKA, corresponding layers score 0.65 on average, where unrelated "
-        "features would get 0.00. Every layer resembles its own counterpart most. All scores are beyond those of "
-        "shuffled examples at the 5 % level."
+        "By G-ReLU CKA, corresponding layers score 0.65 on average, where unrelated features would get 0.00. Every "
+        "layer resembles its own counterpart most. All scores are beyond those of shuffled examples at the 5 % level. "
+        "Untrained networks were not measured, so no word is given for how similar that is."
     )
 
 
@@ -95,7 +95,7 @@ def test_too_few_shuffles_are_no_sign_of_chance(made_comparison):
     quarter = {m: torch.full_like(s, 0.25) for m, s in comparison.scores.items()}
     few = dataclasses.replace(comparison, null_p=quarter, settings={"null": 3})
     assert summarise(few, "g_relu_cka").beyond is None
-    assert headline(few).startswith("The two networks are similar")
+    assert headline(few).startswith("By G-ReLU CKA, corresponding layers score 0.65")
     assert "3 shuffles are too few" in headline(few)
     assert "too few" not in headline(dataclasses.replace(few, settings={"null": 19}))
 

@@ -62,6 +62,18 @@ def test_the_verdict_speaks_of_a_measure_whose_group_is_the_networks_own(act, ki
     assert ("g_relu_cka" in found.measures) == (act is nn.ReLU)
 
 
+class ComposedGELU(nn.Module):
+    """GELU as transformers writes it for GPT-2: a product of two functions of the same units."""
+
+    def forward(self, x):
+        return 0.5 * x * (1 + torch.tanh(0.797885 * (x + 0.044715 * x**3)))
+
+
+def test_a_nonlinearity_written_out_as_a_product_has_the_group_of_the_units_that_read_it():
+    found = iw.compare(net(ComposedGELU), net(ComposedGELU), [X], null=0, bootstrap=0)
+    assert set(found.acting_a) == {"permutation"} and lead(found) == "permutation_procrustes"
+
+
 def test_layers_are_judged_each_by_its_own_kind_and_what_nothing_moves_goes_with_most():
     torch.manual_seed(0)
     mixed = nn.Sequential(

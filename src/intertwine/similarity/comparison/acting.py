@@ -49,8 +49,15 @@ def acting(model: nn.Module, points: Sequence[Point], batch: Any) -> tuple[tuple
 
 
 def _kind(sym: Symmetry, point: Point) -> str:
-    layout = sym.features.get(point.name)
-    return "" if layout is None else kind_of(layout.axes[point.channel_dim])
+    """The kind of maps on the channels of a layer, from its features or else from the one space that reads them."""
+    if layout := sym.features.get(point.name):
+        return kind_of(layout.axes[point.channel_dim])
+    readers = (wire for vertex in sym.graph for wire in vertex.inputs if sym.graph[wire.source].module == point.name)
+    spaces = {name for wire in readers for name in wire.spaces}
+    if len(spaces) != 1:
+        return ""
+    group = sym.space(spaces.pop()).group
+    return "linear" if group.mixes else _word(bool(group.scales), bool(group.signs))
 
 
 def kind_of(axis: Axis) -> str:
@@ -61,6 +68,10 @@ def kind_of(axis: Axis) -> str:
     scaled, signed = (any(any(getattr(leaf, what)) for leaf in found) for what in ("scale", "sign"))
     if any(leaf.variance for leaf in found):
         return "linear"
+    return _word(scaled, signed)
+
+
+def _word(scaled: bool, signed: bool) -> str:
     if scaled:
         return "monomial" if signed else "positive monomial"
     return "signed permutation" if signed else "permutation"

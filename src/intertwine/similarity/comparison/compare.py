@@ -27,6 +27,7 @@ from .spool import Spool, parse_memory
 from .untrained import untrained as drawn_anew
 
 READING = Reading()
+_FRESH = 738_145_000  # seeds of fresh weights: none that people give their own networks
 _FEWEST = 4  # examples: the unbiased estimators divide by N (N - 3)
 _SHARE = 4  # of the memory, for the features of a network
 
@@ -169,7 +170,7 @@ def _baseline(
         return tuple(untrained), []
     if untrained is False or not null or not any(True for model in (a, b) for _ in model.parameters()):
         return (), []
-    drawn = [drawn_anew(model, 2 * seed + k) for k, model in enumerate((a, b))]
+    drawn = [drawn_anew(model, _FRESH + 2 * seed + k) for k, model in enumerate((a, b))]
     failed = [f"{name} cannot be drawn anew, {one}" for name, one in zip("AB", drawn) if isinstance(one, str)]
     if failed:
         return (), [

@@ -210,7 +210,8 @@ def brief(comparison: Compared) -> str:
         return "no pair of layers could be compared"
     levels = [(summary.chance, "by chance"), (summary.untrained, "untrained")]
     others = [f"{_two(value)} {what}" for value, what in levels if value is not None]
-    return f"{_word(summary)}: {measure_title(summary.measure)} {', '.join([_two(summary.score), *others])}"
+    word = _word(summary)
+    return f"{f'{word}: ' if word else ''}{measure_title(summary.measure)} {', '.join([_two(summary.score), *others])}"
 
 
 def headline(comparison: Compared) -> str:
@@ -219,8 +220,8 @@ def headline(comparison: Compared) -> str:
     first, *others = [(name, rows) for name, rows in by.items() if len(rows) >= _PART * len(comparison.layers_a)]
     if not others:
         return _spoken(comparison, first[0], None)
-    more = [f"Of {len(rows)} further layers: {_spoken(comparison, name, rows)}" for name, rows in others]
-    return " ".join([f"Of {len(first[1])} layers: {_spoken(comparison, *first)}", *more])
+    more = [f"{_layers(len(rows))} more: {_spoken(comparison, name, rows)}" for name, rows in others]
+    return " ".join([f"{_layers(len(first[1]))}: {_spoken(comparison, *first)}", *more])
 
 
 def _spoken(comparison: Compared, measure: str, rows: list[int] | None) -> str:
@@ -243,16 +244,23 @@ def _spoken(comparison: Compared, measure: str, rows: list[int] | None) -> str:
     where = f", where {' and '.join(levels)}" if levels else ""
     few = too_few_shuffles(comparison)
     caveat = [f"{comparison.settings['null']} shuffles are too few for the 5 % level: take 19 or more."] if few else []
-    return " ".join([f"The two networks are {_word(summary)}: {said} on average{where}.", *_counts(summary), *caveat])
+    word = _word(summary)
+    verdict = f"The two networks are {word}: {said}" if word else f"{said[:1].upper()}{said[1:]}"
+    open_ = [] if word else ["Untrained networks were not measured, so no word is given for how similar that is."]
+    return " ".join([f"{verdict} on average{where}.", *_counts(summary), *open_, *caveat])
 
 
 def _word(summary: Summary) -> str:
+    """How similar; nothing without the level of untrained networks, since a high score may be theirs too."""
     if summary.beyond == 0:
         return "no more similar than unrelated networks would be"
-    weakest = _WORDS[-1][0]
-    if summary.untrained is not None and summary.left < weakest:
-        return "hardly more similar than untrained networks of the same architecture"
-    return next((word for least, word in _WORDS if summary.left >= least), "barely similar")
+    if summary.untrained is None:
+        return ""
+    if summary.score < summary.untrained:
+        return "no more similar than untrained networks"
+    return next(
+        (word for least, word in _WORDS if summary.left >= least), "hardly more similar than untrained networks"
+    )
 
 
 def _counts(summary: Summary) -> list[str]:
@@ -267,6 +275,10 @@ def _counts(summary: Summary) -> list[str]:
         who = "All scores are" if summary.beyond == every else f"{summary.beyond} of {every} scores are"
         found.append(f"{who} beyond those of shuffled examples at the 5 % level.")
     return found
+
+
+def _layers(count: int) -> str:
+    return "One layer" if count == 1 else f"{count} layers"
 
 
 def _two(value: float) -> str:
