@@ -102,6 +102,7 @@ def test_a_module_in_the_current_folder(run, tmp_path, npz):
     torch.save({"state_dict": {"1.weight": torch.randn(5, 64), "1.bias": torch.randn(5)}}, tmp_path / "a.pt")
     ran = run("compare", "a.pt", "a.pt", "--model", "my_nets_here:make", "--data", npz(), "--split", "train", *FAST)
     assert ran.code == 0, ran.err
+    assert "this data's own mean" in ran.out + ran.err  # no card says what the networks were trained with
 
 
 def test_hugging_face_directories(run, tmp_path):

@@ -217,12 +217,21 @@ def batches(
     if len(known) == 1:
         mean, std = known.pop()
         return replace(loader, mean=mean, std=std), list(data.notes)
-    notes = (
-        ["The networks were trained with different normalisations of their inputs; this data's own is used."]
-        if known
-        else []
-    )
-    return loader, [*data.notes, *notes]
+    return loader, [*data.notes, *_unsaid(data, bool(known))]
+
+
+def _unsaid(data: DataSplits, different: bool) -> list[str]:
+    """What inputs are normalised with where the networks do not say it."""
+    if different:
+        return ["The networks were trained with different normalisations of their inputs; this data's own is used."]
+    if not data.mean:  # tokens
+        return []
+    mean, std = (", ".join(f"{value:.3g}" for value in values) for values in (data.mean, data.std))
+    return [
+        "Neither a card nor a preprocessor says how the networks' inputs were normalised: they get this data's own "
+        f"mean ({mean}) and deviation ({std}) of each channel. Networks that were trained on other numbers compute "
+        "other features."
+    ]
 
 
 def check_run(network: Opened, loader: Batches, data: DataSplits, device: Any = "cpu") -> None:
