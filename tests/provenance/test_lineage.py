@@ -91,6 +91,10 @@ def test_bad_input_is_refused():
     a = net(0)
     with pytest.raises(ValueError, match=r"b must be another network than a"):
         iw.lineage(a, a, X)
+    with pytest.raises(TypeError, match=r"a must be a torch.nn.Module. Got OrderedDict. It is a state dict: build"):
+        iw.lineage(a.state_dict(), a.state_dict(), X)
+    with pytest.raises(ValueError, match=r"example_inputs must be given"):
+        iw.lineage(a, net(1))
     with pytest.raises(ValueError, match=r"other architectures cannot be compared"):
         iw.lineage(a, nn.Sequential(nn.Conv1d(8, 4, 1)), X)
     b = net(1)
@@ -132,6 +136,21 @@ def test_a_laundered_copy_is_identical_up_to_the_group(seeds):
     found = iw.lineage(a, iw.symmetries(a, X).act(b, a), X)
     assert (found.verdict, found.evidence, found.p_value) == ("derived", "identical", None)
     assert "moved by an element of the symmetry group" in found.reason
+
+
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_a_copy_of_which_one_layer_was_permuted_and_cast_is_identical(seeds, half):
+    a = seeds[0]
+    b = copy.deepcopy(a)
+    with torch.no_grad():
+        for tensor in (b[2].weight, b[2].bias):
+            tensor.copy_(tensor.flip(0))
+        b[4].weight.copy_(b[4].weight.flip(1))
+    b = b.to(half).float()
+    for pair in ((a, b), (b, a)):
+        found = iw.lineage(*pair, X)
+        assert (found.verdict, found.evidence) == ("derived", "identical") and "was made from" not in found.reason
+        assert "of 64 hidden units are most like the unit in the same place" in found.notes[0]
 
 
 def test_a_laundered_fine_tune_cannot_be_told_alone_and_is_calibrated_on_seeds(seeds):

@@ -70,6 +70,11 @@ class InPlace:
     tensors: tuple[TensorAgreement, ...]
     log_p: float | None
 
+    @property
+    def scattered(self) -> bool:
+        """Whether in some space most units are not like the unit in the same place, as where they were moved."""
+        return any(s.log_p is not None and s.agreeing < 0.5 for s in self.spaces)
+
 
 @dataclass
 class _Sums:

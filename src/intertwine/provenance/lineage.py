@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from .._evaluation import check_module
 from .._result import of_networks
 from .._words import counted
-from ..matching.same import RELATED
+from ..matching.same import RELATED, SAME, Match
 from ..symmetry.action import moved, tensors_of
 from .changes.places import block_of
 from .compared import Compared, compared
@@ -43,7 +44,7 @@ _PARTS = 1e-3  # level at which single blocks are named
 
 @of_networks("a", "b")
 def lineage(
-    a: nn.Module, b: nn.Module, example_inputs: Any, independent: Sequence[nn.Module] = (), level: float = _LEVEL
+    a: nn.Module, b: nn.Module, example_inputs: Any = None, independent: Sequence[nn.Module] = (), level: float = _LEVEL
 ) -> Lineage:
     """Test whether ``b`` was trained independently of ``a``, from weights alone.
 
@@ -53,14 +54,15 @@ def lineage(
     The statistic is the score of ``ranks``; the p-values of the spaces are independent of each other, since each reads
     only axes that it and earlier spaces order, and are combined by Fisher's rule.
 
-    Where units were permuted, rotated or flipped, that test sees nothing, and none can be exact. Then the networks are
-    matched over the group of their architecture. If all weights agree up to rounding, that is the verdict's ground;
+    Where units were permuted, rotated or flipped, that test sees nothing, and none can be exact. Then, or where most
+    units of one space moved, the networks are matched over the group of their architecture. If all weights agree up to rounding, that is the verdict's ground;
     otherwise, what matching explains is compared with what it explains of ``independent`` networks.
 
     Args:
         a: One network. Both are left as they are.
         b: The other, of the same architecture; heads and other tensors of another shape are left out.
-        example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
+        example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments: any that the model
+            takes, for they only serve to record its architecture.
         independent: At least four networks known to be independent of ``a``, of the architecture, task and recipe that
             ``b`` would have had on its own: other seeds. A p-value of 1e-6 needs about eight.
         level: The p-value from which on independence is rejected.
@@ -70,8 +72,9 @@ def lineage(
         reason does where weights were lost that cannot be had back. A common start is never ruled out.
 
     Raises:
-        ValueError: If both are one object, or have no tensor with units in common; if a tensor is quantised or holds
-            NaN or infinity; or if ``independent`` holds too few networks, or one that is not independent.
+        ValueError: If no input is given; if both are one object, or have no tensor with units in common; if a tensor is
+            quantised or holds NaN or infinity; or if ``independent`` holds too few networks, or one that is not
+            independent.
 
     Examples:
         >>> import intertwine as iw
@@ -83,6 +86,13 @@ def lineage(
         >>> iw.lineage(a, b, torch.zeros(2, 8)).verdict, iw.lineage(a, c, torch.zeros(2, 8)).verdict
         ('derived', 'no sign of descent')
     """
+    for name, network in (("a", a), ("b", b), *(("independent", other) for other in independent)):
+        check_module(network, name)
+    if example_inputs is None:
+        raise ValueError(
+            "example_inputs must be given: the model is run on them once, to record its architecture. Got None. Any "
+            "input that the model takes will do."
+        )
     if a is b:
         raise ValueError("b must be another network than a. Got one object twice: any network agrees with itself.")
     from ..symmetry import symmetries
@@ -152,6 +162,8 @@ def lineage_of_states(
         )
     judged = _judged(found, level, (*pair.notes, *_notes(pair, b, found)))
     if judged.verdict == DERIVED:
+        if found.scattered and (match := pair.match()).verdict == SAME:
+            return _identical(judged, pair, match)
         return replace(judged, reason=f"{judged.reason}. {_direction(pair)}")
     if not independent:
         return _matched(judged, pair)
@@ -187,23 +199,28 @@ def _check_independent(sym: Symmetry, states: Sequence[Mapping[str, Tensor]], le
 def _matched(found: Lineage, pair: Compared) -> Lineage:
     """The verdict where no independent networks calibrate what matching finds."""
     match = pair.match()
-    in_place = f"in place: {found.reason}"
     if pair.agrees(match):
-        assert match.transformation is not None
-        tensors = tuple(_moved(pair, match.transformation))
-        blocks = by_block(tensors, _PARTS)
-        differing = {block_of(n) for n in match.differing}
-        told = tuple(replace(b, derived=b.block not in differing) for b in blocks)
-        reason = f"moved by an element of the symmetry group of its architecture, {match.reason}"
-        return Lineage(DERIVED, reason, IDENTICAL, None, found.level, (), told, tensors, (in_place, *pair.notes))
+        return _identical(found, pair, match)
     if match.verdict != RELATED:
         return found
     reason = (
         f"after matching the networks are closer than networks of unrelated units ({match.reason}), but units of one "
         "task are alike without descent; give independent networks to calibrate how much"
     )
-    notes = (in_place, *found.notes)
+    notes = (f"in place: {found.reason}", *found.notes)
     return Lineage(UNTOLD, reason, NOT_TESTED, None, found.level, (), (), found.by_tensor, notes)
+
+
+def _identical(found: Lineage, pair: Compared, match: Match) -> Lineage:
+    """The verdict where the weights agree once matched."""
+    assert match.transformation is not None
+    tensors = tuple(_moved(pair, match.transformation))
+    blocks = by_block(tensors, _PARTS)
+    differing = {block_of(n) for n in match.differing}
+    told = tuple(replace(b, derived=b.block not in differing) for b in blocks)
+    reason = f"moved by an element of the symmetry group of its architecture, {match.reason}"
+    notes = (f"in place: {found.reason}", *pair.notes)
+    return Lineage(DERIVED, reason, IDENTICAL, None, found.level, (), told, tensors, notes)
 
 
 def _moved(pair: Compared, g: Transformation) -> Iterator[TensorAgreement]:

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-_HALVES = (torch.bfloat16, torch.float16)
 _MOST = 0.99  # share of the weights that one operation must explain
 _PRUNED = 0.05  # share of the weights that pruning must set to zero to be called so
 _PIECE = 1 << 20  # entries that are looked at at once
-_FEWEST = 8  # rows that must have shrunk alike
-_PARALLEL, _ALIKE, _SHRUNK = 1e-6, 1e-3, 1e-4  # one less the cosine, spread of log ratios, their size
+_FEWEST = 100  # weights whose rounding errors are looked at
+_BITS = {torch.bfloat16: 8, torch.float16: 11}  # significant bits
+_QUARTER = 0.1, 0.4  # share of the rounding errors in each quarter of their range; 0.25 where they are uniform
 
 UNTOLD = "training alone leaves no trace of its direction"
 
@@ -21,9 +21,10 @@ UNTOLD = "training alone leaves no trace of its direction"
 def direction(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Sequence[str]) -> tuple[int, str]:
     """Which of two related networks cannot be the later one.
 
-    One is the other rounded to half precision, or with weights set to zero: what was lost cannot be had back. Rows that
-    were never trained (tokens and places that no text held) only shrink, by weight decay. Counters of batch norm only
-    rise. None of these rules out that both come from a third network.
+    One is the other rounded to half precision, or with single weights set to zero: what was lost cannot be had back.
+    Rounding leaves errors that are uniform over half a unit of the last place; training that moved every weight by less
+    than that leaves small ones. Whole rows or columns of zeros may be a start, and are not counted. Neither rules out
+    that both come from a third network.
 
     Args:
         a: Tensors of one network, read one at a time.
@@ -42,17 +43,10 @@ def direction(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Sequence[
             for one, other in zip(*(t.split(rows) if t.ndim else (t,) for t in (x, y))):
                 left.add(other.float(), one.float())
                 right.add(one.float(), other.float())
-    steps = [_counter(state) for state in (a, b)]
-    found = {}
-    for way, signs in ((1, right), (-1, left)):
-        said = signs.told
-        if None not in steps and way * (steps[1] - steps[0]) > 0:  # type: ignore[operator]
-            said = said or "its batch norms have seen more batches"
-        if said:
-            found[way] = said
-    if len(found) != 1:
-        return 0, "the signs contradict each other" if found else UNTOLD
-    return next(iter(found.items()))
+    found = [(way, signs.told) for way, signs in ((1, right), (-1, left)) if signs.told]
+    if len(found) > 1:
+        return 0, "the signs contradict each other"
+    return found[0] if found else (0, UNTOLD + _more_batches(a, b))
 
 
 @dataclass
@@ -60,44 +54,47 @@ class _Signs:
     """Signs that a network came later than another, over tensors that differ."""
 
     weights: int = 0
-    rounded: int = 0
+    changed: int = 0
     zeros: int = 0
     kept: int = 0
-    rows: int = 0
-    ratios: list[Tensor] = field(default_factory=list)
+    errors: dict[torch.dtype, Tensor] = field(
+        default_factory=lambda: {half: torch.zeros(4, dtype=torch.float64) for half in _BITS}
+    )
 
     def add(self, before: Tensor, after: Tensor) -> None:
         """Look at one tensor."""
-        zero = (after == 0) & (before != 0)
+        zero, other = (after == 0) & (before != 0), before != after
         self.weights += after.numel()
-        self.rounded += max(int((before.to(half).float() == after).sum()) for half in _HALVES)
-        self.zeros += int(zero.sum())
-        self.kept += int(((before == after) | zero).sum())
+        self.changed += int(other.sum())
+        self.kept += int((~other | zero).sum())
         if after.ndim > 1:
-            x, y = before.flatten(1).double(), after.flatten(1).double()
-            norms = x.norm(dim=1), y.norm(dim=1)
-            parallel = (x * y).sum(1) >= (1 - _PARALLEL) * norms[0] * norms[1]
-            ratio = (norms[1] / norms[0]).log()
-            self.rows += len(x)
-            self.ratios.append(ratio[parallel & (norms[0] > 0) & (norms[1] > 0) & (ratio.abs() > _SHRUNK)])
+            x = after.flatten(1) != 0
+            self.zeros += int((zero.flatten(1) & x.any(0) & x.any(1, keepdim=True)).sum())
+        x, y = before[other], after[other]
+        for half, bits in _BITS.items():
+            exact = x.to(half).float() == y
+            exponent = x[exact].frexp().exponent.clamp(min=-13 if half == torch.float16 else -125)
+            error = (x[exact] - y[exact]).abs().ldexp(bits + 1 - exponent)  # over half a unit of the last place
+            self.errors[half] += torch.histc(0.999 * error, 4, 0, 1)  # a step of a coarse grid falls below its edge
 
     @property
     def told(self) -> str:
         """What says so, or an empty string."""
-        if self.weights and self.rounded >= _MOST * self.weights:
-            return "its weights are the other's, rounded to half precision"
+        for quarters in self.errors.values():
+            hits = float(quarters.sum())
+            least, most = (share * hits for share in _QUARTER)
+            if hits >= max(_MOST * self.changed, _FEWEST) and bool(((quarters > least) & (quarters < most)).all()):
+                return "its weights are the other's, rounded to half precision"
         if self.zeros >= _PRUNED * self.weights > 0 and self.kept >= _MOST * self.weights:
             return "its weights are the other's, some of them set to zero"
-        ratios = torch.cat(self.ratios) if self.ratios else torch.zeros(0)
-        if _FEWEST <= len(ratios) < self.rows / 2 and float(ratios.std()) < _ALIKE and float(ratios.mean()) < 0:
-            shrunk = 1 - float(ratios.mean().exp())
-            return (
-                f"{len(ratios)} rows that were not trained are {shrunk:.2%} smaller in it, as weight decay leaves them"
-            )
         return ""
 
 
-def _counter(state: Mapping[str, Tensor]) -> int | None:
-    """The largest counter of batches, where there is one."""
-    counts = [int(state[n]) for n in state if n.endswith("num_batches_tracked")]
-    return max(counts) if counts else None
+def _more_batches(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> str:
+    """Which network's batch norms have seen more batches, in words; counters are reset too often to be a sign."""
+    first, second = (
+        max((int(state[n]) for n in state if n.endswith("num_batches_tracked")), default=0) for state in (a, b)
+    )
+    if first == second:
+        return ""
+    return f"; batch norms have seen {first:,} and {second:,} batches, which tells it if no counter was reset"

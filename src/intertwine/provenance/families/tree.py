@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from ..._progress import track
 from ..._result import Result
 from ..._words import counted
-from ...matching.same import RELATED
+from ...matching.same import RELATED, SAME, Match
 from ...symmetry.action import tensors_of
 from ..compared import Compared, compared
 from ..laundered import FEWEST, calibrated
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _RATE = 0.001
 _NEAR = 0.5  # times the median gap of all pairs: how near invariants of copies are
 _CLOSE = 2.0  # standard deviations of a sketch from which on a pair is tested: 2 % of strangers, and nearly all kin
+_COPY = "a copy, moved by an element of the group"
 _CALIBRATE = 12  # networks of other families at most
 
 States = Mapping[str, "tuple[Symmetry, Mapping[str, Tensor]]"]
@@ -173,13 +174,17 @@ def tree_of_states(states: States, rate: float = _RATE) -> Tree:
     scores = sketch_scores(sketches, shapes)
     every = [(i, j) for i in range(count) for j in range(i)]
     close = [(i, j) for i, j in every if float(scores[i, j]) > _CLOSE or _other_widths(shapes[i], shapes[j])]
-    found = {pair: _pair(states, names, pair).in_place().log_p or 0.0 for pair in track(close, "testing")}
+    tests = {pair: _pair(states, names, pair).in_place() for pair in track(close, "testing")}
+    found = {pair: test.log_p or 0.0 for pair, test in tests.items()}
     log_p = [[float("nan")] * count for _ in range(count)]
     for (i, j), p in found.items():
         log_p[i][j] = log_p[j][i] = p
     related = _discoveries(found, len(every), rate)
     sums = merges({name: state for name, (_, state) in states.items()}, *_named(related, names, states))
-    links = _links(names, states, {pair: _distance(*(states[names[k]][1] for k in pair)) for pair in related}, found)
+    distances = {pair: _distance(*(states[names[k]][1] for k in pair)) for pair in related}
+    scattered = [pair for pair in related if tests[pair].scattered]
+    matches = {pair: _pair(states, names, pair).match() for pair in track(scattered, "matching")}
+    links = _links(names, states, distances, found, matches)
     links = tuple(_merged(link, sums) for link in links)
     families = _families(names, [(k.parent, k.child) for k in links])
     moved = _copies(states, [family[0] for family in families], rate / max(len(every), 1))
@@ -250,7 +255,7 @@ def _copy(
     pair = compared(sym, left, right)
     match = pair.match()
     if pair.agrees(match):
-        return Link(a, b, match.residual, None, directed=False, ground="a copy, moved by an element of the group")
+        return Link(a, b, match.residual, None, directed=False, ground=_COPY)
     if match.verdict != RELATED or len(independent) < FEWEST:
         return None
     found = calibrated(sym, left, pair, independent[:_CALIBRATE])
@@ -285,8 +290,14 @@ def _links(
     states: States,
     distances: Mapping[tuple[int, int], float],
     found: Mapping[tuple[int, int], float],
+    matches: Mapping[tuple[int, int], Match],
 ) -> tuple[Link, ...]:
-    """The spanning forest of smallest distances (Kruskal), each branch with its direction where that can be told."""
+    """The spanning forest of smallest distances (Kruskal), each branch with its direction where that can be told.
+
+    Where units were moved, the distance is the one once matched.
+    """
+    near = {pair: matches[pair].residual for pair in matches if matches[pair].verdict in {SAME, RELATED}}
+    distances = {pair: min(gap, near.get(pair, gap)) for pair, gap in distances.items()}
     root = list(range(len(names)))
 
     def top(k: int) -> int:
@@ -299,6 +310,9 @@ def _links(
         if top(i) == top(j):
             continue
         root[top(i)] = top(j)
+        if (j, i) in matches and matches[j, i].verdict == SAME:
+            links.append(Link(names[i], names[j], distances[j, i], None, directed=False, ground=_COPY))
+            continue
         a, b = states[names[i]][1], states[names[j]][1]
         shared = [n for n in states[names[i]][0].layouts if n in a and n in b and a[n].shape == b[n].shape]
         way, ground = direction(a, b, shared)
