@@ -55,14 +55,15 @@ def lineage(
     only axes that it and earlier spaces order, and are combined by Fisher's rule.
 
     Where units were permuted, rotated or flipped, that test sees nothing, and none can be exact. Then, or where most
-    units of one space moved, the networks are matched over the group of their architecture. If all weights agree up to rounding, that is the verdict's ground;
-    otherwise, what matching explains is compared with what it explains of ``independent`` networks.
+    units of one space moved, the networks are matched over the group of their architecture. If all weights agree up to
+    rounding, that is the verdict's ground; otherwise, what matching explains is compared with what it explains of
+    ``independent`` networks.
 
     Args:
         a: One network. Both are left as they are.
         b: The other, of the same architecture; heads and other tensors of another shape are left out.
-        example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments: any that the model
-            takes, for they only serve to record its architecture.
+        example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments: any that the
+            model takes, for they only serve to record its architecture.
         independent: At least four networks known to be independent of ``a``, of the architecture, task and recipe that
             ``b`` would have had on its own: other seeds. A p-value of 1e-6 needs about eight.
         level: The p-value from which on independence is rejected.
