@@ -8,6 +8,7 @@ from torch import nn
 import intertwine as iw
 from intertwine.exchange.hadamard import hadamard
 from intertwine.groups.sampling import haar
+from intertwine.merging import export
 from intertwine.symmetry.action import tensors_of
 
 DECODERS = (
@@ -74,6 +75,45 @@ def test_layer_norms_need_a_matrix_that_keeps_their_mean():
         moved @ moved.T, torch.eye(16).double()
     )
     assert any(isinstance(module, nn.LayerNorm) for module in turned.model.modules())
+
+
+@pytest.mark.parametrize("make", [iw.fold, iw.rotate])
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "GemmaForCausalLM", "GPT2LMHeadModel", "OPTForCausalLM"])
+def test_what_is_saved_is_loaded_as_the_same_function_or_not_saved(name, make, tmp_path):
+    model, inputs = made(name)
+    turned, folder = make(model, inputs), tmp_path / "saved"
+    if "lm_head.bias" in turned.added:
+        with pytest.raises(ValueError, match=r"would lose others. Got lm_head.bias. Fold or rotate with extend=False"):
+            turned.model.save_pretrained(folder)
+        with pytest.raises(ValueError, match=r"lm_head.bias"):
+            export(turned.model, folder)
+        assert not list(tmp_path.iterdir())
+        torch.save(turned.model, tmp_path / "whole.pt")
+        loaded = torch.load(tmp_path / "whole.pt", weights_only=False)
+        iw.testing.assert_same_function(model, loaded, inputs)
+        turned = make(model, inputs, extend=False, **({"stream": None} if make is iw.rotate else {}))
+    turned.model.save_pretrained(folder)
+    loaded = type(model).from_pretrained(folder).eval()
+    iw.testing.assert_same_function(turned.model, loaded, inputs)
+    assert loaded.config.tie_word_embeddings == (model.config.tie_word_embeddings and not turned.added)
+
+
+class Logits(nn.Module):
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, tokens):
+        return self.net(tokens).logits
+
+
+def test_a_model_in_a_wrapper_is_not_saved_with_too_much_either(tmp_path):
+    model, inputs = made("GPT2LMHeadModel")
+    turned = iw.rotate(Logits(model), inputs["input_ids"])
+    with pytest.raises(ValueError, match=r"Got lm_head.bias"):
+        turned.model.net.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"untie weights and add biases \(extend=True\), or turn the heads alone"):
+        iw.rotate(model, inputs, extend=False)
 
 
 class Pooled(nn.Module):

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-import torch
 from torch import nn
 
 from .._random import seeded
+from ..symmetry.affine.saving import Shapes, built, shapes
 
 _MOST = 4  # settings that change together
-Shapes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -22,17 +21,6 @@ class Setting:
     part: tuple[str, ...]
     name: str
     value: int
-
-
-@dataclass(frozen=True)
-class Unsaveable:
-    """``save_pretrained`` of a model that its configuration cannot describe."""
-
-    said: str
-
-    def __call__(self, *_: Any, **__: Any) -> None:
-        """Refuse."""
-        raise ValueError(self.said)
 
 
 def fitting(
@@ -45,7 +33,7 @@ def fitting(
         lengths: Old and new lengths of axes and of their factors.
         same: Whether a model is the same function as the pruned one.
     """
-    wanted = _shapes(small)
+    wanted = shapes(small)
     before = _built(small, ())
     pruned = {name for name in wanted if wanted[name] != before.get(name)}
     useful = []
@@ -71,12 +59,6 @@ def write(config: Any, settings: Iterable[Setting]) -> Any:
     return config
 
 
-def misfits(small: nn.Module) -> list[str]:
-    """Tensors that have other shapes than the configuration says."""
-    said = _built(small, ())
-    return [name for name, shape in _shapes(small).items() if said.get(name) != shape]
-
-
 def _candidates(config: Any, lengths: set[tuple[int, int]], path: tuple[str, ...] = ()) -> Iterator[Setting]:
     """Sizes of an old length, and sizes left open, with each new length."""
     for name, value in vars(config).items():
@@ -89,17 +71,8 @@ def _candidates(config: Any, lengths: set[tuple[int, int]], path: tuple[str, ...
             yield from (Setting(path, name, length) for length in sorted(new))
 
 
-def _shapes(model: nn.Module) -> Shapes:
-    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-
-
 def _built(small: nn.Module, settings: tuple[Setting, ...]) -> Shapes:
-    """Shapes that the class gives its tensors; none where it does not build."""
-    try:
-        with torch.device("meta"):
-            return _shapes(type(small)(write(copy.deepcopy(small.config), settings)))
-    except Exception:  # a class may say anything to sizes that do not fit together
-        return {}
+    return built(small, lambda config: write(config, settings))
 
 
 def _rebuilt(small: nn.Module, settings: tuple[Setting, ...]) -> nn.Module:

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from ..errors import VerificationError
 from ..symmetry import Symmetry
 from ..symmetry.action import rewritable
+from ..symmetry.affine.saving import is_configured, misfits, set_unsaveable
 from ..symmetry.kept_rows import axis_rows, axis_spaces, kept_rows
 from ..symmetry.spaces import Axis, Product, Sum, axis_size
 from ..symmetry.verification.float64 import float64_casts, in_float64
 from ..testing import outputs, relative_error
-from .configuration import Unsaveable, fitting, misfits, write
+from .configuration import fitting, write
 from .masking import Rows, excluded, masked
 from .subject import check_plain
 
@@ -126,7 +127,7 @@ def _set(model: nn.Module, changes: Iterable[Change]) -> None:
 
 def _configure(pruned: nn.Module, small: nn.Module, lengths: set[tuple[int, int]], inputs: Any, rtol: float) -> None:
     """Write the new sizes into the configuration; where the class has no words for them, saving is refused."""
-    if not (hasattr(pruned, "save_pretrained") and hasattr(getattr(pruned, "config", None), "to_dict")):
+    if not is_configured(pruned):
         return
     with float64_casts():
         own = outputs(small, inputs)
@@ -135,16 +136,17 @@ def _configure(pruned: nn.Module, small: nn.Module, lengths: set[tuple[int, int]
             return relative_error(own, outputs(built, inputs)) <= rtol
 
         settings = fitting(small, lengths, same)
-    pruned.__dict__.pop("save_pretrained", None)
     if settings is not None:
         write(pruned.config, settings)
-    else:
-        others = misfits(small)
-        setattr(pruned, "save_pretrained", Unsaveable(  # noqa: B010 - a method of the class
-            f"model must have sizes that {type(pruned.config).__name__} can say, to be saved. Got others in "
-            f"{', '.join(others[:3])}{', ...' if len(others) > 3 else ''}. Prune every layer alike (space takes "
-            "several names), or save its state_dict() and prune again after loading."
-        ))  # fmt: skip
+        set_unsaveable(pruned, "")
+        return
+    others = misfits(small)
+    set_unsaveable(
+        pruned,
+        f"model must have sizes that {type(pruned.config).__name__} can say, to be saved. Got others in "
+        f"{', '.join(others[:3])}{', ...' if len(others) > 3 else ''}. Prune every layer alike (space takes "
+        "several names), or save its state_dict() and prune again after loading.",
+    )
 
 
 def _cut(sym: Symmetry, model: nn.Module, rows: Rows) -> nn.Module:

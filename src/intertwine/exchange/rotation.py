@@ -146,7 +146,11 @@ def rotate(
         rotated.append(Rotated(space.name, space.size, g[space.name].permutation[..., 0].numel(), kind))
     kept = tuple((tensor, reason) for _, tensor, reason in outcome.kept)
     if stream is not None and not any(r.kind == "stream" for r in rotated):
-        raise ValueError(f"model must have a stream that can rotate. Got {_obstacle(sym, kept)}. Say stream=None.")
+        turn = "Turn" if extend else "Let it untie weights and add biases (extend=True), or turn"
+        raise ValueError(
+            f"model must have a stream that can rotate. Got {_obstacle(sym, kept)}. {turn} the heads alone, "
+            "and leave the residual stream as it is: stream=None."
+        )
     if not rotated:
         raise ValueError("model must have heads that can rotate. Got no linear space within it.")
     workshop.write(moved(sym, g, tensors_of(workshop.work)))

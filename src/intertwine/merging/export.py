@@ -67,10 +67,11 @@ def export(
 
 def _as_folder(model: Any, path: Path, facts: Mapping[str, Any], shard_bytes: int | None) -> Path:
     """Let transformers write beside the folder, then move file by file: readers never see half of one."""
-    path.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     scratch = Scratch(path.parent, f".{path.name}", directory=True)
     try:
         model.save_pretrained(scratch.path, max_shard_size=shard_bytes or _ONE_FILE)
+        path.mkdir(exist_ok=True)
         for file in sorted(scratch.path.iterdir()):
             write_atomically(path / file.name, partial(_move, file))
     finally:

@@ -107,7 +107,8 @@ def fold(
         heads: Bring every head's values (and queries and keys where nothing else ties them) into balanced bases: the
             singular vectors of what they pass, largest first, which no rotation of the head changes.
         extend: Untie weights and add biases to linear layers where a fold needs that. The modules stay of the same
-            classes, but the state dict has more names: whoever rebuilds the model must rebuild these (``Fold.added``).
+            classes, but the state dict has more names (``Fold.added``): ``save_pretrained`` refuses where the class
+            would not build them.
         strict: Fail if anything that was asked for cannot be folded.
 
     Returns:

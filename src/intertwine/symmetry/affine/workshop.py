@@ -20,6 +20,7 @@ from ..verification.float64 import float64_casts, in_float64
 from .claims import Claims, Obstacle
 from .flow import Flow
 from .graph import Graph
+from .saving import refuse_extended
 from .structure import add_bias, can_have_bias, untie
 
 
@@ -187,6 +188,7 @@ class Workshop:
         with torch.no_grad():
             for name in self.changed:
                 live[name].copy_(new[name])
+        refuse_extended(twin, self.added)
         return twin
 
     def _check_biases(self, flow: Flow) -> None:
