@@ -27,9 +27,9 @@ $(VENV)/.dev: $(VENV)/.runtime requirements/dev.txt
 	@$(PIP) -r requirements/torch.txt -r requirements/runtime.txt -r requirements/dev.txt
 	@touch $@
 
-$(VENV)/.docs: $(VENV)/.runtime requirements/docs.txt
+$(VENV)/.docs: $(VENV)/.dev requirements/docs.txt
 	@echo "Installing the documentation tools ..."
-	@$(PIP) -r requirements/torch.txt -r requirements/runtime.txt -r requirements/docs.txt
+	@$(PIP) -r requirements/torch.txt -r requirements/runtime.txt -r requirements/dev.txt -r requirements/docs.txt
 	@touch $@
 
 #   make lint    ruff: style, docstrings, annotations, format
