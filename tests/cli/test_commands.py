@@ -9,7 +9,8 @@ from typing import get_type_hints
 
 import pytest
 
-from intertwine.cli._catalogue import catalogue, gathered
+from intertwine.cli._catalogue import catalogue
+from intertwine.cli._gathering import gathered
 from intertwine.cli.app import _COMMANDS, _OPTIONS
 from intertwine.lab import networks
 
@@ -121,7 +122,7 @@ def test_a_command_that_is_killed_leaves_no_empty_folder(tmp_path, pair):
 
 
 def test_the_catalogue_holds_what_the_registries_hold():
-    assert catalogue() == json.loads(json.dumps(gathered()))  # write it anew: python -m intertwine.cli._catalogue
+    assert catalogue() == json.loads(json.dumps(gathered()))  # write it anew: python -m intertwine.cli._gathering
 
 
 def test_short_ways_to_help_quiet_and_verbose(run):

@@ -1,0 +1,41 @@
+"""Catalogue of names gathered from the registries themselves: ``python -m intertwine.cli._gathering`` keeps it."""
+
+import json
+from typing import Any
+
+from .. import exchange, groups, matching, similarity, stitching
+from ..lab import data, experiments, networks, training
+from ._catalogue import FILE
+from ._gated_versions import VERSIONS
+
+
+def gathered() -> dict[str, Any]:
+    """Names by what they are names of, as ``catalogue`` reads them."""
+    models = {
+        n.name: {
+            "parameters": n.parameters,
+            "input": list(n.input_shape),
+            "arguments": {
+                key: list(value) if isinstance(value, tuple) else value for key, value in n.arguments.items()
+            },
+            "source": n.source,
+        }
+        for n in networks.describe()
+    }
+    return {
+        "models": models,
+        "measures": list(similarity.measure_names()),
+        "formats": list(exchange.FORMATS),
+        "gated": list(VERSIONS),
+        "families": list(stitching.families()),
+        "methods": list(matching.METHODS),
+        "data": list(data.FORMS),
+        "recipes": list(training.RECIPES),
+        "experiments": list(experiments.experiments()),
+        "activations": list(groups.activation_names()),
+    }
+
+
+if __name__ == "__main__":
+    lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in gathered().items()]
+    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
