@@ -57,6 +57,48 @@ def test_the_rank_of_an_update_is_found_after_a_random_element(sym):
     assert {"permuted", "low rank"} <= kinds(found)
 
 
+def tuned(model, steps=15):
+    """A copy after some steps of AdamW towards successors of tokens."""
+    made = copy.deepcopy(model).train()
+    optimizer = torch.optim.AdamW(made.parameters(), lr=2e-3)
+    for seed in range(steps):
+        x = torch.randint(0, VOCABULARY, (8, 7), generator=torch.Generator().manual_seed(seed))
+        loss = nn.functional.cross_entropy(made(x).flatten(0, 1), (x.flatten() * 3 + 1) % VOCABULARY)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return made.eval()
+
+
+def relative(a, b):
+    return {n: float((b.state_dict()[n] - x).norm() / x.norm()) for n, x in a.state_dict().items()}
+
+
+def grown(model):
+    """Training that mostly makes the head larger."""
+    for p in model.parameters():
+        p += 0.01 * p.std() * torch.randn_like(p)
+    model.head.weight *= 1.08
+
+
+@pytest.mark.parametrize("change", [tuned, grown])
+def test_training_is_no_rescaling(change, sym):
+    a, b = decoder(), edited(decoder(), grown) if change is grown else tuned(decoder())
+    found = iw.diff(a, b, tokens(), sym)
+    assert found.transformation.is_identity(0.0) and kinds(found) <= {"changed", "frozen"}, str(found)
+    assert {t.name: t.relative for t in found.tensors} == pytest.approx(relative(a, b), rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["scale", "linear"])
+def test_rescaling_before_training_is_named(kind, sym):
+    a = decoder()
+    moved = sym.act(sym.random(seed=4, kinds=[kind]), a)
+    found = iw.diff(a, tuned(moved, steps=3), tokens(), sym)
+    assert {"scale": "scaled", "linear": "basis changed"}[kind] in kinds(found), str(found)
+    matrices = [t for t in found.tensors if len(t.shape) > 1]
+    assert max(t.relative for t in matrices) < 0.1 < max(relative(a, moved)[t.name] for t in matrices)
+
+
 def test_random_elements_leave_nothing(sym):
     twin = sym.act(sym.random(seed=5), decoder())
     found = iw.diff(decoder(), twin, tokens(), sym)

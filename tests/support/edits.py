@@ -167,7 +167,7 @@ def float16(model):
     return model.half().float()
 
 
-@edit("stored as bfloat16", "cast", "stored", same=True)
+@edit("stored as bfloat16", "stored", same=True)
 def stored(model):
     return model.bfloat16()
 

@@ -19,7 +19,7 @@ from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import Transformation
 from ..testing import function_error, tolerance
 from .changes.element_words import Finding, element_findings
-from .changes.findings import tensor_findings
+from .changes.findings import pooled, tensor_findings
 from .changes.moved_units import moved_units
 from .changes.pairs import Pairs, paired
 from .changes.places import block_of
@@ -85,7 +85,7 @@ def diff(a: Network, b: Network, example_inputs: Any, sym: Symmetry | None = Non
         sym = symmetries(model, example_inputs)
     pairs = paired(sym, _state(a), _state(b))
     found = explained(pairs.sym, pairs.a, pairs.b)
-    changes = _settled(list(_changes(pairs, found.g)), pairs, found)
+    changes = pooled(_settled(list(_changes(pairs, found.g)), pairs, found))
     error = _output_error(a, b, model, pairs, example_inputs)
     verdict, reason = _verdict(changes, found.g, error, pairs)
     return Diff(
@@ -217,7 +217,7 @@ def _loaded(state: Mapping[str, Tensor], model: nn.Module) -> nn.Module | None:
 def _verdict(changes: list[TensorChange], g: Transformation, error: float | None, pairs: Pairs) -> tuple[str, str]:
     """The verdict and its ground."""
     left = [c for c in changes if not c.settled]
-    ran = "" if error is None else f"; outputs on the example inputs differ by {error:.1e}"
+    ran = "" if error is None else f"; outputs on the example inputs differ by {error:.1e} (relative)"
     if left and all(c.kind == "quantised" for c in left):
         grids = " and ".join(sorted({c.detail for c in left}))
         return CHANGED, f"cast: {len(left)} of {len(changes)} tensors rounded to levels of {grids}, nothing else{ran}"

@@ -7,7 +7,7 @@ from ..._words import counted
 from ...symmetry.symmetry import Symmetry
 from .element_words import Finding
 from .places import pattern_of
-from .tensor_change import ROUNDED, TensorChange
+from .tensor_change import LIKE_NOISE, ROUNDED, TensorChange
 
 _APART, _NEARLY_ALL = 0.35, 0.9  # cosine of matched tensors that share nothing, and share of the weights
 _NAMED = 3  # tensors or blocks that are named in a sentence
@@ -20,7 +20,7 @@ def tensor_findings(changes: Iterable[TensorChange], sym: Symmetry) -> list[Find
     """What the changes of all tensors amount to.
 
     Args:
-        changes: One for each tensor, in the order of the network.
+        changes: One for each tensor, in the order of the network, ``pooled``.
         sym: The symmetry of the second network, which says what reads its outputs.
 
     Returns:
@@ -33,12 +33,12 @@ def tensor_findings(changes: Iterable[TensorChange], sym: Symmetry) -> list[Find
         some = [c for c in every if c.kind == kind]
         if some:
             found.append(Finding(kind, f"{_count(some)} {words}: {_some(_names(some))}", _names(some)))
-    moved = [c for c in compared if not c.settled and c.kind != "quantised"]
+    moved = [c for c in compared if _moved(c)]
     if _unrelated(compared):
         text = f"nothing in common, units matched or not: {_count(moved)} trained apart or replaced altogether"
         found.append(Finding("unrelated", text, _names(moved)))
     elif moved:
-        found += [*_confined(moved, compared, sym), *_frozen(moved, compared), *_by_kind(_pooled(moved), compared)]
+        found += [*_confined(moved, compared, sym), *_frozen(moved, compared), *_by_kind(moved, compared)]
     return found
 
 
@@ -53,8 +53,10 @@ def _formats(compared: list[TensorChange]) -> Iterator[Finding]:
     """Casts and integer grids, one finding for each format."""
     stored = _grouped(compared, lambda c: f"{c.dtypes[0]} to {c.dtypes[1]}" if c.dtypes[0] != c.dtypes[1] else "")
     for words, some in stored.items():
-        yield Finding("stored", f"{_tensors(some, compared)} stored in another format: {words}", _names(some))
-    rounded = [c for c in compared if c.kind == ROUNDED and c.detail not in ("float32", "float64")]
+        only = ": nothing else changed there" if all(c.settled for c in some) else ""
+        yield Finding("stored", f"{_tensors(some, compared)} stored in another format, {words}{only}", _names(some))
+    said = ("float32", "float64")  # and a format that is that of the file
+    rounded = [c for c in compared if c.kind == ROUNDED and c.detail not in (*said, c.dtypes[1])]
     for words, some in _grouped(rounded, lambda c: c.detail).items():
         yield Finding("cast", f"{_tensors(some, compared)} cast to {words}: nothing else changed there", _names(some))
     grids = [c for c in compared if c.kind == "quantised"]
@@ -92,17 +94,30 @@ def _frozen(moved: list[TensorChange], compared: list[TensorChange]) -> Iterator
         yield Finding("frozen", text, _names(weights))
 
 
-def _pooled(moved: list[TensorChange]) -> list[TensorChange]:
-    """Vectors with what happened to all matrices: they are too short to tell noise, or a fresh start, by themselves."""
-    kinds = {c.kind for c in moved if len(c.shape) > 1}
-    noisy = kinds == {"noise"}
+def _moved(c: TensorChange) -> bool:
+    return not c.settled and c.kind not in ("quantised", "new", "missing")
+
+
+def pooled(changes: list[TensorChange]) -> list[TensorChange]:
+    """Changes where noise is said of all matrices or of none, and of vectors what happened to the matrices.
+
+    Vectors are too short to tell noise, or a fresh start, by themselves; among trained matrices some look like noise.
+    """
+    moved = [c for c in changes if _moved(c)]
+    matrices = [c for c in moved if len(c.shape) > 1]
+    alike = sum(c.numel for c in matrices if c.kind == "noise")
+    noisy = bool(alike) and alike >= _NEARLY_ALL * sum(c.numel for c in matrices)
     fresh = {b for b in {c.block for c in moved} if _all_of(b, [c for c in moved if c.kind == "replaced"], moved)}
-    pooled = []
-    for c in moved:
-        vector = len(c.shape) <= 1 and c.kind in ("changed", "rows", "constant", "scaled")
-        kind = "noise" if vector and noisy else "replaced" if vector and c.block in fresh else c.kind
-        pooled.append(replace(c, kind=kind))
-    return pooled
+
+    def told(c: TensorChange) -> TensorChange:
+        if c.kind == "noise" and not noisy:
+            return replace(c, kind="changed", detail=c.detail.removesuffix(LIKE_NOISE))
+        if len(c.shape) > 1 or c.kind not in ("changed", "rows", "constant", "scaled"):
+            return c
+        kind = "noise" if noisy else "replaced" if c.block in fresh else c.kind
+        return replace(c, kind=kind, detail=c.detail if kind == c.kind else "")
+
+    return [told(c) for c in changes]
 
 
 def _by_kind(moved: list[TensorChange], compared: list[TensorChange]) -> Iterator[Finding]:

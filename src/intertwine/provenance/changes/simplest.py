@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import log, prod
+from math import exp, inf, log, prod
 from typing import Any
 
 import torch
@@ -32,6 +32,8 @@ _FLOOR = {torch.float32: 1e-7, torch.float64: 1e-12}  # relative distances that 
 _SNAPS = (0.05, 0.01, 1e-3, 0.0)  # log scales below which a unit may be left unscaled
 _FITS = 3
 _NOTHING = 0.9  # relative distance that explains nothing: matched units of unrelated networks come as close
+_BORNE_OUT = 0.5  # share of a distance that scales or a basis may leave on each side, what writes units and what reads
+_WORSE = 2.0  # times the distance without them that no tensor may be left at: training moves some tensors by chance
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +61,8 @@ def explained(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -
     Spaces that a tensor pins, because it has not changed, stay as they are; the others are searched as ``same`` does.
     A part of the element is kept where the bits that it takes to say (``n log n`` of a permutation, half a ``log N``
     of each scale that is fitted to ``N`` weights) are fewer than those that it saves: ``N log`` of the distance of each
-    tensor. So an update of low rank is not blurred by scales that were fitted to it.
+    tensor. So an update of low rank is not blurred by scales that were fitted to it. Scales and bases must also bring
+    the tensors closer that carry their inverse: training that makes one layer larger is no rescaling.
 
     Returns:
         The element with the folded weights. Weights that are missing or not finite are refused.
@@ -74,7 +77,7 @@ def explained(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -
     if free:
         placed = {s for s, kind, _ in still if kind == "permutation"}
         left, right = (_part(side, free, placed) for side in (one, other))
-        g = _simplified(left, right, _matched(left, right))
+        g = _borne_out(left, right, _simplified(left, right, _matched(left, right)))
         elements = {n: replace(e, group=found[n].group) for n, e in g.elements.items()}
         found = Transformation({**found.elements, **elements})
     return Explained(one, other, found)
@@ -294,6 +297,92 @@ def _simplifications(e: Element) -> list[Callable[[Element], Element]]:
 
 def _snapped(e: Element, below: float) -> Element:
     return replace(e, scales=torch.where(e.scales.abs() < below, 0.0, e.scales))
+
+
+_Part = int | None  # what moves a space continuously: one of its scales, or (``None``) its matrix
+
+
+def _borne_out(a: Folded, b: Folded, g: Transformation) -> Transformation:
+    """``g`` without the scales and bases that explain one side only, the others fitted anew."""
+    while refuted := _refuted(a, b, g):
+        a, b = _held(a, refuted), _held(b, refuted)
+        left = {s.name: replace(_less(g[s.name], refuted.get(s.name, ())), group=s.group) for s in a.sym.spaces}
+        g = _simplified(a, b, _fitted(a, b, Transformation({**g.elements, **left}, g.certified)))
+    return g
+
+
+def _refuted(a: Folded, b: Folded, g: Transformation) -> dict[str, list[_Part]]:
+    """By space the scales and matrices that are not borne out; of those that move the same tensors, the worst one."""
+    worst: dict[frozenset[str], tuple[float, str, _Part]] = {}
+    for space in a.sym.spaces:
+        e = g[space.name]
+        parts: list[_Part] = [k for k, logs in enumerate(e.scales) if bool(logs.any())] if e.linear is None else [None]
+        for part in parts:
+            left, names = _left_by(a, b, g, space.name, part)
+            if left > worst.get(names, (_BORNE_OUT,))[0]:
+                worst[names] = left, space.name, part
+    found: dict[str, list[_Part]] = {}
+    for _, name, part in worst.values():
+        found.setdefault(name, []).append(part)
+    return found
+
+
+def _left_by(a: Folded, b: Folded, g: Transformation, space: str, part: _Part) -> tuple[float, frozenset[str]]:
+    """The share of the distance that a part of ``g`` leaves on the side that it explains least, and what it moves.
+
+    It is a geometric mean over the entries that the part moves, and infinite where it drives a tensor away.
+    """
+    without = Transformation({**g.elements, space: _less(g[space], [part])}, g.certified)
+    floor = _FLOOR.get(b.sym.dtype, 1e-7)
+    sums: dict[bool, tuple[int, float]] = {}
+    moved: dict[str, bool] = {}
+    for name, layout in a.sym.layouts.items():
+        signs = {x > 0 for block in blocks(layout) for _, leaf in block.carried if (x := _exponent(leaf, space, part))}
+        if not signs:
+            continue
+        near, far = (transform(a.state[name], layout, h) for h in (g, without))
+        touched = near != far
+        if not bool(touched.any()):
+            continue
+        size = max(float(b.spread.get(name, b.state[name])[touched].norm()), 1e-300)
+        after, before = (max(float((x - b.state[name])[touched].norm()) / size, floor) for x in (near, far))
+        moved[name] = min(after, _NOTHING) > _WORSE * min(before, _NOTHING)
+        count = int(touched.sum())
+        for side in signs:
+            n, total = sums.get(side, (0, 0.0))
+            sums[side] = n + count, total + count * log(after / before)
+    left = max((exp(total / n) for n, total in sums.values()), default=0.0)
+    return inf if any(moved.values()) else left, frozenset(moved)
+
+
+def _exponent(leaf: Leaf, space: str, part: _Part) -> float:
+    """How a part of a space's element moves an axis: the sign tells what writes the units from what reads them."""
+    if leaf.space != space:
+        return 0.0
+    return leaf.variance if part is None else float((leaf.scale or (0,) * (part + 1))[part])
+
+
+def _less(e: Element, parts: Collection[_Part]) -> Element:
+    """An element without some of its scales; without any, and its matrix, where that is to go."""
+    if None in parts:
+        return e.restrict({"permutation", "sign"})
+    scales = e.scales.clone()
+    scales[list(parts)] = 0.0
+    return replace(e, scales=scales)
+
+
+def _held(side: Folded, parts: Mapping[str, Collection[_Part]]) -> Folded:
+    """Weights whose symmetry no longer has some scales and matrices."""
+    gone = {name for name, some in parts.items() if None in some}
+
+    def leaf(old: Leaf) -> Leaf:
+        if old.space in gone:
+            return replace(old, scale=tuple(0 * x for x in old.scale), variance=0)
+        return replace(old, scale=tuple(0 * x if k in parts.get(old.space, ()) else x for k, x in enumerate(old.scale)))
+
+    spaces = tuple(replace(s, group=s.group.reduced(mixes=False)) if s.name in gone else s for s in side.sym.spaces)
+    layouts = {name: map_leaves(layout, leaf) for name, layout in side.sym.layouts.items()}
+    return replace(side, sym=replace(side.sym, spaces=spaces, layouts=layouts))
 
 
 def _costs(a: Folded, g: Transformation) -> float:

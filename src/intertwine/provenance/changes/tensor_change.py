@@ -13,6 +13,7 @@ from .update_rank import UpdateRank, update_rank
 EQUAL = "equal"
 ROUNDED = "rounded"
 REWRITTEN = "rewritten"
+LIKE_NOISE = ", as independent noise has"
 
 _CASTS = (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2)
 _MOVED = 1e-5  # relative deviation that scaling leaves in single precision
@@ -175,7 +176,7 @@ def _trained(kind: str, detail: str, found: UpdateRank) -> tuple[str, str]:
     if found.rank is not None:
         return "low rank", f"rank {found.rank} of {found.full}"
     if found.noise:
-        return "noise", f"effective rank {found.effective or 0:.0f} of {found.full}, as independent noise has"
+        return "noise", f"effective rank {found.effective or 0:.1f} of {found.full}{LIKE_NOISE}"
     if found.effective is not None:
         return kind, f"effective rank {found.effective:.1f} of {found.full}"
     return kind, detail

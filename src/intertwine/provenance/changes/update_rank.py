@@ -12,9 +12,9 @@ _LOW = 4  # a low rank is at most one in so many of the full one
 _DENSE = 1024  # smaller side up to which all singular values are computed
 _PROBES = 96
 _SMALL = 16  # smaller side from which on the shape of a spectrum tells something
-_LIKE_NOISE = 0.1  # relative deviation of the effective rank from that of independent entries, and
-_SPREAD = 1.5  # over the smaller side, what it varies by
-_KURTOSIS = 0.5  # of the entries, beyond a normal distribution's
+_LIKE_NOISE = 0.02  # relative deviation of the effective rank from that of independent entries, beyond chance
+_KURTOSIS = 0.05  # of the entries, beyond a normal distribution's and chance
+_CHANCE = 4.0  # standard deviations of an estimate
 _CENTRED = 0.2  # mean over root mean square
 
 
@@ -55,7 +55,7 @@ def update_rank(d: Tensor, weights: Tensor, eps: float) -> UpdateRank:
     rank = int((values > max(edge, 1e-9 * float(values.max()))).sum())
     known = len(values) == m or rank < len(values)
     low = known and 0 < rank <= m // _LOW
-    alike = m >= _SMALL and abs(effective * (m + n + 1) / (m * n) - 1) < _LIKE_NOISE + _SPREAD / m
+    alike = m >= _SMALL and abs(effective * (m + n + 1) / (m * n) - 1) < _LIKE_NOISE + _CHANCE / (m * n) ** 0.5
     return UpdateRank(rank if low else None, effective, m, alike and _normal(d))
 
 
@@ -79,5 +79,5 @@ def _normal(d: Tensor) -> bool:
     square = float(x.square().mean())
     if x.numel() < _SMALL**2 or not square:
         return False
-    near = _KURTOSIS + 3 * (24 / x.numel()) ** 0.5  # three standard deviations of the estimate
+    near = _KURTOSIS + _CHANCE * (24 / x.numel()) ** 0.5
     return abs(float(x.pow(4).mean()) / square**2 - 3) < near and abs(float(x.mean())) < _CENTRED * square**0.5
