@@ -77,15 +77,15 @@ def relative(a, b):
 def grown(model):
     """Training that mostly makes the head larger."""
     for p in model.parameters():
-        p += 0.01 * p.std() * torch.randn_like(p)
-    model.head.weight *= 1.08
+        p += 0.02 * p.square().mean().sqrt() * torch.randn_like(p)
+    model.head.weight *= 1.5
 
 
 @pytest.mark.parametrize("change", [tuned, grown])
 def test_training_is_no_rescaling(change, sym):
     a, b = decoder(), edited(decoder(), grown) if change is grown else tuned(decoder())
     found = iw.diff(a, b, tokens(), sym)
-    assert found.transformation.is_identity(0.0) and kinds(found) <= {"changed", "frozen"}, str(found)
+    assert found.transformation.is_identity(0.0) and kinds(found) == {"changed"}, str(found)
     assert {t.name: t.relative for t in found.tensors} == pytest.approx(relative(a, b), rel=1e-4)
 
 
