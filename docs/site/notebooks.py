@@ -73,6 +73,7 @@ def _run(script: Path, library: bytes) -> Path:
             notebook,
             timeout=300,
             startup_timeout=180,
+            coalesce_streams=True,
             resources={"metadata": {"path": str(folder)}},
             extra_arguments=["--log-level=ERROR"],
         ).execute()
