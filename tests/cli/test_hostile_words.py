@@ -61,7 +61,7 @@ def test_errors_and_tables_show_names_without_obeying_them(run, tmp_path):
 def test_pages_show_names_without_turning():
     page = render(Page(NAME, [Paragraph(f"<b>{NAME}"), Table([NAME], [[NAME]], caption=NAME)], subtitle=NAME))
     assert not set("\u202e\u2066\u200f\x1b\x9b\x07\u2028") & set(page)
-    assert page.count("photo\\x1b[2J\\x9b31m\\u202egnp.exe") == 7
+    assert page.count("photo\\x1b[2J\\x9b31m\\u202egnp.exe") == 8
     assert "unicode-bidi: isolate" in page
 
 
