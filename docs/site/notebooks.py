@@ -5,6 +5,7 @@ ran is kept in `build/notebooks` until the script or the library changes.
 """
 
 import hashlib
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ def on_files(files: Files, config: Any) -> Files:
     """Add a page, the notebook itself and its pages for every example, and the gallery."""
     scripts = sorted((ROOT / "examples").glob("*.py"))
     library = _digest(sorted((ROOT / "src").rglob("*.py")))
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # two notebooks at a time, a thread each
     with ThreadPoolExecutor(2) as pool:
         folders = list(pool.map(lambda script: _run(script, library), scripts))
     gallery = []
