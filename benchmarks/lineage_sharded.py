@@ -8,7 +8,6 @@ tensor, as it stands (tested exactly in place); another seed; or, with ``--case 
 matched component by component. Each comparison runs in a process of its own; seconds are process time.
 """
 
-import argparse
 import json
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import time
 from pathlib import Path
 
 import torch
-from same_sharded import peak_memory, random_tensors, symmetry, with_noise, write
+from same_sharded import asked, peak_memory, random_tensors, symmetry, with_noise, write
 
 from intertwine.provenance import lineage_of_states
 from intertwine.symmetry.sharded import ShardedState, act_sharded
@@ -39,12 +38,7 @@ def compared(a: Path, b: Path, layers: int, width: int) -> dict[str, object]:
 
 def main() -> None:
     """Make the checkpoints, compare them, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--layers", type=int, default=22)
-    parser.add_argument("--width", type=int, default=2048)
-    parser.add_argument("--case", choices=CASES, action="append")
-    parser.add_argument("--compare", nargs=2, type=Path, help="compare two checkpoints in this process, print JSON")
-    options = parser.parse_args()
+    options = asked(__doc__, CASES)
     if options.compare:
         print(json.dumps(compared(*options.compare, options.layers, options.width)))
         return

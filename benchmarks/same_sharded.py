@@ -88,14 +88,19 @@ def compared(a: Path, b: Path, layers: int, width: int) -> dict[str, object]:
     }  # fmt: skip
 
 
-def main() -> None:
-    """Make the checkpoints, compare them, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def asked(description: str, cases: tuple[str, ...]) -> argparse.Namespace:
+    """Sizes of the network, cases, and whether this process is the one that compares."""
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--layers", type=int, default=22)
     parser.add_argument("--width", type=int, default=2048)
-    parser.add_argument("--case", choices=CASES, action="append")
+    parser.add_argument("--case", choices=cases, action="append")
     parser.add_argument("--compare", nargs=2, type=Path, help="compare two checkpoints in this process, print JSON")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Make the checkpoints, compare them, and print a table."""
+    options = asked(__doc__, CASES)
     if options.compare:
         print(json.dumps(compared(*options.compare, options.layers, options.width)))
         return
