@@ -23,21 +23,14 @@ _MISSING = object()
 
 @dataclass(frozen=True)
 class Cache:
-    """A place where a run put tensors that it computed from parameters or inputs.
+    """A place where a run put tensors that it computed from parameters or inputs."""
 
-    Attributes:
-        module: Qualified name of the module that holds it.
-        path: Its attribute, and the keys inside it, down to the container; none for the attributes themselves.
-        made: Keys that the run added.
-        before: Keys that were there already.
-        empty: Keys that held no tensor, with the number or text that they held.
-    """
-
-    module: str
+    module: str  # Qualified name of the module that holds it
+    # Its attribute, and the keys inside it, down to the container; none for the attributes themselves
     path: tuple[str, ...]
-    made: tuple[str, ...]
-    before: tuple[str, ...] = ()
-    empty: tuple[tuple[str, Plain], ...] = ()
+    made: tuple[str, ...]  # Keys that the run added
+    before: tuple[str, ...] = ()  # Keys that were there already
+    empty: tuple[tuple[str, Plain], ...] = ()  # Keys that held no tensor, with the number or text that they held
 
 
 @dataclass

@@ -22,11 +22,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def check_module(model: object, name: str = "model") -> None:
-    """Refuse what is no module.
-
-    Raises:
-        TypeError: If it is none; of a state dict the message says what to do with it.
-    """
+    """Refuse what is no module."""
     if not isinstance(model, nn.Module):
         state = " It is a state dict: build the model and call model.load_state_dict(...) first."
         hint = state if isinstance(model, Mapping) else ""

@@ -99,11 +99,7 @@ def _sweep_once(folder: Path) -> None:
 
 
 def check_writable(path: str | Path, name: str = "--out") -> Path:
-    """Refuse a place where no file can be written, before long work. Missing parent folders are made.
-
-    Raises:
-        ValueError: If it is a folder, or nothing can be written there.
-    """
+    """Refuse a place where no file can be written, before long work. Missing parent folders are made."""
     path = Path(path)
     if path.is_dir():
         raise ValueError(f"{name} must be a file. Got the folder {str(path)!r}.")

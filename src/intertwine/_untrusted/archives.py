@@ -34,11 +34,7 @@ class Header:
 
 
 def array_headers(path: Path) -> dict[str, Header]:
-    """Shapes and types of the arrays of a ``.npz`` file, without unpacking them.
-
-    Raises:
-        ValueError: If an array is pickled, or claims another size than its entry has.
-    """
+    """Shapes and types of the arrays of a ``.npz`` file, without unpacking them."""
     found = {}
     with zipfile.ZipFile(path) as archive:
         for entry in archive.infolist():
@@ -72,11 +68,7 @@ class _Limited(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read into ``buffer``.
-
-        Raises:
-            ValueError: If it would be more than may be.
-        """
+        """Read into ``buffer``."""
         some = self._stream.read(len(buffer))
         self._left -= len(some)
         if self._left < 0:

@@ -45,11 +45,7 @@ def check_weights_file(path: str | Path) -> Path:
 
 
 def check_sizes(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Refuse tensors that repeat a few stored numbers many times: a copy of them would take far more memory.
-
-    Raises:
-        CheckpointError: If there is one.
-    """
+    """Refuse tensors that repeat a few stored numbers many times: a copy of them would take far more memory."""
     for name, tensor in tensors.items():
         if tensor.layout != torch.strided or tensor.is_meta:
             continue

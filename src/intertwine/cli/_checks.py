@@ -25,21 +25,13 @@ def check(field: str, value: Any) -> None:
 
 
 def check_known(option: str, given: str, known: Sequence[str], further: str = "") -> None:
-    """Refuse a name that is not known.
-
-    Raises:
-        ValueError: If it is not; the message has a near one.
-    """
+    """Refuse a name that is not known."""
     if given not in known:
         raise ValueError(f"{option} must be one of {', '.join(known)}{further}. Got {given!r}.{near(given, known)}")
 
 
 def check_suffix(out: Path | None, suffixes: Sequence[str]) -> None:
-    """Refuse a file of a kind that a command does not write.
-
-    Raises:
-        ValueError: If it is one.
-    """
+    """Refuse a file of a kind that a command does not write."""
     folder = "" in suffixes
     if out is None or (out.suffix in suffixes and not (folder and not out.suffix and out.is_file())):
         return
@@ -51,11 +43,7 @@ def check_suffix(out: Path | None, suffixes: Sequence[str]) -> None:
 
 
 def check_method(method: str, others: Sequence[str]) -> None:
-    """Refuse a way to align that does not exist; its options after a colon are checked with the solver.
-
-    Raises:
-        ValueError: If it is one.
-    """
+    """Refuse a way to align that does not exist; its options after a colon are checked with the solver."""
     name, colon, _ = method.partition(":")
     known = [*catalogue()["methods"], *others]
     if name not in known or (colon and name in others):
@@ -71,11 +59,7 @@ def _checkpoint(path: Path) -> None:
 
 
 def _complete(path: Path) -> None:
-    """Refuse safetensors that are cut off or no such file, by their header: its length, then JSON, then the tensors.
-
-    Raises:
-        CheckpointError: If they are.
-    """
+    """Refuse safetensors that are cut off or no such file, by their header: its length, then JSON, then the tensors."""
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")

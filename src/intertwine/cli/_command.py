@@ -102,12 +102,7 @@ class Command(TyperCommand):
                     formatter.write_dl(records)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command.
-
-        Raises:
-            Exit: With the exit code, after the error was printed.
-            Abort: If the user ended a question.
-        """
+        """Run the command."""
         said = ctx.find_root().params
         try:
             with session(said.get("threads"), bool(said.get("overwrite")), said.get("quiet"), said.get("verbose")):

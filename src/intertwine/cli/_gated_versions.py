@@ -22,11 +22,7 @@ _REGIMES: dict[str, Literal["fixed_random", "fixed_learnt"]] = {"dgn-fr": "fixed
 
 
 def versions_of(gated: list[str] | None) -> list[str]:
-    """Names of the gated versions.
-
-    Raises:
-        ValueError: If one is unknown.
-    """
+    """Names of the gated versions."""
     names = split_commas(gated, "--gated") or ["dgn", "dlgn", "dlgn-ones"]
     if names == ["none"]:
         return []

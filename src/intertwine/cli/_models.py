@@ -48,11 +48,7 @@ def build_model(spec: str) -> nn.Module:
 
 
 def call_factory(spec: str, what: str) -> Callable[..., Any]:
-    """Find ``package.module:name`` or ``path/to/file.py:name``.
-
-    Raises:
-        ValueError: If it cannot be imported or there is no such name.
-    """
+    """Find ``package.module:name`` or ``path/to/file.py:name``."""
     place, _, name = spec.partition(":")
     try:
         module = _import_file(Path(place)) if place.endswith(".py") else import_module_of_user(place)

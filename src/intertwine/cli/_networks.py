@@ -201,11 +201,7 @@ def open_alone(spec: str, checkpoint: Checkpoint) -> nn.Module:
 def batches(
     data: DataSplits, split: str, examples: int, batch_size: int, networks: list[Opened]
 ) -> tuple[Batches, list[str]]:
-    """Batches of a split, normalised as the networks were trained, and what a reader must know of that.
-
-    Raises:
-        DataError: If there are too few examples.
-    """
+    """Batches of a split, normalised as the networks were trained, and what a reader must know of that."""
     loader = data.loader(split, batch_size=batch_size, examples=examples)  # type: ignore[arg-type]
     if any(getattr(getattr(n.model, "config", None), "is_encoder_decoder", False) for n in networks):
         loader = replace(loader, names=("input_ids", "decoder_input_ids"))
@@ -235,11 +231,7 @@ def _unsaid(data: DataSplits, different: bool) -> list[str]:
 
 
 def check_run(network: Opened, loader: Batches, data: DataSplits, device: Any = "cpu") -> None:
-    """Run a network on two examples, so that a wrong image size is said in words and before long work.
-
-    Raises:
-        DataError: If the network fails on inputs of this shape.
-    """
+    """Run a network on two examples, so that a wrong image size is said in words and before long work."""
     try:
         with torch.no_grad():
             call(network.model.to(device), loader.batch(slice(0, 2)), device)
@@ -258,11 +250,7 @@ def check_layers(network: Opened, loader: Batches, layers: list[str] | None) -> 
 
 
 def check_finite(model: nn.Module, path: Path) -> None:
-    """Refuse weights that hold NaN or infinity.
-
-    Raises:
-        CheckpointError: If they do.
-    """
+    """Refuse weights that hold NaN or infinity."""
     # parameters only: a buffer may well hold infinities, such as the mask of an attention
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
@@ -273,11 +261,7 @@ def check_finite(model: nn.Module, path: Path) -> None:
 
 
 def named_by(checkpoint: Checkpoint, option: str = "--model") -> str:
-    """The model that a checkpoint names itself: a directory its own, weights that of their card.
-
-    Raises:
-        CheckpointError: If weights have no card, or one of a model that is not built in.
-    """  # noqa: DOC502 - spec_of raises it
+    """The model that a checkpoint names itself: a directory its own, weights that of their card."""
     if checkpoint.tensors is None:
         return f"{HF}{checkpoint.path}"
     return spec_of(checkpoint.card, checkpoint.path, option)

@@ -36,13 +36,9 @@ def advanced(*names: str, **settings: Any) -> Any:
 
 @dataclass(frozen=True)
 class Options:
-    """Base of the options of one command: its fields are the arguments and options, its docstring is the help.
+    """Base of the options of one command: its fields are the arguments and options, its docstring is the help."""
 
-    Attributes:
-        line: The command line as text, for results to remember.
-    """
-
-    line: str = field(default="", kw_only=True)
+    line: str = field(default="", kw_only=True)  # The command line as text, for results to remember
 
     suffixes: ClassVar[tuple[str, ...]] = ()  # of the file of --out; an empty one for a folder
     methods: ClassVar[tuple[str, ...]] = ()  # of --method, beside the solvers
@@ -91,11 +87,7 @@ class ExampleOptions(DataOptions):
 
 
 def split_commas(values: list[str] | None, option: str) -> list[str] | None:
-    """Words of an option that may be repeated and may hold several, joined by commas.
-
-    Raises:
-        ValueError: If it was given without any word, as an unset shell variable does.
-    """
+    """Words of an option that may be repeated and may hold several, joined by commas."""
     if not values:
         return None
     words = [word.strip() for value in values for word in value.split(",") if word.strip()]

@@ -51,11 +51,7 @@ def session(
 
 
 def running() -> Running:
-    """The command that runs.
-
-    Raises:
-        RuntimeError: If none does.
-    """
+    """The command that runs."""
     found = _running.get()
     if found is None:
         raise RuntimeError("a command must run for this. Got none.")

@@ -49,11 +49,7 @@ def _turn(matrix: Tensor, maps: Tensor) -> Tensor:
 
 
 def plan_arms(rotations: Sequence[float], seeds: Sequence[int], g_relu: int) -> tuple[Arm, ...]:
-    """All arms: each power for each seed, the power 0 once since it is the same for all, then elements of G_ReLU.
-
-    Raises:
-        ValueError: If there is no seed or a power is outside [0, 1].
-    """
+    """All arms: each power for each seed, the power 0 once since it is the same for all, then elements of G_ReLU."""
     wrong = [a for a in rotations if not 0 <= a <= 1]
     if wrong or not rotations:
         raise ValueError(f"rotations must be powers in [0, 1]. Got {list(rotations)}.")

@@ -52,11 +52,7 @@ class Tally:
         self._memory = (2**24 if where.type == "cpu" else 2**28) if memory is None else memory
 
     def update(self, batch: LabelledMaps) -> None:
-        """Count one batch; its maps must be those that the thresholds belong to.
-
-        Raises:
-            ValueError: If the label maps have 2^24 pixels or more.
-        """
+        """Count one batch; its maps must be those that the thresholds belong to."""
         pixels = batch.labels.shape[-2] * batch.labels.shape[-1]
         if pixels >= _EXACT_IN_FLOAT32:
             raise ValueError(f"label maps must have fewer than 2^24 pixels. Got {tuple(batch.labels.shape[-2:])}.")

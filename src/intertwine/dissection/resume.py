@@ -17,11 +17,7 @@ from .result import ArmResult, Picture
 
 
 class Folder:
-    """Finished bases on disk, for one plan.
-
-    Raises:
-        ValueError: If the folder holds bases of another plan.
-    """
+    """Finished bases on disk, for one plan."""
 
     def __init__(self, path: str | Path | None, plan: Mapping[str, Any]) -> None:
         self._path = None if path is None else Path(path)

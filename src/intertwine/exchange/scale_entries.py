@@ -23,17 +23,12 @@ _OFFSET = "the gain is {c:g} + weight, and {c:g} + weight is what is scaled: llm
 
 @dataclass(frozen=True)
 class ScaleEntries:
-    """Entries with the mappings that each stands for.
+    """Entries with the mappings that each stands for."""
 
-    Attributes:
-        mappings: For the outline of each entry (names without the numbers of layers) its mapping in every layer.
-        entries: The entries by outline.
-        absent: What reads channels that no entry scales, and why.
-    """
-
+    # For the outline of each entry (names without the numbers of layers) its mapping in every layer
     mappings: Mapping[tuple[str, ...], list[ScaleMapping]]
-    entries: Mapping[tuple[str, ...], Entry]
-    absent: tuple[Absent, ...]
+    entries: Mapping[tuple[str, ...], Entry]  # The entries by outline
+    absent: tuple[Absent, ...]  # What reads channels that no entry scales, and why
 
 
 def scale_entries(subject: Subject) -> ScaleEntries:

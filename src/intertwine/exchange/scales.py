@@ -27,17 +27,11 @@ _LARGEST = 4  # most generators that act on the same axes, of which every combin
 
 @dataclass(frozen=True)
 class Use:
-    """One tensor axis that a mapping scales by ``s ** exponent``.
+    """One tensor axis that a mapping scales by ``s ** exponent``."""
 
-    Attributes:
-        tensor: Name of a parameter or buffer.
-        axis: Its axis.
-        exponent: -1 or +1 in what the tools support.
-    """
-
-    tensor: str
-    axis: int
-    exponent: Fraction
+    tensor: str  # Name of a parameter or buffer
+    axis: int  # Its axis
+    exponent: Fraction  # -1 or +1 in what the tools support
 
     @property
     def module(self) -> str:
@@ -47,22 +41,15 @@ class Use:
 
 @dataclass(frozen=True)
 class ScaleMapping:
-    """A positive scale for each channel of a space that one module writes and others read.
+    """A positive scale for each channel of a space that one module writes and others read."""
 
-    Attributes:
-        space: Name of the space.
-        generator: Numbers of the space's own generators of scales that ``s`` goes into, with its power in each;
-            number 0 for the diagonal of linear maps.
-        diagonal: Whether they are the diagonal of linear maps.
-        writes: What the smooth layer writes, exponent -1: weight rows and bias, or the gain of a norm.
-        reads: What the balance layers read, exponent +1.
-    """
-
-    space: str
+    space: str  # Name of the space
+    # Numbers of the space's own generators of scales that ``s`` goes into, with its power in each; number 0 for the
+    # diagonal of linear maps
     generator: Powers
-    diagonal: bool
-    writes: tuple[Use, ...]
-    reads: tuple[Use, ...]
+    diagonal: bool  # Whether they are the diagonal of linear maps
+    writes: tuple[Use, ...]  # What the smooth layer writes, exponent -1: weight rows and bias, or the gain of a norm
+    reads: tuple[Use, ...]  # What the balance layers read, exponent +1
 
     @property
     def smooth(self) -> str:

@@ -19,25 +19,16 @@ from .small import LARGEST, small_model
 
 @dataclass(frozen=True)
 class Subject:
-    """One model.
+    """One model."""
 
-    Attributes:
-        sym: Its symmetry; where a norm multiplies by ``c + weight``, that of the network whose parameter is this sum.
-        offsets: The constants ``c`` by parameter name.
-        network: The model, if it is still there.
-        example: An example for it.
-        names: Names of all its modules, in its own order, experts one by one.
-        last: Modules whose outputs nothing else is added to: output layers.
-        notes: What a reader should know.
-    """
-
+    # Its symmetry; where a norm multiplies by ``c + weight``, that of the network whose parameter is this sum
     sym: Description
-    offsets: Mapping[str, float]
-    network: nn.Module | None
-    example: Any
-    names: tuple[str, ...]
-    last: frozenset[str] = frozenset()
-    notes: tuple[str, ...] = ()
+    offsets: Mapping[str, float]  # The constants ``c`` by parameter name
+    network: nn.Module | None  # The model, if it is still there
+    example: Any  # An example for it
+    names: tuple[str, ...]  # Names of all its modules, in its own order, experts one by one
+    last: frozenset[str] = frozenset()  # Modules whose outputs nothing else is added to: output layers
+    notes: tuple[str, ...] = ()  # What a reader should know
 
     @property
     def name(self) -> str:
@@ -80,11 +71,7 @@ def subject_of(sym: Symmetry, model: nn.Module | None = None, example_inputs: An
 
 
 def check_plain(network: nn.Module) -> None:
-    """Refuse quantised weights before long work.
-
-    Raises:
-        ValueError: If there are some.
-    """
+    """Refuse quantised weights before long work."""
     for name, module in network.named_modules():
         kinds = {str(t.dtype) for t in (*module._parameters.values(), *module._buffers.values()) if _is_code(t)}
         if kinds or ".quantized" in type(module).__module__ or hasattr(module, "quant_state"):

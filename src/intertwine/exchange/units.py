@@ -15,19 +15,12 @@ from ..symmetry.spaces import axis_size
 
 @dataclass(frozen=True)
 class Held:
-    """One tensor axis that holds the units of a space.
+    """One tensor axis that holds the units of a space."""
 
-    Attributes:
-        tensor: Name of a parameter or buffer.
-        axis: Its axis.
-        block: Number of positions of one unit where these lie together and the units in order, 0 otherwise.
-        positions: Otherwise the positions of each unit.
-    """
-
-    tensor: str
-    axis: int
-    block: int
-    positions: tuple[tuple[int, ...], ...] = ()
+    tensor: str  # Name of a parameter or buffer
+    axis: int  # Its axis
+    block: int  # Number of positions of one unit where these lie together and the units in order, 0 otherwise
+    positions: tuple[tuple[int, ...], ...] = ()  # Otherwise the positions of each unit
 
 
 def carriers(sym: Description, space: Space) -> Iterator[tuple[str, int]]:

@@ -27,11 +27,7 @@ def call(model: nn.Module, batch: Any, device: torch.device | None) -> Any:
 
 
 def size(batch: Any) -> int:
-    """The number of examples: the length of the first axis of the first input tensor.
-
-    Raises:
-        TypeError: If there is no tensor among the inputs.
-    """
+    """The number of examples: the length of the first axis of the first input tensor."""
     for tensor in tensors_in(_inputs(batch)):
         return tensor.shape[0] if tensor.ndim else 1
     raise TypeError(
@@ -113,11 +109,7 @@ def peek(loader: Iterable[Any]) -> tuple[Any, Iterator[Any]]:
 
 
 def check_repeatable(loader: Any, name: str = "loader") -> None:
-    """Refuse a loader that can be read only once, before long work.
-
-    Raises:
-        TypeError: If it cannot be iterated over, or is an iterator, such as a generator.
-    """
+    """Refuse a loader that can be read only once, before long work."""
     _check_iterable(loader, name)
     if isinstance(loader, Iterator):
         raise TypeError(

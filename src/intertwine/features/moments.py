@@ -97,11 +97,7 @@ class CrossMoments:
         self._products: list[Tensor] = []  # sums of products about the means
 
     def add(self, x: Tensor, y: Tensor, channel_dim: int = 1) -> None:
-        """Add features ``(N, C, *S)`` and ``(N, C', *S)`` of the same examples.
-
-        Raises:
-            ValueError: If they differ in their positions.
-        """
+        """Add features ``(N, C, *S)`` and ``(N, C', *S)`` of the same examples."""
         rows = flat_channels(x, channel_dim), flat_channels(y, channel_dim)
         if rows[0].shape[1] != rows[1].shape[1]:
             raise ValueError(

@@ -117,11 +117,7 @@ def layers(
 
 
 def choose(points: Sequence[Point], wanted: str | Sequence[str] | None, model: nn.Module) -> tuple[Point, ...]:
-    """The points that names and patterns choose, in their order, without repetition (see :class:`Tapped`).
-
-    Raises:
-        ValueError: If a name is unknown, never ran, ran several times without ``#k``, or has no features.
-    """
+    """The points that names and patterns choose, in their order, without repetition (see :class:`Tapped`)."""
     if wanted is None:
         found = [p for p in points if p.activation] or [p for p in points if p.leaf and not p.copies]
         if not found:

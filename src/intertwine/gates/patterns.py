@@ -50,11 +50,7 @@ def gate_patterns(
 
 
 def structure(model: nn.Module, input: str) -> tuple[nn.Module, str]:
-    """The network whose weights make the paths, and what it is given: ones where that is asked for or its own way.
-
-    Raises:
-        ValueError: If ``input`` is neither ``"x"`` nor ``"ones"``.
-    """
+    """The network whose weights make the paths, and what it is given: ones where that is asked for or its own way."""
     if input not in ("x", "ones"):
         raise ValueError(f'input must be "x" or "ones". Got {input!r}.')
     if not isinstance(model, GatedNetwork):

@@ -25,17 +25,11 @@ OTHERS = {f"aten::{name}" for name in RATIOS}
 
 @dataclass(frozen=True, kw_only=True)
 class ReluProgram(Program):
-    """A program of one example, whose one input is the image and whose one output are the logits.
+    """A program of one example, whose one input is the image and whose one output are the logits."""
 
-    Attributes:
-        weights: Values computed from parameters alone, with the names of those parameters.
-        gates: Positions in ``calls`` of the calls that gate: ReLUs and max poolings.
-        names: A name for each gate: its module, with ``#k`` where a module gates more than once.
-    """
-
-    weights: Mapping[int, tuple[str, ...]]
-    gates: tuple[int, ...]
-    names: tuple[str, ...]
+    weights: Mapping[int, tuple[str, ...]]  # Values computed from parameters alone, with the names of those parameters
+    gates: tuple[int, ...]  # Positions in ``calls`` of the calls that gate: ReLUs and max poolings
+    names: tuple[str, ...]  # A name for each gate: its module, with ``#k`` where a module gates more than once
 
     @property
     def gate_calls(self) -> tuple[Call, ...]:
@@ -47,11 +41,7 @@ class ReluProgram(Program):
         return () if ref is None else tuple(self.values[ref.id].shape)
 
     def check_output(self, output: int) -> None:
-        """Check that the model returns ``(N, outputs)`` and ``output`` is one of them.
-
-        Raises:
-            ValueError: If it is not.
-        """
+        """Check that the model returns ``(N, outputs)`` and ``output`` is one of them."""
         shape = self.shape(self.outputs[0])
         if len(shape) != 2 or not 0 <= output < shape[1]:
             raise ValueError(f"output must be one of the model's outputs (N, outputs). Got {output}, shape {shape}.")
@@ -92,12 +82,7 @@ def capture_relu(model: nn.Module, x: Tensor, others: bool = False) -> ReluProgr
 
 
 def check_input(model: nn.Module, x: Tensor) -> None:
-    """Check that ``model`` is a module without random parts at work and ``x`` a batch of examples.
-
-    Raises:
-        TypeError: If ``model`` is not a module or ``x`` not a floating-point tensor.
-        ValueError: If ``x`` is empty or not finite, or the model holds dropout or batch norm in training mode.
-    """
+    """Check that ``model`` is a module without random parts at work and ``x`` a batch of examples."""
     check_module(model)
     if not isinstance(x, Tensor) or not x.is_floating_point():
         raise TypeError(
@@ -123,11 +108,7 @@ def check_input(model: nn.Module, x: Tensor) -> None:
 
 
 def check_batch_norms(model: nn.Module) -> None:
-    """Check that batch norms are linear in evaluation mode.
-
-    Raises:
-        ValueError: If one has no running statistics.
-    """
+    """Check that batch norms are linear in evaluation mode."""
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
             raise ValueError(

@@ -110,12 +110,7 @@ def mend_(
 
 
 def check_repair(model: nn.Module, repair: Repair, loader: Iterable[Any] | None) -> str | None:
-    """The repair that a name comes down to for this network, or ``None`` for none; before long work.
-
-    Raises:
-        ValueError: If the name is unknown, data is missing, or the repair does not fit networks with (or without) batch
-            norms.
-    """
+    """The repair that a name comes down to for this network, or ``None`` for none; before long work."""
     norms = bool(batch_norms(model))
     if repair is False:
         return None

@@ -129,11 +129,7 @@ class Recipe:
         return way(start, others, weights, densities, torch.Generator().manual_seed(number))
 
     def _number(self, key: str, name: str, place: str | None = None, default: float | None = None) -> float:
-        """A setting for a tensor: the model's own before that of all, the first part of a name that fits.
-
-        Raises:
-            ValueError: If there is none.
-        """
+        """A setting for a tensor: the model's own before that of all, the first part of a name that fits."""
         own = next((settings for at, settings in self.models if at == place), {})
         for found in (own.get(key), self.settings.get(key)):
             if isinstance(found, tuple):
@@ -223,11 +219,7 @@ def _weighted(tensors: Sequence[Tensor], weights: Sequence[float], divisor: floa
 
 
 def _place(value: Any, recipe: Path) -> str:
-    """The directory that a recipe names.
-
-    Raises:
-        ValueError: If it is none on this machine.
-    """
+    """The directory that a recipe names."""
     for place in (recipe.parent / str(value), Path(str(value))):
         if place.exists():
             return str(place)
@@ -250,11 +242,7 @@ def _settings(said: Any, known: Sequence[str]) -> dict[str, Setting]:
 
 
 def _setting(key: str, value: Any) -> Setting:
-    """A number, or numbers by parts of tensor names.
-
-    Raises:
-        ValueError: If it is a gradient over layers, or no number.
-    """
+    """A number, or numbers by parts of tensor names."""
     if isinstance(value, int | float):
         return value
     parts = []

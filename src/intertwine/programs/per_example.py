@@ -23,17 +23,11 @@ class PerExample:
 
 @dataclass(frozen=True)
 class Growing:
-    """A constant that grows with the batch: block ``k`` of ``N`` along an axis is ``first + k step``.
+    """A constant that grows with the batch: block ``k`` of ``N`` along an axis is ``first + k step``."""
 
-    Attributes:
-        axis: The axis.
-        first: The first block.
-        step: What each block adds; ``None`` where all are equal.
-    """
-
-    axis: int
-    first: Tensor
-    step: Tensor | None
+    axis: int  # The axis
+    first: Tensor  # The first block
+    step: Tensor | None  # What each block adds; ``None`` where all are equal
 
     def at(self, n: int) -> Tensor:
         """Its value for ``n`` examples."""

@@ -22,29 +22,17 @@ _VIEWS = {"aten::view", "aten::_unsafe_view"}  # of memory that may be laid out 
 
 @dataclass(frozen=True)
 class Step:
-    """One call, ready to run: arguments that never change are kept apart from those filled in at every run.
+    """One call, ready to run: arguments that never change are kept apart from those filled in at every run."""
 
-    Attributes:
-        call: The call.
-        operation: Its function.
-        plain: Arguments without tensors.
-        filled: Arguments with ``Ref`` and ``PerExample`` in them.
-        norm: Whether it is a batch norm with running statistics.
-    """
-
-    call: Call
-    operation: Callable[..., Any]
-    plain: Mapping[str, Any]
-    filled: Mapping[str, Any]
-    norm: bool
+    call: Call  # The call
+    operation: Callable[..., Any]  # Its function
+    plain: Mapping[str, Any]  # Arguments without tensors
+    filled: Mapping[str, Any]  # Arguments with ``Ref`` and ``PerExample`` in them
+    norm: bool  # Whether it is a batch norm with running statistics
 
     @classmethod
     def of(cls, call: Call) -> Step:
-        """A call as a step.
-
-        Raises:
-            CaptureError: If it cannot be run without writing into its arguments.
-        """  # noqa: DOC502 - raised by what it calls
+        """A call as a step."""
         args = {**call.args, **{key: value for key, value in call.growing.items() if key in call.args}}
         norm = call.op in BATCH_NORMS
         operation: Callable[..., Any]

@@ -14,19 +14,12 @@ _SUBSAMPLE = "Got a subsample in which all channels are constant"
 
 @dataclass(frozen=True)
 class FeatureSide:
-    """One side as features: which examples of them, their channels' moments, and which channels are alive.
+    """One side as features: which examples of them, their channels' moments, and which channels are alive."""
 
-    Attributes:
-        features: ``(N, C, *S)``.
-        moments: Per-channel moments of the examples ``rows``.
-        center: Whether channels are centred, so that constant ones are dead.
-        rows: Which examples, in which order; all of them where ``None``.
-    """
-
-    features: Tensor = field(repr=False)
-    moments: Moments = field(repr=False)
-    center: bool = False
-    rows: Tensor | None = field(default=None, repr=False)
+    features: Tensor = field(repr=False)  # ``(N, C, *S)``
+    moments: Moments = field(repr=False)  # Per-channel moments of the examples ``rows``
+    center: bool = False  # Whether channels are centred, so that constant ones are dead
+    rows: Tensor | None = field(default=None, repr=False)  # Which examples, in which order; all of them where ``None``
 
     @property
     def n(self) -> int:
@@ -70,11 +63,7 @@ class FeatureSide:
         return {}
 
     def take(self, index: Tensor) -> Self:
-        """Return the side with the examples ``index``; moments of a subsample are taken anew.
-
-        Raises:
-            ValueError: If no channel is alive in the subsample.
-        """
+        """Return the side with the examples ``index``; moments of a subsample are taken anew."""
         index = index.to(self.features.device)
         rows = index if self.rows is None else self.rows[index]
         if check_distinct(index, self.n):
@@ -103,11 +92,7 @@ def feature_side(x: Tensor, channel_dim: int, center: bool) -> FeatureSide:
 
 
 def check_same_size(a: tuple[int, ...], b: tuple[int, ...]) -> None:
-    """Refuse two sides whose positions do not correspond.
-
-    Raises:
-        ValueError: If the spatial sizes differ.
-    """
+    """Refuse two sides whose positions do not correspond."""
     if a != b:
         raise ValueError(
             f"x and y must have the same spatial size. Got {a} and {b}. Pool the finer one first, for "

@@ -148,11 +148,7 @@ class _Sums:
                 total[columns] += tile.sum(0)
 
     def cka(self) -> float:
-        """Their CKA.
-
-        Raises:
-            ValueError: If one of them is constant.
-        """
+        """Their CKA."""
         kl = self._hsic(self.kl, self.k, self.l)
         kk, ll = self._hsic(self.kk, self.k, self.k), self._hsic(self.ll, self.l, self.l)
         if kk <= 1e-12 * self.kk or ll <= 1e-12 * self.ll:

@@ -14,11 +14,7 @@ def first_batch(loader: Iterable[Any]) -> Any:
 
 
 def labels_of(batch: Any) -> Tensor:
-    """Class labels ``(N,)`` of a batch.
-
-    Raises:
-        ValueError: If it has none.
-    """
+    """Class labels ``(N,)`` of a batch."""
     found = labels_in(batch)
     if found is None or found.ndim != 1 or found.is_floating_point():
         got = "none" if found is None else f"{found.dtype} of shape {tuple(found.shape)}"

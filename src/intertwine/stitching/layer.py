@@ -205,11 +205,7 @@ class Fixed(StitchingLayer):
 
 
 def act_on_channels(x: Tensor, matrix: Tensor, bias: Tensor | None = None, channel_dim: int = 1) -> Tensor:
-    """``y_i = sum_j A_ij x_j + b_i`` along one axis, with ``A`` ``(C_out, C_in)`` in the dtype of ``x``.
-
-    Raises:
-        ValueError: If the number of channels is another.
-    """
+    """``y_i = sum_j A_ij x_j + b_i`` along one axis, with ``A`` ``(C_out, C_in)`` in the dtype of ``x``."""
     if x.shape[channel_dim] != matrix.shape[1]:
         raise ValueError(
             f"features must have {matrix.shape[1]} channels along axis {channel_dim}. Got shape {tuple(x.shape)}."

@@ -21,15 +21,10 @@ from .transformation import Transformation
 
 @dataclass(frozen=True)
 class KeptVariance:
-    """Channels of a batch norm whose variance could not follow the scale, so that the gain took it.
+    """Channels of a batch norm whose variance could not follow the scale, so that the gain took it."""
 
-    Attributes:
-        variance: Name of the running variance.
-        channels: The channels, after the transformation.
-    """
-
-    variance: str
-    channels: tuple[int, ...]
+    variance: str  # Name of the running variance
+    channels: tuple[int, ...]  # The channels, after the transformation
 
 
 def act(sym: Description, g: Transformation, model: nn.Module) -> nn.Module:
@@ -271,11 +266,7 @@ def check(sym: Description, g: Transformation, state: Mapping[str, Tensor], name
 
 
 def check_shapes(sym: Description, shapes: Mapping[str, tuple[int, ...]], names: Iterable[str] | None = None) -> None:
-    """Refuse a state dict of another architecture by its shapes.
-
-    Raises:
-        ValueError: If a tensor is missing or has another shape.
-    """
+    """Refuse a state dict of another architecture by its shapes."""
     for name in sym.layouts if names is None else names:
         if name not in shapes:
             raise ValueError(f"state must hold every tensor of the symmetry. Got none named {name!r}.")
@@ -285,11 +276,7 @@ def check_shapes(sym: Description, shapes: Mapping[str, tuple[int, ...]], names:
 
 
 def check_numbers(sym: Description, dtypes: Mapping[str, torch.dtype], names: Iterable[str] | None = None) -> None:
-    """Refuse tensors that elements scale, flip or mix, and that hold no real numbers: they would be cast silently.
-
-    Raises:
-        ValueError: If there is one.
-    """
+    """Refuse tensors that elements scale, flip or mix, and that hold no real numbers: they would be cast silently."""
     for name in sym.layouts if names is None else names:
         leaves = (leaf for block in blocks(sym.layouts[name]) for _, leaf in block.carried)
         multiplied = any(any(leaf.scale) or any(leaf.sign) or leaf.variance for leaf in leaves)

@@ -35,14 +35,10 @@ def coupled(sym: Symmetry) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class Components:
-    """A network cut along the spaces that all of it shares, such as a residual stream.
+    """A network cut along the spaces that all of it shares, such as a residual stream."""
 
-    Attributes:
-        names: The tensors of every component, in the order of the network.
-        shared: For each space that several components carry, its sign generators that act in more than one of them.
-    """
-
-    names: tuple[tuple[str, ...], ...]
+    names: tuple[tuple[str, ...], ...]  # The tensors of every component, in the order of the network
+    # For each space that several components carry, its sign generators that act in more than one of them
     shared: Mapping[str, tuple[int, ...]]
 
 

@@ -90,11 +90,7 @@ def totals(sym: Description) -> str:
 
 
 def explain(sym: Description, parameter: str, axis: int) -> str:
-    """Why one axis of one parameter moves or stays.
-
-    Raises:
-        ValueError: If there is no such parameter or axis.
-    """
+    """Why one axis of one parameter moves or stays."""
     name = sym.aliases.get(parameter, parameter)
     if name not in sym.layouts:
         close = near(parameter, (*sym.layouts, *sym.aliases))

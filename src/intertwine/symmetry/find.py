@@ -54,11 +54,7 @@ def _warnings(program: Program) -> list[str]:
 
 
 def symmetries_of(program: Program) -> Symmetry:
-    """Find the symmetries of a captured program.
-
-    Raises:
-        RuntimeError: If the search does not end.
-    """
+    """Find the symmetries of a captured program."""
     edits: dict[tuple[str, int], list[list[Edit]]] = {}
     for _ in range(1000):
         engine = Engine(program, edits)

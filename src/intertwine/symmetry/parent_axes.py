@@ -47,11 +47,7 @@ def permuted(x: Tensor, spaces: Sequence[str | None], elements: Mapping[str, Ele
 
 
 def parent_dims(inner: Space | Element, dim: int, spaces: Sequence[str | None]) -> list[int]:
-    """Dimensions of a block to which the axes of a space's arrays belong: the parents' ones, then its own.
-
-    Raises:
-        ValueError: If a parent does not occur exactly once in the block.
-    """
+    """Dimensions of a block to which the axes of a space's arrays belong: the parents' ones, then its own."""
     dims = []
     for parent in inner.parents:
         places = [d for d, s in enumerate(spaces) if s == parent]

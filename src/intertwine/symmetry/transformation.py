@@ -195,11 +195,7 @@ def load(path: str | Path) -> Transformation:
 
 
 def check_kinds(kinds: Collection[str] | None) -> frozenset[str]:
-    """The kinds as a set.
-
-    Raises:
-        ValueError: If a kind is unknown.
-    """
+    """The kinds as a set."""
     chosen = frozenset(KINDS) if kinds is None else frozenset([kinds] if isinstance(kinds, str) else kinds)
     if not chosen <= set(KINDS):
         raise ValueError(f"kinds must be among {list(KINDS)}. Got {sorted(chosen - set(KINDS))}.")

@@ -27,11 +27,7 @@ def is_adapter(directory: Path) -> bool:
 
 
 def base_of(directory: Path) -> Path:
-    """The directory of the model that an adapter is for.
-
-    Raises:
-        CheckpointError: If it names none that is on this machine.
-    """
+    """The directory of the model that an adapter is for."""
     named = _settings(directory).get("base_model_name_or_path")
     places = [Path(named), directory / named, directory.parent / named] if isinstance(named, str) and named else []
     for place in places:

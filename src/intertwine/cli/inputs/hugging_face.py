@@ -83,11 +83,7 @@ def load_pretrained(directory: Path, tensors: dict[str, Tensor] | None = None, s
 
 
 def fresh_model(directory: Path) -> nn.Module:
-    """The model that a directory's ``config.json`` describes, with fresh weights.
-
-    Raises:
-        CheckpointError: If there is no such file, or it is of no model that transformers has.
-    """
+    """The model that a directory's ``config.json`` describes, with fresh weights."""
     config = _config(directory)
     kind, name = _class_of(config), f"the model of {str(directory)!r}"
     try:
@@ -109,11 +105,7 @@ def _build(kind: Any, config: Any) -> nn.Module:
 
 
 def read_config(directory: Path) -> dict[str, Any]:
-    """The settings in ``config.json``, as data.
-
-    Raises:
-        CheckpointError: If there is no such file, or it holds something else.
-    """
+    """The settings in ``config.json``, as data."""
     if is_adapter(directory):
         return read_config(base_of(directory))
     if not (directory / "config.json").is_file():

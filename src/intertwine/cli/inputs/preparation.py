@@ -68,11 +68,7 @@ def directory_of(path: Path | None, spec: str | None) -> Path | None:
 
 
 def image_settings(folder: Path) -> Preprocessing | None:
-    """What a directory says of images, in the file of its preprocessor, or as ``image_size`` in ``config.json``.
-
-    Raises:
-        CheckpointError: If it says something that does not read.
-    """  # noqa: DOC502 - helpers raise it
+    """What a directory says of images, in the file of its preprocessor, or as ``image_size`` in ``config.json``."""
     for name in _FILES:
         if (folder / name).is_file():
             said = json_of(folder / name, name, CheckpointError)

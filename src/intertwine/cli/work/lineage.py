@@ -127,11 +127,7 @@ def _opened(path: Path) -> Mapping[str, Tensor]:
 
 
 def _named(state: Mapping[str, Tensor], sym: Symmetry, path: Path) -> Mapping[str, Tensor]:
-    """A checkpoint under the model's names: one beginning that all names have or lack is taken off or put on.
-
-    Raises:
-        ValueError: If it has few of the model's tensors.
-    """
+    """A checkpoint under the model's names: one beginning that all names have or lack is taken off or put on."""
     wanted = sym.layouts.keys()
     starts = {name.partition(".")[0] + "." for name in [*state, *wanted]}
     tables = [{n: n for n in state}]

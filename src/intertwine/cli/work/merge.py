@@ -92,11 +92,7 @@ def _recipe(asked: MergeOptions) -> Recipe | None:
 
 
 def _check(asked: MergeOptions, paths: Sequence[Path], recipe: Recipe | None) -> None:
-    """Refuse what cannot work before anything is read.
-
-    Raises:
-        ValueError: If options do not exist or do not go together.
-    """
+    """Refuse what cannot work before anything is read."""
     if len(paths) < 2:
         raise ValueError(f"at least two checkpoints, or a recipe of mergekit, must be given. Got {len(paths)}.")
     changed = asked.ratio != 0.5 or asked.interpolation != "linear" or bool(asked.layers)
@@ -123,11 +119,7 @@ def _check(asked: MergeOptions, paths: Sequence[Path], recipe: Recipe | None) ->
 
 
 def _check_hand_over(asked: MergeOptions, paths: Sequence[Path]) -> None:
-    """Refuse what mergekit could not do.
-
-    Raises:
-        ValueError: If it could not.
-    """
+    """Refuse what mergekit could not do."""
     assert asked.mergekit is not None
     if asked.layers or asked.method == "transport":
         raise ValueError("--layers and --method transport must be left out with --mergekit, which has no such thing.")
@@ -139,11 +131,7 @@ def _check_hand_over(asked: MergeOptions, paths: Sequence[Path]) -> None:
 
 
 def _repair(group: Group, repair: str) -> Any:
-    """What ``merge`` calls it.
-
-    Raises:
-        ValueError: If a network with batch norms has neither data nor the word none.
-    """
+    """What ``merge`` calls it."""
     if repair == "auto" and group.data is None and batch_norms(group.models[0]):
         raise ValueError(
             "--data must be given to repair a network with batch norms. Got none. Say --data digits, for example, or "

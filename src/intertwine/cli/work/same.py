@@ -59,11 +59,7 @@ def _opened(asked: SameOptions) -> matching.Match:
 
 
 def _check_alike(left: Checkpoint, right: Checkpoint) -> None:
-    """Refuse checkpoints of other architectures before their models are built: names may differ, shapes may not.
-
-    Raises:
-        ValueError: If most shapes differ.
-    """
+    """Refuse checkpoints of other architectures before their models are built: names may differ, shapes may not."""
     ours, theirs = _shapes(left), _shapes(right)
     if ours is None or theirs is None:
         return

@@ -119,11 +119,7 @@ def _other(gates: Sequence[Tensor], gates_y: Sequence[Tensor] | None) -> Sequenc
 def check_sides(
     x: Tensor, gates: Sequence[Tensor], y: Tensor | None, gates_y: Sequence[Tensor] | None
 ) -> Sequence[Tensor]:
-    """Gates of the other side, after a check of shapes.
-
-    Raises:
-        ValueError: If they do not match.
-    """
+    """Gates of the other side, after a check of shapes."""
     if (y is None) != (gates_y is None):
         raise ValueError("y and gates_y must be given together. Got one of them.")
     other = _other(gates, gates_y)

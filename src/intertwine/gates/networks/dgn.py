@@ -67,12 +67,7 @@ def dgn(
 
 
 def fresh_copy(model: nn.Module, initialise: Callable[[nn.Module], object] | None, seed: int) -> nn.Module:
-    """A copy with fresh weights.
-
-    Raises:
-        ValueError: If a parameter belongs to a module that cannot reset itself, or to attention; or if the model cannot
-            be copied.
-    """
+    """A copy with fresh weights."""
     check_module(model)
     try:
         new = copied(model).requires_grad_(True)

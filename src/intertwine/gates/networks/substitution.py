@@ -86,11 +86,7 @@ class Read(_Mode):
         return q.clone() if self.linear else _two_slopes(q, slope)  # what follows may overwrite it
 
     def max_pool(self, x: Tensor, pool: Callable[[Tensor], tuple[Tensor, Tensor]]) -> Tensor:
-        """The maxima; their positions are collected.
-
-        Raises:
-            ValueError: In a linear gating network.
-        """
+        """The maxima; their positions are collected."""
         if self.linear:
             raise ValueError(
                 "a linear gating network must have no max pooling. Got a call of F.max_pool; use the "
@@ -109,11 +105,7 @@ class Applied(_Mode):
         self.gates, self.next = gates, 0
 
     def relu(self, q: Tensor, slope: float) -> Tensor:
-        """The pre-activation times the next gate; with two slopes, times what lies between them.
-
-        Raises:
-            ValueError: If the gate is of another layer's shape.
-        """
+        """The pre-activation times the next gate; with two slopes, times what lies between them."""
         gate = self._take()
         if gate.shape != q.shape or gate.dtype == torch.long:
             raise ValueError(

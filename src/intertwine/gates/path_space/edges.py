@@ -21,24 +21,15 @@ _LARGEST = 2.0**31  # bytes of a table of edges
 
 @dataclass(frozen=True)
 class Edges:
-    """Edges of one call from the nodes of one value to those of its result, as lists.
+    """Edges of one call from the nodes of one value to those of its result, as lists."""
 
-    Attributes:
-        ref: The value that they leave; ``None`` for the constant-1 node.
-        src: Where each edge begins ``(E,)``.
-        dst: Where it ends ``(E,)``.
-        coefficient: A constant on the edge ``(E,)``.
-        slot: Which column of path weights the edge fills, if any.
-        weight: Flat index of the weight on the edge ``(E,)``.
-        offset: For max pooling, what must be added to a position within its channel to get a node, for each output.
-    """
-
-    ref: int | None
-    src: Tensor
-    dst: Tensor
-    coefficient: Tensor
-    slot: int | None = None
-    weight: Tensor | None = None
+    ref: int | None  # The value that they leave; ``None`` for the constant-1 node
+    src: Tensor  # Where each edge begins ``(E,)``
+    dst: Tensor  # Where it ends ``(E,)``
+    coefficient: Tensor  # A constant on the edge ``(E,)``
+    slot: int | None = None  # Which column of path weights the edge fills, if any
+    weight: Tensor | None = None  # Flat index of the weight on the edge ``(E,)``
+    # For max pooling, what must be added to a position within its channel to get a node, for each output
     offset: Tensor | None = None
 
 
@@ -52,11 +43,7 @@ class Linearised:
 
 
 def linearise(program: ReluProgram, x: Tensor) -> Linearised:
-    """Edges of every call that depends on the input, at one example ``x`` ``(1, C, *S)``.
-
-    Raises:
-        ValueError: If a call is neither linear nor a gate, or its table takes more than 2 GiB.
-    """  # noqa: DOC502 - raised by what it calls
+    """Edges of every call that depends on the input, at one example ``x`` ``(1, C, *S)``."""
     slots = _Slots()
     with torch.no_grad():
         values = _values(program, x.detach())

@@ -75,11 +75,7 @@ class Columns:
 
 
 def parquet_table(file: Path) -> Table:
-    """A parquet file.
-
-    Raises:
-        DataError: If it is damaged.
-    """  # noqa: DOC501, DOC502 - made by a helper
+    """A parquet file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -94,11 +90,7 @@ def parquet_table(file: Path) -> Table:
 
 
 def arrow_table(file: Path) -> Table:
-    """A file of one Arrow stream, as ``save_to_disk`` of the datasets library writes it.
-
-    Raises:
-        DataError: If it is damaged.
-    """  # noqa: DOC501, DOC502 - made by a helper
+    """A file of one Arrow stream, as ``save_to_disk`` of the datasets library writes it."""
     import pyarrow as pa
 
     regular_file(file, "data", DataError)
@@ -118,11 +110,7 @@ def arrow_table(file: Path) -> Table:
 
 
 def columns_of(table: Table) -> Columns:
-    """Which columns hold images, texts and labels.
-
-    Raises:
-        DataError: If none holds images or texts.
-    """
+    """Which columns hold images, texts and labels."""
     import pyarrow as pa
 
     def holds_images(kind: pa.DataType) -> bool:
@@ -147,11 +135,7 @@ def columns_of(table: Table) -> Columns:
 def read_images(
     tables: Sequence[Table], columns: Columns, what: str, preprocessing: Preprocessing | None = None
 ) -> Split:
-    """Images with their labels; -1 where there are none.
-
-    Raises:
-        DataError: If there is no row, or an image is damaged or of another size.
-    """
+    """Images with their labels; -1 where there are none."""
     total = sum(table.rows for table in tables)
     if not total:
         raise DataError(f"{what} must hold at least one row. Got none.")

@@ -218,11 +218,7 @@ class _Drive:
 
 @contextmanager
 def only_driver(home: Path) -> Iterator[None]:
-    """Hold the folder's lock, which the system releases when this process ends, however it ends.
-
-    Raises:
-        RunError: If another driver holds it.
-    """
+    """Hold the folder's lock, which the system releases when this process ends, however it ends."""
     try:
         import fcntl
     except ImportError:  # not on Windows: there the user sees to it

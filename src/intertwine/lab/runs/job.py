@@ -110,11 +110,7 @@ def job_key(job: Job, code: str | None = None) -> str:
 
 
 def reference(cls: type) -> str:
-    """``module:name`` of a class.
-
-    Raises:
-        TypeError: If it cannot be imported under that name.
-    """
+    """``module:name`` of a class."""
     name = f"{cls.__module__}:{cls.__qualname__}"
     if cls.__module__ == "__main__" or "<locals>" in cls.__qualname__:
         raise TypeError(
@@ -158,11 +154,7 @@ def named_class(name: str, kind: type, modules: Collection[str] = ()) -> Any:
 
 
 def saved_plan(folder: str | Path) -> dict[str, Any]:
-    """The plan of a run as data: ``plan``, the name of its class, and ``config``, its settings.
-
-    Raises:
-        ValueError: If the folder has none, or one that no run wrote.
-    """
+    """The plan of a run as data: ``plan``, the name of its class, and ``config``, its settings."""
     path = Path(folder) / "plan.json"
     if not path.is_file():
         raise ValueError(f"folder must be of a run, with a plan.json. Got {str(folder)!r}.")

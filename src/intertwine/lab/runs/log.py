@@ -45,11 +45,7 @@ class Entry:
 
 
 def read_log(path: Path) -> tuple[Entry, ...]:
-    """The jobs of the last plan, in its order.
-
-    Raises:
-        ValueError: If the file is missing, or no run wrote it.
-    """
+    """The jobs of the last plan, in its order."""
     data = json_of(path, FILE)
     try:
         entries: tuple[Entry, ...] = decode(data, tuple[Entry, ...])

@@ -28,11 +28,7 @@ def files_folder(folder: Path, key: str) -> Path:
 
 
 def prepare_folder(folder: Path) -> None:
-    """Make the folders, and refuse a place where nothing can be written.
-
-    Raises:
-        ValueError: If nothing can be written there.
-    """  # noqa: DOC502 - raised by check_writable
+    """Make the folders, and refuse a place where nothing can be written."""
     for part in ("results", "files", "logs"):
         check_writable(folder / part / "probe", "runs folder")
 

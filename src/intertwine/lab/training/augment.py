@@ -70,11 +70,7 @@ def resized(x: Tensor, boxes: Tensor) -> Tensor:
 
 
 def move(x: Tensor, shifts: Tensor, mirrored: Tensor, translate: int) -> Tensor:
-    """Move and mirror normalised images ``(N, C, H, W)`` as ``draw_moves`` drew it, on their device.
-
-    Raises:
-        ValueError: If ``x`` is no batch of images.
-    """
+    """Move and mirror normalised images ``(N, C, H, W)`` as ``draw_moves`` drew it, on their device."""
     if x.ndim != 4:
         raise ValueError(
             f"x must be a batch of images (N, C, H, W). Got shape {tuple(x.shape)}. Set translate=0, flip=False."

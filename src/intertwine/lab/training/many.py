@@ -138,11 +138,7 @@ class _Maker:
         self.workers = max(1, torch.get_num_threads() // recipe.threads) if device.type == "cpu" else 1
 
     def all(self, seeds: list[int], together: int, resume: bool) -> ManyTraining:
-        """Train what is missing, interrupted groups first.
-
-        Raises:
-            ValueError: If the engine cannot train these networks.
-        """
+        """Train what is missing, interrupted groups first."""
         _, network = prepare(self.model, self.data, seeds[0], None)
         if _goes_alone(self.recipe) or draws_random_numbers(network):
             if self.engine not in (*_CHOICES, InTurn.name):

@@ -20,32 +20,23 @@ class TrainingState:
 
     Random numbers are drawn from generators that are seeded anew for every epoch and step, so the number of finished
     steps stands for their state.
-
-    Attributes:
-        settings: What is being trained, with what, with the first seed; runs only resume their own state.
-        seeds: One for each network.
-        engine: Name of the engine.
-        step: Finished steps.
-        seconds: Time spent so far.
-        snapshot: Weights, buffers and optimizers of the engine; empty before the first save.
-        loss_sums: For each network the sum of the losses of this epoch's finished steps.
-        best: State dict of each network's best epoch so far; empty before the first epoch ends.
-        best_epochs: Their numbers, from 1; 0 before.
-        history: For each network one entry for each finished epoch: epoch, loss, validation accuracy, learning rate.
-        diverged: Whether a network's loss or weights are no numbers any more.
     """
 
-    settings: dict[str, Any]
-    seeds: list[int]
-    engine: str = "in turn"
-    step: int = 0
-    seconds: float = 0.0
+    settings: dict[str, Any]  # What is being trained, with what, with the first seed; runs only resume their own state
+    seeds: list[int]  # One for each network
+    engine: str = "in turn"  # Name of the engine
+    step: int = 0  # Finished steps
+    seconds: float = 0.0  # Time spent so far
+    # Weights, buffers and optimizers of the engine; empty before the first save
     snapshot: dict[str, Any] = field(default_factory=dict)
+    # For each network the sum of the losses of this epoch's finished steps
     loss_sums: list[float] = field(default_factory=list)
+    # State dict of each network's best epoch so far; empty before the first epoch ends
     best: list[dict[str, Tensor]] = field(default_factory=list)
-    best_epochs: list[int] = field(default_factory=list)
+    best_epochs: list[int] = field(default_factory=list)  # Their numbers, from 1; 0 before
+    # For each network one entry for each finished epoch: epoch, loss, validation accuracy, learning rate
     history: list[list[dict[str, float]]] = field(default_factory=list)
-    diverged: list[bool] = field(default_factory=list)
+    diverged: list[bool] = field(default_factory=list)  # Whether a network's loss or weights are no numbers any more
 
     def __post_init__(self) -> None:
         """Begin what is not given."""
@@ -71,11 +62,7 @@ def write_state(path: str | Path, state: TrainingState) -> None:
 
 
 def load_state(path: Path) -> TrainingState:
-    """Read what ``write_state`` wrote.
-
-    Raises:
-        CheckpointError: If it does not read.
-    """
+    """Read what ``write_state`` wrote."""
     try:
         state = TrainingState(**torch.load(check_weights_file(path), map_location="cpu", weights_only=True))
     except Exception as error:  # torch.load raises nearly anything on a damaged file

@@ -19,11 +19,7 @@ from .states import declare_states
 
 
 def record_export(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> Program:
-    """Export ``model`` and record its graph, so that both front-ends speak of the same operations.
-
-    Raises:
-        CaptureError: If ``torch.export`` refuses the model, or the model fails on the example.
-    """
+    """Export ``model`` and record its graph, so that both front-ends speak of the same operations."""
     logging.disable(logging.ERROR)  # a refusal is our one message, not pages of torch's log
     try:
         with torch.no_grad(), warnings.catch_warnings(), redirect_stderr(StringIO()):

@@ -26,11 +26,7 @@ def geometry(tensor: Tensor) -> Geometry:
 
 
 def storage_key(tensor: Tensor) -> int:
-    """A number that two tensors have in common exactly when they share storage, while both are alive.
-
-    Raises:
-        CaptureError: If the tensor has no storage of its own, as inside ``torch.vmap`` and ``torch.func.jvp``.
-    """
+    """A number that two tensors have in common exactly when they share storage, while both are alive."""
     try:
         return tensor.untyped_storage()._cdata
     except NotImplementedError:

@@ -22,11 +22,7 @@ from .states import declare_states
 
 
 def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any], answers: Sequence[bool] = ()) -> Program:
-    """Record one run of ``model`` as it is.
-
-    Raises:
-        CaptureError: If the model fails.
-    """
+    """Record one run of ``model`` as it is."""
     recorder, kept = Recorder(answers), Kept(model)
     states, aliases = declare_states(recorder, model)
     inputs = tuple(recorder.declare(t, "input", str(i)) for i, t in enumerate(tensors_in([args, kwargs])))
@@ -93,11 +89,7 @@ def finish(
     taps: dict[str, Ref],
     front: str,
 ) -> Program:
-    """Make the program from what was recorded.
-
-    Raises:
-        CaptureError: If the model returned no tensor.
-    """
+    """Make the program from what was recorded."""
     notes: list[str] = []
     found = list(output_tensors(result, notes))
     if not found:

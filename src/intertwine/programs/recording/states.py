@@ -12,11 +12,7 @@ from .recorder import Recorder
 
 
 def check_states(model: nn.Module) -> None:
-    """Check that parameters and buffers are dense tensors with contents.
-
-    Raises:
-        CaptureError: If one is lazy, sparse, quantised or of a class of its own.
-    """
+    """Check that parameters and buffers are dense tensors with contents."""
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
         if nn.parameter.is_lazy(tensor):
             raise CaptureError(

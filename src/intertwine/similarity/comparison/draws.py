@@ -16,16 +16,12 @@ class Draws:
 
     Halves are unions of random folds, so that tables of sums over folds serve all of them: any number of subsamples
     costs one pass over the data. No example occurs twice: duplicates would put a kernel's diagonal off the diagonal.
-
-    Attributes:
-        permutations: ``(shuffles, N)``.
-        folds: Random, disjoint parts of the examples; one part, in order, where there are no subsamples.
-        halves: ``(subsamples, folds)`` bool: the folds of each half.
     """
 
-    permutations: Tensor
+    permutations: Tensor  # ``(shuffles, N)``
+    # Random, disjoint parts of the examples; one part, in order, where there are no subsamples
     folds: tuple[Tensor, ...]
-    halves: Tensor
+    halves: Tensor  # ``(subsamples, folds)`` bool: the folds of each half
 
     @classmethod
     def make(cls, examples: int, null: int, bootstrap: int, seed: int) -> "Draws":

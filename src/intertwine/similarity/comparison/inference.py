@@ -16,33 +16,19 @@ _MIN_HALVED = 8  # half of them is 4, the least that any measure takes
 
 @dataclass(frozen=True)
 class Inference:
-    """A score with everything needed to judge it.
+    """A score with everything needed to judge it."""
 
-    Attributes:
-        measure: Name of the measure.
-        score: The similarity.
-        chance: Mean score after the examples of one side were shuffled.
-        p_value: Share of shuffles, the true order counted as one, that score at least as high.
-        calibrated: 0 at or below the upper 5 % of chance, 1 for equal sides (see :func:`calibrate`).
-        low: Lower end of the confidence interval.
-        high: Upper end.
-        level: Nominal coverage of the interval.
-        floor: Lowest possible score, where it is known.
-        n: Number of examples.
-        dead: Dead channels of the two sides, left out of the score.
-    """
-
-    measure: str
-    score: float
-    chance: float
-    p_value: float
-    calibrated: float
-    low: float
-    high: float
-    level: float
-    floor: float | None
-    n: int
-    dead: tuple[int, int]
+    measure: str  # Name of the measure
+    score: float  # The similarity
+    chance: float  # Mean score after the examples of one side were shuffled
+    p_value: float  # Share of shuffles, the true order counted as one, that score at least as high
+    calibrated: float  # 0 at or below the upper 5 % of chance, 1 for equal sides (see :func:`calibrate`)
+    low: float  # Lower end of the confidence interval
+    high: float  # Upper end
+    level: float  # Nominal coverage of the interval
+    floor: float | None  # Lowest possible score, where it is known
+    n: int  # Number of examples
+    dead: tuple[int, int]  # Dead channels of the two sides, left out of the score
 
 
 def infer(
@@ -96,11 +82,7 @@ def infer(
 
 
 def permutation_scores(m: Measure[Any], a: Prepared, b: Prepared, permutations: int = 99, seed: int = 0) -> Tensor:
-    """Score ``a`` against ``b`` with its examples shuffled: what features of these very distributions get by chance.
-
-    Raises:
-        ValueError: If there are no shuffles, or the sides do not hold the same examples.
-    """
+    """Score ``a`` against ``b`` with its examples shuffled: what features of these very distributions get by chance."""
     check_same_examples(a.n, b.n)
     if permutations < 1:
         raise ValueError(f"permutations must be at least 1. Got {permutations}.")

@@ -75,11 +75,7 @@ class Layer:
 
 
 def chunks(sizes: Sequence[int], memory: int, share: int) -> Iterator[range]:
-    """Split positions ``0, 1, ...`` into runs whose ``sizes`` together fit one ``share``-th of the memory.
-
-    Raises:
-        ValueError: If one alone does not fit.
-    """
+    """Split positions ``0, 1, ...`` into runs whose ``sizes`` together fit one ``share``-th of the memory."""
     budget, start, used = memory // share, 0, 0
     for k, size in enumerate(sizes):
         if size > budget:

@@ -70,11 +70,7 @@ class Spool:
         return min(self._count.values())
 
     def append(self, name: str, features: Tensor) -> Tensor:
-        """Append a copy of a batch of a layer's features; returns an empty tensor, since nothing is left to keep.
-
-        Raises:
-            ValueError: If the features have another shape than those before, or hold NaN or infinities.
-        """
+        """Append a copy of a batch of a layer's features; returns an empty tensor, since nothing is left to keep."""
         if self._most is not None:
             features = features[: self._most - self._count[name]]
         if features.dtype.itemsize < 2:  # float8 has no arithmetic

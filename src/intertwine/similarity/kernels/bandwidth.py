@@ -7,21 +7,13 @@ _EXACT = 4096  # examples; of more, evenly spaced ones are used
 
 
 def check_bandwidth(bandwidth: float | None) -> None:
-    """Refuse bandwidths that are no lengths.
-
-    Raises:
-        ValueError: If it is neither ``None`` nor a positive finite number.
-    """
+    """Refuse bandwidths that are no lengths."""
     if bandwidth is not None and not 0 < bandwidth < float("inf"):
         raise ValueError(f"bandwidth must be positive, or None for the median rule. Got {bandwidth}.")
 
 
 def median_distance(distances: Tensor, root: bool = False) -> float:
-    """Median over pairs of different examples, of at most 4096 evenly spaced ones; ``root`` for squared distances.
-
-    Raises:
-        ValueError: If it is 0: at least half of the pairs are duplicates.
-    """
+    """Median over pairs of different examples, of at most 4096 evenly spaced ones; ``root`` for squared distances."""
     n = len(distances)
     if n > _EXACT:
         chosen = torch.linspace(0, n - 1, _EXACT, device=distances.device).long()

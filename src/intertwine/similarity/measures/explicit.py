@@ -38,11 +38,7 @@ class ExplicitSide:
         return center_gram(self.features @ self.features.T, self.estimator)
 
     def take(self, index: Tensor) -> Self:
-        """Return the side with the examples ``index``, centred and normalised anew.
-
-        Raises:
-            ValueError: If nothing is left after centring.
-        """
+        """Return the side with the examples ``index``, centred and normalised anew."""
         index = index.to(self.features.device)
         everything = check_distinct(index, self.n)
         part = self.features[index]

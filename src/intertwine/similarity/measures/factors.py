@@ -20,19 +20,14 @@ class FactorSide:
 
     With more rows than channels they follow from the second moments, and ``U`` is features times ``V / S``; with fewer,
     from the products of rows, and ``U`` itself is kept.
-
-    Attributes:
-        side: The features.
-        share: Share of the variance that is kept.
-        weights: ``S V^T``, ``(k, C)`` of the living channels: what each direction contributes to each channel.
-        sizes: ``S``, ``(k,)``, the largest first.
-        basis: ``U`` as ``(N, P, k)``, where there are fewer rows than living channels.
     """
 
-    side: FeatureSide
-    share: float
+    side: FeatureSide  # The features
+    share: float  # Share of the variance that is kept
+    # ``S V^T``, ``(k, C)`` of the living channels: what each direction contributes to each channel
     weights: Tensor = field(repr=False)
-    sizes: Tensor = field(repr=False)
+    sizes: Tensor = field(repr=False)  # ``S``, ``(k,)``, the largest first
+    # ``U`` as ``(N, P, k)``, where there are fewer rows than living channels
     basis: Tensor | None = field(default=None, repr=False)
 
     @property

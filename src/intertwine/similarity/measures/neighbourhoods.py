@@ -18,21 +18,15 @@ _TIE = 1e-13  # share of the largest squared distance that is rounding
 
 @dataclass(frozen=True)
 class NeighbourSide:
-    """One side as the neighbourhoods of its examples.
+    """One side as the neighbourhoods of its examples."""
 
-    Attributes:
-        products: Gram matrix of the features, centred over the examples that it was made of, ``(N, N)`` in float64.
-        k: Number of neighbours.
-        near: How much ``j`` is one of the ``k`` nearest of ``i``, ``(N, N)``; ``None`` with ``k`` examples or fewer.
-        channels: Number of channels, dead ones included.
-        dead: Number of constant channels, left out.
-    """
-
+    # Gram matrix of the features, centred over the examples that it was made of, ``(N, N)`` in float64
     products: Tensor = field(repr=False)
-    k: int
+    k: int  # Number of neighbours
+    # How much ``j`` is one of the ``k`` nearest of ``i``, ``(N, N)``; ``None`` with ``k`` examples or fewer
     near: Tensor | None = field(repr=False)
-    channels: int
-    dead: int
+    channels: int  # Number of channels, dead ones included
+    dead: int  # Number of constant channels, left out
     details: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -65,11 +59,7 @@ def neighbour_side(x: Tensor, channel_dim: int, k: int) -> NeighbourSide:
 
 
 def check_neighbours(a: NeighbourSide, b: NeighbourSide) -> tuple[Tensor, Tensor]:
-    """Return the neighbourhoods of two sides.
-
-    Raises:
-        ValueError: If the numbers of examples differ or do not exceed ``k``.
-    """
+    """Return the neighbourhoods of two sides."""
     check_same_examples(a.n, b.n)
     if a.near is None or b.near is None:
         raise ValueError(f"examples must be more than k = {a.k}. Got {a.n}. Use a smaller k, such as MutualKNN(k=...).")

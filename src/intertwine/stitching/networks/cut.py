@@ -15,17 +15,11 @@ Skip = Literal["a", "mapped", "b"]
 
 @dataclass(frozen=True)
 class Crossing:
-    """One value that crosses the cut.
+    """One value that crosses the cut."""
 
-    Attributes:
-        c_in: Channels of A.
-        c_out: Channels of B.
-        channel_dim: The channel axis, 1 or -1.
-    """
-
-    c_in: int
-    c_out: int
-    channel_dim: int
+    c_in: int  # Channels of A
+    c_out: int  # Channels of B
+    channel_dim: int  # The channel axis, 1 or -1
 
     def __str__(self) -> str:
         return f"{self.c_in} to {self.c_out} channels along axis {self.channel_dim}"

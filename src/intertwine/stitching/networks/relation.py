@@ -12,18 +12,13 @@ from ...features.points import Point
 
 @dataclass(frozen=True)
 class Relation:
-    """How A's features at the tap are laid out as B's, before any map of channels.
+    """How A's features at the tap are laid out as B's, before any map of channels."""
 
-    Attributes:
-        kind: ``"same"``, ``"resize"`` (maps of another size, interpolated linearly), ``"to_tokens"`` or
-            ``"to_maps"`` (the same positions in another order of axes).
-        positions: Sizes of B's axes beside batch and channels.
-        channel_dim: B's channel axis, 1 or -1.
-    """
-
+    # ``"same"``, ``"resize"`` (maps of another size, interpolated linearly), ``"to_tokens"`` or ``"to_maps"`` (the same
+    # positions in another order of axes)
     kind: Literal["same", "resize", "to_tokens", "to_maps"]
-    positions: tuple[int, ...]
-    channel_dim: int
+    positions: tuple[int, ...]  # Sizes of B's axes beside batch and channels
+    channel_dim: int  # B's channel axis, 1 or -1
 
     def __call__(self, x: Tensor) -> Tensor:
         """Lay out features of A as B's."""

@@ -67,11 +67,7 @@ def save(path: Path | None, settings: dict[str, Any], runs: list[TrainingState],
 
 
 def resume(path: Path | None, settings: dict[str, Any], runs: list[TrainingState]) -> tuple[int, int]:
-    """Put every run where the file left it; how many epochs and steps are done.
-
-    Raises:
-        CheckpointError: If the file is damaged or of another run.
-    """
+    """Put every run where the file left it; how many epochs and steps are done."""
     if path is None or not path.is_file():
         return 0, 0
     try:

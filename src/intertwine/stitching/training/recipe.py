@@ -50,11 +50,7 @@ RECIPES: Mapping[str, Recipe] = {"v1": Recipe(), "v2": Recipe(momentum=0.0)}
 
 
 def recipe_of(recipe: Recipe | str) -> Recipe:
-    """A recipe, or the one of a name.
-
-    Raises:
-        ValueError: If there is none of that name.
-    """
+    """A recipe, or the one of a name."""
     if isinstance(recipe, Recipe):
         return recipe
     if recipe not in RECIPES:

@@ -67,16 +67,11 @@ class _Claim:
 
 @dataclass
 class Claims:
-    """Changes of parameters, collected reader by reader.
+    """Changes of parameters, collected reader by reader."""
 
-    Attributes:
-        program: The recorded run.
-        state: Parameters and buffers by name, in float64.
-        readers: Views of every parameter with the positions of the calls that compute with them.
-    """
-
-    program: Program
-    state: Mapping[str, Tensor]
+    program: Program  # The recorded run
+    state: Mapping[str, Tensor]  # Parameters and buffers by name, in float64
+    # Views of every parameter with the positions of the calls that compute with them
     readers: Mapping[str, Sequence[tuple[View, int]]]
     _made: list[_Claim] = field(default_factory=list)
 
@@ -89,11 +84,7 @@ class Claims:
         return len(self._made)
 
     def check(self, first: int = 0) -> None:
-        """Whether all readers of what was claimed, from the claim numbered ``first`` on, want the same.
-
-        Raises:
-            Obstacle: If they do not.
-        """  # noqa: DOC502 - raised by what it calls
+        """Whether all readers of what was claimed, from the claim numbered ``first`` on, want the same."""
         for name in dict.fromkeys(claim.view.parameter for claim in self._made[first:]):
             self._new(name)
 

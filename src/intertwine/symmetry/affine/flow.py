@@ -63,19 +63,12 @@ class NewBias:
 
 @dataclass
 class Flow:
-    """One search: changes put in at some values, carried until linear maps took all of them in.
+    """One search: changes put in at some values, carried until linear maps took all of them in."""
 
-    Attributes:
-        graph: What they are carried along.
-        claims: What parameters are to become.
-        extend: Whether the module of that name may get a bias that it lacks.
-        absorb: Whether linear maps take changes in; otherwise they stop them.
-    """
-
-    graph: Graph
-    claims: Claims
-    extend: Callable[[str], bool] = lambda module: False
-    absorb: bool = True
+    graph: Graph  # What they are carried along
+    claims: Claims  # What parameters are to become
+    extend: Callable[[str], bool] = lambda module: False  # Whether the module of that name may get a bias that it lacks
+    absorb: bool = True  # Whether linear maps take changes in; otherwise they stop them
     biases: list[NewBias] = field(default_factory=list)
     through_attention: bool = False
     centred: bool = False
@@ -84,11 +77,7 @@ class Flow:
     _seen: set[int] = field(default_factory=set)
 
     def put(self, ref: Ref, change: Change) -> None:
-        """A value becomes another one.
-
-        Raises:
-            Obstacle: If the model returns it.
-        """
+        """A value becomes another one."""
         if not (change.scales or change.shifts):
             return
         if ref.id in self.graph.outputs:
@@ -100,11 +89,7 @@ class Flow:
                 heapq.heappush(self._waiting, position)
 
     def run(self) -> None:
-        """Carry all changes on until none is left.
-
-        Raises:
-            Obstacle: If one cannot be.
-        """  # noqa: DOC502 - raised by what it calls
+        """Carry all changes on until none is left."""
         while self._waiting:
             position = heapq.heappop(self._waiting)
             self._carry(self.graph.program.calls[position], position)

@@ -157,11 +157,7 @@ def fold(
 
 
 def _refuse(outcome: Outcome, strict: bool) -> None:
-    """Refuse a fold of which a step did nothing of what it was asked for, or with ``strict`` not all.
-
-    Raises:
-        ValueError: If so.
-    """
+    """Refuse a fold of which a step did nothing of what it was asked for, or with ``strict`` not all."""
     for step in ("norms", "biases", "center", "heads"):
         left = [(tensor, reason) for name, tensor, reason in outcome.kept if name == step]
         if left and (strict or step not in outcome.done):

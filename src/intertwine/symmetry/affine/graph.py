@@ -64,11 +64,7 @@ class Graph:
 
     @cached_property
     def uses(self) -> dict[str, list[tuple[View, int]]]:
-        """Name of every parameter to its views and the positions of the calls that compute with them.
-
-        Raises:
-            Obstacle: If the model returns one.
-        """
+        """Name of every parameter to its views and the positions of the calls that compute with them."""
         found: dict[str, list[tuple[View, int]]] = {}
         for number, view in self.views.items():
             for position in self.readers.get(number, ()):

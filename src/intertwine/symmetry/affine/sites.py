@@ -24,38 +24,23 @@ _STATISTICS = {
 
 @dataclass(frozen=True)
 class Gain:
-    """What a norm multiplies by, and which constant the parameter must be for it to be one.
+    """What a norm multiplies by, and which constant the parameter must be for it to be one."""
 
-    Attributes:
-        view: The entries of the parameter.
-        numbers: The gain, float64; ``1 + w`` for parameters ``w`` that are counted from one.
-        one: The value of the parameter at which the gain is one.
-        readers: Positions of the calls that read the parameter for it.
-    """
-
-    view: View
-    numbers: Tensor
-    one: float
-    readers: tuple[int, ...]
+    view: View  # The entries of the parameter
+    numbers: Tensor  # The gain, float64; ``1 + w`` for parameters ``w`` that are counted from one
+    one: float  # The value of the parameter at which the gain is one
+    readers: tuple[int, ...]  # Positions of the calls that read the parameter for it
 
 
 @dataclass(frozen=True)
 class Norm:
-    """One call of a norm.
+    """One call of a norm."""
 
-    Attributes:
-        position: Of the call that multiplies by the gain.
-        out: Its result.
-        gain: Its gain.
-        bias: The entries of its bias, if it has one.
-        centred: Whether it subtracts the mean.
-    """
-
-    position: int
-    out: Ref
-    gain: Gain
-    bias: View | None
-    centred: bool
+    position: int  # Of the call that multiplies by the gain
+    out: Ref  # Its result
+    gain: Gain  # Its gain
+    bias: View | None  # The entries of its bias, if it has one
+    centred: bool  # Whether it subtracts the mean
 
 
 def norms(graph: Graph) -> Iterator[Norm]:

@@ -155,11 +155,7 @@ class Workshop:
         self._structure.append((change, args))
 
     def prove(self) -> Proof:
-        """Compare the outputs with those of the model, and once more with another change of one tensor.
-
-        Raises:
-            VerificationError: If the function changed, or nothing tells that it would.
-        """
+        """Compare the outputs with those of the model, and once more with another change of one tensor."""
         error = relative_error(self._before, self._outputs(self.work))
         if not error <= self.rtol:
             raise VerificationError(f"the function must stay to {self.rtol:.1e}. Got an error of {error:.1e}.")

@@ -15,16 +15,11 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Expr:
-    """How an axis scales, as forms in the unknown exponents of the parameters.
+    """How an axis scales, as forms in the unknown exponents of the parameters."""
 
-    Attributes:
-        log: The exponent of positive scales: variable to rational coefficient.
-        sign: The exponent of signs over F2: the set of variables whose coefficient is one.
-        turn: For linear spaces: the variable whose variance (or, with -1, whose opposite variance) this axis has.
-    """
-
-    log: MappingProxyType | dict[int, Fraction]
-    sign: frozenset[int]
+    log: MappingProxyType | dict[int, Fraction]  # The exponent of positive scales: variable to rational coefficient
+    sign: frozenset[int]  # The exponent of signs over F2: the set of variables whose coefficient is one
+    # For linear spaces: the variable whose variance (or, with -1, whose opposite variance) this axis has
     turn: tuple[int, int] | None = None
 
     def __add__(self, other: "Expr") -> "Expr":
@@ -83,35 +78,23 @@ Axis = tuple[Factor, ...]
 
 @dataclass(frozen=True)
 class Names:
-    """What the whole numbers in a tensor stand for; they change where the units that they stand for move.
+    """What the whole numbers in a tensor stand for; they change where the units that they stand for move."""
 
-    Attributes:
-        of: The axis whose units are meant.
-        kind: ``"units"``: each number is the place of a unit; ``"counts"``: how many rows chose each unit;
-            ``"offsets"``: where the rows that chose each unit end, with the rows in the order of the units.
-        rows: For counts and offsets, the rows in that order.
-        all: Whether every unit is named exactly once.
-    """
-
-    of: Axis
+    of: Axis  # The axis whose units are meant
+    # ``"units"``: each number is the place of a unit; ``"counts"``: how many rows chose each unit; ``"offsets"``: where
+    # the rows that chose each unit end, with the rows in the order of the units
     kind: Literal["units", "counts", "offsets"] = "units"
-    rows: Axis = ()
-    all: bool = False
+    rows: Axis = ()  # For counts and offsets, the rows in that order
+    all: bool = False  # Whether every unit is named exactly once
 
 
 @dataclass(frozen=True)
 class Pick:
-    """Rows of a tensor that each come from one unit of an axis which is no axis of the tensor any more.
+    """Rows of a tensor that each come from one unit of an axis which is no axis of the tensor any more."""
 
-    Attributes:
-        label: By what the units were chosen: rows picked by the same numbers come from the same units.
-        rows: The axis of the rows; empty where the whole tensor comes from one unit.
-        of: The axis whose units were picked.
-    """
-
-    label: Hashable
-    rows: Axis
-    of: Axis
+    label: Hashable  # By what the units were chosen: rows picked by the same numbers come from the same units
+    rows: Axis  # The axis of the rows; empty where the whole tensor comes from one unit
+    of: Axis  # The axis whose units were picked
 
 
 @dataclass(frozen=True)

@@ -24,27 +24,17 @@ _ZERO = Fraction(0)
 
 @dataclass
 class Candidate:
-    """What is known of one space at the end.
+    """What is known of one space at the end."""
 
-    Attributes:
-        name: From the first parameter axis that carries it.
-        size: Number of units.
-        unknowns: Its unknowns: (tensor, axis, place) to variable.
-        scales: Basis of positive scales, each from variable to exponent.
-        signs: Basis of signs, each a set of variables.
-        linear: Which linear maps pass.
-        why: Why it is not permuted; empty where it is.
-        variance: Variable to +1 or -1, for linear spaces.
-    """
-
-    name: str
-    size: int
-    unknowns: list[int] = field(default_factory=list)
+    name: str  # From the first parameter axis that carries it
+    size: int  # Number of units
+    unknowns: list[int] = field(default_factory=list)  # Its unknowns: (tensor, axis, place) to variable
+    # Basis of positive scales, each from variable to exponent
     scales: list[dict[int, Fraction]] = field(default_factory=list)
-    signs: list[set[int]] = field(default_factory=list)
-    linear: Literal["none", "orthogonal", "general"] = "none"
-    why: str = ""
-    variance: dict[int, int] = field(default_factory=dict)
+    signs: list[set[int]] = field(default_factory=list)  # Basis of signs, each a set of variables
+    linear: Literal["none", "orthogonal", "general"] = "none"  # Which linear maps pass
+    why: str = ""  # Why it is not permuted; empty where it is
+    variance: dict[int, int] = field(default_factory=dict)  # Variable to +1 or -1, for linear spaces
 
     @property
     def moves(self) -> bool:

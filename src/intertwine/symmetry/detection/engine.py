@@ -135,11 +135,7 @@ class Engine(Algebra):
         return self.value(self.program.states[name])
 
     def walk(self, run: Callable[["Engine", Call], Sequence[Any]]) -> None:
-        """Pass over the program, with ``run`` for the rule of a call, until its structure stands still.
-
-        Raises:
-            RuntimeError: If the structure does not settle.
-        """
+        """Pass over the program, with ``run`` for the rule of a call, until its structure stands still."""
         for _ in range(20):
             before = self.pool.changes
             self.pool.forget_restrictions()

@@ -50,11 +50,7 @@ def zip_axes(pool: Pool, a: Axis, b: Axis, pair: Pair) -> Axis:
 
 
 def slice_axis(pool: Pool, axis: Axis, start: int, stop: int) -> Axis:
-    """The rows ``start:stop`` of an axis.
-
-    Raises:
-        Misfit: If the cut goes through a product at no whole outer unit.
-    """
+    """The rows ``start:stop`` of an axis."""
     axis = pool.resolve(axis)
     if start == 0 and stop == axis_size(axis):
         return axis
@@ -126,11 +122,7 @@ def split_axis(pool: Pool, axis: Axis, sizes: Sequence[int], equal: Pair) -> lis
 
 
 def factor_out(pool: Pool, factor: Segments, inner: int, equal: Pair) -> Axis:
-    """Write a concatenation as segments of whole units times one shared inner factor of length ``inner``.
-
-    Raises:
-        Misfit: If a segment holds no whole number of units.
-    """
+    """Write a concatenation as segments of whole units times one shared inner factor of length ``inner``."""
     if any(axis_size(p) % inner for p in factor.parts) or isinstance(factor, Interleaved):
         raise Misfit
     outer, shared = [], None

@@ -9,37 +9,23 @@ from .axis_terms import UNIT, Axis, Flat, Interleaved, Segments, Slot, interleav
 
 @dataclass
 class Node:
-    """One space while the engine works.
+    """One space while the engine works."""
 
-    Attributes:
-        size: Number of units.
-        same: The space that it was united with.
-        kind: How it was split, if it was.
-        children: What it was split into: factors outermost first, or segments in order (or in turn).
-        origin: A parameter axis (state name, axis, path of splits) that carries it.
-        above: The space that it is a piece of, and its place there.
-        pinned: Why its units may not be permuted.
-        monomial: Why no linear maps pass, only one nonzero number per unit.
-        orthogonal: Why of all linear maps only the orthogonal ones pass.
-        apart: Whether it must not be merged with a sibling segment.
-        sorted: The sort that put its units in order, if one did: the order follows from what was sorted.
-        tied: Whether it was united with units in another order.
-        said: First reason for each restriction.
-    """
-
-    size: int
-    same: int | None = None
-    kind: Literal["", "product", "sum", "turns"] = ""
-    children: tuple[int, ...] = ()
+    size: int  # Number of units
+    same: int | None = None  # The space that it was united with
+    kind: Literal["", "product", "sum", "turns"] = ""  # How it was split, if it was
+    children: tuple[int, ...] = ()  # What it was split into: factors outermost first, or segments in order (or in turn)
+    # A parameter axis (state name, axis, path of splits) that carries it
     origin: tuple[str, int, tuple[int, ...]] | None = None
-    above: tuple[int, int] | None = None
-    pinned: str = ""
-    monomial: str = ""
-    orthogonal: str = ""
-    apart: bool = False
+    above: tuple[int, int] | None = None  # The space that it is a piece of, and its place there
+    pinned: str = ""  # Why its units may not be permuted
+    monomial: str = ""  # Why no linear maps pass, only one nonzero number per unit
+    orthogonal: str = ""  # Why of all linear maps only the orthogonal ones pass
+    apart: bool = False  # Whether it must not be merged with a sibling segment
+    # The sort that put its units in order, if one did: the order follows from what was sorted
     sorted: int | None = None
-    tied: bool = False
-    said: dict[str, str] = field(default_factory=dict)
+    tied: bool = False  # Whether it was united with units in another order
+    said: dict[str, str] = field(default_factory=dict)  # First reason for each restriction
 
 
 class Pool:

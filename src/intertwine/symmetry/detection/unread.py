@@ -18,15 +18,10 @@ from .engine import Engine
 
 @dataclass
 class Demand:
-    """What is asked of one tensor.
+    """What is asked of one tensor."""
 
-    Attributes:
-        spaces: The spaces of its axes that something depends on.
-        idle: Spaces that some call multiplied by zeros.
-    """
-
-    spaces: set[int] = field(default_factory=set)
-    idle: set[int] = field(default_factory=set)
+    spaces: set[int] = field(default_factory=set)  # The spaces of its axes that something depends on
+    idle: set[int] = field(default_factory=set)  # Spaces that some call multiplied by zeros
 
     @property
     def only_idle(self) -> set[int]:

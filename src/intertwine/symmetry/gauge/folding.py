@@ -17,19 +17,13 @@ from ..symmetry import Symmetry
 
 @dataclass(frozen=True)
 class Folded:
-    """Weights with batch norms folded, and the symmetry that acts on them.
+    """Weights with batch norms folded, and the symmetry that acts on them."""
 
-    Attributes:
-        sym: Acts on ``state``; it has no batch norms left.
-        state: Gains hold ``s``, biases ``t``; without a gain the variance holds ``v + eps``.
-        spread: For each ``t`` the size ``|beta| + |s m|`` of what was subtracted, so that rounding can be judged.
-        pinned: Variances of batch norms without a gain, which canonical forms bring to 1.
-    """
-
-    sym: Symmetry
-    state: dict[str, Tensor]
+    sym: Symmetry  # Acts on ``state``; it has no batch norms left
+    state: dict[str, Tensor]  # Gains hold ``s``, biases ``t``; without a gain the variance holds ``v + eps``
+    # For each ``t`` the size ``|beta| + |s m|`` of what was subtracted, so that rounding can be judged
     spread: dict[str, Tensor]
-    pinned: frozenset[str]
+    pinned: frozenset[str]  # Variances of batch norms without a gain, which canonical forms bring to 1
 
 
 def fold(sym: Symmetry, state: Mapping[str, Tensor], dtype: torch.dtype = torch.float64) -> Folded:

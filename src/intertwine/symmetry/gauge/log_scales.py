@@ -47,21 +47,13 @@ class _Site:
 
 @dataclass(frozen=True)
 class ScaledBlock:
-    """One block of a tensor that scales move.
+    """One block of a tensor that scales move."""
 
-    Attributes:
-        tensor: Name of the tensor.
-        block: The block.
-        rest: Its dimensions that no scale moves, over which sums are taken.
-        sites: The others that carry scales.
-        key: Equal for blocks whose sums are moved alike.
-    """
-
-    tensor: str
-    block: Block
-    rest: tuple[int, ...]
-    sites: tuple[_Site, ...]
-    key: Key
+    tensor: str  # Name of the tensor
+    block: Block  # The block
+    rest: tuple[int, ...]  # Its dimensions that no scale moves, over which sums are taken
+    sites: tuple[_Site, ...]  # The others that carry scales
+    key: Key  # Equal for blocks whose sums are moved alike
 
     def summed(self, values: Tensor) -> Tensor:
         """Values of the block's shape, summed in float64 over what no scale moves."""

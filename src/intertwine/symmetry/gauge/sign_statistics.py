@@ -17,22 +17,14 @@ _SEEN = 1e-7  # smallest norm of a unit's slice, relative to the largest, that i
 
 @dataclass(frozen=True)
 class Witness:
-    """One dimension of a block that carries a space.
+    """One dimension of a block that carries a space."""
 
-    Attributes:
-        name: Name of the tensor.
-        block: Where the block is in it.
-        dim: The block's dimension that carries the space.
-        row: For each sign of the space whether it flips the block's statistic.
-        tells: Units whose slice is not zero, ``(p..., n)``; the statistic of the others would be rounding.
-        others: Other spaces of the block whose signs flip the statistic too; the space itself where it comes twice.
-    """
-
-    name: str
-    block: Block
-    dim: int
-    row: tuple[int, ...]
-    tells: Tensor
+    name: str  # Name of the tensor
+    block: Block  # Where the block is in it
+    dim: int  # The block's dimension that carries the space
+    row: tuple[int, ...]  # For each sign of the space whether it flips the block's statistic
+    tells: Tensor  # Units whose slice is not zero, ``(p..., n)``; the statistic of the others would be rounding
+    # Other spaces of the block whose signs flip the statistic too; the space itself where it comes twice
     others: frozenset[str]
 
     def bits(self, state: Mapping[str, Tensor], space: Space, power: int) -> Tensor:

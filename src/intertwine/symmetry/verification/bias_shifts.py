@@ -20,17 +20,11 @@ _SILENT = 1e-9  # change of the outputs along a shift, relative to the Jacobian,
 
 @dataclass(frozen=True, eq=False)
 class Shift:
-    """One family of shifts.
+    """One family of shifts."""
 
-    Attributes:
-        family: ``"ignored bias"``, ``"pushed bias"`` or ``"constant direction"``.
-        tensors: Names of the tensors that it moves, the free one first.
-        tangents: ``(parameters, r)``, one column for each direction, in the order of the given parameters.
-    """
-
-    family: str
-    tensors: tuple[str, ...]
-    tangents: Tensor
+    family: str  # ``"ignored bias"``, ``"pushed bias"`` or ``"constant direction"``
+    tensors: tuple[str, ...]  # Names of the tensors that it moves, the free one first
+    tangents: Tensor  # ``(parameters, r)``, one column for each direction, in the order of the given parameters
 
 
 def candidates(sym: Description, state: Mapping[str, Tensor], names: list[str]) -> Iterator[Shift]:

@@ -41,11 +41,7 @@ def run(asked: TrainOptions) -> None:
 
 
 def recipe_of(asked: TrainOptions | ZooOptions, shape: tuple[int, ...], precision: str | None = None) -> Recipe:
-    """The recipe of a name, or of the size of the inputs, with those settings changed that were given.
-
-    Raises:
-        ValueError: If there is no such name.
-    """
+    """The recipe of a name, or of the size of the inputs, with those settings changed that were given."""
     name = asked.recipe
     if name is not None and name not in RECIPES:
         raise ValueError(f"recipe must be one of {', '.join(RECIPES)}. Got {name!r}.{near(name, RECIPES)}")

@@ -115,21 +115,16 @@ def _strided(kernel: Tensor, dims: tuple[int, ...], start: int, grid: Grid, axis
 
 @dataclass(eq=False)
 class Source:
-    """A random field: its kernel times ``exp(log_scale)``.
+    """A random field: its kernel times ``exp(log_scale)``."""
 
-    Attributes:
-        kernel: In the layout of its tile; with channels first if ``per_channel``.
-        constant: Not random at all: the 1 that the input and constants of the model are multiples of.
-        root: The field that this one is read from, through a map of positions or a choice of channels, so that the two
-            are not independent.
-        taken: Which channel of its root each channel is, -1 for none; all in order if ``None``.
-    """
-
-    kernel: Tensor
+    kernel: Tensor  # In the layout of its tile; with channels first if ``per_channel``
     log_scale: float = 0.0
     per_channel: bool = False
-    constant: bool = False
+    constant: bool = False  # Not random at all: the 1 that the input and constants of the model are multiples of
+    # The field that this one is read from, through a map of positions or a choice of channels, so that the two are not
+    # independent
     root: "Source | None" = None
+    # Which channel of its root each channel is, -1 for none; all in order if ``None``
     taken: tuple[int, ...] | None = None
 
     @property
@@ -166,15 +161,12 @@ class Term:
 
 @dataclass(frozen=True)
 class Signal:
-    """A sum of terms over ``channels`` and positions of shape ``space``.
-
-    Attributes:
-        flat: The positions have been flattened into channels, so that weights of the next layer differ between them.
-    """
+    """A sum of terms over ``channels`` and positions of shape ``space``."""
 
     terms: tuple[Term, ...]
     channels: int
     space: tuple[int, ...] = field(default=())
+    # The positions have been flattened into channels, so that weights of the next layer differ between them
     flat: bool = False
 
     @property

@@ -78,11 +78,7 @@ class Tile:
 
 
 def refuse(call: Call, what: str) -> NoReturn:
-    """Say what no rule covers.
-
-    Raises:
-        Uncovered: Always.
-    """
+    """Say what no rule covers."""
     raise Uncovered(
         "model must be made of linear and convolutional layers, batch norms, poolings, sums, concatenations of "
         f"channels and ReLUs on (N, C, *S). Got {what}: {call.where} at {call.line}. iw.gates.paths enumerates small "

@@ -13,23 +13,15 @@ _MANY = 128  # rows below which blocks are not worth it
 
 @dataclass(frozen=True)
 class Layer:
-    """What one layer saw in a run.
+    """What one layer saw in a run."""
 
-    Attributes:
-        inputs: For each call ``(n, D, P)``: what the weights multiply at each position (windows unfolded).
-        signals: For each call ``(n, O, C, P)``: gradients of the outputs at the layer's own output.
-        weight: Whether the weight is differentiated.
-        bias: Whether the bias is.
-        elementwise: The weight is one gain for each channel, so that ``D = C``.
-        groups: Of a convolution.
-    """
-
+    # For each call ``(n, D, P)``: what the weights multiply at each position (windows unfolded)
     inputs: tuple[Tensor, ...]
-    signals: tuple[Tensor, ...]
-    weight: bool
-    bias: bool
-    elementwise: bool = False
-    groups: int = 1
+    signals: tuple[Tensor, ...]  # For each call ``(n, O, C, P)``: gradients of the outputs at the layer's own output
+    weight: bool  # Whether the weight is differentiated
+    bias: bool  # Whether the bias is
+    elementwise: bool = False  # The weight is one gain for each channel, so that ``D = C``
+    groups: int = 1  # Of a convolution
 
     @property
     def channels(self) -> int:

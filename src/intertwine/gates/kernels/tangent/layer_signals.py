@@ -20,21 +20,13 @@ from .layer_kernel import Layer, join_outputs
 
 @dataclass(frozen=True)
 class SeenLayer:
-    """What one layer of a known kind was given in a run, and where the graph leaves it.
+    """What one layer of a known kind was given in a run, and where the graph leaves it."""
 
-    Attributes:
-        module: The layer.
-        names: The chosen parameters that it covers.
-        inputs: As :class:`Layer` holds them, for each call.
-        edges: Where gradients arrive, for each call.
-        shape: Of the output.
-    """
-
-    module: nn.Module
-    names: frozenset[str]
-    inputs: tuple[Tensor, ...]
-    edges: tuple[GradientEdge, ...]
-    shape: torch.Size
+    module: nn.Module  # The layer
+    names: frozenset[str]  # The chosen parameters that it covers
+    inputs: tuple[Tensor, ...]  # As :class:`Layer` holds them, for each call
+    edges: tuple[GradientEdge, ...]  # Where gradients arrive, for each call
+    shape: torch.Size  # Of the output
 
     def layer(self, gradients: Sequence[Tensor | None]) -> Layer:
         """The layer with the gradients of one output at each of its calls; ``None`` for 0."""
@@ -47,15 +39,10 @@ class SeenLayer:
 
 @dataclass(frozen=True)
 class LayerRun:
-    """One run forwards, ready to go backwards from one output after the other.
+    """One run forwards, ready to go backwards from one output after the other."""
 
-    Attributes:
-        outputs: Of the model ``(n, O)``.
-        seen: Its layers, in a fixed order.
-    """
-
-    outputs: Tensor
-    seen: tuple[SeenLayer, ...]
+    outputs: Tensor  # Of the model ``(n, O)``
+    seen: tuple[SeenLayer, ...]  # Its layers, in a fixed order
 
     def backward(self) -> Iterator[tuple[Layer, ...]]:
         """The layers with the signals of one output at a time, so that those of all are never held at once."""

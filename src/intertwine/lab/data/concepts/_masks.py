@@ -18,11 +18,7 @@ def read_image(source: bytes | Path, name: str) -> Tensor:
 
 
 def read_mask(source: bytes | Path, name: str) -> Tensor:
-    """A mask whose pixel values are label numbers, ``(h, w)`` in int64.
-
-    Raises:
-        DataError: If the file has several channels: then its numbers are colours, not labels.
-    """
+    """A mask whose pixel values are label numbers, ``(h, w)`` in int64."""
     array = numbers(source, name)
     if array.ndim != 2 or array.dtype.kind not in "uib":
         raise DataError(

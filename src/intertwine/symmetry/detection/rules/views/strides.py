@@ -24,17 +24,12 @@ class _Unreadable(Exception):
 
 @dataclass(frozen=True)
 class _Run:
-    """Neighbouring dimensions of a tensor, which lie in memory as one axis.
+    """Neighbouring dimensions of a tensor, which lie in memory as one axis."""
 
-    Attributes:
-        dims: Dimensions, outermost first.
-        sizes: Sizes of the factors that the view tells apart, outermost first.
-        taken: For each factor the first unit shown, how many are, and the dimension of the view that shows them:
-            ``None`` for a single unit. Neighbouring factors with one dimension are shown together.
-    """
-
-    dims: tuple[int, ...]
-    sizes: tuple[int, ...]
+    dims: tuple[int, ...]  # Dimensions, outermost first
+    sizes: tuple[int, ...]  # Sizes of the factors that the view tells apart, outermost first
+    # For each factor the first unit shown, how many are, and the dimension of the view that shows them: ``None`` for a
+    # single unit. Neighbouring factors with one dimension are shown together.
     taken: tuple[tuple[int, int, int | None], ...]
 
 
