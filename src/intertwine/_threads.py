@@ -6,11 +6,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """Let torch, NumPy and SciPy use so many threads in the block, whatever the environment says.
-
-    Args:
-        number: Of threads.
-    """
+    """Let torch, NumPy and SciPy use so many threads in the block, whatever the environment says."""
     import torch
     from threadpoolctl import threadpool_limits
 

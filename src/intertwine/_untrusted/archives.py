@@ -14,15 +14,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Header:
-    """What an array in an archive says of itself.
+    """What an array in an archive says of itself."""
 
-    Args:
-        shape: Its shape.
-        dtype: Type of its entries.
-    """
-
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    shape: tuple[int, ...]  # Its shape
+    dtype: np.dtype[Any]  # Type of its entries
 
     @property
     def size(self) -> int:

@@ -35,33 +35,21 @@ _WITH_PATHS = ("parquet", "npz", "images", "dataset", "text")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint as it lies on disk.
+    """A checkpoint as it lies on disk."""
 
-    Args:
-        path: The file, or a Hugging Face directory.
-        tensors: Its state dict; ``None`` for a directory.
-        card: The card beside it, if there is one.
-    """
-
-    path: Path
-    tensors: dict[str, Tensor] | None
-    card: Card | None
+    path: Path  # The file, or a Hugging Face directory
+    tensors: dict[str, Tensor] | None  # Its state dict; ``None`` for a directory
+    card: Card | None  # The card beside it, if there is one
 
 
 @dataclass(frozen=True)
 class Opened:
-    """A network ready to run.
+    """A network ready to run."""
 
-    Args:
-        name: Short name for people.
-        model: In evaluation mode.
-        facts: What a report says of it.
-        statistics: Channel means and standard deviations that its inputs were normalised by, where that is known.
-    """
-
-    name: str
-    model: nn.Module
-    facts: dict[str, Any]
+    name: str  # Short name for people
+    model: nn.Module  # In evaluation mode
+    facts: dict[str, Any]  # What a report says of it
+    # Channel means and standard deviations that its inputs were normalised by, where that is known
     statistics: tuple[tuple[float, ...], tuple[float, ...]] | None
 
 

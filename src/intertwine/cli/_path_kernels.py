@@ -31,14 +31,7 @@ def affordable(model: nn.Module, x: Tensor, wanted: int | None) -> tuple[int, li
 
 
 def alignment(a: nn.Module, b: nn.Module, x: Tensor, seed: int) -> tuple[dict[str, Any], str]:
-    """Two whole networks by their neural path kernels: the alignment, and what shuffled examples would give.
-
-    Returns:
-        Numbers for the results, and a sentence.
-
-    Raises:
-        ValueError: If one of them is no ReLU network.
-    """  # noqa: DOC502 - raised by affordable()
+    """Two whole networks by their neural path kernels: the alignment, and what shuffled examples would give."""
     given = [x.to(next(model.parameters()).device) for model in (a, b)]
     count = min(len(x), *(affordable(model, z, None)[0] for model, z in zip((a, b), given)))
     left, right = (path_kernel_of(m, z[:count], name).cpu() for name, m, z in zip("AB", (a, b), given))

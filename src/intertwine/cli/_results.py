@@ -24,11 +24,7 @@ def annotate(
 
 
 def present(comparison: Comparison, out: Path, as_json: bool) -> dict[str, Path]:
-    """Write ``results.json``, ``results.parquet`` and ``report.html``, and print the result.
-
-    Returns:
-        What was written, by file name.
-    """
+    """Write ``results.json``, ``results.parquet`` and ``report.html``, and print the result."""
     paths = write_results(comparison, out)
     if as_json:
         print_json({"kind": "Comparison", **comparison.to_dict(), "files": paths})

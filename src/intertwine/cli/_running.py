@@ -15,17 +15,11 @@ from .._progress import silenced
 
 @dataclass(frozen=True)
 class Running:
-    """A command that runs.
+    """A command that runs."""
 
-    Args:
-        stack: Undone when it ends: locks, numbers of threads.
-        threads: What ``--threads`` says.
-        overwrite: What ``--overwrite`` says.
-    """
-
-    stack: ExitStack
-    threads: int | None = None
-    overwrite: bool = False
+    stack: ExitStack  # Undone when it ends: locks, numbers of threads
+    threads: int | None = None  # What ``--threads`` says
+    overwrite: bool = False  # What ``--overwrite`` says
 
 
 _SMALL_INPUT = 256  # numbers of an example: digits have 64

@@ -12,17 +12,12 @@ from .rotation import Rotation, random_rotation
 
 @dataclass(frozen=True)
 class Arm:
-    """One basis: what is done to the channels before they are dissected.
+    """One basis: what is done to the channels before they are dissected."""
 
-    Args:
-        kind: ``"rotation"`` for ``Q^alpha``, ``"g_relu"`` for a permutation with positive scales.
-        alpha: Power of the rotation; 0 is the basis of the network itself. 1 for ``"g_relu"``.
-        seed: Which random rotation or element.
-    """
-
+    # ``"rotation"`` for ``Q^alpha``, ``"g_relu"`` for a permutation with positive scales
     kind: Literal["rotation", "g_relu"]
-    alpha: float
-    seed: int
+    alpha: float  # Power of the rotation; 0 is the basis of the network itself. 1 for ``"g_relu"``.
+    seed: int  # Which random rotation or element
 
     @property
     def name(self) -> str:

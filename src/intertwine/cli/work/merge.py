@@ -28,21 +28,13 @@ _LOOK_AT_DATA = ("activations", "mixed", "straight-through")
 
 @dataclass(frozen=True)
 class _Merged:
-    """What came out.
+    """What came out."""
 
-    Args:
-        model: The merged network.
-        plainly: The same without alignment; ``None`` where nothing was aligned.
-        moved: All networks in one basis.
-        distances: How far they were apart, and are.
-        recipe: For mergekit.
-    """
-
-    model: nn.Module
-    plainly: nn.Module | None
-    moved: Sequence[nn.Module]
-    distances: dict[str, float]
-    recipe: Recipe | None
+    model: nn.Module  # The merged network
+    plainly: nn.Module | None  # The same without alignment; ``None`` where nothing was aligned
+    moved: Sequence[nn.Module]  # All networks in one basis
+    distances: dict[str, float]  # How far they were apart, and are
+    recipe: Recipe | None  # For mergekit
 
 
 def run(asked: MergeOptions) -> None:

@@ -34,26 +34,12 @@ _OF_16_BITS = ("PNG", "PPM")  # formats whose integer pixels have 16 bits
 
 
 def pixels(source: bytes | Path, name: str) -> np.ndarray:
-    """An image as ``(H, W)`` if it is grey, ``(H, W, 3)`` if it has colours, in ``uint8``.
-
-    Returns:
-        The values, 0 to 255.
-
-    Raises:
-        DataError: If it is of another format, too large, of values without a range, or damaged.
-    """  # noqa: DOC502 - raised by what it calls
+    """An image as ``(H, W)`` if it is grey, ``(H, W, 3)`` if it has colours, in ``uint8``. The values, 0 to 255."""
     return _read(source, name, _in_8_bits)
 
 
 def numbers(source: bytes | Path, name: str) -> np.ndarray:
-    """The numbers that an image stores, ``(H, W)`` or ``(H, W, C)``, such as the labels of a mask.
-
-    Returns:
-        The values in the image's own type.
-
-    Raises:
-        DataError: If it is of another format, too large, or damaged.
-    """  # noqa: DOC502 - raised by what it calls
+    """The numbers that an image stores, ``(H, W)`` or ``(H, W, C)``, such as the labels of a mask."""
     return _read(source, name, lambda image, _: np.array(image))
 
 

@@ -59,19 +59,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns by what they hold; ``None`` for what there is not.
+    """Columns by what they hold; ``None`` for what there is not."""
 
-    Args:
-        image: Encoded images.
-        text: Texts.
-        label: Numbers of classes.
-        classes: Their names.
-    """
-
-    image: str | None
-    text: str | None
-    label: str | None
-    classes: tuple[str, ...] | None = None
+    image: str | None  # Encoded images
+    text: str | None  # Texts
+    label: str | None  # Numbers of classes
+    classes: tuple[str, ...] | None = None  # Their names
 
 
 def parquet_table(file: Path) -> Table:

@@ -226,14 +226,7 @@ class DataSplits:
 
 
 def class_labels(values: Sequence[Any], what: str) -> Tensor:
-    """Labels from a list of others.
-
-    Returns:
-        ``(N,)``, ``int64``.
-
-    Raises:
-        DataError: If one is no whole number, or none that a class could have.
-    """
+    """Labels from a list of others. ``(N,)``, ``int64``."""
     for value in values:
         if not isinstance(value, int) or not -1 <= value < MOST_CLASSES:  # a negative one is named with the others
             raise DataError(f"labels of {what} must be whole numbers from 0, below {MOST_CLASSES:,}. Got {value!r}.")

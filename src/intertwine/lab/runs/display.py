@@ -18,21 +18,13 @@ _ROWS = 12  # running jobs that are listed
 
 @dataclass
 class Tally:
-    """Numbers of jobs.
+    """Numbers of jobs."""
 
-    Args:
-        total: Of the plan.
-        found: Finished before this run.
-        done: Finished by this run.
-        failed: Given up by this run.
-        waiting: Not started.
-    """
-
-    total: int
-    found: int = 0
-    done: int = 0
-    failed: int = 0
-    waiting: int = 0
+    total: int  # Of the plan
+    found: int = 0  # Finished before this run
+    done: int = 0  # Finished by this run
+    failed: int = 0  # Given up by this run
+    waiting: int = 0  # Not started
 
     @property
     def left(self) -> int:

@@ -8,11 +8,7 @@ from .workshop import Outcome, Workshop
 
 
 def balance_heads(workshop: Workshop) -> Outcome:
-    """Bring every general linear space of the network into its balanced basis, an element of its symmetry group.
-
-    Returns:
-        Whether there was one.
-    """
+    """Bring every general linear space of the network into its balanced basis, an element of its symmetry group."""
     sym = symmetries_of(workshop.program)
     g = identity(sym)
     for name, basis in general_bases(sym, workshop.graph.state).items():
