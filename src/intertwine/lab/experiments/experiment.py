@@ -1,6 +1,6 @@
 """Experiments: a name, where the papers have it, how it is run, and how its claims are judged."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -60,7 +60,8 @@ class Setting:
     """How big an experiment is and where it may work.
 
     Args:
-        scale: ``smoke`` is seconds on digits, ``small`` CIFAR-10 within an hour on a CPU, ``paper`` the paper's sizes.
+        scale: ``smoke`` is seconds on digits, ``small`` what a CPU can train, on CIFAR-10 or digits, ``paper`` the
+            paper's sizes.
         folder: Holds zoos and finished jobs, so that the same experiment goes on after a kill.
         data: CIFAR-10, as ``lab.data.load`` takes it; not used at smoke scale.
         seed: Of everything random.
@@ -94,6 +95,11 @@ class Setting:
     def data_name(self) -> str:
         """The data without the place where they lie."""
         return self.data_spec.partition(":")[0]
+
+    @property
+    def digits(self) -> bool:
+        """Whether it works on digits, which are neither moved, mirrored nor cropped."""
+        return self.data_name == "digits"
 
     def by_scale(self, smoke: Any, small: Any, paper: Any) -> Any:
         """One of three values.
@@ -148,6 +154,7 @@ class Experiment:
             again; ``None`` where ``measure`` makes the claims, because they are of mathematics.
         scales: Scales that it knows; mathematics needs only ``smoke``.
         data: Whether it looks at data.
+        digits: Scales at which it works on digits.
         needs: What must be there and is not, and where to put it: an error in words, or nothing.
     """
 
@@ -158,13 +165,14 @@ class Experiment:
     judge: Callable[[Reproduction], list[Claim]] | None = None
     scales: Sequence[Scale] = SCALES
     data: bool = True
+    digits: Collection[Scale] = ("smoke",)
     needs: Callable[[Setting], str] = lambda setting: ""
 
     @property
     def code(self) -> str:
         """A hash of its code and of what it measures with in this room, without the frame, judging and showing."""
         frame = tuple(f"{__package__}.{name}" for name in ("experiment", "printed", "reproduction", "verdicts"))
-        return code_version(self.measure.__module__, __package__, frame)[:8]
+        return code_version(self.measure.__module__, __package__, frame, Claim.__name__)[:8]
 
     def check(self, setting: Setting) -> None:
         """Refuse, before any work, what cannot be run.
@@ -179,8 +187,9 @@ class Experiment:
 
     def run(self, setting: Setting) -> Reproduction:
         """Measure, and judge."""
+        setting = self._own(setting)
         self.check(setting)
-        found = self.measure(replace(setting, name=self.name))
+        found = self.measure(setting)
         facts = {
             **provenance(),
             **({"data": setting.data_name} if self.data else {}),
@@ -202,8 +211,11 @@ class Experiment:
         planned = Planned()
         if self.judge is not None:  # mathematics has nothing to plan
             with suppress(_PlanComplete):
-                self.measure(replace(setting, name=self.name, planned=planned))
+                self.measure(replace(self._own(setting), planned=planned))
         return planned
+
+    def _own(self, setting: Setting) -> Setting:
+        return replace(setting, name=self.name, data="digits" if setting.scale in self.digits else setting.data)
 
 
 def trained_from(found: Reproduction) -> float:

@@ -2,8 +2,9 @@
 
 import itertools
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
+import torch
 from torch import nn
 
 from ..runs import Job
@@ -37,9 +38,11 @@ class PairJob(Job):
         return " and ".join(f"{Path(path).parent.name[:24]}/{Path(path).stem}" for path in (self.a, self.b))
 
     def networks(self) -> tuple[nn.Module, nn.Module]:
-        """Both, on their device."""
+        """Both, on their device; on a CPU in the layout in which convolutions are fast."""
         device = choose_device(self.device)
-        return load_checkpoint(self.a).to(device), load_checkpoint(self.b).to(device)
+        layout = torch.channels_last if device.type == "cpu" else torch.preserve_format
+        a, b = (cast(Any, load_checkpoint(path)).to(device, memory_format=layout) for path in (self.a, self.b))
+        return a, b
 
 
 def checkpoints(pair: tuple[Member, Member]) -> dict[str, Any]:

@@ -26,16 +26,22 @@ def recipe_at(setting: Setting, network: str = "", **changes: Any) -> Recipe:
 
     Args:
         setting: Scale and device.
-        network: Its name; deep ones only need to be there at the scale ``smoke``.
+        network: Its name; deep ones need more epochs, and only need to be there at the scale ``smoke``.
         changes: Further settings at every scale.
 
     Returns:
-        A few epochs on digits; six in large batches, mixed precision where that is fast; the first paper's own.
+        A few epochs on digits; at the scale ``small`` a few with one cycle of a large rate, mixed precision where that
+        is fast; the first paper's own.
     """
-    small = RECIPES["paper"].but(epochs=6, batch_size=128, learning_rate=3e-3, precision=fast_precision(setting.device))
-    return setting.by_scale(
-        RECIPES["digits"].but(epochs=2 if network.startswith(_DEEP) else 10, batch_size=64), small, RECIPES["paper"]
-    ).but(**changes)
+    deep = network.startswith(_DEEP)
+    if setting.digits:
+        chosen = RECIPES["digits"].but(epochs=setting.by_scale(2 if deep else 10, 20, 20), batch_size=64)
+    elif setting.scale == "paper":
+        chosen = RECIPES["paper"]
+    else:
+        cycle: dict[str, Any] = {"schedule": "cyclic", "warmup": 1, "learning_rate": 1e-2, "batch_size": 128}
+        chosen = RECIPES["paper"].but(epochs=6 if deep else 4, precision=fast_precision(setting.device), **cycle)
+    return chosen.but(**changes)
 
 
 def zoo_for(setting: Setting, model: str, count: int, recipe: Recipe | None = None, examples: int | None = None) -> Zoo:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 @cache
-def code_version(module: str, within: str = "", without: tuple[str, ...] = ()) -> str:
+def code_version(module: str, within: str = "", without: tuple[str, ...] = (), judging: str = "") -> str:
     """Hash the syntax of a module and of all it imports, directly or not, inside the same top-level package.
 
     Comments, docstrings, lists of names and formatting do not count; neither do other packages, whose versions a
@@ -20,6 +20,7 @@ def code_version(module: str, within: str = "", without: tuple[str, ...] = ()) -
         module: Its full name.
         within: Package that imports are followed in; the top-level one if empty.
         without: Modules that do not count.
+        judging: Name of a type; functions that return it, or lists of it, do not count.
 
     Returns:
         32 hexadecimal digits.
@@ -37,7 +38,7 @@ def code_version(module: str, within: str = "", without: tuple[str, ...] = ()) -
         if file is None:
             continue
         tree = ast.parse(file.read_bytes())
-        seen[name] = _digest(tree)
+        seen[name] = _digest(tree, judging)
         is_package = file.name == "__init__.py"
         waiting += [n for n in _imports(tree, name, is_package) if f"{n}.".startswith(f"{package}.") and n not in seen]
     text = "\n".join(f"{name} {digest}" for name, digest in sorted(seen.items()))
@@ -76,14 +77,22 @@ def _imports(tree: ast.AST, module: str, is_package: bool) -> Iterator[str]:
             yield from (f"{base}.{alias.name}" for alias in node.names)  # a submodule, perhaps
 
 
-def _digest(tree: ast.Module) -> str:
+def _digest(tree: ast.Module, judging: str) -> str:
     tree.body = [node for node in tree.body if not _changes_nothing(node)]
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            if judging:
+                node.body = [part for part in node.body if not _returns(part, judging)]
             first = node.body[0] if node.body else None
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
                 node.body = node.body[1:]
     return hashlib.blake2b(ast.dump(tree).encode(), digest_size=16).hexdigest()
+
+
+def _returns(node: ast.stmt, name: str) -> bool:
+    if not isinstance(node, ast.FunctionDef) or node.returns is None:
+        return False
+    return any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(node.returns))
 
 
 def _changes_nothing(node: ast.stmt) -> bool:

@@ -6,9 +6,11 @@ import torch
 
 from .accuracy import choose_device
 
+_UNITS = ("amx_tile", "avx512_bf16")  # of CPUs
+
 
 def fast_precision(device: str | torch.device = "auto") -> Literal["float32", "bfloat16"]:
-    """The precision in which training is fastest here: bfloat16 where the hardware has matrix units for it.
+    """The precision in which training is fastest here: bfloat16 where the hardware multiplies in it.
 
     Elsewhere bfloat16 is emulated, and slower than float32.
 
@@ -29,6 +31,6 @@ def fast_precision(device: str | torch.device = "auto") -> Literal["float32", "b
     if kind == "cuda":
         native = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
-        has_tiles = getattr(torch.cpu, "_is_amx_tile_supported", None)  # absent in some builds
-        native = kind == "cpu" and has_tiles is not None and bool(has_tiles())
+        asks = (getattr(torch.cpu, f"_is_{unit}_supported", None) for unit in _UNITS)  # absent in some builds
+        native = kind == "cpu" and any(ask() for ask in asks if ask)
     return "bfloat16" if native else "float32"

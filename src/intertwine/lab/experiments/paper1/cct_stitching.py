@@ -33,11 +33,11 @@ def _measure(setting: Setting) -> Measured:
         "cct_6_3x1:width=16,blocks=2,dropout=0", "cct_6_3x1:width=32,blocks=4,dropout=0", "cct_6_3x1"
     )
     short = RECIPES["cct"].but(batch_size=64, learning_rate=2e-3, warmup=0, mixup=0.0, cutmix=0.0)
-    recipe = setting.by_scale(short.but(epochs=8, translate=0, flip=False), short.but(epochs=12), RECIPES["cct"])
-    zoo = zoo_for(setting, network, setting.by_scale(3, 4, 10), recipe, setting.by_scale(None, 20_000, None))
-    pairs = pairs_at(setting, zoo, setting.by_scale(3, 4, 0), 16)
-    epochs = setting.by_scale(2, 2, 20)
-    how = {"examples": setting.by_scale(96, 1000, None), "tested": setting.by_scale(None, 1000, None),
+    recipe = setting.by_scale(*(short.but(epochs=e, translate=0, flip=False) for e in (8, 30)), RECIPES["cct"])
+    zoo = zoo_for(setting, network, setting.by_scale(3, 6, 10), recipe)
+    pairs = pairs_at(setting, zoo, setting.by_scale(3, 6, 0), 16)
+    epochs = setting.by_scale(2, 6, 20)
+    how = {"examples": setting.by_scale(96, None, None), "tested": None,
            "recipe": {"epochs": epochs, "head_start": epochs // 2}}  # fmt: skip
     layers = [f"blocks.{k}" for k in range(setting.by_scale(2, 4, 6))]
     jobs = [stitch_jobs(setting, pairs, arm, _FAMILIES, layers, **how) for arm in ARMS]
@@ -62,6 +62,11 @@ def _judge(found: Reproduction) -> list[Claim]:
 
 EXPERIMENTS = (
     Experiment(
-        "fig12-cct", "Stitching penalties of Compact Convolutional Transformers", "v2 D.4, Fig. 12", _measure, _judge
+        "fig12-cct",
+        "Stitching penalties of Compact Convolutional Transformers",
+        "v2 D.4, Fig. 12",
+        _measure,
+        _judge,
+        digits=("smoke", "small"),
     ),
 )

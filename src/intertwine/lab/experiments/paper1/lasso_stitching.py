@@ -52,12 +52,12 @@ def _measure(setting: Setting) -> Measured:
     # Few steps need a larger rate: soft thresholds move entries by rate x strength x steps at most.
     recipe = setting.by_scale(
         {"epochs": 2, "head_start": 1, "learning_rate": 1e-2},
-        {"epochs": 3, "head_start": 1, "learning_rate": 1e-2, "batch_size": 16},
+        {"epochs": 3, "head_start": 1, "learning_rate": 1e-2, "batch_size": 16, "judged": 512},
         {},
     )
     how = {
-        "examples": setting.by_scale(96, 3000, None),
-        "tested": setting.by_scale(None, 2000, None),
+        "examples": setting.by_scale(96, 1600, None),
+        "tested": setting.by_scale(None, 1000, None),
         "recipe": recipe,
     }
     jobs = [stitch_jobs(setting, pairs, arm, ("g_relu", *_LASSOS), (), **how) for arm in ARMS]

@@ -13,7 +13,7 @@ from ..pairs import ring
 from ..reproduction import Reproduction
 from ..verdicts import Claim, Trained, claim
 from ..zoos import accuracy_rows, trained, trained_words
-from .leaky_slopes import SLOPES, zoo_of_slope
+from .leaky_slopes import slopes_at, zoo_of_slope
 from .stitched import ARMS, OURS, arm_claims, series, stitch_jobs
 
 _SMALL = 0.1  # the slopes up to which a LeakyReLU is nearly a ReLU
@@ -49,13 +49,14 @@ def claims_of(table: Mapping[str, Mapping[str, Estimate]], networks: Trained) ->
 
 
 def _measure(setting: Setting) -> Measured:
-    slopes = (1e-2, 0.9, 1.0) if setting.scale == "smoke" else SLOPES
+    slopes = (1e-2, 0.9, 1.0) if setting.scale == "smoke" else slopes_at(setting)
     inside = ("relu", "layer1.2.relu2", "layer2.2.relu2", "layer3.2.relu1", "layer3.2.relu2")
     layers = setting.by_scale((), inside, ())
     zoos = {slope: zoo_of_slope(setting, slope) for slope in slopes}
     epochs = setting.by_scale(2, 2, 20)
-    how = {"examples": setting.by_scale(96, 3000, None), "tested": setting.by_scale(None, 2000, None),
-           "recipe": {"epochs": epochs, "head_start": epochs // 2}}  # fmt: skip
+    judged = setting.by_scale({}, {"judged": 512}, {})
+    how = {"examples": setting.by_scale(96, 1600, None), "tested": setting.by_scale(None, 1000, None),
+           "recipe": {"epochs": epochs, "head_start": epochs // 2, **judged}}  # fmt: skip
     drawn = {(arm, slope): ring(zoo) for arm in ARMS for slope, zoo in zoos.items()}
     jobs = [stitch_jobs(setting, pairs, arm, ("g_relu",), layers, **how) for (arm, _), pairs in drawn.items()]
     values = iter(setting.run([job for listed in jobs for job in listed]))

@@ -137,8 +137,9 @@ def stitch_jobs(
     same: dict[str, Any] = {"data": setting.data_spec, "layers": tuple(layers), "families": tuple(families), **how}
     if settings := options.get("settings"):
         options["settings"] = {k: v for k, v in settings.items() if any(takes(f, k) for f in families)}
-    same |= {"translate": 0 if arm.crop else setting.by_scale(0, 2, 2), "flip": setting.by_scale(False, True, True)}
-    same |= {"crop": setting.by_scale(0, arm.crop, arm.crop), "device": setting.device}
+    moved = not setting.digits
+    same |= {"translate": 2 if moved and not arm.crop else 0, "flip": moved, "crop": arm.crop if moved else 0}
+    same["device"] = setting.device
     same |= {"recipe": {**arm.recipe, **recipe}, "options": options}
     return [StitchedLayers(**checkpoints(pair), **same, seed=setting.seed + k) for k, pair in enumerate(pairs)]
 

@@ -149,13 +149,13 @@ def claims_of(table: Mapping[str, Mapping[str, Estimate]], networks: Trained) ->
 
 
 def _measure(setting: Setting) -> Measured:
-    specs = setting.by_scale(("resnet20:width=4", "vgg16:width=4"), ("resnet20", "vgg16:width=16"),
+    specs = setting.by_scale(("resnet20:width=4", "vgg16:width=4"), ("resnet20:width=8", "vgg16:width=16"),
                              ("resnet110", "vgg16"))  # fmt: skip
     recipe = RECIPES["vgg_resnet"] if setting.scale == "paper" else None
-    zoos = {spec.partition(":")[0]: zoo_for(setting, spec, setting.by_scale(2, 4, 5), recipe) for spec in specs}
+    zoos = {spec.partition(":")[0]: zoo_for(setting, spec, setting.by_scale(2, 6, 5), recipe) for spec in specs}
     jobs = [
         Removals(checkpoint=str(member.path.resolve()), data=setting.data_spec,
-                 measured=setting.by_scale(500, 2000, 10_000), tested=setting.by_scale(None, 2000, None),
+                 measured=setting.by_scale(500, 1000, 10_000), tested=setting.by_scale(None, 1000, None),
                  device=setting.device)
         for zoo in zoos.values()
         for member in zoo.members
