@@ -207,3 +207,19 @@ def test_a_copy_that_was_sent_on_another_path_is_not_the_same():
         b.gate.neg_()
     found = same(a, b, x)
     assert found.verdict == RELATED and not found and found.differing.keys() == {"gate"}
+
+
+@pytest.mark.parametrize("precision", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", MAKERS)
+def test_one_edited_weight_is_seen(name, precision):
+    """No cast moves one weight by a third of its size, whatever the other weights of its tensor do."""
+    a, x = MAKERS[name][0](), inputs(name)
+    sym = iw.symmetries(a, x)
+    b = sym.act(sym.random(seed=1), a).to(precision).double()
+    assert same(a, b, x, sym).verdict == SAME
+    edited, weight = max(b.named_parameters(), key=lambda entry: entry[1].numel())
+    with torch.no_grad():
+        weight.view(-1)[weight.abs().argmax()] *= 1.3
+    found = same(a, b, x, sym)
+    assert found.verdict == RELATED
+    assert edited in found.differing

@@ -148,6 +148,11 @@ def test_a_model_that_fails_names_module_and_line():
         capture(model, (torch.zeros(2, 4),))
 
 
+def test_a_model_of_another_precision_than_its_inputs_is_told_what_to_convert():
+    with pytest.raises(CaptureError, match=r"weights of this Linear are float16, the inputs float32.*float\(\)"):
+        capture(nn.Linear(3, 2).half(), torch.zeros(1, 3))
+
+
 def test_refusals():
     with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module"):
         capture(lambda x: x, (torch.zeros(2),))

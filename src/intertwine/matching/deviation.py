@@ -18,6 +18,7 @@ from .narrow import narrowed
 PRECISIONS = {"float64": 1e-9, "float32": 1e-5, "float16": 2.0**-9, "bfloat16": 2.0**-6}
 _QUANTILE = 0.999  # share of all weights to be explained: rounding errs by a share of every weight, training does not
 _OF_ONE = 0.99  # the same for one tensor
+_ONE = 4  # times the precision: what a single weight may differ by, relative to its size and a typical one of its row
 _MEAN = 3.0  # largest over root mean square deviation where weights are rounded; what a few noisy scales fit has less
 _SPARED = 100.0  # times the precision to which most tensors agree: what a cast that they escaped must explain
 _FITTED = 2  # weights for each free scale or entry of a basis from which on agreement was not made by fitting
@@ -34,6 +35,9 @@ class Deviation:
         tensors: For every tensor the deviation that 99 % of its weights stay below, or three times the relative
             distance of the whole tensor where that is larger.
         distances: For every tensor the relative distance.
+        edits: For every tensor the largest deviation of a single weight, relative to its size and that of a typical
+            one of its row together: numbers near zero may be off by more than their size, but no rounding moves one
+            weight of a row far.
         informative: Tensors whose weights differ among each other, so that agreement tells something.
         sizes: Number of weights of every tensor.
         sym: The symmetry by which they were matched.
@@ -45,6 +49,7 @@ class Deviation:
     overall: float
     tensors: Mapping[str, float]
     distances: Mapping[str, float]
+    edits: Mapping[str, float]
     informative: frozenset[str]
     sizes: Mapping[str, int]
     sym: Symmetry
@@ -67,7 +72,11 @@ class Deviation:
         limit, shared = PRECISIONS[precision], self.shared()
         spared = limit if shared is None else min(limit, _SPARED * PRECISIONS[shared])
         limits = {name: limit if name in self.rounded else spared for name in self.tensors}
-        return {name: self.distances[name] for name, size in self.tensors.items() if not size <= limits[name]}
+        return {
+            name: self.distances[name]
+            for name, size in self.tensors.items()
+            if not (size <= limits[name] and self.edits[name] <= _ONE * limits[name])
+        }
 
     def shared(self) -> str | None:
         """The finest precision to which most of the informative tensors agree, by number or by weights.
@@ -98,7 +107,7 @@ def deviation(
         count: Number of weights of the networks where these are a component of them (``joined``).
     """
     linear = {s.name for s in a.sym.spaces if s.group.mixes}
-    tensors, distances, sizes, informative = {}, {}, {}, []
+    tensors, distances, edits, sizes, informative = {}, {}, {}, {}, []
     total = sum(b.state[name].numel() for name in b.sym.layouts)
     kept = _beyond(total if count is None else count, _QUANTILE)
     largest = torch.zeros(0, dtype=torch.float64)
@@ -113,13 +122,14 @@ def deviation(
         # a basis mixes entries, and with them their rounding, which a fitted matrix doubles on either side
         mixed = any(space in linear for block in blocks(layout) for space in block.spaces)
         some = _beyond(right.numel(), _OF_ONE)
-        ratios = _largest(near, right, b.spread.get(name, right), mixed, max(some, kept))
+        ratios, edits[name] = _largest(near, right, b.spread.get(name, right), mixed, max(some, kept))
         tensors[name] = max(float(_top(ratios, some).min()), _MEAN * distances[name])
         largest = _top(torch.cat([largest, ratios.double()]), kept)
     return Deviation(
         overall=float(_top(largest, _beyond(total, _QUANTILE)).min()) if len(largest) else 0.0,
         tensors=tensors,
         distances=distances,
+        edits=edits,
         informative=frozenset(informative),
         sizes=sizes,
         sym=b.sym,
@@ -140,6 +150,7 @@ def joined(parts: Sequence[Deviation], sym: Symmetry) -> Deviation:
         overall=float(largest.min()) if len(largest) else 0.0,
         tensors={name: x for part in parts for name, x in part.tensors.items()},
         distances={name: x for part in parts for name, x in part.distances.items()},
+        edits={name: x for part in parts for name, x in part.edits.items()},
         informative=frozenset().union(*(part.informative for part in parts)),
         sizes=sizes,
         sym=sym,
@@ -154,16 +165,21 @@ def _beyond(count: int, share: float) -> int:
     return count - min(int(share * count), count - 1)
 
 
-def _largest(near: Tensor, right: Tensor, sizes: Tensor, mixed: bool, count: int) -> Tensor:
-    """The largest deviations of a tensor relative to the sizes of its entries; to a typical one where it is mixed."""
+def _largest(near: Tensor, right: Tensor, sizes: Tensor, mixed: bool, count: int) -> tuple[Tensor, float]:
+    """The largest deviations of a tensor relative to the sizes of its entries, to a typical one where it is mixed.
+
+    Also the largest relative to the size of an entry and a typical one of its row together.
+    """
     typical = 4 * _norm(sizes) / sizes.numel() ** 0.5 if mixed else 0.0
-    found = right.new_zeros(0)
-    for x, y, size in _pieces(near, right, sizes):
-        gap = (x - y).abs()
+    found, edit = right.new_zeros(0), 0.0
+    for x, y, size in _rows(near, right, sizes):
+        gap, tiny = (x - y).abs(), torch.finfo(size.dtype).tiny
+        row = size.square().mean(1, keepdim=True).sqrt()
         size = size.new_full((), typical) if mixed else size.abs()
-        ratios = torch.where(gap == 0, 0.0, gap / size.clamp_min(torch.finfo(size.dtype).tiny))
+        ratios = torch.where(gap == 0, 0.0, gap / size.clamp_min(tiny)).flatten()
         found = _top(torch.cat([found, _top(ratios, count)]), count)
-    return found
+        edit = max(edit, float((gap / (size + row).clamp_min(tiny)).max()))
+    return found, edit
 
 
 def apart(near: Tensor, b: Folded, name: str) -> float:
@@ -213,6 +229,12 @@ def _norm(x: Tensor) -> float:
 def _pieces(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Tensors of one shape, flat, piece by piece: what is computed of their entries needs little memory."""
     return zip(*(x.flatten().split(_PIECE) for x in tensors))
+
+
+def _rows(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Tensors of one shape as rows ``(n, rest)``, some rows at a time; a vector is one row."""
+    rows = [x.reshape(1, -1) if x.ndim < 2 else x.flatten(1) for x in tensors]
+    return zip(*(x.split(max(1, _PIECE // x.shape[1])) for x in rows))
 
 
 def _top(x: Tensor, count: int) -> Tensor:

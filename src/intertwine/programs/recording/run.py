@@ -41,7 +41,7 @@ def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any], answers: S
             first = next(iter(str(error).splitlines()), "")
             raise CaptureError(
                 f"model must run on the example inputs. Got {type(error).__name__} in {at() or type(model).__name__}"
-                f"{_place(error)}: {first.rstrip('.')}. Check shapes, dtypes and that inputs are on the model's device."
+                f"{_place(error)}: {first.rstrip('.')}. {_advice(model, [args, kwargs])}"
             ) from error
         finally:
             recorder.restore()
@@ -49,6 +49,19 @@ def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any], answers: S
     program = finish(recorder, states, aliases, inputs, result, taps, "record")
     asked = None if recorder.answers is None else tuple(recorder.answers)
     return replace(program, caches=kept.filled(recorder.computed), visible=_visible(program, passed), answers=asked)
+
+
+def _advice(model: nn.Module, inputs: Any) -> str:
+    ours, theirs = (
+        dict.fromkeys(str(t.dtype).removeprefix("torch.") for t in found if t.is_floating_point())
+        for found in (model.parameters(), tensors_in(inputs))
+    )
+    if len(ours) == 1 and theirs and ours != theirs:
+        return (
+            f"The weights of this {type(model).__name__} are {next(iter(ours))}, the example inputs "
+            f"{' and '.join(theirs)}: convert the inputs, or the model ('.float()' keeps every half-precision value)."
+        )
+    return "Check shapes, dtypes and that inputs are on the model's device."
 
 
 def _functions(recorder: Recorder, model: nn.Module) -> dict[str, Ref]:
