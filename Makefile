@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST_ARGS ?= -n 2
 
-.PHONY: help demo test lint types docs bench networks smoke release clean
+.PHONY: help demo test lint types docs bench networks smoke results release clean
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -66,6 +66,15 @@ networks: $(VENV)/.networks
 #   make smoke   every table and figure of the papers at its smallest scale, on one page
 smoke: $(VENV)/.runtime
 	@$(BIN)/intertwine reproduce --all --scale smoke --workers 2
+
+#   make results results that are older than their code, made again in the order of what they tell for an hour:
+#                make results DATA=cifar10:PATH HOURS=2; it goes on where it was stopped
+DATA ?= cifar10
+HOURS ?= 1000
+results: $(VENV)/.dev
+	@$(BIN)/python results/remake.py --data $(DATA) --hours $(HOURS)
+	@$(BIN)/python results/build.py
+	@$(BIN)/python results/fidelity.py
 
 #   make release source distribution and wheel in dist/, checked: metadata, installation in a fresh environment, demo
 $(VENV)/.release: $(VENV)/.runtime requirements/release.txt

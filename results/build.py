@@ -87,11 +87,11 @@ def page(r: Reproduction) -> str:
     """One experiment."""
     parts = [
         f"# {r.title}",
-        f"[All results](../README.md) · {r.papers} · scale `{r.scale}`",
+        f"[All results](../README.md) · {r.papers} · scale `{r.scale}` · [numbers as JSON]({r.name}.json)",
         f"**{r.verdict[:1].upper()}{r.verdict[1:]}.**",
     ]
     if r.claims:
-        rows = [[c.text, c.verdict, c.detail] for c in r.claims]
+        rows = [[c.text, f"{c.verdict}: {c.why}" if c.why else c.verdict, c.detail] for c in r.claims]
         parts.append(table(["statement", "here", "judged by"], rows))
     if any(panel.measured for panel in r.panels):
         parts.append(f"![{r.title}]({r.name}.svg)")

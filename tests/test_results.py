@@ -74,7 +74,9 @@ def test_a_page_has_every_number_and_statement_of_its_result(build):
         text = (RESULTS / scale / f"{r.name}.md").read_text(encoding="utf-8")
         assert all(row.shown in text for row in r.rows)
         safe = lambda words: words.replace("|", "&#124;")
-        assert all(f"| {safe(c.text)} | {c.verdict} | {safe(c.detail)} |" in text for c in r.claims)
+        said = lambda c: f"{c.verdict}: {c.why}" if c.held is None else c.verdict
+        assert all(f"| {safe(c.text)} | {safe(said(c))} | {safe(c.detail)} |" in text for c in r.claims)
+        assert f"]({r.name}.json)" in text
 
 
 def test_every_file_is_of_an_experiment_and_says_where_it_comes_from(build):

@@ -1,6 +1,7 @@
 """One rule for all verdicts: intervals; the papers' own numbers hold, altered ones fail, single runs cannot tell."""
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -90,7 +91,7 @@ def test_networks_that_did_not_train_cannot_tell():
     assert claim("x", sure, above=0, trained=GOOD).held is True
     told = claim("x", sure, above=0, trained=Trained({"DNN": exact(0.395)}, 0.75))
     assert told.held is None
-    assert "not trained: DNN 39.5 %, 75 % needed" in told.detail
+    assert told.why == "not trained: DNN 39.5 %, 75 % needed; as measured it would hold"
     assert claim("x", sure, above=0, trained=Trained({"DNN": Estimate(math.nan)}, 0.75)).held is None
 
 
@@ -98,11 +99,34 @@ def test_a_claim_says_what_it_was_judged_by():
     said = claim("x", {"relu1": made(0.5), "relu2": Estimate(0.25)}, above=0)
     assert (said.held, said.verdict) == (None, "cannot be told")
     assert said.detail == "relu1: 0.5 [0.499, 0.501], relu2: 0.25; each above 0"
-    assert "no interval" in claim("x", Estimate(0.25), above=0).detail
-    assert claim("x", {}, above=0).detail == "no such numbers"
+    assert claim("x", {}, above=0).why == "no such numbers in this result"
     many = claim("x", {f"k{i}": made(1.0 if i else -1.0) for i in range(20)}, above=0)
     assert many.held is False
     assert many.detail.startswith("19 of 20 surely, not k0: -1")
+
+
+def test_a_claim_that_cannot_be_told_says_why_and_which_way_it_points():
+    why = lambda *numbers, **limits: claim("x", {f"k{i}": e for i, e in enumerate(numbers)}, **limits).why
+    wide = lambda value: Estimate(value, -9, 9, 6)
+    alone = "no interval: too few independent networks; as measured it would "
+    assert why(Estimate(0.25), above=0) == alone + "hold"
+    assert why(Estimate(-0.25), above=0) == alone + "not hold"
+    assert why(wide(0.3), above=0) == "the interval is too wide; as measured it would hold"
+    assert why(wide(0.3), above=0, below=0.2) == "the interval is too wide; as measured it would not hold"
+    assert (
+        why(wide(0.3), wide(-0.3), above=0) == "2 of 2 intervals are too wide; as measured it would not hold (1 of 2)"
+    )
+    mixed = why(made(0.5), wide(0.3), wide(-0.3), above=0, but=1)
+    assert mixed == "2 of 3 intervals are too wide; as measured it would hold (2 of 3)"
+    assert why(made(0.5), above=0) == why(made(-0.5), above=0) == ""  # it is told
+
+
+def test_every_kept_statement_says_what_its_numbers_are_and_why_it_is_not_told(kept_results):
+    for name, found in kept_results.items():
+        for c in rejudged(found).claims:
+            assert (c.held is None) == bool(c.why), (name, c.text)
+            assert "as measured it would" in c.why or not c.detail or c.held is not None, (name, c.text)
+            assert not re.match(r"-?[\d.]+(e[-+]\d+)?( \[|;|,)", c.detail), (name, c.text, c.detail)  # a bare number
 
 
 def test_a_required_claim_fails_an_experiment_where_it_is_broken_and_where_it_cannot_be_told():

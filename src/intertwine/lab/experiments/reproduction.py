@@ -258,7 +258,8 @@ class Reproduction(Result):
     def summary(self) -> str:
         """The verdict, and every claim."""
         lines = [f"{self.title} ({self.papers}), {self.scale}: {self.verdict}."]
-        lines += [f"  {c.verdict}: {c.text}" + (f" ({c.detail})" if c.detail else "") for c in self.claims]
+        told = lambda c: "; ".join(filter(None, [c.detail, c.why]))
+        lines += [f"  {c.verdict}: {c.text}" + (f" ({told(c)})" if told(c) else "") for c in self.claims]
         return "\n".join(lines)
 
     _columns = ("group", "what", "paper", "ours", "low", "high", "difference", "verdict")

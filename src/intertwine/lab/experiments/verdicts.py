@@ -18,12 +18,14 @@ class Claim:
         held: Whether it holds here; ``None`` where the run cannot tell.
         detail: The numbers it was judged by.
         required: Whether it must hold: mathematics must at every scale, a trend among a few networks need not.
+        why: Why it cannot be told, and what it would be by the numbers as measured; empty where it is told.
     """
 
     text: str
     held: bool | None
     detail: str = ""
     required: bool = False
+    why: str = ""
 
     @property
     def verdict(self) -> str:
@@ -101,18 +103,36 @@ def claim(
     held = verdict(list(named.values()), above, below, but)
     limits = " and ".join(f"{word} {x:g}" for word, x in (("above", above), ("below", below)) if math.isfinite(x))
     detail = f"{_listed(named, above, below)}; {'wanted' if len(named) < 2 else 'each'} {limits}"
-    if not named:
-        detail = "no such numbers"
-    elif all(e.low is None for e in named.values()):
-        detail += "; no interval: too few independent networks"
-    if trained is not None and trained.short:
-        held, detail = None, f"{detail}; {trained.short}"
-    return Claim(text, held, detail, required)
+    why = trained.short if trained is not None else ""
+    if why or held is None:
+        held, why = None, f"{why or _unsure(named, above, below)}{_as_measured(named, above, below, but)}"
+    return Claim(text, held, detail if named else "", required, why)
 
 
 def fact(text: str, held: bool, detail: str = "", required: bool = True) -> Claim:
     """A statement without error, such as one of mathematics."""
     return replace(claim(text, exact(held), above=0.5, required=required), detail=detail)
+
+
+def _unsure(named: Mapping[str, Estimate], above: float, below: float) -> str:
+    """What keeps numbers from telling."""
+    if not named:
+        return "no such numbers in this result"
+    if all(e.low is None for e in named.values()):
+        return "no interval: too few independent networks"
+    over = sum(verdict([e], above, below) is None for e in named.values())
+    if not over:
+        return "some intervals lie on either side, and those outside could by chance"
+    return "the interval is too wide" if len(named) < 2 else f"{over} of {len(named)} intervals are too wide"
+
+
+def _as_measured(named: Mapping[str, Estimate], above: float, below: float, but: int) -> str:
+    """The direction in which numbers point, whatever their intervals."""
+    if not named:
+        return ""
+    met = sum(above < e.value < below for e in named.values())
+    share = f" ({met} of {len(named)})" if len(named) > 1 else ""
+    return f"; as measured it {'would hold' if met >= len(named) - but else 'would not hold'}{share}"
 
 
 def _listed(named: Mapping[str, Estimate], above: float, below: float) -> str:

@@ -72,7 +72,7 @@ def _blocks(r: Reproduction) -> list[Block]:
         said = "The paper's numbers are of other networks, data or training, and are shown for orientation only."
         blocks.append(Paragraph(said, "note"))
     if r.claims:
-        rows = [[c.text, c.verdict, c.detail, c.required] for c in r.claims]
+        rows = [[c.text, f"{c.verdict}: {c.why}" if c.why else c.verdict, c.detail, c.required] for c in r.claims]
         blocks.append(Table(["Statement", "Here", "Judged by", "Must hold at this scale"], rows))
     figures = [_figure(r, panel) for panel in r.panels if panel.measured]
     if figures:

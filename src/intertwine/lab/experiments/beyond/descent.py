@@ -251,8 +251,8 @@ def _judge_swept(found: Reproduction) -> list[Claim]:
         within("the learning rate does not matter, a tenth or ten times of it", rates),
         claim("the paper's rate is the best of the three", rates, above=0, trained=networks),
         within("the number of Sinkhorn steps does not matter, 4 or 64", {k: gaps[k] for k in ("T = 4", "T = 64")}),
-        within("the head start of permutations is not essential", gaps[NO_HEAD_START]),
-        within("SoftSort is comparable", gaps[SOFT_SORT]),
+        within("the head start of permutations is not essential", {NO_HEAD_START: gaps[NO_HEAD_START]}),
+        within("SoftSort is comparable", {SOFT_SORT: gaps[SOFT_SORT]}),
         claim("SoftSort takes more than ten times as long", found.table[_TIMES], above=_SLOWER, trained=networks),
     ]
 

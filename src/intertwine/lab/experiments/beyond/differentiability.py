@@ -143,7 +143,7 @@ def _judge(found: Reproduction) -> list[Claim]:
         claim("permutations pass through every activation, differentiable or not", moved, below=1e-9, required=True),
         claim("a matrix with two entries in a row passes through none that is measurable and not affine",
               {k: e for k, e in mixed.items() if k != _CONTROL}, above=_LEAST, required=True),
-        claim("it passes through an affine one", mixed[_CONTROL], below=1e-9, required=True),
+        claim("it passes through an affine one", {_CONTROL: mixed[_CONTROL]}, below=1e-9, required=True),
         fact("without measurability the theorem is false: the conjugate of p + q sqrt 2 passes matrices of integers",
              wild.value == 1, "exact arithmetic on integers"),
     ]  # fmt: skip

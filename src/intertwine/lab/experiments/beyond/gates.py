@@ -186,9 +186,11 @@ def _judge_spectral(found: Reproduction) -> list[Claim]:
     networks = Trained({k: e for k, e in table[_ACCURACY].items() if k != "DLGN-SF(x, 1)"}, _LEARNT)
     rises, further = table.get(_RISES, {}), table.get(_FURTHER, {})
     return [
-        *(claim(f"training turns linear gates towards the labels: {w} rises", e, above=0, trained=networks)
+        *(claim(f"training turns linear gates towards the labels: {w} rises", {"after - before": e}, above=0,
+                trained=networks)
           for w, e in rises.items()),
-        *(claim(f"gates behind ReLUs turn further: {w} of DGN ends above DLGN's", e, above=0, trained=networks)
+        *(claim(f"gates behind ReLUs turn further: {w} of DGN ends above DLGN's", {"DGN - DLGN": e}, above=0,
+                trained=networks)
           for w, e in further.items()),
     ]  # fmt: skip
 
@@ -226,7 +228,7 @@ def _judge_gap(found: Reproduction) -> list[Claim]:
     return [
         claim("ReLUs in the gating network help at every width", gaps, above=0, trained=networks),
         claim("width closes the gap: in the widest network it is smaller by a point than in the narrowest",
-              first - last, above=_POINT, trained=networks),
+              {"narrowest - widest": first - last}, above=_POINT, trained=networks),
     ]  # fmt: skip
 
 
@@ -262,7 +264,8 @@ def _depth(setting: Setting) -> Measured:
 def _judge_depth(found: Reproduction) -> list[Claim]:
     text = "a deep linear gating network is better than single maps"
     return [
-        claim(f"{name}: {text}{' (print: about 6 points on CIFAR-100)' if name == 'VGG-16' else ''}", e, above=0,
+        claim(f"{name}: {text}{' (print: about 6 points on CIFAR-100)' if name == 'VGG-16' else ''}",
+              {_DEEPER: e}, above=0,
               trained=Trained({name: found.table["deep: accuracy"][name].times(0.01)}, _least(found, _LEARNT)))
         for name, e in found.table[_DEEPER].items()
     ]  # fmt: skip

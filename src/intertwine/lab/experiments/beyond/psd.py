@@ -211,12 +211,12 @@ def _judge(found: Reproduction) -> list[Claim]:
         claim("all kernels but the max kernel are positive semi-definite", table.get(_WORST, {}), below=_ROUNDING,
               required=True),
         claim("on real features the max kernel is not", table[_NEGATIVE], above=_ROUNDING, trained=networks),
-        claim("what is negative does not matter: without it, scores change by less than 0.02", table[_APART][CUT],
-              below=0.02, trained=networks),
+        claim("what is negative does not matter: without it, scores change by less than 0.02",
+              {CUT: table[_APART][CUT]}, below=0.02, trained=networks),
         claim("a positive semi-definite kernel with its symmetry ranks pairs of layers as it does, Spearman above 0.9 "
-              f"(closest: {closest})", ranked[closest].widened(len(SYMMETRIC)), above=0.9, trained=networks),
-        claim("the Laplace kernel agrees with it better than linear CKA, which has another symmetry", nearer, above=0,
-              trained=networks),
+              f"(closest: {closest})", {closest: ranked[closest].widened(len(SYMMETRIC))}, above=0.9, trained=networks),
+        claim("the Laplace kernel agrees with it better than linear CKA, which has another symmetry",
+              {"Laplace - linear": nearer}, above=0, trained=networks),
     ]  # fmt: skip
 
 

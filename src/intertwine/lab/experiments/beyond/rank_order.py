@@ -116,11 +116,18 @@ def _judge(found: Reproduction) -> list[Claim]:
     by = table[_group("g_relu", "Spearman")]
     for ours, theirs in _RIVALS:
         gap = table.get(_ABOVE, {}).get(ours) or by[ours] - by[theirs]
-        claims.append(claim(f"{ours} ranks G_ReLU penalties better than {theirs}", gap, above=0, trained=networks))
+        claims.append(
+            claim(
+                f"{ours} ranks G_ReLU penalties better than {theirs}",
+                {"difference of Spearman": gap},
+                above=0,
+                trained=networks,
+            )
+        )
     within = table[_group("g_relu", "within")]  # the best of many is good by chance: widened for all of them
     best = max(within, key=lambda m: within[m].value)
     text = f"some measure ranks G_ReLU penalties of networks at one and the same layer (best of {len(within)}: {best})"
-    return [*claims, claim(text, within[best].widened(len(within)), above=0, trained=networks)]
+    return [*claims, claim(text, {best: within[best].widened(len(within))}, above=0, trained=networks)]
 
 
 def _group(family: str, how: str) -> str:

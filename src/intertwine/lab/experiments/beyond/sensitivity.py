@@ -281,7 +281,8 @@ def _judge(found: Reproduction) -> list[Claim]:
     unseen = table[f"{_UNSEEN}, {_AFTER['components']}"]
     claims.append(
         claim("linear CKA is deaf: more accuracy is lost unseen than with centred orthogonal Procrustes (Ding et al.)",
-              unseen["linear_cka"] - unseen["orthogonal_procrustes_centered"], above=0, trained=networks)
+              {"linear CKA - Procrustes": unseen["linear_cka"] - unseen["orthogonal_procrustes_centered"]},
+              above=0, trained=networks)
     )  # fmt: skip
     for kind in ("components", "channels"):
         words = _AFTER[kind]
@@ -289,7 +290,12 @@ def _judge(found: Reproduction) -> list[Claim]:
         for ours, theirs in _RIVALS:
             gap = gaps.get(ours) or by[ours] - by[theirs]
             claims.append(
-                claim(f"{ours} orders {words} by their loss better than {theirs}", gap, above=0, trained=networks)
+                claim(
+                    f"{ours} orders {words} by their loss better than {theirs}",
+                    {"difference of Spearman": gap},
+                    above=0,
+                    trained=networks,
+                )
             )
     return claims
 

@@ -132,21 +132,21 @@ def claims_of(table: Mapping[str, Mapping[str, Estimate]]) -> list[Claim]:
     """
     shares = {(s, p): by for s in _TITLES for p in _PLACES if (by := table.get(_share(s, p)))}
     known = table.get(_CHANGE, {})
-    change = {}
+    change, far = {}, "highest power - lowest"
     for (s, p), by in shares.items():
         first, *_, last = by.values()
         change[s, p] = known.get(_name(s, p)) or last - first
     away = "detectors become {} away from the neuron basis"
     claims = [
-        claim(f"after a ReLU {away.format('fewer')} ({_TITLES[s]})", change[s, "output"], below=0)
+        claim(f"after a ReLU {away.format('fewer')} ({_TITLES[s]})", {far: change[s, "output"]}, below=0)
         for s in ("cnn", "relu")
         if (s, "output") in change
     ]
     if ("no relu", "output") in change:
         text = "without ReLU on the residual their number stays the same: it changes by less than 5 points"
-        claims.append(claim(text, change["no relu", "output"], above=-_SAME, below=_SAME))
+        claims.append(claim(text, {far: change["no relu", "output"]}, above=-_SAME, below=_SAME))
     claims += [
-        claim(f"{text} {away.format('more')} ({_TITLES[s]})", change[s, place], above=0)
+        claim(f"{text} {away.format('more')} ({_TITLES[s]})", {far: change[s, place]}, above=0)
         for s, place, text in (
             ("convnext", "output", "without an activation on the residual"),
             ("relu", "inside", "inside the residual block"),
@@ -157,7 +157,11 @@ def claims_of(table: Mapping[str, Mapping[str, Estimate]]) -> list[Claim]:
     if {("relu", "output"), ("no relu", "output")} <= set(shares):
         one, other = (next(iter(shares[s, "output"].values())) for s in ("relu", "no relu"))
         claims.append(
-            claim("without ReLU on the residual there are fewer detectors in the neuron basis", one - other, above=0)
+            claim(
+                "without ReLU on the residual there are fewer detectors in the neuron basis",
+                {"with - without": one - other},
+                above=0,
+            )
         )
     if exact_share := table.get(_UNCHANGED):
         text = "elements of G_ReLU leave every finding exactly as it was"

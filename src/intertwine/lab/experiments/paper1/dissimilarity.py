@@ -111,7 +111,13 @@ def claims_of(table: Table, networks: Trained, constant_width: bool = False) -> 
     ]  # fmt: skip
     claims.append(told("both Procrustes similarities fall with depth, up to the last layer but one", falls, above=0))
     if constant_width:  # its own Table 4 shows no rise by G_ReLU
-        claims.append(told("orthogonal Procrustes rises again in the last layer", rises["orthogonal"], above=0))
+        claims.append(
+            told(
+                "orthogonal Procrustes rises again in the last layer",
+                {"orthogonal, last - last but one": rises["orthogonal"]},
+                above=0,
+            )
+        )
     else:
         claims.append(told("and rise again in the last layer", rises, above=0))
     maps = {m: table[f"{m}, map"] for m in _CKA if f"{m}, map" in table}
@@ -132,9 +138,9 @@ def claims_of(table: Table, networks: Trained, constant_width: bool = False) -> 
             claims.append(told(f"CKA maps: {text}", chosen, above=0))
     if _LAYER_70 in relu:
         apart = lambda m: table[m][_LAYER_70] - mean_of(e for k, e in table[m].items() if k != _LAYER_70)
-        cka = {m: apart(m) for m in _CKA if m in table and m != "linear_cka"}
+        cka = {f"layer 70 - others, {m}": apart(m) for m in _CKA if m in table and m != "linear_cka"}
         text = "layer 70 is more similar than the others by G_ReLU-Procrustes"
-        claims.append(told(text, apart("g_relu_procrustes"), above=0))
+        claims.append(told(text, {"layer 70 - others": apart("g_relu_procrustes")}, above=0))
         claims.append(told("and less by CKA, in conflict with it", cka, below=0))
     if alike := table.get("Spearman over layers"):
         claims.append(told("the two Procrustes measures rank the layers alike", alike, above=0))

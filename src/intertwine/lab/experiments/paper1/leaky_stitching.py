@@ -41,8 +41,9 @@ def claims_of(table: Mapping[str, Mapping[str, Estimate]], networks: Trained) ->
              above=-_SIMILAR, below=_SIMILAR),
         told("at slope 0.9, to a lesser extent: within 20 points", constant(0.9), above=-2 * _SIMILAR,
              below=2 * _SIMILAR),
-        told("at small slopes the last two layers cost least", usual if enough else {}, above=0),
-        told("and by more than at slope 1", usual - gap(slopes[1.0]) if enough else {}, above=0),
+        told("at small slopes the last two layers cost least", {"others - last two": usual} if enough else {}, above=0),
+        told("and by more than at slope 1", {"small slopes - slope 1": usual - gap(slopes[1.0])} if enough else {},
+             above=0),
         told("penalties are similar for all slopes below 1: within 10 points of their mean",
              {name: e - middle for name, e in level.items()}, above=-_SIMILAR, below=_SIMILAR),
     ]  # fmt: skip

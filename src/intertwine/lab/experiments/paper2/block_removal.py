@@ -134,7 +134,7 @@ def claims_of(table: Mapping[str, Mapping[str, Estimate]], networks: Trained) ->
     return [
         told(
             "removing a layer of a VGG costs more than removing a block of a ResNet, mean over parts",
-            average(""),
+            {f"{vgg} - {resnet}": average("")},
             above=0,
         ),
         told("even the mildest layer costs more than the worst block", pairs, above=0),
@@ -144,7 +144,7 @@ def claims_of(table: Mapping[str, Mapping[str, Estimate]], networks: Trained) ->
             below=_CHEAP,
             but=(len(blocks) - 1) // 2,
         ),
-        told("with batch norm measured anew the order is the same", average(_AGAIN), above=0),
+        told("with batch norm measured anew the order is the same", {f"{vgg} - {resnet}": average(_AGAIN)}, above=0),
     ]
 
 

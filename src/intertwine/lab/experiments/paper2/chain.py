@@ -146,11 +146,12 @@ def _judge(found: Reproduction) -> list[Claim]:
         ("FR gates, NPK", "FL gates, NPK"),
     ]
     claims = [
-        claim(f"{low} <= {high}", by[high] - by[low], above=0, trained=networks)
+        claim(f"{low} <= {high}", {f"{high} - {low}": by[high] - by[low]}, above=0, trained=networks)
         for low, high in below
         if low in by and high in by
     ]
-    near = claim("FL gates come within 2 points of the network itself (print: 0.6)", by["network"] - by["FL gates"],
+    near = claim("FL gates come within 2 points of the network itself (print: 0.6)",
+                 {"network - FL gates": by["network"] - by["FL gates"]},
                  above=-_NEAR, below=_NEAR, trained=networks)  # fmt: skip
     frozen = found.table.get(_FROZEN, {})
     return [*claims, near, claim("gating networks that are fixed do not change", frozen, above=0.5, required=True)]

@@ -153,7 +153,9 @@ def gated_claims(by: Mapping[str, Estimate], what: str, networks: Trained) -> li
     share = by["DLGN(x, 1)"] / by["DNN"]
     return [
         told(f"constant 1 makes no difference in {what} (1 point)", gaps, above=-_CONSTANT, below=_CONSTANT),
-        told(f"DLGN(x, 1) of {what} recovers more than 83.5 % of the DNN", share, above=_RECOVERED),
+        told(
+            f"DLGN(x, 1) of {what} recovers more than 83.5 % of the DNN", {"DLGN(x, 1) / DNN": share}, above=_RECOVERED
+        ),
     ]
 
 
@@ -177,10 +179,10 @@ def _judge_2(found: Reproduction) -> list[Claim]:
             networks, name = _networks(found, data, by), f"{what}{_suffix(data)}"
             claims += gated_claims(by, name, networks)
             claims += [
-                claim(f"DGN(x, x) of {name} loses about 3 points at most: below 4", by["DNN"] - by["DGN(x, x)"],
-                      below=_ABOUT_3, trained=networks),
-                claim(f"DLGN(x, x) of {name} loses more than DGN(x, x)", by["DGN(x, x)"] - by["DLGN(x, x)"], above=0,
-                      trained=networks),
+                claim(f"DGN(x, x) of {name} loses about 3 points at most: below 4",
+                      {"DNN - DGN(x, x)": by["DNN"] - by["DGN(x, x)"]}, below=_ABOUT_3, trained=networks),
+                claim(f"DLGN(x, x) of {name} loses more than DGN(x, x)",
+                      {"DGN(x, x) - DLGN(x, x)": by["DGN(x, x)"] - by["DLGN(x, x)"]}, above=0, trained=networks),
             ]  # fmt: skip
     return claims
 
@@ -198,15 +200,18 @@ def _judge_3(found: Reproduction) -> list[Claim]:
         ten, two, six = ({"above": 0.0} if data == "digits" else {"above": a, "below": b}
                          for a, b in (_ABOUT_10, _ABOUT_2, _ABOUT_6))  # fmt: skip
         claims += [
-            told(f"C4GAP-DLGN-SF is better than C1GAP (print: about 10 points){of}", c4 - c1, **ten),
-            told(f"the ensemble comes within about 3 points of C4GAP-DLGN-SF{of}", c4 - ens, below=_ABOUT_3),
-            told(f"VGG-16-DLGN-SF is better than the ensemble (print: about 10 points){of}", deep - ens, **ten),
+            told(f"C4GAP-DLGN-SF is better than C1GAP (print: about 10 points){of}", {"DLGN-SF - C1GAP": c4 - c1},
+                 **ten),
+            told(f"the ensemble comes within about 3 points of C4GAP-DLGN-SF{of}", {"DLGN-SF - ensemble": c4 - ens},
+                 below=_ABOUT_3),
+            told(f"VGG-16-DLGN-SF is better than the ensemble (print: about 10 points){of}",
+                 {"DLGN-SF - ensemble": deep - ens}, **ten),
             told(f"DLGN-SF(x, x) is below DLGN-SF(x, 1) (print: about 2 points){of}",
-                 c4 - by["C4GAP-DLGN-SF(x, x)"], **two),
+                 {"SF(x, 1) - SF(x, x)": c4 - by["C4GAP-DLGN-SF(x, x)"]}, **two),
         ]  # fmt: skip
         if "VGG-16-DLGN(x, 1)" in by:
             text = "a deep linear gating network is better than single maps, VGG-16 (print: about 6 points)"
-            claims.append(told(f"{text}{of}", by["VGG-16-DLGN(x, 1)"] - deep, **six))
+            claims.append(told(f"{text}{of}", {"DLGN - DLGN-SF": by["VGG-16-DLGN(x, 1)"] - deep}, **six))
     return claims
 
 

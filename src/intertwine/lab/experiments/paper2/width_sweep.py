@@ -154,7 +154,7 @@ def _judge(found: Reproduction) -> list[Claim]:
     return [
         claim(
             f"{family}: the error falls like 1 / sqrt(width)",
-            fit,
+            {_SLOPES: fit},
             above=-0.5 - _NEAR,
             below=-0.5 + _NEAR,
             required=True,
