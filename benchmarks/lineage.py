@@ -30,7 +30,7 @@ from torch import Tensor, nn
 import intertwine as iw
 from intertwine.provenance.compared import compared
 from intertwine.provenance.features import ordered_spaces, views
-from intertwine.provenance.laundered import likeness, prediction
+from intertwine.provenance.laundered import likeness, log_chance
 from intertwine.provenance.widths import resized
 from intertwine.symmetry.action import act_, tensors_of
 from intertwine.symmetry.blocks import blocks
@@ -102,7 +102,7 @@ def calibration_rows(options: argparse.Namespace) -> Iterable[str]:
         models = seeds(name, GROUP * options.groups, options.cache)
         for start in range(0, len(models), GROUP):
             shares = shares_of(sym, models[start : start + GROUP], options.cache / f"{name}-shares-{start}.json")
-            p = [math.exp(prediction(x, shares[:k] + shares[k + 1 :])) for k, x in enumerate(shares)]
+            p = [math.exp(log_chance(x, shares[:k] + shares[k + 1 :])) for k, x in enumerate(shares)]
             first.append(p[0])
             every += p
         at = [f"{sum(v <= x for v in every) / len(every):.2%}" for x in (1e-2, 1e-3)]
@@ -290,7 +290,7 @@ def laundering_rows(options: argparse.Namespace) -> Iterable[str]:
                         sizes = pair.widths.sizes[1]
                         key = tuple(sizes.items())
                         known[key] = known.get(key) or [likeness(compared(sym, a, c, sizes)).explained for c in rest]
-                        after = prediction(likeness(pair).explained, known[key]) + math.log(2)
+                        after = log_chance(likeness(pair).explained, known[key]) + math.log(2)
                     found.setdefault((change, said), []).append((place, min(place, after)))
         for (change, said), pairs in found.items():
             shares = [

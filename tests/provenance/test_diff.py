@@ -148,6 +148,25 @@ def test_the_same_weights_in_another_function_are_a_change():
     assert not found.same_function and "compute other functions" in found.reason
 
 
+def test_an_approximate_activation_is_a_change():
+    torch.manual_seed(0)
+    a = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 10))
+    found = iw.diff(a, nn.Sequential(a[0], nn.GELU("tanh"), a[2]), 4 * torch.randn(5, 64))
+    assert not found.same_function and "compute other functions" in found.reason
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, 0.8), (10, 0.3), (100, 3.0), (1, 1e-3)])
+def test_single_entries_are_seen_and_named(count, size):
+    torch.manual_seed(0)
+    a = nn.Sequential(nn.Linear(16, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
+    b = copy.deepcopy(a)
+    with torch.no_grad():
+        b[2].weight.view(-1)[torch.randperm(256 * 256)[:count]] += size
+    found = iw.diff(a, b, torch.randn(8, 16))
+    assert not found.same_function and "1 of 6 tensors differ" in found.reason
+    assert f"2.weight {count} of 65,536 entries: (" in said(found, "entries")
+
+
 def test_tensors_that_came_or_are_gone():
     a = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     b = copy.deepcopy(a)

@@ -229,11 +229,12 @@ def _verdict(changes: list[TensorChange], g: Transformation, error: float | None
         return CHANGED, f"{counted(len(pairs.resized), 'tensor')} of another size; what both have agrees{ran}"
     formats = {c.detail for c in changes if c.kind == ROUNDED}
     within = max(tolerance(getattr(torch, f)) for f in {"float32", *formats})
-    if error is not None and not error <= min(_MOST_ERROR, _AMPLIFIED * within):
+    untouched = not formats and g.is_identity(0.0)
+    if error is not None and not error <= min(_MOST_ERROR, within if untouched else _AMPLIFIED * within):
         said = "every tensor agrees, but the models compute other functions with them"
         return CHANGED, f"{said}{': one is laid out for other code' if pairs.converted else ''}{ran}"
     steps = ["names and layouts are converted"] * bool(pairs.converted)
-    if not formats and g.is_identity(0.0):
+    if untouched:
         return SAME_FUNCTION, f"every tensor is equal, bit by bit{', once ' * bool(steps)}{''.join(steps)}{ran}"
     steps += ["the element is applied"] * (not g.is_identity(0.0))
     how = f"once {' and '.join(steps)}" if steps else "as it stands"

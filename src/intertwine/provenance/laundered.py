@@ -22,13 +22,14 @@ from ..symmetry.parent_axes import parent_dims
 from ..symmetry.spaces import Layout
 from ..symmetry.transformation import Transformation
 from .compared import Compared, compared
+from .exceedance import log_exceedance
 from .in_place import SpaceAgreement, TensorAgreement
 
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
 
 _ROUNDING = 1e-12  # share of the weights' squares that float32 leaves
-FEWEST = 4  # independent networks: the prediction has as many degrees of freedom less one
+FEWEST = 4  # independent networks
 
 
 @dataclass(frozen=True)
@@ -131,31 +132,21 @@ def calibrated(
         if len(others) < FEWEST:
             continue
         share = float((cosines > torch.stack([u.max() for u in others]).max()).double().mean())
-        log_p = prediction(float(cosines.mean()) ** 2, [float(u.mean()) ** 2 for u in others])
+        log_p = log_chance(float(cosines.mean()) ** 2, [float(u.mean()) ** 2 for u in others])
         spaces.append(SpaceAgreement(name, len(cosines), share, log_p, 1.0, 0.0))
     tensors = []
     for name, share in found.tensors.items():
         shares = [r.tensors[name] for r in rest if name in r.tensors]
-        alone = prediction(share, shares) if len(shares) >= FEWEST else None
+        alone = log_chance(share, shares) if len(shares) >= FEWEST else None
         tensors.append(TensorAgreement(name, share**0.5, False, alone))
-    log_p = prediction(found.explained, [r.explained for r in rest])
+    log_p = log_chance(found.explained, [r.explained for r in rest])
     return Calibrated(found, tuple(rest), log_p, tuple(spaces), tuple(tensors))
 
 
-def prediction(share: float, independent: Sequence[float]) -> float:
-    """Logarithm of the probability that one more independent network explains such a share.
-
-    For ``u = log(share / (1 - share))``, which is close to normal where shares themselves are skewed, with mean ``m``
-    and standard deviation ``s`` over ``k`` independent networks, ``(u - m) / (s sqrt(1 + 1/k))`` has Student's
-    distribution with ``k - 1`` degrees of freedom if all are normal and alike. Source: G. J. Hahn, Factors for
-    Calculating Two-Sided Prediction Intervals, JASA 64, 1969.
-    """
-    from scipy.stats import t as student
-
-    u, *others = (log(max(x, _ROUNDING) / max(1 - x, _ROUNDING)) for x in (share, *independent))
-    x, k = torch.tensor(others, dtype=torch.float64), len(others)
-    spread = float(x.std()) * (1 + 1 / k) ** 0.5
-    return float(student.logsf((u - float(x.mean())) / max(spread, _ROUNDING), k - 1))
+def log_chance(share: float, independent: Sequence[float]) -> float:
+    """Logarithm of the probability that one more independent network explains as much, from ``-log(1 - share)``."""
+    u, *others = (-log(max(1 - x, _ROUNDING)) for x in (share, *independent))
+    return log_exceedance(u, others)
 
 
 def _explained(x: Tensor, y: Tensor) -> float:

@@ -65,7 +65,7 @@ def lineage(
         example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments: any that the
             model takes, for they only serve to record its architecture.
         independent: At least four networks known to be independent of ``a``, of the architecture, task and recipe that
-            ``b`` would have had on its own: other seeds. A p-value of 1e-6 needs about eight.
+            ``b`` would have had on its own: other seeds. Eight give p-values of 1e-6 where ``b`` is like ``a`` by far.
         level: The p-value from which on independence is rejected.
 
     Returns:
@@ -236,18 +236,19 @@ def _calibrated(found: Lineage, after: Calibrated, level: float) -> Lineage:
     """The verdict after matching; its p-value is doubled, for the test in place came first."""
     log_p = min(after.log_p + log(2), 0.0)
     shares = [x.explained for x in after.independent]
-    others = f"{min(shares):.1%} to {max(shares):.1%} of {counted(len(shares), 'independent network')}"
+    count = counted(len(shares), "independent network")
     reason = (
         f"matched over the symmetry group of its architecture, a explains {after.found.explained:.1%} of b's weights "
-        f"(squares), and {others}; if such shares are normal, one more independent network reaches that with "
-        f"probability {power_of_ten(log_p).removeprefix('= ')}"
+        f"(squares), and {min(shares):.1%} to {max(shares):.1%} of {count}; one more independent network would be "
+        f"explained so well with probability {power_of_ten(log_p).removeprefix('= ')} at most, if the tail of -log(1 - "
+        "share) is no heavier than exponential"
     )
     blocks = by_block(after.tensors, _PARTS)
     verdict = NO_SIGN
-    if log_p <= log(level) and after.found.explained > max(shares):
+    if log_p <= log(level):
         verdict, reason = DERIVED, f"{reason}. {parts_in_words(blocks)}. Which came first is not told apart"
-    count = counted(len(shares), "network")
-    said = f"provisional: a normal law extrapolates from {count}, and strangers pass 1e-3 more often than they should"
+    alone = 1 / (len(shares) + 1)
+    said = f"without an assumption on that tail, {count} cannot give a p-value below {alone:.2g}"
     notes = (said, f"in place: {found.reason}", *found.notes)
     return Lineage(verdict, reason, CALIBRATED, log_p, level, after.spaces, blocks, found.by_tensor, notes)
 

@@ -45,7 +45,7 @@ def tensor_findings(changes: Iterable[TensorChange], sym: Symmetry) -> list[Find
 def _unrelated(compared: list[TensorChange]) -> bool:
     """Whether nearly all weights of matrices point elsewhere."""
     matrices = [c for c in compared if len(c.shape) > 1]
-    far = sum(c.numel for c in matrices if c.cosine < _APART)
+    far = sum(c.numel for c in matrices if c.cosine < _APART and c.kind not in ("entries", "rows"))
     return far > _NEARLY_ALL * sum(c.numel for c in matrices)
 
 
@@ -179,6 +179,11 @@ _SAID: Mapping[str, Callable[[list[TensorChange], list[TensorChange]], str]] = {
     "scaled": lambda some, _: (
         "; ".join(f"{c.name} {c.detail}" for c in some[:_NAMED])
         + (f"; and {counted(len(some) - _NAMED, 'more tensor')}" if len(some) > _NAMED else "")
+    ),
+    "entries": lambda some, _: (
+        "single entries edited, all others as before: "
+        + "; ".join(f"{c.name} {c.detail}" for c in some[:_NAMED])
+        + (f"; and of {counted(len(some) - _NAMED, 'more tensor')}" if len(some) > _NAMED else "")
     ),
     "rows": _rows,
     "noise": _noise,

@@ -17,10 +17,12 @@ LIKE_NOISE = ", as independent noise has"
 
 _CASTS = (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2)
 _MOVED = 1e-5  # relative deviation that scaling leaves in single precision
-_SHARE = 0.999  # of the entries that rounding must explain
+_SHARE = 0.999  # of the entries of which the relative deviation is looked at; the rest by the tensor's size
+_FEW_ENTRIES = 0.01  # share of the entries up to which a change is one of single entries
 _FEW_ROWS = 0.25  # share of the rows up to which a change is one of some rows
 _UNRELATED = 0.1  # cosine below which nothing is left of a tensor
 _NAMED = 1000  # rows that are listed
+_SHOWN = 3  # entries that are named
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,8 @@ class TensorChange:
         shape: Its shape.
         dtypes: Number formats before and after.
         kind: ``"equal"``, ``"rounded"``, ``"rewritten"`` (another batch norm, the same affine map), ``"quantised"``,
-            ``"pruned"``, ``"scaled"``, ``"rows"``, ``"constant"``, ``"replaced"``, ``"low rank"``, ``"noise"``,
-            ``"changed"``, ``"new"`` or ``"missing"``.
+            ``"pruned"``, ``"scaled"``, ``"entries"``, ``"rows"``, ``"constant"``, ``"replaced"``, ``"low rank"``,
+            ``"noise"``, ``"changed"``, ``"new"`` or ``"missing"``.
         detail: More in words, such as the format that values were rounded to.
         relative: ``|b - a| / |a|``; infinity for a tensor that only one network has.
         norm: ``|a|``.
@@ -132,7 +134,12 @@ def _rounding(x: Tensor, y: Tensor, dtype: torch.dtype) -> str:
     """The floating-point format whose rounding explains the change; empty where none does."""
     ratio = ((y - x).abs() / y.abs().clamp_min(torch.finfo(x.dtype).tiny)).flatten()
     within = float(ratio.kthvalue(min(int(_SHARE * len(ratio)) + 1, len(ratio))).values) if len(ratio) else 0.0
-    if within <= _MOVED:
+    apart, size = (y - x).abs(), float(torch.linalg.vector_norm(y, dtype=torch.float64)) / max(y.numel(), 1) ** 0.5
+
+    def explained(error: float) -> bool:
+        return within <= error and bool((apart <= error * y.abs().clamp_min(size)).all())
+
+    if explained(_MOVED):
         return "float32"
     told = constant(x) or not constant(y)  # gains around one are all ones in a coarse format, and say nothing of it
     for format_ in _CASTS:
@@ -140,7 +147,7 @@ def _rounding(x: Tensor, y: Tensor, dtype: torch.dtype) -> str:
             return dtype_name(format_)
     for format_ in _CASTS[:2]:
         holds = dtype == format_ or torch.equal(y.to(format_).to(y.dtype), y)
-        if holds and not constant(y) and within <= torch.finfo(format_).eps:
+        if holds and not constant(y) and explained(torch.finfo(format_).eps):
             return dtype_name(format_)
     return ""
 
@@ -160,6 +167,12 @@ def _whole(x: Tensor, y: Tensor, gap: Tensor, cosine: float) -> tuple[str, str, 
         factor = float((x * y).sum(dtype=torch.float64) / x.square().sum(dtype=torch.float64).clamp_min(1e-300))
         if factor and bool(((y - factor * x).abs() <= _MOVED * y.abs()).all()):
             return "scaled", f"multiplied by {factor:.6g}", ()
+    other = gap.abs() > _MOVED * y.abs()
+    count = int(other.sum())
+    lines = max(int(other.flatten(1).any(k).sum()) for k in (0, 1)) if y.ndim > 1 else count
+    if count <= max(1, _FEW_ENTRIES * y.numel()) and count <= 2 * lines:
+        places = ", ".join(str(tuple(place)) for place in other.nonzero()[:_SHOWN].tolist())
+        return "entries", f"{count:,} of {y.numel():,} entries: {places}{', ...' * (count > _SHOWN)}", ()
     if y.ndim > 1 and len(y) > 1:
         rows = (gap.flatten(1).abs().amax(1) > _MOVED * y.flatten(1).abs().amax(1)).nonzero().flatten()
         if 0 < len(rows) <= _FEW_ROWS * len(y):
