@@ -7,7 +7,7 @@ from math import log, log1p
 def log_exceedance(x: float, others: Sequence[float]) -> float:
     """Logarithm of the probability that one more draw exceeds ``n`` others by as much as ``x`` does.
 
-    By rank alone ``p = (1 + #{y >= x}) / (n + 1)``, for any law, and not below ``1 / (n + 1)``. Above the largest, ``M``::
+    By rank alone ``p = (1 + #{y >= x}) / (n + 1)``, for any law; at least ``1 / (n + 1)``. Above the largest ``M``::
 
         p = (1 + t)^(1 - n) / (n + 1),    t = (x - M) / (M - m + Σ (y - m)),    m the smallest,
 
