@@ -3,8 +3,6 @@
 ``python -m intertwine.cli._gathering`` writes it anew; a test holds it to the registries.
 """
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path

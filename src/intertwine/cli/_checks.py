@@ -3,8 +3,6 @@
 They see names, files and choices; what needs the models or the data is checked by the work itself.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Gated versions of a network by name: built, trained, and written so that they open again."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

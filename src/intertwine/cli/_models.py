@@ -1,7 +1,5 @@
 """Models by a line of text: built-in names, factories in Python, Hugging Face directories."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import importlib.util

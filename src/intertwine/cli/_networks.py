@@ -1,7 +1,5 @@
 """Checkpoints on the command line: which model they belong to, on which data, and whether they run on it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 Every command that writes says first what it will write. Files of ours are known by what is in them, not by their names.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Networks of one architecture on the command line: opened with or without data."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

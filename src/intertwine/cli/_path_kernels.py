@@ -1,7 +1,5 @@
 """Path kernels in commands: how many examples they can take, and whole networks compared by them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

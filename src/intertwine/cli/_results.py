@@ -1,7 +1,5 @@
 """Results of commands that compare: a table, files, JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The command that runs: what was said for all commands, and what is to be undone when it ends."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Iterator

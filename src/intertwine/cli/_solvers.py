@@ -1,15 +1,11 @@
 """Solvers of ``--method NAME[:option=value,...]``."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .._words import near
-
-if TYPE_CHECKING:
-    from ..matching import Solver
+from ..matching import Solver
 
 
 def solver_of(spec: str, others: tuple[str, ...] = ()) -> str | Solver:

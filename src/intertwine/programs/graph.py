@@ -1,7 +1,5 @@
 """Graph of a program for drawing: modules that read parameters, and the operations that join what they return."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import heappop, heappush

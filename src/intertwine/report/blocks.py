@@ -1,7 +1,5 @@
 """The blocks of a page: small values that know nothing of HTML."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal

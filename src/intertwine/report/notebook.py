@@ -1,16 +1,12 @@
 """A result in a notebook: what was found, one small picture, a small table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .._result import Result
 from .._untrusted.text import printable
 from ..similarity.comparison import verdict
-
-if TYPE_CHECKING:
-    from .._result import Result
 
 __all__ = ["notebook"]
 

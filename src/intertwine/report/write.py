@@ -1,17 +1,13 @@
 """The table of pages: which one shows which result."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .._result import Result
 from .._untrusted.files import json_of
 from .page import Page, render
-
-if TYPE_CHECKING:
-    from .._result import Result
 
 # Kind of result -> where its class is, and the function that lays out its page; both are imported when used.
 # A result that is not here gets a plain page of its table.

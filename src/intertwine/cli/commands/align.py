@@ -1,7 +1,5 @@
 """``intertwine align``: one checkpoint brought into the basis of another."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """``intertwine barrier``: loss and accuracy between networks, before and after alignment."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

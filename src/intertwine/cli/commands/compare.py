@@ -1,7 +1,5 @@
 """``intertwine compare``: two checkpoints in, one report out."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """``intertwine demo``: a first report in a minute."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """``intertwine diff``: what changed between two checkpoints."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """``intertwine dissect``: is the neuron basis of a layer special?"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

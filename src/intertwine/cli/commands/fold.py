@@ -1,7 +1,5 @@
 """``intertwine fold``: the same network in an interpretable gauge."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """``intertwine gates``: a ReLU network taken apart into gates and paths, and its gated versions trained."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """``intertwine groups``: what activations let through."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """``intertwine lineage``: whether one checkpoint was trained independently of another."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

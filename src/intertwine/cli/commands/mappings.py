@@ -1,7 +1,5 @@
 """``intertwine mappings``: what quantisers, pruners and mergers need of a model's symmetry."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

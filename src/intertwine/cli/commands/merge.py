@@ -1,7 +1,5 @@
 """``intertwine merge``: one network from several."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """``intertwine report``: the page of saved results."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """``intertwine same``: whether two checkpoints are one network."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

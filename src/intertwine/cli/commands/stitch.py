@@ -1,7 +1,5 @@
 """``intertwine stitch``: can network B read network A's features?"""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

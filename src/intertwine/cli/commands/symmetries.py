@@ -1,7 +1,5 @@
 """``intertwine symmetries``: the group that an architecture has."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """The example input that a command runs a model on: a random one of some shape, or the first data."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Preparation of data for a model: sizes of images, tokens of texts; from its directory, its code, or options."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

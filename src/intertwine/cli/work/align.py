@@ -1,7 +1,5 @@
 """Work of ``intertwine align``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Work of ``intertwine barrier``."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import cast
 

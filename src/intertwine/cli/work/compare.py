@@ -1,7 +1,5 @@
 """Work of ``intertwine compare``."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

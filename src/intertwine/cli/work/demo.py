@@ -1,7 +1,5 @@
 """Work of ``intertwine demo``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from ... import similarity

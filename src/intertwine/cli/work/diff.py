@@ -1,7 +1,5 @@
 """Work of ``intertwine diff``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

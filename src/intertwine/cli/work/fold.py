@@ -1,7 +1,5 @@
 """Work of ``intertwine fold``."""
 
-from __future__ import annotations
-
 from ... import symmetry
 from ...merging import export
 from .._outputs import claim_file, claim_folder, keep_beside, largest_shard

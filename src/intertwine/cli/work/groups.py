@@ -1,7 +1,5 @@
 """Work of ``intertwine groups``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

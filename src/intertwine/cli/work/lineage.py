@@ -1,7 +1,5 @@
 """Work of ``intertwine lineage``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from math import prod

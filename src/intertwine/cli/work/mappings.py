@@ -1,7 +1,5 @@
 """Work of ``intertwine mappings``."""
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 import torch

@@ -1,7 +1,5 @@
 """Work of ``intertwine merge``."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

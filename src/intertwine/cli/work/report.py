@@ -1,7 +1,5 @@
 """Work of ``intertwine report``."""
 
-from __future__ import annotations
-
 from ...report import load_result, write_page
 from .._outputs import claim_file
 from .._show import print_json, say

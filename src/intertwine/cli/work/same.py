@@ -1,7 +1,5 @@
 """Work of ``intertwine same``."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from ... import matching

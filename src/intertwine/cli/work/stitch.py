@@ -1,7 +1,5 @@
 """Work of ``intertwine stitch``."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 from collections.abc import Sequence

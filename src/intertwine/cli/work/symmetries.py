@@ -1,7 +1,5 @@
 """Work of ``intertwine symmetries``."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

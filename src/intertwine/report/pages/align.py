@@ -1,19 +1,15 @@
 """The page of an alignment: how well units fit, space by space, and where they went."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from ..._words import counted
+from ...matching import Alignment
 from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Listing, Paragraph, Table
 from ..figures import Series, heatmap, label, lines
 from ..page import Page
-
-if TYPE_CHECKING:
-    from ...matching import Alignment
 
 _PICTURES = 24  # spaces whose permutation is drawn
 _DOTS = 2048  # units of one picture

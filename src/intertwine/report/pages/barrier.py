@@ -1,19 +1,15 @@
 """The page of a barrier: loss and accuracy along the path between networks, before and after alignment."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..._words import counted
+from ...merging import Barrier
 from ..blocks import Block, Figure, Grid, Heading, Paragraph, Table
 from ..figures import Series, lines
 from ..page import Page
 from ..provenance import provenance
-
-if TYPE_CHECKING:
-    from ...merging import Barrier
 
 
 def barrier_page(barrier: Barrier) -> Page:

@@ -1,14 +1,13 @@
 """The page of a comparison: two networks, every layer against every layer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..._words import counted
+from ...similarity import Comparison
 from ...similarity.comparison.verdict import (
     best_partners,
     headline,
@@ -22,9 +21,6 @@ from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Ta
 from ..figures import Series, bars, heatmap, lines
 from ..page import Page
 from ..provenance import provenance
-
-if TYPE_CHECKING:
-    from ...similarity import Comparison
 
 # What the command line adds to the settings; each has a place of its own on the page.
 _FEW = 4  # notes in front; more are folded away

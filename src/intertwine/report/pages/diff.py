@@ -1,17 +1,12 @@
 """The page of a difference: what was done, a heat strip by block, and every tensor."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ..._words import counted
+from ...provenance import Diff
 from ..blocks import Block, Details, Facts, Heading, Listing, Paragraph, Table
 from ..figures import heatmap, strip
 from ..page import Page
-
-if TYPE_CHECKING:
-    from ...provenance import Diff
 
 _ROWS = 2000
 

@@ -1,18 +1,14 @@
 """The page of a dissection: detectors against the power of the rotation, categories, and a wall of the best units."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..._words import counted
+from ...dissection import ArmResult, Count, Dissection
 from ..blocks import Block, Details, Figure, Grid, Heading, Paragraph, Shot, Table, Tabs, Wall
 from ..figures import Series, bars, lines
 from ..page import Page
 from ..provenance import provenance
-
-if TYPE_CHECKING:
-    from ...dissection import ArmResult, Count, Dissection
 
 _FEWEST = 2  # categories that are shown apart
 

@@ -1,17 +1,11 @@
 """The page of distances: many networks, every one against every other."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from ..._words import counted
+from ...similarity import Distances
 from ...similarity.comparison.verdict import measure_title
 from ..blocks import Facts, Grid, Heading, Paragraph, Table
 from ..figures import heatmap, scatter
 from ..page import Page
-
-if TYPE_CHECKING:
-    from ...similarity import Distances
 
 
 def distances_page(found: Distances) -> Page:

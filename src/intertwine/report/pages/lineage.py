@@ -1,19 +1,14 @@
 """Pages of descent: two networks, or the tree of many."""
 
-from __future__ import annotations
-
 from math import log
-from typing import TYPE_CHECKING
 
 from ..._words import counted
 from ...programs import Vertex, Wire
+from ...provenance import Lineage, Tree
 from ..blocks import Block, Heading, Network, Paragraph, Table
 from ..figures import heatmap, strip
 from ..network import Flow, network
 from ..page import Page
-
-if TYPE_CHECKING:
-    from ...provenance import Lineage, Tree
 
 __all__ = ["lineage_page", "tree_page"]
 

@@ -1,20 +1,15 @@
 """The page of mappings: the network drawn, with each entry as a colour from modules that write to those that read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING
 
 from ..._words import counted
+from ...exchange import Entry, Mappings
 from ...programs import Vertex, Wire
 from ..blocks import Block, Details, Heading, Listing, Network, Paragraph, Table
 from ..network import Flow, network
 from ..page import Page
-
-if TYPE_CHECKING:
-    from ...exchange import Entry, Mappings
 
 _KINDS = {
     "norm": "scale of a norm",

@@ -1,16 +1,11 @@
 """The page of two networks that may be one: the verdict, and what differs, tensor by tensor."""
 
-from __future__ import annotations
-
 from math import isfinite
-from typing import TYPE_CHECKING
 
+from ...matching import Match
 from ..blocks import Block, Facts, Figure, Heading, Paragraph, Table
 from ..figures import bars, strip
 from ..page import Page
-
-if TYPE_CHECKING:
-    from ...matching import Match
 
 
 def match_page(found: Match) -> Page:

@@ -1,20 +1,16 @@
 """The page of stitched networks: penalties over layers and families, the maps that were learned."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from math import log10
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..._words import counted
+from ...stitching import Stitching, StitchingStudy
 from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table, Tabs
 from ..figures import Series, bars, lines
 from ..page import Page
 from ..provenance import provenance
-
-if TYPE_CHECKING:
-    from ...stitching import Stitching, StitchingStudy
 
 _MOST_DRAWN = 12  # maps
 _METHODS = {"task_loss": "trained on the task", "direct": "matched in closed form"}

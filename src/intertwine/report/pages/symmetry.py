@@ -1,16 +1,10 @@
 """The page of a symmetry: where each hidden space lives in the network, its group, and what restricts it."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from ..._words import counted
+from ...symmetry import Symmetry
 from ..blocks import Block, Details, Facts, Heading, Paragraph, Table
 from ..network import Flow, network
 from ..page import Page
-
-if TYPE_CHECKING:
-    from ...symmetry import Symmetry
 
 _CAPTION = (
     "From top to bottom in order of the run; blocks that repeat are drawn once. Boxes with corners have weights, round "

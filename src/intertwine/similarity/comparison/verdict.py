@@ -1,7 +1,5 @@
 """The verdict on a comparison, in words and in a few numbers."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass

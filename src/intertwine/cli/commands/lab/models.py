@@ -1,7 +1,5 @@
 """``intertwine models``: the built-in networks."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from ..._options import Json, Options

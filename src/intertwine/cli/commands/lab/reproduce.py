@@ -1,7 +1,5 @@
 """``intertwine reproduce``: the papers' tables and figures, ours beside theirs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``intertwine runs``: what long runs have done, and what to do with them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``intertwine train``: one network on one data set."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated

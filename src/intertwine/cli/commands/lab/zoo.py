@@ -1,7 +1,5 @@
 """``intertwine zoo``: many networks that differ in their seeds."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path

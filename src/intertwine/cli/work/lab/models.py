@@ -1,7 +1,5 @@
 """Work of ``intertwine models``: it imports nothing heavy."""
 
-from __future__ import annotations
-
 from ..._catalogue import catalogue
 from ..._show import print_json, print_table, say
 from ...commands.lab.models import ModelsOptions

@@ -1,7 +1,5 @@
 """Work of ``intertwine reproduce``."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Work of ``intertwine train``."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

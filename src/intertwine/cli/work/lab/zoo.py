@@ -1,7 +1,5 @@
 """Work of ``intertwine zoo``."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import typer
