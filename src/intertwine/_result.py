@@ -96,9 +96,6 @@ class Result(ABC):
         Args:
             path: Where to write. JSON has large tensors beside it in a ``.safetensors`` file of the same name.
 
-        Returns:
-            The path.
-
         Raises:
             ValueError: If the suffix is another.
         """

@@ -37,9 +37,6 @@ def within(folder: Path, name: object, what: str, error: type[Exception] = Value
     """The file that an index, a table or a list of others names: it must lie in the folder, links followed.
 
     The links of a Hugging Face cache, ``snapshots/REVISION/FILE`` to ``blobs``, stay within it.
-
-    Returns:
-        The path. That a file lies there is not checked.
     """
     inside = isinstance(name, str) and name not in ("", ".") and "\0" not in name
     path = folder / str(name) if inside else folder

@@ -37,9 +37,6 @@ def mappings(
             someone holds it. One without weights, or too large, is replaced by a small one of the same class.
         example_inputs: An example for it; by default the one that the symmetry was found with.
 
-    Returns:
-        The entries, and the reasons for what is not listed.
-
     Raises:
         ValueError: If there is no such format, or weights are quantised already.
 

@@ -97,9 +97,6 @@ class DenseGroup(Group):
             yy: Not needed.
             objective: ``"least_squares"``; divide channels by their norms beforehand for the variant on cosines.
 
-        Returns:
-            The best element.
-
         Raises:
             ValueError: If ``xx`` is missing or singular, or ``objective`` is another.
             Unattained: If the best matrix is singular.

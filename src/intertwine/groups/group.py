@@ -197,9 +197,6 @@ class Group(ABC):
             yy: ``y.T @ y``, or its diagonal ``(n,)``.
             objective: ``"least_squares"`` minimises ``sum |y - g x|^2``; ``"cosine"`` (permutation kinds) maximises
                 the sum of cosines between matched channels, which is the paper's G_ReLU-Procrustes.
-
-        Returns:
-            The best element.
         """
 
     def is_subgroup_of(self, other: Group) -> bool:
@@ -222,9 +219,6 @@ class Group(ABC):
 
     def join(self, other: Group) -> Group:
         """The smallest group of this library that holds both; ``GeneralLinear`` at worst.
-
-        Returns:
-            The group.
 
         Raises:
             ValueError: If they act on different numbers of channels.

@@ -283,9 +283,6 @@ class Wreath(BlockGroup):
 
         Args:
             matrix: ``(n, n)``.
-
-        Returns:
-            The element.
         """
         m = self._blocks(self._check_finite(matrix))
 
@@ -306,9 +303,6 @@ class Wreath(BlockGroup):
                 scales.
             yy: Not needed.
             objective: ``"least_squares"``.
-
-        Returns:
-            The best element.
 
         Raises:
             ValueError: If ``objective`` is another.

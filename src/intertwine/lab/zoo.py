@@ -72,9 +72,6 @@ def draw_pairs(models: int, count: int, seed: int = 0) -> list[tuple[int, int]]:
 
     Pairs share models: for an interval over them use ``intertwine._zoo_intervals.pair_interval``, not one over pairs.
 
-    Returns:
-        Indices of first and second models.
-
     Raises:
         ValueError: If there are fewer than 2 models or no pairs.
 

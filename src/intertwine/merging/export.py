@@ -33,9 +33,6 @@ def export(
 
         shard_bytes: Bytes of a folder's files of weights at most; one file without.
 
-    Returns:
-        The path.
-
     Raises:
         ValueError: If the card has other fields, or the path is a file of another kind.
         TypeError: If a folder is wanted and the model is none of transformers.

@@ -38,9 +38,6 @@ def merge_many(
         kinds: Kinds of elements to search, see ``align``.
         progress: Whether to show progress.
 
-    Returns:
-        A new network, in evaluation mode.
-
     Examples:
         >>> import torch
         >>> models = [nn.Sequential(nn.Linear(3, 6), nn.ReLU(), nn.Linear(6, 2)) for _ in range(3)]
@@ -62,21 +59,11 @@ def merge_moved(moved: Sequence[nn.Module], repair: Repair = True, loader: Itera
         moved: The networks.
         repair: See ``merge``.
         loader: Batches for the repair.
-
-    Returns:
-        A new network, in evaluation mode.
     """
     how = check_repair(moved[0], repair, loader)
     return mend_(average(moved).eval(), moved, [1 / len(moved)] * len(moved), how, loader)
 
 
 def average(models: Sequence[nn.Module]) -> nn.Module:
-    """The mean of the weights and statistics of several networks, as a copy of the first.
-
-    Args:
-        models: Networks of one architecture and in one basis.
-
-    Returns:
-        A new network; integers and what all share stay bit for bit.
-    """
+    """The mean of the weights and statistics of several networks, as a copy of the first."""
     return write(copied(models[0]), mean_weights([tensors_of(model) for model in models]))

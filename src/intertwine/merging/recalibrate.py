@@ -35,9 +35,6 @@ def recalibrate_(model: nn.Module, loader: Iterable[Any]) -> nn.Module:
         loader: Batches; labels are not used. Batches of a few hundred examples, shuffled, are best. One that shuffles
             by torch's global random numbers is read in the same order every time.
 
-    Returns:
-        The same model.
-
     Raises:
         ValueError: If the loader is empty, or a batch is too small to normalise by.
 

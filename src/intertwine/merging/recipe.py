@@ -85,15 +85,7 @@ class Recipe:
         return tuple(place for place, _ in self.models if self.method == "linear" or place != self.base)
 
     def apply(self, networks: Mapping[str, nn.Module], seed: int = 0) -> nn.Module:
-        """Merge networks that are in one basis.
-
-        Args:
-            networks: By place.
-            seed: Of the random entries of DARE.
-
-        Returns:
-            A new network, otherwise as a copy of the first.
-        """
+        """Merge networks that are in one basis."""
         first = networks[self.places[0]]
         for place in self.places[1:]:
             check_matching(first, networks[place])
@@ -167,9 +159,6 @@ def read_recipe(path: str | Path) -> Recipe:
     """Read a recipe of mergekit for whole models.
 
     Places of models are directories; those that are no absolute ones are looked for beside the recipe, then here.
-
-    Args:
-        path: YAML.
 
     Raises:
         ValueError: If it does not read, or asks for what is not done here: slices, layers of their own, adapters, other

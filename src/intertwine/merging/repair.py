@@ -41,9 +41,6 @@ def repair_(
         shift: Whether to correct the means as well. ``False`` is the paper's RESCALE, ``y' = y sd / sd_m``; layers
             without a bias are rescaled only, in either case.
 
-    Returns:
-        The same model.
-
     Raises:
         ValueError: If the loader is empty or can be read only once, or a batch is too small to have a spread.
 

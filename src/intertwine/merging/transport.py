@@ -59,9 +59,6 @@ class Transport:
     def apply(self, b: nn.Module) -> nn.Module:
         """``b`` at the width of ``a``: every unit is a mean of units of ``b``, and what reads them is shared out.
 
-        Args:
-            b: The network that was transported. It is left as it is.
-
         Returns:
             A new network; of the same function where each unit of ``b`` became equally many units.
         """

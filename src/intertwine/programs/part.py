@@ -58,11 +58,7 @@ class Part(nn.Module):
         self.eval()
 
     def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
-        """Run the calls.
-
-        Args:
-            *values: The inputs; the first axis of the first one is the batch.
-        """
+        """Run the calls."""
         n, device = values[0].shape[0], values[0].device
         known = {ref.id: value for ref, value in zip(self.inputs, values)}
 

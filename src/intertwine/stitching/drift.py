@@ -43,9 +43,6 @@ def drift(moments: Moments, matrix: Tensor, bias: Tensor | None = None) -> Drift
         matrix: ``(C_out, C_in)``, as evaluated.
         bias: ``(C_out,)`` or ``None``.
 
-    Returns:
-        The distances.
-
     Raises:
         ValueError: If B's features do not vary.
 

@@ -101,9 +101,6 @@ class StitchingLayer(nn.Module, ABC):
         """Bring the parameters back into the family after an optimiser step.
 
         A projection, or a proximal step; nothing here.
-
-        Args:
-            lr: Rate of the step, which a proximal step scales with.
         """
 
     def head_start(self, active: bool) -> None:

@@ -68,11 +68,6 @@ def penalty_interval(
 
     Pairs that share a model are not independent: an interval over pairs that promises 95 % covers 41 %.
 
-    Args:
-        pairs: Names of the two models behind each penalty.
-        penalties: The penalties.
-        level: Nominal coverage.
-
     Returns:
         Mean, interval and the number of models it rests on; fewer than three models are a ``ValueError``.
     """
@@ -105,9 +100,6 @@ def evaluate(
         networks: Stitched from them, at any layers; evaluated as by :func:`accuracies`.
         loader: Batches ``(inputs, labels, ...)``.
         progress: Whether to show progress.
-
-    Returns:
-        The accuracies, and penalties with their standard errors.
 
     Raises:
         ValueError: If the loader is empty.

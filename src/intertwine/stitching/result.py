@@ -138,11 +138,6 @@ class Stitching(Result):
     def rebuild(self, a: nn.Module, b: nn.Module, batch: Any) -> Stitched:
         """The stitched network of a loaded result, from the models that it was made of.
 
-        Args:
-            a: Network A.
-            b: Network B.
-            batch: Inputs that both take.
-
         Returns:
             The network with the map and the batch-norm statistics that were evaluated.
 
@@ -239,9 +234,6 @@ class StitchingStudy(Result):
         Args:
             studies: What ``stitch`` returned.
             settings: Of the whole.
-
-        Returns:
-            The study.
         """
         parts = [s.stitchings if isinstance(s, StitchingStudy) else (s,) for s in studies]
         return cls(tuple(one for part in parts for one in part), dict(settings or {}))
@@ -266,9 +258,6 @@ class StitchingStudy(Result):
 
         From three models on it resamples ``"models"`` (pairs share models, so never pairs); for one pair with several
         seeds it is the range of the ``"runs"``; for one stitched network it is over ``"examples"``.
-
-        Args:
-            level: Nominal coverage.
         """
         import pandas as pd
 

@@ -87,9 +87,6 @@ def act_(sym: Description, g: Transformation, state_dict: dict[str, Tensor]) -> 
         g: One of its elements.
         state_dict: Parameters and buffers by name. Their storage is overwritten, so the state dict of a live model
             changes the model. Nothing is written if anything does not fit.
-
-    Returns:
-        The same dictionary.
     """
     norms = {n for norm in sym.batch_norms for n in (norm.variance, norm.weight)}
     others = [name for name in sym.layouts if name not in norms]
@@ -195,9 +192,6 @@ def act_on_features(
         dim: The channel dimension of ``features``.
         dual: Whether that axis reads the features rather than writes them.
 
-    Returns:
-        New features of the same shape.
-
     Raises:
         ValueError: If the axis depends on other axes of its tensor, or the sizes differ.
     """
@@ -220,11 +214,7 @@ def act_on_features(
 
 
 def kept_variances(sym: Description, g: Transformation, state: Mapping[str, Tensor]) -> tuple[KeptVariance, ...]:
-    """Channels whose running variance would become negative: it stays, and the gain is divided by ``a`` instead.
-
-    Returns:
-        One entry for every batch norm that has such channels.
-    """
+    """Channels whose running variance would become negative: it stays, and the gain is divided by ``a`` instead."""
     found = []
     for norm in sym.batch_norms:
         if norm.variance in state:

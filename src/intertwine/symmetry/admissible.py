@@ -19,11 +19,6 @@ def admissible(sym: Description, g: Transformation, state: Mapping[str, Tensor])
     ``v' = a^2 (v + eps) - eps`` must not be negative, so nearly dead channels cannot shrink by much. Units that would
     shrink keep their scale wherever such a norm has a channel that cannot follow; all others move as before.
 
-    Args:
-        sym: The symmetry of the architecture.
-        g: One of its elements.
-        state: Parameters and buffers by name.
-
     Returns:
         An element that ``act`` accepts for these weights; ``g`` itself where it is one.
     """

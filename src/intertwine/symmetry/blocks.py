@@ -82,9 +82,6 @@ class Block:
 def blocks(layout: Layout) -> tuple[Block, ...]:
     """The pieces of a tensor, covering it exactly once.
 
-    Returns:
-        One block for every choice of one segment along each axis.
-
     Examples:
         >>> from intertwine.symmetry.spaces import Part, Sum
         >>> axis = Sum((Part(((0, 2),), Leaf("a", 2)), Part(((2, 5),), Fixed(3, "input"))))

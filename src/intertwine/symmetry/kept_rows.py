@@ -17,9 +17,6 @@ def kept_rows(sym: Symmetry, space: str | Sequence[str], keep: Sequence[int]) ->
         space: Name of the space, or several that keep the same units.
         keep: Units that stay.
 
-    Returns:
-        Name of each tensor to its axes and their rows, in order.
-
     Examples:
         >>> from torch import nn
         >>> import intertwine as iw

@@ -35,9 +35,6 @@ def gelu_error(a: float | Tensor) -> Tensor:
     ``sqrt(E[(GELU(a x) - a GELU(x))^2]) = |a| sqrt(E[x^2 (Phi(a x) - Phi(x))^2])``: 0 at ``a = 0`` and ``a = 1``, and
     asymptotically ``ASYMPTOTIC_SLOPE * a``.
 
-    Args:
-        a: Scales, any real numbers.
-
     Returns:
         The errors in float64, of the shape of ``a``; absolute rounding error below 2e-8 ``|a|`` (near ``a = 1``,
         where terms cancel).

@@ -71,9 +71,6 @@ class Intertwiner:
         Equal to Lemma 3.1's ``sigma(A) sigma(I)^-1``, but from the scalar laws (Theorem E.14 ii), so without a matrix
         inverse and also where ``sigma(I)`` is singular.
 
-        Args:
-            element: An element of the group, or of a smaller one.
-
         Returns:
             An element: the same permutation with the scales that come out behind the activation.
 

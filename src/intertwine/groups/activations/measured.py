@@ -52,9 +52,6 @@ def measure(activation: Callable[..., Any], tolerance: float = TOLERANCE) -> Mea
         activation: A module or function of one tensor or one number, deterministic, entry by entry, in float64.
         tolerance: Largest relative residual that counts as equality.
 
-    Returns:
-        The laws with their residual and margin.
-
     Raises:
         ValueError: If the function is not finite on at least 60 % of the grid.
 

@@ -18,9 +18,6 @@ def as_scalar_function(activation: Callable[..., Any]) -> ScalarFunction:
     Modules are copied, put in evaluation mode and cast to float64; the caller's module is left as it is. Functions of
     one Python number (``math.tanh``) are applied entry by entry.
 
-    Args:
-        activation: A module or function of one tensor or of one number.
-
     Returns:
         The function; every call checks shape and dtype of the result.
 

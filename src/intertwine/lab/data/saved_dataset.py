@@ -21,10 +21,6 @@ def load_saved_dataset(path: str | Path, preprocessing: Preprocessing | TextBloc
     Columns are found as in parquet files, see ``load_parquet``. Of several splits those named train, validation (or
     valid, val, dev) and test are read; without ``train``, the first one is taken for it.
 
-    Args:
-        path: The directory.
-        preprocessing: What brings images to one size, or cuts texts into blocks.
-
     Raises:
         DataError: If it is no such directory, or its files are missing or damaged.
     """

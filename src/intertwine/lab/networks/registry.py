@@ -81,9 +81,6 @@ def build(spec: str, **arguments: Any) -> nn.Module:
         spec: Name and arguments. Booleans are ``true`` or ``false``, tuples are joined by ``-`` (``widths=64-32``).
         arguments: More arguments, already typed.
 
-    Returns:
-        The network in training mode.
-
     Raises:
         ValueError: If the name or an argument is unknown, given twice, or does not parse, or the network does not fit
             in memory.

@@ -42,11 +42,7 @@ class Overview:
 
 
 def overviews(folder: str | Path = "runs") -> list[Overview]:
-    """All runs in a folder.
-
-    Returns:
-        One for each, by name; none where there is no such folder.
-    """
+    """All runs in a folder."""
     return [overview(plan.parent) for plan in sorted(Path(folder).glob("*/plan.json"))]
 
 
@@ -75,9 +71,6 @@ def _short(value: Any) -> str:
 
 def clean(folder: str | Path, everything: bool = False) -> int:
     """Remove results of earlier plans and earlier code, or with ``everything`` the whole run.
-
-    Returns:
-        Number of results that were removed.
 
     Raises:
         RunError: If a driver is at work there.

@@ -117,9 +117,6 @@ def load_checkpoint(path: str | Path, model: nn.Module | str | None = None) -> n
         model: What the weights belong to: a module (its weights are replaced), or text for ``networks.build``; what the
             card says if ``None``.
 
-    Returns:
-        The network in eval mode.
-
     Raises:
         CheckpointError: If the file is missing, damaged, unsafe, of another architecture or not the card's, or nothing
             says which architecture.

@@ -30,11 +30,6 @@ _UNKNOWN = ("g_relu_cka", "linear_cka", "g_relu_procrustes")
 def acting(model: nn.Module, points: Sequence[Point], batch: Any) -> tuple[tuple[str, ...], str]:
     """The kind of maps by which other weights of the same function may move each layer's features.
 
-    Args:
-        model: Any module.
-        points: The layers.
-        batch: Inputs; the first two examples are run.
-
     Returns:
         One of ``KINDS`` for every layer, empty where it is not known; and why, where the model could not be captured.
     """

@@ -19,14 +19,6 @@ def untrained(model: nn.Module, seed: int, builds: Sequence[Callable[[], nn.Modu
     It is built again by one of ``builds``, or by its class where that takes no more than the model's ``config``, if
     this gives tensors of the same shapes and another seed gives other ones. Else every module resets itself, by
     ``reset_parameters``, ``init_weights`` or the model's ``_init_weights(module)``.
-
-    Args:
-        model: Any module. It is left as it is.
-        seed: Of the weights.
-        builds: Functions that may build such a model.
-
-    Returns:
-        The copy; or in words why there is none.
     """
     fresh = copied(model)
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))

@@ -65,9 +65,6 @@ def family_of(
         seed: Of the random start.
         **settings: Of the family, such as ``alpha=0.1`` for ``"g_relu"`` or ``tau`` for ``"softsort"``. See its class.
 
-    Returns:
-        The layer, in training mode.
-
     Raises:
         ValueError: If the family is unknown, a setting is none of its own, the widths are missing, or the family is of
             square matrices and they differ.

@@ -87,9 +87,6 @@ class Cut:
             skip_layers: With ``skip="mapped"`` one for each of ``skips``.
             tail_norm: See :class:`Stitched`.
 
-        Returns:
-            The network, in evaluation mode.
-
         Raises:
             ValueError: If widths or the number of skip layers do not fit.
         """

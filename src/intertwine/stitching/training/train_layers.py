@@ -102,9 +102,6 @@ def train_layers(
             an undisturbed run ends.
         progress: Whether to show how far it is.
 
-    Returns:
-        One entry for each network, in order.
-
     Raises:
         ValueError: If there are no networks, they do not share a trunk, two share a layer, or batches have no labels.
         RuntimeError: If the loss of every layer that learns stopped being finite.

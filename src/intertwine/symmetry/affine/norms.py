@@ -12,11 +12,7 @@ from .workshop import Outcome, Workshop
 
 
 def fold_norms(workshop: Workshop, gains: bool = True, biases: bool = True) -> Outcome:
-    """Fold what can be folded; tied weights that stand in the way are untied where the workshop may.
-
-    Returns:
-        What was folded, and what stays, with the reason.
-    """
+    """Fold what can be folded; tied weights that stand in the way are untied where the workshop may."""
     while True:
         outcome, tied = _attempts(workshop, gains, biases)
         if not any(workshop.untie(obstacle) for obstacle in tied):

@@ -27,9 +27,6 @@ def gradient_norm(sym: Symmetry, loss: Loss, state: Mapping[str, Tensor]) -> flo
         sym: The symmetry of the architecture.
         loss: A function of the weights by name, such as one built with ``torch.func.functional_call``.
         state: The weights.
-
-    Returns:
-        A number that all symmetric copies share.
     """
     gradient = torch.func.grad(loss)(_balanced(sym, state))
     return float(sum(t.square().sum() for t in gradient.values())) ** 0.5
@@ -43,9 +40,6 @@ def sharpness(sym: Symmetry, loss: Loss, state: Mapping[str, Tensor], seed: int 
         loss: A function of the weights by name, twice differentiable there.
         state: The weights.
         seed: Of the start of the Lanczos iteration.
-
-    Returns:
-        A number that all symmetric copies share.
     """
     from scipy.sparse.linalg import LinearOperator, eigsh
 

@@ -44,9 +44,6 @@ def neural_tangent_kernel(
         parameters: Names of the parameters to differentiate, such as those of the value network of a DGN; all without.
         memory: Bytes for what is held at once beside inputs and result.
 
-    Returns:
-        The kernel, in the dtype of the model's output.
-
     Raises:
         ValueError: If an option is unknown, the model's output is not ``(N, outputs)`` or the kernel fits in no memory.
 
