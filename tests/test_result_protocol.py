@@ -40,12 +40,6 @@ def verification() -> Result:
     return iw.symmetries(net(), torch.zeros(2, 4)).verify(net(), torch.randn(5, 4))
 
 
-def completeness() -> Result:
-    from intertwine.symmetry import completeness
-
-    return completeness(symmetry(), net(), torch.randn(60, 4))
-
-
 def fold() -> Result:
     return iw.fold(nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.Linear(6, 3)), torch.randn(5, 4))
 
@@ -152,7 +146,6 @@ def reproduction() -> Result:
 KINDS = {
     "Symmetry": symmetry,
     "Verification": verification,
-    "Completeness": completeness,
     "Fold": fold,
     "Rotation": rotation,
     "Tangent": tangent,

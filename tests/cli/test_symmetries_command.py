@@ -32,7 +32,6 @@ def test_bad_use(run):
         (("--model", "digits_cnn", "--input-shape", "2,3,8,8"), "model must run on the example inputs"),
         (("--model", "digits_cnn", "--out", "page.txt"), "--out must end in .html, .json or .parquet"),
         (("--model", "digits_cnn", "--out", "."), "--out must be a file"),
-        (("--model", "resnet20", "--front", "magic"), "front must be"),
         (("--model", "resnet20", "--explain", "nothing"), "--explain must name"),
         (("--model", "resnet20", "--explain", "conv1.wieght"), "Did you mean 'conv1.weight'"),
     ):

@@ -48,14 +48,6 @@ def test_modules_that_run_twice_are_numbered():
     assert {"0#0", "0#1", "1"} <= set(program.taps)
 
 
-def test_both_fronts_list_the_same_operations():
-    model, x = Residual(), torch.zeros(2, 4)
-    recorded, exported = capture(model, (x,)), capture(model, (x,), front="export")
-    assert ops(recorded) == ops(exported)
-    assert recorded.states.keys() == exported.states.keys()
-    assert exported.front == "export" and {c.module for c in exported.calls} == {c.module for c in recorded.calls}
-
-
 def test_the_model_is_left_as_it_was():
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout())
     before = {k: v.clone() for k, v in model.state_dict().items()}
@@ -136,12 +128,6 @@ def test_numbers_of_constants_are_no_reads():
     assert not program.reads
 
 
-def test_export_refuses_control_flow_on_data_and_says_where(capsys):
-    with pytest.raises(CaptureError, match=r"test_capture\.py:\d+.*front='record'"):
-        capture(Reads(READERS["bool"]), (torch.randn(3, 4),), front="export")
-    assert not capsys.readouterr().err  # not pages of torch's traces
-
-
 def test_a_model_that_fails_names_module_and_line():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(5, 3))
     with pytest.raises(CaptureError, match="RuntimeError in 1: mat1 and mat2"):
@@ -156,8 +142,6 @@ def test_a_model_of_another_precision_than_its_inputs_is_told_what_to_convert():
 def test_refusals():
     with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module"):
         capture(lambda x: x, (torch.zeros(2),))
-    with pytest.raises(ValueError, match="front must be"):
-        capture(nn.Identity(), (torch.zeros(2),), front="magic")
     with pytest.raises(CaptureError, match="must be a Python module"):
         capture(torch.jit.script(nn.Linear(2, 2)), (torch.zeros(3, 2),))
 
@@ -191,9 +175,8 @@ def test_tied_parameters_are_declared_once():
         def forward(self, x):
             return self.head(self.embed(x))
 
-    for front in ("record", "export"):
-        program = capture(Tied(), (torch.zeros(2, 3, dtype=torch.long),), front=front)
-        assert len(program.states) == 1 and len(program.aliases) == 1
+    program = capture(Tied(), (torch.zeros(2, 3, dtype=torch.long),))
+    assert len(program.states) == 1 and len(program.aliases) == 1
 
 
 def test_meta_models_are_captured():

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from completeness import completeness
 from torch import nn
 
 import intertwine as iw
-from intertwine.symmetry.verification.completeness import Completeness, completeness
 
 
 def read(model, *shape):
@@ -74,7 +74,7 @@ def test_the_pushed_bias_is_a_family_of_its_own():
     assert reading.families == (("pushed bias", ("0.bias", "2.bias", "2.weight"), 4),)
 
 
-def test_a_symmetry_with_a_part_left_out_shows_a_gap(tmp_path):
+def test_a_symmetry_with_a_part_left_out_shows_a_gap():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3)).double()
     x = torch.randn(200, 6).double()
@@ -82,8 +82,6 @@ def test_a_symmetry_with_a_part_left_out_shows_a_gap(tmp_path):
     less = replace(sym, spaces=tuple(replace(s, group=s.group.reduced(scales=0)) for s in sym.spaces))
     reading = completeness(less, model, x)
     assert reading.gap == 6
-    assert Completeness.load(reading.save(tmp_path / "c.json")) == reading
-    assert list(reading.to_frame()["gap"]) == [6]
 
 
 def test_bad_input():

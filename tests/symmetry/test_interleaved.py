@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from completeness import completeness
 from sandwich import Sandwich, example, group
 from torch import nn
 
 from intertwine.symmetry import symmetries
 from intertwine.symmetry.spaces import Sum
-from intertwine.symmetry.verification.completeness import completeness
 from intertwine.testing import function_error
 
 KINDS = ("permutation", "scale", "sign", "linear")

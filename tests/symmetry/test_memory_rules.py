@@ -3,10 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from completeness import completeness
 from torch import nn
 
 from intertwine.symmetry import symmetries
-from intertwine.symmetry.verification.completeness import completeness
 from intertwine.testing import function_error
 
 

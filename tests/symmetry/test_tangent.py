@@ -51,11 +51,11 @@ def test_the_loss_is_constant_along_the_tangent_and_its_gradient_orthogonal_to_i
 @pytest.mark.parametrize("name", [*NAMES, "mlp_bn"])
 def test_directions_are_derivatives_of_the_action(name):
     """Central differences of moving by scales and matrices, coefficient by coefficient, are the reference."""
-    from intertwine.symmetry.verification.completeness import _tangents
+    from completeness import tangents_of
 
     sym, state, _ = made(name)
     names = list(sym.tangent(state).weights)
-    reference = _tangents(sym, state, names, sum(state[n].numel() for n in names))
+    reference = tangents_of(sym, state, names, sum(state[n].numel() for n in names))
     rows = torch.stack([torch.cat([d[n].flatten() for n in names]) for d in sym.tangent(state)], 1)
     rank = int(torch.linalg.matrix_rank(reference, rtol=1e-7))
     both = torch.cat([reference, rows], 1)

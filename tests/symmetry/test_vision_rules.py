@@ -3,11 +3,11 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from completeness import completeness
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from intertwine.symmetry import symmetries
-from intertwine.symmetry.verification.completeness import completeness
 from intertwine.testing import function_error
 
 KINDS = ("permutation", "scale", "sign", "linear")

@@ -146,5 +146,4 @@ _CHECKS: dict[str, Callable[[Any], None]] = {
     "keep": _choice("--keep", "best", "last"),
     "start": _choice("--start", "direct", "random"),
     "skip": _choice("--skip", "a", "mapped", "b"),
-    "front": _choice("--front", "auto", "record", "export"),
 }

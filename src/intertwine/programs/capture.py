@@ -1,8 +1,8 @@
-"""Capture a model's run as a program, with the dispatch recorder or through ``torch.export``."""
+"""Capture a model's run as a program."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,7 +12,6 @@ from .._evaluation import alone, check_module, evaluating
 from ..errors import CaptureError
 from .program import Program
 from .recording.caches import capture_cold
-from .recording.export import record_export
 from .recording.run import record_run
 from .recording.states import check_states
 from .recording.switches import FASTPATH, MKLDNN
@@ -24,29 +23,24 @@ def capture(
     model: nn.Module,
     args: tuple = (),
     kwargs: Mapping[str, Any] | None = None,
-    front: Literal["auto", "record", "export"] = "auto",
     answers: Sequence[bool] = (),
     evaluation: bool = True,
 ) -> Program:
-    """Run ``model`` once without gradients, and list what it did.
+    """Run ``model`` once without gradients, and list what it did, operation by operation.
 
-    ``"record"`` follows one real run operation by operation; control flow that depends on the data follows the path
-    taken, and ``Program.reads`` names the lines. ``"export"`` asks ``torch.export`` first, which refuses such control
-    flow, and records the exported graph. ``"auto"`` records: a run without such reads is as strict.
+    Control flow that depends on the data follows the path taken, and ``Program.reads`` names the lines.
 
     Args:
         model: Any module; its mode, hooks, parameters, buffers and all other attributes are as before afterwards, and
             it runs as if it had cached nothing before. On the meta device nothing is computed.
         args: Positional arguments of its ``forward``.
         kwargs: Keyword arguments.
-        front: Which front-end.
         answers: What the first yes-or-no questions that the code asks of tensors are answered, instead of the truth.
         evaluation: Whether it runs in evaluation mode; else its modules keep the modes that they have.
 
     Raises:
         CaptureError: If the model fails on the example, returns no tensor, holds sparse or quantised tensors or is
-            scripted; with ``"export"`` also if its control flow depends on the data.
-        ValueError: If ``front`` is none of the three.
+            scripted.
 
     Examples:
         >>> program = capture(nn.Sequential(nn.Linear(3, 4), nn.ReLU()), (torch.zeros(2, 3),))
@@ -56,14 +50,10 @@ def capture(
     check_module(model)
     if isinstance(model, torch.jit.ScriptModule):
         raise CaptureError("model must be a Python module. Got a scripted one: give the module that it was made from.")
-    if front not in ("auto", "record", "export"):
-        raise ValueError(f'front must be "auto", "record" or "export". Got {front!r}.')
     check_states(model)
     with _quiet(model, evaluation), torch.random.fork_rng(devices=[]):
         kept = Kept(model)
         try:
-            if front == "export":
-                return record_export(model, args, dict(kwargs or {}))
             return capture_cold(kept, lambda: record_run(model, args, dict(kwargs or {}), answers))
         finally:
             kept.restore()

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,22 +24,19 @@ _QUESTIONS = 3  # most questions of one run
 _PATHS = 8  # most runs
 
 
-def capture_paths(
-    model: nn.Module, args: tuple, kwargs: Mapping[str, Any], front: Literal["auto", "record", "export"] = "auto"
-) -> Program:
+def capture_paths(model: nn.Module, args: tuple, kwargs: Mapping[str, Any]) -> Program:
     """All paths through a model as one program, where a few yes-or-no questions decide; else the path of the example.
 
     Args:
         model: As for ``capture``.
         args: Positional arguments of its ``forward``.
         kwargs: Keyword arguments.
-        front: Which front-end.
 
     Returns:
         The runs of all paths, side by side. It has no ``reads`` where all paths were seen. Where the code takes numbers
         out of tensors, asks more questions, or fails when an answer is changed, the path of the example alone.
     """
-    program = capture(model, args, kwargs, front)
+    program = capture(model, args, kwargs)
     questions = program.answers or ()
     if not 0 < len(questions) <= _QUESTIONS:
         return program
@@ -49,7 +46,7 @@ def capture_paths(
         answers = waiting.pop()
         try:
             with _silent():
-                other = capture(model, args, kwargs, front, answers)
+                other = capture(model, args, kwargs, answers)
         except CaptureError:  # what was true of this example was not meant for that path
             return program
         known = other.answers

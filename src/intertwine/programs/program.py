@@ -31,7 +31,6 @@ class Program:
             any.
         dtype: Lowest floating-point precision that was seen.
         notes: What a reader should know.
-        front: ``"record"`` or ``"export"``.
         caches: Where the model keeps tensors that this run computed.
         visible: Name of every module that ran to the numbers of the values that its own code can see: what it and the
             modules that it called were given, returned or computed directly in it.
@@ -53,7 +52,6 @@ class Program:
     reads: tuple[str, ...] = ()
     dtype: torch.dtype = torch.float32
     notes: tuple[str, ...] = ()
-    front: str = "record"
     caches: tuple[Cache, ...] = ()
     visible: Mapping[str, frozenset[int]] = field(default_factory=dict)
     answers: tuple[bool, ...] | None = None

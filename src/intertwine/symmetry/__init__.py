@@ -14,7 +14,6 @@ from .spaces import Axis, BatchNormTensors, Fixed, FixedAxis, Layout, Leaf, Part
 from .symmetry import Symmetry
 from .tangent import Tangent
 from .transformation import Transformation
-from .verification.completeness import Completeness, completeness
 from .verification.refine import refine
 from .verification.verify import Verification, verify
 
@@ -30,7 +29,6 @@ __all__ = [
     # checkpoints larger than memory
     "CoupledTensors", "ShardedState", "act_sharded", "coupled_tensors", "fingerprint_sharded",
     # how much was found
-    "Completeness", "completeness",
     # the description
     "Axis", "BatchNormTensors", "Fixed", "FixedAxis", "Layout", "Leaf", "Part", "Product", "Space", "Sum",
 ]  # fmt: skip

@@ -32,7 +32,6 @@ class Description:
         path_only: Whether a number was taken out of an activation, so that only the path that was run is certified.
         notes: What a reader should know, such as the line that read a number.
         unknown_ops: Operations without a rule; everything they touched is fixed.
-        front: How the program was captured, ``"record"`` or ``"export"``.
         caches: Where the model keeps tensors that a run computed; ``act`` leaves them out of the twin.
         features: For every module whose output moves, by tap name, how its axes are made of spaces (at the example's
             shapes). Outputs of which a run says too little are left out.
@@ -50,7 +49,6 @@ class Description:
     path_only: bool = False
     notes: tuple[str, ...] = ()
     unknown_ops: tuple[str, ...] = ()
-    front: str = "record"
     caches: tuple[Cache, ...] = ()
     features: Mapping[str, Layout] = field(default_factory=dict)
     gates: Mapping[str, Layout] = field(default_factory=dict)

@@ -49,7 +49,7 @@ def summary(sym: Description) -> str:
     restrictions = Counter(why for space in sym.spaces for why in dict.fromkeys(map(_without_place, space.reasons)))
     lines = [f"{why} ({counted(count, 'space')})" for why, count in restrictions.items()]
     lines.append(totals(sym))
-    lines.append(f"captured by {sym.front}, lowest precision {precision}")
+    lines.append(f"lowest precision {precision}")
     if sym.unknown_ops:
         lines.append(f"operations without a rule (what they touch is fixed): {', '.join(sym.unknown_ops)}")
     if sym.path_only:

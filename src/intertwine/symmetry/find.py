@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -17,7 +17,7 @@ from .symmetry import Symmetry
 
 
 @of_networks("model")
-def symmetries(model: nn.Module, example_inputs: Any, front: Literal["auto", "record", "export"] = "auto") -> Symmetry:
+def symmetries(model: nn.Module, example_inputs: Any) -> Symmetry:
     """Find the group of weight-space symmetries that a model's architecture has.
 
     Every function that the model computes on tensors of the example's shapes stays exactly the same under the group,
@@ -31,8 +31,6 @@ def symmetries(model: nn.Module, example_inputs: Any, front: Literal["auto", "re
             of these as ``Examples``. Axes of size one carry no space, so give a batch of at least two. Where the code
             takes a path that depends on the data (``path_only``), what parameters that no example reads may meet is
             fixed: give ``Examples`` that together read all of them. A few yes-or-no questions are answered both ways.
-        front: ``"record"`` follows one run; ``"export"`` also demands that ``torch.export`` proves the control flow
-            free of data; ``"auto"`` records.
 
     Examples:
         >>> import torch
@@ -40,7 +38,7 @@ def symmetries(model: nn.Module, example_inputs: Any, front: Literal["auto", "re
         >>> [s.name for s in symmetries(model, torch.zeros(2, 4)).spaces]
         ['0.weight[0]']
     """
-    programs = [capture_paths(model, *arguments(example), front) for example in each(example_inputs)]
+    programs = [capture_paths(model, *arguments(example)) for example in each(example_inputs)]
     program = union(programs)
     return replace(symmetries_of(program), origin=Origin(model, example_inputs, program))
 

@@ -26,9 +26,6 @@ class SymmetriesOptions(ExampleOptions):
 
     model: Model = None
     meta: Annotated[bool, typer.Option("--meta", help="Build the model without weights: any size fits.")] = False
-    front: Annotated[
-        str, typer.Option("--front", help="auto, record, or export (strict: no control flow on data).")
-    ] = "auto"
     explain: Annotated[
         str | None, typer.Option("--explain", metavar="NAME", help="Say of one parameter why each axis moves or stays.")
     ] = None

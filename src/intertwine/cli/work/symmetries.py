@@ -20,12 +20,11 @@ def run(asked: SymmetriesOptions) -> None:
         raise ValueError("--model must be given. Got none. Say --model resnet20, for example.")
     if asked.out is not None:
         claim_file(asked.out)
-    network, example = (
-        _made(asked.model, asked.meta),
-        example_input(asked.model, asked, asked.meta),
-    )
+    with torch.device("meta" if asked.meta else "cpu"):
+        network = build_model(asked.model)
+    example = example_input(asked.model, asked, asked.meta)
     threads_for(weights=sum(p.numel() for p in network.parameters()))
-    sym = symmetry.symmetries(network, example, front=asked.front)  # type: ignore[arg-type]
+    sym = symmetry.symmetries(network, example)
     if asked.out is not None:
         written = sym.to_html(asked.out) if asked.out.suffix in (".html", ".htm") else sym.save(asked.out)
         tell(f"wrote {written}")
@@ -36,11 +35,6 @@ def run(asked: SymmetriesOptions) -> None:
         print_json({**sym.to_dict(), "dim": sym.dim, "log_size": sym.log_size})
     else:
         say(sym.summary())
-
-
-def _made(spec: str, meta: bool) -> Any:
-    with torch.device("meta" if meta else "cpu"):
-        return build_model(spec)
 
 
 def _known(sym: Any, name: str) -> str:

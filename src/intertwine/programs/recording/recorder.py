@@ -53,7 +53,6 @@ class Recorder(TorchDispatchMode):
         self.calls: list[Call] = []
         self.reads: list[str] = []
         self.module = ""
-        self.line: str | None = None  # set where the line is known from elsewhere, as for exported graphs
         self.dtypes: set[torch.dtype] = set()
         self._shadows = Shadows()
         # Tensors of the run die when the model lets them go. An entry goes with its tensor, before its id is reused;
@@ -112,7 +111,7 @@ class Recorder(TorchDispatchMode):
         value = self.ref(tensor)
         if value is not None and self._varies(value):
             self.answers = self.answers if question else None
-            line = self.line or user_line()
+            line = user_line()
             self.reads.append(line)
             self.calls.append(Call("intertwine::read", {"self": value}, (), None, self.module, line))
 
@@ -199,7 +198,7 @@ class Recorder(TorchDispatchMode):
             for tensor in written:
                 if is_write:
                     self._write(tensor, self._known[id(tensor)][2])
-        line = self.line or user_line()
+        line = user_line()
         self.calls.append(Call(name, symbols, tuple(outputs), func, self.module, line))
 
     def _write(self, tensor: Tensor, value: Ref) -> None:
@@ -256,7 +255,7 @@ class Recorder(TorchDispatchMode):
         """What lies at a place, as the result of an operation on what was written."""
         self.values.append(Value("result", place.shape, place.dtype, stride=place.stride, offset=place.offset))
         value = Ref(len(self.values) - 1)
-        line = self.line or user_line()
+        line = user_line()
         self.calls.append(Call(op, arguments, (value,), None, self.module, line))
         return value
 

@@ -46,7 +46,7 @@ def record_run(model: nn.Module, args: tuple, kwargs: dict[str, Any], answers: S
         finally:
             recorder.restore()
     taps |= _functions(recorder, model)
-    program = finish(recorder, states, aliases, inputs, result, taps, "record")
+    program = _finished(recorder, states, aliases, inputs, result, taps)
     asked = None if recorder.answers is None else tuple(recorder.answers)
     return replace(program, caches=kept.filled(recorder.computed), visible=_visible(program, passed), answers=asked)
 
@@ -93,16 +93,11 @@ def _place(error: BaseException) -> str:
     return f" at {line}" if line else ""
 
 
-def finish(
-    recorder: Recorder,
-    states: dict[str, Ref],
-    aliases: dict[str, str],
-    inputs: tuple[Ref, ...],
-    result: Any,
+def _finished(
+    recorder: Recorder, states: dict[str, Ref], aliases: dict[str, str], inputs: tuple[Ref, ...], result: Any,
     taps: dict[str, Ref],
-    front: str,
-) -> Program:
-    """Make the program from what was recorded."""
+) -> Program:  # fmt: skip
+    """The program of what was recorded."""
     notes: list[str] = []
     found = list(output_tensors(result, notes))
     if not found:
@@ -119,7 +114,7 @@ def finish(
     lowest = max(floats, key=lambda d: torch.finfo(d).eps)
     return Program(
         tuple(recorder.values), tuple(recorder.calls), inputs, outputs, states, aliases, _number(taps), reads, lowest,
-        tuple(notes), front,
+        tuple(notes),
     )  # fmt: skip
 
 

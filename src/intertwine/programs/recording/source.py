@@ -8,7 +8,7 @@ import torch
 
 _TORCH, _HERE = Path(torch.__file__).parent, Path(__file__).parent
 _SKIPPED = (str(_TORCH), str(_HERE.parent))
-_RUNNERS = (str(_HERE / "run.py"), str(_HERE / "export.py"))  # what calls these is no part of the model
+_RUNNER = str(_HERE / "run.py")  # what calls it is no part of the model
 _LAYERS = str(_TORCH / "nn")
 _CALLS = str(_TORCH / "nn" / "modules" / "module.py")
 
@@ -16,7 +16,7 @@ _CALLS = str(_TORCH / "nn" / "modules" / "module.py")
 def user_line() -> str:
     """The model's innermost line outside torch, as ``"file.py:12"``; in torch's own layers where it has none."""
     frame, layer = sys._getframe(1), ""
-    while frame is not None and (file := frame.f_code.co_filename) not in _RUNNERS:
+    while frame is not None and (file := frame.f_code.co_filename) != _RUNNER:
         if not file.startswith(_SKIPPED):
             return f"{_name(file)}:{frame.f_lineno}"
         if not layer and file.startswith(_LAYERS) and file != _CALLS:

@@ -44,7 +44,7 @@ def symmetry_page(sym: Symmetry) -> Page:
         Details("Every axis that stays where it is", [_fixed(sym)]),
         Facts(
             {
-                "captured by": sym.front, "lowest precision": str(sym.dtype).removeprefix("torch."),
+                "lowest precision": str(sym.dtype).removeprefix("torch."),
                 "path only": "yes" if sym.path_only else "no",
                 "tensors": len(sym.layouts), "tied names": len(sym.aliases),
             },

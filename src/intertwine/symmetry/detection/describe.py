@@ -70,7 +70,7 @@ def describe(engine: Engine) -> Symmetry:
     norms = tuple(norm for norm in engine.batch_norms if norm.variance in layouts)
     return Symmetry(
         tuple(described), layouts, tuple(writer.fixed), norms, dict(program.aliases), program.dtype,
-        bool(program.reads), program.notes, tuple(engine.unknown_ops), program.front, program.caches,
+        bool(program.reads), program.notes, tuple(engine.unknown_ops), program.caches,
         features, gates, _graph(engine, unsaid, layouts),
     )  # fmt: skip
 

@@ -1,28 +1,35 @@
-"""The share of a small model's continuous symmetry that was found: the Jacobian's null space against our tangents."""
+"""The share of a small model's continuous symmetry that was found: the Jacobian's null space against our tangents.
 
+Beside the tangents of the group stand shift families: affine symmetries that move biases rather than mix units, and lie
+outside the intertwiner groups of the paper. A bias is pushed through linear maps into the next one, a direction is one
+that a layer norm's mean removes, a key bias is ignored by softmax. Candidates follow from the layouts alone; each is
+kept only if it leaves the outputs as they are.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..._examples import widened
-from ..._nested import tensors_in
-from ..._result import Result
-from ..._words import counted
-from ...groups import Element
-from ...testing import call, outputs
-from ..action import moved, rewritable, tensors_of
-from ..description import Description
-from ..transformation import Transformation, identity
-from .bias_shifts import candidates, confirmed
+from intertwine._examples import widened
+from intertwine._nested import tensors_in
+from intertwine.groups import Element
+from intertwine.symmetry.action import moved, rewritable, tensors_of
+from intertwine.symmetry.description import Description
+from intertwine.symmetry.spaces import Axis, Fixed, Leaf, Product, axis_size
+from intertwine.symmetry.transformation import Transformation, identity
+from intertwine.testing import call, outputs
 
 _LARGEST = 4000  # parameters of a model whose Jacobian is still quick to decompose
 _STEP = 1e-6  # of the central differences that give tangents
+_SILENT = 1e-9  # change of the outputs along a shift, relative to the Jacobian, that counts as none
 
 
-@dataclass(frozen=True, repr=False)
-class Completeness(Result):
+@dataclass(frozen=True)
+class Completeness:
     """The meter's reading.
 
     Attributes:
@@ -45,18 +52,6 @@ class Completeness(Result):
     def gap(self) -> int:
         """Directions that were not found."""
         return self.nullity - self.detected - self.shifted
-
-    def summary(self) -> str:
-        """Dimension of the null space, and how much of it was found."""
-        lines = [f"{self.detected + self.shifted} of {self.nullity} directions found, gap {self.gap}"]
-        lines += [f"{kind} of {', '.join(tensors)}: {counted(n, 'direction')}" for kind, tensors, n in self.families]
-        return "\n".join([*lines, f"largest change along a detected direction: {self.leak:.1e}"])
-
-    def _rows(self) -> list[dict[str, Any]]:
-        """One row."""
-        families = ", ".join(kind for kind, _, _ in self.families)
-        row = {name: value for name, value in self.to_dict().items() if name != "networks"}
-        return [{**row, "families": families, "gap": self.gap}]
 
 
 def completeness(sym: Description, model: nn.Module, inputs: Any) -> Completeness:
@@ -92,7 +87,7 @@ def completeness(sym: Description, model: nn.Module, inputs: Any) -> Completenes
             f"outputs must hold at least as many numbers as there are parameters, {count}. Got {jacobian.shape[0]}: "
             "give more inputs."
         )
-    tangents = _tangents(sym, tensors_of(twin), list(named), count)
+    tangents = tangents_of(sym, tensors_of(twin), list(named), count)
     families = confirmed(candidates(sym, tensors_of(twin), list(named)), jacobian)
     everything = torch.cat([tangents, *(f.tangents for f in families)], 1)
     norm = torch.linalg.matrix_norm(jacobian, 2).item()
@@ -125,7 +120,7 @@ def _floats(value: Any) -> list[Tensor]:
     return [t for t in tensors_in(value, dataclasses=True) if t.is_floating_point() and t.requires_grad]
 
 
-def _tangents(sym: Description, state: dict[str, Tensor], names: list[str], count: int) -> Tensor:
+def tangents_of(sym: Description, state: dict[str, Tensor], names: list[str], count: int) -> Tensor:
     """One column for every continuous coordinate of the group: central differences of the action at the identity."""
     columns = []
     unit = identity(sym)
@@ -167,3 +162,76 @@ def _coordinates(e: Element) -> list[tuple[Element, Element]]:
             (replace(e, linear=torch.linalg.matrix_exp(turn)), replace(e, linear=torch.linalg.matrix_exp(-turn)))
         )
     return found
+
+
+@dataclass(frozen=True, eq=False)
+class Shift:
+    """One family of shifts."""
+
+    family: str  # ``"ignored bias"``, ``"pushed bias"`` or ``"constant direction"``
+    tensors: tuple[str, ...]  # Names of the tensors that it moves, the free one first
+    tangents: Tensor  # ``(parameters, r)``, one column for each direction, in the order of the given parameters
+
+
+def candidates(sym: Description, state: Mapping[str, Tensor], names: list[str]) -> Iterator[Shift]:
+    """Shifts that the layouts suggest.
+
+    Yields:
+        Families; most are wrong for a given model, and ``confirmed`` tells which are right.
+    """
+    build = _builder(state, names)
+    described = [n for n in names if n in sym.layouts]
+    biases = [n for n in described if state[n].ndim == 1]
+    matrices = [n for n in described if state[n].ndim == 2]
+    for name in biases:
+        n = len(state[name])
+        yield Shift("ignored bias", (name,), build({name: torch.eye(n, dtype=torch.float64)}))
+        axis = sym.layouts[name].axes[0]
+        for reader in matrices if _moving(axis) else ():
+            written, read = sym.layouts[reader].axes
+            for other in biases if _spaces(read) == _spaces(axis) else ():
+                if other != name and _spaces(sym.layouts[other].axes[0]) == _spaces(written):
+                    push = {name: torch.eye(n, dtype=torch.float64), other: -state[reader]}
+                    yield Shift("pushed bias", (name, other, reader), build(push))
+    for name in described:
+        if state[name].ndim and _moving(sym.layouts[name].axes[0]):
+            rest = prod(state[name].shape[1:])
+            ones = torch.ones(len(state[name]), 1, dtype=torch.float64)
+            tangent = torch.einsum("ij,kl->ikjl", ones, torch.eye(rest, dtype=torch.float64)).reshape(-1, rest)
+            yield Shift("constant direction", (name,), build({name: tangent}))
+
+
+def confirmed(found: Iterator[Shift], jacobian: Tensor) -> list[Shift]:
+    """The candidates, direction by direction, along which the outputs do not change, by their Jacobian."""
+    norm = torch.linalg.matrix_norm(jacobian, 2)
+    kept = []
+    for shift in found:
+        silent = (jacobian @ shift.tangents).norm(dim=0) <= _SILENT * norm * shift.tangents.norm(dim=0)
+        if bool(silent.any()):
+            kept.append(Shift(shift.family, shift.tensors, shift.tangents[:, silent]))
+    return kept
+
+
+def _builder(state: Mapping[str, Tensor], names: list[str]) -> Callable[[dict[str, Tensor]], Tensor]:
+    """A function from parts ``(entries, r)`` by name to whole tangents ``(parameters, r)``."""
+
+    def build(parts: dict[str, Tensor]) -> Tensor:
+        r = next(iter(parts.values())).shape[1]
+        return torch.cat([parts.get(n, torch.zeros(state[n].numel(), r, dtype=torch.float64)) for n in names])
+
+    return build
+
+
+def _spaces(axis: Axis) -> tuple[object, ...]:
+    """What an axis is made of, without exponents: enough to tell whether two axes index the same units."""
+    if isinstance(axis, Leaf):
+        return (axis.space,)
+    if isinstance(axis, Fixed):
+        return (axis.size,)
+    if isinstance(axis, Product):
+        return tuple(part for factor in axis.factors for part in _spaces(factor))
+    return tuple((part.ranges, _spaces(part.axis)) for part in axis.parts)
+
+
+def _moving(axis: Axis) -> bool:
+    return axis_size(axis) > 1 and not isinstance(axis, Fixed)
