@@ -6,7 +6,7 @@ One command fills the table in ``docs/benchmarks.md``::
 
 Three networks are compared with each: a symmetric copy (all kinds of elements), a moved copy with noise of a hundredth
 of each tensor, and another seed. Weights are random and in float32. Every comparison runs in a process of its own, on
-one thread; seconds are process time and include finding the symmetry, megabytes are the process's peak and include both
+one thread; seconds are process time and include finding the symmetry, memory is the process's peak and includes both
 networks. Finished comparisons are kept in a file and are not run again.
 """
 
@@ -109,7 +109,7 @@ def compared(name: str, case: str) -> dict[str, object]:
     weights = sum(p.numel() for p in a.parameters())
     return {
         "name": name, "case": case, "weights": weights, "verdict": found.verdict, "residual": found.residual,
-        "seconds": seconds, "megabytes": peak_memory(),
+        "seconds": seconds, "mebibytes": peak_memory(),
     }  # fmt: skip
 
 
@@ -125,18 +125,19 @@ def line(name: str, found: Mapping[str, Mapping[str, object]]) -> str:
         cells.append(f"{one['seconds']:.1f} {word if one['verdict'] == expected else word.upper()}")
     finished = [one for one in found.values() if "weights" in one]
     weights = int(finished[0]["weights"]) if finished else 0  # type: ignore[call-overload]
-    peak = max((float(one["megabytes"]) for one in finished), default=0.0)  # type: ignore[arg-type]
-    return f"| {name} | {weights:,} | {' | '.join(cells)} | {ROWS[name][1]:.0f} | {peak:,.0f} | {4e-6 * weights:,.0f} |"
+    peak = max((float(one["mebibytes"]) for one in finished), default=0.0)  # type: ignore[arg-type]
+    size = weights / 2**18
+    return f"| {name} | {weights:,} | {' | '.join(cells)} | {ROWS[name][1]:.0f} | {peak:,.0f} | {size:,.0f} |"
 
 
 def main() -> None:
-    """Run what is missing and print the table; with ``--write`` also put it into the documentation."""
+    """Run what is missing and print the table; with ``--write`` also put its rows into the documentation."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--row", choices=ROWS, action="append", help="networks to compare; all by default")
     parser.add_argument("--case", choices=EXPECTED, help="compare once in this process and print it as JSON")
     parser.add_argument("--results", type=Path, default=Path("same_sizes.jsonl"), help="finished comparisons")
     parser.add_argument("--limit", type=float, default=1800, help="seconds of wall time that a comparison may take")
-    parser.add_argument("--write", action="store_true", help="replace the table in docs/benchmarks.md")
+    parser.add_argument("--write", action="store_true", help="replace these rows in docs/benchmarks.md")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     if options.case:
@@ -153,7 +154,7 @@ def main() -> None:
                 with options.results.open("a") as file:
                     file.write(json.dumps(found[name][case]) + "\n")
     lines = [
-        "| network | weights | copy, s | 1 % noise, s | another seed, s | budget, s | peak MB | weights, MB |",
+        "| network | weights | copy, s | 1 % noise, s | another seed, s | budget, s | peak MiB | weights, MiB |",
         "|---|---|---|---|---|---|---|---|",
         *(line(name, cases) for name, cases in found.items() if cases),
     ]
@@ -161,8 +162,9 @@ def main() -> None:
     if options.write:
         page = ROOT / "docs" / "benchmarks.md"
         before, _, rest = page.read_text().partition("<!-- same sizes -->\n")
-        _, _, after = rest.partition("<!-- end same sizes -->")
-        table = "\n".join(lines)
+        kept, _, after = rest.partition("<!-- end same sizes -->")
+        rows = {text.split("|")[1].strip(): text for text in (*kept.splitlines()[2:], *lines[2:])}
+        table = "\n".join([*lines[:2], *(rows[name] for name in ROWS if name in rows)])
         page.write_text(f"{before}<!-- same sizes -->\n{table}\n<!-- end same sizes -->{after}")
 
 

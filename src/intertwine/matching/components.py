@@ -22,7 +22,6 @@ from ..groups.assignment import assign_nearly
 from ..symmetry.action import moved
 from ..symmetry.blocks import map_leaves
 from ..symmetry.coupling import Components, components, restricted
-from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.gauge.folding import Folded, fold
 from ..symmetry.spaces import Fixed, Layout, Leaf, Space, axis_size
 from ..symmetry.transformation import Transformation, identity, with_parts
@@ -113,8 +112,6 @@ class Pair:
         """One component of both networks, batch norms folded, and its tensors that hold numbers of half precision."""
         part = self.parts[index]
         a, b = ({name: state[name] for name in part.layouts if name in state} for state in (self.a, self.b))
-        for state in (a, b):
-            check_weights(part, state)
         double = torch.float64 in {x.dtype for state in (a, b) for x in state.values()}
         left, right = (fold(part, state, torch.float64 if double else torch.float32) for state in (a, b))
         rounded = frozenset(n for n in left.sym.layouts if _halved(a[n]) or _halved(b[n]))
@@ -225,11 +222,13 @@ class _Rounds:
         layouts: dict[str, Layout] = {}
         for index in pair.each("Matching part by part"):
             a, b, rounded = pair.read(index)
-            standing += _count(b) * distance(a.state, b.state) ** 2
+            size = _count(b)
+            standing += size * distance(a.state, b.state) ** 2
             layouts |= a.sym.layouts
             left, right = self._held(index, a, b, h)
+            del a, b  # what was moved takes their place in memory
             g, residual, apart = _closest(left, right, rounded, pair.count)
-            squares += _count(b) * residual**2
+            squares += size * residual**2
             parts.append(apart)
             found = _joined(found, g, self.shared)
         weights = max(sum(sum(part.sizes.values()) for part in parts), 1)

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from .._result import of_networks
 from .._words import counted
-from ..symmetry.action import act, tensors_of
+from ..symmetry.action import acting, tensors_of
 from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.spaces import UNRULED
 from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import Transformation
-from ..testing import function_error
+from ..testing import outputs, relative_error
 from .components import Matched, Pair, matched
 from .deviation import PRECISIONS
 from .narrow import narrowed
@@ -96,7 +96,13 @@ def same(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None =
                 return _far({"": "the tensors have the same shapes, but the models other symmetries"})
             one_path = False
     limit = None if sum(x.numel() for x in states[0].values()) <= _WHOLE else COMPONENT
-    return decided(sym, states, limit, replaced, lambda g: function_error(act(sym, g, a), b, example_inputs), one_path)
+
+    def error(g: Transformation) -> float:
+        theirs = outputs(b, example_inputs)
+        with acting(sym, g, a):
+            return relative_error(outputs(a, example_inputs), theirs)
+
+    return decided(sym, states, limit, replaced, error, one_path)
 
 
 def decided(

@@ -2,21 +2,27 @@
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
-from .._attributes import forget
-from .._evaluation import check_module, copied
+from .._attributes import Kept, forget
+from .._evaluation import alone, check_module, copied
 from ..errors import PathWarning
 from .blocks import Block, align, blocks
 from .description import Description
 from .parent_axes import parent_dims, permuted
 from .spaces import Fixed, Layout, Leaf, axis_size
 from .transformation import Transformation
+
+_HELD = 1 << 24  # numbers of moved tensors that a run keeps, for those that are read again and again
 
 
 @dataclass(frozen=True)
@@ -68,6 +74,54 @@ def rewritable(sym: Description, model: nn.Module, replaced: Mapping[int, Tensor
     twin = copied(model, replaced)
     forget(twin, sym.caches)
     return twin
+
+
+@contextmanager
+def acting(sym: Description, g: Transformation, model: nn.Module) -> Iterator[None]:
+    """Runs of ``model`` compute with the weights of ``act(sym, g, model)``, of which few are in memory at once.
+
+    A tensor is moved when an operation reads it. What the model keeps of its weights is made anew and then put back.
+    """
+    with alone(model):
+        kept = Kept(model)
+        forget(model, sym.caches)
+        try:
+            with _Moved(sym, g, model):
+                yield
+        finally:
+            kept.restore()
+
+
+class _Moved(TorchDispatchMode):
+    """Operations read a model's tensors as an element moves them."""
+
+    def __init__(self, sym: Description, g: Transformation, model: nn.Module) -> None:
+        super().__init__()
+        live, self._sym, self._g, self._state = _registered(model), sym, g, tensors_of(model)
+        check(sym, g, self._state, sym.layouts)
+        origins = {**{name: name for name in sym.layouts}, **sym.aliases}
+        self._names = {_geometry(live[name]): origin for name, origin in origins.items() if name in live}
+        self._held: dict[str, Tensor] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map_only(Tensor, self._read, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+    def _read(self, x: Tensor) -> Tensor:
+        name = self._names.get(_geometry(x)) if x.layout == torch.strided and x.numel() else None
+        if name is None:
+            return x
+        if name not in self._held:
+            new = dict(_moved(self._sym, self._g, self._state, [name])).get(name, x)
+            if new is x or sum(t.numel() for t in self._held.values()) + new.numel() > _HELD:
+                return new
+            self._held[name] = new
+        return self._held[name]
+
+
+def _geometry(x: Tensor) -> tuple[object, ...]:
+    """Where a tensor lies in memory, and how."""
+    return x.device, x.data_ptr(), x.shape, x.stride(), x.dtype
 
 
 def _standing_for(old: Tensor, new: Tensor) -> Tensor:
@@ -163,13 +217,14 @@ def transform_block(x: Tensor, block: Block, g: Transformation) -> Tensor:
     """One block moved by ``g``: gathered, scaled, flipped, multiplied by matrices."""
     spaces = block.spaces
     dtype, work = x.dtype, torch.float64 if x.dtype == torch.float64 else torch.float32
-    x = permuted(x, spaces, g.elements)
+    given, x = x, permuted(x, spaces, g.elements)
     for dim, leaf in block.carried:
         e = g[leaf.space]
         dims = parent_dims(e, dim, spaces)
         factor, matrix = e.diagonal(leaf), e.mixing(leaf)
         if factor is not None:
-            x = x.to(work) * align(factor, dims, x.ndim).to(x.device, work)
+            factor, wide = align(factor, dims, x.ndim).to(x.device, work), x.to(work)
+            x = wide * factor if wide is given else wide.mul_(factor)
         if matrix is not None:
             x = multiply(x.to(work), matrix.to(x.device, work), dims)
     return x.to(dtype)

@@ -297,10 +297,15 @@ def _agree(known: dict[Row, Tensor], fresh: dict[Row, Tensor]) -> bool:
     for row, x in fresh.items():
         if row not in known:
             return False
-        largest = float(x.abs().max()) if x.numel() else 0.0
-        if x.numel() and not float((x - known[row]).abs().max()) <= _AGREE[x.dtype] * largest:
+        if x.numel() and not _largest(x - known[row]) <= _AGREE[x.dtype] * _largest(x):
             return False
     return True
+
+
+def _largest(x: Tensor) -> float:
+    """The largest absolute entry."""
+    least, most = x.aminmax()
+    return max(float(most), -float(least))
 
 
 def _add(found: dict[Row, Tensor], row: Row, product: Tensor) -> None:
