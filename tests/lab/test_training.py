@@ -31,6 +31,7 @@ from intertwine.lab.training import (
 from intertwine.lab.training.checkpoint import card_path
 from intertwine.lab.training.engines import InTurn
 from intertwine.lab.training.mix import mix
+from intertwine.lab.training.random_augment import OPERATIONS, random_augment
 from intertwine.lab.training.recipe import with_defaults
 from intertwine.lab.training.state import state_path
 
@@ -138,6 +139,59 @@ def test_augmentation_of_nothing_and_of_vectors():
     assert augment(x, 0, False) is x
     with pytest.raises(ValueError, match=r"must be a batch of images .*Got shape \(3, 5\)"):
         augment(x, 1, False)
+
+
+def test_each_operation_of_random_augment_does_what_its_name_says():
+    x = (torch.rand(2, 3, 9, 9, generator=torch.Generator().manual_seed(0)) * 255).round() / 255
+    of = lambda name, level: OPERATIONS[name](x, torch.full((2, 1, 1, 1), level))
+    close = lambda a, b: torch.testing.assert_close(a, b, atol=2e-6, rtol=0)
+    for name in (
+        "Rotate",
+        "ShearX",
+        "ShearY",
+        "TranslateX",
+        "TranslateY",
+        "Color",
+        "Contrast",
+        "Brightness",
+        "Solarize",
+    ):
+        close(of(name, 0.0), x)
+    close(of("Invert", 0.5), 1 - x)
+    close(of("Brightness", 0.5), 1.45 * x)
+    close(of("Solarize", -0.25), torch.where((255 * x).round() < 192, x, 1 - x))
+    close(of("SolarizeAdd", 1.0), torch.where(x < 0.5, x + 110 / 255, x))
+    assert of("Posterize", 0.9).mul(255).round().remainder(128).unique().tolist() == [0]  # one bit is left
+    grey = (x * torch.tensor([0.299, 0.587, 0.114])[:, None, None]).sum(1, keepdim=True)
+    close(of("Color", -1.0), 0.9 * grey + 0.1 * x)
+    close(of("Contrast", -1.0), 0.9 * grey.mean((2, 3), keepdim=True) + 0.1 * x)
+    stretched = of("AutoContrast", 1.0)
+    close(stretched.amin((2, 3)), torch.zeros(2, 3))
+    close(stretched.amax((2, 3)), torch.ones(2, 3))
+    assert of("Equalize", 1.0).flatten(2).sort(2).values.sub(torch.linspace(0, 1, 81)).abs().max() < 0.1
+    by = 2 / 9 / (2 * 0.45)  # a pixel
+    close(of("TranslateX", by)[..., :-1], x[..., 1:])
+    close(of("TranslateY", -by)[:, :, 1:], x[:, :, :-1])
+    close(of("TranslateX", by)[..., -1], torch.full((2, 3, 9), 0.5))
+
+
+def test_random_augment_changes_some_images_and_is_repeatable():
+    x = torch.rand(64, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(1)
+    one = random_augment(x, 9.0)
+    torch.manual_seed(1)
+    assert torch.equal(one, random_augment(x, 9.0))
+    assert float(one.min()) >= 0 and float(one.max()) <= 1
+    same = (one == x).flatten(1).all(1).float().mean()
+    assert 0.1 < same < 0.45  # a quarter, and operations that change nothing here
+
+
+def test_a_recipe_without_it_is_written_as_before_there_was_one():
+    assert "automatic" not in RECIPES["paper"].to_dict()
+    assert RECIPES["cct"].to_dict()["automatic"] == 9.0
+    assert Recipe(**RECIPES["cct"].to_dict()) == RECIPES["cct"]
+    with pytest.raises(ValueError, match="automatic must be from 0 to 10"):
+        Recipe(automatic=11.0)
 
 
 def test_mixup_is_the_same_mixture_of_inputs_and_targets():

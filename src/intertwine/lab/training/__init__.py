@@ -15,13 +15,14 @@ from .checkpoint import (
 from .many import ManyTraining, member_path, train_many
 from .mix import mix
 from .precision import fast_precision
+from .random_augment import random_augment
 from .recipe import RECIPES, Recipe, recipe_for
 from .train import Training, train
 
 __all__ = [
     # training
-    "train", "Training", "Recipe", "RECIPES", "recipe_for", "augment", "mix", "accuracy", "choose_device",
-    "fast_precision",
+    "train", "Training", "Recipe", "RECIPES", "recipe_for", "augment", "random_augment", "mix", "accuracy",
+    "choose_device", "fast_precision",
     # many seeds at once
     "train_many", "ManyTraining", "member_path",
     # checkpoints

@@ -9,6 +9,7 @@ from ..._random import mixed
 from ..data import Batches, DataSplits
 from .augment import augment
 from .mix import mix
+from .random_augment import random_augment
 from .recipe import Recipe
 
 
@@ -44,11 +45,17 @@ class StepBatches:
         own = []
         for seed, part in zip(self.seeds, inputs.unflatten(0, index.shape), strict=True):
             torch.manual_seed(mixed(seed, "step", step))
+            part = self._automatic(part) if recipe.automatic else part
             own.append(augment(part, recipe.translate, recipe.flip, crop=recipe.crop))
         inputs = torch.cat(own)
         if recipe.mixup or recipe.cutmix:
             inputs, targets = mix(inputs, targets, self._classes, recipe.mixup, recipe.cutmix)
         return inputs.unflatten(0, index.shape), targets.unflatten(0, index.shape)
+
+    def _automatic(self, x: Tensor) -> Tensor:
+        """RandAugment, which works on the scale 0 to 1."""
+        mean, std = (x.new_tensor(v)[:, None, None] for v in (self._batches.mean, self._batches.std))
+        return (random_augment((x * std + mean).clamp(0, 1), self._recipe.automatic) - mean) / std
 
     def _order(self, seed: int, epoch: int) -> Tensor:
         return torch.randperm(self._examples, generator=torch.Generator().manual_seed(mixed(seed, "order", epoch)))

@@ -32,8 +32,9 @@ def _measure(setting: Setting) -> Measured:
     network = setting.fitted(
         "cct_6_3x1:width=16,blocks=2,dropout=0", "cct_6_3x1:width=32,blocks=4,dropout=0", "cct_6_3x1"
     )
-    short = RECIPES["cct"].but(batch_size=64, learning_rate=2e-3, warmup=0, mixup=0.0, cutmix=0.0)
-    recipe = setting.by_scale(*(short.but(epochs=e, translate=0, flip=False) for e in (8, 30)), RECIPES["cct"])
+    none = {"warmup": 0, "mixup": 0.0, "cutmix": 0.0, "crop": 0.0, "automatic": 0.0}
+    short = RECIPES["cct"].but(batch_size=64, learning_rate=2e-3, **none)
+    recipe = setting.by_scale(*(short.but(epochs=e, flip=False) for e in (8, 30)), RECIPES["cct"])
     zoo = zoo_for(setting, network, setting.by_scale(3, 6, 10), recipe)
     pairs = pairs_at(setting, zoo, setting.by_scale(3, 6, 0), 16)
     epochs = setting.by_scale(2, 6, 20)
