@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 from pathlib import Path
 
 import lab_archives as made
@@ -11,8 +12,9 @@ import torch
 from PIL import Image
 
 from intertwine.errors import DataError
-from intertwine.lab import data
-from intertwine.lab.data import Split, make_splits
+from intertwine.lab import data, training
+from intertwine.lab.data import Split, imagenet, make_splits
+from intertwine.lab.data._picture import pixels
 from intertwine.lab.data._unpickle import read_array_pickle
 
 
@@ -463,3 +465,59 @@ def test_bad_image_folders(tmp_path):
     (tmp_path / "dog" / "3.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"damaged one in .*dog.3\.png"):
         data.load(f"images:{tmp_path}")
+
+
+# --- ImageNet's layout ---------------------------------------------------------------------------------
+
+
+def write_imagenet(folder, sizes=((40, 30), (30, 50))):
+    """Two classes; every image of one colour, of which the first number is that of the image."""
+    for part, count in (("train", 60), ("val", 3)):
+        for label, name in enumerate(("n01440764", "n01443537")):
+            (folder / part / name).mkdir(parents=True)
+            for k in range(count):
+                colour = (4 * k, 255 * label, 10)
+                Image.new("RGB", sizes[k % 2], colour).save(folder / part / name / f"{name}_{k}.JPEG", quality=95)
+
+
+def test_imagenets_layout_is_read_where_it_is_asked_for(tmp_path, monkeypatch):
+    write_imagenet(tmp_path)
+    decoded = []
+    monkeypatch.setattr(imagenet, "pixels", lambda file, name: decoded.append(name) or pixels(file, name))
+    splits = data.load(f"imagenet:{tmp_path}")
+    assert (splits.name, splits.classes) == ("imagenet", ("n01440764", "n01443537"))
+    assert (len(splits.train), len(splits.validation), len(splits.test)) == (118, 2, 6)
+    assert splits.shape == (3, 224, 224)
+    assert splits.mean == (0.485, 0.456, 0.406)
+    assert decoded == []
+    few = splits.first(10).loader("train", batch_size=4, examples=6)
+    assert decoded == []
+    inputs, labels = next(iter(few))
+    assert len(decoded) == 4
+    assert inputs.shape == (4, 3, 224, 224)
+    green = inputs[:, 1].mean((1, 2)) * splits.std[1] + splits.mean[1]
+    torch.testing.assert_close(green, labels.float(), atol=0.02, rtol=0)  # the label is that of the image
+    assert len(splits.split("all")) == 126
+    assert {Path(f).parent.parent.name for f in splits.test.inputs.files} == {"val"}
+
+
+def test_a_network_trains_and_is_tested_on_images_in_files(tmp_path):
+    write_imagenet(tmp_path)
+    splits = data.load(f"imagenet:{tmp_path}", data.Preprocessing.square(16))
+    assert splits.shape == (3, 16, 16)
+    recipe = training.Recipe(epochs=2, batch_size=16, translate=0, flip=True, crop=0.35)
+    found = training.train("mlp:widths=8", splits, recipe, progress=False)
+    assert found.card.metrics["test_accuracy"] == 1.0
+
+
+def test_imagenet_says_what_to_put_where(tmp_path):
+    with pytest.raises(DataError, match=r"a folder for each class .* in train and val. Got none in .*train"):
+        data.load(f"imagenet:{tmp_path}")
+    write_imagenet(tmp_path)
+    (tmp_path / "val" / "n9").mkdir()
+    with pytest.raises(DataError, match=r"classes of the training folder. Got \['n9'\] besides"):
+        data.load(f"imagenet:{tmp_path}")
+    shutil.rmtree(tmp_path / "val")
+    (tmp_path / "val").mkdir()
+    with pytest.raises(DataError, match=r"Got none in .*val.*ILSVRC2012_img_val.tar"):
+        data.load(f"imagenet:{tmp_path}")

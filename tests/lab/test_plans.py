@@ -4,10 +4,12 @@ import contextlib
 import io
 from pathlib import Path
 
+import lab_archives as made
 import pytest
 
 from intertwine.lab.data import load
 from intertwine.lab.experiments import Setting, experiments, plans
+from intertwine.lab.experiments.paper2 import tables
 from intertwine.lab.training import RECIPES, Recipe
 
 KEPT = Path(__file__).with_name("plans.txt")
@@ -42,6 +44,25 @@ def test_a_plan_does_nothing_and_looks_at_no_data(tmp_path, monkeypatch):
 def test_cifar_100_joins_where_a_path_is_given():
     jobs = lambda path: [j.data for j in experiments()["p2-table2"].plan(Setting("paper", cifar100=path)).jobs]
     assert jobs("cifar100:/data").count("cifar100:/data") == len(jobs("")) == 50
+
+
+def test_the_columns_of_cifar_100_are_run_as_soon_as_it_is_there(tmp_path, monkeypatch):
+    """On a tiny archive in the official layout: one network for real, and the table of all of them."""
+    archive = tmp_path / "cifar-100-python.tar.gz"
+    made.write_archive(archive, made.official_files(hundred=True), "cifar-100-python")
+    spec, recipe = f"cifar100:{archive}", {"iterations": 2, "boundaries": (1,), "factors": (1.0, 0.1)}
+    network = "dlgn:base=vgg16,width=4"
+    one = tables.Accuracy(network=network, data=spec, examples=64, recipe=recipe, base_recipe="vgg_resnet", seed=0)
+    assert 0 <= one.run(tmp_path) <= 100
+    seen = []
+    monkeypatch.setattr(Setting, "run", lambda self, jobs: [seen.append(j.data) or 60.0 + j.seed for j in jobs])
+    found = experiments()["p2-table2"].run(Setting("small", tmp_path, cifar100=spec))
+    assert seen.count(spec) == seen.count("digits") == 60
+    assert found.table["vgg16, cifar100"]["DNN"].value == 62.5
+    assert {row.paper for row in found.rows if row.group == "vgg16, cifar100"} == {73.4, 70.3, 70.5, 61.5}
+    assert any("(cifar100)" in c.text and c.held for c in found.claims)
+    with pytest.raises(ValueError, match="cifar100 must be on this machine"):
+        experiments()["p2-table2"].run(Setting("small", tmp_path, cifar100="cifar100:/nowhere"))
 
 
 def test_an_outlook_counts_what_is_there(tmp_path):

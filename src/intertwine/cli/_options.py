@@ -16,8 +16,8 @@ MODEL_HELP = (
     "files and packages that you trust. Of a directory no code is run."
 )
 DATA_HELP = (
-    "digits, cifar10[:PATH], cifar100[:PATH], parquet:PATH, npz:PATH, images:DIR, dataset:DIR (as save_to_disk of the "
-    "datasets library writes it) or text:FILE (by the model's tokenizer)."
+    "digits, cifar10[:PATH], cifar100[:PATH], parquet:PATH, npz:PATH, images:DIR, imagenet:DIR, dataset:DIR (as "
+    "save_to_disk of the datasets library writes it) or text:FILE (by the model's tokenizer)."
 )
 
 Model = Annotated[str | None, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)]

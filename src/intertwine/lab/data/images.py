@@ -46,8 +46,8 @@ def load_images(path: str | Path, preprocessing: Preprocessing | None = None) ->
         for split, aliases in _ALIASES.items()
     }
     top = folders["train"] or path
-    beside, inner = _images_in(top), _folders(top)
-    if len(inner) < 2 or (beside and sum(bool(_images_in(top / folder)) for folder in inner) < 2):
+    beside, inner = images_in(top), folders_in(top)
+    if len(inner) < 2 or (beside and sum(bool(images_in(top / folder)) for folder in inner) < 2):
         return _unlabelled(path, name, preprocessing)
     folders = folders if folders["train"] else {"train": path}
     classes = tuple(inner)
@@ -58,30 +58,32 @@ def load_images(path: str | Path, preprocessing: Preprocessing | None = None) ->
     return replace(made, notes=notes)
 
 
-def _folders(folder: Path) -> list[str]:
+def folders_in(folder: Path) -> list[str]:
+    """Names of the folders in a folder, sorted."""
     return sorted(p.name for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def _images_in(folder: Path, pattern: str = "[!.]*") -> list[Path]:
+def images_in(folder: Path, pattern: str = "[!.]*") -> list[Path]:
+    """Files in a folder that are named as images are, sorted."""
     found = sorted(f for f in folder.glob(pattern) if f.suffix.lower() in SUFFIXES)
     return [regular_file(file, f"image {str(file)!r}", DataError) for file in found]
 
 
 def _read(folder: Path, classes: tuple[str, ...], preprocessing: Preprocessing | None) -> Split:
-    if unknown := set(_folders(folder)) - set(classes):
+    if unknown := set(folders_in(folder)) - set(classes):
         raise DataError(f"{str(folder)!r} must hold the classes of the training folder. Got {sorted(unknown)} besides.")
     files, labels = [], []
     for label, name in enumerate(classes):
-        found = _images_in(folder / name)
+        found = images_in(folder / name)
         files += found
         labels += [label] * len(found)
     inputs, _ = _decoded(files, folder, preprocessing, skip=False)
-    order = _order(len(files))
+    order = shuffled(len(files))
     return Split(inputs[order], torch.tensor(labels)[order])
 
 
 def _unlabelled(folder: Path, name: str, preprocessing: Preprocessing | None) -> DataSplits:
-    files = _images_in(folder, "**/[!.]*")
+    files = images_in(folder, "**/[!.]*")
     inputs, skipped = _decoded(files, folder, preprocessing, skip=True)
     named = ", ".join(files[k].name for k in skipped[:_NAMED]) + (", ..." if len(skipped) > _NAMED else "")
     others = sum(f.is_file() for f in folder.rglob("[!.]*")) - len(files)
@@ -89,7 +91,7 @@ def _unlabelled(folder: Path, name: str, preprocessing: Preprocessing | None) ->
     left_out += [f"{counted(others, 'file')} not named as images are"] * bool(others)
     tail = ", without labels" + (f"; left out: {', '.join(left_out)}" if left_out else "")
     notes = _said(name, len(inputs), preprocessing, tail)
-    return without_labels(name, inputs[_order(len(inputs))], notes)
+    return without_labels(name, inputs[shuffled(len(inputs))], notes)
 
 
 def _said(name: str, images: int, preprocessing: Preprocessing | None, tail: str) -> tuple[str, ...]:
@@ -114,6 +116,6 @@ def _decoded(
     return tensors["inputs"], tensors["skipped"].tolist()
 
 
-def _order(images: int) -> torch.Tensor:
+def shuffled(images: int) -> torch.Tensor:
     """A fixed random order, so that the first examples of a split are a fair sample of it."""
     return torch.randperm(images, generator=torch.Generator().manual_seed(0))

@@ -6,6 +6,7 @@ from functools import partial
 from ...errors import DataError
 from .cifar import load_cifar
 from .digits import load_digits
+from .imagenet import load_imagenet
 from .images import load_images
 from .npz import load_npz
 from .parquet import load_parquet
@@ -15,7 +16,8 @@ from .splits import DataSplits
 from .text import TextBlocks, load_text
 
 FORMS = (
-    "digits", "cifar10[:PATH]", "cifar100[:PATH]", "parquet:PATH", "npz:PATH", "images:DIR", "dataset:DIR", "text:FILE",
+    "digits", "cifar10[:PATH]", "cifar100[:PATH]", "parquet:PATH", "npz:PATH", "images:DIR", "imagenet:DIR",
+    "dataset:DIR", "text:FILE",
 )  # fmt: skip
 
 
@@ -24,7 +26,7 @@ def load(spec: str = "digits", preprocessing: Preprocessing | TextBlocks | None 
 
     Args:
         spec: ``digits``, ``cifar10[:PATH]``, ``cifar100[:PATH]``, ``parquet:PATH``, ``npz:PATH``, ``images:DIR``,
-            ``dataset:DIR`` or ``text:FILE``.
+            ``imagenet:DIR``, ``dataset:DIR`` or ``text:FILE``.
         preprocessing: For parquet, images and dataset: what brings images of other sizes to one. For text, and texts of
             parquet and dataset: what cuts them into blocks of tokens. Others are as they are.
 
@@ -51,6 +53,7 @@ def load(spec: str = "digits", preprocessing: Preprocessing | TextBlocks | None 
         "parquet": partial(load_parquet, preprocessing=preprocessing),
         "npz": load_npz,
         "images": partial(load_images, preprocessing=images),
+        "imagenet": partial(load_imagenet, preprocessing=images),
         "dataset": partial(load_saved_dataset, preprocessing=preprocessing),
         "text": partial(_text, preprocessing=preprocessing),
     }

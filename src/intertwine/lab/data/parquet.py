@@ -100,7 +100,7 @@ def _by_column(table: Table, whole: Split) -> dict[str, Split]:
     for split, aliases in _ALIASES.items():
         mask = torch.tensor([value in aliases for value in said])
         if mask.any():
-            parts[split] = Split(whole.inputs[mask], whole.labels[mask])
+            parts[split] = whole.take(mask)
     if "train" not in parts:
         raise DataError(f"column split of {str(table.file)!r} must hold 'train'. Got {sorted(set(map(str, said)))}.")
     return parts

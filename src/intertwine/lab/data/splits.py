@@ -16,6 +16,7 @@ MOST_CLASSES = 2**20  # no data set numbers more classes, and no vocabulary has 
 
 SplitName = Literal["train", "validation", "test", "all"]
 
+_MEASURED = 2048  # images in files
 _FEWEST = 100  # validation examples that a shortened data set keeps
 
 
@@ -25,7 +26,7 @@ class Split:
 
     Args:
         inputs: ``(N, C, *S)``; ``uint8`` images count 0 to 255 as 0 to 1, floats are taken as they are. Tokens are
-            ``(N, T)``, ``int64``.
+            ``(N, T)``, ``int64``. Images too many for memory are ``imagenet.Pictures``, decoded where they are indexed.
         labels: ``(N,)``, ``int64``; for tokens also ``(N, T)``, one for each.
     """
 
@@ -34,6 +35,11 @@ class Split:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def take(self, index: Tensor | slice) -> Split:
+        """Some of the examples; images in files stay there."""
+        inputs = self.inputs[index] if isinstance(self.inputs, Tensor) else self.inputs.take(index)
+        return Split(inputs, self.labels[index])
 
     def to(self, device: torch.device | str) -> Split:
         """The same split on another device."""
@@ -151,8 +157,9 @@ class DataSplits:
         if not self.labelled:
             return self.train
         parts = (self.train, self.validation, self.test)
-        inputs, labels = (torch.cat([getattr(part, key) for part in parts]) for key in ("inputs", "labels"))
-        return Split(inputs, labels)
+        inputs: Any = [part.inputs for part in parts]
+        joined = torch.cat(inputs) if isinstance(inputs[0], Tensor) else inputs[0].joined(inputs[1:])
+        return Split(joined, torch.cat([part.labels for part in parts]))
 
     def first(self, examples: int | None) -> DataSplits:
         """The same data with fewer training examples, and validation examples in proportion.
@@ -180,8 +187,7 @@ class DataSplits:
         held_out = max(examples * len(self.validation) // len(self.train), _FEWEST)
         return replace(
             self, name=f"{self.name}[:{examples}]",
-            train=Split(self.train.inputs[:examples], self.train.labels[:examples]),
-            validation=Split(self.validation.inputs[:held_out], self.validation.labels[:held_out]),
+            train=self.train.take(slice(examples)), validation=self.validation.take(slice(held_out)),
         )  # fmt: skip
 
     def loader(
@@ -215,7 +221,7 @@ class DataSplits:
                 raise ValueError(f"{name} must be at least 1. Got {value}.")
         chosen = self.split(split)
         if examples is not None:
-            chosen = Split(chosen.inputs[:examples], chosen.labels[:examples])
+            chosen = chosen.take(slice(examples))
         return Batches(chosen, self.mean, self.std, batch_size, shuffle, generator)
 
     def __repr__(self) -> str:
@@ -242,6 +248,7 @@ def make_splits(
     validation_fraction: float = 0.1,
     test_fraction: float = 0.2,
     seed: int = 0,
+    moments: Any = None,
 ) -> DataSplits:
     """Check examples, hold out what is missing (stratified by class), and measure the channels of the training split.
 
@@ -254,6 +261,7 @@ def make_splits(
         validation_fraction: Share of the training examples held out for validation.
         test_fraction: Share of all examples held out for testing.
         seed: Of the held-out choice; it is no training seed, so that every network is judged on the same examples.
+        moments: What has ``mean`` and ``std`` of the channels; measured if ``None``.
 
     Raises:
         DataError: If a split is empty or of another shape. So too, by the checks on labels, if a label is out of range
@@ -282,7 +290,7 @@ def make_splits(
     if validation is None:
         train, validation = _hold_out(name, train, validation_fraction, generator)
     with threads(1):  # the same digits on every machine
-        mean, std = _channel_moments(train.inputs)
+        mean, std = (moments.mean, moments.std) if moments and moments.mean else _channel_moments(train.inputs)
     return DataSplits(name, train, validation, test, classes, mean, std)
 
 
@@ -330,11 +338,15 @@ def _hold_out(name: str, split: Split, fraction: float, generator: torch.Generat
             f"Got {len(split)} examples of {len(labels.unique())} classes. Add examples, or give the split yourself."
         )
     kept, held = order[~chosen], order[chosen]
-    return Split(split.inputs[kept], split.labels[kept]), Split(split.inputs[held], split.labels[held])
+    return split.take(kept), split.take(held)
 
 
 def _channel_moments(inputs: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of each channel in float64, by two passes over chunks; none of tokens."""
+    """Mean and standard deviation of each channel in float64, by two passes over chunks; none of tokens.
+
+    Of images in files it is that of the first, whose order is random.
+    """
+    inputs = inputs[:_MEASURED] if not isinstance(inputs, Tensor) else inputs
     if inputs.dtype == torch.int64:
         return (), ()
     scale = 255.0 if inputs.dtype == torch.uint8 else 1.0

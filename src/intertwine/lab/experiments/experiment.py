@@ -1,6 +1,6 @@
 """Experiments: a name, where the papers have it, how it is run, and how its claims are judged."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -165,7 +165,7 @@ class Experiment:
     judge: Callable[[Reproduction], list[Claim]] | None = None
     scales: Sequence[Scale] = SCALES
     data: bool = True
-    digits: Collection[Scale] = ("smoke",)
+    digits: tuple[Scale, ...] = ("smoke",)
     needs: Callable[[Setting], str] = lambda setting: ""
 
     @property
@@ -180,15 +180,18 @@ class Experiment:
         Raises:
             ValueError: If something is needed that is not there; the message says what to put where.
         """
+        setting = self._own(setting)
         if self.data and setting.planned is None:
             load(setting.data_spec)
+            if setting.cifar100:
+                load(setting.cifar100)
         if missing := self.needs(setting):
             raise ValueError(missing)
 
     def run(self, setting: Setting) -> Reproduction:
         """Measure, and judge."""
-        setting = self._own(setting)
         self.check(setting)
+        setting = self._own(setting)
         found = self.measure(setting)
         facts = {
             **provenance(),

@@ -206,7 +206,7 @@ def _judge(found: Reproduction) -> list[Claim]:
     table, networks = found.table, trained(found)
     ranked = table[_RANKED]
     closest = max(SYMMETRIC, key=lambda n: ranked[n].value)
-    nearer = table.get(f"{_RANKED}: difference") or ranked["laplace"] - ranked["linear"]
+    nearer = table.get(f"{_RANKED}: difference") or {"laplace - linear": ranked["laplace"] - ranked["linear"]}
     return [
         claim("all kernels but the max kernel are positive semi-definite", table.get(_WORST, {}), below=_ROUNDING,
               required=True),
@@ -215,8 +215,8 @@ def _judge(found: Reproduction) -> list[Claim]:
               {CUT: table[_APART][CUT]}, below=0.02, trained=networks),
         claim("a positive semi-definite kernel with its symmetry ranks pairs of layers as it does, Spearman above 0.9 "
               f"(closest: {closest})", {closest: ranked[closest].widened(len(SYMMETRIC))}, above=0.9, trained=networks),
-        claim("the Laplace kernel agrees with it better than linear CKA, which has another symmetry",
-              {"Laplace - linear": nearer}, above=0, trained=networks),
+        claim("the Laplace kernel agrees with it better than linear CKA, which has another symmetry", nearer, above=0,
+              trained=networks),
     ]  # fmt: skip
 
 

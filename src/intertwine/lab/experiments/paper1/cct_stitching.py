@@ -34,7 +34,7 @@ def _measure(setting: Setting) -> Measured:
     )
     none = {"warmup": 0, "mixup": 0.0, "cutmix": 0.0, "crop": 0.0, "automatic": 0.0}
     short = RECIPES["cct"].but(batch_size=64, learning_rate=2e-3, **none)
-    recipe = setting.by_scale(*(short.but(epochs=e, flip=False) for e in (8, 30)), RECIPES["cct"])
+    recipe = setting.by_scale(short.but(epochs=8, flip=False), short.but(epochs=30, flip=False), RECIPES["cct"])
     zoo = zoo_for(setting, network, setting.by_scale(3, 6, 10), recipe)
     pairs = pairs_at(setting, zoo, setting.by_scale(3, 6, 0), 16)
     epochs = setting.by_scale(2, 6, 20)

@@ -197,8 +197,9 @@ def _judge_3(found: Reproduction) -> list[Claim]:
         told = partial(claim, trained=Trained({"VGG-16-DLGN-SF(x, 1)": deep.times(0.01)}, min(least, 0.7)))
         of = _suffix(data)
         # How many points is of natural images; which is better is not.
-        ten, two, six = ({"above": 0.0} if data == "digits" else {"above": a, "below": b}
-                         for a, b in (_ABOUT_10, _ABOUT_2, _ABOUT_6))  # fmt: skip
+        limits: Any = ({"above": 0.0} if data == "digits" else {"above": a, "below": b}
+                       for a, b in (_ABOUT_10, _ABOUT_2, _ABOUT_6))  # fmt: skip
+        ten, two, six = limits
         claims += [
             told(f"C4GAP-DLGN-SF is better than C1GAP (print: about 10 points){of}", {"DLGN-SF - C1GAP": c4 - c1},
                  **ten),
