@@ -23,10 +23,15 @@ Names = Callable[[str, str], str | None]
 
 
 def is_activation(module: nn.Module) -> bool:
-    """Whether a module applies a nonlinearity to each entry: torch's own, and classes named ``...Activation``."""
+    """Whether a module applies a nonlinearity to each entry: torch's own, and classes named ``...Activation``.
+
+    One that holds other modules is none: torchvision's ``Conv2dNormActivation`` ends with the nonlinearity that it
+    holds.
+    """
     if isinstance(module, _NOT_ACTIVATIONS):
         return False
-    return type(module).__module__ == "torch.nn.modules.activation" or type(module).__name__.endswith("Activation")
+    named = type(module).__name__.endswith("Activation") and next(module.children(), None) is None
+    return type(module).__module__ == "torch.nn.modules.activation" or named
 
 
 def nonlinearity(op: str, low: Any = None, high: Any = None) -> str | None:

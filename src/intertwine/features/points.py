@@ -38,6 +38,8 @@ class Point:
         function: Whether it is a function's output and no module's.
         copies: Whether the module returned what it was given, perhaps in another shape, as dropout does in evaluation
             mode.
+        stream: Whether it is the residual stream behind one of several equal blocks: what a block returns in the shape
+            that it was given, where no nonlinearity made it.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Point:
     dtype: torch.dtype = torch.float32
     function: bool = False
     copies: bool = False
+    stream: bool = False
 
     @property
     def module(self) -> str:
@@ -119,7 +122,7 @@ def layers(
 def choose(points: Sequence[Point], wanted: str | Sequence[str] | None, model: nn.Module) -> tuple[Point, ...]:
     """The points that names and patterns choose, in their order, without repetition (see :class:`Tapped`)."""
     if wanted is None:
-        found = [p for p in points if p.activation] or [p for p in points if p.leaf and not p.copies]
+        found = [p for p in points if p.activation or p.stream] or [p for p in points if p.leaf and not p.copies]
         if not found:
             raise ValueError(f"model must have a module with features to read. Got none in {type(model).__name__}.")
         return tuple(found)
@@ -144,6 +147,7 @@ def _listed(
     calls: Counter[str] = Counter()
     seen: list[Point] = []
     nonlinear: set[str] = set()  # modules in whose own code a nonlinearity ran
+    blocks, latest = _repeated(every), torch.empty(0)  # what the latest nonlinearity or block returned
 
     def note(name: str, tensor: Tensor | None, module: nn.Module | None, **facts: Any) -> None:
         calls[name] += 1
@@ -156,10 +160,19 @@ def _listed(
         features = select(output, selector_for(name, k, outputs))
         simple, leaf = is_one_function(module), next(module.children(), None) is None
         acts = is_activation(module) or (bool(name) and simple and name in nonlinear)
-        copies = simple and not acts and features is not None and any(_same(features, x) for x in tensors_in(given))
-        note(name, features, module, kind=type(module).__name__, activation=acts, leaf=leaf, copies=copies)
+        inputs = list(tensors_in(given))
+        copies = simple and not acts and features is not None and any(_same(features, x) for x in inputs)
+        nonlocal latest
+        stream = name in blocks and features is not None and any(features.shape == x.shape for x in inputs)
+        stream = stream and any(f"{one}.".startswith(f"{name}.") for one in nonlinear)
+        stream = stream and not _same(features, latest)
+        latest = features if stream and features is not None else latest
+        note(name, features, module, kind=type(module).__name__, activation=acts, leaf=leaf, copies=copies,
+             stream=stream)  # fmt: skip
 
     def see_function(caller: str, function: str, output: Tensor) -> None:
+        nonlocal latest
+        latest = output  # kept, so that its memory is not another tensor's
         nonlinear.add(caller)
         name = named(caller, function)
         if name is not None:
@@ -170,6 +183,15 @@ def _listed(
     return tuple(
         replace(p, name=f"{p.name}#{p.calls - 1}", calls=calls[p.name]) if calls[p.name] > 1 else p for p in seen
     )
+
+
+def _repeated(every: Mapping[str, nn.Module]) -> set[str]:
+    """Names of modules that hold others and stand in one list with others of their class."""
+    kinds = {name: (name.rpartition(".")[0], type(module)) for name, module in every.items() if name}
+    counts = Counter(kinds.values())
+    lists = {name for name, module in every.items() if isinstance(module, nn.Sequential | nn.ModuleList)}
+    alike = (name for name, kind in kinds.items() if counts[kind] > 1 and kind[0] in lists)
+    return {name for name in alike if next(every[name].children(), None) is not None}
 
 
 def _same(x: Tensor, y: Tensor) -> bool:

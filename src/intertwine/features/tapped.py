@@ -31,8 +31,9 @@ class Tapped:
     Args:
         model: Any module, on any device; batches are moved to it.
         layers: Layer names, ``name#k`` for the ``k``-th call of a module that runs more than once, or patterns such as
-            ``"layer1.*"``. ``None`` takes what all nonlinearities return, modules and functions; in a model
-            without any, all leaf modules that do more than hand on what they were given.
+            ``"layer1.*"``. ``None`` takes what all nonlinearities return, modules and functions, and the residual
+            stream behind each of several equal blocks where no nonlinearity made it; in a model without any, all leaf
+            modules that do more than hand on what they were given.
         outputs: Which tensor of a tuple or mapping to read; see :func:`intertwine.features.layers`.
         keep: What to keep of the features of a layer, ``keep(name, features)``; it sees the live tensor and must not
             keep or change it. By default a copy.

@@ -14,8 +14,8 @@ from .measures.regression import LinearRegression
 from .measures.rsa import RSA
 from .measures.soft_matching import SoftMatching
 
-DEFAULT = ("orthogonal_procrustes", "g_relu_procrustes", "linear_cka", "g_relu_cka")
-"""What ``compare`` measures unless told otherwise: the four measures of paper 1."""
+DEFAULT = ("orthogonal_procrustes_centered", "g_relu_procrustes_centered", "linear_cka", "g_relu_cka")
+"""What ``compare`` measures unless told otherwise: the four measures of paper 1, of centred channels all of them."""
 
 _REGISTRY: dict[str, Measure[Any]] = {}
 

@@ -35,7 +35,8 @@ class CompareOptions(DataOptions):
         list[str] | None,
         typer.Option(
             metavar="NAMES",
-            help="Layers of both networks, joined by commas; '*' matches any text. All nonlinearities otherwise.",
+            help="Layers of both networks, joined by commas; '*' matches any text. Otherwise "
+            "nonlinearities and ends of residual blocks.",
         ),
     ] = None
     layers_b: Annotated[
@@ -53,9 +54,9 @@ class CompareOptions(DataOptions):
         advanced("--path-kernels", help="Also compare the whole networks by what they switch on; ReLU networks."),
     ] = False
     null: Annotated[int, advanced(min=0, help="Shuffles for chance levels; 0 for none.")] = 20
-    no_untrained: Annotated[
-        bool, advanced("--no-untrained", help="Leave out the networks with fresh weights that stand beside A and B.")
-    ] = False
+    untrained: Annotated[
+        int, advanced(min=0, help="Copies of A and of B with fresh weights that stand beside them; 0 for none.")
+    ] = 2
     bootstrap: Annotated[int, advanced(min=0, help="Random halves for confidence intervals; 0 for none.")] = 20
     batch_size: Annotated[int, advanced(min=1, help="Examples that run through the networks at once.")] = 250
     memory: Annotated[str | None, advanced(help="Memory to use, such as 4GB; half of what is free otherwise.")] = None

@@ -56,7 +56,7 @@ def run(asked: CompareOptions) -> None:
         measures=chosen,
         null=asked.null,
         bootstrap=asked.bootstrap,
-        untrained=False if asked.no_untrained else untrained_pair(networks, splits, asked.seed),
+        untrained=fresh(networks, splits, asked.seed, asked.untrained if asked.null else 0),
         seed=asked.seed,
         progress=True,
         reading=Reading(memory=asked.memory),
@@ -68,13 +68,15 @@ def run(asked: CompareOptions) -> None:
     present(described, asked.out, asked.as_json)
 
 
-def untrained_pair(networks: list[Opened], splits: DataSplits, seed: int) -> tuple[nn.Module, nn.Module] | None:
-    """Networks with fresh weights, built as the command's models are; ``None`` where the library shall draw them."""
-    drawn = []
+def fresh(
+    networks: list[Opened], splits: DataSplits, seed: int, copies: int
+) -> tuple[list[nn.Module], list[nn.Module]] | int:
+    """Networks with fresh weights, built as the command's models are; how many, where the library shall draw them."""
+    built: tuple[list[nn.Module], list[nn.Module]] = ([], [])
     for k, network in enumerate(networks):
         spec = network.facts["model"]
         fitted = [fit_to(spec, splits.shape, len(splits.classes))] if is_builtin(spec) else []
-        named = [] if spec.startswith(HF) else [*fitted, spec]
-        drawn.append(untrained(network.model, 2 * seed + k, [partial(build_model, one) for one in named]))
-    a, b = drawn
-    return (a, b) if isinstance(a, nn.Module) and isinstance(b, nn.Module) else None
+        builds = [partial(build_model, one) for one in ([] if spec.startswith(HF) else [*fitted, spec])]
+        drawn = (untrained(network.model, copies * (2 * seed + k) + i, builds) for i in range(copies))
+        built[k].extend(one for one in drawn if isinstance(one, nn.Module))
+    return built if copies and all(len(one) == copies for one in built) else copies

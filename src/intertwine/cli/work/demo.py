@@ -11,7 +11,7 @@ from .._results import annotate, present
 from .._running import one_thread
 from .._show import say, tell
 from ..commands.demo import DemoOptions
-from .compare import untrained_pair
+from .compare import fresh
 
 _MODEL = "digits_cnn"
 _SEEDS = (0, 1)
@@ -27,7 +27,7 @@ def run(asked: DemoOptions) -> None:
     networks = [open_network(read_checkpoint(run.path or asked.out), None, splits) for run in runs]
     loader, notes = batches(splits, "test", 1000, 250, networks)
     comparison = similarity.compare(
-        networks[0].model, networks[1].model, loader, untrained=untrained_pair(networks, splits, 0), progress=True
+        networks[0].model, networks[1].model, loader, untrained=fresh(networks, splits, 0, 2), progress=True
     )
     described = annotate(comparison, networks, data_facts("digits", "test", splits), asked.line, notes)
     paths = present(described, asked.out, asked.as_json)

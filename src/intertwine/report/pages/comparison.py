@@ -15,7 +15,7 @@ from ...similarity.comparison.verdict import (
     measure_title,
     paired,
     summarise,
-    untrained_level,
+    untrained_levels,
 )
 from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table, Tabs
 from ..figures import Series, bars, heatmap, lines
@@ -88,18 +88,25 @@ def _measures_table(comparison: Comparison) -> Table:
     for measure in _ordered(comparison):
         s = summarise(comparison, measure)
         beyond = None if s.beyond is None else f"{s.beyond} of {s.layers} layers"
-        row = [measure_title(measure), s.score, s.chance, s.untrained, s.calibrated, beyond]
+        untrained = sum(s.untrained) / len(s.untrained) if s.untrained else None
+        row = [measure_title(measure), s.score, s.chance, untrained, s.calibrated, beyond]
         rows.append([*row, f"{s.matched} of {s.layers} layers"] if paired(comparison) else row)
     if paired(comparison):
         columns.append("Own counterpart is the best match")
     caption = (
         "Chance is the mean score after shuffling the examples of B; untrained networks are built as A and B and have "
-        "fresh weights. Calibrated scores are 0 at the 95 % point of the "
+        f"fresh weights{_pairs(comparison)}. Calibrated scores are 0 at the 95 % point of the "
         "shuffled scores and 1 for equal layers."
     )
     if not any(chance is not None for chance in comparison.chance.values()):  # nothing was shuffled
         columns, rows, caption = [*columns[:2], *columns[5:]], [[*row[:2], *row[5:]] for row in rows], ""
     return Table(columns, rows, caption)
+
+
+def _pairs(comparison: Comparison) -> str:
+    """How many pairs of untrained networks there were."""
+    count = max((len(pairs) for pairs in comparison.untrained_pairs.values()), default=0)
+    return f" (mean of {counted(count, 'pair')})" if count else ""
 
 
 def _heatmaps(comparison: Comparison) -> Block:
@@ -168,10 +175,10 @@ def _curves(comparison: Comparison, measure: str) -> Figure:
     else:
         series.append(Series("best match in B", along(scores, best) or [], along(low, best), along(high, best)))
     partner = rows if paired(comparison) else best
-    untrained = untrained_level(comparison, measure)
+    untrained = untrained_levels(comparison, measure)
     for name, level, dash in (
         ("chance", along(comparison.chance[measure], partner), "dash"),
-        ("untrained", None if untrained is None else untrained.tolist(), "dashdot"),
+        ("untrained", untrained.nanmean(0).tolist() if len(untrained) else None, "dashdot"),
         ("lowest possible", along(comparison.floor[measure], partner), "dot"),
     ):
         if level is not None and any(v == v for v in level):

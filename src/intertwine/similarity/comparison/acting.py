@@ -16,15 +16,16 @@ from ...symmetry.spaces import Axis, Leaf, leaves
 KINDS = ("none", "permutation", "signed permutation", "positive monomial", "monomial", "linear")
 """From the smallest group to the largest."""
 
-_SPACES = ("orthogonal_procrustes", "linear_cka")  # measured always
+_CENTRED = "_centered"  # what Procrustes on centred channels has behind its name
+_SPACES = ("orthogonal_procrustes_centered", "linear_cka")  # measured always
 _OWN: dict[str, tuple[str, ...]] = {
-    "permutation": ("permutation_procrustes",),
-    "signed permutation": ("signed_permutation_procrustes",),
-    "positive monomial": ("g_relu_cka", "g_relu_procrustes"),
-    "monomial": ("monomial_procrustes",),
-    "linear": ("linear_cka", "orthogonal_procrustes"),
+    "permutation": ("permutation_procrustes_centered",),
+    "signed permutation": ("signed_permutation_procrustes_centered",),
+    "positive monomial": ("g_relu_cka", "g_relu_procrustes_centered"),
+    "monomial": ("monomial_procrustes_centered",),
+    "linear": ("linear_cka", "orthogonal_procrustes_centered"),
 }
-_UNKNOWN = ("g_relu_cka", "linear_cka", "g_relu_procrustes")
+_UNKNOWN = ("g_relu_cka", "linear_cka", "g_relu_procrustes_centered")
 
 
 def acting(model: nn.Module, points: Sequence[Point], batch: Any) -> tuple[tuple[str, ...], str]:
@@ -90,6 +91,7 @@ def larger(kind: str, other: str) -> str:
 
 
 def own_measure(kind: str, measures: Sequence[str]) -> str:
-    """The measure, of those that there are, whose group is of this kind; else one of whole spaces."""
+    """The measure, of those that there are, whose group is of this kind, centred or not; else one of whole spaces."""
     wanted = (*_OWN[kind], *_SPACES[::-1]) if kind in _OWN else _UNKNOWN
-    return next((name for name in wanted if name in measures), measures[0])
+    either = (one for name in wanted for one in (name, name.removesuffix(_CENTRED)))
+    return next((name for name in either if name in measures), measures[0])

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,11 +27,11 @@ from .spool import Spool, parse_memory
 from .untrained import untrained as drawn_anew
 
 READING = Reading()
-_FRESH = 738_145_000  # seeds of fresh weights: none that people give their own networks
 _FEWEST = 4  # examples: the unbiased estimators divide by N (N - 3)
-_SHARE = 4  # of the memory, for the features of a network
+_SHARE = 4  # of the memory, for the features of a network, and for fresh weights
+_COPIES = 2  # of each network, with fresh weights
 
-Untrained = Literal[False] | tuple[nn.Module, nn.Module] | None
+Untrained = int | tuple[nn.Module | Sequence[nn.Module], nn.Module | Sequence[nn.Module]]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def compare(
     layers_b: str | Sequence[str] | None = None,
     null: int = 20,
     bootstrap: int = 20,
-    untrained: Untrained = None,
+    untrained: Untrained = _COPIES,
     seed: int = 0,
     reading: Reading = READING,
     progress: bool | None = None,
@@ -67,7 +67,7 @@ def compare(
     Cost, beside the forward passes, with ``F`` numbers per example in all layers together: a CKA takes ``N^2 F`` for
     its Gram matrices, computed once, whatever ``null`` and ``bootstrap`` are. Procrustes takes one pass over all pairs
     for the scores and all intervals, and another for each of ``null`` shuffles; ``null=0`` and ``bootstrap=0`` leave
-    them out.
+    them out. Untrained networks run as the two themselves do, and their scores take no shuffles and halves.
 
     Measures that compare channels position by position (Procrustes) need feature maps of one size: the finer side is
     averaged down to the coarser one, and to a vector where the other side has no space. CKA compares any two sizes as
@@ -78,16 +78,19 @@ def compare(
         b: Network B; widths, depths and resolutions may differ.
         loader: Batches: tensors, tuples ``(inputs, labels, ...)`` or dicts of keyword arguments.
         layers: Layer names or patterns, for both networks; ``name#k`` for the ``k``-th call of a module that runs more
-            than once. ``None`` takes what the nonlinearities return, whether they are modules or called as functions;
-            in a model without any, the leaf modules that do more than hand on their input.
+            than once. ``None`` takes what the nonlinearities return, whether they are modules or called as functions,
+            and the residual stream behind each of several equal blocks where no nonlinearity made it, as in
+            transformers; in a model without any, the leaf modules that do more than hand on their input.
         measures: Measures or their names (see :func:`intertwine.similarity.measure_names`). ``None`` takes orthogonal
             Procrustes, linear CKA, and the measures whose group is the networks' own at these layers: G_ReLU behind a
-            ReLU, permutations behind a GELU.
+            ReLU, permutations behind a GELU; all of centred channels, so that translations, which the next layer's bias
+            absorbs, change nothing.
         layers_b: Layers of B where they differ.
         null: Shuffles of the examples for chance levels, p-values and calibrated scores; 0 for none.
         bootstrap: Random halves of the examples for the intervals, drawn without replacement; 0 for none.
-        untrained: Two networks with fresh weights, built as A and B are. ``None`` draws the weights of copies anew,
-            from two seeds, by the models' own code, where ``null`` is above 0; ``False`` goes without.
+        untrained: How many copies of each network get fresh weights, from seeds of their own, by the models' own code;
+            every copy of A is compared with every copy of B: 4 pairs from 2 copies. 0 goes without, and so does
+            ``null=0``. Or networks built as A and B are: ``(a0, b0)`` or ``([a0, a1], [b0, b1])``.
         seed: Seed of shuffles, halves and fresh weights: the same seed gives the same numbers.
         reading: Which tensors and axes are features, how many examples are read, and in how much memory.
         progress: Whether to show progress.
@@ -114,8 +117,8 @@ def compare(
     budget = parse_memory(reading.memory)
     first, stream = batching.peek(loader)
     expected = _expected(loader, first, reading.max_examples)
-    fresh, notes = _baseline(a, b, untrained, null, seed)
-    share = budget // _SHARE // (2 if fresh else 1)
+    fresh, notes = _baseline(a, b, untrained, null, seed, budget // _SHARE)
+    share = budget // _SHARE // (1 + max(map(len, fresh)))
     with ExitStack() as stack:
 
         def opened(side: str, model: nn.Module, wanted: Any) -> _Side:
@@ -133,9 +136,12 @@ def compare(
         _check_gates(chosen, a, b)
         if expected:
             check_memory(chosen, sides[0].layers, sides[1].layers, Draws.make(expected, null, bootstrap, seed), budget)
-        anew = [opened(f"untrained {n}", m, list(s.spool.points)) for n, m, s in zip("AB", fresh, sides)]
+        anew = [
+            [opened(f"untrained {name}", model, list(side.spool.points)) for model in copies]
+            for name, copies, side in zip("AB", fresh, sides)
+        ]
         for batch in track(stream, "Running both networks", batching.length(loader), progress):
-            for side in (*sides, *anew):
+            for side in (*sides, *anew[0], *anew[1]):
                 side.tap(batch)
             if sides[0].spool.examples == reading.max_examples:
                 break
@@ -146,10 +152,7 @@ def compare(
             )
         draws = Draws.make(examples, null, bootstrap, seed)
         cells = run(chosen, sides[0].layers, sides[1].layers, draws, budget, progress)
-        base: dict[str, Tensor] = {}
-        if anew:
-            found = run(chosen, anew[0].layers, anew[1].layers, Draws.make(examples, 0, 0, seed), budget, False)
-            base = {name: one.scores for name, one in found.items()}
+        base = _fresh_scores(chosen, anew, Draws.make(examples, 0, 0, seed), budget, progress) if anew[0] else {}
         stored = [n for n, side in zip("AB", sides) if side.spool.on_disk]
         notes += [f"The features of network {n} went to temporary files." for n in stored]
         if bootstrap and not len(draws.halves):
@@ -158,26 +161,56 @@ def compare(
         return _result(chosen, cells, base, kinds, [side.layers for side in sides], draws, seed, settings, notes)
 
 
+Copies = tuple[list[nn.Module], list[nn.Module]]
+
+
 def _baseline(
-    a: nn.Module, b: nn.Module, untrained: Untrained, null: int, seed: int
-) -> tuple[tuple[nn.Module, ...], list[str]]:
-    """Two networks with fresh weights; or none, and why."""
-    if isinstance(untrained, tuple | list):
-        for model in untrained:
-            check_module(model, "untrained")
-        if len(untrained) != 2:
-            raise ValueError(f"untrained must be two networks, one built as A and one as B. Got {len(untrained)}.")
-        return tuple(untrained), []
-    if untrained is False or not null or not any(True for model in (a, b) for _ in model.parameters()):
-        return (), []
-    drawn = [drawn_anew(model, _FRESH + 2 * seed + k) for k, model in enumerate((a, b))]
-    failed = [f"{name} cannot be drawn anew, {one}" for name, one in zip("AB", drawn) if isinstance(one, str)]
+    a: nn.Module, b: nn.Module, untrained: Untrained, null: int, seed: int, memory: int
+) -> tuple[Copies, list[str]]:
+    """Networks with fresh weights, built as A and as B; or none, and why."""
+    if not isinstance(untrained, int):
+        return _given(untrained), []
+    if untrained < 0:
+        raise ValueError(f"untrained must be 0 or more. Got {untrained}.")
+    sizes = [sum(x.numel() * x.element_size() for x in model.parameters()) for model in (a, b)]
+    if not untrained or not null or not any(sizes):
+        return ([], []), []
+    copies = max(1, min(untrained, memory // sum(sizes)))
+    drawn = [[drawn_anew(m, copies * (2 * seed + k) + i) for i in range(copies)] for k, m in enumerate((a, b))]
+    failed = [
+        f"{name} cannot be drawn anew, {x}" for name, some in zip("AB", drawn) for x in some if isinstance(x, str)
+    ]
     if failed:
-        return (), [
-            f"No untrained networks stand beside these: {failed[0]}. Give two freshly built ones as untrained=(a0, b0) "
-            "to see how much of the similarity comes from training."
+        return ([], []), [
+            f"No untrained networks stand beside these: {failed[0]}. Give freshly built ones, "
+            "untrained=([a0, a1], [b0, b1]), to see how much of the similarity comes from training."
         ]
-    return tuple(one for one in drawn if isinstance(one, nn.Module)), []
+    few = f"{copies} untrained of {untrained} asked for stand beside each network: more would not fit in memory."
+    built_a, built_b = ([x for x in some if isinstance(x, nn.Module)] for some in drawn)
+    return (built_a, built_b), [few] if copies < untrained else []
+
+
+def _given(untrained: Any) -> Copies:
+    """The untrained networks that a caller built."""
+    if len(untrained) != 2:
+        raise ValueError(f"untrained must be (a0, b0): one built as A and one as B. Got {len(untrained)}.")
+    a, b = ([one] if isinstance(one, nn.Module) else list(one) for one in untrained)
+    for model in (*a, *b):
+        check_module(model, "untrained")
+    if not a or not b:
+        raise ValueError("untrained must hold networks built as A and as B. Got none of one of them.")
+    return a, b
+
+
+def _fresh_scores(
+    measures: Sequence[Measure[Any]], anew: Sequence[Sequence[_Side]], draws: Draws, memory: int, progress: bool | None
+) -> dict[str, Tensor]:
+    """Scores of every copy of A with every copy of B, ``(pairs, L_a, L_b)``."""
+    a, b = anew
+    every = [[layer for side in copies for layer in side.layers] for copies in anew]
+    found = run(measures, every[0], every[1], draws, memory, progress, "untrained networks")
+    shape = (len(a), len(a[0].layers), len(b), len(b[0].layers))
+    return {name: one.scores.reshape(shape).transpose(1, 2).flatten(0, 1) for name, one in found.items()}
 
 
 def _kinds(
@@ -295,7 +328,7 @@ def _result(
         settings=settings,
         notes=tuple(dict.fromkeys(every_note)),
         versions=versions(),
-        untrained=base,
+        untrained_pairs=base,
         acting_a=kinds[0],
         acting_b=kinds[1],
         **columns,

@@ -49,7 +49,8 @@ class Comparison(Result):
         settings: Options of the run.
         notes: What a reader must know, such as feature maps that were pooled.
         versions: Versions of the software.
-        untrained: Scores of the same layers of networks with fresh weights, where there were such networks.
+        untrained_pairs: Scores of the same layers of networks with fresh weights, ``(pairs, L_a, L_b)``, where there
+            were such networks.
         acting_a: By layer of A, the kind of maps by which other weights of the same function move its features, such
             as ``"positive monomial"`` behind a ReLU; empty where it is not known.
         acting_b: By layer of B.
@@ -86,9 +87,14 @@ class Comparison(Result):
     settings: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
-    untrained: Mapping[str, Tensor] = field(default_factory=dict)
+    untrained_pairs: Mapping[str, Tensor] = field(default_factory=dict)
     acting_a: tuple[str, ...] = ()
     acting_b: tuple[str, ...] = ()
+
+    @property
+    def untrained(self) -> dict[str, Tensor]:
+        """Mean score of the same layers of networks with fresh weights, where there were such networks."""
+        return {name: pairs.nanmean(0) for name, pairs in self.untrained_pairs.items()}
 
     @property
     def headline(self) -> str:

@@ -26,19 +26,21 @@ def run(
     draws: Draws,
     memory: int,
     progress: bool | None,
+    whose: str = "",
 ) -> dict[str, Cells]:
-    """Every measure's cells, each kind by the engine that is fastest for it."""
+    """Every measure's cells, each kind by the engine that is fastest for it; progress says of ``whose`` layers."""
     found: dict[str, Cells] = {}
+    what = f"Comparing {whose}" if whose else "Comparing"
     crosses: list[Any] = [m for m in measures if m.engine == "crosses"]
     pairs = len(a) * len(b)
     if crosses:
         work = compare_crosses(crosses, a, b, draws, memory)
-        found |= _finish(work, "Comparing by Procrustes", pairs, progress)
+        found |= _finish(work, f"{what} by Procrustes", pairs, progress)
     steps: dict[str, Any] = {"grams": (compare_grams, len(a) + len(b)), "pairs": (compare_pairs, pairs)}
     for m in measures:
         if m.engine in steps:
             engine, total = steps[m.engine]
-            found[m.name] = _finish(engine(m, a, b, draws, memory), f"Comparing by {m.name}", total, progress)
+            found[m.name] = _finish(engine(m, a, b, draws, memory), f"{what} by {m.name}", total, progress)
     return found
 
 

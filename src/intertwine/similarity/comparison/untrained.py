@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..._evaluation import copied
 
 _RESETS = ("reset_parameters", "_reset_parameters", "init_weights")  # of a module, by itself
+_FRESH = 738_145_000  # added to seeds: none that people give their own networks
 _SHARE = 0.5  # of the weights: more may not stay the same from seed to seed
 
 
@@ -19,8 +20,10 @@ def untrained(model: nn.Module, seed: int, builds: Sequence[Callable[[], nn.Modu
     It is built again by one of ``builds``, or by its class where that takes no more than the model's ``config``, if
     this gives tensors of the same shapes and another seed gives other ones. Else every module resets itself, by
     ``reset_parameters``, ``init_weights`` or the model's ``_init_weights(module)``.
+    ``seed`` gives another network than one that was built after ``torch.manual_seed(seed)``. Where there is none, the
+    reason in words is returned.
     """
-    fresh = copied(model)
+    fresh, seed = copied(model), _FRESH + seed
     device = next((tensor.device for tensor in model.parameters()), torch.device("cpu"))
     for build in (*builds, *_constructor(model)):
         state = _built(build, model, seed)

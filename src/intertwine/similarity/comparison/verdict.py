@@ -1,7 +1,7 @@
 """The verdict on a comparison, in words and in a few numbers."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,6 +18,10 @@ _WORDS = (  # by what is left of the mean score when shuffled examples and untra
     (0.35, "partly similar"),
     (0.1, "weakly similar"),
 )
+_OPEN = {  # what a verdict must say of itself, by how many pairs of untrained networks there were
+    0: "Untrained networks were not measured, so no word is given for how similar that is.",
+    1: "One pair of untrained networks was measured: another one may lead to another word.",
+}
 _PART = 0.25  # of the layers: fewer that are judged by a measure of their own are not in the headline
 _TITLES = {  # words of measure names that people write otherwise
     "cka": "CKA",
@@ -60,7 +64,7 @@ class Compared(Protocol):
     @property
     def calibrated(self) -> Mapping[str, Tensor | None]: ...  # noqa: D102
     @property
-    def untrained(self) -> Mapping[str, Tensor]: ...  # noqa: D102
+    def untrained_pairs(self) -> Mapping[str, Tensor]: ...  # noqa: D102
     @property
     def groups(self) -> Mapping[str, str]: ...  # noqa: D102
     @property
@@ -74,16 +78,16 @@ class Summary:
     The partner is the layer of the same name, or of the same place, where layers are paired; else the most similar
     one. ``matched`` counts layers that are most similar to the former. ``beyond`` counts scores beyond shuffled
     examples at the 5 % level, each on its own: ``None`` without shuffles, or with so few that no score could be.
-    ``untrained`` is the mean score of networks with fresh weights. ``left`` is the mean share of the way from the
-    higher one of the two levels, 95 % of the shuffles and untrained networks, to 1.
+    ``left`` is the mean share of the way from the higher one of two levels, 95 % of the shuffles and the score of a
+    pair of untrained networks, to 1: one number for each such pair. ``untrained`` are their mean scores.
     """
 
     measure: str
     score: float
     chance: float | None
-    untrained: float | None
+    untrained: tuple[float, ...]
     calibrated: float | None
-    left: float
+    left: tuple[float, ...]
     matched: int | None
     beyond: int | None
     layers: int
@@ -136,12 +140,12 @@ def measure_title(name: str) -> str:
     """A measure's name for people.
 
     Examples:
-        >>> measure_title("g_relu_cka"), measure_title("orthogonal_procrustes")
-        ('G-ReLU CKA', 'Orthogonal Procrustes')
+        >>> measure_title("g_relu_cka"), measure_title("orthogonal_procrustes_centered")
+        ('G-ReLU CKA', 'Orthogonal Procrustes (centred)')
     """
-    words = name.replace("g_relu", "G-ReLU").split("_")
+    words = name.removesuffix("_centered").replace("g_relu", "G-ReLU").split("_")
     title = " ".join(_TITLES.get(word, word) for word in words)
-    return title[:1].upper() + title[1:]
+    return title[:1].upper() + title[1:] + (" (centred)" if name.endswith("_centered") else "")
 
 
 def too_few_shuffles(comparison: Compared) -> bool:
@@ -161,12 +165,14 @@ def partners(comparison: Compared, measure: str) -> Tensor:
     return torch.arange(len(scores)) if paired(comparison) else best_partners(scores)
 
 
-def untrained_level(comparison: Compared, measure: str) -> Tensor | None:
-    """Score that layers of untrained networks reach, by layer of A: with the counterpart, or with the best match."""
-    scores = comparison.untrained.get(measure)
+def untrained_levels(comparison: Compared, measure: str) -> Tensor:
+    """Score that layers of untrained networks reach with the counterpart, or with the best match: ``(pairs, L_a)``."""
+    scores = comparison.untrained_pairs.get(measure)
     if scores is None:
-        return None
-    return scores.diagonal() if paired(comparison) else scores.nan_to_num(nan=-torch.inf).amax(1)
+        return torch.empty(0, len(comparison.layers_a), dtype=torch.float64)
+    if paired(comparison):
+        return scores.diagonal(dim1=1, dim2=2)
+    return scores.nan_to_num(nan=-torch.inf).amax(2)
 
 
 def summarise(comparison: Compared, measure: str, rows: list[int] | None = None) -> Summary:
@@ -181,19 +187,17 @@ def summarise(comparison: Compared, measure: str, rows: list[int] | None = None)
     own, best = scores[torch.arange(len(scores)), partner][chosen], scores.nan_to_num(nan=-torch.inf).amax(1)[chosen]
     known = ~own.isnan()
     chance, p, calibrated = (along(m[measure]) for m in (comparison.chance, comparison.null_p, comparison.calibrated))
-    level = untrained_level(comparison, measure)
-    level = None if level is None else level[chosen]
-    left = own if calibrated is None else calibrated
-    if level is not None:
-        above = ((own - level) / (1 - level).clamp(min=1e-9)).clamp(min=0)
-        left = torch.minimum(left, torch.where(level.isnan(), left, above))
+    levels = untrained_levels(comparison, measure)[:, chosen]
+    beyond_chance = own if calibrated is None else calibrated
+    above = ((own - levels) / (1 - levels).clamp(min=1e-9)).clamp(min=0)
+    left = torch.minimum(beyond_chance, torch.where(levels.isnan(), beyond_chance, above))
     return Summary(
         measure=measure,
         score=_mean(own),
         chance=None if chance is None else _mean(chance),
-        untrained=None if level is None else _mean(level),
+        untrained=tuple(levels.nanmean(1).tolist()),
         calibrated=None if calibrated is None else _mean(calibrated),
-        left=_mean(left),
+        left=tuple(left.nanmean(1).tolist()),
         # a tie with the partner counts as a match: equal layers, such as an identity, have no order
         matched=int((own >= best - 1e-9)[known].sum()) if paired(comparison) else None,
         beyond=None if p is None or too_few_shuffles(comparison) else int((p <= _LEVEL)[known].sum()),
@@ -206,7 +210,7 @@ def brief(comparison: Compared) -> str:
     summary = summarise(comparison, lead(comparison))
     if not summary.layers:
         return "no pair of layers could be compared"
-    levels = [(summary.chance, "by chance"), (summary.untrained, "untrained")]
+    levels = [(summary.chance, "by chance"), (_average(summary.untrained), "untrained")]
     others = [f"{_two(value)} {what}" for value, what in levels if value is not None]
     word = _word(summary)
     return f"{f'{word}: ' if word else ''}{measure_title(summary.measure)} {', '.join([_two(summary.score), *others])}"
@@ -237,28 +241,49 @@ def _spoken(comparison: Compared, measure: str, rows: list[int] | None) -> str:
     levels = []
     if summary.chance is not None:
         levels.append(f"unrelated features would get {_two(summary.chance)}")
-    if summary.untrained is not None:
-        levels.append(f"untrained networks of the same architecture get {_two(summary.untrained)}")
+    if summary.untrained:
+        levels.append(f"untrained networks of the same architecture get {_range(summary.untrained)}")
     where = f", where {' and '.join(levels)}" if levels else ""
     few = too_few_shuffles(comparison)
     caveat = [f"{comparison.settings['null']} shuffles are too few for the 5 % level: take 19 or more."] if few else []
     word = _word(summary)
     verdict = f"The two networks are {word}: {said}" if word else f"{said[:1].upper()}{said[1:]}"
-    open_ = [] if word else ["Untrained networks were not measured, so no word is given for how similar that is."]
+    open_ = [_OPEN[len(summary.untrained)]] if len(summary.untrained) in _OPEN else []
     return " ".join([f"{verdict} on average{where}.", *_counts(summary), *open_, *caveat])
 
 
 def _word(summary: Summary) -> str:
-    """How similar; nothing without the level of untrained networks, since a high score may be theirs too."""
+    """How similar; nothing without the level of untrained networks, since a high score may be theirs too.
+
+    Where one word or another is right by which pair of untrained networks one takes, both are said.
+    """
     if summary.beyond == 0:
         return "no more similar than unrelated networks would be"
-    if summary.untrained is None:
+    if not summary.untrained:
         return ""
-    if summary.score < summary.untrained:
+    if summary.score <= max(summary.untrained):
         return "no more similar than untrained networks"
-    return next(
-        (word for least, word in _WORDS if summary.left >= least), "hardly more similar than untrained networks"
-    )
+    least, most = (_word_for(end) for end in _widened(summary.left))
+    return least if least == most else f"between {least} and {most}"
+
+
+def _word_for(left: float) -> str:
+    return next((word for least, word in _WORDS if left >= least), "hardly more similar than untrained networks")
+
+
+def _widened(values: Sequence[float]) -> tuple[float, float]:
+    """The range of a few values, half as far again on either side: other pairs would reach beyond it."""
+    low, high = min(values), max(values)
+    return low - (high - low) / 2, high + (high - low) / 2
+
+
+def _range(values: Sequence[float]) -> str:
+    low, high = _two(min(values)), _two(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def _average(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def _counts(summary: Summary) -> list[str]:

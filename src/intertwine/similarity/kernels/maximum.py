@@ -18,6 +18,10 @@ from .symmetric import mirror, triangle_tiles
 class MaxKernel(Kernel):
     """``k(x, y) = max over c of <x_c, y_c>`` on centred, normalised channels (paper 1, definition 5.3 and D.7.2).
 
+    For feature maps ``(N, C, *S)``: ``K[m, n] = max over c of sum over s of z[m, c, s] z[n, c, s]`` with
+    ``z[n, c, s] = (x[n, c, s] - mean_c) / |x_c - mean_c|``, one mean and one norm for each channel, over all examples
+    and positions.
+
     Differs from the paper's claim in v1 (lemma 5.5), which v2 withdraws: this kernel is *not* positive semi-definite.
     On ``(1, 0), (0, 1), (1, 1)`` the weights ``(1, 1, -1)`` give -1 (v2 example E.44). A CKA with it can be negative in
     its biased form too. And at one level of noise its CKA falls as channels grow (what v2 D.8 asks), since the maximum

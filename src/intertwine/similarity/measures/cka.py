@@ -53,6 +53,10 @@ class GramSide:
 class CKA(Measure[GramSide | ExplicitSide]):
     """Centred kernel alignment: ``HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L))`` (paper 1, definition 5.3, eq. 5.4).
 
+    ``K[m, n] = k(x_m, x_n)`` compares two examples of one side. Feature maps ``(N, C, *S)`` are one example each: the
+    kernels of G_ReLU-CKA (``"max"``, ``"laplace"``) take every channel's mean and norm over examples and positions, and
+    sum over positions channel by channel; the linear kernel is ``sum over c, s of x[m, c, s] x[n, c, s]``.
+
     Constant channels are left out. An example without any living activity is an example like others: the kernel places
     it where zeros are.
 

@@ -39,14 +39,16 @@ class Procrustes(Measure[FeatureSide]):
     """Procrustes similarity under a group of channel maps (paper 1, definition 5.2 and section D.7.1).
 
     Differs from the paper where it is silent or cannot hold: features are *not* centred unless asked, as in the paper's
-    own figures, so translations change the score; dead channels are left out on each side (``"trivial"``, which
-    compares by position, leaves them where they are); the narrower side is padded with zero channels; the orthogonal
-    kind divides by the global norm. Scores of different kinds have different scales: none bounds another. An example
-    without any living activity adds nothing to the products of uncentred channels.
+    own figures, so translations change the score (:func:`intertwine.compare` asks: see ``center``); dead channels are
+    left out on each side (``"trivial"``, which compares by position, leaves them where they are); the narrower side is
+    padded with zero channels; the orthogonal kind divides by the global norm. Scores of different kinds have different
+    scales: none bounds another. An example without any living activity adds nothing to the products of uncentred
+    channels.
 
     ``mu(X, Y) = 1 - delta / 2`` with ``delta = min_g |X/|X| - (Y/|Y|) g|`` over the group, Frobenius norms; or, where
     the group holds scales per channel, ``mu(X, Y) = 1 - delta / (2 sqrt(max(d, d')))`` with each of the ``d`` and
-    ``d'`` channels divided by its norm first.
+    ``d'`` channels divided by its norm first. ``X`` has a row for every example and position and a column for every
+    channel; with ``center`` it is ``X - 1 m^T`` before anything else, ``m`` the mean row.
 
     ``"size_and_shape"`` keeps the sizes: ``X`` and ``Y`` are both divided by ``sqrt((|X|^2 + |Y|^2) / 2)``, so that it
     equals ``"orthogonal"`` for sides of one size and is less elsewhere (Dryden and Mardia, "Statistical shape
@@ -60,7 +62,10 @@ class Procrustes(Measure[FeatureSide]):
     Args:
         kind: ``"orthogonal"``, ``"g_relu"``, ``"monomial"``, ``"permutation"``, ``"signed_permutation"``, ``"trivial"``
             (no alignment) or ``"size_and_shape"`` (orthogonal maps, no scales).
-        center: Subtract each channel's mean over examples and space first.
+        center: Subtract each channel's mean over examples and positions first. A translation of a layer's features is
+            absorbed by the bias of the next layer, or by the mean of its norm, so that a comparison of networks should
+            not see it (paper 1, section 5, asks this of a measure; Williams et al. and Ding, Denain and Steinhardt,
+            "Grounding representation similarity through statistical testing", NeurIPS 2021, centre too).
 
     Raises:
         ValueError: If the kind is unknown.
