@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 _LEVEL = 1e-6
 _COMMON = 0.25  # share of the tensors that both must have: heads are replaced, layers dropped
-_PARTS = 1e-3  # level at which single blocks are named
+_PARTS = 1e-3  # level at which single blocks of a network that is derived are named
+_ALIKE = 0.5  # mean cosine of tensors that strangers do not reach once they are aligned
 
 
 @of_networks("a", "b")
@@ -73,7 +74,7 @@ def lineage(
         reason does where weights were lost that cannot be had back. A common start is never ruled out.
 
     Raises:
-        ValueError: If no input is given; if both are one object, or have no tensor with units in common; if a tensor is
+        ValueError: If no input is given; if both are one object, or are of other architectures; if a tensor is
             quantised or holds NaN or infinity; or if ``independent`` holds too few networks, or one that is not
             independent.
 
@@ -146,7 +147,7 @@ def lineage_of_states(
         level: The p-value from which on independence is rejected.
 
     Raises:
-        ValueError: If they have no tensor with units in common; if a tensor is quantised or holds NaN or infinity; or
+        ValueError: If they are of other architectures; if a tensor is quantised or holds NaN or infinity; or
             if ``independent`` holds too few networks, or one that is not independent.
     """
     if not 0 < level < 1:
@@ -155,7 +156,7 @@ def lineage_of_states(
         raise ValueError(f"independent must hold at least {FEWEST} networks. Got {len(independent)}.")
     pair = compared(sym, a, b)
     found = pair.in_place()
-    if not any(s.units for s in found.spaces) or len(found.tensors) < _COMMON * len(pair.names):
+    if len(found.tensors) < _COMMON * len(pair.names):
         raise ValueError(
             "b must be of the architecture of a, in any width and depth: tensors of one name. Got "
             f"{len(found.tensors)} of {counted(len(pair.names), 'tensor')} in common: other architectures cannot be "
@@ -255,17 +256,35 @@ def _calibrated(found: Lineage, after: Calibrated, level: float) -> Lineage:
 
 def _judged(found: InPlace, level: float, notes: tuple[str, ...]) -> Lineage:
     """The verdict of the exact test."""
-    blocks = by_block(found.tensors, _PARTS)
+    derived = found.log_p is not None and found.log_p <= log(level)
+    blocks = by_block(found.tensors, _PARTS if derived else level)
     verdict, reason, log_p = _verdict(found, blocks, level)
     evidence = NOT_TESTED if log_p is None else EXACT
-    return Lineage(verdict, reason, evidence, log_p, level, found.spaces, blocks, found.tensors, notes)
+    caveats = _caveats(found, blocks, derived)
+    return Lineage(verdict, reason, evidence, log_p, level, found.spaces, blocks, found.tensors, (*caveats, *notes))
+
+
+def _caveats(found: InPlace, blocks: tuple[BlockAgreement, ...], derived: bool) -> Iterator[str]:
+    """What else the agreement in place may come from."""
+    some = [b.block for b in blocks if b.derived]
+    if some and not derived:
+        yield (
+            f"{', '.join(some)}: beyond chance alone, while all units together are not; that part descends, or its "
+            "units stand in an order that both networks know"
+        )
+    cosines = [t.cosine for t in found.tensors if t.log_p is not None]
+    if derived and sum(cosines) < _ALIKE * len(cosines):
+        yield (
+            f"weights agree weakly (mean cosine {sum(cosines) / len(cosines):.2f}): a network trained independently "
+            "and then aligned to the other, which puts its units into the other's order, looks the same"
+        )
 
 
 def _verdict(found: InPlace, blocks: tuple[BlockAgreement, ...], level: float) -> tuple[str, str, float | None]:
     """Verdict, its ground, and the logarithm of the p-value."""
     tested = [s for s in found.spaces if s.log_p is not None]
     if found.log_p is None:
-        why = "; ".join(sorted({s.note for s in found.spaces}))
+        why = "; ".join(sorted({s.note for s in found.spaces})) or "this architecture lets no unit move"
         return UNTOLD, f"no space of units could be tested in place: {why}", None
     log_p = found.log_p
     units = sum(s.units for s in tested)

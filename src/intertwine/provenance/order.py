@@ -1,8 +1,9 @@
 """Order of the units of a network that would make two independent ones agree in place.
 
-Weights sorted by a norm, a state matrix that starts as ``1, 2, ..., n``, or a layer that starts as the identity: there
-units are not alike before training, and the null of permuted units does not hold. It fails only where both networks
-have such an order, so it is enough to look at one; and a choice that depends on that one alone leaves the null exact.
+Weights sorted by a norm, decays and frequencies that start as a function of the number of the unit, units sorted by the
+class that they serve, or a layer that starts as the identity: there units are not alike before training, and the null
+of permuted units does not hold. It fails only where both networks have such an order, so it is enough to look at one;
+and a choice that depends on that one alone leaves the null exact.
 """
 
 from dataclasses import dataclass, field
@@ -10,9 +11,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from .features import similarity
+
 _LIMIT = 4.5  # standard deviations: a p-value of 7e-6, for a space may have many tensors
 _SORTED = 0.999  # rank correlation that tells small spaces are sorted
 _FEWEST = 5  # units that can be seen to be sorted
+_SAMPLE = 256  # units whose neighbours are looked at: the first ones, and as many spread over all of them
 
 
 @dataclass
@@ -42,6 +46,8 @@ class Order:
         self.sizes.append(size)
         if not self.found and _sorted(size):
             self.found = f"units of a are sorted by their weights in {tensor}"
+        if not self.found and (_serial(size[..., None]) or _serial(rows)):
+            self.found = f"units of a stand in an order: neighbours are alike in {tensor}"
         return square is None or not _diagonal(square)
 
     @property
@@ -61,6 +67,26 @@ def _sorted(size: Tensor) -> bool:
     index = torch.arange(n, dtype=torch.float64)
     rho = (((ranks - (n - 1) / 2) * (index - (n - 1) / 2)).sum(-1) * 12 / (n * (n * n - 1))).mean()
     return abs(float(rho)) * (len(size) * (n - 1)) ** 0.5 > _LIMIT or abs(float(rho)) > _SORTED
+
+
+def _serial(rows: Tensor) -> bool:
+    """Whether units ``(P, n, d)`` are more alike at some distance in number than any two of them.
+
+    Among the likenesses of one unit to all others, that to a certain one has a uniform rank where units stand in no
+    order.
+    """
+    n = rows.shape[-2]
+    for index in {range(min(n, _SAMPLE)), range(0, n, -(-n // _SAMPLE))}:
+        alike = similarity(*[rows[..., list(index), :]] * 2)
+        if not bool(alike.any()):
+            continue
+        alike.diagonal(dim1=-2, dim2=-1).fill_(torch.nan)
+        for lag in (2**k for k in range(len(index).bit_length() - 1)):
+            those, this = alike[..., :-lag, :], alike.diagonal(lag, -2, -1)[..., None]
+            rank = ((those < this).sum(-1) + (those == this).sum(-1) / 2) / (len(index) - 1)
+            if float(rank.mean() - 0.5) * (12 * rank.numel()) ** 0.5 > _LIMIT:
+                return True
+    return False
 
 
 def _diagonal(x: Tensor) -> bool:

@@ -28,7 +28,7 @@ class BlockAgreement:
         equal: How many of them are the same in both networks, number by number.
         cosine: Of all its weights as they stand.
         log_p: Natural logarithm of the p-value (Bonferroni over its tensors), or ``None`` where it was not tested.
-        derived: Whether that is significant at the level, over all blocks.
+        derived: Whether that is significant over all blocks: at 1e-3 in a network that is derived, else at the level.
     """
 
     block: str
