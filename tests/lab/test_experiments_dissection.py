@@ -55,7 +55,9 @@ def test_one_network(tmp_path):
 
 
 def test_papers_size_says_what_to_put_where_before_any_work(tmp_path):
-    with pytest.raises(ValueError, match=r"must have Broden.*--concepts broden:FOLDER.*--recipe resnet50_residual"):
+    with pytest.raises(
+        ValueError, match=r"must have Broden.*--concepts broden:FOLDER.*--data imagenet:DIR --recipe resnet50_residual"
+    ):
         reproduce("fig3-dissection", Setting("paper", tmp_path))
     assert not list(tmp_path.iterdir())
 

@@ -207,6 +207,20 @@ def test_table_2(numbers):
     assert set(claims_by_text(printed("table2-dissimilarity", numbers, accuracy=0.4)).values()) == {None}
 
 
+def test_layer_70_of_figures_10_and_11():
+    """More alike than the others by G_ReLU-Procrustes, less by CKA."""
+    layers = ("relu", "layer1.0.relu1", "layer4.1.relu1", "layer4.1.relu2")
+    of = lambda *values: {k: (v, 0.01) for k, v in zip(layers, values)}
+    groups = {"g_relu_procrustes": of(0.6, 0.5, 0.7, 0.5), "orthogonal_procrustes": of(0.7, 0.6, 0.5, 0.6),
+              "g_relu_cka": of(0.9, 0.8, 0.3, 0.7), "channel_normalized_cka": of(0.9, 0.8, 0.4, 0.7)}  # fmt: skip
+    about_70 = lambda groups: [
+        c.held for c in printed("fig10-resnet18", groups).claims if "layer 70" in c.text or "conflict" in c.text
+    ]
+    assert about_70(groups) == [True, True]
+    swapped = {m: by | {layers[2]: (0.3 if "procrustes" in m else 0.95, 0.01)} for m, by in groups.items()}
+    assert about_70(swapped) == [False, False]
+
+
 def test_table_4_is_held_to_what_d8_says_and_not_to_what_its_own_row_contradicts():
     told = claims_by_text(printed("table4-constant-width", p.TABLE_4))
     assert [v for k, v in told.items() if "CKA" not in k] == [True, True]

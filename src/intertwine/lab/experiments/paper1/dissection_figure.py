@@ -36,10 +36,12 @@ _NEEDED = (
     "fig3-dissection at scale paper must have Broden (1.2 GB) and ImageNet networks, not part of this package. "
     "Unpack broden1_227 into FOLDER and say --concepts broden:FOLDER; that runs the small networks on it. The paper's "
     "own are one command each: intertwine dissect --model resnet50 --weights FILE --layer layer4 --concepts "
-    "broden:FOLDER --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225; with hf:FOLDER for a ConvNeXt, --layer "
-    "layer4.2.conv2 inside the block, and for the modified network --model resnet50:residual_relu=false, trained by: "
-    "intertwine train resnet50:residual_relu=false --data images:IMAGENET --recipe resnet50_residual, where IMAGENET "
-    "holds train and val with one folder for each class (v2 F.3: 76.1 %)."
+    "broden:FOLDER --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225; --layer layer4.2.conv2 inside the block; for a "
+    "ConvNeXt as save_pretrained of transformers writes it: intertwine dissect --weights FOLDER --layer "
+    "convnext.encoder.stages.3 --concepts broden:FOLDER; and for the modified network --model "
+    "resnet50:residual_relu=false, trained by: intertwine train --model resnet50:residual_relu=false --data "
+    "imagenet:DIR --recipe resnet50_residual --out FILE, where DIR holds train and val with one folder for each class "
+    "(v2 F.3: 76.1 %)."
 )
 
 _CHANGE = "change of the share of detectors from the lowest power to the highest"
