@@ -9,7 +9,7 @@ from torch import nn
 
 from intertwine.lab import networks
 from intertwine.lab.training import RECIPES, Recipe, member_path, read_card, train, train_many
-from intertwine.lab.training.choice import agrees, candidates, draws_random_numbers, engine_for, fastest_engine
+from intertwine.lab.training.choice import agrees, candidates, draws_random_numbers, engine_for
 from intertwine.lab.training.engines import ENGINES
 from intertwine.lab.training.grouped import Ungroupable, group_networks
 from intertwine.lab.zoo import draw_pairs, read_zoo
@@ -121,16 +121,6 @@ def test_layers_without_a_counterpart_are_named():
         group_networks([nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular")] * 2)
 
 
-def test_the_choice_is_the_fastest_that_was_measured(monkeypatch):
-    nets = [networks.build("mlp:widths=8") for _ in range(2)]
-    x, y = torch.randn(2, 4, 1, 8, 8), torch.zeros(2, 4, dtype=torch.int64)
-    times = {**dict.fromkeys(ENGINES, 2.0), "in turn": 1.0, "stacked": 0.97, "grouped": 0.5}
-    monkeypatch.setattr("intertwine.lab.training.choice.step_seconds", lambda e, *_: times[e.name])
-    assert fastest_engine(nets, Recipe(), x, y)[0] == "grouped"
-    times["grouped"] = 1.5  # a gain of 3 % is none
-    assert fastest_engine(nets, Recipe(), x, y)[0] == "in turn"
-
-
 @pytest.mark.parametrize(
     ("spec", "k", "shape", "wanted"),
     [
@@ -143,8 +133,7 @@ def test_the_choice_is_the_fastest_that_was_measured(monkeypatch):
         ("small_convnext", 3, (3, 32, 32), "in turn"),  # has no grouped counterpart
     ],
 )
-def test_the_kind_of_network_decides_and_no_clock(spec, k, shape, wanted, monkeypatch):
-    monkeypatch.setattr("intertwine.lab.training.choice.step_seconds", lambda *_: pytest.fail("a clock was asked"))
+def test_the_kind_of_network_decides(spec, k, shape, wanted):
     nets = [networks.build(spec) for _ in range(k)]
     assert engine_for(nets, torch.randn(4, *shape)) == wanted
 
@@ -272,7 +261,7 @@ def test_networks_with_mixup_are_trained_one_by_one(tmp_path):
     [
         ({"seeds": []}, "seeds must be at least one whole number"),
         ({"seeds": [-1]}, "seeds must be at least one whole number"),
-        ({"engine": "magic"}, "engine must be one of auto, measured, in turn"),
+        ({"engine": "magic"}, "engine must be one of auto, in turn"),
         ({"together": 0}, "together must be at least 1"),
         ({"model": "alexnet"}, "network must be one of"),
         ({"recipe": "best"}, "recipe must be one of"),

@@ -7,7 +7,6 @@ import zoo
 from intertwine.symmetry import symmetries
 from intertwine.symmetry.action import tensors_of, transform
 from intertwine.symmetry.admissible import admissible
-from intertwine.symmetry.verification.refine import drop
 
 SILENT = {"weight_norm_by_hand", "lstm", "gru", "rnn_relu", "tied_autoencoder"}  # no module returns one moving tensor
 
@@ -29,13 +28,6 @@ def outputs_of(model, names, example):
 def plain_names(sym, model):
     """Taps that are modules called once."""
     return [n for n in sym.features if n in dict(model.named_modules())]
-
-
-def test_a_dropped_kind_leaves_the_features_too():
-    model = torch.nn.Sequential(torch.nn.Linear(3, 6), torch.nn.ReLU(), torch.nn.Linear(6, 2))
-    sym = symmetries(model, torch.zeros(2, 3))
-    assert list(sym.features) == ["0", "1"] and sym.features["0"].axes[1].scale == (1,)
-    assert drop(sym, "0.weight[0]", "scale").features["0"].axes[1].scale == ()
 
 
 @pytest.mark.parametrize("name", zoo.ZOO)

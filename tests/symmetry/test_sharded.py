@@ -4,7 +4,6 @@ import json
 
 import pytest
 import torch
-import zoo
 from handmade import MAKERS, make
 from safetensors.torch import save_file
 
@@ -13,7 +12,7 @@ from intertwine.errors import CheckpointError
 from intertwine.matching.sharded import align_sharded
 from intertwine.symmetry.action import act_
 from intertwine.symmetry.gauge.fingerprint import fingerprint
-from intertwine.symmetry.sharded import ShardedState, act_sharded, coupled_tensors, fingerprint_sharded
+from intertwine.symmetry.sharded import ShardedState, act_sharded, fingerprint_sharded
 from intertwine.testing import function_error
 
 
@@ -94,22 +93,6 @@ def test_memory_stays_near_the_largest_coupled_group(tmp_path, monkeypatch):
     assert opened[0].peak < total / 6
     act_sharded(sym, sym.random(seed=0), source, tmp_path / "b", shard_bytes=width * width * 16)
     assert opened[1].peak < total / 6
-
-
-def test_a_residual_stream_does_not_couple_blocks(tmp_path):
-    """A norm's scale is one generator of the stream: it ties one gain to its readers. No tensor is read twice."""
-    model, x = zoo.build("llama")
-    sym = iw.symmetries(model, *x)
-    source = shard(model, tmp_path / "a")
-    states = Counting(source), Counting(source)
-    total = sum(t.numel() * t.element_size() for t in model.state_dict().values())
-    seen = []
-    for part in coupled_tensors(sym, *states):
-        assert part.a.keys() == part.b.keys() == part.sym.layouts.keys()
-        seen += part.a
-        del part
-    assert sorted(seen) == sorted(sym.layouts)
-    assert states[0].peak < total / 2
 
 
 def test_bad_input(tmp_path):

@@ -9,25 +9,24 @@ from .gauge.canonical import canonical
 from .gauge.fingerprint import fingerprint
 from .gauge.norm_gains import fold_norm_gains
 from .gauge.sharpness import gradient_norm, sharpness
-from .sharded import CoupledTensors, ShardedState, act_sharded, coupled_tensors, fingerprint_sharded
+from .sharded import ShardedState, act_sharded, fingerprint_sharded
 from .spaces import Axis, BatchNormTensors, Fixed, FixedAxis, Layout, Leaf, Part, Product, Space, Sum
 from .symmetry import Symmetry
 from .tangent import Tangent
 from .transformation import Transformation
-from .verification.refine import refine
 from .verification.verify import Verification, verify
 
 __all__ = [
     # find
     "Symmetry", "register_rule", "symmetries",
     # act and verify
-    "Transformation", "Verification", "act", "act_", "admissible", "refine", "verify",
+    "Transformation", "Verification", "act", "act_", "admissible", "verify",
     # remove
     "Fold", "canonical", "fingerprint", "fold", "fold_norm_gains",
     # the optimiser's view
     "Tangent", "gradient_norm", "sharpness",
     # checkpoints larger than memory
-    "CoupledTensors", "ShardedState", "act_sharded", "coupled_tensors", "fingerprint_sharded",
+    "ShardedState", "act_sharded", "fingerprint_sharded",
     # how much was found
     # the description
     "Axis", "BatchNormTensors", "Fixed", "FixedAxis", "Layout", "Leaf", "Part", "Product", "Space", "Sum",

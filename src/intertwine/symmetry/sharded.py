@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,7 +12,6 @@ from .._memory import check_fits
 from .._untrusted.files import json_of, regular_file, within
 from ..errors import CheckpointError
 from .action import check_numbers, check_shapes, moved
-from .coupling import coupled, restricted
 from .gauge.fingerprint import fingerprint_state
 from .symmetry import Symmetry
 from .transformation import Transformation
@@ -169,37 +167,6 @@ def act_sharded(
         held, total = held + size, total + size
     _write(target, shard, table)
     return write_json(target / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": table})
-
-
-@dataclass(frozen=True, eq=False)
-class CoupledTensors:
-    """Tensors of two checkpoints that scales, bases and batch norms tie together, read into memory.
-
-    Attributes:
-        sym: Their symmetry. Permutations, signs and rotations of its spaces may also move tensors of other groups (a
-            residual stream moves those of all blocks).
-        a: Tensors of one checkpoint.
-        b: Those of the other.
-    """
-
-    sym: Symmetry
-    a: dict[str, Tensor]
-    b: dict[str, Tensor]
-
-
-def coupled_tensors(sym: Symmetry, a: ShardedState, b: ShardedState) -> Iterator[CoupledTensors]:
-    """Two checkpoints on disk, read one group of coupled tensors at a time, in the order of the network.
-
-    Args:
-        sym: The symmetry of their architecture, found on the meta device for instance.
-        a: One checkpoint.
-        b: The other; both hold every tensor of the symmetry (``ShardedState.check``).
-
-    Yields:
-        The groups. Only one is in memory where the caller keeps none.
-    """
-    for names in coupled(sym):
-        yield CoupledTensors(restricted(sym, names), *({n: state[n] for n in names} for state in (a, b)))
 
 
 def fingerprint_sharded(sym: Symmetry, source: str | Path) -> str:

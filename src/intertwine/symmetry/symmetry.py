@@ -13,7 +13,7 @@ from .._result import UNSAVED, Result
 from . import action, explain, tangent, transformation
 from .description import Description
 from .origin import Origin
-from .verification import refine, verify
+from .verification import verify
 
 if TYPE_CHECKING:
     from ..exchange.result import Mappings
@@ -74,10 +74,6 @@ class Symmetry(Description, Result):
     def verify(self, model: nn.Module, inputs: Any, **options: Any) -> verify.Verification:
         """Check on numbers, for every space and kind, that the function is preserved, with a control that must fail."""
         return verify.verify(self, model, inputs, **options)
-
-    def refine(self, model: nn.Module, inputs: Any, **options: Any) -> Symmetry:
-        """The same symmetry without what fails ``verify`` on these inputs; ``notes`` says what was dropped."""
-        return refine.refine(self, model, inputs, **options)
 
     def mappings(self, format: str = "llm-compressor", **options: Any) -> Mappings:
         """What another tool needs of this symmetry, proved on numbers; formats and options: ``exchange.mappings``."""

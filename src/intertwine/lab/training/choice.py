@@ -1,7 +1,6 @@
-"""The engine that trains k networks: by the kind of network, the same on every machine, or the fastest, measured."""
+"""The engine that trains k networks: by the kind of network, the same on every machine."""
 
 import copy
-import time
 from collections.abc import Sequence
 
 import torch
@@ -10,10 +9,6 @@ from torch import Tensor, nn
 from .engines import ENGINES, Engine, Grouped, GroupedByTwo, InTurn, Stacked
 from .recipe import Recipe
 
-_GAIN = 1.05  # an engine replaces the plain loop only if it is clearly faster
-_TIMED = 3  # steps at least, after one to warm up
-_MOST = 20  # steps, where they are short
-_LONG = 0.5  # seconds after which no more are taken
 _TOLERANCE = 1e-8  # of logits in float64
 _SMALL_INPUT = 256  # numbers of an example: digits have 64
 _SMALL_NETWORK = 1_000_000  # weights
@@ -37,22 +32,6 @@ def engine_for(networks: Sequence[nn.Module], inputs: Tensor) -> str:
     return next((engine.name for engine in wanted if engine.name in able), InTurn.name)
 
 
-def fastest_engine(
-    networks: Sequence[nn.Module], recipe: Recipe, inputs: Tensor, targets: Tensor, workers: int = 1
-) -> tuple[str, dict[str, float]]:
-    """Name of the fastest engine by a few real steps of each, on copies, and seconds of a step by engine.
-
-    The plain loop stays unless another is at least 5 % faster. ``inputs`` is ``(k, B, C, *S)``, a batch for each
-    network, ``targets`` ``(k, B)``; ``workers`` parts of the work may run at a time.
-    """
-    seconds = {
-        name: step_seconds(ENGINES[name](networks, recipe, workers), inputs, targets)
-        for name in candidates(networks, inputs[0])
-    }
-    best = min(seconds, key=lambda name: seconds[name])
-    return (best if seconds[best] * _GAIN <= seconds[InTurn.name] else InTurn.name), seconds
-
-
 def candidates(networks: Sequence[nn.Module], inputs: Tensor) -> list[str]:
     """Engines that compute what the networks compute one by one, checked in float64 on a few ``inputs (B, C, *S)``."""
     joint = [name for name in ENGINES if name != InTurn.name]
@@ -74,19 +53,6 @@ def agrees(engine: type[Engine], networks: Sequence[nn.Module], inputs: Tensor) 
     with torch.no_grad():
         wanted = torch.stack([n(few) for n in alone])
     return found.shape == wanted.shape and bool(torch.allclose(found, wanted, rtol=_TOLERANCE, atol=_TOLERANCE))
-
-
-def step_seconds(engine: Engine, inputs: Tensor, targets: Tensor) -> float:
-    """Shortest of a few steps, of more where they are short, after one to warm up; the engine is closed then."""
-    times: list[float] = []
-    while len(times) <= _TIMED or (len(times) <= _MOST and sum(times) < _LONG):
-        start = time.perf_counter()
-        engine.step(inputs, targets, 1e-6)
-        if inputs.device.type == "cuda":
-            torch.cuda.synchronize(inputs.device)
-        times.append(time.perf_counter() - start)
-    engine.close()
-    return min(times[1:])
 
 
 def draws_random_numbers(network: nn.Module) -> bool:

@@ -12,15 +12,13 @@ from ..._threads import threads
 from ..._words import counted
 from ..data import DataSplits, load
 from .accuracy import choose_device
-from .choice import agrees, candidates, draws_random_numbers, engine_for, fastest_engine
+from .choice import agrees, candidates, draws_random_numbers, engine_for
 from .engines import ENGINES, InTurn
 from .loop import Loop, conclude, say
 from .recipe import Recipe
 from .state import TrainingState, check_same_run, discard_state, load_state
 from .step_batches import StepBatches
 from .train import check_recipe, find_recipe, finished, prepare, settings_of
-
-_CHOICES = ("auto", "measured")
 
 
 @dataclass(frozen=True)
@@ -71,9 +69,8 @@ def train_many(
 
     Networks are trained each by itself, stacked through ``torch.func``, or side by side with grouped convolutions (all,
     four or two at a time). With ``engine="auto"`` the kind of network decides, so that the bits are the same on every
-    machine of a kind; ``"measured"`` times a few real steps of every engine and takes the fastest, the plain loop
-    unless another is at least 5 % faster. Each network, or group, is computed on ``recipe.threads`` threads, and as
-    many at a time as torch has threads for, which changes no bit. Networks with dropout, and recipes with mixup,
+    machine of a kind. Each network, or group, is computed on ``recipe.threads`` threads, and as many at a time as torch
+    has threads for, which changes no bit. Networks with dropout, and recipes with mixup,
     CutMix, a number of iterations or mixed precision, are trained one by one.
 
     Args:
@@ -82,7 +79,7 @@ def train_many(
         recipe: Settings, or a name among ``RECIPES``; by the shape of the inputs if ``None``.
         seeds: One for each network.
         out: Folder for checkpoints ``seed-0000.safetensors`` and their cards.
-        engine: ``auto``, ``measured``, ``in turn``, ``stacked``, ``grouped``, ``grouped by 4`` or ``grouped by 2``.
+        engine: ``auto``, ``in turn``, ``stacked``, ``grouped``, ``grouped by 4`` or ``grouped by 2``.
         together: Networks that are trained at once.
         resume: Whether to keep what is there.
         save_every: Seconds between saved states.
@@ -108,8 +105,8 @@ def train_many(
     seeds = list(dict.fromkeys(seeds))
     if not seeds or min(seeds) < 0:
         raise ValueError(f"seeds must be at least one whole number from 0. Got {seeds}.")
-    if engine not in (*_CHOICES, *ENGINES):
-        raise ValueError(f"engine must be one of {', '.join((*_CHOICES, *ENGINES))}. Got {engine!r}.")
+    if engine not in ("auto", *ENGINES):
+        raise ValueError(f"engine must be one of {', '.join(('auto', *ENGINES))}. Got {engine!r}.")
     if together < 1:
         raise ValueError(f"together must be at least 1. Got {together}.")
     folder = Path(out)
@@ -141,7 +138,7 @@ class _Maker:
         """Train what is missing, interrupted groups first."""
         _, network = prepare(self.model, self.data, seeds[0], None)
         if _goes_alone(self.recipe) or draws_random_numbers(network):
-            if self.engine not in (*_CHOICES, InTurn.name):
+            if self.engine not in ("auto", InTurn.name):
                 raise ValueError(
                     f"engine must be auto or {InTurn.name} for networks with dropout, and recipes with mixup, CutMix, "
                     f"a number of iterations or mixed precision. Got {self.engine!r}."
@@ -198,21 +195,15 @@ class _Maker:
         if self.engine == InTurn.name:
             return self.engine
         with torch.random.fork_rng(devices=[]):
-            inputs, targets = StepBatches(self.data, self.recipe, seeds, self.device).at(0)
-        several = f"training {counted(len(seeds), 'network')} at once"
+            inputs, _ = StepBatches(self.data, self.recipe, seeds, self.device).at(0)
         if self.engine == "auto":
             name = engine_for(networks, inputs[0])
-            say(f"{several}: {name}", self.progress)
+            say(f"training {counted(len(seeds), 'network')} at once: {name}", self.progress)
             return name
-        if self.engine != "measured":
-            if not agrees(ENGINES[self.engine], networks, inputs[0]):
-                able = ", ".join(candidates(networks, inputs[0]))
-                raise ValueError(f"engine must be one of {able} for {self.model}. Got {self.engine!r}.")
-            return self.engine
-        name, seconds = fastest_engine(networks, self.recipe, inputs, targets, self.workers)
-        timed = ", ".join(f"{key} {1000 * value:.3g} ms" for key, value in seconds.items())
-        say(f"{several}: {name} (a step of all: {timed})", self.progress)
-        return name
+        if not agrees(ENGINES[self.engine], networks, inputs[0]):
+            able = ", ".join(candidates(networks, inputs[0]))
+            raise ValueError(f"engine must be one of {able} for {self.model}. Got {self.engine!r}.")
+        return self.engine
 
 
 def _goes_alone(recipe: Recipe) -> bool:

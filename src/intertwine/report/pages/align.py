@@ -1,7 +1,6 @@
 """The page of an alignment: how well units fit, space by space, and where they went."""
 
 from dataclasses import replace
-from typing import Any
 
 from torch import Tensor
 
@@ -125,8 +124,3 @@ def _permutation(name: str, title: str, alignment: Alignment) -> Figure:
         "yaxis": {**side, "title": {"text": label("unit of B")}, "scaleanchor": "x", "constrain": "domain"},
     }
     return Figure({"data": [trace], "layout": layout}, title, f"{order.shape[-1]} units{copies}", height=300)
-
-
-def _mean(values: Any) -> float:
-    known = [v for v in values.tolist() if v == v]
-    return sum(known) / len(known) if known else float("nan")

@@ -171,7 +171,7 @@ def _refuse(report: Verification) -> None:
     if report.failed:
         raise VerificationError(
             f"every element must keep the function to {report.rtol:.1e}. Got errors up to {report.worst:.1e} from "
-            f"{', '.join(f'{kind} of {space}' for space, kind in report.failed)}. Symmetry.refine drops what fails."
+            f"{', '.join(f'{kind} of {space}' for space, kind in report.failed)}."
         )
     if not report.passed:
         raise VerificationError(

@@ -46,10 +46,7 @@ class ZooOptions(DataOptions):
     together: Annotated[int, advanced(min=1, help="Networks that are trained at once.")] = 16
     engine: Annotated[
         str,
-        advanced(
-            help="auto (by the kind of network), measured (fastest here), 'in turn', stacked, grouped, 'grouped by 4' "
-            "or 'grouped by 2'."
-        ),
+        advanced(help="auto (by the kind of network), 'in turn', stacked, grouped, 'grouped by 4' or 'grouped by 2'."),
     ] = "auto"
     resume: Annotated[
         bool, typer.Option("--resume/--restart", help="Keep what is there, or train it anew and replace it.")
