@@ -48,7 +48,7 @@ def test_families_among_strangers():
 
 
 def test_strangers_make_no_family():
-    found = iw.lineage_tree({str(k): net(k) for k in range(20)}, X)
+    found = iw.lineage_tree({str(k): net(k) for k in range(8)}, X)
     assert found.related == 0 and all(len(f) == 1 for f in found.families)
 
 
@@ -122,6 +122,29 @@ def test_merges_name_both_parents_and_their_weights():
     assert "merged: mixed = 0.30 left + 0.70 right" in found.summary()
     page = found.to_html()
     assert "merged from" in page and "Merges" in page
+
+
+def slerp(x, y, ratio):
+    """Spherical interpolation of two tensors, as merging tools write it."""
+    angle = torch.arccos(torch.cosine_similarity(x.flatten(), y.flatten(), dim=0).clamp(-1, 1))
+    if angle < 1e-3:
+        return torch.lerp(x, y, ratio)
+    return (((1 - ratio) * angle).sin() * x + (ratio * angle).sin() * y) / angle.sin()
+
+
+@pytest.mark.parametrize("apart", [0.05, 0.5, None])
+def test_spherical_merges_name_both_parents(apart):
+    base = net(0)
+    left, right = (tuned(base, k, apart) if apart else net(k) for k in (1, 2))
+    mixed = copy.deepcopy(base)
+    with torch.no_grad():
+        for m, x, y in zip(*(n.parameters() for n in (mixed, left, right))):
+            m.copy_(slerp(x, y, 0.4))
+    found = iw.lineage_tree({"left": left, "right": right, "mixed": mixed, "stranger": net(9)}, X)
+    assert [(m.child, m.parents) for m in found.merges] == [("mixed", ("left", "right"))]
+    assert "up to rounding" in found.merges[0].told
+    first, second = found.merges[0].weights
+    assert 0.3 < second / (first + second) < 0.5
 
 
 def test_moved_copies_join_the_family_of_their_original():

@@ -74,7 +74,7 @@ def _families(asked: LineageOptions) -> Tree:
     folder = asked.paths[1]
     if not folder.is_dir():
         raise ValueError(f"DIR must be a folder of checkpoints. Got {str(folder)!r}.")
-    found = sorted(p for p in folder.iterdir() if p.suffix in _SUFFIXES or (p / "config.json").is_file())
+    found = sorted(p for p in folder.iterdir() if p.suffix in _SUFFIXES or _holds_one(p))
     files = [p for p in found if not _is_result(p)]
     if len(files) < len(found):
         tell(f"left out, results of this program: {', '.join(p.name for p in found if p not in files)}")
@@ -87,6 +87,11 @@ def _families(asked: LineageOptions) -> Tree:
         known[spec] = known.get(spec) or _symmetry(spec, asked)
         states[path.name] = known[spec], _named(_opened(path), known[spec], path)
     return tree_of_states(states)
+
+
+def _holds_one(folder: Path) -> bool:
+    """Whether a folder is one checkpoint: a model's directory, or shards with their index."""
+    return (folder / "config.json").is_file() or any(folder.glob("*.safetensors.index.json"))
 
 
 def _is_result(path: Path) -> bool:
