@@ -42,7 +42,7 @@ MUTATIONS = (
     (f"{E}/paper1/dissimilarity.py", "setting.by_scale(4, 6, 100)", "setting.by_scale(4, 6, 10)"),
     (f"{E}/paper1/dissimilarity.py", "setting.by_scale(128, 1000, 10_000)", "setting.by_scale(128, 1000, 1_000)"),
     (f"{E}/paper1/dissimilarity.py", "by[last] - by[before[-1]]", "by[before[-1]] - by[last]"),
-    (f"{E}/paper1/rotation_figure.py", "setting.by_scale(3, 8, 5)", "setting.by_scale(3, 8, 1)"),
+    (f"{E}/paper1/rotation_figure.py", "setting.by_scale(3, 6, 5)", "setting.by_scale(3, 6, 1)"),
     (f"{E}/paper1/leaky_slopes.py", "_EQUAL = 3.0", "_EQUAL = 30.0"),
     (f"{E}/paper1/lasso_stitching.py", "STRENGTHS = (1e-4,", "STRENGTHS = (1e-5,"),
     (f"{E}/paper2/tables.py", "_RECOVERED = 0.835", "_RECOVERED = 0.60"),

@@ -15,23 +15,24 @@ from pathlib import Path
 from typing import Any
 
 from intertwine._io import write_atomically
-from intertwine.lab.experiments import SCALES, Map, Panel, Reproduction, Row, experiments, rejudged
+from intertwine.lab.experiments import OLDER, SCALES, Map, Panel, Reproduction, Row, experiments, rejudged
 
 HERE = Path(__file__).parent
 _INTRODUCTION = """# Results
 
 Every table and figure of both papers that was run here, with the paper's numbers where its text has them, its
 statements checked, and how each was made. The scales `small` and `smoke` are other networks, fewer of them and less
-training than the papers': there only the statements speak, not the numbers (mathematics is
-exact at any scale). CIFAR-10 is a **JPEG copy** (quality 75) of
-the original images, which costs a few points of accuracy throughout.
+training than the papers', and digits in place of CIFAR-10 where no network would train on a CPU: there only the
+statements speak, not the numbers (mathematics is exact at any scale). CIFAR-10 is a **JPEG copy** (quality 75) of the
+original images, which costs a few points of accuracy throughout.
 
 The files in `results/` are what `intertwine reproduce` wrote; the pages and pictures are made from them by
 `python results/build.py`, and every statement is judged from the numbers on its page when that is made. Numbers are
 means, with 95 % intervals over independent networks or runs where there are enough of them. A statement *holds* where
 the intervals exclude its opposite, *does not hold* where they exclude it, and *cannot be told* otherwise: without
 intervals, or where the networks that it is about did not train (85 % test accuracy on digits, 75 % on CIFAR-10, unless
-it says otherwise). A result that was made by older code than today's says so.
+it says otherwise); it then says why, and which way the numbers point. A result that was made by older code than today's
+says so.
 """
 
 
@@ -78,9 +79,19 @@ def index(found: Sequence[tuple[str, Reproduction]]) -> str:
         ("Paper 2", lambda r: r.papers.startswith("paper 2")),
         ("Left open by the papers", lambda r: r.papers.startswith("left open")),
     ):
-        rows = [[f"[{r.title}]({s}/{r.name}.md)", r.papers, s, r.verdict] for s, r in found if chosen(r)]
+        rows = [[f"[{r.title}]({s}/{r.name}.md)", r.papers, _where(r), _verdict(r)] for s, r in found if chosen(r)]
         parts += [f"## {title}\n", table(["what", "papers", "scale", "verdict"], rows), ""]
     return "\n".join(parts)
+
+
+def _where(r: Reproduction) -> str:
+    """Scale and data."""
+    data = str(r.facts.get("data", ""))
+    return ", ".join(filter(None, [r.scale, {"cifar10": "CIFAR-10", "parquet": "CamVid"}.get(data, data)]))
+
+
+def _verdict(r: Reproduction) -> str:
+    return r.verdict + ("; **older than its code**" if OLDER in r.notes else "")
 
 
 def page(r: Reproduction) -> str:

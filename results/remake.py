@@ -23,7 +23,7 @@ ORDER = (
     # Myrtle CNNs of CIFAR-10
     "table2-dissimilarity", "open-centring", "open-psd", "open-sensitivity", "fig1-stitching-myrtle",
     # digits: minutes each
-    "p2-table1", "p2-table3", "p2-table2", "p2-chain", "fig4-rotation-penalty", "fig12-cct", "fig13-alpha",
+    "p2-table1", "p2-table3", "p2-table2", "p2-chain", "fig12-cct", "fig13-alpha",
     "open-dgn-dlgn-gap", "open-gating-depth", "open-locations", "open-superposition", "open-differentiability",
     "open-spectral", "p2-width-sweep",
     # Myrtle CNNs again, and those of constant width
@@ -31,8 +31,8 @@ ORDER = (
     # ResNet18s and ResNet20s
     "fig10-resnet18", "fig7-stitching-resnet18", "fig9-resnet20", "fig6-stitching-resnet20", "fig7-below-fig6",
     # the longest
-    "p2-block-removal", "table3-leaky-slopes", "fig8-leaky-slopes", "open-spectral-cnn", "open-birkhoff",
-    "open-lifting", "fig3-dissection",
+    "fig4-rotation-penalty", "p2-block-removal", "table3-leaky-slopes", "fig8-leaky-slopes", "open-spectral-cnn",
+    "open-birkhoff", "open-lifting", "fig3-dissection",
 )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ class ReproduceOptions(Options):
 
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Experiments; none lists them.")] = None
     scale: Annotated[
-        Scale, typer.Option(help="smoke: seconds on digits; small: CIFAR-10 on a CPU; paper: the papers' sizes.")
+        Scale, typer.Option(help="smoke: seconds on digits; small: what a CPU can train; paper: the papers' sizes.")
     ] = Scale.SMOKE
     everything: Annotated[bool, typer.Option("--all", help="Every experiment, on one page.")] = False
     data: Annotated[
