@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .._result import of_networks
 from ..symmetry.action import tensors_of
@@ -21,6 +21,7 @@ from .solvers import Solver, solver_named
 
 if TYPE_CHECKING:
     from ..symmetry.symmetry import Symmetry
+    from ..symmetry.transformation import Transformation
 
 __all__ = ["align"]
 
@@ -85,16 +86,7 @@ def align(
         check_weights(sym if model is a else sym_b, tensors_of(model))
     networks = Networks(a, b, sym, sym_b, chosen, loader, seed)
     found = solver.solve(networks)
-    g, notes = found.transformation, list(found.notes)
-    quality, before, after = agreement(networks, g)
-    if solver.by_weights and after > before and "scale" in chosen:
-        found_without = [
-            (plain := g.restrict(kinds=kept), agreement(networks, plain), left) for kept, left in _FEWER.items()
-        ]
-        plain, other, left = min(found_without, key=lambda one: one[1][2])
-        if other[2] < after:
-            g, (quality, before, after) = plain, other
-            notes.append(f"{left} were left as they are: they would have moved b away, as units without weights do")
+    g, (quality, before, after), notes = _nearest(networks, found.transformation, solver.by_weights)
     if not solver.by_weights and after > before:
         notes.append("units were matched by what they do on data, not by weights, whose distance may grow")
     if kinds is not None and g.is_identity(0.0):
@@ -114,9 +106,23 @@ def align(
         seconds=time.perf_counter() - started,
         seed=seed,
         starts=found.starts,
-        notes=(*unweighted(quality), *_undetermined(networks), *notes),
+        notes=(*unweighted(quality), *_undetermined(networks), *found.notes, *notes),
         chance=cosines_by_chance(networks.problem(torch.float32), seed, solver.by_weights) if chance else {},
     )
+
+
+def _nearest(
+    networks: Networks, g: Transformation, by_weights: bool
+) -> tuple[Transformation, tuple[dict[str, Tensor], float, float], list[str]]:
+    """``g``, or what is left of it without scales or bases where these move ``b`` away; its agreement; a note on it."""
+    found = agreement(networks, g)
+    if not by_weights or found[2] <= found[1] or "scale" not in networks.kinds:
+        return g, found, []
+    parts = [(part := g.restrict(kinds=kept), agreement(networks, part), left) for kept, left in _FEWER.items()]
+    part, other, left = min(parts, key=lambda one: one[1][2])
+    if not other[2] < found[2]:
+        return g, found, []
+    return part, other, [f"{left} were left as they are: they would have moved b away, as units without weights do"]
 
 
 def _undetermined(networks: Networks) -> list[str]:

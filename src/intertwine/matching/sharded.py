@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Collection, Iterable
+from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -171,25 +172,18 @@ class _Streamed(Costs):
         """Compute the objective from scratch; costs always are."""
         self.value, self.fresh = self._from_scratch(), True
 
-    def restricted(self, members: Iterable[Member]) -> dict[Row, Tensor]:
-        """As in ``Costs``; every tensor is read once."""
-        some = list(members)
-        found: dict[Row, Tensor] = {}
-        for name in dict.fromkeys(m.tensor for m in some):
-            for row, x in self._of_tensor(name, [m for m in some if m.tensor == name]).items():
-                found[row] = found[row] + x if row in found else x
-        return found
-
-    def _of_tensor(self, name: str, members: Iterable[Member]) -> dict[Row, Tensor]:
-        ours, theirs = self.problem.a[name], self.present(name)
-        found: dict[Row, Tensor] = {}
-        for m in members:
-            x = m.view(m.block.read(ours)) @ m.view(m.block.read(theirs)).mT
-            found[m.row] = found[m.row] + x if m.row in found else x
-        return found
-
     def _summed(self, space: str) -> dict[Row, Tensor]:
-        return self.restricted(self.problem.members[space])
+        found: dict[Row, Tensor] = {}
+        for name, some in groupby(self.problem.members[space], key=lambda m: m.tensor):
+            self._add_tensor(found, name, some)
+        return found
+
+    def _add_tensor(self, found: dict[Row, Tensor], name: str, members: Iterable[Member]) -> None:
+        """Add the products of all members of a tensor, which is read once."""
+        ours, theirs = self.problem.a[name], self.present(name)
+        for m in members:
+            product = m.view(m.block.read(ours)) @ m.view(m.block.read(theirs)).mT
+            found[m.row] = found[m.row] + product if m.row in found else product
 
     def _from_scratch(self) -> float:
         return self.problem.objective(self.g)

@@ -64,14 +64,6 @@ class Costs:
             self._now[space] = self._summed(space)
         return self._now[space]
 
-    def restricted(self, members: Iterable[Member]) -> dict[Row, Tensor]:
-        """The same for some members of one space, computed from scratch."""
-        found: dict[Row, Tensor] = {}
-        for m in members:
-            a = m.view(m.block.read(self.problem.a[m.tensor]))
-            _add(found, m.row, a @ m.view(m.block.read(self.present(m.tensor))).mT)
-        return found
-
     def present(self, name: str) -> Tensor:
         """A tensor of ``b`` as it was moved so far."""
         if name not in self._present:
