@@ -1,13 +1,16 @@
 """The results that are kept: the page shows what the files hold, and names where each comes from."""
 
+import argparse
 import importlib.util
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from intertwine.lab.experiments import experiments
+from intertwine.lab.experiments import Reproduction, experiments
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -87,6 +90,36 @@ def test_every_file_is_of_an_experiment_and_says_where_it_comes_from(build):
         assert {"commit", "intertwine", "torch", "python", "machine", "date", "seed", "seconds"} <= set(r.facts)
         assert not r.facts["commit"].endswith("+"), "made from code that was never committed"
         assert r.passed
+
+
+def test_what_is_older_is_made_again_and_every_experiment_has_its_place_in_the_order(build, tmp_path, monkeypatch):
+    """With a command that writes what is kept already: it is kept again under today's code, and not under another."""
+    monkeypatch.setitem(sys.modules, "build", build)
+    spec = importlib.util.spec_from_file_location("results_remake", RESULTS / "remake.py")
+    remake = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(remake)
+    assert sorted(remake.ORDER) == sorted(experiments())
+    monkeypatch.setattr(build, "HERE", tmp_path / "kept")
+    monkeypatch.setattr(remake, "HERE", tmp_path / "kept")
+    (tmp_path / "kept" / "smoke").mkdir(parents=True)
+    name, asked = "e7-counts", argparse.Namespace(data="cifar10", concepts="generated", out=str(tmp_path))
+    one = Reproduction.load(RESULTS / "smoke" / f"{name}.json")
+
+    def reproduced(made, code):
+        def run(command):
+            assert command[2:6] == ["intertwine", "reproduce", name, "--scale"]
+            (tmp_path / "smoke" / name).mkdir(parents=True, exist_ok=True)
+            made.save(tmp_path / "smoke" / name / "results.json")
+            return subprocess.CompletedProcess(command, code)
+
+        return run
+
+    assert remake.missing(name)
+    older = replace(one, facts={**one.facts, "code": "another"})
+    for made, code, kept in ((older, 0, False), (one, 2, False), (one, 0, True)):
+        monkeypatch.setattr(remake.subprocess, "run", reproduced(made, code))
+        assert remake.remade(name, asked) is kept
+        assert remake.missing(name) is not kept
 
 
 def test_a_picture_for_every_series(build):

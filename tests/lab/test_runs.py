@@ -53,9 +53,9 @@ def package(tmp_path, monkeypatch):
     (folder / "unused.py").write_text("x = 1\n")
     (folder / "main.py").write_text("def run():\n    from .used import f\n    import math\n    return f()\n")
 
-    def version():
+    def version(judging=""):
         code_version.cache_clear()
-        return code_version(f"{folder.name}.main")
+        return code_version(f"{folder.name}.main", judging=judging)
 
     return folder, version
 
@@ -73,6 +73,19 @@ def test_comments_docstrings_and_unused_files_do_not(package):
     (folder / "unused.py").write_text("x = 2\n")
     (folder / "used.py").write_text('"""New words."""\n\n\ndef f():\n    """More."""\n    return   1  # one\n')
     assert version() == before
+
+
+def test_functions_that_judge_do_not_where_that_is_asked(package):
+    """Results of an experiment stay its own where only what is said of them changes."""
+    folder, version = package
+    seen = {}
+    for words in ((1, 1), (2, 1), (1, 2)):
+        judge = f"def judge() -> list[Claim]:\n    return {words[0]}\n"
+        inner = f"class A:\n    def judge(self) -> Claim:\n        return {words[0]}\n"
+        (folder / "used.py").write_text(f"{judge}\n\n{inner}\n\ndef f() -> int:\n    return {words[1]}\n")
+        seen[words] = version(), version("Claim")
+    assert len({every for every, _ in seen.values()}) == 3
+    assert seen[1, 1][1] == seen[2, 1][1] != seen[1, 2][1]
 
 
 def test_results_of_other_code_are_not_taken(tmp_path, monkeypatch):
