@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -73,7 +74,11 @@ def pages(found: Sequence[tuple[str, Reproduction]]) -> dict[str, str]:
 
 def index(found: Sequence[tuple[str, Reproduction]]) -> str:
     """What there is, by paper, with verdicts."""
-    parts = [_INTRODUCTION]
+    verdicts = Counter(c.verdict for _, r in found for c in r.claims)
+    total = sum(verdicts.values())
+    words = {"holds": "hold", "does not hold": "do not hold", "cannot be told": "cannot be told"}
+    counts = ", ".join(f"{verdicts[verdict]} {said}" for verdict, said in words.items())
+    parts = [_INTRODUCTION, f"Of {total} statements {counts}.\n"]
     for title, chosen in (
         ("Paper 1", lambda r: r.papers.startswith("v2")),
         ("Paper 2", lambda r: r.papers.startswith("paper 2")),
