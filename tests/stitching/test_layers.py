@@ -302,7 +302,7 @@ def test_names_and_settings():
     assert family_of("lasso-0.1", 3, 3).strength == 0.1
     assert isinstance(family_of("lasso", 3, 3), Lasso)
     assert takes("g_relu", "alpha")
-    assert takes(NESTED["wreath"], "alpha")
+    assert not takes(NESTED["wreath"], "alpha")
     assert not takes("softsort", "alpha")
     assert not takes(groups.Orthogonal(3), "alpha")
     assert family_of(groups.PositiveMonomial(4), alpha=0.5).alpha == 0.5

@@ -70,14 +70,6 @@ class Moments:
         )
         return Moments(xx, xy, yy, torch.zeros_like(x), torch.zeros_like(y), self.count)
 
-    def select(self, x: slice, y: slice) -> Moments:
-        """The moments of some channels of A and some of B."""
-        about = self.about_means
-        within = None if about is None else (about[0][x, x], about[1][x, y], about[2][y, y])
-        return Moments(
-            self.xx[x, x], self.xy[x, y], self.yy[y, y], self.sum_x[x], self.sum_y[y], self.count, within
-        )  # fmt: skip
-
     def residual(self, matrix: Tensor, bias: Tensor | None = None) -> float:
         """How much of B's features ``y`` a map misses, ``sum |y - A x - b|^2 / sum |y|^2``: 0 where ``A x + b = y``.
 

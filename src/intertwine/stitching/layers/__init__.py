@@ -1,7 +1,6 @@
 """Stitching layers, one family in each file."""
 
 from .birkhoff import Birkhoff, frobenius_on_polytope
-from .blocks import Blocks, SwappedBlocks
 from .diagonal import Diagonal
 from .families import families, family_of, takes
 from .full import Full
@@ -23,7 +22,7 @@ __all__ = [
     # permutations, relaxed
     "RelaxedPermutation", "Birkhoff", "GReLU", "Permutation", "SignedPermutation", "Monomial", "SoftSort",
     # the rest
-    "Orthogonal", "Diagonal", "Identity", "Projected", "Blocks", "SwappedBlocks",
+    "Orthogonal", "Diagonal", "Identity", "Projected",
     # tools
     "sinkhorn", "soft_sort", "frobenius_on_polytope",
 ]  # fmt: skip

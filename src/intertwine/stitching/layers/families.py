@@ -10,7 +10,6 @@ from ... import groups
 from ..._words import near
 from ...groups import Group
 from ..layer import StitchingLayer
-from .blocks import Blocks, SwappedBlocks
 from .diagonal import Diagonal
 from .full import Full
 from .identity import Identity
@@ -56,8 +55,7 @@ def family_of(
 
     Args:
         family: One of ``families()``, such as ``"rank-4"`` or ``"lasso-0.01"``; or any group, from which a layer is
-            generated: permutations and signs are relaxed, factors of a product and blocks of a wreath product get
-            layers of their own, and every other group projects after each step.
+            generated: permutations and signs are relaxed, and every other group projects after each step.
         c_in: Channels of network A; those of the group if ``None``.
         c_out: Channels of network B; those of the group if ``None``.
         bias: Whether to add a bias. The paper does not.
@@ -76,7 +74,7 @@ def family_of(
         18
     """
     generator = seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
-    common = {"bias": bias, "channel_dim": channel_dim, "generator": generator}
+    common: dict[str, Any] = {"bias": bias, "channel_dim": channel_dim, "generator": generator}
     if isinstance(family, Group):
         n = family.n
         if (c_in or n, c_out or n) != (n, n):
@@ -84,7 +82,9 @@ def family_of(
         unknown = [name for name in settings if not takes(family, name)]
         if unknown:
             raise ValueError(f"settings must be of the family {family!r}. Got {', '.join(unknown)}.")
-        return _of_group(family, common, settings)
+        if isinstance(family, groups.Monomial):
+            return _relaxed(family)(n, n, **common, **settings)
+        return Projected(family, **common)
     if c_in is None or c_out is None:
         raise ValueError(f"c_in and c_out must be given for a family by name. Got {c_in} and {c_out} for {family!r}.")
     name = _layer_name(family)
@@ -104,38 +104,16 @@ def takes(family: str | Group, setting: str) -> bool:
         family: As for ``family_of``.
         setting: Its name.
 
-    Returns:
-        The answer; for groups made of groups, whether any part takes it.
-
     Examples:
         >>> takes("g_relu", "alpha"), takes("full", "alpha")
         (True, False)
     """
-    if isinstance(family, groups.Product):
-        return any(takes(factor, setting) for factor in family.factors)
-    if isinstance(family, groups.Wreath):
-        return setting in _settings(SwappedBlocks) or takes(family.base, setting)
     if isinstance(family, Group):
         return isinstance(family, groups.Monomial) and setting in _settings(_relaxed(family))
     name = _layer_name(family)
     if name in ("special_orthogonal", "unit_row_sum", "general_linear"):
         return False
     return setting in _settings(_read(name, {})[0])
-
-
-def _of_group(group: Group, common: dict[str, Any], settings: dict[str, Any]) -> StitchingLayer:
-    """The layer of a group; each part of it takes the settings that are its own."""
-    own = lambda kind: {name: value for name, value in settings.items() if name in _settings(kind)}
-    part = lambda inner: _of_group(inner, {"generator": common["generator"]}, settings)
-    if isinstance(group, groups.Product):
-        outer = {name: value for name, value in common.items() if name != "generator"}
-        return Blocks(group, part, **outer)
-    if isinstance(group, groups.Wreath):
-        return SwappedBlocks(group, part, **common, **own(SwappedBlocks))
-    if isinstance(group, groups.Monomial):
-        kind = _relaxed(group)
-        return kind(group.n, group.n, **common, **own(kind))
-    return Projected(group, **common)
 
 
 def _layer_name(family: str) -> str:
@@ -177,5 +155,5 @@ def _check(kind: Callable[..., StitchingLayer], name: str, settings: dict[str, A
 
 
 def _settings(kind: Callable[..., StitchingLayer]) -> tuple[str, ...]:
-    shared = ("c_in", "c_out", "group", "make", "bias", "channel_dim", "generator", "common")
+    shared = ("c_in", "c_out", "bias", "channel_dim", "generator", "common")
     return tuple(name for name in inspect.signature(kind).parameters if name not in shared)

@@ -9,29 +9,12 @@ from ..layer import StitchingLayer
 from ..moments import Moments
 
 
-class OfGroup(StitchingLayer):
-    """Base of layers that are generated from a group, on as many channels of both networks."""
-
-    def __init__(self, group: Group, bias: bool, channel_dim: int) -> None:
-        super().__init__(group.n, group.n, bias=bias, channel_dim=channel_dim)
-        self.family, self.group = repr(group), group
-
-    @property
-    def dim(self) -> int:
-        """Of the group."""
-        return self.group.dim
-
-    @property
-    def log_components(self) -> float:
-        """Of the group."""
-        return self.group.log_components
-
-
-class Projected(OfGroup):
+class Projected(StitchingLayer):
     """A layer generated from a group: ``group.project`` after each step, ``group.procrustes`` to start.
 
     Made for groups in which one can move continuously (rotations, all invertible matrices, unit row sums). Permutations
-    need a relaxation: small steps never leave a permutation that is rounded after each of them.
+    need a relaxation: small steps never leave a permutation that is rounded after each of them, so that in products and
+    wreath products units and blocks keep the places that they start at.
 
     Args:
         group: Any group of this library, or one of your own.
@@ -47,8 +30,19 @@ class Projected(OfGroup):
     def __init__(
         self, group: Group, *, bias: bool = False, channel_dim: int = 1, generator: torch.Generator | None = None
     ) -> None:
-        super().__init__(group, bias, channel_dim)
+        super().__init__(group.n, group.n, bias=bias, channel_dim=channel_dim)
+        self.family, self.group = repr(group), group
         self.weight = nn.Parameter(group.random(generator, torch.get_default_dtype()).matrix().clone())
+
+    @property
+    def dim(self) -> int:
+        """Of the group."""
+        return self.group.dim
+
+    @property
+    def log_components(self) -> float:
+        """Of the group."""
+        return self.group.log_components
 
     def matrix(self) -> Tensor:
         """The weight."""
