@@ -159,10 +159,7 @@ class Group(ABC):
         """The element that changes nothing."""
 
     def random(
-        self,
-        generator: Generator = None,
-        dtype: torch.dtype = torch.float64,
-        device: torch.device | str | None = None,
+        self, generator: Generator = None, dtype: torch.dtype = torch.float64, device: torch.device | str | None = None
     ) -> MatrixElement:
         """A random element; ``generator`` is a torch generator or a seed, the numbers are drawn on its device.
 

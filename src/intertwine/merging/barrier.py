@@ -212,10 +212,7 @@ def _plan(
 
 
 def _points(
-    plan: Sequence[_Path],
-    ratios: Sequence[float],
-    loader: Iterable[Any],
-    options: PathOptions,
+    plan: Sequence[_Path], ratios: Sequence[float], loader: Iterable[Any], options: PathOptions
 ) -> Iterator[Score]:
     """Score all points of all paths, in order."""
     for path in plan:

@@ -1,20 +1,6 @@
 """One self-contained HTML page from any result."""
 
-from .blocks import (
-    Block,
-    Details,
-    Facts,
-    Figure,
-    Grid,
-    Heading,
-    Listing,
-    Network,
-    Paragraph,
-    Shot,
-    Table,
-    Tabs,
-    Wall,
-)
+from .blocks import Block, Details, Facts, Figure, Grid, Heading, Listing, Network, Paragraph, Shot, Table, Tabs, Wall
 from .figures import Series, bars, heatmap, lines, scatter
 from .notebook import notebook
 from .page import Page, render

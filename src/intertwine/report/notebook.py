@@ -62,11 +62,7 @@ def _symmetry(found: Any) -> Shown:
 
 
 def _distances(found: Any) -> Shown:
-    return (
-        found.headline,
-        found._rows(),
-        _heat(found.scores.tolist(), "scores of all pairs, in order"),
-    )
+    return (found.headline, found._rows(), _heat(found.scores.tolist(), "scores of all pairs, in order"))
 
 
 def _barrier(found: Any) -> Shown:

@@ -48,9 +48,7 @@ def recalibrate(
 
 @torch.no_grad()
 def measure_norms(
-    trunk: Trunk,
-    tails: Sequence[tuple[Callable[[Sequence[Tensor]], tuple[Tensor, ...]], Part]],
-    batches: Iterable[Any],
+    trunk: Trunk, tails: Sequence[tuple[Callable[[Sequence[Tensor]], tuple[Tensor, ...]], Part]], batches: Iterable[Any]
 ) -> None:
     """Measure the batch norms of tails behind one trunk.
 

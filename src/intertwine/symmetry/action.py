@@ -287,10 +287,7 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
 
 def _registered(model: nn.Module) -> dict[str, Tensor]:
     """All parameters and buffers of a model by every name that they have."""
-    return {
-        **dict(model.named_parameters(remove_duplicate=False)),
-        **dict(model.named_buffers(remove_duplicate=False)),
-    }
+    return {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers(remove_duplicate=False))}
 
 
 def check(sym: Description, g: Transformation, state: Mapping[str, Tensor], names: Iterable[str]) -> None:

@@ -129,10 +129,7 @@ def identity(sym: Description | tuple[Space, ...]) -> Transformation:
 
 
 def random(
-    sym: Description | tuple[Space, ...],
-    seed: int = 0,
-    kinds: Collection[str] | None = None,
-    scale_std: float = 0.5,
+    sym: Description | tuple[Space, ...], seed: int = 0, kinds: Collection[str] | None = None, scale_std: float = 0.5
 ) -> Transformation:
     """A random element of moderate size: rounding, not the element, decides how exactly the function is kept.
 

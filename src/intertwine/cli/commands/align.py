@@ -48,8 +48,7 @@ class AlignOptions(ExampleOptions):
     examples: Annotated[int, advanced(min=4, help="Look at so many examples of the training split.")] = 5000
     batch_size: Annotated[int, advanced(min=2, help="Examples that run at once.")] = 250
     sharded: Annotated[
-        bool,
-        advanced("--sharded", help="Read tensor by tensor what does not fit in memory; permutations and signs."),
+        bool, advanced("--sharded", help="Read tensor by tensor what does not fit in memory; permutations and signs.")
     ] = False
     seed: Seed = 0
     device: Device = "auto"

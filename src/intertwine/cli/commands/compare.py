@@ -50,8 +50,7 @@ class CompareOptions(DataOptions):
         ),
     ] = None
     path_kernels: Annotated[
-        bool,
-        advanced("--path-kernels", help="Also compare the whole networks by what they switch on; ReLU networks."),
+        bool, advanced("--path-kernels", help="Also compare the whole networks by what they switch on; ReLU networks.")
     ] = False
     null: Annotated[int, advanced(min=0, help="Shuffles for chance levels; 0 for none.")] = 20
     untrained: Annotated[

@@ -27,8 +27,7 @@ class FoldOptions(ExampleOptions):
 
     a: Annotated[Path, typer.Argument(metavar="A", help="The network: safetensors, a torch file, or hf:DIR.")]
     out: Annotated[
-        Path,
-        typer.Option("--out", metavar="PATH", help="FILE.safetensors, or a folder for a model of transformers."),
+        Path, typer.Option("--out", metavar="PATH", help="FILE.safetensors, or a folder for a model of transformers.")
     ]
     model: Model = None
     norms: Annotated[bool, typer.Option(help="Fold the gains of norms.")] = True

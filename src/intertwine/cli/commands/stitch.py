@@ -38,9 +38,7 @@ class StitchOptions(DataOptions):
     layers: Annotated[
         list[str] | None,
         typer.Option(
-            "--layers",
-            metavar="NAMES",
-            help="Layers, joined by commas; '*' matches any. All activations otherwise.",
+            "--layers", metavar="NAMES", help="Layers, joined by commas; '*' matches any. All activations otherwise."
         ),
     ] = None
     layers_b: Annotated[

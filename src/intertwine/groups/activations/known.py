@@ -121,11 +121,7 @@ _RULES: dict[str, _Rule] = {
     "exp": _plain(torch.exp, NONE),
     "hardshrink": (lambda c: lambda x: F.hardshrink(x, c), lambda c: LINEAR if c <= 0 else ODD, {"lambd": 0.5}),
     "softshrink": (lambda c: lambda x: F.softshrink(x, c), lambda c: LINEAR if c == 0 else ODD, {"lambd": 0.5}),
-    "threshold": (
-        lambda t, v: lambda x: F.threshold(x, t, v),
-        _threshold,
-        {"threshold": 0.0, "value": 0.0},
-    ),
+    "threshold": (lambda t, v: lambda x: F.threshold(x, t, v), _threshold, {"threshold": 0.0, "value": 0.0}),
 }
 RULE_NAMES = tuple(_RULES)
 _ALIASES = {

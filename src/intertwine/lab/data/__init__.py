@@ -1,14 +1,7 @@
 """Data sets in memory, by name or path: digits, CIFAR-10 and CIFAR-100, tables, arrays, folders of images, texts."""
 
 from .cifar import load_cifar
-from .concepts import (
-    BrodenConcepts,
-    CocoConcepts,
-    FolderConcepts,
-    GeneratedConcepts,
-    ParquetConcepts,
-    load_concepts,
-)
+from .concepts import BrodenConcepts, CocoConcepts, FolderConcepts, GeneratedConcepts, ParquetConcepts, load_concepts
 from .digits import load_digits
 from .images import load_images
 from .load import FORMS, load

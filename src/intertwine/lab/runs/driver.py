@@ -127,14 +127,7 @@ class _Drive:
     """One run of a plan."""
 
     def __init__(
-        self,
-        name: str,
-        home: Path,
-        jobs: list[Job],
-        keys: list[str],
-        executor: Executor,
-        retries: int,
-        progress: bool,
+        self, name: str, home: Path, jobs: list[Job], keys: list[str], executor: Executor, retries: int, progress: bool
     ) -> None:
         self.name, self.home, self.keys, self.executor = name, home, keys, executor
         self.retries, self.progress = retries, progress

@@ -75,11 +75,7 @@ class StraightThrough(Solver):
 
 
 def _descend_loss(
-    middle: _Middle,
-    stated: Problem,
-    start: Transformation,
-    loader: Repeatable,
-    options: StraightThrough,
+    middle: _Middle, stated: Problem, start: Transformation, loader: Repeatable, options: StraightThrough
 ) -> tuple[Transformation, list[float]]:
     """The element with the lowest mean loss of any pass, and the loss at the start and after every pass."""
     loss = options.loss or _cross_entropy

@@ -87,10 +87,7 @@ def tree_page(found: Tree) -> Page:
         Paragraph(_LIMITS, "note"),
     ]
     if links:
-        blocks += [
-            Heading("Branches"),
-            Table(["From", "", "Network", "Distance", "log10 p", "Direction"], links),
-        ]
+        blocks += [Heading("Branches"), Table(["From", "", "Network", "Distance", "log10 p", "Direction"], links)]
     if sums:
         columns = ["Network", "Weights of", "Left, of the parents' distance", "Ground"]
         blocks += [Heading("Merges"), Table(columns, sums)]

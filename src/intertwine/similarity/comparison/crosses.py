@@ -18,11 +18,7 @@ _BLOCK = 1 << 22  # numbers of a side that are gathered or upcast at a time
 
 
 def compare_crosses(
-    measures: Sequence[Procrustes],
-    a: Sequence[Layer],
-    b: Sequence[Layer],
-    draws: Draws,
-    memory: int,
+    measures: Sequence[Procrustes], a: Sequence[Layer], b: Sequence[Layer], draws: Draws, memory: int
 ) -> Generator[None, None, dict[str, Cells]]:
     """Score all pairs with Procrustes measures, which all follow from the products of channels ``X^T Y`` (v2 D.2).
 

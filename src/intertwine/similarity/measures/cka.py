@@ -171,12 +171,7 @@ def _unit(gram: Tensor, estimator: str) -> Tensor:
 
 
 def cka(
-    x: Tensor,
-    y: Tensor,
-    kernel: str | Kernel = "linear",
-    estimator: str = "unbiased",
-    *,
-    channel_dim: int = 1,
+    x: Tensor, y: Tensor, kernel: str | Kernel = "linear", estimator: str = "unbiased", *, channel_dim: int = 1
 ) -> float:
     """Centred kernel alignment of two sets of features ``(N, C, *S)`` of the same examples, as :class:`CKA` defines it.
 

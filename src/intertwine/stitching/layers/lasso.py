@@ -28,12 +28,7 @@ class Lasso(Full):
     """
 
     def __init__(
-        self,
-        c_in: int,
-        c_out: int,
-        strength: float = 1e-3,
-        proximal: bool = True,
-        **common: Unpack[Common],
+        self, c_in: int, c_out: int, strength: float = 1e-3, proximal: bool = True, **common: Unpack[Common]
     ) -> None:
         if not strength >= 0:
             raise ValueError(f"strength must be at least 0. Got {strength}.")

@@ -29,13 +29,7 @@ class Rank(StitchingLayer):
         ValueError: If the rank is not between 1 and the smaller width.
     """
 
-    def __init__(
-        self,
-        c_in: int,
-        c_out: int,
-        rank: int,
-        **common: Unpack[Common],
-    ) -> None:
+    def __init__(self, c_in: int, c_out: int, rank: int, **common: Unpack[Common]) -> None:
         super().__init__(c_in, c_out, **common)
         generator = common.get("generator")
         if not 1 <= rank <= min(c_in, c_out):

@@ -53,14 +53,7 @@ class SoftSort(RelaxedPermutation):
 
     family = "softsort"
 
-    def __init__(
-        self,
-        c_in: int,
-        c_out: int,
-        *,
-        tau: float | None = None,
-        **common: Unpack[Common],
-    ) -> None:
+    def __init__(self, c_in: int, c_out: int, *, tau: float | None = None, **common: Unpack[Common]) -> None:
         super().__init__(c_in, c_out, **common)
         generator = common.get("generator")
         self.tau = 1 / self.n if tau is None else tau

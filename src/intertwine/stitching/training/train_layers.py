@@ -178,13 +178,7 @@ class _Place:
 
 
 def _update(
-    live: list[TrainingState],
-    trunk: Trunk,
-    batch: Any,
-    step: int,
-    rate: float,
-    seed: int,
-    device: torch.device | None,
+    live: list[TrainingState], trunk: Trunk, batch: Any, step: int, rate: float, seed: int, device: torch.device | None
 ) -> None:
     if size(batch) == 1 and any(run.network.tail_norm == "train" for run in live):
         return  # batch norm cannot normalise one example

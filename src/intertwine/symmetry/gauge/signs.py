@@ -105,12 +105,7 @@ def _connected(found: Mapping[str, list[Witness]], waiting: Mapping[str, Space])
 
 
 def _alone(
-    sym: Symmetry,
-    state: Mapping[str, Tensor],
-    space: Space,
-    found: list[Witness],
-    waiting: Collection[str],
-    power: int,
+    sym: Symmetry, state: Mapping[str, Tensor], space: Space, found: list[Witness], waiting: Collection[str], power: int
 ) -> Tensor:
     """Signs ``(k, p..., n)``: for every unit independent rows are taken in order and their statistics made positive."""
     shape = unit_shape(sym, space)

@@ -45,8 +45,7 @@ class TrainOptions(DataOptions):
     batch_size: Annotated[int | None, advanced(help="Examples of each step.")] = None
     learning_rate: Annotated[float | None, advanced(help="Initial learning rate.")] = None
     precision: Annotated[
-        str | None,
-        advanced(help="float32, or bfloat16 for mixed precision, which is fast where the hardware has it."),
+        str | None, advanced(help="float32, or bfloat16 for mixed precision, which is fast where the hardware has it.")
     ] = None
     resume: Annotated[
         bool,

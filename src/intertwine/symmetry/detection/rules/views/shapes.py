@@ -61,13 +61,7 @@ def reshape(engine: Engine, x: Value, shape: Sequence[int]) -> Any:
 
 
 def _stack_or_value(
-    engine: Engine,
-    x: Value,
-    group: Axis,
-    old: tuple[int, int],
-    sizes: Sequence[int],
-    first: int,
-    shape: Sequence[int],
+    engine: Engine, x: Value, group: Axis, old: tuple[int, int], sizes: Sequence[int], first: int, shape: Sequence[int]
 ) -> Stack | None:
     """A ``Stack`` if one of the new axes separates the equal segments of a concatenation.
 
