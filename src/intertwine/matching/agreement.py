@@ -143,11 +143,7 @@ def _square(x: Tensor) -> float:
 
 
 def unweighted(quality: Mapping[str, Tensor]) -> list[str]:
-    """A note for each space with units whose weights are all zero in one of the networks.
-
-    Args:
-        quality: Cosines by space, NaN where a unit has no weights.
-    """
+    """A note for each space with units whose weights are all zero in one of the networks."""
     counts = {name: int(cosines.isnan().sum()) for name, cosines in quality.items()}
     return [
         f"{counted(n, 'unit')} of {name} without weights in one network: any match is as good"

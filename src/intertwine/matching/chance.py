@@ -45,9 +45,6 @@ def cosines_by_chance(stated: Problem, seed: int, search: bool) -> dict[str, flo
         stated: The two networks; ``b`` gives the weights that are mixed.
         seed: Same seed, same cosines.
         search: Whether units are matched by weights; else they are paired as they come.
-
-    Returns:
-        The means; spaces without weights are left out.
     """
     names = [name for name in stated.sym.layouts if name in stated.a and name in stated.b]
     sym = replace(stated.sym, layouts={name: stated.sym.layouts[name] for name in names})

@@ -30,17 +30,11 @@ _HELPS = 0.99  # share of the residual that a fit must fall below to be followed
 
 @dataclass(frozen=True, eq=False)
 class Normal:
-    """A network in balanced coordinates.
+    """A network in balanced coordinates."""
 
-    Attributes:
-        folded: Its weights, batch norms folded.
-        to: The element that brings them into balanced coordinates.
-        state: The weights there; those that ``to`` leaves as they are, are shared.
-    """
-
-    folded: Folded
-    to: Transformation
-    state: Mapping[str, Tensor]
+    folded: Folded  # Its weights, batch norms folded
+    to: Transformation  # The element that brings them into balanced coordinates
+    state: Mapping[str, Tensor]  # The weights there; those that ``to`` leaves as they are, are shared
 
     @property
     def sym(self) -> Symmetry:

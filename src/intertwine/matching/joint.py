@@ -72,9 +72,6 @@ def gather(
         kinds: Kinds of elements to search, see ``align``.
         progress: Whether to show progress.
 
-    Returns:
-        One transformation for each network.
-
     Raises:
         ValueError: If there are fewer than two networks, they differ in architecture, or ``sweeps`` is less than 1.
 

@@ -16,17 +16,11 @@ _LISTED = 12  # tensors and blocks of a summary
 
 @dataclass(frozen=True)
 class MovedUnit:
-    """One hidden unit whose weights changed much.
+    """One hidden unit whose weights changed much."""
 
-    Attributes:
-        space: Name of its space.
-        unit: Its number in the second network; after those of the parents' units where the space has any.
-        relative: ``|b - a| / |a|`` over all weights that write or read it.
-    """
-
-    space: str
-    unit: tuple[int, ...]
-    relative: float
+    space: str  # Name of its space
+    unit: tuple[int, ...]  # Its number in the second network; after those of the parents' units where the space has any
+    relative: float  # ``|b - a| / |a|`` over all weights that write or read it
 
 
 @dataclass(frozen=True, eq=False, repr=False)

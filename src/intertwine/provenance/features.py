@@ -22,21 +22,13 @@ _ROUNDS = 3  # of columns and rows brought to one size in turn
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """Units of one space along one axis of one block of a tensor.
+    """Units of one space along one axis of one block of a tensor."""
 
-    Attributes:
-        space: Name of the space.
-        block: The block.
-        dims: Its dimensions that carry the space's parents and then its units.
-        summed: Dimensions of later spaces.
-        square: A dimension of an earlier space with as many units, or ``None``.
-    """
-
-    space: str
-    block: Block
-    dims: tuple[int, ...]
-    summed: tuple[int, ...]
-    square: int | None
+    space: str  # Name of the space
+    block: Block  # The block
+    dims: tuple[int, ...]  # Its dimensions that carry the space's parents and then its units
+    summed: tuple[int, ...]  # Dimensions of later spaces
+    square: int | None  # A dimension of an earlier space with as many units, or ``None``
 
     @property
     def complete(self) -> bool:

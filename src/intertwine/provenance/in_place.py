@@ -18,57 +18,35 @@ _CHUNK = 256  # units that are ordered among themselves: any subgroup of the per
 
 @dataclass(frozen=True)
 class SpaceAgreement:
-    """Agreement of the units of one space.
+    """Agreement of the units of one space."""
 
-    Attributes:
-        space: Its name.
-        units: Number of units, those inside units of other spaces counted each.
-        agreeing: Share of them that are most like the unit in the same place.
-        log_p: Natural logarithm of the p-value, or ``None`` where the space was not tested.
-        spearman: Rank correlation of the best assignment with the identity.
-        spearman_log_p: Logarithm of its p-value.
-        note: Why the space was not tested, or an empty string.
-    """
-
-    space: str
-    units: int
-    agreeing: float
-    log_p: float | None
-    spearman: float
-    spearman_log_p: float
-    note: str = ""
+    space: str  # Its name
+    units: int  # Number of units, those inside units of other spaces counted each
+    agreeing: float  # Share of them that are most like the unit in the same place
+    log_p: float | None  # Natural logarithm of the p-value, or ``None`` where the space was not tested
+    spearman: float  # Rank correlation of the best assignment with the identity
+    spearman_log_p: float  # Logarithm of its p-value
+    note: str = ""  # Why the space was not tested, or an empty string
 
 
 @dataclass(frozen=True)
 class TensorAgreement:
-    """Agreement of one tensor by itself.
+    """Agreement of one tensor by itself."""
 
-    Attributes:
-        tensor: Its name.
-        cosine: Of the tensors as they stand.
-        equal: Whether all its numbers are the same in both networks, and not all of them one number.
-        log_p: Natural logarithm of the p-value of its units alone, or ``None`` where it tells nothing of units.
-    """
-
-    tensor: str
-    cosine: float
-    equal: bool
+    tensor: str  # Its name
+    cosine: float  # Of the tensors as they stand
+    equal: bool  # Whether all its numbers are the same in both networks, and not all of them one number
+    # Natural logarithm of the p-value of its units alone, or ``None`` where it tells nothing of units
     log_p: float | None
 
 
 @dataclass(frozen=True)
 class InPlace:
-    """What the exact test found.
+    """What the exact test found."""
 
-    Attributes:
-        spaces: In the order in which they were tested.
-        tensors: Those that both networks have in one shape.
-        log_p: Natural logarithm of the p-value over all spaces, or ``None`` where none was tested.
-    """
-
-    spaces: tuple[SpaceAgreement, ...]
-    tensors: tuple[TensorAgreement, ...]
-    log_p: float | None
+    spaces: tuple[SpaceAgreement, ...]  # In the order in which they were tested
+    tensors: tuple[TensorAgreement, ...]  # Those that both networks have in one shape
+    log_p: float | None  # Natural logarithm of the p-value over all spaces, or ``None`` where none was tested
 
     @property
     def scattered(self) -> bool:
@@ -136,11 +114,7 @@ def in_place(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) ->
 
 
 def checked(x: Tensor, name: str, side: str) -> Tensor:
-    """A tensor that holds finite real numbers.
-
-    Raises:
-        ValueError: If it does not.
-    """
+    """A tensor that holds finite real numbers."""
     if x.is_meta or x.layout != torch.strided or x.is_quantized:
         kind = "no numbers (meta)" if x.is_meta else "quantised or sparse numbers"
         raise ValueError(

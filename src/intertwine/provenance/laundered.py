@@ -34,44 +34,27 @@ FEWEST = 4  # independent networks
 
 @dataclass(frozen=True)
 class Likeness:
-    """Likeness of two networks after matching, in balanced coordinates.
+    """Likeness of two networks after matching, in balanced coordinates."""
 
-    Attributes:
-        explained: Share of the weights' squares that the matched network explains.
-        tensors: The same by tensor.
-        units: Cosine of every unit with its partner, by space.
-    """
-
-    explained: float
-    tensors: Mapping[str, float]
-    units: Mapping[str, Tensor]
+    explained: float  # Share of the weights' squares that the matched network explains
+    tensors: Mapping[str, float]  # The same by tensor
+    units: Mapping[str, Tensor]  # Cosine of every unit with its partner, by space
 
 
 @dataclass(frozen=True)
 class Calibrated:
-    """What matching found, beside the same of independent networks.
+    """What matching found, beside the same of independent networks."""
 
-    Attributes:
-        found: Likeness of the two networks.
-        independent: Likeness of the first with each independent network.
-        log_p: Logarithm of the p-value.
-        spaces: Agreement by space: units count as agreeing where their cosine is above all of independent networks.
-        tensors: Agreement by tensor.
-    """
-
-    found: Likeness
-    independent: tuple[Likeness, ...]
-    log_p: float
+    found: Likeness  # Likeness of the two networks
+    independent: tuple[Likeness, ...]  # Likeness of the first with each independent network
+    log_p: float  # Logarithm of the p-value
+    # Agreement by space: units count as agreeing where their cosine is above all of independent networks
     spaces: tuple[SpaceAgreement, ...]
-    tensors: tuple[TensorAgreement, ...]
+    tensors: tuple[TensorAgreement, ...]  # Agreement by tensor
 
 
 def likeness(pair: Compared) -> Likeness:
-    """Match two networks over the whole group of their architecture, as ``same`` does, and compare what is matched.
-
-    Args:
-        pair: The networks. One component of each is in memory at a time.
-    """
+    """Match two networks over the whole group of their architecture, as ``same`` does, and compare what is matched."""
     if pair.widths.differing:
         found = _Found(pair)
         layouts: dict[str, Layout] = {}

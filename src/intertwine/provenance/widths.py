@@ -72,21 +72,13 @@ class Padded(Renamed):
 
 @dataclass(frozen=True, eq=False)
 class Widths:
-    """Two networks of one architecture in which some spaces have other numbers of units.
+    """Two networks of one architecture in which some spaces have other numbers of units."""
 
-    Attributes:
-        sym: The symmetry of the tensors that can be compared.
-        a: Tensors of one network.
-        b: Those of the other; both as far as labels (classes, tokens) reach in both.
-        sizes: Units of every space in each.
-        notes: In words, what has another size.
-    """
-
-    sym: Symmetry
-    a: Mapping[str, Tensor]
-    b: Mapping[str, Tensor]
-    sizes: tuple[Sizes, Sizes]
-    notes: tuple[str, ...]
+    sym: Symmetry  # The symmetry of the tensors that can be compared
+    a: Mapping[str, Tensor]  # Tensors of one network
+    b: Mapping[str, Tensor]  # Those of the other; both as far as labels (classes, tokens) reach in both
+    sizes: tuple[Sizes, Sizes]  # Units of every space in each
+    notes: tuple[str, ...]  # In words, what has another size
 
     @property
     def differing(self) -> list[str]:
@@ -149,13 +141,7 @@ class Widths:
 
 
 def widths(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Widths:
-    """The numbers of units of two networks, from the shapes of their tensors.
-
-    Args:
-        sym: The symmetry of the architecture, in whatever width.
-        a: Tensors of one network.
-        b: Those of the other.
-    """
+    """The numbers of units of two networks, from the shapes of their tensors."""
     names = [n for n in sym.layouts if n in a and n in b and a[n].ndim == b[n].ndim == len(sym.layouts[n].axes)]
     shapes = [{n: tuple(state[n].shape) for n in names} for state in (a, b)]
     layouts = dict(sym.layouts)

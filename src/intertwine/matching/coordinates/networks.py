@@ -18,25 +18,16 @@ from .problem import Problem, searched
 
 @dataclass(frozen=True, eq=False)
 class Networks:
-    """Two networks of one architecture, and which part of the group is searched.
+    """Two networks of one architecture, and which part of the group is searched."""
 
-    Attributes:
-        a: The network whose basis is kept.
-        b: The network that is to move.
-        sym: The symmetry of ``a``.
-        sym_b: The symmetry of ``b``: the same spaces and layouts.
-        kinds: Kinds of elements to search, among ``"permutation"``, ``"scale"``, ``"sign"`` and ``"linear"``.
-        loader: Batches, for solvers that look at data.
-        seed: Seed of everything that is random.
-    """
-
-    a: nn.Module
-    b: nn.Module
-    sym: Symmetry
-    sym_b: Symmetry
+    a: nn.Module  # The network whose basis is kept
+    b: nn.Module  # The network that is to move
+    sym: Symmetry  # The symmetry of ``a``
+    sym_b: Symmetry  # The symmetry of ``b``: the same spaces and layouts
+    # Kinds of elements to search, among ``"permutation"``, ``"scale"``, ``"sign"`` and ``"linear"``
     kinds: Collection[str]
-    loader: Iterable[Any] | None = None
-    seed: int = 0
+    loader: Iterable[Any] | None = None  # Batches, for solvers that look at data
+    seed: int = 0  # Seed of everything that is random
 
     @cached_property
     def balanced(self) -> tuple[Balanced, Balanced]:
@@ -76,11 +67,7 @@ class Networks:
 
 
 def check_matching(a: nn.Module, b: nn.Module, names: tuple[str, str] = ("a", "b"), finite: bool = True) -> None:
-    """Refuse two networks that are not of one architecture and one width.
-
-    Raises:
-        ValueError: If names or shapes of their tensors differ, or a parameter is not finite.
-    """
+    """Refuse two networks that are not of one architecture and one width."""
     one, other = tensors_of(a), tensors_of(b)
     for name in [*one, *(n for n in other if n not in one)]:
         if name not in one or name not in other:
@@ -104,11 +91,7 @@ def check_matching(a: nn.Module, b: nn.Module, names: tuple[str, str] = ("a", "b
 
 
 def common_symmetry(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None) -> tuple[Symmetry, Symmetry]:
-    """The symmetry of both networks, after a check that they are of one architecture.
-
-    Raises:
-        ValueError: If they are not.
-    """
+    """The symmetry of both networks, after a check that they are of one architecture."""
     check_matching(a, b, finite=False)
     if sym is not None:
         return sym, sym

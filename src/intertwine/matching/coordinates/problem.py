@@ -23,23 +23,14 @@ from ..costs.weight_blocks import Member, Parts, cut, members
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Two networks in balanced coordinates, and the part of the group that is searched.
+    """Two networks in balanced coordinates, and the part of the group that is searched."""
 
-    Attributes:
-        sym: What acts on the coordinates: permutations, signs and orthogonal matrices.
-        a: Tensors to meet.
-        b: Tensors to move.
-        to_a: The element that brought ``a`` into these coordinates.
-        to_b: The element that brought ``b`` into them.
-        full: The symmetry of the networks themselves, to which ``to_a`` and ``to_b`` belong.
-    """
-
-    sym: Symmetry
-    a: Mapping[str, Tensor]
-    b: Mapping[str, Tensor]
-    to_a: Transformation
-    to_b: Transformation
-    full: Symmetry
+    sym: Symmetry  # What acts on the coordinates: permutations, signs and orthogonal matrices
+    a: Mapping[str, Tensor]  # Tensors to meet
+    b: Mapping[str, Tensor]  # Tensors to move
+    to_a: Transformation  # The element that brought ``a`` into these coordinates
+    to_b: Transformation  # The element that brought ``b`` into them
+    full: Symmetry  # The symmetry of the networks themselves, to which ``to_a`` and ``to_b`` belong
 
     @cached_property
     def members(self) -> dict[str, tuple[Member, ...]]:

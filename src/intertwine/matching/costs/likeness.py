@@ -21,15 +21,10 @@ _AT_ONCE = 1 << 20  # examples and positions whose agreements are exact in float
 
 @dataclass(frozen=True, eq=False)
 class Likeness:
-    """What two networks have in common at one point.
+    """What two networks have in common at one point."""
 
-    Attributes:
-        axis: How the channels move, in the coordinates of a ``Problem``.
-        matrix: ``(C, C)``, channels of ``a`` first; its trace is what alignment maximises.
-    """
-
-    axis: Axis
-    matrix: Tensor
+    axis: Axis  # How the channels move, in the coordinates of a ``Problem``
+    matrix: Tensor  # ``(C, C)``, channels of ``a`` first; its trace is what alignment maximises
 
     @staticmethod
     def of_responses(axis: Axis, sym: Symmetry, covariance: Tensor, variances: tuple[Tensor, Tensor]) -> Likeness:

@@ -67,23 +67,14 @@ class Alone:
 
 @dataclass(frozen=True, eq=False)
 class Joint:
-    """Blocks between the units of two spaces: ``(n, K, m)``.
+    """Blocks between the units of two spaces: ``(n, K, m)``."""
 
-    Attributes:
-        spaces: The two spaces.
-        rows: Parities of their signs.
-        sides: Whether each space uses these products: one whose neighbour rotates does not.
-        kernels: Whether the blocks are kernels, with many positions each.
-        a: Blocks of the network that stays.
-        b: Those of the network that moves, before it does.
-    """
-
-    spaces: tuple[str, str]
-    rows: tuple[Row, Row]
-    sides: tuple[bool, bool]
-    kernels: bool
-    a: Tensor
-    b: Tensor
+    spaces: tuple[str, str]  # The two spaces
+    rows: tuple[Row, Row]  # Parities of their signs
+    sides: tuple[bool, bool]  # Whether each space uses these products: one whose neighbour rotates does not
+    kernels: bool  # Whether the blocks are kernels, with many positions each
+    a: Tensor  # Blocks of the network that stays
+    b: Tensor  # Those of the network that moves, before it does
 
     @cached_property
     def squares(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
@@ -105,18 +96,12 @@ class Piece:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """All blocks of a problem, each once.
+    """All blocks of a problem, each once."""
 
-    Attributes:
-        alone: Those of one space.
-        joints: Those of two.
-        pieces: All others.
-        members: For every space the members that are in neither of the first two, or may not be used from there.
-    """
-
-    alone: tuple[Alone, ...]
-    joints: tuple[Joint, ...]
-    pieces: tuple[Piece, ...]
+    alone: tuple[Alone, ...]  # Those of one space
+    joints: tuple[Joint, ...]  # Those of two
+    pieces: tuple[Piece, ...]  # All others
+    # For every space the members that are in neither of the first two, or may not be used from there
     members: Mapping[str, tuple[Member, ...]]
 
     @cached_property
@@ -149,12 +134,6 @@ def cut(
     sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor], members: Mapping[str, Iterable[Member]]
 ) -> Parts:
     """Sort the blocks of two networks by the spaces that they carry.
-
-    Args:
-        sym: What acts on the tensors.
-        a: Tensors that stay.
-        b: Tensors that move.
-        members: For every space the dimensions of blocks that carry it.
 
     Returns:
         The parts. Large blocks are views where their dimensions allow it, so that linear layers are not copied.

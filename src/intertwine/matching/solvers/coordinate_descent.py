@@ -74,15 +74,10 @@ class CoordinateDescent(Solver):
 
 @dataclass(frozen=True, eq=False)
 class Descent:
-    """Where coordinate descent ended.
+    """Where coordinate descent ended."""
 
-    Attributes:
-        g: The element.
-        history: The objective at the start and after every sweep.
-    """
-
-    g: Transformation
-    history: tuple[float, ...]
+    g: Transformation  # The element
+    history: tuple[float, ...]  # The objective at the start and after every sweep
 
 
 def search(
@@ -100,9 +95,6 @@ def search(
         seed: Of random orders and starts.
         costs: How inner products are kept.
         similar: How similar weight profiles are matched.
-
-    Returns:
-        The best end, and the objectives that all starts reached.
     """
     restarts, shakes = options.restarts or 1, options.shakes or 0
     generator = torch.Generator().manual_seed(seed)
@@ -174,9 +166,6 @@ def descend(
     """Solve one space after another, in random order, until no space can be improved.
 
     Costs are updated as units move, and computed from scratch before the search is called converged.
-
-    Returns:
-        The element and the objective along the way.
 
     Raises:
         RuntimeError: If the objective falls by more than rounding explains.

@@ -19,22 +19,15 @@ from .block_update import best_signs, closest_rotation
 
 @dataclass(frozen=True, eq=False)
 class _Node:
-    """Inner products of the units of one space, for all pairs of units around them.
+    """Inner products of the units of one space, for all pairs of units around them."""
 
-    Attributes:
-        space: The space.
-        held: Parents that stay as they are: those of the outermost space, then others.
-        chain: Parents that are matched together with the space, outermost first.
-        rows: By parities of signs ``(outer, held, c_1, c_1', ..., n, n')``, where the outermost space's parents and
-            the other held ones are one dimension each, and ``c_i, c_i'`` are units of the chain in ``a`` and ``b``.
-        inside: Spaces whose innermost parent this one is.
-    """
-
-    space: Space
-    held: tuple[str, ...]
-    chain: tuple[str, ...]
+    space: Space  # The space
+    held: tuple[str, ...]  # Parents that stay as they are: those of the outermost space, then others
+    chain: tuple[str, ...]  # Parents that are matched together with the space, outermost first
+    # By parities of signs ``(outer, held, c_1, c_1', ..., n, n')``, where the outermost space's parents and the other
+    # held ones are one dimension each, and ``c_i, c_i'`` are units of the chain in ``a`` and ``b``
     rows: dict[Row, Tensor]
-    inside: tuple[_Node, ...]
+    inside: tuple[_Node, ...]  # Spaces whose innermost parent this one is
 
 
 def nested_step(costs: Costs, space: Space, fast: bool = False) -> Transformation:
@@ -48,9 +41,6 @@ def nested_step(costs: Costs, space: Space, fast: bool = False) -> Transformatio
         costs: Where ``b`` is now.
         space: A space that is the parent of others.
         fast: As in ``assign``.
-
-    Returns:
-        The step; the identity where the space may not be permuted.
     """
     still = costs.still
     if not space.group.permutes:

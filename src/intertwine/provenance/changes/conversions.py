@@ -22,17 +22,12 @@ _TIE = 1e-4  # difference of cosines below which two sources are equally good
 
 @dataclass(eq=False)
 class Conversion:
-    """Tensors found so far.
+    """Tensors found so far."""
 
-    Attributes:
-        found: For names of the target what they are made of.
-        certain: Names that were found by what they hold, not by their place beside others.
-        ambiguous: Names with more than one possible source, with the reason.
-    """
-
-    found: dict[str, Rows] = field(default_factory=dict)
+    found: dict[str, Rows] = field(default_factory=dict)  # For names of the target what they are made of
+    # Names that were found by what they hold, not by their place beside others
     certain: set[str] = field(default_factory=set)
-    ambiguous: dict[str, str] = field(default_factory=dict)
+    ambiguous: dict[str, str] = field(default_factory=dict)  # Names with more than one possible source, with the reason
 
     @property
     def used(self) -> set[str]:

@@ -26,17 +26,11 @@ _ATTENTION = re.compile(r"att|head|qkv|[._](q|k|v|query|key|value)(_|\.|$)")
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was done to a network.
+    """One thing that was done to a network."""
 
-    Attributes:
-        kind: A word for machines, such as ``"permuted"``, ``"low rank"``, ``"frozen"``.
-        text: What was done, in words.
-        tensors: Names of the tensors that it was done to, or that show it.
-    """
-
-    kind: str
-    text: str
-    tensors: tuple[str, ...] = ()
+    kind: str  # A word for machines, such as ``"permuted"``, ``"low rank"``, ``"frozen"``
+    text: str  # What was done, in words
+    tensors: tuple[str, ...] = ()  # Names of the tensors that it was done to, or that show it
 
 
 def element_findings(

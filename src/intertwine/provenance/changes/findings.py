@@ -22,9 +22,6 @@ def tensor_findings(changes: Iterable[TensorChange], sym: Symmetry) -> list[Find
     Args:
         changes: One for each tensor, in the order of the network, ``pooled``.
         sym: The symmetry of the second network, which says what reads its outputs.
-
-    Returns:
-        Findings, those about all tensors first.
     """
     every = list(changes)
     compared = [c for c in every if c.kind not in ("new", "missing")]

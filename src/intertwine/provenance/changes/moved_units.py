@@ -16,11 +16,7 @@ _TOP = 10
 
 
 def moved_units(pairs: Pairs, g: Transformation, changed: Collection[str]) -> tuple[MovedUnit, ...]:
-    """The units whose weights changed most, over all tensors that write or read them.
-
-    Returns:
-        The first ten, largest relative change first.
-    """
+    """The units whose weights changed most, over all tensors that write or read them."""
     sym = pairs.sym
     touched = {s for n in changed if n in sym.layouts for block in blocks(sym.layouts[n]) for s in block.spaces}
     sums: dict[str, list[Tensor]] = {}

@@ -22,39 +22,24 @@ from .relaid import relaid_tensors
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Tensors that correspond to each other.
+    """Tensors that correspond to each other."""
 
-    Attributes:
-        sym: The symmetry of what is compared.
-        a: Tensors before, under the names of the model.
-        b: Tensors after.
-        names: Those of the pairs, in the order of the network.
-        sources: For each what the other checkpoint calls it.
-        missing: Tensors that are gone.
-        new: Tensors that came.
-        converted: Tensors whose names or layouts differ.
-        resized: Tensors of which only a part is compared.
-        layers: Layers after that hold others than that of their number before.
-        units: For spaces of other sizes how many units the narrower network has; they come first.
-        narrowed: Whether that is the one after.
-        findings: How names, shapes and layouts were converted.
-        ambiguous: Tensors whose partner could not be told, each with the reason.
-    """
-
-    sym: Symmetry
-    a: Mapping[str, Tensor]
-    b: Mapping[str, Tensor]
-    names: tuple[str, ...]
-    sources: Mapping[str, str]
-    missing: Mapping[str, Tensor]
-    new: Mapping[str, Tensor]
-    converted: tuple[str, ...] = ()
-    resized: tuple[str, ...] = ()
+    sym: Symmetry  # The symmetry of what is compared
+    a: Mapping[str, Tensor]  # Tensors before, under the names of the model
+    b: Mapping[str, Tensor]  # Tensors after
+    names: tuple[str, ...]  # Those of the pairs, in the order of the network
+    sources: Mapping[str, str]  # For each what the other checkpoint calls it
+    missing: Mapping[str, Tensor]  # Tensors that are gone
+    new: Mapping[str, Tensor]  # Tensors that came
+    converted: tuple[str, ...] = ()  # Tensors whose names or layouts differ
+    resized: tuple[str, ...] = ()  # Tensors of which only a part is compared
+    # Layers after that hold others than that of their number before
     layers: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    # For spaces of other sizes how many units the narrower network has; they come first
     units: Mapping[str, int] = field(default_factory=dict)
-    narrowed: bool = False
-    findings: tuple[Finding, ...] = ()
-    ambiguous: tuple[str, ...] = ()
+    narrowed: bool = False  # Whether that is the one after
+    findings: tuple[Finding, ...] = ()  # How names, shapes and layouts were converted
+    ambiguous: tuple[str, ...] = ()  # Tensors whose partner could not be told, each with the reason
 
 
 class Lazy(Mapping[str, Tensor]):

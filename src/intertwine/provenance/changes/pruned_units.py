@@ -18,16 +18,7 @@ _NAMED = 8
 
 
 def pruned_units(pairs: Pairs, g: Transformation, pruned: Iterable[str]) -> Iterator[Finding]:
-    """One finding for every space some of whose units are zero in all the tensors that were pruned.
-
-    Args:
-        pairs: The tensors.
-        g: The element that moves the first network.
-        pruned: Names of tensors of which entries were set to zero.
-
-    Yields:
-        The findings.
-    """
+    """One finding for every space some of whose units are zero in all the tensors that were pruned."""
     gone: dict[str, Tensor] = {}
     where: dict[str, list[str]] = {}
     sym = pairs.sym

@@ -14,11 +14,7 @@ _SAME_VALUES = 1 - 1e-5  # cosine of sorted absolute values of rows
 
 
 def relaid_tensors(target: Mapping[str, Tensor], source: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Rows]:
-    """Tensors of the source that agree with those of their name only in another layout.
-
-    Returns:
-        How to make each that is found from the source.
-    """
+    """Tensors of the source that agree with those of their name only in another layout."""
     found = {}
     every = list(names)
     for name in every:

@@ -25,19 +25,12 @@ class Reading:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """A tensor made of rows of others.
+    """A tensor made of rows of others."""
 
-    Attributes:
-        views: What holds the rows, one after the other.
-        order: Which of them it takes, in its own order; ``None`` for all as they lie.
-        shape: Its shape.
-        how: How its own rows are read.
-    """
-
-    views: tuple[Reading, ...]
-    order: Tensor | None
-    shape: tuple[int, ...]
-    how: str = "rows"
+    views: tuple[Reading, ...]  # What holds the rows, one after the other
+    order: Tensor | None  # Which of them it takes, in its own order; ``None`` for all as they lie
+    shape: tuple[int, ...]  # Its shape
+    how: str = "rows"  # How its own rows are read
 
     def make(self, state: Mapping[str, Tensor]) -> Tensor:
         """The tensor, from those of the other checkpoint."""

@@ -38,17 +38,11 @@ _WORSE = 2.0  # times the distance without them that no tensor may be left at: t
 
 @dataclass(frozen=True, eq=False)
 class Explained:
-    """The element, and the weights that it brings together.
+    """The element, and the weights that it brings together."""
 
-    Attributes:
-        a: Weights to move, batch norms folded.
-        b: Weights to meet.
-        g: The element that moves ``a``.
-    """
-
-    a: Folded
-    b: Folded
-    g: Transformation
+    a: Folded  # Weights to move, batch norms folded
+    b: Folded  # Weights to meet
+    g: Transformation  # The element that moves ``a``
 
     def deviation(self, rounded: frozenset[str]) -> Deviation:
         """How far the moved weights are apart; ``rounded`` tensors hold numbers of half precision."""

@@ -27,43 +27,27 @@ _SHOWN = 3  # entries that are named
 
 @dataclass(frozen=True)
 class TensorChange:
-    """What happened to one tensor, once the first network is brought into the basis of the second.
+    """What happened to one tensor, once the first network is brought into the basis of the second."""
 
-    Attributes:
-        name: Its name in the second network.
-        source: Where its values come from in the first: a name, several, or how they were rearranged.
-        block: The block of the network that it belongs to.
-        shape: Its shape.
-        dtypes: Number formats before and after.
-        kind: ``"equal"``, ``"rounded"``, ``"rewritten"`` (another batch norm, the same affine map), ``"quantised"``,
-            ``"pruned"``, ``"scaled"``, ``"entries"``, ``"rows"``, ``"constant"``, ``"replaced"``, ``"low rank"``,
-            ``"noise"``, ``"changed"``, ``"new"`` or ``"missing"``.
-        detail: More in words, such as the format that values were rounded to.
-        relative: ``|b - a| / |a|``; infinity for a tensor that only one network has.
-        norm: ``|a|``.
-        cosine: Cosine of the angle between both.
-        rank: Rank of the update, as far as it stands out from rounding; ``None`` where it is full or not looked at.
-        effective_rank: ``(Σ s²)² / Σ s⁴`` of the update's singular values ``s``.
-        changed: Share of entries that are not equal.
-        zeros: Shares of entries that are zero, before and after.
-        rows: Rows that changed, where only some did.
-    """
-
-    name: str
-    source: str
-    block: str
-    shape: tuple[int, ...]
-    dtypes: tuple[str, str]
+    name: str  # Its name in the second network
+    source: str  # Where its values come from in the first: a name, several, or how they were rearranged
+    block: str  # The block of the network that it belongs to
+    shape: tuple[int, ...]  # Its shape
+    dtypes: tuple[str, str]  # Number formats before and after
+    # ``"equal"``, ``"rounded"``, ``"rewritten"`` (another batch norm, the same affine map), ``"quantised"``,
+    # ``"pruned"``, ``"scaled"``, ``"entries"``, ``"rows"``, ``"constant"``, ``"replaced"``, ``"low rank"``,
+    # ``"noise"``, ``"changed"``, ``"new"`` or ``"missing"``
     kind: str
-    detail: str = ""
-    relative: float = 0.0
-    norm: float = 0.0
-    cosine: float = 1.0
+    detail: str = ""  # More in words, such as the format that values were rounded to
+    relative: float = 0.0  # ``|b - a| / |a|``; infinity for a tensor that only one network has
+    norm: float = 0.0  # ``|a|``
+    cosine: float = 1.0  # Cosine of the angle between both
+    # Rank of the update, as far as it stands out from rounding; ``None`` where it is full or not looked at
     rank: int | None = None
-    effective_rank: float | None = None
-    changed: float = 0.0
-    zeros: tuple[float, float] = (0.0, 0.0)
-    rows: tuple[int, ...] = ()
+    effective_rank: float | None = None  # ``(Σ s²)² / Σ s⁴`` of the update's singular values ``s``
+    changed: float = 0.0  # Share of entries that are not equal
+    zeros: tuple[float, float] = (0.0, 0.0)  # Shares of entries that are zero, before and after
+    rows: tuple[int, ...] = ()  # Rows that changed, where only some did
 
     @property
     def settled(self) -> bool:

@@ -10,10 +10,6 @@ from .element_words import Finding
 def tie_findings(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Iterator[Finding]:
     """Tensors that were tied, or are tied no longer.
 
-    Args:
-        a: Tensors of the first network in memory, by all their names.
-        b: Those of the second.
-
     Yields:
         One finding for each tensor.
     """

@@ -20,19 +20,14 @@ _CENTRED = 0.2  # mean over root mean square
 
 @dataclass(frozen=True)
 class UpdateRank:
-    """Rank of an update ``d`` of shape ``(m, n)``.
+    """Rank of an update ``d`` of shape ``(m, n)``."""
 
-    Attributes:
-        rank: Singular values above the rounding of the weights, where they are at most a quarter of ``min(m, n)``.
-        effective: ``(Σ s²)² / Σ s⁴``, which is the rank where all singular values are equal; ``None`` for vectors.
-        full: ``min(m, n)``.
-        noise: Whether effective rank and tails are those of independent entries: ``m n / (m + n + 1)``, normal.
-    """
-
+    # Singular values above the rounding of the weights, where they are at most a quarter of ``min(m, n)``
     rank: int | None
+    # ``(Σ s²)² / Σ s⁴``, which is the rank where all singular values are equal; ``None`` for vectors
     effective: float | None
-    full: int
-    noise: bool
+    full: int  # ``min(m, n)``
+    noise: bool  # Whether effective rank and tails are those of independent entries: ``m n / (m + n + 1)``, normal
 
 
 def update_rank(d: Tensor, weights: Tensor, eps: float) -> UpdateRank:

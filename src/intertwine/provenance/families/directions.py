@@ -26,11 +26,6 @@ def direction(a: Mapping[str, Tensor], b: Mapping[str, Tensor], names: Sequence[
     than that leaves small ones. Whole rows or columns of zeros may be a start, and are not counted. Neither rules out
     that both come from a third network.
 
-    Args:
-        a: Tensors of one network, read one at a time.
-        b: Those of the other.
-        names: Tensors that both have in one shape.
-
     Returns:
         1 where ``a`` was not made from ``b``, -1 where ``b`` was not made from ``a``, 0 where neither can be told; and
         the ground.

@@ -129,9 +129,6 @@ def lineage_tree(models: Mapping[str, nn.Module], example_inputs: Any, rate: flo
         example_inputs: One tensor, a tuple of positional arguments or a mapping of keyword arguments.
         rate: Expected share of false ones among the pairs called related.
 
-    Returns:
-        The families.
-
     Raises:
         ValueError: If there are fewer than two networks, or weights that cannot be compared.
 
