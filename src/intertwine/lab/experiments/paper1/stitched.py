@@ -181,6 +181,9 @@ def arm_claims(
 ) -> list[Claim]:
     """The same statements about every arm that was run, which stands in front of their words.
 
+    Those of an arm whose maps did not train cannot be told: maps of its largest family that start at their closed form
+    show what such maps reach.
+
     Args:
         table: Of the result.
         judge: Claims from the groups of one arm, by their names without it.
@@ -190,5 +193,20 @@ def arm_claims(
         suffix = "" if arm is OURS else f", {arm.name}"
         own = {g.removesuffix(suffix): by for g, by in table.items() if g.endswith(suffix) and (suffix or "," not in g)}
         if own:
-            claims += [replace(c, text=f"{arm.name}: {c.text}") for c in judge(own)]
+            claims += [replace(_of_trained(c, own, table), text=f"{arm.name}: {c.text}") for c in judge(own)]
     return claims
+
+
+def _of_trained(
+    told: Claim, own: Mapping[str, Mapping[str, Estimate]], ours: Mapping[str, Mapping[str, Estimate]]
+) -> Claim:
+    """A claim about one arm; where its maps lose 10 points more than ours, it cannot be told, and why."""
+    largest = next((f for f in ("full", "lasso-0.0001", "g_relu") if f in own and f in ours), None)
+    if largest is None:
+        return told
+    lost, least = (sum(e.value for e in by[largest].values()) / len(by[largest]) for by in (own, ours))
+    if lost - least <= 0.1:
+        return told
+    words = f"{100 * lost:.0f} points are lost by {largest}, {100 * least:.0f} from our start"
+    measured = told.why.rpartition("; ")[2] or f"as measured it would {'hold' if told.held else 'not hold'}"
+    return replace(told, held=None, why=f"maps not trained: {words}; {measured}")
