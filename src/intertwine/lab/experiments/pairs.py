@@ -16,21 +16,14 @@ Pairs = list[tuple["Member", "Member"]]
 
 
 class PairJob(Job):
-    """What is done with two networks.
-
-    Attributes:
-        a: Checkpoint of network A.
-        b: Checkpoint of network B.
-        data: As ``lab.data.load`` takes it.
-        device: Where the networks run.
-    """
+    """What is done with two networks."""
 
     gpus: ClassVar[float] = 0.5
 
-    a: str
-    b: str
-    data: str
-    device: str = "auto"
+    a: str  # Checkpoint of network A
+    b: str  # Checkpoint of network B
+    data: str  # As ``lab.data.load`` takes it
+    device: str = "auto"  # Where the networks run
 
     @property
     def label(self) -> str:

@@ -38,19 +38,12 @@ _BATCH = 32  # examples of the probe's step
 
 @dataclass(frozen=True)
 class Outlook:
-    """What is left to do of an experiment.
+    """What is left to do of an experiment."""
 
-    Attributes:
-        networks: To be trained, all and those that are there already.
-        jobs: To be run, all and those that are finished.
-        seconds: About how long the rest takes here, from one timed step of each network; for orders of magnitude.
-        memory: Bytes that the largest network takes in training.
-    """
-
-    networks: tuple[int, int]
-    jobs: tuple[int, int]
-    seconds: float
-    memory: int
+    networks: tuple[int, int]  # To be trained, all and those that are there already
+    jobs: tuple[int, int]  # To be run, all and those that are finished
+    seconds: float  # About how long the rest takes here, from one timed step of each network; for orders of magnitude
+    memory: int  # Bytes that the largest network takes in training
 
     def __str__(self) -> str:
         (networks, trained), (jobs, done) = self.networks, self.jobs

@@ -47,11 +47,7 @@ _MODULES: tuple[str, ...] = (
 
 @cache
 def experiments() -> dict[str, Experiment]:
-    """All experiments, by name.
-
-    Returns:
-        Names to experiments, in the order of the page.
-    """
+    """All experiments, by name."""
     found = [e for module in _MODULES for e in import_module(f"{__package__}.{module}").EXPERIMENTS]
     return {e.name: e for e in found}
 

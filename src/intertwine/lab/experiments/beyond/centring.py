@@ -63,28 +63,17 @@ def _unit_gram(x: Tensor, kernel: str) -> Tensor:
 
 
 class Centred(PairJob):
-    """One pair of networks, by measures with and without centring.
-
-    Attributes:
-        layers: Names of layers.
-        examples: Test images.
-        shuffles: Of the examples, for the chance level.
-        seed: Of the shuffles.
-    """
+    """One pair of networks, by measures with and without centring."""
 
     gpus: ClassVar[float] = 0.25
 
-    layers: tuple[str, ...]
-    examples: int
-    shuffles: int
-    seed: int
+    layers: tuple[str, ...]  # Names of layers
+    examples: int  # Test images
+    shuffles: int  # Of the examples, for the chance level
+    seed: int  # Of the shuffles
 
     def run(self, files: Path) -> dict[str, dict[str, list[float]]]:
-        """Score equal layers.
-
-        Returns:
-            By measure, ``score``, ``chance`` and ``calibrated`` score of each layer.
-        """
+        """Score equal layers. By measure, ``score``, ``chance`` and ``calibrated`` score of each layer."""
         a, b = self.networks()
         loader = load(self.data).loader("test", examples=self.examples)
         names = [m for m in (*TWINS, *TWINS.values()) if not m.endswith("_alignment")]

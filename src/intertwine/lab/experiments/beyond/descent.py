@@ -33,19 +33,12 @@ Start = Literal["random", "direct"]
 
 @dataclass(frozen=True)
 class _Way:
-    """One way to train permutations and scales.
+    """One way to train permutations and scales."""
 
-    Attributes:
-        rate: Factor of the learning rate.
-        recipe: Other settings of the stitching recipe.
-        settings: Of the family.
-        family: ``g_relu`` is the paper's relaxation.
-    """
-
-    rate: float = 1.0
-    recipe: Mapping[str, Any] = field(default_factory=dict)
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    family: str = "g_relu"
+    rate: float = 1.0  # Factor of the learning rate
+    recipe: Mapping[str, Any] = field(default_factory=dict)  # Other settings of the stitching recipe
+    settings: Mapping[str, Any] = field(default_factory=dict)  # Of the family
+    family: str = "g_relu"  # ``g_relu`` is the paper's relaxation
 
 
 PLAIN, MOMENTUM, FAST = "no momentum", "momentum 0.9", "ten times the rate"
@@ -68,27 +61,16 @@ _HIGHEST = 0.08  # of a few steps; more diverges
 
 
 class Descended(PairJob):
-    """One ordered pair of networks, stitched through permutations and scales that each arm trains.
+    """One ordered pair of networks, stitched through permutations and scales that each arm trains."""
 
-    Attributes:
-        layers: Where to stitch.
-        start: ``"random"``, the paper's, or ``"direct"``.
-        examples: Training images; all of them if ``None``.
-        tested: Test images; all of them if ``None``.
-        epochs: Half of them are the head start of permutations.
-        rate: Learning rate that the arms start from.
-        arms: Names among ``ARMS``.
-        seed: Of starts and training order.
-    """
-
-    layers: tuple[str, ...]
-    start: Start
-    examples: int | None
-    tested: int | None
-    epochs: int
-    rate: float
-    arms: tuple[str, ...]
-    seed: int
+    layers: tuple[str, ...]  # Where to stitch
+    start: Start  # ``"random"``, the paper's, or ``"direct"``
+    examples: int | None  # Training images; all of them if ``None``
+    tested: int | None  # Test images; all of them if ``None``
+    epochs: int  # Half of them are the head start of permutations
+    rate: float  # Learning rate that the arms start from
+    arms: tuple[str, ...]  # Names among ``ARMS``
+    seed: int  # Of starts and training order
 
     @property
     def label(self) -> str:

@@ -68,19 +68,12 @@ _CONTROL = "affine"
 
 
 class Passed(Job):
-    """How far matrices are from passing through an activation.
+    """How far matrices are from passing through an activation."""
 
-    Attributes:
-        function: One of ``FUNCTIONS``.
-        size: Of the matrices.
-        points: Random inputs.
-        seed: Of matrices and inputs.
-    """
-
-    function: str
-    size: int
-    points: int
-    seed: int
+    function: str  # One of ``FUNCTIONS``
+    size: int  # Of the matrices
+    points: int  # Random inputs
+    seed: int  # Of matrices and inputs
 
     def run(self, files: Path) -> dict[str, float]:
         """Largest relative residual of the best ``B`` in ``sigma(A x) = B sigma(x)``, by kind of ``A``."""

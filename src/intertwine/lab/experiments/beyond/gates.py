@@ -62,29 +62,18 @@ def label_energy(kernel: Tensor, labels: Tensor, leading: int) -> float:
 
 
 class GateSpectrum(Job):
-    """One gated network: the kernel of its gates before and after training.
-
-    Attributes:
-        network: Built-in network, fitted to the data.
-        data: As ``lab.data.load`` takes it.
-        examples: Training images of the network.
-        fitted: Of these, those of the kernel regression.
-        tested: Test images.
-        recipe: Settings that differ from the recipe for this data.
-        seed: Of weights and order.
-        device: Where the network is trained.
-    """
+    """One gated network: the kernel of its gates before and after training."""
 
     gpus: ClassVar[float] = 0.25
 
-    network: str
-    data: str
-    examples: int | None
-    fitted: int
-    tested: int
-    recipe: dict[str, Any]
-    seed: int
-    device: str = "auto"
+    network: str  # Built-in network, fitted to the data
+    data: str  # As ``lab.data.load`` takes it
+    examples: int | None  # Training images of the network
+    fitted: int  # Of these, those of the kernel regression
+    tested: int  # Test images
+    recipe: dict[str, Any]  # Settings that differ from the recipe for this data
+    seed: int  # Of weights and order
+    device: str = "auto"  # Where the network is trained
 
     def run(self, files: Path) -> dict[str, Any]:
         """Train, or go on training.

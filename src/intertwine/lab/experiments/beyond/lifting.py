@@ -54,31 +54,19 @@ def used(x: Tensor, gates: list[Tensor], y: Tensor, gates_y: list[Tensor]) -> di
 
 
 class SameGates(Job):
-    """One set of gates from every source, in every use.
-
-    Attributes:
-        layers: Of gates.
-        width: Gates of a layer.
-        data: As ``lab.data.load`` takes it.
-        examples: Training images of networks.
-        fitted: Of these, those of the kernel regression.
-        tested: Test images.
-        recipe: Settings that differ from the recipe for this data.
-        seed: Of weights and order.
-        device: Where networks are trained.
-    """
+    """One set of gates from every source, in every use."""
 
     gpus: ClassVar[float] = 0.25
 
-    layers: int
-    width: int
-    data: str
-    examples: int | None
-    fitted: int
-    tested: int
-    recipe: dict[str, Any]
-    seed: int
-    device: str = "auto"
+    layers: int  # Of gates
+    width: int  # Gates of a layer
+    data: str  # As ``lab.data.load`` takes it
+    examples: int | None  # Training images of networks
+    fitted: int  # Of these, those of the kernel regression
+    tested: int  # Test images
+    recipe: dict[str, Any]  # Settings that differ from the recipe for this data
+    seed: int  # Of weights and order
+    device: str = "auto"  # Where networks are trained
 
     def run(self, files: Path) -> dict[str, dict[str, float]]:
         """Train networks, and regress.

@@ -26,17 +26,12 @@ _WISE = " by location"
 
 
 class AtLocations(PairJob):
-    """Two networks of one architecture, compared layer by layer with and without positions.
-
-    Attributes:
-        layers: Names of layers.
-        examples: Test images.
-    """
+    """Two networks of one architecture, compared layer by layer with and without positions."""
 
     gpus: ClassVar[float] = 0.25
 
-    layers: tuple[str, ...]
-    examples: int
+    layers: tuple[str, ...]  # Names of layers
+    examples: int  # Test images
 
     def run(self, files: Path) -> dict[str, Any]:
         """Scores of each layer by measure, and the number of ``locations``."""

@@ -123,17 +123,12 @@ def _grams(x: Tensor) -> dict[str, Tensor]:
 
 
 class KernelPair(PairJob):
-    """One pair of networks by all kernels.
-
-    Attributes:
-        layers: Names of layers.
-        examples: Test images.
-    """
+    """One pair of networks by all kernels."""
 
     gpus: ClassVar[float] = 0.25
 
-    layers: tuple[str, ...]
-    examples: int
+    layers: tuple[str, ...]  # Names of layers
+    examples: int  # Test images
 
     def run(self, files: Path) -> dict[str, Any]:
         """Score every layer of A against every layer of B.

@@ -27,23 +27,14 @@ FAMILIES = ("g_relu", "full")
 
 
 class Ranked(PairJob):
-    """One ordered pair of networks: stitched at all layers, and measured there.
+    """One ordered pair of networks: stitched at all layers, and measured there."""
 
-    Attributes:
-        layers: Where.
-        examples: Training images of the stitches.
-        tested: Test images of the penalties.
-        measured: Test images of the measures.
-        epochs: Of training maps; half of them are the head start.
-        seed: Of the training order.
-    """
-
-    layers: tuple[str, ...]
-    examples: int | None
-    tested: int | None
-    measured: int
-    epochs: int
-    seed: int
+    layers: tuple[str, ...]  # Where
+    examples: int | None  # Training images of the stitches
+    tested: int | None  # Test images of the penalties
+    measured: int  # Test images of the measures
+    epochs: int  # Of training maps; half of them are the head start
+    seed: int  # Of the training order
 
     @property
     def label(self) -> str:
@@ -51,11 +42,7 @@ class Ranked(PairJob):
         return f"{Path(self.a).stem} into {Path(self.b).stem}"
 
     def run(self, files: Path) -> dict[str, Any]:
-        """Stitch and measure.
-
-        Returns:
-            ``penalties`` by family and ``dissimilarities`` by measure, one number for each layer.
-        """
+        """Stitch and measure. ``penalties`` by family and ``dissimilarities`` by measure, one number for each layer."""
         data = load(self.data).first(self.examples)
         a, b = self.networks()
         recipe = replace(RECIPES["v1"], epochs=self.epochs, head_start=self.epochs // 2, keep="last")

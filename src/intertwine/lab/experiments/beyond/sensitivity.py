@@ -37,31 +37,19 @@ _SPREAD = 1e-3  # ridge of the linear classifiers, as a share of the features' m
 
 
 class Damaged(Job):
-    """One layer of several networks: whole, with parts deleted, and beside their other layers.
-
-    Attributes:
-        layer: The layer of the references.
-        layers: Names of all layers.
-        networks: Checkpoints.
-        kept: Shares of components or channels that are left.
-        data: As ``lab.data.load`` takes it.
-        examples: Test images.
-        probed: Training images of the linear classifiers.
-        seed: Of the orders in which channels are deleted.
-        device: Where the networks run.
-    """
+    """One layer of several networks: whole, with parts deleted, and beside their other layers."""
 
     gpus: ClassVar[float] = 0.25
 
-    layer: str
-    layers: tuple[str, ...]
-    networks: tuple[str, ...]
-    kept: tuple[float, ...]
-    data: str
-    examples: int
-    probed: int
-    seed: int
-    device: str = "auto"
+    layer: str  # The layer of the references
+    layers: tuple[str, ...]  # Names of all layers
+    networks: tuple[str, ...]  # Checkpoints
+    kept: tuple[float, ...]  # Shares of components or channels that are left
+    data: str  # As ``lab.data.load`` takes it
+    examples: int  # Test images
+    probed: int  # Training images of the linear classifiers
+    seed: int  # Of the orders in which channels are deleted
+    device: str = "auto"  # Where the networks run
 
     @property
     def label(self) -> str:
@@ -143,9 +131,6 @@ def delete(train: Tensor, test: Tensor, kind: Kind, share: float, seed: int = 0)
             channels to 0 in a random order. What is deleted at one share is deleted at all smaller ones.
         share: Of components or channels that are left; one at least.
         seed: Of the order of the channels.
-
-    Returns:
-        Both, of their old shapes.
 
     Examples:
         >>> import torch

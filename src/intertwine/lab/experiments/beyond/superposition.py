@@ -37,19 +37,12 @@ _KEPT = 0.9  # linear CKA of trained networks at equal layers is above it: see t
 
 
 class Encoded(Job):
-    """Two networks that encode the same features.
+    """Two networks that encode the same features."""
 
-    Attributes:
-        kind: How.
-        width: Channels.
-        examples: Number of them.
-        seed: Of features and networks.
-    """
-
-    kind: Kind
-    width: int
-    examples: int
-    seed: int
+    kind: Kind  # How
+    width: int  # Channels
+    examples: int  # Number of them
+    seed: int  # Of features and networks
 
     def run(self, files: Path) -> dict[str, list[float]]:
         """CKA of the two networks by kernel, at each point of the kind."""

@@ -31,27 +31,16 @@ _SIMILAR = 0.03  # 3 points
 
 
 class ChosenAlphas(PairJob):
-    """One ordered pair of networks: for every layer alpha by cross-validation, and what that changes.
+    """One ordered pair of networks: for every layer alpha by cross-validation, and what that changes."""
 
-    Attributes:
-        examples: Training examples; all of them if ``None``.
-        tested: Test examples; all of them if ``None``.
-        layers: Where to stitch; every ReLU if empty.
-        start: Where maps start: ``"direct"`` or, as in the paper, ``"random"``.
-        epochs: Of training maps, without a head start.
-        seed: Of the split, the starts and the order of examples.
-        translate: Pixels by which training images move at most.
-        flip: Whether they are mirrored.
-    """
-
-    examples: int | None
-    tested: int | None
-    layers: tuple[str, ...]
-    start: Start
-    epochs: int
-    seed: int
-    translate: int = 0
-    flip: bool = False
+    examples: int | None  # Training examples; all of them if ``None``
+    tested: int | None  # Test examples; all of them if ``None``
+    layers: tuple[str, ...]  # Where to stitch; every ReLU if empty
+    start: Start  # Where maps start: ``"direct"`` or, as in the paper, ``"random"``
+    epochs: int  # Of training maps, without a head start
+    seed: int  # Of the split, the starts and the order of examples
+    translate: int = 0  # Pixels by which training images move at most
+    flip: bool = False  # Whether they are mirrored
 
     def run(self, files: Path) -> dict[str, dict[str, Any]]:
         """Choose and stitch.

@@ -246,9 +246,6 @@ def summarise(found: Mapping[tuple[str, str], Sequence[Dissection]]) -> list[dic
 
     Args:
         found: What ``dissect_situations`` returned.
-
-    Returns:
-        One row for each situation, place and power.
     """
     rows = []
     for (situation, place), results in found.items():

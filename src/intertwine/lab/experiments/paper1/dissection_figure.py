@@ -52,36 +52,20 @@ Summary = Sequence[Mapping[str, Any]]
 
 
 class DissectedNetwork(Job):
-    """One small network, trained to name concepts and dissected at its last residual output and inside that block.
+    """One small network, trained to name concepts and dissected at its last residual output and inside that block."""
 
-    Attributes:
-        situation: Which network; a name among ``dissection.SITUATIONS``.
-        concepts: As ``lab.data.load_concepts`` takes it.
-        images: Most images of the training and of the test set.
-        side: Side of generated images.
-        epochs: Of training.
-        rotations: Powers.
-        rotation_seeds: Random rotations for each power.
-        quantile: Share of a unit's values above its threshold.
-        seed: Of the network.
-    """
-
-    situation: str
-    concepts: str
-    images: tuple[int, int]
-    side: int
-    epochs: int
-    rotations: tuple[float, ...]
-    rotation_seeds: int
-    quantile: float
-    seed: int
+    situation: str  # Which network; a name among ``dissection.SITUATIONS``
+    concepts: str  # As ``lab.data.load_concepts`` takes it
+    images: tuple[int, int]  # Most images of the training and of the test set
+    side: int  # Side of generated images
+    epochs: int  # Of training
+    rotations: tuple[float, ...]  # Powers
+    rotation_seeds: int  # Random rotations for each power
+    quantile: float  # Share of a unit's values above its threshold
+    seed: int  # Of the network
 
     def run(self, files: Path) -> dict[str, Any]:
-        """Train and dissect.
-
-        Returns:
-            For each place, the dissection as plain data.
-        """
+        """Train and dissect. For each place, the dissection as plain data."""
         train, test = concept_sets(self.concepts, self.images, self.side)
         (situation,) = (s for s in SITUATIONS if s.name == self.situation)
         found = dissect_situations(

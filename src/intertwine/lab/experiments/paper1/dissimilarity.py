@@ -30,15 +30,10 @@ Table = Mapping[str, Mapping[str, Estimate]]
 
 
 class LayerSimilarity(PairJob):
-    """Two networks of a zoo, layer by layer.
+    """Two networks of a zoo, layer by layer."""
 
-    Attributes:
-        layers: Names of layers.
-        examples: Test images.
-    """
-
-    layers: tuple[str, ...]
-    examples: int
+    layers: tuple[str, ...]  # Names of layers
+    examples: int  # Test images
 
     def run(self, files: Path) -> dict[str, Any]:
         """Compare.

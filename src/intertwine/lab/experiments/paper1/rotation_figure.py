@@ -26,29 +26,18 @@ _MEAN = "rotation - G_ReLU on average"
 
 
 class FineTuned(Job):
-    """One layer of one trained network, transformed, and the later layers trained again.
-
-    Attributes:
-        checkpoint: The network, without batch norm.
-        layer: The convolution.
-        kind: ``"orthogonal"`` or ``"g_relu"``.
-        data: As ``lab.data.load`` takes it.
-        examples: Training examples; all of them if ``None``.
-        recipe: Of fine-tuning.
-        seed: Of the element and of fine-tuning.
-        device: Where.
-    """
+    """One layer of one trained network, transformed, and the later layers trained again."""
 
     gpus: ClassVar[float] = 0.5
 
-    checkpoint: str
-    layer: str
-    kind: str
-    data: str
-    examples: int | None
-    recipe: dict[str, Any]
-    seed: int
-    device: str = "auto"
+    checkpoint: str  # The network, without batch norm
+    layer: str  # The convolution
+    kind: str  # ``"orthogonal"`` or ``"g_relu"``
+    data: str  # As ``lab.data.load`` takes it
+    examples: int | None  # Training examples; all of them if ``None``
+    recipe: dict[str, Any]  # Of fine-tuning
+    seed: int  # Of the element and of fine-tuning
+    device: str = "auto"  # Where
 
     def run(self, files: Path) -> dict[str, float]:
         """Accuracies before, right after the transformation, and after fine-tuning."""

@@ -23,23 +23,14 @@ Kind = Literal["orthogonal", "g_relu"]
 
 @dataclass(frozen=True)
 class RotationPenalty:
-    """What one transformed layer cost.
+    """What one transformed layer cost."""
 
-    Attributes:
-        layer: The layer whose outputs were transformed.
-        kind: ``"orthogonal"`` or ``"g_relu"``.
-        before: Accuracy of the trained network, 0 to 1.
-        transformed: Right after the transformation.
-        after: After fine-tuning the later layers.
-        seed: Of the element and of fine-tuning.
-    """
-
-    layer: str
-    kind: Kind
-    before: float
-    transformed: float
-    after: float
-    seed: int
+    layer: str  # The layer whose outputs were transformed
+    kind: Kind  # ``"orthogonal"`` or ``"g_relu"``
+    before: float  # Accuracy of the trained network, 0 to 1
+    transformed: float  # Right after the transformation
+    after: float  # After fine-tuning the later layers
+    seed: int  # Of the element and of fine-tuning
 
     @property
     def penalty(self) -> float:
@@ -118,9 +109,6 @@ def rotation_penalty(
         seed: Of everything.
         device: Where to train.
         progress: Whether to show progress.
-
-    Returns:
-        Accuracies on the test split, before and after.
 
     Raises:
         ValueError: If ``kind`` is neither, the layer is no convolution or linear layer, or the network has batch norm.

@@ -82,23 +82,15 @@ def without(model: nn.Module, part: str) -> nn.Module:
 
 
 class Removals(Job):
-    """One trained network, every removable part taken out in turn.
-
-    Attributes:
-        checkpoint: The network.
-        data: As ``lab.data.load`` takes it.
-        measured: Training examples that batch norm is measured anew on.
-        tested: Test examples; all of them if ``None``.
-        device: Where.
-    """
+    """One trained network, every removable part taken out in turn."""
 
     gpus: ClassVar[float] = 0.25
 
-    checkpoint: str
-    data: str
-    measured: int
-    tested: int | None
-    device: str = "auto"
+    checkpoint: str  # The network
+    data: str  # As ``lab.data.load`` takes it
+    measured: int  # Training examples that batch norm is measured anew on
+    tested: int | None  # Test examples; all of them if ``None``
+    device: str = "auto"  # Where
 
     def run(self, files: Path) -> dict[str, Any]:
         """Remove and test.

@@ -27,29 +27,18 @@ _ORDER = ("FR gates", "FR gates, NPK", "NTK at the start", "CNTK-GAP", "FL gates
 
 
 class Chain(Job):
-    """One seed of the chain: a network, both of its fixed-gates networks, and kernels, on the same examples.
-
-    Attributes:
-        network: Built-in network without batch norm, fitted to the data.
-        data: As ``lab.data.load`` takes it.
-        examples: Training examples of everything.
-        tested: Test examples of the kernels; ``None`` for no kernels, which cost ``N^2 P^2`` for ``P`` pixels.
-        pool: Images are averaged over squares of so many pixels first.
-        recipe: Settings that differ from the recipe ``cnn_gap``.
-        seed: Of weights, order and folds.
-        device: Where.
-    """
+    """One seed of the chain: a network, both of its fixed-gates networks, and kernels, on the same examples."""
 
     gpus: ClassVar[float] = 0.5
 
-    network: str
-    data: str
-    examples: int | None
-    tested: int | None
-    pool: int
-    recipe: dict[str, Any]
-    seed: int
-    device: str = "auto"
+    network: str  # Built-in network without batch norm, fitted to the data
+    data: str  # As ``lab.data.load`` takes it
+    examples: int | None  # Training examples of everything
+    tested: int | None  # Test examples of the kernels; ``None`` for no kernels, which cost ``N^2 P^2`` for ``P`` pixels
+    pool: int  # Images are averaged over squares of so many pixels first
+    recipe: dict[str, Any]  # Settings that differ from the recipe ``cnn_gap``
+    seed: int  # Of weights, order and folds
+    device: str = "auto"  # Where
 
     def run(self, files: Path) -> dict[str, Any]:
         """Train the three networks, or go on training them, and fit the kernel methods.

@@ -25,34 +25,20 @@ _ABOUT_3, _ABOUT_10, _ABOUT_2, _ABOUT_6 = 4.0, (5.0, 15.0), (0.5, 3.5), (3.0, 9.
 
 
 class Accuracy(Job):
-    """One network, trained and tested.
-
-    Attributes:
-        network: Built-in network, fitted to the data; members of an ensemble are trained one by one.
-        data: As ``lab.data.load`` takes it.
-        examples: Training examples; all without.
-        recipe: Settings that differ from the recipe ``base_recipe``.
-        base_recipe: Name of a recipe.
-        seed: Of weights and order.
-        device: Where.
-    """
+    """One network, trained and tested."""
 
     gpus: ClassVar[float] = 0.5
 
-    network: str
-    data: str
-    examples: int | None
-    recipe: dict[str, Any]
-    base_recipe: str
-    seed: int
-    device: str = "auto"
+    network: str  # Built-in network, fitted to the data; members of an ensemble are trained one by one
+    data: str  # As ``lab.data.load`` takes it
+    examples: int | None  # Training examples; all without
+    recipe: dict[str, Any]  # Settings that differ from the recipe ``base_recipe``
+    base_recipe: str  # Name of a recipe
+    seed: int  # Of weights and order
+    device: str = "auto"  # Where
 
     def run(self, files: Path) -> float:
-        """Train, or go on training, and test.
-
-        Returns:
-            Test accuracy in percent.
-        """
+        """Train, or go on training, and test."""
         data, recipe = load(self.data).first(self.examples), RECIPES[self.base_recipe].but(**self.recipe)
         train_one = lambda network, seed: train(
             network, data, recipe, seed=seed, out=files / f"{seed}.safetensors", device=self.device, progress=False

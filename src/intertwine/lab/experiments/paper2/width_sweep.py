@@ -25,19 +25,12 @@ _SLOPES, _NEAR = "slope in width", 0.2
 
 
 class Distance(Job):
-    """One draw of gates and signs: how far the value network's tangent kernel is from its limit.
+    """One draw of gates and signs: how far the value network's tangent kernel is from its limit."""
 
-    Attributes:
-        family: Which theorem.
-        width: Of every hidden layer.
-        examples: Side of the kernels.
-        seed: Of gates and signs; the inputs are the same for all draws.
-    """
-
-    family: Family
-    width: int
-    examples: int
-    seed: int
+    family: Family  # Which theorem
+    width: int  # Of every hidden layer
+    examples: int  # Side of the kernels
+    seed: int  # Of gates and signs; the inputs are the same for all draws
 
     def run(self, files: Path) -> float:
         """Relative Frobenius error ``|NTK - limit| / |limit|``; norms of matrices, since entries may be near 0."""
@@ -58,10 +51,6 @@ class Distance(Job):
 
 def slope(widths: Sequence[int], errors: Sequence[Sequence[float]]) -> Estimate:
     """Slope of ``log error`` in ``log width`` by least squares over all draws, which are independent.
-
-    Args:
-        widths: Widths.
-        errors: For each width the errors of its draws.
 
     Examples:
         >>> print(slope([16, 64, 256], [[0.4, 0.4], [0.2, 0.2], [0.1, 0.1]]))
