@@ -13,10 +13,22 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from intertwine._io import write_atomically
-from intertwine.lab.experiments import OLDER, SCALES, Map, Panel, Reproduction, Row, experiments, rejudged
+from intertwine.lab.experiments import (
+    OLDER,
+    SCALES,
+    Map,
+    Panel,
+    Reproduction,
+    Row,
+    Setting,
+    experiments,
+    is_older,
+    rejudged,
+)
+from intertwine.lab.experiments.plans import listed
 
 HERE = Path(__file__).parent
 _INTRODUCTION = """# Results
@@ -115,9 +127,20 @@ def page(r: Reproduction) -> str:
         parts.append(f"![{r.title}: maps]({r.name}-maps.svg)")
     parts += [folded(panel) if panel.measured else panel_table(panel) for panel in r.panels]
     parts.append("\n".join(f"- {note}" for note in r.notes))
+    if ran := what_ran(r):
+        lines = "\n".join(f"- {line}" for line in ran)
+        parts.append(f'<details markdown="1"><summary>What ran</summary>\n\n{lines}\n\n</details>')
     facts = ", ".join(f"{key} {value}" for key, value in r.facts.items() if key != "command")
     command = f"\n\n`{r.facts['command']}`" if r.facts.get("command") else ""
     return "\n\n".join([*filter(None, parts), f"Made with: {facts}.{command}\n"])
+
+
+def what_ran(r: Reproduction) -> list[str]:
+    """The plan of a result of today's code: networks and jobs with their settings, without what varies among jobs."""
+    if is_older(r):
+        return []
+    planned = experiments()[r.name].plan(Setting(cast(Any, r.scale)))
+    return [line if line.startswith("train ") else line.partition("; ")[0] for line in listed(planned)]
 
 
 def folded(panel: Panel) -> str:

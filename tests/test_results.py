@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from intertwine.lab.experiments import Reproduction, experiments
+from intertwine.lab.experiments import Reproduction, experiments, is_older
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -80,6 +80,16 @@ def test_a_page_has_every_number_and_statement_of_its_result(build):
         said = lambda c: f"{c.verdict}: {c.why}" if c.held is None else c.verdict
         assert all(f"| {safe(c.text)} | {safe(said(c))} | {safe(c.detail)} |" in text for c in r.claims)
         assert f"]({r.name}.json)" in text
+
+
+def test_a_page_says_what_ran_where_the_plan_is_still_that(build):
+    """Sizes of jobs stand in no note."""
+    pages = build.pages(build.kept())
+    text = pages["small/fig1-stitching-myrtle.md"]
+    (one,) = (r for _, r in build.kept() if r.name == "fig1-stitching-myrtle")
+    assert ("- 6 x StitchedLayers: examples 1600, tested 1000" in text) == (not is_older(one))
+    older = replace(one, facts={**one.facts, "code": "another"})
+    assert "What ran" not in build.page(older)
 
 
 def test_every_file_is_of_an_experiment_and_says_where_it_comes_from(build):
