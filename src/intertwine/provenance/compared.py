@@ -11,6 +11,7 @@ from torch import Tensor
 from ..matching.narrow import narrowed
 from ..matching.same import COMPONENT, RELATED, SAME, Match, decided
 from .changes.places import block_of
+from .converted import converted
 from .depth import renumbered
 from .in_place import InPlace, in_place
 from .widths import Widths, thinned, widths
@@ -28,13 +29,15 @@ class Compared:
     Attributes:
         names: Tensors that the symmetry describes and the first network has.
         widths: Their tensors, and the units of every space in each.
-        log_choices: By tensor, what its p-value pays for the choice of the block that it is compared with.
-        notes: In words, which blocks and spaces are of another size.
+        log_choices: By tensor, what its p-value pays for the choice of what it is compared with.
+        log_cost: What the p-value over all spaces pays.
+        notes: In words, which blocks and spaces are of another size, and which tensors have other names.
     """
 
     names: tuple[str, ...]
     widths: Widths
     log_choices: Mapping[str, float]
+    log_cost: float
     notes: tuple[str, ...]
 
     @property
@@ -44,16 +47,15 @@ class Compared:
         return [n for n in self.widths.sym.layouts if n in a and n in b and a[n].shape == b[n].shape]
 
     def in_place(self) -> InPlace:
-        """The exact test; its p-values pay for the choice of blocks (Bonferroni over all choices)."""
+        """The exact test; its p-values pay for the choice of partners (Bonferroni over all choices)."""
         found = in_place(*self.widths.cut())
         if not self.log_choices:
             return found
-        cost = {t.tensor: self.log_choices.get(t.tensor, 0.0) for t in found.tensors}
-        blocks = {block_of(n): c for n, c in cost.items()}
         tensors = tuple(
-            t if t.log_p is None else replace(t, log_p=min(t.log_p + cost[t.tensor], 0.0)) for t in found.tensors
+            t if t.log_p is None else replace(t, log_p=min(t.log_p + self.log_choices.get(t.tensor, 0.0), 0.0))
+            for t in found.tensors
         )
-        log_p = None if found.log_p is None else min(found.log_p + sum(blocks.values()), 0.0)
+        log_p = None if found.log_p is None else min(found.log_p + self.log_cost, 0.0)
         return replace(found, tensors=tensors, log_p=log_p)
 
     def padded(self) -> tuple[Symmetry, Mapping[str, Tensor], Mapping[str, Tensor], int | None]:
@@ -87,8 +89,15 @@ def compared(
         most: Largest numbers of units that ``b`` may keep, by space: what the network has that it stands in for.
     """
     names = tuple(n for n in sym.layouts if n in a)
-    other = renumbered(names, a, b)
-    state = b if other is None else other
-    found = widths(sym, a, state if most is None else thinned(sym, state, most))
-    places = () if other is None else tuple(f"of another depth, {place} of b" for place in other.places)
-    return Compared(names, found, {} if other is None else other.log_choices, (*places, *found.notes))
+    notes: tuple[str, ...] = ()
+    choices: dict[str, float] = {}
+    cost = 0.0
+    if (relaid := converted(names, a, b)) is not None:
+        b, notes, choices = relaid.state, (relaid.note,), {**relaid.log_choices}
+        cost = sum(choices.values())
+    if (other := renumbered(names, a, b)) is not None:
+        b, notes = other, (*notes, *(f"of another depth, {place} of b" for place in other.places))
+        choices = {n: choices.get(n, 0.0) + other.log_choices.get(n, 0.0) for n in {*choices, *other.log_choices}}
+        cost += sum({block_of(n): c for n, c in other.log_choices.items()}.values())
+    found = widths(sym, a, b if most is None else thinned(sym, b, most))
+    return Compared(names, found, choices, cost, (*notes, *found.notes))

@@ -162,7 +162,7 @@ def lineage_of_states(
             f"{len(found.tensors)} of {counted(len(pair.names), 'tensor')} in common: other architectures cannot be "
             "compared."
         )
-    judged = _judged(found, level, (*pair.notes, *_notes(pair, b, found)))
+    judged = _judged(found, level, (*pair.notes, *_notes(pair, pair.widths.b, found)))
     if judged.verdict == DERIVED:
         if found.scattered and (match := pair.match()).verdict == SAME:
             return _identical(judged, pair, match)
