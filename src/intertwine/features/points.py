@@ -163,10 +163,10 @@ def _listed(
         inputs = list(tensors_in(given))
         copies = simple and not acts and features is not None and any(_same(features, x) for x in inputs)
         nonlocal latest
-        stream = name in blocks and features is not None and any(features.shape == x.shape for x in inputs)
-        stream = stream and any(f"{one}.".startswith(f"{name}.") for one in nonlinear)
-        stream = stream and not _same(features, latest)
-        latest = features if stream and features is not None else latest
+        stream = name in blocks and any(f"{one}.".startswith(f"{name}.") for one in nonlinear)
+        if features is not None:
+            stream = stream and any(features.shape == x.shape for x in inputs) and not _same(features, latest)
+            latest = features if stream else latest
         note(name, features, module, kind=type(module).__name__, activation=acts, leaf=leaf, copies=copies,
              stream=stream)  # fmt: skip
 
