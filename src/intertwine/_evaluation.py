@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from threading import RLock
 from typing import Any, TypeVar
 
@@ -24,9 +25,21 @@ M = TypeVar("M", bound=nn.Module)
 def check_module(model: object, name: str = "model") -> None:
     """Refuse what is no module."""
     if not isinstance(model, nn.Module):
-        state = " It is a state dict: build the model and call model.load_state_dict(...) first."
-        hint = state if isinstance(model, Mapping) else ""
-        raise TypeError(f"{name} must be a torch.nn.Module. Got {type(model).__name__}.{hint}")
+        got = repr(str(model)) if isinstance(model, str | Path) else type(model).__name__
+        raise TypeError(f"{name} must be a torch.nn.Module. Got {got}.{_instead(model)}")
+
+
+def _instead(model: object) -> str:
+    """How to get a module from what was given."""
+    if isinstance(model, Mapping):
+        return " It is a state dict: build the model and call model.load_state_dict(...) first."
+    if not isinstance(model, str | Path):
+        return ""
+    if Path(model).suffix == ".safetensors":
+        return " Build the model and call model.load_state_dict(safetensors.torch.load_file(path)) first."
+    if Path(model).suffix in (".pt", ".pth", ".bin", ".ckpt"):
+        return " Build the model and call model.load_state_dict(torch.load(path, weights_only=True)) first."
+    return f" Load the model first, such as by transformers.AutoModel.from_pretrained({str(model)!r})."
 
 
 @dataclass(eq=False)

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Self, TypeVar, overl
 
 from ._above import call
 from ._codec import APART, UNSAVED, decode, encode
+from ._evaluation import check_module
 from ._io import write_atomically
 from ._saving import read_value, write_value
-from ._words import counted
+from ._words import counted, near
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -127,16 +128,25 @@ class Result(ABC):
         return written
 
 
-def of_networks(*names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Decorator of a function that returns a result: notes class and size of the networks among its arguments."""
+def of_networks(*names: str, states: bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorator of a function that returns a result: checks the networks among its arguments, and notes their sizes.
+
+    A wrong name of an option is answered by the one that was probably meant; ``states``: state dicts are networks too.
+    """
 
     def decorated(function: Callable[P, R]) -> Callable[P, R]:
         parameters = signature(function)
 
         @wraps(function)
         def called(*args: P.args, **kwargs: P.kwargs) -> R:
+            for name in set(kwargs) - set(parameters.parameters):
+                hint = near(name, parameters.parameters)
+                raise TypeError(f"{function.__name__}() has no argument {name!r}.{hint}")
+            given = parameters.bind_partial(*args, **kwargs).arguments
+            for name in set(names) & set(given):
+                if not (states and isinstance(given[name], Mapping)):
+                    check_module(given[name], name)
             result = function(*args, **kwargs)
-            given = parameters.bind(*args, **kwargs).arguments
             return replace(result, networks=tuple(_network(given[name]) for name in names))
 
         return called

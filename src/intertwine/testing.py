@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ._evaluation import evaluating, unchanged
+from ._evaluation import check_module, evaluating, unchanged
 from ._examples import each
 from ._nested import tensors_in
 from ._random import seeded
@@ -41,6 +41,8 @@ def assert_same_function(model: nn.Module, twin: nn.Module, inputs: Any, rtol: f
         AssertionError: If they differ by more.
     """
     __tracebackhide__ = True
+    check_module(model)
+    check_module(twin, "twin")
     left, right = outputs(model, inputs), outputs(twin, inputs)
     if rtol is None:
         tensors = [*model.parameters(), *twin.parameters(), *left, *right]

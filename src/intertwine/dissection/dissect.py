@@ -69,6 +69,9 @@ def dissect(
         name: Name of the model in the result; ``None`` for its class.
         progress: Whether to show how far the work is.
 
+    Raises:
+        TypeError: If the concepts are no concept set.
+
     Examples:
         >>> from intertwine.dissection import TensorConcepts
         >>> images = torch.randint(0, 256, (40, 3, 8, 8), dtype=torch.uint8, generator=torch.manual_seed(0))
@@ -85,6 +88,9 @@ def dissect(
         Bau, Zhou, Khosla, Oliva, Torralba 2017, Network Dissection, sections 2 and 3.2.
         Paper 1, section 6 and appendix F.
     """
+    if not isinstance(concepts, ConceptSet):
+        kind = type(concepts).__name__
+        raise TypeError(f"concepts must be a concept set. Got {kind}. Use TensorConcepts(images, labels, names).")
     arms = plan_arms(rotations, tuple(range(seeds)) if isinstance(seeds, int) else tuple(seeds), g_relu)
     stream = MapStream(model, layer, concepts, maps)
     settings = {

@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 from torch import nn
 
 from .._attributes import forget
-from .._evaluation import copied
+from .._evaluation import check_module, copied
 from ..matching.coordinates.networks import check_matching
 from ..symmetry import Symmetry
 from ..symmetry.action import tensors_of
@@ -73,6 +73,8 @@ def merge(
         >>> torch.allclose(merged.weight, 0.75 * a.weight + 0.25 * b.weight)
         True
     """  # noqa: DOC502 - raised by what it calls
+    for name, model in (("a", a), ("b", b)):
+        check_module(model, name)
     how = check_repair(a, repair, loader)
     twin = b if alignment is None else alignment.apply(b)
     check_matching(a, twin)

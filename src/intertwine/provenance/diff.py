@@ -35,7 +35,7 @@ _AFFINE = 1e-5  # relative deviation of the affine map of a batch norm that was 
 Network = nn.Module | Mapping[str, Tensor]
 
 
-@of_networks("a", "b")
+@of_networks("a", "b", states=True)
 def diff(a: Network, b: Network, example_inputs: Any, sym: Symmetry | None = None) -> Diff:
     """Say what was done to one checkpoint to make another: by symmetry, by casts, by training.
 

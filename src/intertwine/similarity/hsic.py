@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from .._words import near
 from ._features import double, working_dtype
 
 __all__ = ["center_gram", "check_gram", "hsic", "inner"]
@@ -73,7 +74,8 @@ def check_estimator(estimator: str) -> str:
         ValueError: If it is unknown.
     """
     if estimator not in ESTIMATORS:
-        raise ValueError(f"estimator must be one of {', '.join(map(repr, ESTIMATORS))}. Got {estimator!r}.")
+        known = ", ".join(map(repr, ESTIMATORS))
+        raise ValueError(f"estimator must be one of {known}. Got {estimator!r}.{near(estimator, ESTIMATORS)}")
     return estimator
 
 

@@ -58,6 +58,7 @@ def act(sym: Description, g: Transformation, model: nn.Module) -> nn.Module:
         >>> twin = act(sym, sym.random(seed=1), model)
         >>> iw.testing.assert_same_function(model, twin, torch.randn(5, 4))
     """
+    check_module(model)
     if sym.path_only:
         warnings.warn(f"twin is certified for {sym.certified} only", PathWarning, stacklevel=3)
     live, state = _registered(model), tensors_of(model)

@@ -1,5 +1,6 @@
 """Solvers of the matching problem, by name."""
 
+from ..._words import near
 from .activations import Activations
 from .coordinate_descent import CoordinateDescent
 from .frank_wolfe import FrankWolfe
@@ -41,5 +42,5 @@ def solver_named(method: str | Solver) -> Solver:
     if not isinstance(method, str):
         return method
     if method not in METHODS:
-        raise ValueError(f"method must be a solver or one of {list(METHODS)}. Got {method!r}.")
+        raise ValueError(f"method must be a solver or one of {list(METHODS)}. Got {method!r}.{near(method, METHODS)}")
     return METHODS[method]

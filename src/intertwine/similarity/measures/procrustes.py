@@ -6,6 +6,7 @@ from math import sqrt
 import torch
 from torch import Tensor
 
+from ..._words import near
 from ...groups.assignment import assign
 from .._features import check_same_examples
 from .._linalg import singular_values
@@ -79,7 +80,8 @@ class Procrustes(Measure[FeatureSide]):
 
     def __post_init__(self) -> None:
         if self.kind not in _KINDS:
-            raise ValueError(f"group must be one of {', '.join(map(repr, _KINDS))}. Got {self.kind!r}.")
+            known = ", ".join(map(repr, _KINDS))
+            raise ValueError(f"group must be one of {known}. Got {self.kind!r}.{near(self.kind, _KINDS)}")
 
     @property
     def name(self) -> str:

@@ -1,0 +1,71 @@
+"""What is no model is refused by every public function in one line, with what to do instead; so are wrong names."""
+
+import pytest
+import torch
+from torch import nn
+
+import intertwine as iw
+
+X = torch.randn(8, 6, generator=torch.Generator().manual_seed(0))
+LOADER = [(X, torch.arange(8) % 3)]
+NET = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+
+CALLS = {
+    "symmetries": lambda m: iw.symmetries(m, X),
+    "canonical": lambda m: iw.canonical(m, X),
+    "fingerprint": lambda m: iw.fingerprint(m, X),
+    "same": lambda m: iw.same(NET, m, X),
+    "align": lambda m: iw.align(NET, m, X),
+    "merge": lambda m: iw.merge(NET, m, None),
+    "barrier": lambda m: iw.barrier(NET, m, LOADER),
+    "compare": lambda m: iw.compare(NET, m, LOADER),
+    "stitch": lambda m: iw.stitch(NET, m, "1", loader=LOADER),
+    "dissect": lambda m: iw.dissect(m, "1", None),
+    "fold": lambda m: iw.fold(m, X),
+    "rotate": lambda m: iw.rotate(m, X),
+    "lineage": lambda m: iw.lineage(NET, m, X),
+    "collect": lambda m: iw.collect(m, LOADER),
+    "dgn": lambda m: iw.gates.dgn(m),
+    "dlgn": lambda m: iw.gates.dlgn(m),
+    "dlgn_sf": lambda m: iw.gates.dlgn_sf(m, X),
+    "paths": lambda m: iw.gates.paths(m, X),
+    "neural_path_kernel": lambda m: iw.gates.neural_path_kernel(m, X),
+    "neural_tangent_kernel": lambda m: iw.gates.neural_tangent_kernel(m, X),
+    "overlap": lambda m: iw.gates.overlap(m, X),
+    "assert_same_function": lambda m: iw.testing.assert_same_function(NET, m, X),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_what_is_no_model_is_refused_with_what_to_do(call):
+    for given, instead in (
+        ("openai-community/gpt2", r"Got 'openai-community/gpt2'. Load the model first, such as by transformers"),
+        ("weights/a.safetensors", r"load_state_dict\(safetensors.torch.load_file"),
+        (NET.state_dict(), r"It is a state dict: build the model and call model.load_state_dict"),
+    ):
+        with pytest.raises(TypeError, match=rf"^(a|b|model|twin) must be a torch.nn.Module. .*{instead}") as caught:
+            call(given)
+        assert "\n" not in str(caught.value)
+
+
+def test_diff_takes_state_dicts_and_refuses_text():
+    assert iw.diff(NET, NET.state_dict(), X).same_function
+    with pytest.raises(TypeError, match=r"^b must be a torch.nn.Module. Got 'gpt2'"):
+        iw.diff(NET, "gpt2", X)
+
+
+@pytest.mark.parametrize(
+    ("call", "meant"),
+    [
+        (lambda: iw.fold(NET, X, norm=True), r"fold\(\) has no argument 'norm'. Did you mean 'norms'\?"),
+        (lambda: iw.compare(NET, NET, LOADER, measure="cka"), "Did you mean 'measures'"),
+        (lambda: iw.align(NET, NET, X, method="weigths"), "Did you mean 'weights'"),
+        (lambda: iw.compare(NET, NET, LOADER, measures="linear_kca"), "Did you mean 'linear_cka'"),
+        (lambda: iw.similarity.procrustes(X, X, group="orthogonl"), "Did you mean 'orthogonal'"),
+        (lambda: iw.similarity.cka(X, X, estimator="unbised"), "Did you mean 'unbiased'"),
+        (lambda: iw.stitch(NET, NET, "1", family="grelu", loader=LOADER), "Did you mean 'g_relu'"),
+    ],
+)
+def test_a_wrong_name_is_answered_by_the_one_that_was_meant(call, meant):
+    with pytest.raises((TypeError, ValueError), match=meant):
+        call()
