@@ -168,7 +168,8 @@ def test_results_print_save_and_load(tmp_path):
     b, _ = build("resnet18", seed=1)
     found = align(a, b, args, CoordinateDescent(sweeps=2))
     assert "Alignment by weights" in repr(found) and "cosine" in found.summary()
-    assert list(found.to_frame()["space"]) == [s.name for s in found.symmetry.spaces]
+    assert list(found.to_frame()["name"]) == [s.name for s in found.symmetry.spaces]
+    assert all(s.name in found.summary() for s in found.symmetry.spaces)
     for name in ("alignment.safetensors", "alignment.json"):
         again = Alignment.load(found.save(tmp_path / name))
         assert again.transformation.allclose(found.transformation, 0.0)

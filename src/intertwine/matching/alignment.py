@@ -85,7 +85,8 @@ class Alignment(Result):
             e = self.transformation[space.name]
             rows.append(
                 {
-                    "space": space.name,
+                    "space": self.symmetry.titles[space.name],
+                    "name": space.name,
                     "units": e.permutation.numel(),
                     "group": space.symbol,
                     "moved": e.displaced if e.linear is None else e.permutation.numel(),
@@ -117,10 +118,11 @@ class Alignment(Result):
         mean, chance = self.cosines
         said = f", {chance:.3f} by chance" if chance == chance else ""
         head += f"; mean cosine of matched units {mean:.3f}{said}"
-        table = [("space", "units", "group", "moved", "cosine", "worst", *(["chance"] if self.chance else []))]
+        kept = ["cosine", "worst", *(["chance"] if self.chance else [])]
+        table = [("space", "units", "group", "moved", *kept, "name")]
         for row in self._rows():
-            mixed = self.transformation[row["space"]].linear is not None
-            numbers = [row["cosine"], row["worst"], *([row["chance"]] if self.chance else [])]
-            cells = (row["space"], str(row["units"]), row["group"], "new basis" if mixed else str(row["moved"]))
-            table.append((*cells, *("" if x != x else f"{x:.3f}" for x in numbers)))
+            mixed = self.transformation[row["name"]].linear is not None
+            title = row["space"].removesuffix(f" ({row['name']})")
+            cells = (title, str(row["units"]), row["group"], "new basis" if mixed else str(row["moved"]))
+            table.append((*cells, *("" if row[key] != row[key] else f"{row[key]:.3f}" for key in kept), row["name"]))
         return "\n".join([head, *columns(table), *(f"Note: {note}" for note in self.notes)])

@@ -75,7 +75,7 @@ def same(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None =
         >>> sym = iw.symmetries(a, torch.zeros(2, 4))
         >>> b = sym.act(sym.random(seed=1), a).bfloat16().float()
         >>> print(same(a, b, torch.randn(2, 4)))
-        the same network, permuted and rescaled: 99.9 % of weights agree to 0.003..., as after bfloat16
+        the same network, permuted and rescaled: 99.9 % of weights agree to 0.003..., which rounding to bfloat16 explains
         >>> _ = nn.init.normal_(b[2].weight)  # another head
         >>> found = same(a, b, torch.randn(2, 4))
         >>> found.verdict, list(found.differing)
@@ -154,7 +154,7 @@ def _judged(pair: Pair, replaced: Mapping[str, str], error: Callable[[Transforma
     if agreed is not None:
         count = len({*found.sym.layouts, *replaced})
         names = ", ".join([*list(differing)[:_NAMED], *(["..."] if len(differing) > _NAMED else [])])
-        reason = f"{count - len(differing)} of {count} tensors agree as after {agreed}; others: {names}"
+        reason = f"{count - len(differing)} of {count} tensors agree up to rounding to {agreed}; others: {names}"
         return replace(match, verdict=RELATED, reason=reason)
     related, reason, chance = _beyond_chance(pair, found)
     if related:
@@ -168,12 +168,13 @@ def _agreeing(match: Match, pair: Pair, error: float | None) -> Match:
     if error is not None and not error <= min(0.5, 1e3 * PRECISIONS[match.precision]):
         said = f"the weights agree, but the models compute other functions with them (relative error {error:.1e})"
         return replace(match, reason=said)
-    reason = f"99.9 % of weights agree to {match.deviation:.2g}, as after {match.precision}"
-    if pair.deviation_in_place() <= PRECISIONS[match.precision]:
-        reason += "; here they do so as they stand, with nothing permuted or rescaled"
+    reason = f"99.9 % of weights agree to {match.deviation:.2g}, which rounding to {match.precision} explains"
+    in_place = pair.deviation_in_place()
+    if in_place == 0 and all(torch.equal(pair.a[name], pair.b[name]) for name in pair.sym.layouts):
+        reason = "all weights are equal"
     if error is None:
         reason += "; the weights alone were compared, the networks were not run"
-    return replace(match, verdict=SAME, reason=reason)
+    return replace(match, verdict=SAME, reason=reason, moved=in_place > PRECISIONS[match.precision])
 
 
 def _cast(pair: Pair, found: Matched) -> bool:

@@ -27,6 +27,7 @@ class Match(Result):
         chance: Residual that networks with the same statistics but unrelated units leave, where it was needed for the
             verdict; else ``None``.
         reason: The verdict's ground, in words.
+        moved: Whether units of ``a`` must be permuted or rescaled, or its bases changed, to agree with ``b``.
         differing: Tensors that differ by more than rounding once ``a`` is moved, each with the distance relative to
             its size; infinity for one that only one network has, or that has another shape. Batch norms count as the
             affine maps that they are in eval mode, under the names of their gain and bias. Empty for networks that are
@@ -43,6 +44,7 @@ class Match(Result):
     transformation: Transformation | None = field(default=None, metadata=UNSAVED)
     chance: float | None = None
     differing: Mapping[str, float] = field(default_factory=dict)
+    moved: bool = True
 
     def __bool__(self) -> bool:
         return self.verdict == SAME
@@ -55,7 +57,8 @@ class Match(Result):
             + (f"differs by {d:.3g} of its size" if d < float("inf") else "only in one, or reshaped")
             for name, d in self.differing.items()
         ]
-        return "\n".join([f"{self.verdict}: {self.reason}", *lines])
+        verdict = self.verdict if self.moved else "the same network, with nothing permuted or rescaled"
+        return "\n".join([f"{verdict}: {self.reason}", *lines])
 
     def _rows(self) -> list[dict[str, Any]]:
         """One row; tensors that differ are named in one string."""

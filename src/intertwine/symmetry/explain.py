@@ -10,8 +10,7 @@ from .._words import columns, counted, near
 from .description import Description
 from .spaces import Fixed, Leaf, Space, axis_size, leaves
 
-_WIDE = 100  # characters of a line
-_SHORTEST = 24  # of a name that is cut
+_WIDE = 100  # characters of a line of prose
 
 
 def rows(sym: Description) -> list[dict[str, Any]]:
@@ -42,7 +41,7 @@ def rows(sym: Description) -> list[dict[str, Any]]:
 
 
 def summary(sym: Description) -> str:
-    """The table of the spaces in text, what restricts them, and totals; lines fit a terminal of 100 columns."""
+    """The table of the spaces in text, what restricts them, and totals."""
     precision = str(sym.dtype).removeprefix("torch.")
     nothing = ["No hidden space may move; explain(parameter, axis) says why for each axis."]
     table = _table(sym) if sym.spaces else nothing
@@ -59,21 +58,17 @@ def summary(sym: Description) -> str:
 
 
 def _table(sym: Description) -> list[str]:
-    """A line for each space; names that are too long lose their beginnings."""
+    """A line for each space."""
     found = [["space", "size", "group", "axes", "name"]]
     found += [
-        [
-            row["space"].removesuffix(f" ({s.name})"),
-            str(row["size"]),
-            f"{s.group.symbol}{' each' if s.parents else ''}",
-            str(row["axes"]),
-            s.name,
-        ]
-        for s, row in zip(sym.spaces, rows(sym))
+        [row["space"].removesuffix(f" ({row['name']})"), str(row["size"]), row["group"], str(row["axes"]), row["name"]]
+        for row in rows(sym)
     ]
-    room = max(_WIDE - max(len(line) for line in columns([row[:-1] for row in found])) - 2, _SHORTEST)
-    clipped = [[*cells, name if len(name) <= room else f"…{name[1 - room :]}"] for *cells, name in found]
-    return columns(clipped)
+    return columns(found)
+
+
+def _of(space: Space) -> str:
+    return f" unit of {', '.join(space.parents)}" if space.parents else ""
 
 
 def _without_place(reason: str) -> str:
@@ -112,4 +107,4 @@ def explain(sym: Description, parameter: str, axis: int) -> str:
 def _moved(space: Space, leaf: Leaf) -> str:
     exponents = [f"scale exponents {', '.join(map(str, leaf.scale))}"] if any(leaf.scale) else []
     why = [f"restricted by {'; '.join(space.reasons)}"] if space.reasons else []
-    return ", ".join([f"moved by {space.name}: {space.symbol}", *exponents, *why])
+    return ", ".join([f"moved by {space.name}: {space.symbol}{_of(space)}", *exponents, *why])

@@ -51,8 +51,8 @@ class Space:
 
     @property
     def symbol(self) -> str:
-        """The group in symbols, such as ``"S₆₄ ⋉ R₊⁶⁴"`` or ``"GL₁₆ for each of blocks.0.q.weight[0]"``."""
-        return f"{self.group.symbol} for each of {', '.join(self.parents)}" if self.parents else self.group.symbol
+        """The group in symbols, such as ``"S₆₄ ⋉ R₊⁶⁴"``, or ``"GL₁₆ each"`` for one in every unit of the parents."""
+        return f"{self.group.symbol} each" if self.parents else self.group.symbol
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def _opened(asked: SameOptions) -> matching.Match:
     _check_alike(left, right)
     if asked.out is None and asked.a.resolve() == asked.b.resolve():
         said = f"A and B are one file, {str(asked.a)!r}: nothing was compared"
-        return matching.Match(SAME, 0.0, 0.0, "float64", said)
+        return matching.Match(SAME, 0.0, 0.0, "float64", said, moved=False)
     specs = [asked.model or named_by(side) for side in (left, right)]
     example = example_input(specs[0], asked)
     pair = open_alone(specs[0], left), open_alone(specs[1], right)

@@ -20,8 +20,7 @@ def alignment_page(alignment: Alignment) -> Page:
     """Lay out an alignment."""
     frame = alignment.to_frame()
     table = frame.to_numpy().tolist()
-    names = [str(name) for name in frame["space"]]
-    titles = [alignment.symmetry.titles[name] for name in names]
+    names, titles = ([str(name) for name in frame[column]] for column in ("name", "space"))
     pictures = [_permutation(name, title, alignment) for name, title in zip(names[:_PICTURES], titles)]
     rest = f" (the first {_PICTURES} of {len(names)} spaces)" if len(names) > _PICTURES else ""
     blocks: list[Block] = [
@@ -30,9 +29,9 @@ def alignment_page(alignment: Alignment) -> Page:
         *(Paragraph(f"Note: {note}", "note") for note in alignment.notes),
         Heading("Space by space"),
         Table(
-            ["space", "units", "group", "moved", "signs flipped", "largest log scale", "mean cosine", "worst cosine",
-             "mean by chance", "name"],
-            [[title, *row[1:], row[0]] for title, row in zip(titles, table)],
+            ["space", "name", "units", "group", "moved", "signs flipped", "largest log scale", "mean cosine", "worst cosine",
+             "mean by chance"],
+            table,
             caption="The cosine of a unit is that between its weights in A and in the moved B: 1 for equal directions. "
             "By chance is what the same kind of search finds in a network whose units are unrelated.",
         ),

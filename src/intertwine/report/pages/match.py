@@ -10,9 +10,10 @@ from ..page import Page
 
 def match_page(found: Match) -> Page:
     """Lay out a verdict on two networks."""
+    said = found.summary().splitlines()[0]
     rows = [[name, d if isfinite(d) else "only in one, or reshaped"] for name, d in found.differing.items()]
     blocks: list[Block] = [
-        Paragraph(f"{found.verdict[:1].upper()}{found.verdict[1:]}: {found.reason}.", "verdict"),
+        Paragraph(f"{said[:1].upper()}{said[1:]}.", "verdict"),
         *_picture(found),
     ]
     if rows:
