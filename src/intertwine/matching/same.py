@@ -75,7 +75,7 @@ def same(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None =
         >>> sym = iw.symmetries(a, torch.zeros(2, 4))
         >>> b = sym.act(sym.random(seed=1), a).bfloat16().float()
         >>> print(same(a, b, torch.randn(2, 4)))
-        the same network, permuted and rescaled: 99.9 % of weights agree to 0.003..., which rounding to bfloat16 explains
+        the same network, permuted and rescaled: 99.9 % of weights agree to 0.003..., which rounding to bfloat16 ...
         >>> _ = nn.init.normal_(b[2].weight)  # another head
         >>> found = same(a, b, torch.randn(2, 4))
         >>> found.verdict, list(found.differing)

@@ -29,8 +29,8 @@ def alignment_page(alignment: Alignment) -> Page:
         *(Paragraph(f"Note: {note}", "note") for note in alignment.notes),
         Heading("Space by space"),
         Table(
-            ["space", "name", "units", "group", "moved", "signs flipped", "largest log scale", "mean cosine", "worst cosine",
-             "mean by chance"],
+            ["space", "name", "units", "group", "moved", "signs flipped", "largest log scale", "mean cosine",
+             "worst cosine", "mean by chance"],
             table,
             caption="The cosine of a unit is that between its weights in A and in the moved B: 1 for equal directions. "
             "By chance is what the same kind of search finds in a network whose units are unrelated.",
