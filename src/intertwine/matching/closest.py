@@ -103,29 +103,30 @@ def concentrated(a: Normal, b: Normal, g: Transformation) -> Transformation:
         g: An element that brings ``a`` close to ``b``.
     """
     signed = monomial(a.sym)
-    distances = _distances(a, b, Fit(a.sym, a.folded.state, b.folded.state, g, b.folded.spread), {})
+    start = distances = _distances(a, b, Fit(a.sym, a.folded.state, b.folded.state, g, b.folded.spread), {})
+    h = g
     for ridge in _RIDGES:
         votes = _votes(distances, ridge)
         if not max(votes.values(), default=0.0) or min(votes.values()) > _ALIKE * max(votes.values()):
             continue
-        near = b.to @ g
+        near = b.to @ h
         normal = {**a.folded.state, **moved(a.sym, near, a.folded.state)}
         found = match_units(signed, normal, b.state, votes, identity(signed)).g
-        h = ~b.to @ (_lifted(found, a.sym) @ near)
-        fit = Fit(a.sym, a.folded.state, b.folded.state, h, b.folded.spread)
+        fitted = ~b.to @ (_lifted(found, a.sym) @ near)
+        fit = Fit(a.sym, a.folded.state, b.folded.state, fitted, b.folded.spread)
         fit.each_space(votes)
         fixed: dict[str, float] = {}
         for _ in range(_FITS):
             fit.bases(votes)
             fit.scales(votes)
             now = _distances(a, b, fit, fixed)
-            fell = _loss(distances) - _loss(now)
+            fell = _loss(distances, ridge) - _loss(now, ridge)
             if fell > 0:
-                g, distances = fit.g, now
+                h, distances = fit.g, now
             if fell < _SETTLED:
                 break
             votes = _votes(distances, ridge)
-    return g
+    return h if _loss(distances, TRUST) < _loss(start, TRUST) else g
 
 
 def _distances(a: Normal, b: Normal, fit: Fit, fixed: dict[str, float]) -> dict[str, float]:
@@ -136,9 +137,12 @@ def _distances(a: Normal, b: Normal, fit: Fit, fixed: dict[str, float]) -> dict[
     return {n: fixed[n] if n in fixed else apart(fit.near[n], b.folded, n) for n in a.sym.layouts}
 
 
-def _loss(distances: Mapping[str, float]) -> float:
-    """``Σ log(d² + τ)`` over the distances of tensors: few far away cost less than all a little."""
-    return sum(log(min(d, 1.0) ** 2 + TRUST) for d in distances.values())
+def _loss(distances: Mapping[str, float], ridge: float) -> float:
+    """``Σ log(d² + ridge)`` over the distances of tensors, whose majorisers the votes are.
+
+    Few tensors far away cost less than all a little, the more so the smaller the ridge.
+    """
+    return sum(log(min(d, 1.0) ** 2 + ridge) for d in distances.values())
 
 
 def _votes(distances: Mapping[str, float], ridge: float) -> dict[str, float]:
