@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from math import nan
@@ -49,9 +50,9 @@ class Stitching(Result):
         log_components: Logarithm of the number of its pieces.
         drift: How far the stitched features are from B's own; ``None`` if not asked for.
         doubly_stochastic_error: Of the relaxed permutation at the end; ``None`` without one.
-        agreement: Share of B's live channels that are matched with the channel of A that the G_ReLU match in closed
-            form chooses (by least squares, ``max(cos, 0)^2``: where ``g_relu`` starts; not the paper's measure, which
-            assigns on ``cos``); ``None`` for families without matches.
+        agreement: Share of B's live channels that read the same channel of A as in closed form: in the assignment with
+            the largest sum of ``max(cos, 0)^2``, where ``g_relu`` starts (the paper's measure assigns on ``cos``). 1
+            where training changed no match; ``None`` for families without matches.
         sparsity: Share of entries of at most 1e-3 in size (v2 D.1).
         alpha: Weight of the permutation regulariser, where the family has one.
         history: One mapping for each epoch of training.
@@ -296,6 +297,10 @@ class StitchingStudy(Result):
         head = f"{counted(len(self.stitchings), 'stitched network')}; penalties in points of accuracy (eq. 4.3)"
         starred = any(s.inside_block for s in self.stitchings)
         foot = ["* inside a residual block: a skip connection crosses the cut too"] if starred else []
+        if any(s.agreement is not None for s in self.stitchings):
+            foot.append("agreement: live channels of B that read the same channel of A as the match in closed form")
+        notes = Counter(note for s in self.stitchings for note in dict.fromkeys(s.notes))
+        foot += [f"Note: {note}" for note, count in notes.items() if count == len(self.stitchings)]
         return "\n".join([head, "", *columns(rows), *foot])
 
 

@@ -160,4 +160,4 @@ def _table(result: Comparison, measure: str) -> str:
 
 
 def _number(value: float) -> str:
-    return "" if value != value else f"{value:.3f}"
+    return "" if value != value else f"{round(value, 3) + 0.0:.3f}"  # no "-0.000"
