@@ -218,3 +218,13 @@ def test_a_layer_of_zeros_is_no_obstacle(trained, digits, method):
     merged = merge(a, b, found, loader=loader)
     assert all(p.isfinite().all() for p in merged.parameters())
     iw.testing.assert_same_function(b, found.apply(b), torch.randn(3, 1, 8, 8))
+
+
+def test_an_alignment_of_a_to_b_is_refused(trained, aligned):
+    for kind, found in aligned.items():
+        a, b = trained[kind][:2]
+        merge(a, b, found, repair=False)
+        with pytest.raises(ValueError, match="swap a and b"):
+            merge(b, a, found, repair=False)
+        with pytest.raises(ValueError, match="swap a and b"):
+            iw.barrier(b, a, [(X, torch.zeros(2, dtype=torch.long))], alignment=found)

@@ -18,7 +18,7 @@ from ..matching.solvers.solver import Solver
 from ..symmetry.action import tensors_of
 from .curves import Barrier, Curve
 from .interpolate import Interpolation, between, write
-from .merge import Aligned
+from .merge import Aligned, in_basis
 from .recalibrate import batch_norms, recalibrate_
 
 
@@ -203,7 +203,7 @@ def _plan(
                 chance=False,
             )
         if alignment is not None:
-            ends["aligned"] = alignment.apply(b)
+            ends["aligned"] = in_basis(a, b, alignment)
         for kind, end in ends.items():
             check_matching(a, end)
             yield _Path(k, kind, False, a, end)

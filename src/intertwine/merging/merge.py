@@ -8,7 +8,9 @@ from torch import nn
 
 from .._attributes import forget
 from .._evaluation import check_module, copied
+from ..matching.alignment import Alignment
 from ..matching.coordinates.networks import check_matching
+from ..matching.deviation import distance
 from ..symmetry import Symmetry
 from ..symmetry.action import tensors_of
 from .interpolate import Interpolation, between, write
@@ -17,6 +19,8 @@ from .repair import repaired_
 
 Repair = bool | Literal["recalibrate", "repair", "rescale"]
 _REPAIRS = ("recalibrate", "repair", "rescale")
+_SURELY = 2.0  # times what b's weights explain of a's: what they must explain the other way round to be sure
+_SHARE = 0.01  # share of the weights above what unrelated ones explain
 
 
 class Aligned(Protocol):
@@ -64,7 +68,7 @@ def merge(
 
     Raises:
         ValueError: If the architectures differ, weights are not finite, ratios lie outside 0 to 1, names fit nothing,
-            or repair needs data that was not given.
+            repair needs data that was not given, or ``a`` and ``b`` are the wrong way round for the alignment.
 
     Examples:
         >>> import torch
@@ -76,7 +80,7 @@ def merge(
     for name, model in (("a", a), ("b", b)):
         check_module(model, name)
     how = check_repair(a, repair, loader)
-    twin = b if alignment is None else alignment.apply(b)
+    twin = b if alignment is None else in_basis(a, b, alignment)
     check_matching(a, twin)
     sym = getattr(alignment, "symmetry", None)
     ratios = _ratios(a, ratio, layers, spaces, sym)
@@ -94,6 +98,24 @@ def merge(
     )
     share = ratio if isinstance(ratio, int | float) else 0.5
     return mend_(merged, [a, twin], [1 - share, share], how, loader)
+
+
+def in_basis(a: nn.Module, b: nn.Module, alignment: Aligned) -> nn.Module:
+    """A copy of ``b`` in the basis of ``a``.
+
+    Raises:
+        ValueError: If the alignment brings ``a`` into the basis of ``b`` instead.
+    """
+    twin = alignment.apply(b)
+    if isinstance(alignment, Alignment):
+        there = 1 - distance(tensors_of(a), tensors_of(twin)) ** 2
+        back = 1 - distance(tensors_of(alignment.apply(a)), tensors_of(b)) ** 2
+        if back > _SURELY * there + _SHARE:
+            raise ValueError(
+                "alignment must bring b into the basis of a, as align(a, b, ...) finds it. Got one that brings a into "
+                f"that of b (it explains {back:.0%} of the weights this way round, {there:.0%} as given): swap a and b."
+            )
+    return twin
 
 
 def mend_(
