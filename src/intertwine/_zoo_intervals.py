@@ -91,7 +91,7 @@ def pair_interval(
     rest = [(total - sums[model]) / (count - counts[model]) for model in counts]
     centre = sum(rest) / models
     variance = (models - 1) / models * sum((mean - centre) ** 2 for mean in rest)
-    mean, half = total / count, _student_t(level, models - 1) * sqrt(variance)
+    mean, half = total / count, student_t(level, models - 1) * sqrt(variance)
     return PairInterval(mean, mean - half, mean + half, level, models, count)
 
 
@@ -114,7 +114,13 @@ def _check(pairs: Sequence[tuple[Hashable, Hashable]], values: Sequence[float], 
         )
 
 
-def _student_t(level: float, freedom: int) -> float:
+def student_t(level: float, freedom: float) -> float:
+    """The ``t`` for which a Student variable lies between ``-t`` and ``t`` with probability ``level``.
+
+    Examples:
+        >>> round(student_t(0.95, 19), 3), round(student_t(0.95, 9.5), 3)
+        (2.093, 2.244)
+    """
     from scipy.special import stdtrit
 
     return float(stdtrit(freedom, (1 + level) / 2))

@@ -8,6 +8,7 @@ from stitching_models import cnn, labelled, make
 from torch import nn
 
 from intertwine import groups
+from intertwine._zoo_intervals import pair_interval
 from intertwine.features.moments import CrossMoments
 from intertwine.stitching import (
     Moments,
@@ -17,7 +18,6 @@ from intertwine.stitching import (
     evaluate,
     family_of,
     penalty,
-    penalty_interval,
     recalibrate,
     stream_moments,
 )
@@ -284,12 +284,12 @@ def test_intervals_resample_models_and_are_wider_than_those_over_pairs():
     effect = torch.randn(8, generator=g).tolist()
     pairs = [(i, j) for i in range(8) for j in range(8) if i != j]
     values = [0.1 + 0.02 * (effect[i] + effect[j]) for i, j in pairs]
-    found = penalty_interval(pairs, values)
+    found = pair_interval(pairs, values)
     over_pairs = 1.96 * torch.tensor(values).std().item() / len(pairs) ** 0.5
     assert (found.models, found.pairs) == (8, 56)
     assert found.high - found.mean > 2 * over_pairs
     with pytest.raises(ValueError, match="at least 3 models"):
-        penalty_interval([("a", "b")], [0.1])
+        pair_interval([("a", "b")], [0.1])
 
 
 @pytest.mark.parametrize(

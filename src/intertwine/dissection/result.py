@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from .._result import Result
 from .._words import counted
+from .._zoo_intervals import student_t
 from .arms import Arm
 from .concepts import Concept
 
@@ -90,9 +91,7 @@ class Count:
         n, mean = len(values), sum(values) / len(values)
         half = 0.0
         if n > 1:
-            from scipy.stats import t
-
-            half = float(t.ppf(0.975, n - 1)) * sqrt(sum((v - mean) ** 2 for v in values) / (n - 1) / n)
+            half = student_t(0.95, n - 1) * sqrt(sum((v - mean) ** 2 for v in values) / (n - 1) / n)
         return cls(kind, alpha, n, mean, max(mean - half, 0.0), mean + half)
 
 

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from .._io import versions
 from .._progress import track
 from .._words import counted
+from .._zoo_intervals import student_t
 from ..features import Point, Selector, Tapped
 from ..features import batches as batching
 from ._features import double, working_dtype
-from .comparison.inference import student_t
 from .comparison.result import Comparison
 from .hsic import center_gram
 from .kernels.linear import linear_gram

@@ -8,7 +8,7 @@ from .networks.cut import Cut
 from .networks.pair import Pair, stream_moments
 from .networks.stitched import Stitched
 from .options import StitchOptions
-from .penalty import Evaluation, accuracies, evaluate, penalty, penalty_interval
+from .penalty import Evaluation, accuracies, evaluate, penalty
 from .recalibrate import recalibrate
 from .result import Stitching, StitchingStudy
 from .stitch import stitch
@@ -23,6 +23,6 @@ __all__ = [
     "Pair", "Cut", "Stitched", "StitchingLayer", "Fixed", "families", "family_of", "train_layers", "Recipe",
     "RECIPES", "Trained", "Epoch", "recalibrate",
     # measures
-    "accuracies", "evaluate", "Evaluation", "penalty", "penalty_interval", "drift", "Drift", "Moments",
+    "accuracies", "evaluate", "Evaluation", "penalty", "drift", "Drift", "Moments",
     "stream_moments",
 ]  # fmt: skip

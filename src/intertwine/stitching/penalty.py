@@ -1,6 +1,6 @@
 """The stitching penalty: what the stitched network loses, as a fraction of accuracy."""
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from .._progress import track
-from .._zoo_intervals import PairInterval, pair_interval
 from ..features.batches import check_repeatable, length
 from ..features.repeatable import repeatable
 from ..programs import Part, check_path, flat_inputs
@@ -16,7 +15,7 @@ from ._batches import labels_of
 from .networks.pair import Pair
 from .networks.stitched import Stitched, by_trunk
 
-__all__ = ["Evaluation", "accuracies", "evaluate", "penalty", "penalty_interval"]
+__all__ = ["Evaluation", "accuracies", "evaluate", "penalty"]
 
 
 @dataclass(frozen=True)
@@ -59,19 +58,6 @@ def penalty(accuracy_a: float, accuracy_b: float, stitched: float) -> float:
         0.03
     """
     return (accuracy_a + accuracy_b) / 2 - stitched
-
-
-def penalty_interval(
-    pairs: Sequence[tuple[Hashable, Hashable]], penalties: Sequence[float], level: float = 0.95
-) -> PairInterval:
-    """Confidence interval of the mean penalty over pairs of models, by leaving out *models*.
-
-    Pairs that share a model are not independent: an interval over pairs that promises 95 % covers 41 %.
-
-    Returns:
-        Mean, interval and the number of models it rests on; fewer than three models are a ``ValueError``.
-    """
-    return pair_interval(pairs, penalties, level)
 
 
 def accuracies(networks: Sequence[Stitched], loader: Iterable[Any], *, progress: bool | None = None) -> list[float]:

@@ -14,13 +14,14 @@ from torch import Tensor, nn
 
 from .._result import APART, UNSAVED, Result
 from .._words import columns, counted
+from .._zoo_intervals import pair_interval
 from ..groups.capacity import log_count
 from .drift import Drift
 from .layer import Fixed
 from .networks.cut import Skip
 from .networks.pair import Pair
 from .networks.stitched import Stitched
-from .penalty import penalty_interval
+from .penalty import penalty
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -112,7 +113,7 @@ class Stitching(Result):
     @property
     def penalty(self) -> float:
         """``(Acc A + Acc B) / 2 - Acc S`` (eq. 4.3), as a fraction: 0.01 is one point."""
-        return (self.accuracy_a + self.accuracy_b) / 2 - self.accuracy
+        return penalty(self.accuracy_a, self.accuracy_b, self.accuracy)
 
     @property
     def layer_name(self) -> str:
@@ -323,7 +324,7 @@ def _interval(found: Sequence[Stitching], level: float) -> tuple[float, float, s
     models = {name for pair in pairs for name in pair}
     everywhere = any(all(model in pair for pair in pairs) for model in models)
     if len(models) >= 3 and not everywhere:
-        interval = penalty_interval(pairs, penalties, level)
+        interval = pair_interval(pairs, penalties, level)
         return interval.low, interval.high, "models"
     if len(found) > 1:
         return min(penalties), max(penalties), "runs (range)"

@@ -75,11 +75,6 @@ class Local(Executor):
         gpus = f", {counted(self.gpus, 'GPU')}" if self.gpus else ""
         return f"{counted(len(self._workers), 'process')} of {counted(self.threads, 'thread')}{gpus}"
 
-    @property
-    def pids(self) -> list[int]:
-        """Process ids of the live workers."""
-        return [w.process.pid for w in self._workers if w.process and w.process.poll() is None]
-
     def fits(self, task: Task) -> bool:
         """Whether a worker is idle whose GPU has room."""
         return self._idle(task) is not None

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._zoo_intervals import student_t
 from .._features import check_same_examples
 from ..base import Measure, Prepared
 from ..registry import measure as find
@@ -157,15 +158,3 @@ def interval(
     centre = score - float(errors.mean())
     least, most = m.range
     return min(score, max(least, centre - width)), max(score, min(most, centre + width))
-
-
-def student_t(level: float, freedom: float) -> float:
-    """The ``t`` for which a Student variable lies between ``-t`` and ``t`` with probability ``level``.
-
-    Examples:
-        >>> round(student_t(0.95, 19), 3), round(student_t(0.95, 9.5), 3)
-        (2.093, 2.244)
-    """
-    from scipy.special import stdtrit
-
-    return float(stdtrit(freedom, (1 + level) / 2))
