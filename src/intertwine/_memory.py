@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 _UNKNOWN = 8 * 2**30  # where the system does not say
+_BYTES = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 _UNLIMITED = 2**60  # control groups of version 1 write a number as large as this for "no limit"
 
 # Files of a control group: limits, use, and the line of memory.stat that says how much of the use a cache would give
@@ -73,6 +74,29 @@ def readable(size: float) -> str:
             return f"{size:.3g} {unit}"
         size /= 1024
     return f"{size:.3g} GiB"
+
+
+def parse_memory(memory: int | str | None) -> int:
+    """Bytes from a number or from text such as ``"4 GiB"``; ``None`` takes half of what this machine has free.
+
+    Raises:
+        ValueError: If it is neither, or not positive.
+
+    Examples:
+        >>> parse_memory("1.5 GB"), parse_memory(1024)
+        (1500000000, 1024)
+    """
+    if memory is None:
+        return int(free_bytes() // 2)
+    try:
+        text = str(memory).upper().replace(" ", "")
+        number = text.rstrip("KMGIB")
+        size = int(float(number) * _BYTES[text[len(number) :]])
+    except (KeyError, ValueError):
+        size = 0
+    if size <= 0:
+        raise ValueError(f"memory must be a positive number of bytes or text such as '4 GiB'. Got {memory!r}.")
+    return size
 
 
 def _of_machine(root: Path) -> float:

@@ -73,9 +73,12 @@ def test_a_hugging_face_directory(run, tmp_path):
         (["--model", "mlp", "--train", "1"], "needs a network with a method dense"),
         (["--model", NETWORK, "--weights", "none.safetensors"], "must be an existing file"),
         (["--model", NETWORK, "--train", "1", "--concepts", "photos"], "concepts must be one of"),
-        (["--model", NETWORK, "--train", "1", "--concepts", "broden:nowhere"], "must hold index.csv"),
+        (
+            ["--model", NETWORK, "--train", "1", "--concepts", "broden:nowhere"],
+            "--concepts must be an existing file",
+        ),
         (["--model", NETWORK, "--train", "1", "--rotations", "0,a"], "rotations must be numbers"),
-        (["--model", NETWORK, "--train", "1", "--size", "large"], "size must be two whole numbers"),
+        (["--model", NETWORK, "--train", "1", "--size", "large"], "--size must be pixels"),
         (["--model", NETWORK, "--train", "1", "--mean", "0.5"], "must be given together"),
         (
             ["--model", NETWORK, "--train", "1", "--examples", "24", "--size", "32x32", "--layer", "fc"],

@@ -30,7 +30,7 @@ def test_recipe_page_and_json(run, llama, tmp_path):
 
 def test_bad_use(run, tmp_path):
     for words, message in (
-        ((), "--model must be given"),
+        ((), "MODEL must be given once"),
         (("--model", "digits_cnn", "--format", "gguf"), "--format must be one of llm-compressor"),
         (("--model", "digits_cnn", "--format", "spinqant"), "Did you mean 'spinquant'?"),
         (("--model", "digits_cnn", "--out", tmp_path / "page.txt"), "--out must end in .yaml"),

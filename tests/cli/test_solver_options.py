@@ -2,14 +2,16 @@
 
 import pytest
 
+from intertwine.cli._checks import check_method
 from intertwine.cli._solvers import solver_of
 from intertwine.matching import Sinkhorn
 
 
 def test_options_follow_a_colon():
     assert solver_of("sinkhorn:steps=300,temperature=0.05") == Sinkhorn(steps=300, temperature=0.05)
+    check_method("sinkhorn:steps=300,temperature=0.05,fast=true", ())
 
 
 def test_an_option_that_the_solver_does_not_have_is_refused():
-    with pytest.raises(ValueError, match=r"options of sinkhorn must be among .*Got 'heat=3'"):
-        solver_of("sinkhorn:heat=3")
+    with pytest.raises(ValueError, match=r"option of sinkhorn must be one of .*Got 'heat'"):
+        check_method("sinkhorn:heat=3", ())

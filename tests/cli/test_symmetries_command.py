@@ -26,7 +26,7 @@ def test_the_example_fits_the_arguments_of_the_network(run):
 
 def test_bad_use(run):
     for words, message in (
-        ((), "--model must be given"),
+        ((), "MODEL must be given once"),
         (("--model", "resnet20", "--input-shape", "2,x"), "--input-shape must be"),
         (("--model", "resnet20", "--input-shape", "0,3,8,8"), "--input-shape must be positive"),
         (("--model", "digits_cnn", "--input-shape", "2,3,8,8"), "model must run on the example inputs"),

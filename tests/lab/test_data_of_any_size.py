@@ -11,6 +11,7 @@ from PIL import Image
 from intertwine.errors import DataError
 from intertwine.lab import data
 from intertwine.lab.data import Preprocessing, TextBlocks
+from intertwine.lab.data.pictures import Pictures
 
 
 def photo(height, width, seed=0, channels=3):
@@ -192,3 +193,45 @@ def test_saved_data_sets_that_cannot_be_read(tmp_path):
     save_dataset(tmp_path / "numbers", {"x": [1.0]})
     with pytest.raises(DataError, match=r"image column .* or a text column"):
         data.load(f"dataset:{tmp_path / 'numbers'}")
+
+
+@pytest.fixture
+def many(tmp_path):
+    """Twenty images of two classes, of several sizes, one of them grey."""
+    generator = np.random.default_rng(0)
+    for k in range(20):
+        folder = tmp_path / "many" / "ab"[k % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        shape = (9 + k, 12, 3) if k else (9, 12)
+        Image.fromarray(generator.integers(0, 255, shape, dtype=np.uint8)).save(folder / f"{k}.png")
+    return tmp_path / "many"
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_many_images_are_decoded_when_a_batch_asks_for_them(many, labelled, monkeypatch):
+    from intertwine.lab.data import images
+
+    if not labelled:
+        for file in many.rglob("*.png"):
+            file.rename(many / file.name)
+        for folder in "ab":
+            (many / folder).rmdir()
+    at_once = images.load_images(many, Preprocessing.square(8))
+    monkeypatch.setattr(images, "_AT_ONCE", 1)
+    later = images.load_images(many, Preprocessing.square(8))
+    assert isinstance(later.train.inputs, Pictures) and isinstance(at_once.train.inputs, torch.Tensor)
+    assert later.shape == at_once.shape == (3, 8, 8)
+    assert "decoded when a batch asks for them" in later.notes[0]
+    for name in ("train", "validation", "test", "all"):
+        batches = zip(*(data.loader(name, batch_size=3) for data in (later, at_once)), strict=True)
+        assert all(torch.equal(x, x0) and torch.equal(y, y0) for (x, y), (x0, y0) in batches)
+
+
+def test_a_damaged_image_among_many_is_named_when_it_is_read(many, monkeypatch):
+    from intertwine.lab.data import images
+
+    monkeypatch.setattr(images, "_AT_ONCE", 1)
+    held = images.load_images(many, Preprocessing.square(8)).test.inputs
+    held.files[0].write_bytes(b"no image")
+    with pytest.raises(DataError, match=held.files[0].name):
+        held[:1]

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from intertwine._memory import parse_memory
 from intertwine.features import Point
-from intertwine.similarity.comparison.spool import Spool, parse_memory, readable
+from intertwine.similarity.comparison.spool import Spool, readable
 
 
 def point(name="x", shape=(3, 4), channel_dim=1, dtype=torch.float32):

@@ -3,21 +3,23 @@
 They see names, files and choices; what needs the models or the data is checked by the work itself.
 """
 
-import json
+import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from .._memory import parse_memory
 from .._words import near
-from ..errors import CheckpointError, DataError
+from ..errors import DataError
+from . import _values
 from ._catalogue import catalogue
-
-HF = "hf:"
-_HEADER = 100_000_000  # bytes at most, as the format has it
+from ._files import HF, SETTINGS, check_checkpoint, existing, hub
 
 
 def check(field: str, value: Any) -> None:
     """Refuse the value of a field of the options that cannot be right."""
+    if isinstance(value, list | tuple) and all(isinstance(word, str) for word in value):
+        _values.words(value, f"--{field.replace('_', '-')}")
     if value is not None and field in _CHECKS:
         _CHECKS[field](value)
 
@@ -29,65 +31,91 @@ def check_known(option: str, given: str, known: Sequence[str], further: str = ""
 
 
 def check_suffix(out: Path | None, suffixes: Sequence[str]) -> None:
-    """Refuse a file of a kind that a command does not write."""
+    """Refuse a file of a kind that a command does not write, and a folder where a file is meant.
+
+    Raises:
+        ValueError: If it is one.
+    """
     folder = "" in suffixes
+    if out is not None and out.is_dir() and not folder:
+        raise ValueError(f"--out must be a file. Got the folder {str(out)!r}.")
     if out is None or (out.suffix in suffixes and not (folder and not out.suffix and out.is_file())):
         return
-    if out.is_dir() and not folder:
-        return  # claiming it says what is wrong
     known = [suffix for suffix in suffixes if suffix not in ("", ".htm")]
     listed = known[0] if len(known) == 1 else f"{', '.join(known[:-1])} or {known[-1]}"
     raise ValueError(f"--out must end in {listed}{', or be a folder' if folder else ''}. Got {str(out)!r}.")
 
 
 def check_method(method: str, others: Sequence[str]) -> None:
-    """Refuse a way to align that does not exist; its options after a colon are checked with the solver."""
-    name, colon, _ = method.partition(":")
-    known = [*catalogue()["methods"], *others]
-    if name not in known or (colon and name in others):
-        raise ValueError(f"--method must be one of {', '.join(known)}. Got {method!r}.{near(name, known)}")
+    """Refuse a way to align that does not exist, and options after its colon that it does not have.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    solvers = catalogue()["methods"]
+    name, colon, text = method.partition(":")
+    check_known("--method", name, [*solvers, *others])
+    if colon and name in others:
+        raise ValueError(f"--method {name} must be without options. Got {method!r}.")
+    for part in filter(None, text.split(",")):
+        key, _, value = (piece.strip() for piece in part.partition("="))
+        check_known(f"option of {name}", key, solvers[name])
+        if value not in ("true", "false", "null"):
+            _values.number(f"{name}:{key}", value)
 
 
-def _checkpoint(path: Path) -> None:
-    if not path.exists():
-        there = sorted(p.name for p in path.parent.iterdir()) if path.parent.is_dir() else []
-        raise CheckpointError(f"checkpoint must be an existing file. Got {str(path)!r}.{near(path.name, there)}")
-    if path.is_file() and path.suffix == ".safetensors":
-        _complete(path)
+def check_model(spec: str) -> None:
+    """Refuse a model that does not exist; what a factory builds is not looked at.
 
-
-def _complete(path: Path) -> None:
-    """Refuse safetensors that are cut off or no such file, by their header: its length, then JSON, then the tensors."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        head = file.read(length) if size >= 8 and length <= min(size - 8, _HEADER) else b""
-    try:
-        tensors = {key: value for key, value in json.loads(head).items() if key != "__metadata__"}
-        end = max((value["data_offsets"][1] for value in tensors.values()), default=0)
-        reason = "" if 8 + length + end == size else f"its header says {8 + length + end:,} bytes"
-    except (ValueError, AttributeError, KeyError, TypeError, IndexError, RecursionError):
-        reason = "its header is damaged"
-    if reason:
-        raise CheckpointError(
-            f"checkpoint must be a complete safetensors file. Got {str(path)!r}, {size:,} bytes, which does not read "
-            f"({reason}). Copy or download it again."
-        )
-
-
-def _model(spec: str) -> None:
+    Raises:
+        ValueError: If it does not, or an argument is none of a built-in network.
+    """
+    name, colon, rest = spec.partition(":")
     if spec.startswith(HF):
-        folder = Path(spec.removeprefix(HF))
-        if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
-            raise CheckpointError(
-                f"model must be hf:DIRECTORY with a config.json. Got {spec.removeprefix(HF)!r}, which has none. "
-                "Nothing is downloaded: save the model there first with save_pretrained()."
+        if Path(rest).is_file():
+            raise ValueError(f"model must be hf:DIRECTORY. Got the file {rest!r}. Say {HF}{Path(rest).parent}.")
+        if not any((Path(rest) / file).is_file() for file in SETTINGS):
+            raise ValueError(
+                f"model must be hf:DIRECTORY with a config.json. Got {rest!r}, which has none.{hub(rest, always=True)}"
             )
-    elif (Path(spec) / "config.json").is_file():
+    elif any((Path(spec) / file).is_file() for file in SETTINGS):
         raise ValueError(f"model must be hf:DIRECTORY for a directory. Got {spec!r}. Did you mean {HF + spec!r}?")
-    elif ":" not in spec:
-        further = ", or package.module:factory, path/to/file.py:factory, or hf:DIRECTORY"
-        check_known("model", spec, list(catalogue()["models"]), further)
+    elif name in catalogue()["models"]:
+        _check_arguments(name, rest)
+    elif not colon:
+        known = list(catalogue()["models"])
+        raise ValueError(
+            f"model must be one of {', '.join(known)}, or package.module:factory, path/to/file.py:factory, or "
+            f"hf:DIRECTORY. Got {spec!r}.{near(spec, known) or hub(spec)}"
+        )
+    else:
+        check_factory("model", name)
+
+
+def check_factory(what: str, place: str) -> None:
+    """Refuse a file or a module that is not there; the current folder is looked at as for the factory itself.
+
+    Raises:
+        ValueError: If it is not.
+    """
+    top = place.partition(".")[0]
+    if place.endswith(".py"):
+        existing(f"file of {what}", Path(place))
+    elif not (Path(f"{top}.py").is_file() or Path(top).is_dir()) and not (top and importlib.util.find_spec(top)):
+        raise ValueError(f"{what} must name a module that imports. Got {place!r}, which is neither installed nor here.")
+
+
+def _check_arguments(name: str, text: str) -> None:
+    """Refuse arguments that a built-in network does not have, and values of another kind than the usual one."""
+    usual = catalogue()["models"][name]["arguments"]
+    for part in filter(None, text.split(",")):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals:
+            raise ValueError(f"arguments must be written name=value. Got {part!r} in {name + ':' + text!r}.")
+        check_known(f"argument of {name}", key, list(usual))
+        kinds = {bool: _values.truth, int: _values.whole, float: _values.number, list: _values.wholes}
+        if type(usual[key]) in kinds:
+            kinds[type(usual[key])](key, value)
 
 
 def _data(spec: str) -> None:
@@ -96,54 +124,123 @@ def _data(spec: str) -> None:
     kinds = {form.partition(":")[0].partition("[")[0]: form for form in forms}
     if kind not in kinds or (path and ":" not in kinds[kind]) or (not path and kinds[kind].partition(":")[2].isalpha()):
         raise ValueError(f"data must be one of {', '.join(forms)}. Got {spec!r}.{near(kind, kinds)}")
-    if path and not Path(path).exists():
-        raise DataError(f"data must be an existing file or folder. Got {path!r}.")
+    if path:
+        existing("data", Path(path), DataError, "file or folder")
 
 
 def _checkpoints(paths: Sequence[Path]) -> None:
     for path in paths:
-        _checkpoint(path)
+        check_checkpoint(path)
+
+
+def _network(text: str) -> None:
+    """Refuse what is neither a checkpoint, which names its model itself, nor a model."""
+    if not Path(text.removeprefix(HF)).exists():
+        check_model(text)
+    elif not text.startswith(HF) or not Path(text.removeprefix(HF)).is_dir():
+        check_checkpoint(Path(text.removeprefix(HF)))
+
+
+def _concepts(spec: str) -> None:
+    kinds = {form.partition(":")[0]: form for form in catalogue()["concepts"]}
+    kind, colon, path = spec.removesuffix("+colours").partition(":")
+    if kind not in kinds or bool(colon) != (":" in kinds[kind]):
+        known = ", ".join(catalogue()["concepts"])
+        raise ValueError(f"--concepts must be one of {known}. Got {spec!r}.{near(kind, kinds)}")
+    for place in path.split("@") if path else ():
+        existing("--concepts", Path(place), kind="file or folder")
+
+
+def _families(values: Sequence[str]) -> None:
+    """Refuse families that do not exist; a number ends the names that have one, such as ``rank-4``."""
+    known = catalogue()["families"]
+    for word in _values.words(values, "--families"):
+        head, dash, value = word.partition("-")
+        numbered = next((name for name in known if dash and name.startswith(f"{head}-")), None)
+        if numbered is None:
+            check_known("--families", word, known)
+        else:
+            (_values.whole if numbered == "rank-R" else _values.number)(f"{head}-", value)
+
+
+def _recipe(name: str) -> None:
+    check_known("--recipe", name, catalogue()["recipes"])
+
+
+def _device(text: str) -> None:
+    kind, colon, index = text.partition(":")
+    check_known("--device", kind, _DEVICES)
+    if colon:
+        _values.whole("number of --device", index)
+
+
+def _activations(names: Sequence[str]) -> None:
+    """Refuse activations that are neither known nor of a module; a number may follow a colon."""
+    for name in names:
+        head, colon, _ = name.partition(":")
+        known = catalogue()["activations"]
+        if head in known or name.startswith("x^"):
+            continue
+        if not colon:
+            raise ValueError(
+                f"activation must be one of {', '.join(known)}, or module:function. Got {name!r}.{near(name, known)}"
+            )
+        check_factory("activation", head)
+
+
+def _experiments(names: Sequence[str]) -> None:
+    for name in names:
+        check_known("experiment", name, catalogue()["experiments"])
 
 
 def _words(option: str, names: str, *others: str) -> Callable[[Sequence[str]], None]:
     def check_words(values: Sequence[str]) -> None:
-        for word in ",".join(values).split(","):
-            if word.strip():
-                check_known(option, word.strip(), [*catalogue()[names], *others])
+        for word in _values.words(values, option):
+            check_known(option, word, [*catalogue()[names], *others])
 
     return check_words
-
-
-def _existing(what: str) -> Callable[[Path], None]:
-    def check_file(path: Path) -> None:
-        if not path.exists():
-            there = sorted(p.name for p in path.parent.iterdir()) if path.parent.is_dir() else []
-            raise ValueError(f"{what} must be an existing file. Got {str(path)!r}.{near(path.name, there)}")
-
-    return check_file
 
 
 def _choice(option: str, *known: str) -> Callable[[str], None]:
     return lambda value: check_known(option, value, known)
 
 
-_CHECKS: dict[str, Callable[[Any], None]] = {
-    "a": _checkpoint,
-    "b": _checkpoint,
+_DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "mtia", "npu", "xla")
+
+_CHECKS: dict[str, Callable[[Any], object]] = {
+    "a": check_checkpoint,
+    "b": check_checkpoint,
     "checkpoints": _checkpoints,
-    "weights": _checkpoint,
-    "model": _model,
-    "model_b": _model,
-    "data": _data,
-    "gated": _words("--gated", "gated", "none"),
     "paths": lambda paths: None if str(paths[0]) == "tree" else _checkpoints(paths),
-    "results": _existing("results"),
+    "weights": check_checkpoint,
+    "independent": _checkpoints,
+    "network": _network,
+    "model": check_model,
+    "model_b": check_model,
+    "data": _data,
+    "concepts": _concepts,
+    "cifar100": lambda spec: _data(spec) if spec else None,
+    "size": _values.sides,
+    "input_shape": _values.shape,
+    "memory": parse_memory,
+    "device": _device,
+    "activations": _activations,
+    "gated": _words("--gated", "gated", "none"),
+    "families": _families,
+    "recipe": _recipe,
+    "names": _experiments,
+    "results": lambda path: existing("results", path),
     "format": lambda value: check_known("--format", value, catalogue()["formats"]),
     "split": _choice("--split", "train", "validation", "test", "all"),
-    "measures": _words("measure", "measures"),
+    "measures": _words("--measures", "measures"),
+    "kinds": _words("--kinds", "kinds"),
+    "engine": lambda value: check_known("--engine", value, catalogue()["engines"]),
+    "precision": _choice("--precision", "float32", "bfloat16"),
+    "dtype": _choice("--dtype", "float32", "bfloat16", "float16"),
     "interpolation": _choice("--interpolation", "linear", "spherical"),
     "repair": _choice("--repair", "auto", "none", "recalibrate", "repair", "rescale"),
     "keep": _choice("--keep", "best", "last"),
     "start": _choice("--start", "direct", "random"),
     "skip": _choice("--skip", "a", "mapped", "b"),
+    "tail_norm": _choice("--tail-norm", "eval", "train"),
 }

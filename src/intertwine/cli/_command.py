@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 from .._untrusted.text import on_one_screen, printable
 from .._words import near
 from ..errors import CaptureError
-from ._checks import HF
+from ._files import HF
 from ._options import ADVANCED, Options
 from ._running import session, use_threads
 

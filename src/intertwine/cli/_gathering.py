@@ -4,9 +4,14 @@ import json
 from typing import Any
 
 from .. import exchange, groups, matching, similarity, stitching
+from ..groups.activations.intertwiners import GATED_UNITS
 from ..lab import data, experiments, networks, training
+from ..lab.data.concepts import CONCEPT_FORMS
+from ..lab.training.engines import ENGINES
+from ..symmetry.transformation import KINDS
 from ._catalogue import FILE
 from ._gated_versions import VERSIONS
+from ._solvers import options_of
 
 
 def gathered() -> dict[str, Any]:
@@ -25,14 +30,17 @@ def gathered() -> dict[str, Any]:
     return {
         "models": models,
         "measures": list(similarity.measure_names()),
+        "concepts": list(CONCEPT_FORMS),
+        "engines": ["auto", *ENGINES],
         "formats": list(exchange.FORMATS),
         "gated": list(VERSIONS),
-        "families": list(stitching.families()),
-        "methods": list(matching.METHODS),
+        "families": [*stitching.families(), *groups.names()],
+        "kinds": list(KINDS),
+        "methods": {name: options_of(solver) for name, solver in matching.METHODS.items()},
         "data": list(data.FORMS),
         "recipes": list(training.RECIPES),
         "experiments": list(experiments.experiments()),
-        "activations": list(groups.activation_names()),
+        "activations": [*groups.activation_names(), *GATED_UNITS],
     }
 
 

@@ -13,7 +13,8 @@ from torch import nn
 
 from .._words import near
 from ..lab import networks
-from .inputs.hugging_face import HF, fresh_model
+from ._files import HF
+from .inputs.hugging_face import fresh_model
 
 
 def is_builtin(spec: str) -> bool:

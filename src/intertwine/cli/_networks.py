@@ -18,15 +18,15 @@ from ..lab import data, networks
 from ..lab.data import Batches, DataSplits, Preprocessing, TextBlocks
 from ..lab.training import Card, build_with, check_card, load_weights, read_card
 from ..symmetry import ShardedState, Symmetry, symmetries
+from ._files import HF, SETTINGS, check_checkpoint
 from ._gated_versions import GATED, gated_version
 from ._models import build_model, is_builtin
 from ._options import DataOptions, ExampleOptions
 from ._running import threads_for
 from ._show import tell
-from .inputs.adapters import is_adapter
 from .inputs.example import example_input
-from .inputs.hugging_face import HF, load_pretrained
-from .inputs.preparation import directory_of, image_settings, preparation, settings_of
+from .inputs.hugging_face import load_pretrained
+from .inputs.preparation import directory_of, image_statistics, preparation, settings_of
 
 _WITH_PATHS = ("parquet", "npz", "images", "dataset", "text")
 
@@ -59,15 +59,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
     Raises:
         CheckpointError: If it is missing, damaged or unsafe.
-    """
-    if path.is_dir() and ((path / "config.json").is_file() or is_adapter(path)):
+    """  # noqa: DOC502 - the helpers raise
+    check_checkpoint(path)
+    if path.is_dir() and any((path / name).is_file() for name in SETTINGS):
         return Checkpoint(path, None, None)
     if path.is_dir() or path.name.endswith(".index.json"):
-        if path.is_dir() and not any(path.glob("*.safetensors*")):
-            raise CheckpointError(
-                "checkpoint must be a file, an index of shards, or a directory with a config.json or safetensors. "
-                f"Got the folder {str(path)!r}."
-            )
         return Checkpoint(path, ShardedState(path).tensors(), None)
     tensors = read_tensors(path)
     card = read_card(path)
@@ -154,15 +150,17 @@ def open_network(checkpoint: Checkpoint, spec: str | None, data: DataSplits, opt
         if card.best_epoch is not None:
             facts["epoch"] = f"{card.best_epoch} of {card.recipe.get('epochs', '?')}"
     statistics = (
-        (card.mean, card.std) if card is not None and card.mean and card.std else _statistics(path, spec, model)
+        (card.mean, card.std) if card is not None and card.mean and card.std else statistics_of(path, spec, model)
     )
     return Opened(path.name, model.eval(), {k: v for k, v in facts.items() if v not in (None, "")}, statistics)
 
 
-def _statistics(path: Path, spec: str, model: nn.Module) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+def statistics_of(path: Path, spec: str, model: nn.Module) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
     """Means and deviations that a model's own preprocessing subtracts and divides by."""
     folder = directory_of(path, spec)
-    said = settings_of(model) if folder is None else image_settings(folder)
+    if folder is not None:
+        return image_statistics(folder)
+    said = settings_of(model)
     return (said.mean, said.std) if said is not None and said.mean and said.std else None
 
 
@@ -246,14 +244,33 @@ def check_finite(model: nn.Module, path: Path) -> None:
             )
 
 
-def named_by(checkpoint: Checkpoint, option: str = "--model") -> str:
-    """The model that a checkpoint names itself: a directory its own, weights that of their card."""
-    if checkpoint.tensors is None:
-        return f"{HF}{checkpoint.path}"
-    return spec_of(checkpoint.card, checkpoint.path, option)
+def model_named_by(path: Path) -> str:
+    """The model that a checkpoint names itself: a directory its own, weights that of their card.
+
+    Raises:
+        CheckpointError: If weights have no card, or one of a model that is not built in.
+    """
+    if not path.is_dir():
+        return spec_of(None if path.name.endswith(".index.json") else read_card(path), path)
+    if not any((path / name).is_file() for name in SETTINGS):
+        raise CheckpointError(
+            f"--model must be given where no config.json says which. Got none for {str(path)!r}. Say --model "
+            "hf:DIRECTORY, or --model package.module:factory."
+        )
+    return f"{HF}{path}"
 
 
-def spec_of(card: Card | None, path: Path, option: str) -> str:
+def model_of(network: str | None, model: str | None) -> str:
+    """The model that an argument names, as ``--model`` does or as a checkpoint of it, or else ``--model``."""
+    path = Path((network or "").removeprefix(HF))
+    spec = network if network is None or not path.exists() else model_named_by(path)
+    return model or spec or ""
+
+
+def spec_of(card: Card | None, path: Path, option: str = "--model") -> str:
+    """The model of weights: what their card says, or the ``config.json`` that lies beside them."""
+    if card is None and (path.parent / "config.json").is_file():
+        return f"{HF}{path.parent}"
     if card is None:
         raise CheckpointError(
             f"{option} must be given where no card lies beside the weights. Got none for {str(path)!r}. "
@@ -315,13 +332,8 @@ def symmetry_of(path: Path, asked: ExampleOptions, spec: str | None) -> Symmetry
         path: A directory with a ``config.json``, or a file with a card.
         asked: As in ``example_input``.
         spec: The model, where it is named.
-
-    Raises:
-        ValueError: If nothing says which model it is.
     """
-    if spec is None and path.is_dir() and not (path / "config.json").is_file():
-        raise ValueError(f"--model must be given where no config.json says which. Got none for {str(path)!r}.")
-    spec = spec or (f"{HF}{path}" if path.is_dir() else spec_of(read_card(path), path, "--model"))
+    spec = spec or model_named_by(path)
     with torch.device("meta"):
         network = build_model(spec).eval()
     threads_for(weights=sum(p.numel() for p in network.parameters()))

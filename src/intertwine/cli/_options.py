@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar
 import typer
 
 from ._checks import check, check_method, check_suffix
+from ._values import words
 
 ADVANCED = "Advanced options"
 
@@ -42,11 +43,13 @@ class Options:
 
     suffixes: ClassVar[tuple[str, ...]] = ()  # of the file of --out; an empty one for a folder
     methods: ClassVar[tuple[str, ...]] = ()  # of --method, beside the solvers
+    unlike: ClassVar[tuple[str, ...]] = ()  # fields that mean something else than in other commands
 
     def check(self) -> None:
         """Refuse what cannot be right, before torch is imported."""
         for f in fields(self):
-            check(f.name, getattr(self, f.name))
+            if f.name not in self.unlike:
+                check(f.name, getattr(self, f.name))
         if self.suffixes:
             check_suffix(getattr(self, "out", None), self.suffixes)
         if self.methods:
@@ -87,10 +90,5 @@ class ExampleOptions(DataOptions):
 
 
 def split_commas(values: list[str] | None, option: str) -> list[str] | None:
-    """Words of an option that may be repeated and may hold several, joined by commas."""
-    if not values:
-        return None
-    words = [word.strip() for value in values for word in value.split(",") if word.strip()]
-    if not words:
-        raise ValueError(f"{option} must hold names joined by commas. Got {','.join(values)!r}, without any.")
-    return words
+    """Words of an option that may be repeated and may hold several, joined by commas; ``None`` without."""
+    return words(values, option) or None

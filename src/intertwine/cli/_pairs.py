@@ -17,7 +17,7 @@ from ._networks import (
     batches,
     check_finite,
     check_run,
-    named_by,
+    model_named_by,
     open_alone,
     open_network,
     read_checkpoint,
@@ -120,7 +120,7 @@ def card_of(group: Group, recipe: dict[str, Any], metrics: dict[str, float | Non
 
 def _without_data(checkpoint: Checkpoint, spec: str | None) -> Opened:
 
-    spec = spec or named_by(checkpoint)
+    spec = spec or model_named_by(checkpoint.path)
     model = open_alone(spec, checkpoint)
     check_finite(model, checkpoint.path)
     facts = {"name": checkpoint.path.name, "file": str(checkpoint.path), "model": spec, "class": type(model).__name__}
@@ -130,5 +130,5 @@ def _without_data(checkpoint: Checkpoint, spec: str | None) -> Opened:
 def _example(checkpoint: Checkpoint, spec: str | None, asked: DataOptions) -> Any:
     assert isinstance(asked, ExampleOptions)  # commands without an example's options insist on data
     if spec is None and (asked.input_shape is None or checkpoint.tensors is None):
-        spec = named_by(checkpoint)
+        spec = model_named_by(checkpoint.path)
     return example_input(spec or "", asked)

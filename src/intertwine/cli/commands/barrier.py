@@ -24,6 +24,16 @@ class BarrierOptions(DataOptions):
 
     methods = ("none",)
 
+    def check(self) -> None:
+        """Refuse what cannot be right, before torch is imported.
+
+        Raises:
+            ValueError: If there are fewer than two checkpoints.
+        """
+        super().check()
+        if len(self.checkpoints) < 2:
+            raise ValueError(f"at least two checkpoints must be given. Got {len(self.checkpoints)}.")
+
     checkpoints: Annotated[
         list[Path],
         typer.Argument(

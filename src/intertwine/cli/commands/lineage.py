@@ -27,6 +27,21 @@ class LineageOptions(ExampleOptions):
 
     suffixes = (".html", ".htm", ".json", ".parquet")
 
+    def check(self) -> None:
+        """Refuse what cannot be right, before torch is imported.
+
+        Raises:
+            ValueError: If paths are not two checkpoints, or 'tree' and a folder.
+        """
+        super().check()
+        if len(self.paths) != 2:
+            raise ValueError(f"lineage must be given A and B, or tree and DIR. Got {len(self.paths)} paths.")
+        if str(self.paths[0]) == "tree":
+            if not self.paths[1].is_dir():
+                raise ValueError(f"DIR must be a folder of checkpoints. Got {str(self.paths[1])!r}.")
+        elif self.paths[0].resolve() == self.paths[1].resolve():
+            raise ValueError(f"B must be another checkpoint than A. Got {str(self.paths[0])!r} twice.")
+
     paths: Annotated[
         list[Path],
         typer.Argument(
@@ -42,7 +57,9 @@ class LineageOptions(ExampleOptions):
             help="A checkpoint known to be independent of A, such as another seed; repeat it, at least four times.",
         ),
     ] = None
-    level: Annotated[float, advanced("--level", help="p-value from which on independence is rejected.")] = 1e-6
+    level: Annotated[
+        float, advanced("--level", min=0, max=1, help="p-value from which on independence is rejected.")
+    ] = 1e-6
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write the page (.html) or data (.json, .parquet).")
     ] = None

@@ -17,12 +17,27 @@ class MappingsOptions(ExampleOptions):
     without weights, or too large, is proved on a small one of its class.
 
     Example:
-      intertwine mappings --model hf:DIRECTORY --format llm-compressor --meta --out recipe.yaml
-      intertwine mappings --model mypackage.nets:decoder --input-shape 2,16 --tokens 50000 --out page.html
+      intertwine mappings hf:DIRECTORY --format llm-compressor --meta --out recipe.yaml
+      intertwine mappings mypackage.nets:decoder --input-shape 2,16 --tokens 50000 --out page.html
     """
 
     suffixes = (".yaml", ".yml", ".py", ".json", ".html", ".htm")
 
+    def check(self) -> None:
+        """Refuse what cannot be right, before torch is imported.
+
+        Raises:
+            ValueError: If no model is named, or two are.
+        """
+        super().check()
+        if (self.network is None) == (self.model is None):
+            given = "none" if self.model is None else f"{self.network!r} and {self.model!r}"
+            raise ValueError(f"MODEL must be given once. Got {given}. Say 'intertwine mappings hf:DIRECTORY'.")
+
+    network: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="A model as --model takes it, or a checkpoint that names its own."),
+    ] = None
     model: Model = None
     format: Annotated[
         str,

@@ -8,6 +8,8 @@ import typer
 
 from .._options import Device, ExampleOptions, Json, Model, Seed, advanced
 
+_YAML = (".yml", ".yaml")
+
 
 @dataclass(frozen=True)
 class MergeOptions(ExampleOptions):
@@ -26,6 +28,50 @@ class MergeOptions(ExampleOptions):
 
     suffixes = (".safetensors", "")
     methods = ("transport", "none")
+
+    def check(self) -> None:
+        """Refuse what cannot be right, before torch is imported.
+
+        Raises:
+            ValueError: If options do not go together, or mergekit could not do what is handed over.
+        """
+        super().check()
+        recipe = self.recipe is not None
+        changed = self.ratio != 0.5 or self.interpolation != "linear" or bool(self.layers)
+        if not recipe and len(self.checkpoints) < 2:
+            raise ValueError(
+                f"at least two checkpoints, or a recipe of mergekit, must be given. Got {len(self.checkpoints)}."
+            )
+        if recipe and (changed or self.method == "transport"):
+            raise ValueError(
+                "--ratio, --interpolation, --layers and --method transport must be left out with a recipe, which says "
+                f"them itself. Got {str(self.checkpoints[0])!r}."
+            )
+        if len(self.checkpoints) > 2 and (changed or self.method in ("transport", "none")):
+            raise ValueError(
+                "--ratio, --interpolation, --layers and --method transport must be for two networks. "
+                f"Got {len(self.checkpoints)}, which are averaged."
+            )
+        if self.out is None and self.mergekit is None:
+            raise ValueError("--out or --mergekit must be given. Got neither. Say --out merged, for example.")
+        if self.mergekit is not None:
+            self._check_hand_over(self.mergekit)
+
+    def _check_hand_over(self, file: Path) -> None:
+        if file.suffix not in _YAML:
+            raise ValueError(f"--mergekit must end in .yml or .yaml. Got {str(file)!r}.")
+        if self.layers or self.method == "transport":
+            raise ValueError(
+                "--layers and --method transport must be left out with --mergekit, which has no such thing."
+            )
+        files = [str(path) for path in self.checkpoints if self.recipe is None and not path.is_dir()]
+        if files:
+            raise ValueError(f"--mergekit must be for Hugging Face directories. Got {files[0]!r}.")
+
+    @property
+    def recipe(self) -> Path | None:
+        """The recipe of mergekit, if one is given in place of checkpoints."""
+        return self.checkpoints[0] if len(self.checkpoints) == 1 and self.checkpoints[0].suffix in _YAML else None
 
     checkpoints: Annotated[
         list[Path],
@@ -63,6 +109,14 @@ class MergeOptions(ExampleOptions):
     repair: Annotated[
         str, typer.Option(help="auto, none, recalibrate (batch norms), repair or rescale (networks without them).")
     ] = "auto"
+    dtype: Annotated[
+        str | None,
+        advanced(
+            "--dtype",
+            metavar="DTYPE",
+            help="Kind of numbers of the merged weights: float32, bfloat16 or float16; those of A otherwise.",
+        ),
+    ] = None
     examples: Annotated[int, advanced(min=4, help="Use so many examples of each split at most.")] = 5000
     batch_size: Annotated[int, advanced(min=2, help="Examples that run at once.")] = 250
     seed: Seed = 0

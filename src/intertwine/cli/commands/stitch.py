@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
+from .._checks import check_known
 from .._options import DataOptions, Device, Json, Model, OutFolder, Seed, advanced
+from .._values import number, words
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,29 @@ class StitchOptions(DataOptions):
       intertwine stitch a.pt b.pt --model resnet20 --data cifar10:PATH --layers layer2.1.relu2 --families full,rank-4
       intertwine stitch seed*.safetensors --layers 'relu*' --families g_relu,full --method direct,task_loss
     """
+
+    unlike = ("recipe",)
+
+    def check(self) -> None:
+        """Refuse what cannot be right, before torch is imported.
+
+        Raises:
+            ValueError: If options do not exist or do not go together.
+        """
+        super().check()
+        if len(self.checkpoints) < 2:
+            raise ValueError(f"at least two checkpoints must be given. Got {len(self.checkpoints)}.")
+        if (self.model_b or self.layers_b) and len(self.checkpoints) > 2:
+            raise ValueError(f"--model-b and --layers-b must go with two checkpoints. Got {len(self.checkpoints)}.")
+        if self.split not in ("test", "validation"):
+            raise ValueError(
+                f"--split must be test or validation, never the data that maps are trained on. Got {self.split!r}."
+            )
+        check_known("--recipe", self.recipe, ("v1", "v2"))
+        for method in words([self.method], "--method"):
+            check_known("--method", method, ("task_loss", "direct"))
+        if self.alpha != "cv":
+            number("--alpha, where it is not cv,", self.alpha)
 
     checkpoints: Annotated[
         list[Path],
@@ -63,7 +88,7 @@ class StitchOptions(DataOptions):
     ] = "direct"
     recipe: Annotated[str, advanced(help="v1 (SGD, momentum 0.9) or v2 (plain SGD).")] = "v1"
     epochs: Annotated[int | None, typer.Option(min=0, help="Passes over the data; the recipe's 20 otherwise.")] = None
-    learning_rate: Annotated[float | None, advanced(help="Learning rate; the recipe's 0.001 otherwise.")] = None
+    learning_rate: Annotated[float | None, advanced(min=0, help="Learning rate; the recipe's 0.001 otherwise.")] = None
     keep: Annotated[
         str,
         advanced(

@@ -17,13 +17,28 @@ class SymmetriesOptions(ExampleOptions):
     takes away the rest. The page draws where in the network each space lives. No weights are needed.
 
     Example:
-      intertwine symmetries --model resnet20 --out resnet20.html
-      intertwine symmetries --model mypackage.nets:decoder --input-shape 2,16 --tokens 50000 --meta
-      intertwine symmetries --model resnet20 --explain layer1.0.conv1.weight
+      intertwine symmetries resnet20 --out resnet20.html
+      intertwine symmetries mypackage.nets:decoder --input-shape 2,16 --tokens 50000 --meta
+      intertwine symmetries resnet20 --explain layer1.0.conv1.weight
     """
 
     suffixes = (".html", ".htm", ".json", ".parquet")
 
+    def check(self) -> None:
+        """Refuse what cannot be right, before torch is imported.
+
+        Raises:
+            ValueError: If no model is named, or two are.
+        """
+        super().check()
+        if (self.network is None) == (self.model is None):
+            given = "none" if self.model is None else f"{self.network!r} and {self.model!r}"
+            raise ValueError(f"MODEL must be given once. Got {given}. Say 'intertwine symmetries resnet20'.")
+
+    network: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="A model as --model takes it, or a checkpoint that names its own."),
+    ] = None
     model: Model = None
     meta: Annotated[bool, typer.Option("--meta", help="Build the model without weights: any size fits.")] = False
     explain: Annotated[

@@ -10,9 +10,11 @@ from torch import Tensor
 from ..._memory import check_fits
 from ...lab import networks
 from ...lab.data import load
+from .._files import HF
 from .._models import is_builtin
 from .._options import ExampleOptions
-from .hugging_face import HF, read_config
+from .._values import shape as axes
+from .hugging_face import read_config
 from .preparation import preparation
 
 _TEXT = "2,8"  # texts of tokens
@@ -52,12 +54,7 @@ def example_input(spec: str, asked: ExampleOptions, meta: bool = False) -> Any:
 
 def _random(shape: str, tokens: int | None, meta: bool) -> Tensor:
     """Random tokens, or real numbers, of a shape."""
-    try:
-        sizes = [int(part) for part in shape.split(",")]
-    except ValueError:
-        sizes = []
-    if not sizes or min(sizes) < 1:
-        raise ValueError(f"--input-shape must be positive whole numbers joined by commas. Got {shape!r}.")
+    sizes = axes(shape)
     if meta:
         return torch.empty(sizes, device="meta", dtype=torch.int64 if tokens else None)
     check_fits(8 * math.prod(sizes), "--input-shape", f"{shape}", "Take a smaller example.")

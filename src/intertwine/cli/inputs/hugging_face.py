@@ -21,7 +21,7 @@ from ..._untrusted.construction import limited_construction
 from ..._untrusted.files import json_of, within
 from ..._untrusted.weights import check_kinds
 from ...errors import CheckpointError, MissingExtraError
-from .._checks import HF
+from .._files import HF
 from .adapters import base_of, is_adapter, merged
 
 if TYPE_CHECKING:

@@ -10,10 +10,12 @@ from torch import nn
 from ..._untrusted.files import json_of
 from ...errors import CheckpointError, DataError
 from ...lab.data import Preprocessing, TextBlocks
+from .._files import HF
 from .._models import build_model, is_builtin
 from .._options import DataOptions
+from .._values import sides
 from .adapters import base_of, is_adapter
-from .hugging_face import HF, read_config
+from .hugging_face import read_config
 
 _TEXT = ("text:", "parquet:", "dataset:")
 _FILES = ("preprocessor_config.json", "processor_config.json")
@@ -57,7 +59,8 @@ def preparation(
 def directory_of(path: Path | None, spec: str | None) -> Path | None:
     """The directory of transformers that a checkpoint is, or that ``--model`` names, the base model's for adapters."""
     named = Path(spec.removeprefix(HF)) if spec and spec.startswith(HF) else None
-    for folder in (path, named):
+    beside = path.parent if path is not None and path.is_file() and spec is None else None
+    for folder in (path, beside, named):
         if folder is not None and folder.is_dir() and is_adapter(folder):
             return base_of(folder)
         if folder is not None and (folder / "config.json").is_file():
@@ -66,15 +69,34 @@ def directory_of(path: Path | None, spec: str | None) -> Path | None:
 
 
 def image_settings(folder: Path) -> Preprocessing | None:
-    """What a directory says of images, in the file of its preprocessor, or as ``image_size`` in ``config.json``."""
+    """What a directory says of images, in the file of its preprocessor, or as ``image_size`` in ``config.json``.
+
+    Raises:
+        CheckpointError: If it says something that does not read.
+    """  # noqa: DOC502 - helpers raise it
+    said = _processor(folder)
+    if "size" in said:
+        return Preprocessing.of_transformers(said)
+    size = read_config(folder).get("image_size")
+    return Preprocessing.square(size) if isinstance(size, int) else None
+
+
+def image_statistics(folder: Path) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+    """Means and deviations of channels that a directory's preprocessor says, also where it says no size."""
+    said = _processor(folder)
+    mean, std = said.get("image_mean"), said.get("image_std")
+    return (tuple(mean), tuple(std)) if mean and std and said.get("do_normalize", True) else None
+
+
+def _processor(folder: Path) -> Mapping[str, Any]:
+    """What a directory says of images in the file of its preprocessor; nothing without one."""
     for name in _FILES:
         if (folder / name).is_file():
             said = json_of(folder / name, name, CheckpointError)
             said = said.get("image_processor", said) if isinstance(said, Mapping) else None
-            if isinstance(said, Mapping) and "size" in said:
-                return Preprocessing.of_transformers(said)
-    size = read_config(folder).get("image_size")
-    return Preprocessing.square(size) if isinstance(size, int) else None
+            if isinstance(said, Mapping) and said.keys() & {"size", "image_mean"}:
+                return said
+    return {}
 
 
 def settings_of(model: nn.Module) -> Preprocessing | None:
@@ -93,12 +115,10 @@ def _of_factory(spec: str | None) -> Preprocessing | None:
 
 def _of_size(text: str) -> Preprocessing:
     """``--size``: the side of a square out of the middle, or the height and width that images are brought to."""
-    sides = text.lower().split("x")
-    if not all(side.isascii() and side.isdigit() for side in sides) or len(sides) > 2:
-        raise ValueError(f"--size must be pixels, such as 224, or height x width, such as 224x320. Got {text!r}.")
-    if len(sides) == 1:
-        return Preprocessing.square(int(sides[0]))
-    both = int(sides[0]), int(sides[1])
+    found = sides(text)
+    if len(found) == 1:
+        return Preprocessing.square(found[0])
+    both = found[0], found[1]
     return Preprocessing(both, both)
 
 

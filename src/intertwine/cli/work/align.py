@@ -20,7 +20,7 @@ _LOOK_AT_DATA = ("activations", "mixed", "straight-through")
 
 def run(asked: AlignOptions) -> None:
     """Bring checkpoint B into the basis of checkpoint A: other weights, the same function."""
-    solver = solver_of(asked.method, ("transport",))
+    solver = solver_of(asked.method)
     chosen = split_commas(asked.kinds, "--kinds")
     claim_folder(asked.out, _WRITTEN, [asked.a, asked.b])
     if asked.sharded:

@@ -16,9 +16,7 @@ from ..commands.barrier import BarrierOptions
 
 def run(asked: BarrierOptions) -> None:
     """Measure how much worse the networks between networks are, before and after alignment."""
-    if len(asked.checkpoints) < 2:
-        raise ValueError(f"at least two checkpoints must be given. Got {len(asked.checkpoints)}.")
-    solver = solver_of(asked.method, ("none",))
+    solver = solver_of(asked.method)
     claim_folder(asked.out, RESULTS, asked.checkpoints)
     specs = [asked.model] * len(asked.checkpoints)
     group = open_group(asked.checkpoints, specs, asked, "always", asked.device)

@@ -11,14 +11,14 @@ from ...lab.data import DataSplits
 from ...lab.networks import fit_to
 from ...lab.training import choose_device
 from ...similarity.comparison.untrained import untrained
-from .._checks import HF
+from .._files import HF
 from .._models import build_model, is_builtin
 from .._networks import Opened, batches, check_layers, check_run, data_facts, open_network, read_checkpoint, read_data
 from .._options import split_commas
 from .._outputs import RESULTS, claim_folder
-from .._path_kernels import alignment
 from .._results import annotate, present
 from ..commands.compare import CompareOptions
+from ._path_kernels import alignment
 
 
 def run(asked: CompareOptions) -> None:

@@ -13,13 +13,12 @@ from ...provenance.diff import diff
 from ...provenance.difference import Diff
 from .._command import FAILED
 from .._models import build_model
-from .._networks import Checkpoint, named_by, open_alone, read_checkpoint
+from .._networks import model_named_by, open_alone, read_checkpoint
 from .._outputs import claim_file
 from .._running import threads_for
 from .._show import print_json, say, tell
 from ..commands.diff import DiffOptions
 from ..inputs.example import example_input
-from ..inputs.hugging_face import HF
 
 
 def run(asked: DiffOptions) -> None:
@@ -44,7 +43,7 @@ def run(asked: DiffOptions) -> None:
 def _opened(asked: DiffOptions, *paths: Path) -> Diff:
     """Both checkpoints in their models; tensors alone where names are those of other code."""
     left, right = (read_checkpoint(path) for path in paths)
-    specs = [asked.model or _named(side, other) for side, other in ((left, right), (right, left))]
+    specs = [asked.model or _named(side, other) for side, other in (paths, paths[::-1])]
     example = example_input(specs[1], asked)
     sides: list[nn.Module | Mapping[str, Tensor]] = []
     refusals = []
@@ -62,19 +61,17 @@ def _opened(asked: DiffOptions, *paths: Path) -> Diff:
     return diff(sides[0], sides[1], example)
 
 
-def _named(checkpoint: Checkpoint, other: Checkpoint) -> str:
+def _named(path: Path, other: Path) -> str:
     """The model that a checkpoint names, or else the one of the other."""
     try:
-        return named_by(checkpoint)
+        return model_named_by(path)
     except CheckpointError:
-        return named_by(other)
+        return model_named_by(other)
 
 
 def _sharded(asked: DiffOptions, *paths: Path) -> Diff:
     """Both checkpoints read from disk when tensors are needed; the model is built without weights."""
-    spec = asked.model or next((f"{HF}{path}" for path in paths if (path / "config.json").is_file()), None)
-    if spec is None:
-        raise ValueError("--model must be given where no config.json says which. Got none. Say --model hf:DIRECTORY.")
+    spec = asked.model or _named(*paths)
     with torch.device("meta"):
         network = build_model(spec).eval()
     sym = symmetry.symmetries(network, example_input(spec, asked, meta=True))

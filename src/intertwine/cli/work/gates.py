@@ -19,11 +19,11 @@ from .._gated_versions import card_name, gated_version, versions_of
 from .._models import build_model, is_builtin
 from .._networks import Opened, batches, check_run, data_facts, open_network, read_checkpoint, read_data
 from .._outputs import RESULTS, claim_folder
-from .._path_kernels import affordable
 from .._results import tell_written, write_results
 from .._running import one_thread
 from .._show import print_json, print_table, say, tell
 from ..commands.gates import VERSIONS, GatesOptions
+from ._path_kernels import affordable
 
 _FRESH = "digits_cnn"
 _LARGE = 16  # pixels: below, mixed precision gains nothing

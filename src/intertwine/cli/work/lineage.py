@@ -9,20 +9,21 @@ import torch
 from torch import Tensor
 
 from ..._io import read_tensors
-from ...lab.training import read_card
+from ...errors import CheckpointError
 from ...provenance import DERIVED, Lineage, Tree, lineage, lineage_of_states, tree_of_states
 from ...symmetry import Symmetry, symmetries
 from ...symmetry.sharded import Renamed, ShardedState
 from ...symmetry.spaces import axis_size
+from .._files import HF
 from .._models import build_model
-from .._networks import open_alone, read_checkpoint, spec_of
+from .._networks import model_named_by, open_alone, read_checkpoint
 from .._outputs import claim_file
 from .._running import threads_for
 from .._show import print_json, say, tell
 from ..commands.lineage import LineageOptions
 from ..inputs.adapters import is_adapter
 from ..inputs.example import example_input
-from ..inputs.hugging_face import HF, load_pretrained
+from ..inputs.hugging_face import load_pretrained
 
 _SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
 _LARGE = 500_000_000  # weights from which on networks are not run
@@ -31,8 +32,6 @@ _PRESENT = 0.25  # share of the model's tensors that a checkpoint must have: hea
 
 def run(asked: LineageOptions) -> None:
     """Test whether two checkpoints were trained independently, or find the families among many."""
-    if len(asked.paths) != 2:
-        raise ValueError(f"lineage must be given A and B, or tree and DIR. Got {len(asked.paths)} paths.")
     if asked.out is not None:
         claim_file(asked.out, asked.paths)
     found = _families(asked) if str(asked.paths[0]) == "tree" else _pair(asked)
@@ -48,13 +47,11 @@ def run(asked: LineageOptions) -> None:
 
 def _pair(asked: LineageOptions) -> Lineage:
     paths = asked.paths
-    if paths[0].resolve() == paths[1].resolve():
-        raise ValueError(f"B must be another checkpoint than A. Got {str(paths[0])!r} twice.")
     states = [_opened(path) for path in paths]
-    spec = asked.model or _named_by(paths[0])
+    spec = asked.model or model_named_by(paths[0])
     sym = _symmetry(spec, asked)
-    a, b = (_named(state, sym, path, other=k > 0) for k, (state, path) in enumerate(zip(states, paths)))
-    others = [_named(_opened(path), sym, path) for path in asked.independent or []]
+    a, b = (_named(state, sym, path, spec, other=k > 0) for k, (state, path) in enumerate(zip(states, paths)))
+    others = [_named(_opened(path), sym, path, spec) for path in asked.independent or []]
     found = lineage_of_states(sym, a, b, others, asked.level)
     files = [*paths, *(asked.independent or [])]
     if found.verdict == DERIVED or not all(_fits(sym, state) for state in (a, b, *others)):
@@ -72,8 +69,6 @@ def _fits(sym: Symmetry, state: Mapping[str, Tensor]) -> bool:
 
 def _families(asked: LineageOptions) -> Tree:
     folder = asked.paths[1]
-    if not folder.is_dir():
-        raise ValueError(f"DIR must be a folder of checkpoints. Got {str(folder)!r}.")
     found = sorted(p for p in folder.iterdir() if p.suffix in _SUFFIXES or _holds_one(p))
     files = [p for p in found if not _is_result(p)]
     if len(files) < len(found):
@@ -83,9 +78,9 @@ def _families(asked: LineageOptions) -> Tree:
     known: dict[str, Symmetry] = {}
     states = {}
     for path in files:
-        spec = asked.model or _named_by(path)
+        spec = asked.model or model_named_by(path)
         known[spec] = known.get(spec) or _symmetry(spec, asked)
-        states[path.name] = known[spec], _named(_opened(path), known[spec], path)
+        states[path.name] = known[spec], _named(_opened(path), known[spec], path, spec)
     return tree_of_states(states)
 
 
@@ -115,12 +110,6 @@ def _symmetry(spec: str, asked: LineageOptions) -> Symmetry:
     return symmetries(model, example_input(spec, asked, meta=True))
 
 
-def _named_by(path: Path) -> str:
-    """The model that a directory's configuration, or the card beside a file, names."""
-    whole = (path / "config.json").is_file() or is_adapter(path)
-    return f"{HF}{path}" if whole else spec_of(read_card(path), path, "--model")
-
-
 def _opened(path: Path) -> Mapping[str, Tensor]:
     """A checkpoint that is read tensor by tensor, or a torch file in memory."""
     if is_adapter(path):
@@ -129,10 +118,13 @@ def _opened(path: Path) -> Mapping[str, Tensor]:
     return ShardedState(path) if sharded else read_tensors(path)
 
 
-def _named(state: Mapping[str, Tensor], sym: Symmetry, path: Path, other: bool = False) -> Mapping[str, Tensor]:
+def _named(
+    state: Mapping[str, Tensor], sym: Symmetry, path: Path, spec: str, other: bool = False
+) -> Mapping[str, Tensor]:
     """A checkpoint under the model's names: one beginning that all names have or lack is taken off or put on.
 
-    ``other``: it may have other names and layouts, which the test looks for.
+    Where transformers keeps other names on disk than in its model, it reads the checkpoint itself. ``other``: it may
+    have other names and layouts, which the test looks for.
 
     Raises:
         ValueError: If it lacks most of the model's tensors, and may not.
@@ -144,6 +136,9 @@ def _named(state: Mapping[str, Tensor], sym: Symmetry, path: Path, other: bool =
     tables += [{n.removeprefix(start): n for n in state} for start in starts]
     names = max(tables, key=lambda table: len(wanted & table.keys()))
     here = len(wanted & names.keys())
+    if here < _PRESENT * len(wanted) and spec.startswith(HF):
+        with suppress(CheckpointError):  # what is none of this model is said below
+            return open_alone(spec, read_checkpoint(path)).state_dict()
     if here < _PRESENT * len(wanted) and not other:
         absent = next(n for n in wanted if n not in names)
         raise ValueError(

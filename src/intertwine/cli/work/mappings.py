@@ -6,6 +6,7 @@ import torch
 
 from ... import symmetry
 from .._models import build_model
+from .._networks import model_of
 from .._outputs import claim_file
 from .._show import print_json, say, tell
 from ..commands.mappings import MappingsOptions
@@ -14,16 +15,15 @@ from ..inputs.example import example_input
 
 def run(asked: MappingsOptions) -> None:
     """Write the symmetries of a model as another tool takes them."""
-    if asked.model is None:
-        raise ValueError("--model must be given. Got none. Say --model hf:DIRECTORY, for example.")
+    spec = model_of(asked.network, asked.model)
     if asked.out is not None:
         claim_file(asked.out)
     with torch.device("meta" if asked.meta else "cpu"):
-        network = build_model(asked.model)
+        network = build_model(spec)
     grouped = getattr(network, "set_experts_implementation", None)
     if asked.meta and grouped is not None:
         cast(Any, grouped)("batched_mm")  # the default of transformers does not run without weights
-    example = example_input(asked.model, asked, asked.meta)
+    example = example_input(spec, asked, asked.meta)
     found = symmetry.symmetries(network, example).mappings(asked.format)
     if asked.out is not None:
         page = asked.out.suffix in (".html", ".htm")

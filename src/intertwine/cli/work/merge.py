@@ -1,10 +1,11 @@
 """Work of ``intertwine merge``."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from ...features.evaluate import evaluate
@@ -20,7 +21,6 @@ from .._show import print_json, print_table, say, tell
 from .._solvers import solver_of
 from ..commands.merge import MergeOptions
 
-_YAML = (".yml", ".yaml")
 _LOOK_AT_DATA = ("activations", "mixed", "straight-through")
 
 
@@ -39,21 +39,28 @@ def run(asked: MergeOptions) -> None:
     """Merge networks of one architecture into one of the same size: align, average, repair."""
     recipe = _recipe(asked)
     paths = asked.checkpoints if recipe is None else [Path(place) for place in recipe.places]
-    _check(asked, paths, recipe)
-    solver = solver_of(asked.method, ("none",) if recipe else ("transport", "none"))
+    _claim(asked, paths)
+    solver = solver_of(asked.method)
     reads = asked.method.partition(":")[0] in _LOOK_AT_DATA
     use: Use = "always" if reads or asked.repair not in ("auto", "none") else "of card"
     use = use if asked.repair != "none" or reads else "if given"
     specs = [asked.model, *[asked.model_b or asked.model] * (len(paths) - 1)]
     group = open_group(paths, specs, asked, use, asked.device)
     loader = group.loader("train", asked.examples, asked.batch_size) if group.data is not None else None
+    if asked.dtype == "float32":
+        for model in group.models:
+            model.float()  # so that means are not rounded to what the networks are kept in
     found = (
         _merged(asked, solver, group, loader) if recipe is None else _by_recipe(asked, recipe, solver, group, loader)
     )
+    if asked.dtype is not None:
+        handed = None if found.recipe is None else replace(found.recipe, dtype=asked.dtype)
+        found = replace(found, model=_of_dtype(found.model, asked.dtype), recipe=handed)
     scores = _scores(group, found, asked.examples, asked.batch_size)
     settings = {
         "merged": group.names, "ratio": asked.ratio, "method": asked.method, "interpolation": asked.interpolation,
-        "layers": asked.layers or "all", "repair": asked.repair, "seed": asked.seed, "command": asked.line,
+        "layers": asked.layers or "all", "repair": asked.repair, "dtype": asked.dtype, "seed": asked.seed,
+        "command": asked.line,
     }  # fmt: skip
     metrics = {} if not scores else {"test_accuracy": scores[-1][2], "test_loss": scores[-1][1]}
     written = {}
@@ -76,30 +83,15 @@ def run(asked: MergeOptions) -> None:
 
 def _recipe(asked: MergeOptions) -> Recipe | None:
     """The recipe of mergekit, if one is given in place of checkpoints."""
-    if len(asked.checkpoints) != 1 or asked.checkpoints[0].suffix not in _YAML:
-        return None
-    return read_recipe(asked.checkpoints[0])
+    found = None if asked.recipe is None else read_recipe(asked.recipe)
+    return found if found is None or asked.dtype is None else replace(found, dtype=asked.dtype)
 
 
-def _check(asked: MergeOptions, paths: Sequence[Path], recipe: Recipe | None) -> None:
-    """Refuse what cannot work before anything is read."""
-    if len(paths) < 2:
-        raise ValueError(f"at least two checkpoints, or a recipe of mergekit, must be given. Got {len(paths)}.")
-    changed = asked.ratio != 0.5 or asked.interpolation != "linear" or bool(asked.layers)
-    if recipe is not None and (changed or asked.method == "transport"):
-        raise ValueError(
-            "--ratio, --interpolation, --layers and --method transport must be left out with a recipe, which says them "
-            f"itself. Got {str(asked.checkpoints[0])!r}."
-        )
-    if recipe is None and len(paths) > 2 and (changed or asked.method in ("transport", "none")):
-        raise ValueError(
-            "--ratio, --interpolation, --layers and --method transport must be for two networks. "
-            f"Got {len(paths)}, which are averaged."
-        )
-    if asked.out is None and asked.mergekit is None:
-        raise ValueError("--out or --mergekit must be given. Got neither. Say --out merged, for example.")
+def _claim(asked: MergeOptions, paths: Sequence[Path]) -> None:
+    """Refuse places that cannot be written, before anything is read."""
     if asked.mergekit is not None:
-        _check_hand_over(asked, paths)
+        claim_file(asked.mergekit, [*paths, *asked.checkpoints])
+        claim_folder(asked.mergekit.with_suffix(""), ["."], paths)
     if asked.out is None:
         return
     if asked.out.suffix == ".safetensors":
@@ -108,16 +100,17 @@ def _check(asked: MergeOptions, paths: Sequence[Path], recipe: Recipe | None) ->
         claim_folder(asked.out, ["."], paths)
 
 
-def _check_hand_over(asked: MergeOptions, paths: Sequence[Path]) -> None:
-    """Refuse what mergekit could not do."""
-    assert asked.mergekit is not None
-    if asked.layers or asked.method == "transport":
-        raise ValueError("--layers and --method transport must be left out with --mergekit, which has no such thing.")
-    files = [str(path) for path in paths if not path.is_dir()]
-    if files:
-        raise ValueError(f"--mergekit must be for Hugging Face directories. Got {files[0]!r}.")
-    claim_file(asked.mergekit, [*paths, *asked.checkpoints])
-    claim_folder(asked.mergekit.with_suffix(""), ["."], paths)
+def _of_dtype(model: nn.Module, dtype: str) -> nn.Module:
+    """The network in numbers of another kind.
+
+    Raises:
+        ValueError: If they are too few for its weights.
+    """
+    made = model.to(getattr(torch, dtype))
+    for name, weight in made.named_parameters():
+        if not weight.isfinite().all():
+            raise ValueError(f"--dtype must hold all weights. Got {dtype}, in which {name} overflows. Say bfloat16.")
+    return made
 
 
 def _repair(group: Group, repair: str) -> Any:

@@ -7,7 +7,7 @@ from ..._nested import map_tensors
 from ...lab.training import choose_device
 from ...matching.verdict import SAME
 from ...symmetry import ShardedState
-from .._networks import Checkpoint, named_by, open_alone, read_checkpoint, symmetry_of
+from .._networks import Checkpoint, model_named_by, open_alone, read_checkpoint, symmetry_of
 from .._outputs import claim_file
 from .._running import threads_for
 from .._show import print_json, say, tell
@@ -48,7 +48,7 @@ def _opened(asked: SameOptions) -> matching.Match:
     if asked.out is None and asked.a.resolve() == asked.b.resolve():
         said = f"A and B are one file, {str(asked.a)!r}: nothing was compared"
         return matching.Match(SAME, 0.0, 0.0, "float64", said, moved=False)
-    specs = [asked.model or named_by(side) for side in (left, right)]
+    specs = [asked.model or model_named_by(side.path) for side in (left, right)]
     example = example_input(specs[0], asked)
     pair = open_alone(specs[0], left), open_alone(specs[1], right)
     threads_for(weights=sum(p.numel() for model in pair for p in model.parameters()))

@@ -13,7 +13,7 @@ from ...features.batches import device_of
 from ...features.points import choose
 from ...lab.data import Batches
 from ...lab.training.augment import Augmented
-from ...stitching import RECIPES, Pair, StitchingStudy, StitchOptions, family_of, stitch
+from ...stitching import RECIPES, Pair, StitchingStudy, StitchOptions, stitch
 from ...stitching.layers import takes
 from ...stitching.networks.pair import At
 from .._networks import data_facts
@@ -22,30 +22,23 @@ from .._outputs import RESULTS, claim_folder
 from .._pairs import open_group
 from .._results import tell_written, write_results
 from .._show import print_json, print_table, say
+from .._values import words
 from ..commands.stitch import StitchOptions as Asked
+
+_FAMILIES = ("g_relu", "full", "rank-1", "rank-4", "lasso")
 
 
 def run(asked: Asked) -> None:
     """Stitch networks: how much accuracy is lost when B goes on from A's features, through a map of one family."""
-    if len(asked.checkpoints) < 2:
-        raise ValueError(f"at least two checkpoints must be given. Got {len(asked.checkpoints)}.")
-    if (asked.model_b or asked.layers_b) and len(asked.checkpoints) > 2:
-        raise ValueError(f"--model-b and --layers-b must go with two checkpoints. Got {len(asked.checkpoints)}.")
-    if asked.split not in ("test", "validation"):
-        raise ValueError(
-            f"--split must be test or validation, never the data that maps are trained on. Got {asked.split!r}."
-        )
-    if asked.recipe not in RECIPES:
-        raise ValueError(f"--recipe must be one of {', '.join(RECIPES)}. Got {asked.recipe!r}.")
     chosen = replace(RECIPES[asked.recipe], keep=cast(Literal["best", "last"], asked.keep))
     if asked.epochs is not None:
         chosen = replace(chosen, epochs=asked.epochs, head_start=asked.epochs // 2)  # half of it, as in the paper
     if asked.learning_rate is not None:
         chosen = replace(chosen, learning_rate=asked.learning_rate)
-    wanted = _families(asked.families)
+    wanted = list(dict.fromkeys(split_commas(asked.families, "--families") or _FAMILIES))
     pulled = any(takes(family, "alpha") for family in wanted)
-    options = {"alpha": "cv" if asked.alpha == "cv" else _alpha(asked.alpha)} if pulled else {}
-    methods = [chosen if word.strip() == "task_loss" else word.strip() for word in asked.method.split(",")]
+    options = {"alpha": "cv" if asked.alpha == "cv" else float(asked.alpha)} if pulled else {}
+    methods = [chosen if word == "task_loss" else word for word in words([asked.method], "--method")]
     common = StitchOptions(
         skip=cast(Any, asked.skip),
         start=cast(Any, asked.start),
@@ -98,22 +91,6 @@ def run(asked: Asked) -> None:
         return
     _print(study)
     tell_written(paths)
-
-
-def _families(given: list[str] | None) -> list[str]:
-    chosen = split_commas(given, "--families") or ["g_relu", "full", "rank-1", "rank-4", "lasso"]
-    for family in chosen:
-        _, _, number = family.partition("-")
-        width = int(number) if family.startswith("rank-") and number.isdigit() else 8
-        family_of(family, max(width, 1), max(width, 1))  # an unknown name is said before long work
-    return list(dict.fromkeys(chosen))
-
-
-def _alpha(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"--alpha must be a number or cv. Got {text!r}.") from None
 
 
 def _layers(a: nn.Module, b: nn.Module, loader: Batches, at: list[str] | None, at_b: list[str] | None) -> Sequence[At]:

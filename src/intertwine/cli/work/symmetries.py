@@ -7,6 +7,7 @@ import torch
 from ... import symmetry
 from ..._words import near
 from .._models import build_model
+from .._networks import model_of
 from .._outputs import claim_file
 from .._running import threads_for
 from .._show import print_json, say, tell
@@ -16,13 +17,12 @@ from ..inputs.example import example_input
 
 def run(asked: SymmetriesOptions) -> None:
     """Find the weight-space symmetries of an architecture, and say what restricts them."""
-    if asked.model is None:
-        raise ValueError("--model must be given. Got none. Say --model resnet20, for example.")
+    spec = model_of(asked.network, asked.model)
     if asked.out is not None:
         claim_file(asked.out)
     with torch.device("meta" if asked.meta else "cpu"):
-        network = build_model(asked.model)
-    example = example_input(asked.model, asked, asked.meta)
+        network = build_model(spec)
+    example = example_input(spec, asked, asked.meta)
     threads_for(weights=sum(p.numel() for p in network.parameters()))
     sym = symmetry.symmetries(network, example)
     if asked.out is not None:

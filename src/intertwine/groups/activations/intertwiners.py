@@ -16,7 +16,7 @@ from .measured import measure
 
 __all__ = ["GatedIntertwiner", "Intertwiner", "TableRow", "classify", "intertwiner", "table"]
 
-_GATED = {"swiglu": "silu", "geglu": "gelu", "reglu": "relu", "glu": "sigmoid", "bilinear": "identity"}
+GATED_UNITS = {"swiglu": "silu", "geglu": "gelu", "reglu": "relu", "glu": "sigmoid", "bilinear": "identity"}
 
 
 @dataclass(frozen=True)
@@ -218,8 +218,8 @@ def intertwiner(
     """  # noqa: DOC502 - raised by the lookup or the measurement
     if n is not None:
         Permutation(n)  # the same check of n as every group's
-    if isinstance(activation, str) and activation in _GATED:
-        return GatedIntertwiner(activation, _scalar(_GATED[activation], n), n)
+    if isinstance(activation, str) and activation in GATED_UNITS:
+        return GatedIntertwiner(activation, _scalar(GATED_UNITS[activation], n), n)
     if isinstance(activation, nn.GLU):
         return GatedIntertwiner("glu", _scalar("sigmoid", n), n)
     found = _scalar(activation, n)
@@ -250,7 +250,7 @@ def table(names: tuple[str, ...] | None = None) -> list[TableRow]:
         TableRow(activation='rbf', group='matrices P D, D with entries -1 and 1', phi='abs(A)', how='known')
     """
     rows = []
-    for name in names if names is not None else (*RULE_NAMES, "leaky_relu:1", "leaky_relu:-1", "power:3", *_GATED):
+    for name in names if names is not None else (*RULE_NAMES, "leaky_relu:1", "leaky_relu:-1", "power:3", *GATED_UNITS):
         found = intertwiner(name)
         if isinstance(found, GatedIntertwiner):
             words = f"value: {found.group_for(2).words}; gate: {found.gate_group_for(2).words}, same P"

@@ -1,8 +1,10 @@
 """A folder of images: one folder for each class, or images without labels."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -11,12 +13,16 @@ from ..._words import counted
 from ...errors import DataError
 from ._cache import cached_tensors
 from ._decode import decode_images
-from ._picture import SUFFIXES
+from ._picture import SUFFIXES, pixels
+from .pictures import Pictures
 from .preprocessing import Preprocessing
 from .splits import DataSplits, Split, make_splits, without_labels
 
 _ALIASES = {"train": ("train",), "validation": ("validation", "valid", "val"), "test": ("test",)}
 _NAMED = 3  # images that a note names
+_AT_ONCE = 1 << 28  # bytes of decoded images that are held at once
+_FEW = 8  # images that say whether there are colours
+_LATER = "; decoded when a batch asks for them"
 
 
 def load_images(path: str | Path, preprocessing: Preprocessing | None = None) -> DataSplits:
@@ -24,6 +30,9 @@ def load_images(path: str | Path, preprocessing: Preprocessing | None = None) ->
 
     A folder without class folders, ``DIR/*.png``, holds images without labels: all three splits are all of its images,
     those that do not decode are left out, and the notes of the result name them.
+
+    Images that would take more than 256 MB are decoded when a batch asks for them, if ``preprocessing`` says a size:
+    then one that does not decode is an error, and channels are measured on a sample.
 
     Images are PNG, JPEG, BMP, GIF, WebP, PPM, PGM or TIFF, by what a file holds. 16 bits are scaled to 8;
     floating-point pixels are refused. Palettes become colours, CMYK becomes RGB, transparency is left out, and EXIF's
@@ -51,9 +60,12 @@ def load_images(path: str | Path, preprocessing: Preprocessing | None = None) ->
         return _unlabelled(path, name, preprocessing)
     folders = folders if folders["train"] else {"train": path}
     classes = tuple(inner)
-    splits = {key: _read(folder, classes, preprocessing) for key, folder in folders.items() if folder is not None}
+    many = _many([file for name in inner for file in images_in(top / name)], preprocessing)
+    splits = {key: _read(folder, classes, preprocessing, many) for key, folder in folders.items() if folder is not None}
     left_out = f"; left out: {counted(len(beside), 'image')} beside the class folders" if beside else ""
-    notes = _said(name, sum(map(len, splits.values())), preprocessing, f", {len(classes)} classes{left_out}")
+    notes = _said(
+        name, sum(map(len, splits.values())), preprocessing, f", {len(classes)} classes{left_out}{_LATER * many}"
+    )
     made = make_splits(name, splits["train"], splits.get("validation"), splits.get("test"), classes)
     return replace(made, notes=notes)
 
@@ -69,7 +81,7 @@ def images_in(folder: Path, pattern: str = "[!.]*") -> list[Path]:
     return [regular_file(file, f"image {str(file)!r}", DataError) for file in found]
 
 
-def _read(folder: Path, classes: tuple[str, ...], preprocessing: Preprocessing | None) -> Split:
+def _read(folder: Path, classes: tuple[str, ...], preprocessing: Preprocessing | None, many: bool) -> Split:
     if unknown := set(folders_in(folder)) - set(classes):
         raise DataError(f"{str(folder)!r} must hold the classes of the training folder. Got {sorted(unknown)} besides.")
     files, labels = [], []
@@ -77,13 +89,25 @@ def _read(folder: Path, classes: tuple[str, ...], preprocessing: Preprocessing |
         found = images_in(folder / name)
         files += found
         labels += [label] * len(found)
-    inputs, _ = _decoded(files, folder, preprocessing, skip=False)
     order = shuffled(len(files))
+    if many and preprocessing is not None:
+        return Split(cast(torch.Tensor, Pictures(files, preprocessing).take(order)), torch.tensor(labels)[order])
+    inputs, _ = _decoded(files, folder, preprocessing, skip=False)
     return Split(inputs[order], torch.tensor(labels)[order])
+
+
+def _many(files: Sequence[Path], preprocessing: Preprocessing | None) -> bool:
+    """Whether images, brought to one size and in colours, would take much memory."""
+    if preprocessing is None or 3 * math.prod(preprocessing.size) * len(files) <= _AT_ONCE:
+        return False
+    return len(preprocessing.mean or "RGB") == 3 and any(pixels(file, str(file)).ndim == 3 for file in files[:_FEW])
 
 
 def _unlabelled(folder: Path, name: str, preprocessing: Preprocessing | None) -> DataSplits:
     files = images_in(folder, "**/[!.]*")
+    if preprocessing is not None and _many(files, preprocessing):
+        held = cast(torch.Tensor, Pictures(files, preprocessing).take(shuffled(len(files))))
+        return without_labels(name, held, _said(name, len(files), preprocessing, f", without labels{_LATER}"))
     inputs, skipped = _decoded(files, folder, preprocessing, skip=True)
     named = ", ".join(files[k].name for k in skipped[:_NAMED]) + (", ..." if len(skipped) > _NAMED else "")
     others = sum(f.is_file() for f in folder.rglob("[!.]*")) - len(files)

@@ -26,7 +26,7 @@ class Split:
 
     Args:
         inputs: ``(N, C, *S)``; ``uint8`` images count 0 to 255 as 0 to 1, floats are taken as they are. Tokens are
-            ``(N, T)``, ``int64``. Images too many for memory are ``imagenet.Pictures``, decoded where they are indexed.
+            ``(N, T)``, ``int64``. Images too many for memory are ``pictures.Pictures``, decoded where they are indexed.
         labels: ``(N,)``, ``int64``; for tokens also ``(N, T)``, one for each.
     """
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..._evaluation import check_module
 from ..._io import versions
+from ..._memory import parse_memory
 from ..._progress import track
 from ..._result import of_networks
 from ...features import Point, Reading, Tapped
@@ -23,7 +24,7 @@ from .layers import Layer
 from .memory import check_memory
 from .result import Comparison
 from .run import CONFIDENCE, run, summarise
-from .spool import Spool, parse_memory
+from .spool import Spool
 from .untrained import untrained as drawn_anew
 
 READING = Reading()

@@ -10,11 +10,9 @@ from typing import Any, BinaryIO, Self
 import torch
 from torch import Tensor
 
-from ..._memory import free_bytes, readable
+from ..._memory import readable
 from ..._scratch import Scratch, sweep
 from ...features import Point
-
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
 class Spool:
@@ -170,26 +168,3 @@ class Spool:
 def _stored(dtype: torch.dtype) -> torch.dtype:
     """The type in which features of a type are kept."""
     return torch.float64 if dtype == torch.float64 else torch.float32
-
-
-def parse_memory(memory: int | str | None) -> int:
-    """Bytes from a number or from text such as ``"4 GiB"``; ``None`` takes half of what this machine has free.
-
-    Raises:
-        ValueError: If it is neither, or not positive.
-
-    Examples:
-        >>> parse_memory("1.5 GB"), parse_memory(1024)
-        (1500000000, 1024)
-    """
-    if memory is None:
-        return int(free_bytes() // 2)
-    try:
-        text = str(memory).upper().replace(" ", "")
-        number = text.rstrip("KMGIB")
-        size = int(float(number) * _UNITS[text[len(number) :]])
-    except (KeyError, ValueError):
-        size = 0
-    if size <= 0:
-        raise ValueError(f"memory must be a positive number of bytes or text such as '4 GiB'. Got {memory!r}.")
-    return size

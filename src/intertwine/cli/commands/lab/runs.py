@@ -34,6 +34,16 @@ class RunsOptions(Options):
       intertwine runs clean my-plan
     """
 
+    def check(self) -> None:
+        """Refuse what cannot be right, before torch is imported.
+
+        Raises:
+            ValueError: If no run is named.
+        """
+        super().check()
+        if self.name is None and self.action is not RunsAction.LIST:
+            raise ValueError(f"NAME must be given to {self.action.value}. Got none. 'intertwine runs' lists the runs.")
+
     action: Annotated[RunsAction, typer.Argument(help="list, show, resume or clean.")] = RunsAction.LIST
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Of the run, for all but list.")] = None
     folder: Annotated[Path, typer.Option("--runs", metavar="DIR", help="Folder of runs.")] = Path("runs")

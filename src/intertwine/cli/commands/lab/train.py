@@ -41,9 +41,9 @@ class TrainOptions(DataOptions):
             "vgg_resnet. By the size of the inputs otherwise."
         ),
     ] = None
-    epochs: Annotated[int | None, typer.Option(help="Passes over the training data.")] = None
-    batch_size: Annotated[int | None, advanced(help="Examples of each step.")] = None
-    learning_rate: Annotated[float | None, advanced(help="Initial learning rate.")] = None
+    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the training data.")] = None
+    batch_size: Annotated[int | None, advanced(min=1, help="Examples of each step.")] = None
+    learning_rate: Annotated[float | None, advanced(min=0, help="Initial learning rate.")] = None
     precision: Annotated[
         str | None, advanced(help="float32, or bfloat16 for mixed precision, which is fast where the hardware has it.")
     ] = None

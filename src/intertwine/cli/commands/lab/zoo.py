@@ -40,9 +40,9 @@ class ZooOptions(DataOptions):
     count: Annotated[int, typer.Option(min=1, help="Number of networks.")] = 10
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first network; the others count up.")] = 0
     recipe: Annotated[str | None, advanced(help="Named settings: paper, digits or cct.")] = None
-    epochs: Annotated[int | None, typer.Option(help="Passes over the training data.")] = None
-    batch_size: Annotated[int | None, advanced(help="Examples of each step.")] = None
-    learning_rate: Annotated[float | None, advanced(help="Initial learning rate.")] = None
+    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the training data.")] = None
+    batch_size: Annotated[int | None, advanced(min=1, help="Examples of each step.")] = None
+    learning_rate: Annotated[float | None, advanced(min=0, help="Initial learning rate.")] = None
     together: Annotated[int, advanced(min=1, help="Networks that are trained at once.")] = 16
     engine: Annotated[
         str,

@@ -19,9 +19,7 @@ def run(asked: RunsOptions) -> None:
     if asked.action is RunsAction.LIST:
         _list(lab.overviews(asked.folder), asked.folder, asked.as_json)
         return
-    if asked.name is None:
-        raise ValueError(f"NAME must be given to {asked.action}. Got none. 'intertwine runs' lists them.")
-    home = asked.folder / lab.plan_name(asked.name)
+    home = asked.folder / lab.plan_name(str(asked.name))
     if asked.action is RunsAction.SHOW:
         _show(lab.overview(home), asked.as_json)
         return

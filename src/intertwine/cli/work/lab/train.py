@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...._words import near
 from ....lab import training
 from ....lab.training import RECIPES, Card, Recipe, recipe_for
 from ..._models import build_model, is_builtin
@@ -41,8 +40,6 @@ def run(asked: TrainOptions) -> None:
 def recipe_of(asked: TrainOptions | ZooOptions, shape: tuple[int, ...], precision: str | None = None) -> Recipe:
     """The recipe of a name, or of the size of the inputs, with those settings changed that were given."""
     name = asked.recipe
-    if name is not None and name not in RECIPES:
-        raise ValueError(f"recipe must be one of {', '.join(RECIPES)}. Got {name!r}.{near(name, RECIPES)}")
     start = recipe_for(shape) if name is None else RECIPES[name]
     changes = {key: getattr(asked, key) for key in ("epochs", "batch_size", "learning_rate")}
     changes |= {"precision": precision, "threads": running().threads}

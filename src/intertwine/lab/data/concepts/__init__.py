@@ -3,7 +3,10 @@
 from .broden import BrodenConcepts
 from .coco import CocoConcepts
 from .generated import GeneratedConcepts
-from .load import load_concepts
+from .load import CONCEPT_FORMS, load_concepts
 from .segmentation import FolderConcepts, ParquetConcepts
 
-__all__ = ["BrodenConcepts", "CocoConcepts", "FolderConcepts", "GeneratedConcepts", "ParquetConcepts", "load_concepts"]
+__all__ = [
+    "BrodenConcepts", "CocoConcepts", "FolderConcepts", "GeneratedConcepts", "ParquetConcepts",
+    "CONCEPT_FORMS", "load_concepts",
+]  # fmt: skip

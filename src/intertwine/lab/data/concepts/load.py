@@ -8,7 +8,7 @@ from .coco import CocoConcepts
 from .generated import GeneratedConcepts
 from .segmentation import FolderConcepts, ParquetConcepts
 
-_FORMS = "generated, parquet:FILE, masks:FOLDER, coco:ANNOTATIONS.json@IMAGES, broden:FOLDER"
+CONCEPT_FORMS = ("generated", "parquet:FILE", "masks:FOLDER", "coco:ANNOTATIONS.json@IMAGES", "broden:FOLDER")
 
 
 def load_concepts(
@@ -55,7 +55,7 @@ def load_concepts(
             raise ValueError(f"size must be left out for broden, whose files have one size. Got {size}.")
         found = BrodenConcepts(Path(path), split)
     else:
-        raise ValueError(f"concepts must be one of {_FORMS}, with or without +colours. Got {spec!r}.")
+        raise ValueError(f"concepts must be one of {', '.join(CONCEPT_FORMS)}, with or without +colours. Got {spec!r}.")
     if images is not None:
         found = found.subset(range(min(images, len(found))))
     return WithColours(found) if colours else found

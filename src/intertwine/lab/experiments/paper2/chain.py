@@ -79,8 +79,8 @@ def _pooled(data: DataSplits, size: int) -> DataSplits:
     if size == 1:
         return data
 
-    scale = 1 if data.train.inputs.is_floating_point() else 255
-    small = lambda split: replace(split, inputs=avg_pool2d(split.inputs.float() / scale, size))
+    scale = 1 if data.train.inputs.dtype.is_floating_point else 255
+    small = lambda split: replace(split, inputs=avg_pool2d(split.inputs.to("cpu").float() / scale, size))
     train, validation, test = map(small, (data.train, data.validation, data.test))
     return replace(data, name=f"{data.name}/{size}", train=train, validation=validation, test=test)
 

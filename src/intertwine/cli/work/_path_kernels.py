@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import gates as library
-from ..gates.kernels.alignment import kernel_alignment, path_kernel_of
+from ... import gates as library
+from ...gates.kernels.alignment import kernel_alignment, path_kernel_of
 
 _EXAMPLES = 60
 _OPERATIONS = 1e10  # a minute or two on a CPU
