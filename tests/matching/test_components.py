@@ -54,6 +54,18 @@ def test_verdicts_do_not_depend_on_the_cut(name, case):
         assert "were not run" in found.reason or case == "noise"
 
 
+@pytest.mark.parametrize("limit", [None, 0])
+def test_agreement_in_place_spares_one_weight_in_a_thousand(limit):
+    sym, a, moved = pair("LlamaForCausalLM", "copy")
+    state = {name: tensor.clone() for name, tensor in tensors_of(a).items()}
+    assert Pair(sym, state, tensors_of(a), limit).agrees_in_place(0.0)
+    assert not Pair(sym, state, tensors_of(moved), limit).agrees_in_place(0.1)
+    total = sum(state[name].numel() for name in sym.layouts)
+    for share, expected in ((0.0005, True), (0.002, False)):
+        state["model.embed_tokens.weight"].flatten()[-1 - int(share * total) :] *= 2  # the first rows pad
+        assert Pair(sym, state, tensors_of(a), limit).agrees_in_place(0.1) == expected
+
+
 def test_the_element_of_components_moves_one_network_onto_the_other():
     sym, a, b = pair("LlamaForCausalLM", "copy")
     g = decided(sym, (tensors_of(a), tensors_of(b)), 0, {}, None).transformation

@@ -29,7 +29,7 @@ from .chance import unrelated
 from .closest import Normal, closest, concentrated, normalised
 from .coordinates.problem import Problem
 from .costs.weight_blocks import Member, Row
-from .deviation import Deviation, constant, deviation, distance, joined
+from .deviation import Deviation, above_quantile, constant, deviation, distance, joined
 from .solvers.block_update import best_signs, monomial_step
 from .solvers.starts import profile_costs
 from .unchanged import may_be_unchanged
@@ -135,13 +135,16 @@ class Pair:
             squares, weights = squares + size * distance(a.state, b.state) ** 2, weights + size
         return (squares / max(weights, 1)) ** 0.5
 
-    def deviation_in_place(self) -> float:
-        """Deviation that 99.9 % of single weights stay below where nothing moves."""
-        found = []
+    def agrees_in_place(self, limit: float) -> bool:
+        """Whether 99.9 % of single weights deviate by no more than a limit where nothing moves."""
+        beyond = weights = 0
         for index in self.each("Comparing in place"):
             a, b, _ = self.read(index)
-            found.append(deviation(a, b, identity(self.parts[index]), count=self.count))
-        return joined(found, self.sym).overall
+            beyond += int((deviation(a, b, identity(self.parts[index]), count=self.count).largest > limit).sum())
+            weights += _count(b)
+            if beyond >= above_quantile(self.count):  # of which those in memory are a part
+                return False
+        return beyond < above_quantile(weights)
 
     @property
     def count(self) -> int:
@@ -369,7 +372,9 @@ def _count(folded: Folded) -> int:
 
 def _halved(x: Tensor) -> bool:
     """Whether a tensor holds numbers of half precision only."""
-    return not constant(x) and any(all(_survives(y, half) for y in x.flatten().split(_PIECE)) for half in _HALVES)
+    if constant(x) or x.dtype in _HALVES:
+        return not constant(x)
+    return any(all(_survives(y, half) for y in x.flatten().split(_PIECE)) for half in _HALVES)
 
 
 def _survives(x: Tensor, half: torch.dtype) -> bool:

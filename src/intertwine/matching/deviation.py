@@ -109,7 +109,7 @@ def deviation(
     linear = {s.name for s in a.sym.spaces if s.group.mixes}
     tensors, distances, edits, sizes, informative = {}, {}, {}, {}, []
     total = sum(b.state[name].numel() for name in b.sym.layouts)
-    kept = _beyond(total if count is None else count, _QUANTILE)
+    kept = above_quantile(total if count is None else count)
     largest = torch.zeros(0, dtype=torch.float64)
     for name, layout in b.sym.layouts.items():
         right = b.state[name]
@@ -121,12 +121,12 @@ def deviation(
             continue
         # a basis mixes entries, and with them their rounding, which a fitted matrix doubles on either side
         mixed = any(space in linear for block in blocks(layout) for space in block.spaces)
-        some = _beyond(right.numel(), _OF_ONE)
+        some = above_quantile(right.numel(), _OF_ONE)
         ratios, edits[name] = _largest(near, right, b.spread.get(name, right), mixed, max(some, kept))
         tensors[name] = max(float(_top(ratios, some).min()), _MEAN * distances[name])
         largest = _top(torch.cat([largest, ratios.double()]), kept)
     return Deviation(
-        overall=float(_top(largest, _beyond(total, _QUANTILE)).min()) if len(largest) else 0.0,
+        overall=float(_top(largest, above_quantile(total)).min()) if len(largest) else 0.0,
         tensors=tensors,
         distances=distances,
         edits=edits,
@@ -144,7 +144,7 @@ def joined(parts: Sequence[Deviation], sym: Symmetry) -> Deviation:
     if len(parts) == 1:
         return parts[0]
     sizes = {name: size for part in parts for name, size in part.sizes.items()}
-    kept = _beyond(sum(sizes.values()), _QUANTILE)
+    kept = above_quantile(sum(sizes.values()))
     largest = _top(torch.cat([part.largest for part in parts]), kept)
     return Deviation(
         overall=float(largest.min()) if len(largest) else 0.0,
@@ -160,8 +160,8 @@ def joined(parts: Sequence[Deviation], sym: Symmetry) -> Deviation:
     )
 
 
-def _beyond(count: int, share: float) -> int:
-    """How many of so many numbers are not below the quantile of a share."""
+def above_quantile(count: int, share: float = _QUANTILE) -> int:
+    """How many of so many numbers are not below the quantile of a share; by default that of all weights."""
     return count - min(int(share * count), count - 1)
 
 

@@ -19,38 +19,16 @@ from .joint_scales import scale_steps
 if TYPE_CHECKING:
     from ..symmetry.symmetry import Symmetry
 
-__all__ = ["Fit", "refit"]
+__all__ = ["Fit"]
 
 _CONDITION = 1e6  # a fitted basis is unidentifiable above this condition number: float32 weights leave it no digit
 _UNKNOWN = 1e-12  # sums of eigenvalues, relative to the largest, along which the weights determine nothing
 
 
-def refit(
-    sym: Symmetry,
-    a: Mapping[str, Tensor],
-    b: Mapping[str, Tensor],
-    g: Transformation,
-    spread: Mapping[str, Tensor] | None = None,
-) -> Transformation:
-    """``g`` with its scales and matrices fitted, space by space, so that the moved ``a`` meets ``b``.
-
-    Balanced forms fix scales by norms, one vote per slice; here every weight has one, so that rounding averages out.
-
-    Args:
-        sym: The symmetry, batch norms folded.
-        a: Tensors to move.
-        b: Tensors to meet.
-        g: An element that matches units.
-        spread: Sizes of what was subtracted to give entries of ``b`` (``Folded.spread``), which weigh less.
-    """
-    fit = Fit(sym, a, b, g, spread)
-    fit.each_space()
-    return fit.g
-
-
 class Fit:
     """A network moved by an element whose scales and matrices are being fitted to another network.
 
+    Balanced forms fix scales by norms, one vote per slice; here every weight has one, so that rounding averages out.
     Tensors that no scale and no matrix moves are not held. Numbers are those of the networks; sums over them are taken
     in float64.
 
@@ -59,7 +37,7 @@ class Fit:
         a: Tensors to move.
         b: Tensors to meet.
         g: The element to begin with.
-        spread: As in ``refit``.
+        spread: Sizes of what was subtracted to give entries of ``b`` (``Folded.spread``), which weigh less.
 
     Attributes:
         g: The element so far.

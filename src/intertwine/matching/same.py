@@ -169,12 +169,12 @@ def _agreeing(match: Match, pair: Pair, error: float | None) -> Match:
         said = f"the weights agree, but the models compute other functions with them (relative error {error:.1e})"
         return replace(match, reason=said)
     reason = f"99.9 % of weights agree to {match.deviation:.2g}, which rounding to {match.precision} explains"
-    in_place = pair.deviation_in_place()
-    if in_place == 0 and all(torch.equal(pair.a[name], pair.b[name]) for name in pair.sym.layouts):
+    in_place = pair.agrees_in_place(PRECISIONS[match.precision])
+    if in_place and all(torch.equal(pair.a[name], pair.b[name]) for name in pair.sym.layouts):
         reason = "all weights are equal"
     if error is None:
         reason += "; the weights alone were compared, the networks were not run"
-    return replace(match, verdict=SAME, reason=reason, moved=in_place > PRECISIONS[match.precision])
+    return replace(match, verdict=SAME, reason=reason, moved=not in_place)
 
 
 def _cast(pair: Pair, found: Matched) -> bool:

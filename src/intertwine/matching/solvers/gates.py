@@ -14,7 +14,7 @@ from ...symmetry.spaces import Axis, Leaf, axis_size, leaves
 from ...symmetry.symmetry import Symmetry
 from ..coordinates.networks import Networks
 from ..costs.likeness import Likeness
-from ..refit import refit
+from ..refit import Fit
 from .ascent import ascend
 from .solver import Solution, Solver
 
@@ -54,8 +54,10 @@ class Gates(Solver):
         full, state = posed.lift(g), tensors_of(networks.b)
         if "scale" in networks.kinds:
             ours, theirs = fold(networks.sym, tensors_of(networks.a)), fold(networks.sym_b, state)
+            fit = Fit(theirs.sym, theirs.state, ours.state, full, ours.spread)
             for _ in range(2):  # the scales of one space depend on those of the next
-                full = refit(theirs.sym, theirs.state, ours.state, full, ours.spread)
+                fit.each_space()
+            full = fit.g
         return Solution(admissible(networks.sym, full, state), history[-1], tuple(history))
 
     def seen(self, sym: Symmetry, both: tuple[str, str] = ("a", "b")) -> dict[str, Likeness]:

@@ -193,7 +193,8 @@ def _ordering(sym: Symmetry, state: Mapping[str, Tensor]) -> Transformation:
             continue
         key = torch.zeros(g[space.name].permutation.shape, dtype=torch.float64)
         for _, x, _ in slices(sym, state, space):
-            key += x.abs().pow(1.5).sum(-1)
+            sizes = x.abs()
+            key += (sizes * sizes.sqrt()).sum(-1)
         settled = key[..., 1:] >= key[..., :-1] - _SETTLED * key.abs().amax().clamp_min(1e-300)
         if not bool(settled.all()):
             g = with_parts(g, space.name, permutation=key.argsort(dim=-1, stable=True))
