@@ -101,7 +101,7 @@ def _convolutional_kernel(x: Tensor, y: Tensor | None) -> Tensor:
 
 
 def _chain(setting: Setting) -> Measured:
-    width, examples, seeds = setting.by_scale((8, 120, 2), (32, 400, 6), (64, None, 5))
+    width, examples, seeds = setting.by_scale((8, 120, 2), (32, 800, 6), (64, None, 5))
     tested, pool = setting.by_scale((40, 4), (359, 2), (None, 1))
     recipe = setting.by_scale({"epochs": 4, "learning_rate": 3e-3}, {"epochs": 60, "learning_rate": 1e-3}, {})
     values = setting.run([
