@@ -32,7 +32,7 @@ def _anchor(path: str, name: str) -> str:
 
 def _shown(path: str, name: str) -> str:
     """A test's source, folded away; its anchor lies inside, so that a link to it unfolds it."""
-    code = highlight(_source(path, name), PythonLexer(), HtmlFormatter(cssclass="highlight"))
+    code = highlight(_source(path, name), PythonLexer(), HtmlFormatter(cssclass="highlight", wrapcode=True))
     title = html.escape(f"{path}::{name}")
     return f'<details><summary><code>{title}</code></summary><div id="{_anchor(path, name)}">{code}</div></details>'
 
