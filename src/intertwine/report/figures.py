@@ -101,18 +101,8 @@ def heatmap(
             "xaxis": {**_tick_names(columns), "title": label(column_title or "column")},
             "yaxis": {**_tick_names(rows), "title": label(row_title or "row")},
         },
-        "xaxis": {
-            **_names_axis(columns),
-            "title": {"text": label(column_title), "standoff": 14},
-            "showgrid": False,
-            "tickangle": -45,
-        },
-        "yaxis": {
-            **_names_axis(rows),
-            "title": {"text": label(row_title), "standoff": 14},
-            "showgrid": False,
-            "range": [len(rows) - 0.5, -0.5],  # the first row on top
-        },
+        "xaxis": {**_titled(columns, column_title), "tickangle": -45},
+        "yaxis": {**_titled(rows, row_title), "range": [len(rows) - 0.5, -0.5]},  # the first row on top
     }
     return Figure({"data": [trace], "layout": layout}, title, caption, height=440)
 
@@ -155,7 +145,9 @@ def lines(
             raise ValueError(f"series {one.name} must have {len(names)} values, one for each name. Got another number.")
         color = _COLORS[solid % len(_COLORS)] if one.dash == "solid" else _GREY
         solid += one.dash == "solid"
-        shift = _beside(k, len(series))
+        shift = (k - (len(series) - 1) / 2) * min(
+            0.12, 0.7 / len(series)
+        )  # where values of one place stand side by side
         traces += [_points(one, color, shift, joined)] if bars or not joined else _curve(one, color)
     layout = {
         "margin": {"l": 50, "r": 10, "t": 10, "b": 10},
@@ -288,11 +280,6 @@ def _places(names: Sequence[str], series: Sequence[Series]) -> dict[str, Any]:
     }
 
 
-def _beside(k: int, count: int) -> float:
-    """Where the k-th of several values at one place stands."""
-    return (k - (count - 1) / 2) * min(0.12, 0.7 / count)
-
-
 def _points(one: Series, color: str, shift: float, joined: bool) -> dict[str, Any]:
     """Values with their intervals as bars."""
     trace: dict[str, Any] = {
@@ -321,6 +308,11 @@ def _names_axis(names: Sequence[str]) -> dict[str, Any]:
         "zeroline": False,
         "automargin": True,
     }
+
+
+def _titled(names: Sequence[str], title: str) -> dict[str, Any]:
+    """The axis of a heat map."""
+    return {**_names_axis(names), "title": {"text": label(title), "standoff": 14}, "showgrid": False}
 
 
 def _tick_names(names: Sequence[str]) -> dict[str, Any]:
