@@ -1,1 +1,1 @@
-"""Recording of runs: the dispatch recorder, the memory that it follows, and the front-ends that drive it."""
+"""Recording of runs: the dispatch recorder, and the memory that it follows."""
