@@ -167,6 +167,19 @@ def test_single_entries_are_seen_and_named(count, size):
     assert f"2.weight {count} of 65,536 entries: (" in said(found, "entries")
 
 
+def test_labels_and_inputs_in_another_order():
+    torch.manual_seed(0)
+    a = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 10))
+    b = copy.deepcopy(a)
+    with torch.no_grad():
+        b[0].weight.copy_(a[0].weight.flip(1))
+        b[2].weight.copy_(a[2].weight.roll(1, 0))
+        b[2].bias.copy_(a[2].bias.roll(1))
+    found = iw.diff(a, b, torch.randn(5, 6))
+    assert kinds(found) == {"reordered"} and not found.same_function
+    assert said(found, "reordered").endswith("columns of 0.weight; rows of 2.weight; rows of 2.bias")
+
+
 def test_tensors_that_came_or_are_gone():
     a = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
     b = copy.deepcopy(a)

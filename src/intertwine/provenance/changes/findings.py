@@ -10,6 +10,7 @@ from .places import pattern_of
 from .tensor_change import LIKE_NOISE, ROUNDED, TensorChange
 
 _APART, _NEARLY_ALL = 0.35, 0.9  # cosine of matched tensors that share nothing, and share of the weights
+_IN_PLACES = ("entries", "rows", "reordered")  # changes that leave most entries, wherever they lie now
 _NAMED = 3  # tensors or blocks that are named in a sentence
 _ROLES = {
     "head": "tensors of the head", "bias": "biases", "statistics": "statistics of batch norms", "gain": "gains",
@@ -42,7 +43,7 @@ def tensor_findings(changes: Iterable[TensorChange], sym: Symmetry) -> list[Find
 def _unrelated(compared: list[TensorChange]) -> bool:
     """Whether nearly all weights of matrices point elsewhere."""
     matrices = [c for c in compared if len(c.shape) > 1]
-    far = sum(c.numel for c in matrices if c.cosine < _APART and c.kind not in ("entries", "rows"))
+    far = sum(c.numel for c in matrices if c.cosine < _APART and c.kind not in _IN_PLACES)
     return far > _NEARLY_ALL * sum(c.numel for c in matrices)
 
 
@@ -176,6 +177,11 @@ _SAID: Mapping[str, Callable[[list[TensorChange], list[TensorChange]], str]] = {
     "scaled": lambda some, _: (
         "; ".join(f"{c.name} {c.detail}" for c in some[:_NAMED])
         + (f"; and {counted(len(some) - _NAMED, 'more tensor')}" if len(some) > _NAMED else "")
+    ),
+    "reordered": lambda some, _: (
+        "as before, but in another order, as labels or inputs are renumbered: "
+        + "; ".join(f"{c.detail.split()[0]} of {c.name}" for c in some[:_NAMED])
+        + (f"; and of {counted(len(some) - _NAMED, 'more tensor')}" if len(some) > _NAMED else "")
     ),
     "entries": lambda some, _: (
         "single entries edited, all others as before: "

@@ -99,7 +99,7 @@ def tensor_change(name: str, source: str, block: str, a: Tensor, b: Tensor, exac
     if not a.is_floating_point():
         return made("changed", "whole numbers", **facts)
     kind, detail, rows = _whole(x, y, gap, facts["cosine"])
-    if kind in ("quantised", "pruned", "scaled", "constant"):
+    if kind in ("quantised", "pruned", "scaled", "constant", "reordered"):
         return made(kind, detail, **facts)
     eps = max(float(torch.finfo(d).eps) for d in (a.dtype, b.dtype))
     found = update_rank(gap, y, eps if exact else max(eps, _MOVED))
@@ -140,6 +140,9 @@ def _whole(x: Tensor, y: Tensor, gap: Tensor, cosine: float) -> tuple[str, str, 
     """The change as one of the whole tensor, or of some rows; ``"changed"`` where it is neither."""
     if constant(y) and y.numel() > 1 and bool((y == y.flatten()[0]).all()):
         return "constant", f"all {float(y.flatten()[0]):g}", ()
+    for dim, what in enumerate(("rows", "columns")[: y.ndim]):
+        if _sorted(x, dim).equal(_sorted(y, dim)):
+            return "reordered", f"{what} in another order", ()
     zeroed = (y == 0) & (x != 0)
     if bool(((gap == 0) | (y == 0)).all()) and bool(zeroed.any()):
         share = float(zeroed.double().mean())
@@ -164,6 +167,12 @@ def _whole(x: Tensor, y: Tensor, gap: Tensor, cosine: float) -> tuple[str, str, 
     if cosine < _UNRELATED and y.numel() > 8:
         return "replaced", f"cosine {cosine:.2f}", ()
     return "changed", "", ()
+
+
+def _sorted(x: Tensor, dim: int) -> Tensor:
+    """Slices along an axis, sorted by their smallest entry."""
+    rows = x.movedim(dim, 0).flatten(1) if x.ndim > 1 else x[:, None]
+    return rows[rows.amin(1).argsort(stable=True)] if rows.numel() else rows
 
 
 def _trained(kind: str, detail: str, found: UpdateRank) -> tuple[str, str]:
