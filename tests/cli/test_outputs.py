@@ -82,7 +82,7 @@ def test_a_model_s_own_folder_is_not_written(run, tmp_path):
         ("merged.json", ("merge", "a.safetensors", "b.safetensors", *QUICK, "--out", "merged.safetensors")),
         ("zoo/seed-0001.json", ("zoo", "train", "--model", "mlp:widths=8", "--count", 2, "--epochs", 1)),
         ("out/results.json", ("gates", "a.safetensors", "--out", "out")),
-        ("out/report.html", ("dissect", "--model", "mlp", "--layer", "relu1", "--out", "out")),
+        ("out/report.html", ("dissect", "--model", "mlp", "--train", "1", "--layer", "relu1", "--out", "out")),
         ("out/seed0.json", ("demo", "--out", "out")),
         ("out/smoke/report.html", ("reproduce", "table1-groups", "--out", "out")),
     ],

@@ -129,7 +129,7 @@ def test_a_stopped_run_goes_on(run, nets, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--families", "g_rule"], "family must be one of"),
+        (["--families", "g_rule"], "Did you mean 'g_relu'?"),
         (["--families", "full", "--layers", "relu9"], "Close names: 'relu"),
         (["--families", "rank-99", "--layers", "relu1"], "rank must be from 1 to 4"),
         (["--method", "guess"], "method must be"),
@@ -137,10 +137,10 @@ def test_a_stopped_run_goes_on(run, nets, tmp_path, monkeypatch):
         (["--start", "cold"], "start must be"),
         (["--recipe", "v3"], "--recipe must be one of v1, v2"),
         (["--split", "train"], "--split must be test or validation"),
-        (["--alpha", "much"], "--alpha must be a number or cv"),
-        (["--tail-norm", "both"], "tail_norm must be"),
+        (["--alpha", "much"], "must be a number. Got 'much'"),
+        (["--tail-norm", "both"], "--tail-norm must be one of"),
         (["--layers", "relu1", "--layers-b", "relu*"], "--layers-b must name as many layers"),
-        (["--learning-rate", "-1"], "learning_rate must be positive"),
+        (["--learning-rate", "-1"], "invalid value for '--learning-rate'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

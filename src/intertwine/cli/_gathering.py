@@ -34,7 +34,7 @@ def gathered() -> dict[str, Any]:
         "engines": ["auto", *ENGINES],
         "formats": list(exchange.FORMATS),
         "gated": list(VERSIONS),
-        "families": [*stitching.families(), *groups.names()],
+        "families": list(dict.fromkeys([*stitching.families(), *groups.names()])),
         "kinds": list(KINDS),
         "methods": {name: options_of(solver) for name, solver in matching.METHODS.items()},
         "data": list(data.FORMS),
