@@ -150,7 +150,7 @@ class Costs:
         self._totals = {s.name: {} for s in self.problem.sym.spaces}
         value = 0.0
         for (space, row), x in self._constant.items():
-            self._totals[space][row] = x.clone()
+            self._totals[space][row] = x  # joints are added to products of their own, and those alone are written to
             value += _moved_trace(x, self.g[space], row)
         for joint in parts.joints:
             used = [side for side in (0, 1) if joint.sides[side]]
@@ -159,7 +159,7 @@ class Costs:
                 x = _product(joint.a, _gathered(joint, side, neighbour), side)
                 value += _moved_trace(x, self.g[space], row) if side == used[0] else 0.0
                 totals = self._totals[space]
-                totals[row] = totals[row].add_(x) if row in totals else x
+                totals[row] = x.add_(totals[row]) if row in totals else x
                 self._seen[joint, side] = neighbour
         for piece in parts.pieces:
             x, y = (piece.block.read(state[piece.tensor]) for state in (self.problem.a, self.problem.b))
