@@ -145,6 +145,19 @@ def test_what_cannot_rotate_is_named():
         iw.rotate(mlp, torch.zeros(2, 3), stream=None)
 
 
+def test_a_parameter_that_is_one_number_hides_no_reason():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.t = nn.Linear(4, 6), nn.Linear(6, 2), nn.Parameter(torch.tensor(2.0))
+
+        def forward(self, x):
+            return self.t * self.b(self.a(x).relu())
+
+    with pytest.raises(ValueError, match=r"stream that can rotate. Got no linear maps, no signs: relu"):
+        iw.rotate(Scaled(), torch.randn(3, 4))
+
+
 @pytest.mark.parametrize("choice", ["haddamard", torch.ones(16, 16), torch.eye(3)[:2]])
 def test_choices_that_are_no_rotation_are_refused(choice):
     with pytest.raises(ValueError, match=r'stream must be ("hadamard"|an orthogonal matrix)'):

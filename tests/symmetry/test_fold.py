@@ -200,6 +200,25 @@ def test_a_weight_shared_by_two_norms_is_not_folded():
         iw.fold(Shared().double(), torch.randn(5, 6).double())
 
 
+def test_a_packed_bias_that_is_cut_at_different_rows_is_pushed_part_by_part():
+    """Cross attention cuts queries from keys and values, self attention cuts all three."""
+
+    class Reader(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention, self.head = nn.MultiheadAttention(8, 2, batch_first=True), nn.Linear(8, 2)
+
+        def forward(self, x, y):
+            return self.head(self.attention(x, y, y)[0] + self.attention(y, y, y)[0].mean(1, keepdim=True))
+
+    torch.manual_seed(0)
+    model, made = Reader().double().eval(), lambda: (torch.randn(3, 4, 8).double(), torch.randn(3, 5, 8).double())
+    nn.init.normal_(model.attention.in_proj_bias)
+    folded = iw.fold(model, made())
+    iw.testing.assert_same_function(model, folded.model, made())
+    assert (folded.model.attention.in_proj_bias[16:] == 0).all()  # of values
+
+
 def test_experts_that_no_example_reaches_keep_their_gain():
     model, inputs = made("MixtralForCausalLM")
     few = {"input_ids": inputs["input_ids"][:1, :1]}

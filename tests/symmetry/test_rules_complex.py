@@ -1,10 +1,13 @@
 """Complex numbers and Fourier transforms: real maps pass, pairs and transformed axes are fixed."""
 
+import copy
+
 import pytest
 import torch
 from sandwich import NZ, G, M, O, P, S, group
 from torch import nn
 
+from intertwine.matching import same
 from intertwine.symmetry import symmetries
 from intertwine.testing import function_error
 
@@ -67,3 +70,20 @@ def test_turned_pairs_leave_heads_and_values_free():
     assert not sym.unknown_ops
     heads = next(s for s in sym.spaces if s.size == 2 and s.group.permutes)
     assert any(s.group.is_general and s.parents == (heads.name,) for s in sym.spaces)
+
+
+def test_turned_pairs_have_scales_of_their_own_in_every_head():
+    torch.manual_seed(0)
+    model, x = Rotary().double(), torch.randn(3, 6, 8).double()
+    by_hand = copy.deepcopy(model)
+    factors = (0.5 * torch.randn(2, 2).double()).exp().repeat_interleave(2)  # of every pair in every head
+    with torch.no_grad():
+        for layer, s in ((by_hand.q, factors), (by_hand.k, 1 / factors)):
+            layer.weight *= s[:, None]
+            layer.bias *= s
+    assert function_error(model, by_hand, (x,)) < 1e-12
+    assert same(model, by_hand, x).verdict.startswith("the same network")
+    sym = symmetries(model, x)
+    heads, pairs, values = sym.spaces
+    assert pairs.parents == values.parents == (heads.name,) and not pairs.group.permutes
+    assert sym.dim == 2 * 2 + 2 * 16  # a scale of each pair, and a basis of values, in each head

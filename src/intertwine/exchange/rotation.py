@@ -261,15 +261,10 @@ def _obstacle(sym: Symmetry, kept: tuple[tuple[str, str], ...]) -> str:
     if kept:
         return "; ".join(f"{tensor}: {reason}" for tensor, reason in kept[:3])
     for name, layout in sym.layouts.items():
-        first, last = layout.axes[0], layout.axes[-1]
-        if (
-            len(layout.axes) > 1
-            and isinstance(first, Fixed)
-            and first.reason == "vocabulary"
-            and isinstance(last, Fixed)
-        ):
-            returned = "the model returns what it writes: give one that returns logits alone"
-            return f"{name}: {returned if last.reason == 'output' else last.reason}"
+        match layout.axes:
+            case (Fixed(reason="vocabulary"), *_, Fixed() as last):
+                returned = "the model returns what it writes: give one that returns logits alone"
+                return f"{name}: {returned if last.reason == 'output' else last.reason}"
     carried = Counter(name for layout in sym.layouts.values() for block in blocks(layout) for name in set(block.spaces))
     widest = max((s for s in sym.spaces if not s.parents), key=lambda s: carried[s.name], default=None)
     return "; ".join(widest.reasons) if widest is not None else "no hidden space"

@@ -49,12 +49,12 @@ def _title(space: Space, shapes: Mapping[str, int], is_parent: bool, near_heads:
     attention = any("att" in module.lower() for module in inner)
     names = ", ".join(dict.fromkeys(module.rpartition(".")[2] for module in inner[:_NAMED]))
     copies = "head" if attention else "expert" if any("expert" in module.lower() for module in inner) else "group"
+    if near_heads and any(_STILL in reason for reason in space.reasons):
+        return f"{where}rotary pairs"
     if space.parents:
         return f"{where}within each {copies}: {names}"
     if is_parent:
         return f"{where}{'attention heads' if attention else 'experts' if copies == 'expert' else f'groups of {names}'}"
-    if near_heads and any(_STILL in reason for reason in space.reasons):
-        return f"{where}rotary pairs"
     if any(part in _PERCEPTRONS for part in inner[0].split(".")):
         return f"{where}MLP units"
     kind = "channels" if max(shapes.values()) >= _CONVOLUTION else "units"

@@ -28,9 +28,9 @@ def push_biases(workshop: Workshop) -> Outcome:
     for _ in range(100):
         outcome.kept, moved = [], 0
         for name, sites in _candidates(workshop.graph).items():
-            for rows in _segments(workshop.graph, sites):
+            for entries in _segments(workshop.graph, sites):
                 try:
-                    workshop.attempt(partial(_start, sites=sites, rows=rows))
+                    workshop.attempt(partial(_start, sites=sites, entries=entries))
                     moved += 1
                 except Obstacle as obstacle:
                     outcome.kept += [("biases", name, str(obstacle))] if obstacle.through_attention else []
@@ -57,30 +57,28 @@ def _candidates(graph: Graph) -> dict[str, list[_Site]]:
 
 
 def _segments(graph: Graph, sites: list[_Site]) -> Iterator[Tensor]:
-    """The rows of a bias, in groups that the same calls read: packed queries, keys and values apart."""
-    n = len(sites[0][1].entries)
-    seen: list[Tensor] = []
-    for position, _ in sites:
-        for entries in _read(graph, position, torch.arange(n)):
-            seen.append(torch.zeros(n).index_fill(0, entries.unique(), 1.0))
-    if not seen:
+    """The entries of a bias, in groups that the same calls read: packed queries, keys and values apart."""
+    values = graph.state[sites[0][1].parameter].flatten()
+    read = [entries for position, view in sites for entries in _read(graph, position, view.entries)]
+    if not read:
         return
-    groups = torch.unique(torch.stack(seen, 1), dim=0, return_inverse=True)[1]
-    values = graph.state[sites[0][1].parameter].flatten()[sites[0][1].entries]
-    for group in groups.unique():
-        rows = (groups == group).nonzero().flatten()
-        if bool((values[rows] != 0).any()):
-            yield rows
+    seen = torch.stack([torch.zeros(len(values)).index_fill(0, entries.unique(), 1.0) for entries in read], 1)
+    groups = torch.unique(seen, dim=0, return_inverse=True)[1]
+    added = torch.cat([view.entries for _, view in sites]).unique()
+    for group in groups[added].unique():
+        entries = added[groups[added] == group]
+        if bool((values[entries] != 0).any()):
+            yield entries
 
 
-def _read(graph: Graph, position: int, rows: Tensor) -> Iterator[Tensor]:
-    """Which rows each call reads that computes with the result."""
+def _read(graph: Graph, position: int, entries: Tensor) -> Iterator[Tensor]:
+    """Which entries each call reads that computes with the result."""
     call = graph.program.calls[position]
     out = call.outputs[0]
     if out is None:
         return
     shape = graph.program.values[out.id].shape
-    known = {out.id: _along(rows, shape, call.op)}
+    known = {out.id: _along(entries, shape, call.op)}
     waiting = [out.id]
     while waiting:
         number = waiting.pop()
@@ -101,13 +99,16 @@ def _along(numbers: Tensor, shape: tuple[int, ...], op: str) -> Tensor:
     return numbers.reshape(-1, *[1] * (len(shape) - channel - 1)).expand(shape)
 
 
-def _start(flow: Flow, *, sites: list[_Site], rows: Tensor) -> None:
+def _start(flow: Flow, *, sites: list[_Site], entries: Tensor) -> None:
     for position, view in sites:
         call = flow.graph.program.calls[position]
         out = call.outputs[0]
+        rows = torch.isin(view.entries, entries)
+        if not bool(rows.any()):
+            continue
         chosen = View(view.parameter, view.entries[rows])
         offset = torch.zeros(len(view.entries)).double()
-        offset[rows] = flow.graph.state[view.parameter].flatten()[chosen.entries]
+        offset[rows] = flow.graph.state[view.parameter].flatten()[chosen.entries].double()
         flow.claims.add(chosen, position, 0.0, 0.0)
         if out is not None:
             shape = flow.graph.program.values[out.id].shape

@@ -1,9 +1,9 @@
 """From the engine's last pass to the public description: spaces, layouts and what is fixed."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
 from ...groups import GeneralLinear, Monomial, Orthogonal, Representation, Semidirect, SpaceGroup
 from ...programs import Program, Ref, Vertex, Wire, graph
@@ -12,34 +12,13 @@ from .. import spaces as public
 from ..spaces import leaves as described_leaves
 from ..symmetry import Symmetry
 from .adjacent import always_siblings
-from .axis_terms import Axis, Flat, Interleaved, Segments, Slot, Value, slots
+from .axis_terms import Axis, Segments, Slot, Value, slots
 from .engine import Engine
+from .layouts import Candidate, UnknownBasisError, Writer
 from .parents import dependences
 from .rules.picks import origins
 from .unread import Demand, beside, demands
 from .unseen import fix_unseen
-
-_ZERO = Fraction(0)
-
-
-@dataclass
-class Candidate:
-    """What is known of one space at the end."""
-
-    name: str  # From the first parameter axis that carries it
-    size: int  # Number of units
-    unknowns: list[int] = field(default_factory=list)  # Its unknowns: (tensor, axis, place) to variable
-    # Basis of positive scales, each from variable to exponent
-    scales: list[dict[int, Fraction]] = field(default_factory=list)
-    signs: list[set[int]] = field(default_factory=list)  # Basis of signs, each a set of variables
-    linear: Literal["none", "orthogonal", "general"] = "none"  # Which linear maps pass
-    why: str = ""  # Why it is not permuted; empty where it is
-    variance: dict[int, int] = field(default_factory=dict)  # Variable to +1 or -1, for linear spaces
-
-    @property
-    def moves(self) -> bool:
-        """Whether any element other than the identity acts on it."""
-        return self.size > 1 and (not self.why or bool(self.scales or self.signs) or self.linear != "none")
 
 
 def describe(engine: Engine) -> Symmetry:
@@ -49,15 +28,15 @@ def describe(engine: Engine) -> Symmetry:
     leaves = _leaves(engine, states)
     merged = _merge_siblings(engine, leaves)
     rank = {space: i for i, space in enumerate(leaves)}
-    parents = dependences(_tensors(engine), engine.mixed, rank)
+    parents = dependences(_tensors(engine), engine.mixed, rank, _held(engine, rank))
     _settle(engine, leaves, parents)
     carried = {s for s, leaf in leaves.items() if leaf.moves and s not in merged}
     for space in list(carried):
         carried.update(p for p in parents.get(space, ()) if p not in merged)
     # a space held in place only serves as parent where its units tell copies apart
-    writer = _Writer(engine, leaves, merged, carried)
+    writer = Writer(engine, leaves, merged, carried)
     layouts = {name: writer.layout(name, value, program.states[name]) for name, value in states.items()}
-    unsaid = _Writer(engine, leaves, merged, carried)
+    unsaid = Writer(engine, leaves, merged, carried)
     features, gates = (dict(_features(engine, unsaid, refs)) for refs in (program.taps, _gates(program)))
     described = []
     for space, leaf in leaves.items():
@@ -82,7 +61,7 @@ def _gates(program: Program) -> dict[str, Ref]:
     return {name: c.outputs[0] for name, c in named if c.outputs[0] and c.op not in {*MAX_POOLS, "aten::abs"}}
 
 
-def _features(engine: Engine, writer: "_Writer", refs: Mapping[str, Ref]) -> Iterator[tuple[str, public.Layout]]:
+def _features(engine: Engine, writer: "Writer", refs: Mapping[str, Ref]) -> Iterator[tuple[str, public.Layout]]:
     """Layouts of hidden features, where they move; what a pass only half knows is left out."""
     for tap, ref in refs.items():
         value = engine.values.get(ref.id)
@@ -90,13 +69,13 @@ def _features(engine: Engine, writer: "_Writer", refs: Mapping[str, Ref]) -> Ite
             continue
         try:
             layout = writer.layout(tap, engine.value(ref), ref)
-        except _UnknownBasisError:
+        except UnknownBasisError:
             continue
         if _spaces(layout):
             yield tap, layout
 
 
-def _graph(engine: Engine, writer: "_Writer", layouts: Mapping[str, public.Layout]) -> tuple[Vertex, ...]:
+def _graph(engine: Engine, writer: "Writer", layouts: Mapping[str, public.Layout]) -> tuple[Vertex, ...]:
     """The graph of the program, each wire with the spaces that move its tensor.
 
     Where a pass only half knows these, they are those of the weight that reads it and not of what that returns.
@@ -124,10 +103,6 @@ def _graph(engine: Engine, writer: "_Writer", layouts: Mapping[str, public.Layou
 def _spaces(layout: public.Layout) -> tuple[str, ...]:
     found = (leaf.space for axis in layout.axes for _, leaf in described_leaves(axis) if isinstance(leaf, public.Leaf))
     return tuple(dict.fromkeys(found))
-
-
-class _UnknownBasisError(Exception):
-    """An axis that carries a mixed space without saying how its matrices act."""
 
 
 def _group(leaf: Candidate, size: int) -> SpaceGroup:
@@ -254,6 +229,13 @@ def _tensors(engine: Engine) -> Iterator[tuple[Axis, ...]]:
         yield tuple(engine.pool.resolve(a) for a in axes)
 
 
+def _held(engine: Engine, spaces: Iterable[int]) -> set[int]:
+    """The spaces whose units keep their places, and of which every tensor says how they scale."""
+    vague = [v for v in engine.values.values() if isinstance(v, Value) and v.loose]
+    unsaid = engine.found(slot.space for value in vague for axis in value.axes for slot in slots(axis))
+    return {space for space in spaces if engine.pool.node(space).pinned} - unsaid
+
+
 def _opened(engine: Engine, value: Any) -> Iterator[tuple[Axis, ...]]:
     if isinstance(value, Value):
         axes = tuple(engine.pool.resolve(a) for a in value.axes)
@@ -303,94 +285,3 @@ def _reasons(engine: Engine, space: int, leaf: Candidate) -> tuple[str, ...]:
         if why:
             lost.setdefault(why, []).append(what)
     return tuple(f"{', '.join(what)}: {why}" for why, what in lost.items())
-
-
-class _Writer:
-    """Writes layouts, noting what is fixed."""
-
-    def __init__(self, engine: Engine, leaves: dict[int, Candidate], merged: dict[int, int], carried: set[int]) -> None:
-        self.fixed: list[public.FixedAxis] = []
-        self._engine, self._leaves, self._merged, self._carried = engine, leaves, merged, carried
-        self._order: dict[int | None, int] = {space: i for i, space in enumerate(leaves)}
-
-    def layout(self, name: str, value: Value, ref: Ref) -> public.Layout:
-        """The layout of one tensor."""
-        shape = self._engine.program.values[ref.id].shape
-        axes = zip(value.axes, shape, strict=True)
-        return public.Layout(tuple(self._whole_axis(name, dim, axis, n) for dim, (axis, n) in enumerate(axes)))
-
-    def _whole_axis(self, name: str, dim: int, axis: Axis, size: int) -> public.Axis:
-        return self._axis(name, dim, axis) if axis else self._fixed(name, dim, size, "size 1")
-
-    def _axis(self, name: str, dim: int, axis: Axis) -> public.Axis:
-        written = [self._factor(name, dim, factor) for factor in axis]
-        return written[0] if len(written) == 1 else public.Product(tuple(written))
-
-    def _factor(self, name: str, dim: int, factor: Any) -> public.Axis:
-        if isinstance(factor, Slot):
-            return self._leaf(name, dim, factor)
-        if isinstance(factor, Flat):
-            return self._fixed(name, dim, factor.size, "empty")
-        parts: list[_Piece] = []
-        at = 0
-        for k, part in enumerate(factor.parts):
-            axis = self._axis(name, dim, part) if part else self._fixed(name, dim, 1, "size 1")
-            size = public.axis_size(axis)
-            if isinstance(factor, Interleaved):
-                rows = tuple((i, i + 1) for i in range(k, factor.size, len(factor.parts)))
-            else:
-                rows = ((at, at + size),)
-            _append(parts, axis, rows, part[0].space if isinstance(axis, public.Leaf) else None)
-            at += size
-        return public.Sum(tuple(piece.written(self._order) for piece in parts))
-
-    def _leaf(self, name: str, dim: int, slot: Slot) -> public.Axis:
-        if slot.space not in self._leaves:
-            return self._fixed(name, dim, slot.size, "no parameter carries it")
-        space = self._merged.get(slot.space, slot.space)
-        leaf = self._leaves[slot.space]
-        if not leaf.moves:
-            fixed = self._fixed(name, dim, slot.size, leaf.why or "size 1")
-            if space not in self._carried:
-                return fixed
-        elif leaf.why:
-            self.fixed.append(public.FixedAxis(name, dim, f"{leaf.why} (scales or signs pass)"))
-        log = slot.expr.log.items()
-        scale = tuple(sum((c * basis[v] for v, c in log if v in basis), start=_ZERO) for basis in leaf.scales)
-        sign = tuple(len(slot.expr.sign & basis) % 2 for basis in leaf.signs)
-        variance: Any = 0
-        if leaf.linear != "none":
-            turn, parity = slot.expr.turn or (-1, 1)
-            if turn not in leaf.variance:
-                raise _UnknownBasisError
-            variance = parity * leaf.variance[turn] if leaf.linear == "general" else 1
-        return public.Leaf(self._leaves[space].name, slot.size, scale=scale, sign=sign, variance=variance)
-
-    def _fixed(self, name: str, dim: int, size: int, reason: str) -> public.Fixed:
-        self.fixed.append(public.FixedAxis(name, dim, reason))
-        return public.Fixed(size, reason)
-
-
-@dataclass
-class _Piece:
-    """A part of a concatenation while it is written: its axis, and where each of the spaces merged into it lies."""
-
-    axis: public.Axis
-    ranges: dict[int | None, tuple[tuple[int, int], ...]]
-
-    def written(self, order: dict[int | None, int]) -> public.Part:
-        """The part, its rows in the order in which spaces were merged."""
-        found = tuple(r for s in sorted(self.ranges, key=lambda s: order.get(s, 0)) for r in self.ranges[s])
-        if isinstance(self.axis, public.Leaf):
-            self.axis = replace(self.axis, size=sum(stop - start for start, stop in found))
-        return public.Part(found, self.axis)
-
-
-def _append(parts: list[_Piece], axis: public.Axis, rows: tuple[tuple[int, int], ...], space: int | None) -> None:
-    """Append a part, or lengthen the part that another space of the same merger began."""
-    if isinstance(axis, public.Leaf):
-        for piece in parts:
-            if isinstance(piece.axis, public.Leaf) and piece.axis.space == axis.space and space not in piece.ranges:
-                piece.ranges[space] = rows
-                return
-    parts.append(_Piece(axis, {space: rows}))

@@ -2,27 +2,32 @@
 
 A space depends on every space that accompanies it in each tensor that carries it, parameters and intermediate values
 alike, unless an operation mixes units of the companion, or the companion occurs twice so that it is not clear which
-occurrence is meant.
+occurrence is meant. A tensor that a held space leaves as it is, such as a table of rotary angles, asks nothing of it.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from .axis_terms import Axis, Segments, Slot, slots
+from .axis_terms import UNIT, Axis, Segments, Slot, slots
 
 
 def dependences(
-    tensors: Iterable[Sequence[Axis]], mixed: Iterable[tuple[Sequence[Axis], Axis]], rank: dict[int, int]
+    tensors: Iterable[Sequence[Axis]],
+    mixed: Iterable[tuple[Sequence[Axis], Axis]],
+    rank: dict[int, int],
+    held: Collection[int] = (),
 ) -> dict[int, list[int]]:
     """The parents of every space, outermost first.
 
     ``mixed`` holds axes along which units are mixed, with the tensor in which they are; ``rank`` the spaces that
-    parameters carry, with the order in which they first appear.
+    parameters carry, with the order in which they first appear; ``held`` those whose units keep their places, so that
+    they act on nothing where they have no scale.
     """
     found: dict[int, set[int]] = {}
     for axes in tensors:
-        for space, companions in _companions(axes, rank):
-            if space in rank:
+        for slot, companions in _companions(axes, rank):
+            space = slot.space
+            if space in rank and not (space in held and slot.expr == UNIT):
                 common = {c for c in companions if c in rank}
                 found[space] = found[space] & common if space in found else common
     for axes, along in mixed:
@@ -44,12 +49,13 @@ def dependences(
     return {s: sorted(p, key=rank.__getitem__) for s, p in found.items()}
 
 
-def _companions(axes: Sequence[Axis], rank: dict[int, int]) -> Iterator[tuple[int, list[int]]]:
+def _companions(axes: Sequence[Axis], rank: dict[int, int]) -> Iterator[tuple[Slot, list[int]]]:
     """Every occurrence of a ranked space, with the spaces that certainly accompany it exactly once."""
     if not any(isinstance(factor, Segments) for axis in axes for factor in axis):
-        here = [f.space for axis in axes for f in axis if isinstance(f, Slot) and f.space in rank]
-        for space in here:
-            yield space, [c for c in here if c != space and here.count(c) == 1]
+        met = [f for axis in axes for f in axis if isinstance(f, Slot) and f.space in rank]
+        here = [f.space for f in met]
+        for slot in met:
+            yield slot, [c for c in here if c != slot.space and here.count(c) == 1]
         return
     tallies = [_tally(axis) for axis in axes]
     total = sum(tallies, Counter())
@@ -69,11 +75,11 @@ def _tally(axis: Axis) -> Counter:
     return count
 
 
-def _walk(axis: Axis, outside: Counter) -> Iterator[tuple[int, list[int]]]:
+def _walk(axis: Axis, outside: Counter) -> Iterator[tuple[Slot, list[int]]]:
     for i, factor in enumerate(axis):
         around = outside + _tally((*axis[:i], *axis[i + 1 :]))
         if isinstance(factor, Slot):
-            yield factor.space, [c for c, n in around.items() if n == 1 and c != factor.space]
+            yield factor, [c for c, n in around.items() if n == 1 and c != factor.space]
         elif isinstance(factor, Segments):
             for part in factor.parts:
                 yield from _walk(part, around)
