@@ -538,3 +538,26 @@ def test_masks_fix_what_they_pick_from_and_only_data_decides_a_path(name):
     sym = found(f"masked_{name}")
     assert sym.path_only == MASKED[name][1]
     assert sorted(s.size for s in sym.spaces if s.group.permutes) == [6, 7]
+
+
+# ---- networks that return the gradient of an energy
+
+
+def force(activation: Callable) -> nn.Module:
+    def forward(self: Snippet, x: Tensor) -> Tensor:
+        with torch.enable_grad():
+            place = x.detach().requires_grad_()
+            energy = self.out(activation(self.b(activation(self.a(place)))))
+            return torch.autograd.grad(energy.sum(), place, create_graph=True)[0]
+
+    return Snippet(forward, a=Linear(4, 5), b=Linear(5, 6), out=Linear(6, 1))
+
+
+FORCES = {"relu": "PositiveMonomial", "tanh": "SignedPermutation", "silu": "Permutation", "softplus": "Permutation"}
+CASES.update({f"force_{name}": lambda name=name: (force(getattr(F, name)), (4,)) for name in FORCES})
+
+
+@pytest.mark.parametrize("name", FORCES)
+def test_forces_have_the_symmetries_of_their_energy(name):
+    groups = [repr(space.group) for space in found(f"force_{name}").spaces]
+    assert groups == [f"{FORCES[name]}({n})" for n in (5, 6)]

@@ -3,6 +3,7 @@
 from . import (
     attention,
     constants,
+    derivatives,
     distances,
     elementwise,
     linear,
@@ -22,6 +23,7 @@ __all__ = [
     "apply",
     "register_rule",
     # families
-    "attention", "constants", "distances", "elementwise", "indexing", "linear", "masks", "matrices", "normalisation",
-    "pooling", "reductions", "regions", "routing", "scattering", "sequences", "shapes", "spectral", "stacks", "strides",
+    "attention", "constants", "derivatives", "distances", "elementwise", "indexing", "linear", "masks", "matrices",
+    "normalisation", "pooling", "reductions", "regions", "routing", "scattering", "sequences", "shapes", "spectral",
+    "stacks", "strides",
 ]  # fmt: skip
