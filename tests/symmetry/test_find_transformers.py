@@ -35,3 +35,5 @@ def test_a_large_language_model_is_read_without_weights():
     sym = symmetries(model, {"input_ids": tokens, "use_cache": False})
     heads = [s for s in sym.spaces if s.group.is_general]
     assert len(heads) == 8 and all(s.size == 128 and s.parents for s in heads) and not sym.path_only
+    with torch.device("meta"):
+        assert sym.dim > 8 * 32 * 128**2

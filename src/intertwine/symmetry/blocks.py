@@ -135,9 +135,9 @@ def map_leaves(layout: Layout, change: Callable[[Leaf], Leaf | Fixed]) -> Layout
 def _segments(axis: Axis) -> list[tuple[Tensor, tuple[Leaf | Fixed, ...]]]:
     """Rows of the axis and the leaves that they are a row-major product of, one pair per segment."""
     if isinstance(axis, Leaf | Fixed):
-        return [(torch.arange(axis.size), (axis,))]
+        return [(_rows(0, axis.size), (axis,))]
     if isinstance(axis, Product):
-        found: list[tuple[Tensor, tuple[Leaf | Fixed, ...]]] = [(torch.zeros(1, dtype=torch.int64), ())]
+        found: list[tuple[Tensor, tuple[Leaf | Fixed, ...]]] = [(_rows(0, 1), ())]
         for factor in axis.factors:
             size = axis_size(factor)
             found = [
@@ -147,12 +147,16 @@ def _segments(axis: Axis) -> list[tuple[Tensor, tuple[Leaf | Fixed, ...]]]:
             ]
         return found
     return [
-        (torch.cat([torch.arange(a, b) for a, b in part.ranges])[rows], leaves)
+        (torch.cat([_rows(a, b) for a, b in part.ranges])[rows], leaves)
         for part in axis.parts
         for rows, leaves in _segments(part.axis)
     ]
 
 
 def _simplified(rows: Tensor, size: int) -> Tensor | None:
-    whole = len(rows) == size and bool(torch.equal(rows, torch.arange(size)))
+    whole = len(rows) == size and bool(torch.equal(rows, _rows(0, size)))
     return None if whole else rows
+
+
+def _rows(start: int, stop: int) -> Tensor:
+    return torch.arange(start, stop, device="cpu")  # not where ``torch.device`` puts new tensors: blocks are kept
