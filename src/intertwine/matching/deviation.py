@@ -194,7 +194,8 @@ def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
     A tensor's ``sin^2`` is the share of ``b`` that no positive multiple of ``a`` explains: 0 for equal directions, 1
     for orthogonal or opposite ones.
     """
-    return combined({name: sine(a[name], right) for name, right in b.items()}, {n: t.numel() for n, t in b.items()})
+    weights = {name: right for name, right in b.items() if right.is_floating_point()}  # no counters of batch norms
+    return combined({n: sine(a[n], x) for n, x in weights.items()}, {n: x.numel() for n, x in weights.items()})
 
 
 def combined(sines: Mapping[str, float], sizes: Mapping[str, int]) -> float:
