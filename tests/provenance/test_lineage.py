@@ -93,7 +93,7 @@ def test_bad_input_is_refused():
     a = net(0)
     with pytest.raises(ValueError, match=r"b must be another network than a"):
         iw.lineage(a, a, X)
-    with pytest.raises(TypeError, match=r"a must be a torch.nn.Module. Got OrderedDict. It is a state dict: build"):
+    with pytest.raises(TypeError, match=r"must be a torch.nn.Module. Got OrderedDict. It is a state dict: build"):
         iw.lineage(a.state_dict(), a.state_dict(), X)
     with pytest.raises(ValueError, match=r"example_inputs must be given"):
         iw.lineage(a, net(1))
