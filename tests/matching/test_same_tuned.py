@@ -231,3 +231,56 @@ def test_one_edited_weight_is_seen(name, precision):
     found = same(a, b, x, sym)
     assert found.verdict == RELATED
     assert edited in found.differing
+
+
+class Experts(nn.Module):
+    """A mixture of modules in a list: no space holds their order, which a router follows."""
+
+    def __init__(self, seed: int = 0):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.read, self.route, self.write = nn.Linear(6, 24), nn.Linear(24, 6), nn.Linear(24, 5)
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(24, 16), nn.Tanh(), nn.Linear(16, 24)) for _ in range(6)
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.read(x).tanh()
+        shares = self.route(h).softmax(-1)
+        return self.write(h + sum(shares[..., k, None] * expert(h) for k, expert in enumerate(self.experts)))
+
+
+def test_copies_whose_modules_stand_in_another_order_are_no_strangers():
+    a, x = Experts().double(), torch.randn(4, 6, dtype=torch.float64)
+    b = copy.deepcopy(a)
+    order = [3, 0, 4, 1, 5, 2]
+    b.experts = nn.ModuleList(b.experts[k] for k in order)
+    b.route.weight.data, b.route.bias.data = b.route.weight.data[order], b.route.bias.data[order]
+    assert torch.allclose(a(x), b(x))
+    sym = iw.symmetries(a, x)
+    found = same(a, b, x, sym)
+    assert found.verdict == RELATED
+    assert not {"read.weight", "write.weight"} & set(found.differing)
+    assert same(a, Experts(1).double(), x, sym).verdict == DIFFERENT
+
+
+def test_a_table_that_two_strangers_share_makes_them_no_relatives():
+    """Sinusoids of positions, a parameter that starts as the same numbers everywhere."""
+
+    class Placed(nn.Module):
+        def __init__(self, seed: int):
+            super().__init__()
+            torch.manual_seed(seed)
+            angles = torch.arange(8.0)[:, None] / 10 ** torch.linspace(0, 2, 8)
+            self.places = nn.Parameter(torch.cat([angles.sin(), angles.cos()], 1))
+            self.read, self.body = nn.Linear(6, 16), mlp_of(16)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.body(self.read(x) + self.places)
+
+    def mlp_of(width: int) -> nn.Module:
+        layers = [m for _ in range(4) for m in (nn.Linear(width, 32), nn.Tanh(), nn.Linear(32, width), nn.Tanh())]
+        return nn.Sequential(*layers, nn.Linear(width, 3))
+
+    a, b = (Placed(seed).double() for seed in (0, 1))
+    assert same(a, b, torch.zeros(2, 8, 6, dtype=torch.float64)).verdict == DIFFERENT

@@ -78,8 +78,8 @@ class Deviation:
             if not (size <= limits[name] and self.edits[name] <= _ONE * limits[name])
         }
 
-    def shared(self) -> str | None:
-        """The finest precision to which most of the informative tensors agree, by number or by weights.
+    def shared(self, share: float = 0.5) -> str | None:
+        """The finest precision to which a share of the informative tensors agrees, by number or by weights.
 
         Tensors with hardly more weights than the scales and bases that move them agree by fitting, not by descent.
         """
@@ -88,8 +88,8 @@ class Deviation:
                 continue
             agree = [n for n in self.informative if self.tensors.get(n, 0.0) <= limit]
             near, all_ = (sum(self.sizes[n] for n in some) for some in (agree, self.informative))
-            most = 2 * len(agree) >= len(self.informative) or 2 * near >= all_
-            if agree and most and near >= _FITTED * narrowed(self.sym, agree).dim:
+            enough = len(agree) >= share * len(self.informative) or near >= share * all_
+            if agree and enough and near >= _FITTED * narrowed(self.sym, agree).dim:
                 return name
         return None
 

@@ -13,10 +13,10 @@ from ..symmetry.action import acting, tensors_of
 from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.spaces import UNRULED
 from ..symmetry.symmetry import Symmetry
-from ..symmetry.transformation import Transformation
+from ..symmetry.transformation import Transformation, identity
 from ..testing import outputs, relative_error
 from .components import Matched, Pair, matched
-from .deviation import PRECISIONS
+from .deviation import PRECISIONS, Deviation, constant
 from .narrow import narrowed
 from .verdict import DIFFERENT, RELATED, SAME, UNTOLD, Match
 
@@ -31,6 +31,8 @@ _PLAIN = 0.2  # share of the residual of unmatched networks that no search comes
 _FEW = 4  # weights for each free scale or entry of a basis from which on that holds
 _SMALL = 50_000  # weights below which chance is averaged over two draws
 _NAMED = 4  # tensors that a reason names
+_SOME = 0.1  # share of the tensors, or of their weights, that unrelated networks never have in common exactly
+_EXACT = ("float64", "float32")  # coarser precisions are met by gains that hardly left 1
 _HALVES = (torch.float16, torch.bfloat16)
 _HALF_NAMES = ("float16", "bfloat16")
 _WHOLE = 64_000_000  # weights up to which a network is matched whole
@@ -52,7 +54,7 @@ def same(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None =
     names those. Or all are clearly closer than by chance: the same search is run against networks whose tensors have
     the same statistics and unrelated units (each rotated at random along its hidden axes), and the residual must be
     below 0.75 of what they leave (0.5 for purely linear networks, whose bases absorb much), or below 0.8 unit by unit
-    in place.
+    in place; or a tenth of them, by number or by weights, agree exactly.
 
     "Different" is only said where the symmetry is known. Where operations have no rule, or the two runs took different
     paths, copies may differ by more than the group that was found: then networks that do not agree "cannot be told",
@@ -129,7 +131,7 @@ def decided(
     part = narrowed(sym, sym.layouts.keys() - replaced)
     for state in states:
         check_weights(part, state)
-    found = _judged(Pair(part, *states, limit), replaced, error)
+    found = _judged(Pair(part, *states, limit), replaced, error, one_path and not _unruled(sym))
     if found.verdict == DIFFERENT:
         if replaced:
             return _far(replaced)
@@ -139,8 +141,10 @@ def decided(
     return found
 
 
-def _judged(pair: Pair, replaced: Mapping[str, str], error: Callable[[Transformation], float] | None) -> Match:
-    """The verdict where the symmetry is known; ``error`` is that of the functions, needed where the weights agree."""
+def _judged(
+    pair: Pair, replaced: Mapping[str, str], error: Callable[[Transformation], float] | None, known: bool
+) -> Match:
+    """The verdict by what is ``known`` of the symmetry; ``error`` is that of the functions where the weights agree."""
     found = matched(pair)
     precision = found.deviation.precision
     if precision in _HALF_NAMES and not found.deviation.rounded and not _cast(pair, found):
@@ -152,14 +156,43 @@ def _judged(pair: Pair, replaced: Mapping[str, str], error: Callable[[Transforma
     differing = {**found.deviation.beyond(agreed or "bfloat16"), **{name: float("inf") for name in replaced}}
     match = replace(match, precision=None, differing=differing)
     if agreed is not None:
-        count = len({*found.sym.layouts, *replaced})
-        names = ", ".join([*list(differing)[:_NAMED], *(["..."] if len(differing) > _NAMED else [])])
-        reason = f"{count - len(differing)} of {count} tensors agree up to rounding to {agreed}; others: {names}"
-        return replace(match, verdict=RELATED, reason=reason)
+        return _in_part(match, f"agree up to rounding to {agreed}", len({*found.sym.layouts, *replaced}))
     related, reason, chance = _beyond_chance(pair, found)
     if related:
         return replace(match, verdict=RELATED, reason=reason, chance=chance)
-    return replace(match, reason=reason, chance=chance, differing={})
+    match = replace(match, reason=reason, chance=chance, differing={})
+    part = _exactly_in_part(match, pair, found.deviation) if known else None
+    return match if part is None else part
+
+
+def _exactly_in_part(match: Match, pair: Pair, found: Deviation) -> Match | None:
+    """The verdict where a part agrees exactly, as no chance makes it; ``None`` where it does not.
+
+    Such are copies whose experts, modules in a list, stand in another order. Those that pull units away from their
+    partners do not hide what is equal in place.
+    """
+    exactly = found.shared(_SOME)
+    if exactly in _EXACT:
+        match = replace(match, differing=found.beyond(exactly))
+        return _in_part(match, f"agree up to rounding to {exactly}", len(found.tensors))
+    sizes = {name: pair.b[name].numel() for name in pair.sym.layouts if not constant(pair.b[name])}
+    equal = [name for name in sizes if torch.equal(pair.a[name], pair.b[name])]
+    near = sum(sizes[name] for name in equal)
+    if not equal or (len(equal) < _SOME * len(sizes) and near < _SOME * sum(sizes.values())):
+        return None
+    differing = {
+        name: float(torch.dist(pair.a[name], pair.b[name]) / pair.b[name].norm()) for name in sizes if name not in equal
+    }
+    match = replace(match, differing=differing, transformation=identity(pair.sym))
+    return _in_part(match, "are equal as they stand", len(sizes))
+
+
+def _in_part(match: Match, agree: str, count: int) -> Match:
+    """The verdict where all of ``count`` tensors but those that differ agree; ``agree`` says how well."""
+    names = ", ".join([*list(match.differing)[:_NAMED], *(["..."] if len(match.differing) > _NAMED else [])])
+    agreeing = count - len(match.differing)
+    reason = f"{agreeing} of {count} tensors {agree}; others: {names}"
+    return replace(match, verdict=RELATED, reason=reason)
 
 
 def _agreeing(match: Match, pair: Pair, error: float | None) -> Match:
@@ -238,7 +271,7 @@ def _told(
     """``found``, which says "different", or that it cannot be told where more may move than the symmetry knows."""
     if not one_path:
         return replace(found, verdict=UNTOLD, reason=f"{found.reason}, but the runs took different paths")
-    unknown = {fixed.tensor for fixed in sym.fixed if UNRULED in fixed.reason} & sym.layouts.keys()
+    unknown = _unruled(sym)
     if not unknown:
         return found
     known = sym.layouts.keys() - unknown
@@ -252,6 +285,11 @@ def _told(
         f"what moves {counted(len(unknown), 'tensor')} is not known for want of a rule for {', '.join(sym.unknown_ops)}"
     )
     return replace(found, verdict=UNTOLD, reason=f"{found.reason}, but {why}")
+
+
+def _unruled(sym: Symmetry) -> set[str]:
+    """Tensors of which copies may differ by more than the group, for operations without a rule read them."""
+    return {fixed.tensor for fixed in sym.fixed if UNRULED in fixed.reason} & sym.layouts.keys()
 
 
 def _far(replaced: Mapping[str, str]) -> Match:
