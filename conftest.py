@@ -8,7 +8,10 @@ import torch
 
 import intertwine
 
-collect_ignore = ["docs/site"]  # needs the tools of the site
+collect_ignore = [
+    "docs/site",
+    "docs/results/remake.py",
+]  # one needs the tools of the site, one is a script beside another
 
 
 def pytest_addoption(parser):

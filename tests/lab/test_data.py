@@ -13,7 +13,7 @@ from PIL import Image
 
 from intertwine.errors import DataError
 from intertwine.lab import data, training
-from intertwine.lab.data import Split, imagenet, make_splits
+from intertwine.lab.data import Split, make_splits, pictures
 from intertwine.lab.data._picture import pixels
 from intertwine.lab.data._unpickle import read_array_pickle
 
@@ -483,7 +483,7 @@ def write_imagenet(folder, sizes=((40, 30), (30, 50))):
 def test_imagenets_layout_is_read_where_it_is_asked_for(tmp_path, monkeypatch):
     write_imagenet(tmp_path)
     decoded = []
-    monkeypatch.setattr(imagenet, "pixels", lambda file, name: decoded.append(name) or pixels(file, name))
+    monkeypatch.setattr(pictures, "pixels", lambda file, name: decoded.append(name) or pixels(file, name))
     splits = data.load(f"imagenet:{tmp_path}")
     assert (splits.name, splits.classes) == ("imagenet", ("n01440764", "n01443537"))
     assert (len(splits.train), len(splits.validation), len(splits.test)) == (118, 2, 6)

@@ -135,7 +135,7 @@ def test_a_model_that_fails_names_module_and_line():
 
 
 def test_a_model_of_another_precision_than_its_inputs_is_told_what_to_convert():
-    with pytest.raises(CaptureError, match=r"weights of this Linear are float16, the inputs float32.*float\(\)"):
+    with pytest.raises(CaptureError, match=r"Linear are float16, the example inputs float32.*float\(\)"):
         capture(nn.Linear(3, 2).half(), torch.zeros(1, 3))
 
 

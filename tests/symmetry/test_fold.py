@@ -229,7 +229,7 @@ def test_experts_that_no_example_reaches_keep_their_gain():
 
 
 def test_bad_inputs_are_refused_before_work_starts():
-    with pytest.raises(TypeError, match=r"model must be a torch.nn.Module. Got str"):
+    with pytest.raises(TypeError, match=r"model must be a torch.nn.Module. Got 'gpt2'"):
         iw.fold("gpt2", torch.zeros(2, 3))
     with torch.device("meta"):
         model = Branch(nn.Identity())

@@ -9,6 +9,7 @@ from intertwine import Examples
 from intertwine.errors import PathWarning
 from intertwine.groups import GeneralLinear, Semidirect
 from intertwine.symmetry import symmetries
+from intertwine.symmetry.blocks import blocks
 from intertwine.symmetry.spaces import Space
 from intertwine.symmetry.transformation import random
 from intertwine.testing import function_error
@@ -147,3 +148,27 @@ def test_several_examples_together_read_all_experts():
 def test_examples_are_not_empty():
     with pytest.raises(ValueError, match="at least one example"):
         Examples()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_single_key_gets_all_of_the_attention(whole):
+    """What queries and keys do where there are several, this run says nothing of."""
+
+    class OneKey(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.k, self.v = (nn.Linear(6, 6) for _ in range(3))
+
+        def forward(self, x):
+            q, k, v = self.q(x), self.k(x.mean(1, keepdim=True)), self.v(x.mean(1, keepdim=True))
+            if whole:
+                return F.scaled_dot_product_attention(q[:, None], k[:, None], v[:, None])
+            return (q @ k.mT).softmax(-1) @ v
+
+    sym = symmetries(OneKey(), torch.randn(2, 5, 6))
+    assert {fixed.tensor for fixed in sym.fixed if "not used" in fixed.reason} >= {"q.weight", "k.weight"}
+    assert not any(name.startswith(("q.", "k.")) for name in moved_tensors(sym))
+
+
+def moved_tensors(sym):
+    return [name for name, layout in sym.layouts.items() if any(block.moved for block in blocks(layout))]

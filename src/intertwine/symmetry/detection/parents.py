@@ -16,12 +16,13 @@ def dependences(
     mixed: Iterable[tuple[Sequence[Axis], Axis]],
     rank: dict[int, int],
     held: Collection[int] = (),
+    still: Collection[int] = (),
 ) -> dict[int, list[int]]:
     """The parents of every space, outermost first.
 
     ``mixed`` holds axes along which units are mixed, with the tensor in which they are; ``rank`` the spaces that
     parameters carry, with the order in which they first appear; ``held`` those whose units keep their places, so that
-    they act on nothing where they have no scale.
+    they act on nothing where they have no scale; ``still`` those that never act: they are parents alone.
     """
     found: dict[int, set[int]] = {}
     for axes in tensors:
@@ -36,6 +37,7 @@ def dependences(
             for slot in slots(axis):
                 if slot.space in found and slot.space not in inside:
                     found[slot.space] -= inside
+    found.update((space, set()) for space in still if space in found)
     for space in sorted(found, key=rank.__getitem__):
         for parent in sorted(found[space], key=rank.__getitem__, reverse=True):
             if _reaches(found, parent, space):

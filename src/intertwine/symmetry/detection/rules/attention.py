@@ -39,6 +39,8 @@ def attention(engine: Engine, call: Call) -> list[Value]:
         scores = Value((*scores.axes[:-2], *tokens))
     scores = Value(tuple(engine.rigid(a, f"softmax in {call.where}") for a in scores.axes))
     engine.mix(scores.axes, scores.axes[-1])
+    if axis_size(scores.axes[-1]) == 1:  # a single key gets all of the attention, whatever it is
+        engine.skip(call.args["query"], call.args["key"])
     result = matmul(engine, scores, v)
     if heads != shared:
         result = Value((*result.axes[:-4], (*result.axes[-4], *result.axes[-3]), *result.axes[-2:]))

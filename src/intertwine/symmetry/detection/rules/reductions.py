@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from ....programs import Call, Ref
-from ..axis_terms import Axis, Value, forget_zeros
+from ..axis_terms import Axis, Value, axis_size, forget_zeros
 from ..engine import Engine
 from .elementwise import broadcast
 from .indices.indexing import places
@@ -111,7 +111,10 @@ def softmax(engine: Engine, call: Call) -> Value:
     x = engine.value(call.args["self"])
     axes = tuple(forget_zeros(engine.rigid(a)) for a in x.axes)
     if axes:
-        engine.mix(axes, axes[call.args["dim"] % len(axes)])
+        along = axes[call.args["dim"] % len(axes)]
+        engine.mix(axes, along)
+        if axis_size(along) == 1:  # the share of the only one is 1, whatever it is
+            engine.skip(call.args["self"])
     return Value(axes)
 
 
