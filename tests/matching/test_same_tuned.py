@@ -284,3 +284,22 @@ def test_a_table_that_two_strangers_share_makes_them_no_relatives():
 
     a, b = (Placed(seed).double() for seed in (0, 1))
     assert same(a, b, torch.zeros(2, 8, 6, dtype=torch.float64)).verdict == DIFFERENT
+
+
+def test_vectors_that_start_as_the_same_numbers_make_no_relatives():
+    """Decays by channel, as in RWKV, in as many tensors as there are weights that training drew."""
+
+    class Decaying(nn.Module):
+        def __init__(self, seed: int):
+            super().__init__()
+            torch.manual_seed(seed)
+            self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+            self.decays = nn.ParameterList(torch.linspace(0.1, 2, 8) * k for k in range(1, 5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer, decay in zip(self.layers, self.decays):
+                x = decay * layer(x).tanh()
+            return x
+
+    a, b = (Decaying(seed).double() for seed in (0, 1))
+    assert same(a, b, torch.zeros(2, 8, dtype=torch.float64)).verdict == DIFFERENT

@@ -1,6 +1,6 @@
 """The verdict whether two networks are one network, up to symmetry."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,7 +31,7 @@ _PLAIN = 0.2  # share of the residual of unmatched networks that no search comes
 _FEW = 4  # weights for each free scale or entry of a basis from which on that holds
 _SMALL = 50_000  # weights below which chance is averaged over two draws
 _NAMED = 4  # tensors that a reason names
-_SOME = 0.1  # share of the tensors, or of their weights, that unrelated networks never have in common exactly
+_SOME = 0.1  # share of the matrices, or of their weights, that unrelated networks never have in common exactly
 _EXACT = ("float64", "float32")  # coarser precisions are met by gains that hardly left 1
 _HALVES = (torch.float16, torch.bfloat16)
 _HALF_NAMES = ("float16", "bfloat16")
@@ -54,7 +54,7 @@ def same(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None =
     names those. Or all are clearly closer than by chance: the same search is run against networks whose tensors have
     the same statistics and unrelated units (each rotated at random along its hidden axes), and the residual must be
     below 0.75 of what they leave (0.5 for purely linear networks, whose bases absorb much), or below 0.8 unit by unit
-    in place; or a tenth of them, by number or by weights, agree exactly.
+    in place; or a tenth of the matrices, by number or by weights, agree exactly.
 
     "Different" is only said where the symmetry is known. Where operations have no rule, or the two runs took different
     paths, copies may differ by more than the group that was found: then networks that do not agree "cannot be told",
@@ -171,20 +171,24 @@ def _exactly_in_part(match: Match, pair: Pair, found: Deviation) -> Match | None
     Such are copies whose experts, modules in a list, stand in another order. Those that pull units away from their
     partners do not hide what is equal in place.
     """
+    told = {name: pair.b[name] for name in pair.sym.layouts if not constant(pair.b[name])}
+    matrices = {name: x.numel() for name, x in told.items() if sum(n > 1 for n in x.shape) > 1}
+
+    def many(names: Collection[str]) -> bool:
+        """Matrices alone count: vectors that start as a function of the unit's number are the same everywhere."""
+        near = [size for name, size in matrices.items() if name in names]
+        return bool(near) and (len(near) >= _SOME * len(matrices) or sum(near) >= _SOME * sum(matrices.values()))
+
     exactly = found.shared(_SOME)
-    if exactly in _EXACT:
+    if exactly in _EXACT and many(found.tensors.keys() - found.beyond(exactly).keys()):
         match = replace(match, differing=found.beyond(exactly))
         return _in_part(match, f"agree up to rounding to {exactly}", len(found.tensors))
-    sizes = {name: pair.b[name].numel() for name in pair.sym.layouts if not constant(pair.b[name])}
-    equal = [name for name in sizes if torch.equal(pair.a[name], pair.b[name])]
-    near = sum(sizes[name] for name in equal)
-    if not equal or (len(equal) < _SOME * len(sizes) and near < _SOME * sum(sizes.values())):
+    equal = {name for name, x in told.items() if torch.equal(pair.a[name], x)}
+    if not many(equal):
         return None
-    differing = {
-        name: float(torch.dist(pair.a[name], pair.b[name]) / pair.b[name].norm()) for name in sizes if name not in equal
-    }
+    differing = {name: float(torch.dist(pair.a[name], x) / x.norm()) for name, x in told.items() if name not in equal}
     match = replace(match, differing=differing, transformation=identity(pair.sym))
-    return _in_part(match, "are equal as they stand", len(sizes))
+    return _in_part(match, "are equal as they stand", len(told))
 
 
 def _in_part(match: Match, agree: str, count: int) -> Match:
