@@ -9,11 +9,11 @@ __all__ = ["randomise"]
 
 
 def randomise(model: nn.Module, seed: int = 0) -> nn.Module:
-    """Give every parameter and every running statistic of ``model`` generic values, in place, in evaluation mode.
+    """Give every parameter, running statistic and codebook of ``model`` generic values, in place, in evaluation mode.
 
     Matrices, kernels and tables are normal with standard deviation ``1 / sqrt(fan-in)``. Vectors keep their size and
     gain noise (a gain of one becomes ``1 + 0.3 z``); those that begin near zero, such as biases and layer scales, are
-    drawn anew. Running means are moved, running variances lie in ``[0.5, 2]``.
+    drawn anew. Running means are moved, running variances lie in ``[0.5, 2]``, tables of zeros drawn as matrices.
     """
     g = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -25,6 +25,8 @@ def randomise(model: nn.Module, seed: int = 0) -> nn.Module:
                 buffer.copy_(0.5 + 1.5 * torch.rand(buffer.shape, generator=g))
             elif name.endswith("running_mean"):
                 buffer.add_(0.3 * torch.randn(buffer.shape, generator=g, dtype=buffer.dtype))
+            elif buffer.is_floating_point() and buffer.dim() > 1 and not buffer.any():  # a codebook before training
+                buffer.copy_(_generic(buffer, g))
     return model.eval()
 
 
