@@ -77,6 +77,15 @@ def test_an_outlook_counts_what_is_there(tmp_path):
     assert plans.total([before, before]).networks == (8, 0)
 
 
+def test_an_outlook_times_networks_at_the_size_of_their_own_data(tmp_path, monkeypatch):
+    """Tables of paper 2 work on digits at the scale ``small``, whatever data are given for the others."""
+    seen = []
+    monkeypatch.setattr(plans, "_probe", lambda network: seen.append(network) or (1.0, 1))
+    plans.outlook(experiments()["p2-table1"], Setting("small", tmp_path, "cifar10:/nowhere"))
+    assert seen
+    assert all("channels=1" in network for network in seen)
+
+
 def test_the_number_of_training_examples_is_right():
     assert plans._TRAINING["digits"] == len(load("digits").train)
 

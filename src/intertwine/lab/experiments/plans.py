@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from ..._threads import threads
 from ..networks import build, input_shape
 from ..runs import Job
 from ..runs.job import job_key
@@ -20,19 +21,8 @@ from .registry import experiments
 
 _TRAINING = {"digits": 1295, "cifar10": 45_000, "cifar100": 45_000}  # examples of the training split
 _VARIED = (
-    "a",
-    "b",
-    "checkpoint",
-    "networks",
-    "seed",
-    "network",
-    "layer",
-    "kind",
-    "situation",
-    "width",
-    "start",
-    "data",
-)
+    "a", "b", "checkpoint", "networks", "seed", "network", "layer", "kind", "situation", "width", "start", "data",
+)  # fmt: skip
 _BATCH = 32  # examples of the probe's step
 
 
@@ -131,7 +121,8 @@ def _examples(data: str) -> int:
 def _network(job: Job, zoos: Mapping[Path, str], setting: Setting) -> str | None:
     settings = job.model_dump()
     if text := settings.get("network"):
-        return setting.fitted(text) if "_ensemble" not in text else None
+        own = replace(setting, data=settings.get("data") or setting.data)
+        return own.fitted(text) if "_ensemble" not in text else None
     path = settings.get("a") or settings.get("checkpoint") or next(iter(settings.get("networks", ())), "")
     return zoos.get(Path(path).resolve().parent)
 
@@ -153,20 +144,22 @@ def _images(job: Job) -> float:
 
 @cache
 def _probe(network: str) -> tuple[float, int]:
-    """Seconds and bytes for each image of one step of training."""
+    """Seconds of one thread and bytes for each image of one step of training; other work on the machine not counted."""
     with torch.random.fork_rng(devices=[]):
         model = build(network).train()
         x = torch.randn(_BATCH, *input_shape(network))
     sizes: list[int] = []
     seen = lambda module, inputs, output: sizes.append(output.numel() if isinstance(output, torch.Tensor) else 0)
     hooks = [m.register_forward_hook(seen) for m in model.modules() if not list(m.children())]
-    model(x).square().mean().backward()
-    for hook in hooks:
-        hook.remove()
-    start = time.perf_counter()
-    model(x).square().mean().backward()
+    with threads(1):  # as jobs have it
+        model(x).square().mean().backward()
+        for hook in hooks:
+            hook.remove()
+        start = time.process_time()
+        model(x).square().mean().backward()
+        seconds = time.process_time() - start
     weights = sum(p.numel() for p in model.parameters())
-    return (time.perf_counter() - start) / _BATCH, (8 * sum(sizes) + 16 * weights) // _BATCH
+    return seconds / _BATCH, (8 * sum(sizes) + 16 * weights) // _BATCH
 
 
 def total(estimates: Sequence[Outlook]) -> Outlook:

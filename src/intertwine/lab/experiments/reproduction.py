@@ -109,6 +109,8 @@ class Row:
 
 _IN_ORDER = re.compile(r"(relu|conv|layer|blocks)[\w.#*]*|[\w ]+(?: =)? -?[\d.]+")
 """Layers by name, and things by number such as ``width 64`` and ``a = 0.5``."""
+_TITLED = re.compile(r", (?![^(]*\))")
+"""A comma that is not within parentheses, as in ``DGN(x, 1)``."""
 
 
 @dataclass(frozen=True)
@@ -245,14 +247,14 @@ class Reproduction(Result):
     def panels(self) -> list[Panel]:
         """Groups over the same points together.
 
-        What stands behind a comma in a group's name, such as ``"linear_cka, chance taken out"``, makes a panel of its
-        own, of which it is the title.
+        What stands behind a comma in a group's name, such as ``"linear_cka, chance taken out"``, but not within
+        parentheses, makes a panel of its own, of which it is the title.
         """
         found: dict[tuple[tuple[str, ...], str], dict[str, list[Row]]] = {}
         for group in dict.fromkeys(row.group for row in self.rows):
             rows = [row for row in self.rows if row.group == group]
-            name, _, title = group.partition(", ")
-            found.setdefault((tuple(row.what for row in rows), title), {})[name] = rows
+            name, *title = _TITLED.split(group, maxsplit=1)
+            found.setdefault((tuple(row.what for row in rows), "".join(title)), {})[name] = rows
         return [Panel(title, points, groups) for (points, title), groups in found.items()]
 
     def summary(self) -> str:
