@@ -371,6 +371,11 @@ def test_figures_6_and_7():
     assert held(stitching.claims_of(table(negative(words)), True, GOOD)) == [False] * 4
     beaten = words | {"rank-1": at(0.3, 0.8)}
     assert held(stitching.claims_of(table(beaten), True, GOOD))[2] is False
+    assert held(stitching.claims_of(table(negative(words)), True, GOOD, ranked=False)) == [False]
+    groups = {family: {k: (v, 0.001) for k, v in by.items()} for family, by in words.items()}
+    said = lambda name: [c.text for c in printed(name, groups).claims if c.text.startswith("ours: ")]
+    assert len(said("fig6-stitching-resnet20")) == 4
+    assert len(said("fig7-stitching-resnet18")) == 1  # the text ranks the families of ResNet20s alone
 
 
 def test_figure_8():

@@ -25,13 +25,14 @@ _GAIN = "closed form and best epoch - as printed in v2"
 Table = Mapping[str, Mapping[str, Estimate]]
 
 
-def claims_of(table: Table, residual: bool, networks: Trained) -> list[Claim]:
+def claims_of(table: Table, residual: bool, networks: Trained, ranked: bool = True) -> list[Claim]:
     """What the text says of one figure.
 
     Args:
         table: Penalties by family and layer; ``*`` marks layers inside residual blocks.
         residual: Whether the networks are residual.
         networks: Those that were stitched.
+        ranked: Whether the text ranks the families, which it does not of ResNet18s.
     """
     outside = {f: {k: e for k, e in by.items() if not k.endswith("*")} for f, by in table.items()}
     inside = {f: {k: e for k, e in by.items() if k.endswith("*")} for f, by in table.items()}
@@ -49,11 +50,9 @@ def claims_of(table: Table, residual: bool, networks: Trained) -> list[Claim]:
             f: mean_of(inside[f].values()) - mean_of(outside[f].values()) for f in ("full", "g_relu") if inside.get(f)
         }
         ranks = {f"{f}, {k}": e for f in FAMILIES[1:] for k, e in more(inside, "g_relu", f).items()}
-        return [
-            *claims,
-            told("inside residual blocks G_ReLU loses more than all other families", ranks, above=0),
-            told("layers inside residual blocks cost more on average, with full convolutions too", mean, above=0),
-        ]
+        claims.append(told("inside residual blocks G_ReLU loses more than all other families", ranks, above=0))
+        text = "layers inside residual blocks cost more on average, with full convolutions too"
+        return [*(claims if ranked else []), told(text, mean, above=0)]
     costs = {f"{f}, {k}": e for f in _REDUCED for k, e in more(outside, f, "g_relu").items()}
     steps = {f: decreases(table[f]) for f in FAMILIES if f != "rank-1" and f in table}
     rises = {f"{f}, {k}": e.times(-1) for f, by in steps.items() for k, e in list(by.items())[:2]}
@@ -128,7 +127,8 @@ class _Figure:
     def judge(self, found: Reproduction) -> list[Claim]:
         """The claims of every arm, and what our start and choice of epoch change."""
         networks = trained(found)
-        claims = arm_claims(found.table, lambda own: claims_of(own, self.residual, networks))
+        ranked = self.networks[-1] != "resnet18"
+        claims = arm_claims(found.table, lambda own: claims_of(own, self.residual, networks, ranked))
         text = "our closed-form start and best epoch lose less with G_ReLU than the paper's arm at every layer"
         return [*claims, claim(text, found.table.get(_GAIN, {}), below=0, trained=networks)]
 
