@@ -126,6 +126,19 @@ def test_repair_gives_the_means_and_spreads_of_the_parents(trained, aligned, dig
         assert (outs[3].std(0) / spread).mean() < 0.95  # what REPAIR is for: averages vary too little
 
 
+def test_repair_follows_the_ratio_of_every_layer(trained, aligned, digits):
+    a, b = trained["mlp"][:2]
+    loader = [digits.loader("train", batch_size=2000).batch(slice(0, 500))]
+    some = state(merge(a, b, aligned["mlp"], layers="1", loader=loader))
+    changed = {name for name, x in tensors_of(a).items() if not torch.equal(x, some[name])}
+    assert changed == {"1.weight", "1.bias"}  # the others stay those of a
+    moved = aligned["mlp"].apply(b)
+    mended = merge(a, moved, None, ratio={"1": 0.25, "3": 0.75}, loader=loader)
+    for name, share in (("1", 0.25), ("3", 0.75)):
+        outs = [iw.collect(m, loader, [name])[name].double() for m in (a, moved, mended)]
+        assert torch.allclose(outs[2].mean(0), (1 - share) * outs[0].mean(0) + share * outs[1].mean(0), atol=1e-3)
+
+
 def test_repair_leaves_outputs_and_shared_layers_alone():
     shared = nn.Linear(4, 4)
     model = nn.Sequential(nn.Linear(3, 4), shared, nn.ReLU(), shared, nn.Linear(4, 2))

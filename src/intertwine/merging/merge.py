@@ -56,7 +56,8 @@ def merge(
         ratio: The share of ``b``, from 0 to 1; or shares by the beginning of tensor names, the longest one counts, and
             tensors that none fits stay those of ``a``.
         repair: ``True`` for what fits the network: ``"recalibrate"`` where it has batch norms, else ``"repair"`` where
-            a loader is given. ``"rescale"`` corrects spreads only, ``False`` nothing.
+            a loader is given. ``"rescale"`` corrects spreads only, ``False`` nothing. REPAIR changes the layers whose
+            weights are merged alone, each by its own ratio.
         loader: Batches of training inputs for the repair; labels are not used.
         interpolation: ``"linear"``, or ``"spherical"`` for parameters; statistics always go along a line.
         layers: Merge only tensors under these names, or matching these patterns (``"layer1"``, ``"*.mlp.*"``); the
@@ -96,8 +97,8 @@ def merge(
             for name, share in ratios.items()
         },
     )
-    share = ratio if isinstance(ratio, int | float) else 0.5
-    return mend_(merged, [a, twin], [1 - share, share], how, loader)
+    shares = {name.removesuffix(".weight"): (1 - share, share) for name, share in ratios.items() if share}
+    return mend_(merged, [a, twin], shares, how, loader)
 
 
 def in_basis(a: nn.Module, b: nn.Module, alignment: Aligned) -> nn.Module:
@@ -121,11 +122,14 @@ def in_basis(a: nn.Module, b: nn.Module, alignment: Aligned) -> nn.Module:
 def mend_(
     merged: nn.Module,
     parents: Sequence[nn.Module],
-    shares: Sequence[float],
+    shares: Mapping[str, Sequence[float]],
     how: str | None,
     loader: Iterable[Any] | None,
 ) -> nn.Module:
-    """Repair a merged network in place, as ``check_repair`` decided; its parents are in one basis."""
+    """Repair a merged network in place, as ``check_repair`` decided; its parents are in one basis.
+
+    ``shares`` are those of the parents in every module that REPAIR may change.
+    """
     if how is None or loader is None:
         return merged
     if how == "recalibrate":

@@ -61,7 +61,8 @@ def merge_moved(moved: Sequence[nn.Module], repair: Repair = True, loader: Itera
         loader: Batches for the repair.
     """
     how = check_repair(moved[0], repair, loader)
-    return mend_(average(moved).eval(), moved, [1 / len(moved)] * len(moved), how, loader)
+    shares = {name: [1 / len(moved)] * len(moved) for name, _ in moved[0].named_modules()}
+    return mend_(average(moved).eval(), moved, shares, how, loader)
 
 
 def average(models: Sequence[nn.Module]) -> nn.Module:

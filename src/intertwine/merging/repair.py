@@ -48,16 +48,20 @@ def repair_(
         - Jordan, K., Sedghi, H., Saukh, O., Entezari, R. and Neyshabur, B. REPAIR: REnormalizing Permuted Activations
           for Interpolation Repair. ICLR 2023, equation 4.
     """  # noqa: DOC502 - raised by what it calls
-    return repaired_(model, [a, b], [1 - ratio, ratio], loader, shift)
+    return repaired_(model, [a, b], {name: (1 - ratio, ratio) for name, _ in model.named_modules()}, loader, shift)
 
 
 def repaired_(
-    model: nn.Module, parents: Sequence[nn.Module], shares: Sequence[float], loader: Iterable[Any], shift: bool
+    model: nn.Module,
+    parents: Sequence[nn.Module],
+    shares: Mapping[str, Sequence[float]],
+    loader: Iterable[Any],
+    shift: bool,
 ) -> nn.Module:
-    """``repair_`` for a mean of any number of networks in one basis, with these shares."""
+    """``repair_`` of some modules of a mean of networks in one basis, by the parents' shares in each."""
     check_repeatable(loader)
     first, _ = peek(loader)
-    layers = repairable(model, first)
+    layers = {name: axis for name, axis in repairable(model, first).items() if name in shares}
     goals = _goals([_moments(parent, loader, layers) for parent in parents], shares)
     seen: dict[str, ChannelMoments] = {name: ChannelMoments() for name in layers}
     device = device_of(model)
@@ -118,13 +122,15 @@ def _moments(model: nn.Module, loader: Iterable[Any], layers: Mapping[str, int])
     return found
 
 
-def _goals(parents: Sequence[dict[str, ChannelMoments]], shares: Sequence[float]) -> dict[str, tuple[Tensor, Tensor]]:
+def _goals(
+    parents: Sequence[dict[str, ChannelMoments]], shares: Mapping[str, Sequence[float]]
+) -> dict[str, tuple[Tensor, Tensor]]:
     """Mean and standard deviation that each layer's channels shall have."""
     goals = {}
     for name, first in parents[0].items():
         device = first.mean.device
-        mean = sum((w * p[name].mean.to(device) for w, p in zip(shares, parents)), torch.zeros((), device=device))
-        deviations = (w * p[name].variance.sqrt().to(device) for w, p in zip(shares, parents))
+        mean = sum((w * p[name].mean.to(device) for w, p in zip(shares[name], parents)), torch.zeros((), device=device))
+        deviations = (w * p[name].variance.sqrt().to(device) for w, p in zip(shares[name], parents))
         goals[name] = mean, sum(deviations, torch.zeros((), device=device))
     return goals
 
