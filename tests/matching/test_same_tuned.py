@@ -286,8 +286,8 @@ def test_a_table_that_two_strangers_share_makes_them_no_relatives():
     assert same(a, b, torch.zeros(2, 8, 6, dtype=torch.float64)).verdict == DIFFERENT
 
 
-def test_vectors_that_start_as_the_same_numbers_make_no_relatives():
-    """Decays by channel, as in RWKV, in as many tensors as there are weights that training drew."""
+def test_tensors_that_start_as_the_same_numbers_make_no_relatives():
+    """Decays by channel, as in RWKV, in as many tensors as there are weights that training drew; states, positions."""
 
     class Decaying(nn.Module):
         def __init__(self, seed: int):
@@ -295,11 +295,15 @@ def test_vectors_that_start_as_the_same_numbers_make_no_relatives():
             torch.manual_seed(seed)
             self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
             self.decays = nn.ParameterList(torch.linspace(0.1, 2, 8) * k for k in range(1, 5))
+            self.states = nn.Parameter(torch.arange(1, 9).log().expand(8, 8).clone())  # as in Mamba: equal rows
+            angles = torch.arange(16)[:, None] / 10_000 ** torch.linspace(0, 1, 4)
+            self.positions = nn.Parameter(torch.stack((angles.sin(), angles.cos()), -1).flatten(1))
 
         def forward(self, x: Tensor) -> Tensor:
+            x = x + self.positions[: len(x)]
             for layer, decay in zip(self.layers, self.decays):
                 x = decay * layer(x).tanh()
-            return x
+            return x + x.tanh() @ self.states.T
 
     a, b = (Decaying(seed).double() for seed in (0, 1))
     assert same(a, b, torch.zeros(2, 8, dtype=torch.float64)).verdict == DIFFERENT

@@ -56,9 +56,11 @@ def assign_nearly(gain: Tensor, fast: bool = False) -> Tensor:
     rows = columns = torch.arange(len(gain))
     left = gain
     while len(left) > _EXACT:
-        beside = left - 0.5 * (left.amax(1, keepdim=True) + left.amax(0, keepdim=True))  # units that all prefer compete
+        beside = left - 0.5 * left.amax(1, keepdim=True)  # units that all prefer compete
+        beside -= 0.5 * left.amax(0, keepdim=True)
         best = beside.argmax(1)
         mutual = beside.argmax(0)[best] == torch.arange(len(left))
+        del beside
         order[rows[mutual]] = columns[best[mutual]]
         kept = torch.ones(len(left), dtype=torch.bool).index_fill_(0, best[mutual], value=False)
         rows, columns = rows[~mutual], columns[kept]

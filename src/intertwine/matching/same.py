@@ -16,7 +16,7 @@ from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import Transformation, identity
 from ..testing import outputs, relative_error
 from .components import Matched, Pair, matched
-from .deviation import PRECISIONS, Deviation, constant
+from .deviation import PRECISIONS, Deviation, constant, patterned
 from .narrow import narrowed
 from .verdict import DIFFERENT, RELATED, SAME, UNTOLD, Match
 
@@ -172,10 +172,10 @@ def _exactly_in_part(match: Match, pair: Pair, found: Deviation) -> Match | None
     partners do not hide what is equal in place.
     """
     told = {name: pair.b[name] for name in pair.sym.layouts if not constant(pair.b[name])}
-    matrices = {name: x.numel() for name, x in told.items() if sum(n > 1 for n in x.shape) > 1}
+    matrices = {n: x.numel() for n, x in told.items() if sum(size > 1 for size in x.shape) > 1 and not patterned(x)}
 
     def many(names: Collection[str]) -> bool:
-        """Matrices alone count: vectors that start as a function of the unit's number are the same everywhere."""
+        """Matrices in no order alone count: what starts as a function of the unit's number is the same everywhere."""
         near = [size for name, size in matrices.items() if name in names]
         return bool(near) and (len(near) >= _SOME * len(matrices) or sum(near) >= _SOME * sum(matrices.values()))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -128,11 +127,7 @@ class _Search:
         self.sym = narrowed(sym, {n for n, layout in sym.layouts.items() if any(x.moved for x in blocks(layout))})
         self.votes = dict.fromkeys(sym.layouts, 1.0) if votes is None else votes
         self.large = sum(b[name].numel() for name in sym.layouts) > _LARGE
-
-    @cached_property
-    def problem(self) -> Problem:
-        """The problem with the votes that were given."""
-        return self._problem(self.votes)
+        self._posed: tuple[Mapping[str, float], Problem] | None = None
 
     def judged(self, g: Transformation) -> UnitMatch:
         """An element with its residual."""
@@ -144,7 +139,7 @@ class _Search:
         Large networks start in place only where their units share something there: ``in_place`` is that residual.
         """
         yield lambda: self.judged(~arranged(self.sym, self.b) @ arranged(self.sym, self.a))
-        yield lambda: self.descended(self._agreeing(profiles(self.problem)))
+        yield lambda: self.descended(self._agreeing(profiles(self._problem(self.votes))))
         if in_place < _APART or not self.large:
             yield lambda: self.descended(identity(self.sym))
 
@@ -155,26 +150,38 @@ class _Search:
         smaller: so tensors that were replaced do not outvote the others.
         """
         generator = torch.Generator().manual_seed(0)
-        found = descend(self.problem, start, generator, CoordinateDescent(tolerance=_COARSE))
+        votes = self.votes
+        found = descend(self._problem(votes), start, generator, CoordinateDescent(tolerance=_COARSE))
         first = self.judged(found.g)
-        if found.history[-1] < (1 - _UNRELATED**2) ** 0.5 * self.problem.size:
+        if found.history[-1] < (1 - _UNRELATED**2) ** 0.5 * self._problem(votes).size:
             return first
-        near = self._near(first.g)
-        squares = {n: max(_cosine(near[n], self.b[n]), 0.0) ** 2 for n in self.sym.layouts}
-        again = self.problem
+        squares = self._agreements(first.g)
         if min(squares.values(), default=1.0) < _CLOSE:
-            again = self._problem({n: self.votes[n] * c / (1 - c + _RIDGE) for n, c in squares.items()})
-        return min(first, self.judged(descend(again, first.g, generator).g), key=lambda m: m.residual)
+            votes = {n: self.votes[n] * c / (1 - c + _RIDGE) for n, c in squares.items()}
+        again = self.judged(descend(self._problem(votes), first.g, generator).g)
+        return min(first, again, key=lambda m: m.residual)
+
+    def _agreements(self, g: Transformation) -> dict[str, float]:
+        """For every tensor the squared cosine of its angle once ``a`` is moved; 0 beyond a right angle."""
+        near = self._near(g)
+        return {n: max(_cosine(near[n], self.b[n]), 0.0) ** 2 for n in self.sym.layouts}
 
     def _problem(self, votes: Mapping[str, float]) -> Problem:
-        """The problem in which the squared norm of every tensor of ``b`` is its number of entries, times its vote."""
+        """The problem in which the squared norm of every tensor of ``b`` is its number of entries, times its vote.
+
+        Of several only that of the last votes is kept: it holds copies of both networks.
+        """
+        if self._posed is not None and self._posed[0] == votes:
+            return self._posed[1]
+        self._posed = None
         names = self.sym.layouts
         dtype = torch.float32 if self.large else torch.float64
         means = {name: float(self.b[name].square().mean()) for name in names}
         factors = {name: (votes[name] / mean if mean > 0 else votes[name]) ** 0.5 for name, mean in means.items()}
         sides = [{name: (state[name] * factors[name]).to(dtype) for name in names} for state in (self.b, self.a)]
         still = identity(self.sym)
-        return Problem(self.sym, sides[0], sides[1], still, still, self.sym)
+        self._posed = votes, Problem(self.sym, sides[0], sides[1], still, still, self.sym)
+        return self._posed[1]
 
     def _near(self, g: Transformation) -> dict[str, Tensor]:
         return {**self.a, **moved(self.sym, g, self.a)}

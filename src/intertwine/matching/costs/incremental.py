@@ -76,9 +76,11 @@ class Costs:
 
     def refresh(self) -> None:
         """Compute everything from scratch; spaces whose costs were not what they were taken for become dirty."""
-        before = {name: self.of(name) for name in self._near}
+        for space in self._near:
+            self._follow(space)
+        tracked = self._totals
         self.value, self.fresh = self._from_scratch(), True
-        self.dirty |= {name for name, costs in before.items() if not _agree(costs, self.of(name))}
+        self.dirty |= {name for name, totals in tracked.items() if not _agree(totals, self._totals[name])}
 
     def moving(self, step: Transformation) -> list[str]:
         """Spaces that a step moves."""
@@ -131,22 +133,24 @@ class Costs:
 
     def _summed(self, space: str) -> dict[Row, Tensor]:
         """Costs as they are now, from what changed."""
-        for joint, side in self.problem.parts.at[space]:
-            known, here = self._seen[joint, side], self.g[joint.spaces[1 - side]]
-            if known is not here:
-                _update(self._totals[space][joint.rows[side]], joint, side, known, here)
-                self._seen[joint, side] = here
+        self._follow(space)
         found = {row: _placed(x, self.g[space], row) for row, x in self._totals[space].items()}
         for m in self.problem.parts.members[space]:
             _add(found, m.row, self._products[m].product(self.g))
         return found
 
+    def _follow(self, space: str) -> None:
+        """Bring the products of a space's joints up to date with its neighbours."""
+        for joint, side in self.problem.parts.at[space]:
+            known, here = self._seen[joint, side], self.g[joint.spaces[1 - side]]
+            if known is not here:
+                _update(self._totals[space][joint.rows[side]], joint, side, known, here)
+                self._seen[joint, side] = here
+
     def _from_scratch(self) -> float:
-        """Compute all products anew; the objective, which is a sum of their traces."""
+        """Compute the products of all joints anew; the objective, which is a sum of traces."""
         parts = self.problem.parts
         self._now.clear()
-        for product in self._products.values():
-            product.forget()
         self._totals = {s.name: {} for s in self.problem.sym.spaces}
         value = 0.0
         for (space, row), x in self._constant.items():
@@ -190,10 +194,6 @@ class _Product:
             self._value = m.view(m.block.read(self._problem.a[m.tensor])) @ m.view(b).mT
             self._known = here
         return _placed(self._value, e, m.row) if self._own else self._value
-
-    def forget(self) -> None:
-        """Start from nothing."""
-        self._value = None
 
 
 def _constant(problem: Problem) -> dict[tuple[str, Row], Tensor]:
@@ -289,7 +289,7 @@ def _agree(known: dict[Row, Tensor], fresh: dict[Row, Tensor]) -> bool:
     for row, x in fresh.items():
         if row not in known:
             return False
-        if x.numel() and not _largest(x - known[row]) <= _AGREE[x.dtype] * _largest(x):
+        if x is not known[row] and x.numel() and not _largest(x - known[row]) <= _AGREE[x.dtype] * _largest(x):
             return False
     return True
 

@@ -70,13 +70,13 @@ def _matched(stated: Problem, profiles_of: Callable[[Space], Iterable[Both]], fa
             continue
         cost = _summed(starmap(_distances, profiles_of(space)))
         if cost is not None:
-            g = with_parts(g, space.name, permutation=assign_nearly(-cost, fast).cpu())
+            g = with_parts(g, space.name, permutation=assign_nearly(cost.neg_(), fast).cpu())
     return g
 
 
 def _distances(left: Tensor, right: Tensor) -> Tensor:
     """Squared distances of all profiles, less what every assignment pays, ``(n, n)``."""
-    return torch.linalg.vector_norm(right, dim=-1).square() - 2 * (left @ right.mT)
+    return torch.addmm(torch.linalg.vector_norm(right, dim=-1).square(), left, right.mT, alpha=-2)
 
 
 def profile_costs(stated: Problem, space: str, votes: Mapping[str, float]) -> Tensor | None:
@@ -95,10 +95,10 @@ def profile_costs(stated: Problem, space: str, votes: Mapping[str, float]) -> Te
 
 
 def _summed(distances: Iterable[Tensor]) -> Tensor | None:
-    """The sum, where no distance is held longer than needed."""
+    """The sum, in the memory of the first."""
     total = None
     for distance in distances:
-        total = distance if total is None else total + distance
+        total = distance if total is None else total.add_(distance)
     return total
 
 
