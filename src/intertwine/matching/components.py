@@ -8,6 +8,8 @@ A network of one component is matched at once. One component of each network is 
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
@@ -110,6 +112,7 @@ class Pair:
 
     def read(self, index: int) -> tuple[Folded, Folded, frozenset[str]]:
         """One component of both networks, batch norms folded, and its tensors that hold numbers of half precision."""
+        _trim()
         part = self.parts[index]
         a, b = ({name: state[name] for name in part.layouts if name in state} for state in (self.a, self.b))
         double = torch.float64 in {x.dtype for state in (a, b) for x in state.values()}
@@ -368,6 +371,12 @@ def _votes(state: Mapping[str, Tensor]) -> dict[str, float]:
 
 def _count(folded: Folded) -> int:
     return sum(x.numel() for x in folded.state.values())
+
+
+def _trim() -> None:
+    """Give what was freed back to the system: glibc keeps the holes that tensors of a few megabytes leave."""
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):  # musl has none
+        trim(0)
 
 
 def _halved(x: Tensor) -> bool:
