@@ -219,6 +219,35 @@ def test_a_packed_bias_that_is_cut_at_different_rows_is_pushed_part_by_part():
     assert (folded.model.attention.in_proj_bias[16:] == 0).all()  # of values
 
 
+class Attention(nn.Module):
+    """Attention by hand; ``shares`` are the attention weights that are used."""
+
+    def __init__(self, shares):
+        super().__init__()
+        self.norm, self.v, self.head, self.shares = nn.LayerNorm(6), nn.Linear(6, 6), nn.Linear(6, 2), shares
+
+    def forward(self, x):
+        y = self.norm(x)
+        return self.head(self.shares(torch.cat([y @ y.mT, y[..., :1]], -1)) @ self.v(y))
+
+
+@pytest.mark.parametrize(
+    ("shares", "passes"),
+    [
+        (lambda s: s[..., :-1].softmax(-1), True),
+        (lambda s: s[..., :-1].softmax(-1).unflatten(-1, (1, -1)).flatten(-2), True),
+        (lambda s: s.softmax(-1)[..., :-1], False),  # a sink takes its part
+        (lambda s: s[..., :-1].softmax(-1).mT, False),
+        (lambda s: s[..., :-1].softmax(-2), False),
+    ],
+)
+def test_biases_pass_attention_only_where_its_rows_sum_to_one(shares, passes):
+    torch.manual_seed(0)
+    model = Attention(shares).double()
+    folded = iw.fold(model, torch.randn(3, 5, 6).double())
+    assert bool((folded.model.v.bias == 0).all()) == passes
+
+
 def test_experts_that_no_example_reaches_keep_their_gain():
     model, inputs = made("MixtralForCausalLM")
     few = {"input_ids": inputs["input_ids"][:1, :1]}

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from intertwine.groups import PositiveMonomial
+from intertwine.groups import Permutation, PositiveMonomial
 from intertwine.symmetry import symmetries
 from intertwine.testing import function_error
 
@@ -499,6 +499,29 @@ def test_whole_numbers_are_permuted_only():
     CASES["grid"] = lambda: (Grid(), (6,))
     (space,) = found("grid").spaces
     assert space.group == PositiveMonomial(space.size)  # the gain has a scale
+
+
+def test_a_stack_rounded_to_whole_numbers_is_permuted_only():
+    def forward(self, x):
+        first, second = torch.stack([F.relu(self.a(x)) * 3, F.relu(self.b(x)) * 3]).long().to(x.dtype)
+        return self.out(first) + self.out(second)
+
+    CASES["rounded"] = lambda: (Snippet(forward, a=Linear(6, 5), b=Linear(6, 5), out=Linear(5, 3)), (6,))
+    assert [s.group for s in found("rounded").spaces] == [Permutation(5)]
+
+
+def test_units_told_apart_after_a_sum_over_what_is_inside_them_keep_their_own():
+    """Differential attention: two softmaxes, one subtracted from the other, each with queries and keys of its own."""
+
+    def forward(self, x):
+        q, k = (f(x).view(*x.shape[:2], 2, 2, 3).permute(2, 3, 0, 1, 4) for f in (self.q, self.k))
+        scores = (q @ k.mT).softmax(-1)
+        return self.out((scores[:, 0] - scores[:, 1]).mean(-1).permute(1, 2, 0))
+
+    CASES["differential"] = lambda: (
+        Snippet(forward, q=Linear(6, 12), k=Linear(6, 12), out=Linear(2, 3)), (5, 6)
+    )  # fmt: skip
+    assert found("differential").dim == 4 * 9
 
 
 def test_complex_numbers_stay_where_they_are():

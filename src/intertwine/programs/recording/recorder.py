@@ -27,8 +27,9 @@ _READERS = {
     "__cuda_array_interface__",
     "__deepcopy__",
     "__reduce_ex__",
+    "__repr__",
 }
-
+_BUILDERS = {"tensor", "as_tensor", "asarray", "new_tensor", "new"}  # a list of tensors is read number by number
 
 # results that depend on one argument only: the sizes of packed sequences are no function of what is packed
 _ASIDE = {"aten::_pack_padded_sequence": (1, "lengths"), "aten::_pad_packed_sequence": (1, "batch_sizes")}
@@ -316,7 +317,7 @@ class Recorder(TorchDispatchMode):
 
 
 class WatchReads(TorchFunctionMode):
-    """Notices numbers that leave a tensor without an operation: ``tolist``, ``numpy``, raw pointers."""
+    """Notices numbers that leave a tensor without an operation: ``tolist``, ``numpy``, ``torch.tensor([x, y])``."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -324,9 +325,13 @@ class WatchReads(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Pass every call on."""
-        if getattr(func, "__name__", "") in _READERS and args and isinstance(args[0], Tensor):
+        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
+        if name in _READERS and args and isinstance(args[0], Tensor):
             self._recorder.read(args[0])
-        return func(*args, **(kwargs or {}))
+        if name in _BUILDERS:
+            for tensor in tensors_in([a for a in (*args, *kwargs.values()) if isinstance(a, list | tuple)]):
+                self._recorder.read(tensor)
+        return func(*args, **kwargs)
 
 
 def _by_name(func: Any, args: tuple, kwargs: dict) -> Iterator[tuple[str, Any]]:

@@ -9,6 +9,7 @@ through holds for every input of the example's shapes.
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import prod
 
 import torch
 from torch import Tensor
@@ -301,10 +302,8 @@ class Flow:
 
     def _mixture(self, call: Call, x: Ref, w: Ref) -> None:
         # attention weights times values: rows that sum to one pass on what all positions share
-        _, maker = self.graph.origin(x)
-        last = maker is not None and maker.op == "aten::_softmax" and maker.args["dim"] in (-1, self._rank(x) - 1)
         change = self._of(w)
-        if not last or self._changed(x) or _varies(change.factor, -2) or _varies(change.offset, -2):
+        if not self._sums_to_one(x) or self._changed(x) or _varies(change.factor, -2) or _varies(change.offset, -2):
             raise Obstacle(f"{call.where} multiplies it by another activation", call)
         self.through_attention = True
         out = self._out(call)
@@ -330,8 +329,20 @@ class Flow:
         offset = known[self._out(call).id]
         self.put(self._out(call), Change(torch.ones(offset.shape).double(), offset))
 
-    def _rank(self, ref: Ref) -> int:
-        return len(self.graph.program.values[ref.id].shape)
+    def _sums_to_one(self, ref: Ref) -> bool:
+        """Whether every row of a value is a whole row of a softmax: nothing was cut off, or turned, in between."""
+        source, maker = self.graph.origin(ref)
+        if maker is None or maker.op != "aten::_softmax":
+            return False
+        shape = self.graph.program.values[source.id].shape
+        dim = maker.args["dim"] % len(shape)
+        length = shape[dim]
+        entries = torch.arange(prod(shape)).reshape(*shape[:dim], *shape[dim + 1 :], length).movedim(-1, dim)
+        entries = self.graph.moved(source, ref, entries)
+        rows, places = entries // length, entries.sort(-1).values % length
+        return bool((rows == rows[..., :1]).all()) and torch.equal(
+            places, torch.arange(length).expand(*entries.shape[:-1], length)
+        )
 
     def _out(self, call: Call) -> Ref:
         ref = call.outputs[0]

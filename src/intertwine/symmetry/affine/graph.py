@@ -1,6 +1,6 @@
 """A recorded run as changes see it: who reads what, and which values are entries of parameters."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 
 import torch
@@ -76,9 +76,24 @@ class Graph:
         return found
 
     def origin(self, ref: Ref) -> tuple[Ref, Call | None]:
-        """The value behind casts, views and dropout that a value was made of, and the call that made it."""
-        call = self.producers.get(ref.id)
-        while call is not None and call.op in MOVES and len(call.inputs) == 1:
+        """The value behind the casts and views that a value was made of by, and the call that made it."""
+        for ref in self._behind(ref):
+            pass
+        return ref, self.producers.get(ref.id)
+
+    def moved(self, source: Ref, ref: Ref, entries: Tensor) -> Tensor:
+        """What the casts and views that made ``ref`` of its origin ``source`` make of other entries there."""
+        *path, _ = self._behind(ref)
+        for at in reversed(path):
+            call = self.producers[at.id]
+            outputs = [out for out in call.outputs if out is not None]
+            entries = moved_entries(call, {source.id: entries})[outputs.index(at)]
+            source = at
+        return entries
+
+    def _behind(self, ref: Ref) -> Iterator[Ref]:
+        """A value, the one that it is a view or cast of, and so on back to the origin."""
+        yield ref
+        while (call := self.producers.get(ref.id)) is not None and call.op in MOVES and len(call.inputs) == 1:
             ref = call.inputs[0]
-            call = self.producers.get(ref.id)
-        return ref, call
+            yield ref

@@ -91,6 +91,8 @@ class Engine(Algebra):
     def stack_request(self, axis: Axis) -> None:
         """The outer factor of a parameter's product is told apart unit by unit: start again with it as a concatenation.
 
+        Where the tensor at hand has none of the inner factors, they need not be unlike each other.
+
         Raises:
             Restart: If such a parameter axis is found.
         """
@@ -100,7 +102,9 @@ class Engine(Algebra):
         if node.above is None or node.above[1] != 0:
             return
         whole = self.pool.nodes[node.above[0]]
-        if whole.kind != "product" or whole.origin is None:
+        inner = [s for c in whole.children[1:] for s in slots(self.pool.resolve((Slot(c, self.pool.nodes[c].size),)))]
+        here = {s.space for a in self.value(self.call.args["self"]).axes for s in slots(a)}
+        if whole.kind != "product" or whole.origin is None or not any(s.space in here for s in inner):
             return
         tensor, dim, path = whole.origin
         edits = [*self._edits_above(node.above[0]), (path, "sum", (whole.size // axis[0].size,) * axis[0].size)]

@@ -61,7 +61,8 @@ def through_stack(engine: Engine, call: Call) -> list[Any] | None:
     rank = len(engine.program.values[ref.id].shape)
     name = call.op.removeprefix("aten::")
     if name in ("clone", "detach", "alias", "_to_copy"):
-        return [x]
+        out = call.outputs[0]
+        return [x] if out is None or engine.dtype(out).is_floating_point else None  # whole numbers do not scale
     if name in ("permute", "transpose", "t"):
         dims = axis_order(call, rank)
         lower = lambda d: d - (d > x.dim)
