@@ -76,10 +76,9 @@ class Graph:
         return found
 
     def origin(self, ref: Ref) -> tuple[Ref, Call | None]:
-        """The value behind the casts and views that a value was made of by, and the call that made it."""
-        for ref in self._behind(ref):
-            pass
-        return ref, self.producers.get(ref.id)
+        """The value behind the casts and views that a value was made by, and the call that made it."""
+        *_, source = self._behind(ref)
+        return source, self.producers.get(source.id)
 
     def moved(self, source: Ref, ref: Ref, entries: Tensor) -> Tensor:
         """What the casts and views that made ``ref`` of its origin ``source`` make of other entries there."""
