@@ -15,6 +15,7 @@ from pathlib import Path
 from threading import RLock
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from ._attributes import Kept, unattached
@@ -113,7 +114,20 @@ def copied(model: M, replaced: Mapping[int, Tensor] | None = None) -> M:
     ``replaced`` holds, by the ``id`` of a parameter or buffer, what stands in its place, so that it is not copied.
     """
     with alone(model):
-        return copy.deepcopy(model, {**unattached(model), **(replaced or {})})
+        twin = copy.deepcopy(model, {**unattached(model), **(replaced or {})})
+        for name, part in model.named_modules() if replaced else ():
+            if isinstance(part, torch.jit.ScriptModule):  # it copies its tensors itself
+                _write(part, twin.get_submodule(name), replaced or {})
+        return twin
+
+
+def _write(part: nn.Module, twin: nn.Module, replaced: Mapping[int, Tensor]) -> None:
+    """Overwrite the tensors of a module's copy by what stands in the place of its own."""
+    with torch.no_grad():
+        for found in ("named_parameters", "named_buffers"):
+            new = dict(getattr(twin, found)(recurse=False))
+            for name, tensor in getattr(part, found)(recurse=False):
+                new[name].copy_(replaced.get(id(tensor), tensor))
 
 
 @contextmanager

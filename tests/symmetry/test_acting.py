@@ -60,3 +60,13 @@ def test_weights_read_as_numbers_and_caches() -> None:
         moved = outputs(model, x)
     assert sym.dim and relative_error(outputs(sym.act(g, model), x), moved) < 1e-12
     assert model.noted is noted and all(torch.equal(t, state[n]) for n, t in model.state_dict().items())
+
+
+def test_scripted_parts_move() -> None:
+    torch.manual_seed(0)
+    part = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU())
+    model, x = nn.Sequential(torch.jit.script(part), nn.Linear(6, 3)).double().eval(), torch.randn(5, 4).double()
+    sym = iw.symmetries(model, x)
+    twin = sym.act(sym.random(seed=1), model)
+    assert relative_error(outputs(model, x), outputs(twin, x)) < 1e-12
+    assert not torch.equal(twin.state_dict()["0.0.weight"], model.state_dict()["0.0.weight"])

@@ -219,6 +219,25 @@ def test_a_packed_bias_that_is_cut_at_different_rows_is_pushed_part_by_part():
     assert (folded.model.attention.in_proj_bias[16:] == 0).all()  # of values
 
 
+def test_a_table_that_is_read_in_part_takes_nothing_in():
+    """Longer inputs read rows of the position embedding that would not have the bias."""
+
+    class Positions(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stem, self.norm, self.head = nn.Linear(6, 5), nn.LayerNorm(5), nn.Linear(5, 2)
+            self.table = nn.Parameter(torch.randn(1, 16, 5))
+
+        def forward(self, x):
+            return self.head(self.norm(self.stem(x) + self.table[:, : x.shape[1]]))
+
+    torch.manual_seed(0)
+    model = Positions().double()
+    folded = iw.fold(model, torch.randn(3, 6, 6).double())
+    iw.testing.assert_same_function(model, folded.model, torch.randn(3, 9, 6).double())
+    assert folded.changed
+
+
 class Attention(nn.Module):
     """Attention by hand; ``shares`` are the attention weights that are used."""
 

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map_only
 
 from .._attributes import Kept, forget
 from .._evaluation import alone, check_module, copied
+from .._words import counted
 from ..errors import PathWarning
 from .blocks import Block, align, blocks
 from .description import Description
@@ -300,7 +301,16 @@ def check(sym: Description, g: Transformation, state: Mapping[str, Tensor], name
     have = {name: e.group.n for name, e in g.elements.items()}
     want = {space.name: space.size for space in sym.spaces}
     if have != want:
-        raise ValueError(f"g must be an element of this symmetry, with spaces {list(want)}. Got {list(have)}.")
+        differ = {
+            name: (want.get(name), have.get(name)) for name in {**want, **have} if want.get(name) != have.get(name)
+        }
+        name, (size, other) = next(iter(differ.items()))
+        said = lambda n: "no such space" if n is None else counted(n, "unit")
+        more = f", and {counted(len(differ) - 1, 'other space')} that {'differs' if len(differ) == 2 else 'differ'}"
+        raise ValueError(
+            f"g must be an element of this symmetry, with {said(size)} in {name!r}. Got {said(other)}"
+            f"{more if len(differ) > 1 else ''}: draw it from this symmetry."
+        )
     gains = {norm.weight: norm.variance for norm in sym.batch_norms}
     needed = [n for name in names for n in [name, *([gains[name]] if name in gains else [])]]
     if isinstance(state, dict):
