@@ -5,13 +5,13 @@ import re
 import subprocess
 import sys
 import time
-from typing import get_type_hints
 
 import pytest
+from typer.main import get_command
 
 from intertwine.cli._catalogue import catalogue
 from intertwine.cli._gathering import gathered
-from intertwine.cli.app import _COMMANDS, _OPTIONS
+from intertwine.cli.app import _COMMANDS, app
 from intertwine.lab import networks
 
 NAMES = [command.__name__ for command in _COMMANDS]
@@ -94,11 +94,11 @@ def test_help_lists_at_most_a_dozen_options_before_the_advanced_ones(run, name):
 
 def test_one_name_of_an_option_is_one_thing_in_all_commands():
     fields_of = {}
-    for options in _OPTIONS:
-        for field, hint in get_type_hints(options, include_extras=True).items():
-            for said in getattr(hint, "__metadata__", ()):
-                for word in getattr(said, "param_decls", None) or [f"--{field.replace('_', '-')}"]:
-                    fields_of.setdefault(word, set()).add(field)
+    for command in get_command(app).commands.values():
+        for parameter in command.params:
+            for word in (*parameter.opts, *parameter.secondary_opts):
+                fields_of.setdefault(word, set()).add(parameter.name)
+    assert len(fields_of) > 100
     assert {word: fields for word, fields in fields_of.items() if len(fields) > 1} == {}
 
 

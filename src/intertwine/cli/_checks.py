@@ -133,6 +133,12 @@ def _checkpoints(paths: Sequence[Path]) -> None:
         check_checkpoint(path)
 
 
+def _several(paths: Sequence[Path]) -> None:
+    if len(paths) < 2:
+        raise ValueError(f"at least two checkpoints must be given. Got {len(paths)}.")
+    _checkpoints(paths)
+
+
 def _network(text: str) -> None:
     """Refuse what is neither a checkpoint, which names its model itself, nor a model."""
     if not Path(text.removeprefix(HF)).exists():
@@ -210,7 +216,7 @@ _DEVICES = ("auto", "cpu", "cuda", "mps", "xpu", "hpu", "mtia", "npu", "xla")
 _CHECKS: dict[str, Callable[[Any], object]] = {
     "a": check_checkpoint,
     "b": check_checkpoint,
-    "checkpoints": _checkpoints,
+    "checkpoints": _several,
     "paths": lambda paths: None if str(paths[0]) == "tree" else _checkpoints(paths),
     "weights": check_checkpoint,
     "independent": _checkpoints,

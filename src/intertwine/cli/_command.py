@@ -17,7 +17,7 @@ from .._untrusted.text import on_one_screen, printable
 from .._words import near
 from ..errors import CaptureError
 from ._files import HF
-from ._options import ADVANCED, Options
+from ._options import ADVANCED, Options, declared
 from ._running import session, use_threads
 
 FAILED = 1
@@ -142,12 +142,14 @@ def as_function(options: type[Options]) -> Callable[..., None]:
         asked.check()
         import_module(place).run(asked)
 
-    kind, hints = Parameter.POSITIONAL_OR_KEYWORD, get_type_hints(options, include_extras=True)
+    kind, hints = Parameter.POSITIONAL_OR_KEYWORD, get_type_hints(options)
     parameters = [Parameter("context", kind, annotation=typer.Context)]
     for f in sorted(fields(options), key=lambda f: f.default is not MISSING and _place_in_help(f.name, options)):
         if f.name != "line":
             default = Parameter.empty if f.default is MISSING else f.default
-            parameters.append(Parameter(f.name, kind, default=default, annotation=hints[f.name]))
+            parameters.append(
+                Parameter(f.name, kind, default=default, annotation=declared(f).annotation(hints[f.name], f))
+            )
     command.__name__, command.__doc__, command.__annotations__ = place.rpartition(".")[2], options.__doc__, {}
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     return command

@@ -10,8 +10,8 @@ from ..lab.data.concepts import CONCEPT_FORMS
 from ..lab.training.engines import ENGINES
 from ..symmetry.transformation import KINDS
 from ._catalogue import FILE
-from ._gated_versions import VERSIONS
 from ._solvers import options_of
+from .commands.gates import VERSIONS
 
 
 def gathered() -> dict[str, Any]:

@@ -216,14 +216,24 @@ def _unsaid(data: DataSplits, different: bool) -> list[str]:
 
 def check_run(network: Opened, loader: Batches, data: DataSplits, device: Any = "cpu") -> None:
     """Run a network on two examples, so that a wrong image size is said in words and before long work."""
+    said = f"data must be inputs that {network.name} accepts. Got inputs of shape {data.shape} from {data.name}"
+    check_takes(network.model.to(device), loader.batch(slice(0, 2)), device, said)
+
+
+def check_takes(model: nn.Module, batch: Any, device: Any, said: str) -> None:
+    """Refuse inputs that a model fails on.
+
+    Raises:
+        DataError: If it does; ``said``, what must be and what was given, begins the message.
+    """
     try:
         with torch.no_grad():
-            call(network.model.to(device), loader.batch(slice(0, 2)), device)
+            call(model, batch, device)
     except Exception as error:  # whatever a model raises on inputs that it was not made for
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(
-            f"data must be inputs that {network.name} accepts. Got inputs of shape {data.shape} from {data.name}, on "
-            f"which it fails ({type(error).__name__}: {reason}). Use data of the size that it was trained on."
+            f"{said}, on which it fails ({type(error).__name__}: {reason}). Say --size, or use data of the size that "
+            "it was trained on."
         ) from error
 
 
@@ -325,16 +335,18 @@ def _with_weights(
     raise mismatch or CheckpointError(f"checkpoint must be of the architecture {spec}. Got {str(path)!r}.")
 
 
-def symmetry_of(path: Path, asked: ExampleOptions, spec: str | None) -> Symmetry:
-    """The symmetry of the model of a checkpoint that is not read whole; the model is built without weights.
+def symmetry_of(spec: str, asked: ExampleOptions, meta: bool = True) -> Symmetry:
+    """The symmetry of a model that is built here, without weights unless ``meta`` is false.
 
     Args:
-        path: A directory with a ``config.json``, or a file with a card.
+        spec: The model.
         asked: As in ``example_input``.
-        spec: The model, where it is named.
+        meta: Whether to do without weights.
     """
-    spec = spec or model_named_by(path)
-    with torch.device("meta"):
+    with torch.device("meta" if meta else "cpu"):
         network = build_model(spec).eval()
+    grouped: Any = getattr(network, "set_experts_implementation", None)
+    if meta and grouped is not None:
+        grouped("batched_mm")  # the default of transformers does not run without weights
     threads_for(weights=sum(p.numel() for p in network.parameters()))
-    return symmetries(network, example_input(spec, asked, meta=True))
+    return symmetries(network, example_input(spec, asked, meta))

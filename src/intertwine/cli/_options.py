@@ -1,7 +1,7 @@
-"""Options that several commands share."""
+"""Options of commands as fields of dataclasses; those that several commands have stand here once, by name."""
 
-from dataclasses import dataclass, field, fields
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Annotated, Any, ClassVar
 
 import typer
@@ -10,29 +10,87 @@ from ._checks import check, check_method, check_suffix
 from ._values import words
 
 ADVANCED = "Advanced options"
+OF_PAGES = (".html", ".htm", ".json", ".parquet")  # what the file of a page or of its data ends in
 
-MODEL_HELP = (
-    "Built-in name (resnet20, myrtle_cnn:width=512), package.module:factory or path/to/file.py:factory "
-    "(with arguments: module:factory:width=3,bias=false), or hf:DIRECTORY. A factory is code, and is run: name only "
-    "files and packages that you trust. Of a directory no code is run."
-)
-DATA_HELP = (
-    "digits, cifar10[:PATH], cifar100[:PATH], parquet:PATH, npz:PATH, images:DIR, imagenet:DIR, dataset:DIR (as "
-    "save_to_disk of the datasets library writes it) or text:FILE (by the model's tokenizer)."
-)
-
-Model = Annotated[str | None, typer.Option("--model", metavar="MODEL", help=MODEL_HELP)]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or another torch device.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
-OutFolder = Annotated[
-    Path, typer.Option("--out", metavar="DIR", help="Folder for results.json, results.parquet, report.html.")
-]
+_CHECKPOINT = "safetensors or their index, a torch file of tensors, or a Hugging Face directory."
 
 
-def advanced(*names: str, **settings: Any) -> Any:
+@dataclass(frozen=True)
+class Declared:
+    """An option or argument as typer takes it; its name and default are those of the field."""
+
+    kind: Callable[..., Any]  # typer.Option or typer.Argument
+    help: str
+    names: tuple[str, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def annotation(self, hint: Any, f: Field[Any]) -> Any:
+        """The annotation of a parameter."""
+        names = self.names or ((f"--{f.name.replace('_', '-')}",) if f.default is False else ())
+        return Annotated[hint, self.kind(*names, help=self.help, **self.settings)]
+
+
+def option(default: Any, help: str, *names: str, **settings: Any) -> Any:
+    """An option.
+
+    Args:
+        default: Its value where it is left out; ``...`` where it must be given.
+        help: What it is for.
+        names: What it is called, where that is not the name of the field; a truth that is false has no ``--no-``.
+        settings: Of ``typer.Option``, such as ``min``.
+    """
+    return _field(default, Declared(typer.Option, help, names, settings))
+
+
+def advanced(default: Any, help: str, *names: str, **settings: Any) -> Any:
     """An option that most people never need: help lists it under a heading of its own."""
-    return typer.Option(*names, rich_help_panel=ADVANCED, **settings)
+    return option(default, help, *names, rich_help_panel=ADVANCED, **settings)
+
+
+def argument(default: Any, help: str, **settings: Any) -> Any:
+    """A word without an option's name."""
+    return _field(default, Declared(typer.Argument, help, settings=settings))
+
+
+def page_or_data() -> Any:
+    """``--out`` of one file."""
+    return option(None, "Write the page (.html) or data (.json, .parquet).", metavar="FILE")
+
+
+def _field(default: Any, said: Declared) -> Any:
+    return field(default=MISSING if default is ... else default, metadata={"declared": said})
+
+
+def declared(f: Field[Any]) -> Declared:
+    """What a field declares itself, or what all commands mean by its name."""
+    own: Field[Any] = f if "declared" in f.metadata else _SHARED[f.name]
+    found: Declared = own.metadata["declared"]
+    return found
+
+
+_SHARED: dict[str, Field[Any]] = {
+    "a": argument(..., f"Checkpoint A: {_CHECKPOINT}", metavar="A"),
+    "b": argument(..., "Checkpoint B, likewise.", metavar="B"),
+    "checkpoints": argument(..., f"Checkpoints, each of them {_CHECKPOINT}", metavar="A B [C ...]"),
+    "model": option(
+        None,
+        "Built-in name (resnet20, myrtle_cnn:width=512), package.module:factory or path/to/file.py:factory "
+        "(with arguments: module:factory:width=3,bias=false), or hf:DIRECTORY. A factory is code, and is run: "
+        "name only files and packages that you trust. Of a directory no code is run.",
+        metavar="MODEL",
+    ),
+    "model_b": option(None, "Model of B, where it is not that of A.", metavar="MODEL"),
+    "layers_b": advanced(None, "Layers of B, where they are not those of A.", metavar="NAMES"),
+    "interpolation": advanced(None, "linear or spherical."),
+    "sharded": advanced(None, "Read tensors when they are needed (safetensors); the networks are not run."),
+    "split": option(None, "Which split: train, validation, test or all."),
+    "examples": advanced(None, "Use so many examples of each split at most.", min=4),
+    "batch_size": advanced(None, "Examples that run at once.", min=2),
+    "seed": option(None, "Seed of everything random.", min=0),
+    "device": option(None, "auto, cpu, cuda or another torch device."),
+    "out": option(None, "Folder for results.json, results.parquet, report.html.", metavar="DIR"),
+    "as_json": option(None, "Print JSON, and nothing else, on standard output.", "--json"),
+}
 
 
 @dataclass(frozen=True)
@@ -60,33 +118,66 @@ class Options:
 class DataOptions(Options):
     """Base of the options of a command that reads data."""
 
-    data: Annotated[str | None, typer.Option("--data", metavar="DATA", help=DATA_HELP)] = None
-    size: Annotated[
-        str | None,
-        advanced(
-            "--size",
-            metavar="PIXELS|HxW",
-            help="Images: the shorter side resized to this and a square cut out, or height and width; what the model's "
-            "own preprocessing says otherwise.",
-        ),
-    ] = None
-    max_length: Annotated[
-        int | None,
-        advanced("--max-length", min=2, help="Text: tokens of each block; 128, or the model's most, otherwise."),
-    ] = None
+    data: str | None = option(
+        None,
+        "digits, cifar10[:PATH], cifar100[:PATH], parquet:PATH, npz:PATH, images:DIR, imagenet:DIR, dataset:DIR (as "
+        "save_to_disk of the datasets library writes it) or text:FILE (by the model's tokenizer).",
+        metavar="DATA",
+    )
+    size: str | None = advanced(
+        None,
+        "Images: the shorter side resized to this and a square cut out, or height and width; what the model's own "
+        "preprocessing says otherwise.",
+        metavar="PIXELS|HxW",
+    )
+    max_length: int | None = advanced(None, "Text: tokens of each block; 128, or the model's most, otherwise.", min=2)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleOptions(DataOptions):
     """Base of the options of a command that needs one example, and maybe data."""
 
-    input_shape: Annotated[
-        str | None, typer.Option("--input-shape", metavar="N,C,H,W", help="Shape of a random example, batch first.")
-    ] = None
-    tokens: Annotated[
-        int | None,
-        typer.Option("--tokens", min=1, help="The example holds token numbers below this, not real numbers."),
-    ] = None
+    input_shape: str | None = option(None, "Shape of a random example, batch first.", metavar="N,C,H,W")
+    tokens: int | None = option(None, "The example holds token numbers below this, not real numbers.", min=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions(DataOptions):
+    """Base of the options of a command that trains by a recipe."""
+
+    recipe: str | None = advanced(
+        None,
+        "Named settings: paper, digits, cct, or the second paper's c4gap, cnn_gap, c1gap, c1gap_long and vgg_resnet. "
+        "By the size of the inputs otherwise.",
+    )
+    epochs: int | None = option(None, "Passes over the training data.", min=1)
+    batch_size: int | None = advanced(None, "Examples of each step.", min=1)
+    learning_rate: float | None = advanced(None, "Initial learning rate.", min=0)
+    resume: bool = option(
+        True, "Go on after an interruption, or begin anew and replace what is there.", "--resume/--restart"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOptions(ExampleOptions):
+    """Base of the options of a command about one architecture."""
+
+    network: str | None = argument(
+        None, "A model as --model takes it, or a checkpoint that names its own.", metavar="[MODEL]"
+    )
+    model: str | None = None
+    meta: bool = option(False, "Build the model without weights: any size fits.")
+
+    def check(self) -> None:
+        """Refuse what cannot be right, before torch is imported.
+
+        Raises:
+            ValueError: If no model is named, or two are.
+        """
+        super().check()
+        if (self.network is None) == (self.model is None):
+            given = "none" if self.model is None else f"{self.network!r} and {self.model!r}"
+            raise ValueError(f"MODEL must be given once. Got {given}. Say resnet20, for example, or hf:DIRECTORY.")
 
 
 def split_commas(values: list[str] | None, option: str) -> list[str] | None:

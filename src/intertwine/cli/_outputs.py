@@ -20,24 +20,24 @@ _OF_ADAPTERS = ("adapter_config.json",)
 _HEAD = 1 << 20  # bytes of a page in which its generator stands
 
 
-def claim_file(path: Path, inputs: Sequence[Path] = (), beside: Sequence[Path] = ()) -> Path:
+def claim_file(path: Path | None, inputs: Sequence[Path] = (), beside: Sequence[Path] = ()) -> None:
     """Refuse a file that must not be written, before long work, and hold it until the command ends.
 
     Args:
-        path: Where to write.
+        path: Where to write; ``None`` where nothing is written.
         inputs: What the command reads: files, and folders with all that is in them.
         beside: Other files that are written along.
 
     Raises:
         ValueError: If it is an input, or there is a file that is not ours, or nothing can be written there.
     """  # noqa: DOC502 - helpers raise it
-    check_writable(path)
-    _check([path, *beside], inputs)
-    _hold(path.with_name(f".{path.name[:100]}.lock"), path)
-    return path
+    if path is not None:
+        check_writable(path)
+        _check([path, *beside], inputs)
+        _hold(path.with_name(f".{path.name[:100]}.lock"), path)
 
 
-def claim_folder(path: Path, names: Sequence[str] = (), inputs: Sequence[Path] = ()) -> Path:
+def claim_folder(path: Path, names: Sequence[str] = (), inputs: Sequence[Path] = ()) -> None:
     """Make a folder for results, before long work, and hold it until the command ends.
 
     Args:
@@ -55,7 +55,14 @@ def claim_folder(path: Path, names: Sequence[str] = (), inputs: Sequence[Path] =
     check_writable(path / "results.json")
     _check([path / name for name in names], inputs)
     _hold(path, path)
-    return path
+
+
+def claim(path: Path | None, inputs: Sequence[Path]) -> None:
+    """Claim where weights are written: a file with its card, or a folder of which all is the command's own."""
+    if path is None or path.suffix == ".safetensors":
+        claim_file(path, inputs, [] if path is None else [path.with_suffix(".json")])
+    else:
+        claim_folder(path, ["."], inputs)
 
 
 def is_ours(path: Path) -> bool:

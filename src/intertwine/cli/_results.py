@@ -1,6 +1,6 @@
-"""Results of commands that compare: a table, files, JSON."""
+"""Results of commands: files, and text or JSON."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,21 +21,46 @@ def annotate(
     return replace(comparison, settings=settings, notes=(*notes, *comparison.notes))
 
 
-def present(comparison: Comparison, out: Path, as_json: bool) -> dict[str, Path]:
-    """Write ``results.json``, ``results.parquet`` and ``report.html``, and print the result."""
-    paths = write_results(comparison, out)
+def present(
+    result: Result,
+    out: Path,
+    as_json: bool,
+    show: Callable[[Any], object],
+    data: Mapping[str, Any] | None = None,
+    files: Mapping[str, Path] | None = None,
+) -> dict[str, Path]:
+    """Write ``results.json``, ``results.parquet`` and ``report.html``, and print the result.
+
+    Args:
+        result: What was found.
+        out: The folder.
+        as_json: Whether to print JSON.
+        show: Prints the result for people.
+        data: The JSON; the result's own otherwise.
+        files: Further files that were written, by name.
+
+    Returns:
+        Where all files are, by name.
+    """
+    paths = {name: result.save(out / name) for name in ("results.json", "results.parquet")}
+    paths |= {"report.html": result.to_html(out / "report.html"), **(files or {})}
     if as_json:
-        print_json({"kind": "Comparison", **comparison.to_dict(), "files": paths})
+        print_json({"kind": type(result).__name__, **(result.to_dict() if data is None else data), "files": paths})
     else:
-        print_comparison(comparison)
+        show(result)
         tell_written(paths)
     return paths
 
 
-def write_results(result: Result, out: Path) -> dict[str, Path]:
-    """Write ``results.json``, ``results.parquet`` and ``report.html``; return where they are, by file name."""
-    paths = {name: result.save(out / name) for name in ("results.json", "results.parquet")}
-    return {**paths, "report.html": result.to_html(out / "report.html")}
+def write_one(found: Any, out: Path | None, save: Callable[[Path], Path] | None = None) -> None:
+    """Write one file, the page or the data (by ``save``, where not by the result's own), where one was asked for."""
+    if out is not None:
+        tell(f"wrote {(found.to_html if out.suffix in ('.html', '.htm') else save or found.save)(out)}")
+
+
+def show(found: Any, as_json: bool, **more: Any) -> None:
+    """Print a result: its summary, or its JSON with more in it."""
+    print_json({**found.to_dict(), **more}) if as_json else say(found.summary())
 
 
 def tell_written(paths: Mapping[str, Path]) -> None:

@@ -2,11 +2,8 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from .._options import Device, ExampleOptions, Json, Model, Seed, advanced
+from .._options import ExampleOptions, advanced, option
 
 
 @dataclass(frozen=True)
@@ -16,7 +13,8 @@ class AlignOptions(ExampleOptions):
     Units are permuted, rescaled, flipped and rotated as far as the architecture allows, so that B lies as close to A as
     the method can bring it. No list of layers is needed, for any model. Writes the moved B, the alignment and a page.
     With --method transport, B is brought to the widths of A, which changes its function.
-    With --sharded, one tensor of each checkpoint is in memory, and the moved B is written in shards.
+    With --sharded, one tensor of each checkpoint is in memory, units are permuted and flipped only, and the moved B is
+    written in shards.
 
     Example:
       intertwine align a.safetensors b.safetensors --model resnet20
@@ -28,31 +26,22 @@ class AlignOptions(ExampleOptions):
 
     methods = ("transport",)
 
-    a: Annotated[Path, typer.Argument(metavar="A", help="Checkpoint whose basis is kept, or a Hugging Face directory.")]
-    b: Annotated[Path, typer.Argument(metavar="B", help="Checkpoint that moves, or a Hugging Face directory.")]
-    model: Model = None
-    model_b: Annotated[
-        str | None, advanced("--model-b", metavar="MODEL", help="Model of B, where its widths are others.")
-    ] = None
-    method: Annotated[
-        str,
-        typer.Option(
-            help="weights, activations, mixed, frank-wolfe, sinkhorn, straight-through, or transport (other widths). "
-            "Options follow a colon: sinkhorn:steps=300,temperature=0.05."
-        ),
-    ] = "weights"
-    kinds: Annotated[
-        list[str] | None,
-        advanced(metavar="KINDS", help="Search only these: permutation, scale, sign, linear, joined by commas."),
-    ] = None
-    examples: Annotated[int, advanced(min=4, help="Look at so many examples of the training split.")] = 5000
-    batch_size: Annotated[int, advanced(min=2, help="Examples that run at once.")] = 250
-    sharded: Annotated[
-        bool, advanced("--sharded", help="Read tensor by tensor what does not fit in memory; permutations and signs.")
-    ] = False
-    seed: Seed = 0
-    device: Device = "auto"
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Folder for the moved network, the alignment and report.html.")
-    ] = Path("alignment")
-    as_json: Json = False
+    a: Path
+    b: Path
+    model: str | None = None
+    model_b: str | None = None
+    method: str = option(
+        "weights",
+        "weights, activations, mixed, frank-wolfe, sinkhorn, straight-through, or transport (other "
+        "widths). Options follow a colon: sinkhorn:steps=300,temperature=0.05.",
+    )
+    kinds: list[str] | None = advanced(
+        None, "Search only these: permutation, scale, sign, linear, joined by commas.", metavar="KINDS"
+    )
+    examples: int = 5000
+    batch_size: int = 250
+    sharded: bool = False
+    seed: int = 0
+    device: str = "auto"
+    out: Path = option(Path("alignment"), "Folder for the moved network, the alignment and report.html.", metavar="DIR")
+    as_json: bool = False

@@ -2,11 +2,8 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from .._options import Json, Options
+from .._options import Options, option
 
 
 @dataclass(frozen=True)
@@ -19,7 +16,5 @@ class DemoOptions(Options):
       intertwine demo --out demo
     """
 
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Folder for checkpoints, results and report.html.")
-    ] = Path("demo")
-    as_json: Json = False
+    out: Path = option(Path("demo"), "Folder for checkpoints, results and report.html.", metavar="DIR")
+    as_json: bool = False

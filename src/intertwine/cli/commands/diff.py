@@ -2,11 +2,8 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from .._options import ExampleOptions, Json, Model
+from .._options import OF_PAGES, ExampleOptions, page_or_data
 
 
 @dataclass(frozen=True)
@@ -24,19 +21,11 @@ class DiffOptions(ExampleOptions):
       intertwine diff base/ finetuned/ --model hf:base --sharded --json
     """
 
-    suffixes = (".html", ".htm", ".json", ".parquet")
+    suffixes = OF_PAGES
 
-    a: Annotated[
-        Path,
-        typer.Argument(metavar="A", help="The checkpoint before: safetensors, a torch file of tensors, or hf:DIR."),
-    ]
-    b: Annotated[Path, typer.Argument(metavar="B", help="The one after.")]
-    model: Model = None
-    sharded: Annotated[
-        bool,
-        typer.Option("--sharded", help="Read tensors from disk when they are needed (safetensors); nothing is run."),
-    ] = False
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write the page (.html) or data (.json, .parquet).")
-    ] = None
-    as_json: Json = False
+    a: Path
+    b: Path
+    model: str | None = None
+    sharded: bool = False
+    out: Path | None = page_or_data()
+    as_json: bool = False

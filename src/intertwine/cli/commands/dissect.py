@@ -2,11 +2,8 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from .._options import Device, Json, Model, Options, Seed, advanced
+from .._options import Options, advanced, option
 from .._values import numbers, pair
 
 CONCEPTS_HELP = (
@@ -49,36 +46,26 @@ class DissectOptions(Options):
                 "concepts first: --model resnet50:width=8,blocks=2-2,stem=small --train 3."
             )
 
-    layer: Annotated[str, typer.Option("--layer", metavar="NAME", help="The layer, as named_modules() calls it.")]
-    model: Model = None
-    weights: Annotated[
-        Path | None, typer.Option("--weights", metavar="FILE", help="Checkpoint, or a Hugging Face directory.")
-    ] = None
-    train: Annotated[
-        int, typer.Option(metavar="EPOCHS", min=0, help="Without weights: first teach the network the concepts.")
-    ] = 0
-    concepts: Annotated[str, typer.Option(metavar="CONCEPTS", help=CONCEPTS_HELP)] = "generated"
-    concept_split: Annotated[str | None, advanced(help="Of parquet and broden: only this split.")] = None
-    examples: Annotated[int | None, typer.Option(min=1, help="Use the first images only, at most so many.")] = None
-    size: Annotated[
-        str | None, advanced(metavar="PIXELS|HxW", help="Side, or height and width, to bring images and labels to.")
-    ] = None
-    rotations: Annotated[str, advanced(help="Powers of the rotation, joined by commas.")] = "0,0.25,0.5,0.75,1"
-    rotation_seeds: Annotated[int, advanced(min=1, help="Random rotations for each power.")] = 5
-    g_relu: Annotated[int, advanced(min=0, help="Random permutations with positive scales, as a check.")] = 1
-    standardise: Annotated[
-        bool, advanced("--standardise", help="Divide channels by their size before rotating them.")
-    ] = False
-    quantile: Annotated[float, advanced(min=0, max=1, help="Share of a unit's values above its threshold.")] = 0.005
-    iou: Annotated[float, advanced(min=0, max=1, help="Intersection over union of a detector.")] = 0.04
-    mean: Annotated[str | None, advanced(help="Channel means to subtract; from the card otherwise.")] = None
-    std: Annotated[str | None, advanced(help="Channel deviations to divide by; from the card otherwise.")] = None
-    grid: Annotated[str | None, advanced(metavar="RxC", help="Rows and columns of patches, for tokens.")] = None
-    batch_size: Annotated[int, advanced(min=1, help="Images that run through the network at once.")] = 32
-    pictures: Annotated[int, advanced(min=0, help="Best units to show; 0 for none.")] = 12
-    seed: Seed = 0
-    device: Device = "auto"
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Folder for results; a stopped run goes on there.")
-    ] = Path("dissection")
-    as_json: Json = False
+    layer: str = option(..., "The layer, as named_modules() calls it.", metavar="NAME")
+    model: str | None = None
+    weights: Path | None = option(None, "Checkpoint, or a Hugging Face directory.", metavar="FILE")
+    train: int = option(0, "Without weights: first teach the network the concepts.", metavar="EPOCHS", min=0)
+    concepts: str = option("generated", CONCEPTS_HELP, metavar="CONCEPTS")
+    concept_split: str | None = advanced(None, "Of parquet and broden: only this split.")
+    examples: int | None = option(None, "Use the first images only, at most so many.", min=1)
+    size: str | None = advanced(None, "Side, or height and width, to bring images and labels to.", metavar="PIXELS|HxW")
+    rotations: str = advanced("0,0.25,0.5,0.75,1", "Powers of the rotation, joined by commas.")
+    rotation_seeds: int = advanced(5, "Random rotations for each power.", min=1)
+    g_relu: int = advanced(1, "Random permutations with positive scales, as a check.", min=0)
+    standardise: bool = advanced(False, "Divide channels by their size before rotating them.")
+    quantile: float = advanced(0.005, "Share of a unit's values above its threshold.", min=0, max=1)
+    iou: float = advanced(0.04, "Intersection over union of a detector.", min=0, max=1)
+    mean: str | None = advanced(None, "Channel means to subtract; from the card otherwise.")
+    std: str | None = advanced(None, "Channel deviations to divide by; from the card otherwise.")
+    grid: str | None = advanced(None, "Rows and columns of patches, for tokens.", metavar="RxC")
+    batch_size: int = advanced(32, "Images that run through the network at once.", min=1)
+    pictures: int = advanced(12, "Best units to show; 0 for none.", min=0)
+    seed: int = 0
+    device: str = "auto"
+    out: Path = option(Path("dissection"), "Folder for results; a stopped run goes on there.", metavar="DIR")
+    as_json: bool = False

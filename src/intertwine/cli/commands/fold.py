@@ -2,11 +2,8 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from .._options import ExampleOptions, Json, Model, advanced
+from .._options import ExampleOptions, advanced, option
 
 
 @dataclass(frozen=True)
@@ -25,14 +22,12 @@ class FoldOptions(ExampleOptions):
 
     suffixes = (".safetensors", "")
 
-    a: Annotated[Path, typer.Argument(metavar="A", help="The network: safetensors, a torch file, or hf:DIR.")]
-    out: Annotated[
-        Path, typer.Option("--out", metavar="PATH", help="FILE.safetensors, or a folder for a model of transformers.")
-    ]
-    model: Model = None
-    norms: Annotated[bool, typer.Option(help="Fold the gains of norms.")] = True
-    center: Annotated[bool, typer.Option(help="Centre what is written to layer norms.")] = True
-    biases: Annotated[bool, typer.Option(help="Fold biases of norms, and push biases of values on.")] = True
-    extend: Annotated[bool, typer.Option(help="Untie weights, and add biases where there are none, as needed.")] = True
-    strict: Annotated[bool, advanced(help="Fail unless everything can be folded.")] = False
-    as_json: Json = False
+    a: Path
+    out: Path = option(..., "FILE.safetensors, or a folder for a model of transformers.", metavar="PATH")
+    model: str | None = None
+    norms: bool = option(True, "Fold the gains of norms.")
+    center: bool = option(True, "Centre what is written to layer norms.")
+    biases: bool = option(True, "Fold biases of norms, and push biases of values on.")
+    extend: bool = option(True, "Untie weights, and add biases where there are none, as needed.")
+    strict: bool = advanced(False, "Fail unless everything can be folded.")
+    as_json: bool = False

@@ -2,11 +2,8 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from .._options import DataOptions, Device, Json, Model, OutFolder, Seed, advanced
+from .._options import DataOptions, advanced, argument, option
 
 # Name -> what it is in the paper's words, where its gates come from, what its value network is given.
 VERSIONS = {
@@ -43,26 +40,29 @@ class GatesOptions(DataOptions):
       intertwine gates converted/dlgn.safetensors
     """
 
-    a: Annotated[
-        Path | None, typer.Argument(metavar="[A]", help="Checkpoint of a ReLU network; without it one is trained.")
-    ] = None
-    b: Annotated[Path | None, typer.Argument(metavar="[B]", help="A second one, to align with A by its gates.")] = None
-    model: Model = None
-    split: Annotated[str, advanced(help="Which split to look at: train, validation, test or all.")] = "test"
-    examples: Annotated[int, typer.Option(min=4, help="Examples of it for gate statistics, at most.")] = 500
-    kernel_examples: Annotated[
-        int | None,
-        advanced(min=4, help="Examples of the kernels, evenly over classes; 60, or as many as take minutes."),
-    ] = None
-    gated: Annotated[list[str] | None, typer.Option(metavar="NAMES", help=_GATED_HELP)] = None
-    epochs: Annotated[
-        int, typer.Option(min=0, help="Passes over the data for every network trained here; 0 only converts.")
-    ] = 6
-    train_examples: Annotated[
-        int | None, advanced("--train-examples", min=1, help="Training examples of them, at most; all by default.")
-    ] = None
-    example: Annotated[int, advanced(min=0, help="The input whose paths are shown.")] = 0
-    seed: Seed = 0
-    device: Device = "auto"
-    out: OutFolder = Path("gates")
-    as_json: Json = False
+    def check(self) -> None:
+        """Refuse what cannot be right, before torch is imported.
+
+        Raises:
+            ValueError: If there is nothing to convert.
+        """
+        super().check()
+        if self.a is None and not self.epochs:
+            raise ValueError("--epochs must be at least 1 where no checkpoint is given. Got 0, and nothing to convert.")
+
+    a: Path | None = argument(None, "Checkpoint of a ReLU network; without it one is trained.", metavar="[A]")
+    b: Path | None = argument(None, "A second one, to align with A by its gates.", metavar="[B]")
+    model: str | None = None
+    split: str = "test"
+    examples: int = option(500, "Examples of it for gate statistics, at most.", min=4)
+    kernel_examples: int | None = advanced(
+        None, "Examples of the kernels, evenly over classes; 60, or as many as take minutes.", min=4
+    )
+    gated: list[str] | None = option(None, _GATED_HELP, metavar="NAMES")
+    epochs: int = option(6, "Passes over the data for every network trained here; 0 only converts.", min=0)
+    train_examples: int | None = advanced(None, "Training examples of them, at most; all by default.", min=1)
+    example: int = advanced(0, "The input whose paths are shown.", min=0)
+    seed: int = 0
+    device: str = "auto"
+    out: Path = Path("gates")
+    as_json: bool = False

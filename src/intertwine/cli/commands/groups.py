@@ -1,11 +1,8 @@
 """``intertwine groups``: what activations let through."""
 
 from dataclasses import dataclass
-from typing import Annotated
 
-import typer
-
-from .._options import Json, Options
+from .._options import Options, argument, option
 
 
 @dataclass(frozen=True)
@@ -21,13 +18,8 @@ class GroupsOptions(Options):
       intertwine groups mypackage.activations:my_sigma
     """
 
-    activations: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="ACTIVATION", help="Name (relu, leaky_relu:0.1, swiglu) or module:function of any scalar function."
-        ),
-    ] = None
-    dim: Annotated[
-        int | None, typer.Option("--dim", min=1, help="Number of channels, to see the group's dimension.")
-    ] = None
-    as_json: Json = False
+    activations: list[str] | None = argument(
+        None, "Name (relu, leaky_relu:0.1, swiglu) or module:function of any scalar function.", metavar="ACTIVATION"
+    )
+    dim: int | None = option(None, "Number of channels, to see the group's dimension.", min=1)
+    as_json: bool = False

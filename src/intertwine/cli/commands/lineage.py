@@ -2,11 +2,8 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from .._options import ExampleOptions, Json, Model, advanced
+from .._options import OF_PAGES, ExampleOptions, advanced, argument, page_or_data
 
 
 @dataclass(frozen=True)
@@ -25,7 +22,7 @@ class LineageOptions(ExampleOptions):
       intertwine lineage a.safetensors b.safetensors --independent seed1.safetensors --independent seed2.safetensors ...
     """
 
-    suffixes = (".html", ".htm", ".json", ".parquet")
+    suffixes = OF_PAGES
 
     def check(self) -> None:
         """Refuse what cannot be right, before torch is imported.
@@ -42,25 +39,15 @@ class LineageOptions(ExampleOptions):
         elif self.paths[0].resolve() == self.paths[1].resolve():
             raise ValueError(f"B must be another checkpoint than A. Got {str(self.paths[0])!r} twice.")
 
-    paths: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="A B | tree DIR", help="Two checkpoints (files, or folders of shards), or a folder of checkpoints."
-        ),
-    ]
-    model: Model = None
-    independent: Annotated[
-        list[Path] | None,
-        advanced(
-            "--independent",
-            metavar="FILE",
-            help="A checkpoint known to be independent of A, such as another seed; repeat it, at least four times.",
-        ),
-    ] = None
-    level: Annotated[
-        float, advanced("--level", min=0, max=1, help="p-value from which on independence is rejected.")
-    ] = 1e-6
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write the page (.html) or data (.json, .parquet).")
-    ] = None
-    as_json: Json = False
+    paths: list[Path] = argument(
+        ..., "Two checkpoints (files, or folders of shards), or a folder of checkpoints.", metavar="A B | tree DIR"
+    )
+    model: str | None = None
+    independent: list[Path] | None = advanced(
+        None,
+        "A checkpoint known to be independent of A, such as another seed; repeat it, at least four times.",
+        metavar="FILE",
+    )
+    level: float = advanced(1e-06, "p-value from which on independence is rejected.", min=0, max=1)
+    out: Path | None = page_or_data()
+    as_json: bool = False

@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from .._options import Device, ExampleOptions, Json, Model, Seed, advanced
+from .._checks import check
+from .._files import check_checkpoint
+from .._options import ExampleOptions, advanced, argument, option
 
 _YAML = (".yml", ".yaml")
 
@@ -28,6 +27,7 @@ class MergeOptions(ExampleOptions):
 
     suffixes = (".safetensors", "")
     methods = ("transport", "none")
+    unlike = ("checkpoints",)
 
     def check(self) -> None:
         """Refuse what cannot be right, before torch is imported.
@@ -37,11 +37,11 @@ class MergeOptions(ExampleOptions):
         """
         super().check()
         recipe = self.recipe is not None
+        if recipe:
+            check_checkpoint(self.checkpoints[0])
+        else:
+            check("checkpoints", self.checkpoints)
         changed = self.ratio != 0.5 or self.interpolation != "linear" or bool(self.layers)
-        if not recipe and len(self.checkpoints) < 2:
-            raise ValueError(
-                f"at least two checkpoints, or a recipe of mergekit, must be given. Got {len(self.checkpoints)}."
-            )
         if recipe and (changed or self.method == "transport"):
             raise ValueError(
                 "--ratio, --interpolation, --layers and --method transport must be left out with a recipe, which says "
@@ -73,52 +73,36 @@ class MergeOptions(ExampleOptions):
         """The recipe of mergekit, if one is given in place of checkpoints."""
         return self.checkpoints[0] if len(self.checkpoints) == 1 and self.checkpoints[0].suffix in _YAML else None
 
-    checkpoints: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="A B [C ...] | RECIPE.yml",
-            help="Checkpoints of one architecture, or Hugging Face directories; or a recipe of mergekit that names "
-            "them (linear, slerp, task_arithmetic, ties, dare_ties, dare_linear).",
-        ),
-    ]
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="PATH", help="FILE.safetensors, or a folder for a model of transformers."),
-    ] = None
-    mergekit: Annotated[
-        Path | None,
-        typer.Option(
-            "--mergekit",
-            metavar="FILE.yml",
-            help="Write the recipe for mergekit, and the aligned networks that it names in a folder beside it.",
-        ),
-    ] = None
-    model: Model = None
-    model_b: Annotated[
-        str | None, advanced("--model-b", metavar="MODEL", help="Model of B, where its widths are others.")
-    ] = None
-    ratio: Annotated[float, typer.Option(min=0, max=1, help="The share of B, for two networks.")] = 0.5
-    method: Annotated[
-        str, typer.Option(help="How to align, see 'intertwine align --help'; none for networks in one basis already.")
-    ] = "weights"
-    interpolation: Annotated[str, advanced(help="linear or spherical.")] = "linear"
-    layers: Annotated[
-        list[str] | None,
-        advanced(metavar="NAMES", help="Merge only these, joined by commas: beginnings of tensor names or patterns."),
-    ] = None
-    repair: Annotated[
-        str, typer.Option(help="auto, none, recalibrate (batch norms), repair or rescale (networks without them).")
-    ] = "auto"
-    dtype: Annotated[
-        str | None,
-        advanced(
-            "--dtype",
-            metavar="DTYPE",
-            help="Kind of numbers of the merged weights: float32, bfloat16 or float16; those of A otherwise.",
-        ),
-    ] = None
-    examples: Annotated[int, advanced(min=4, help="Use so many examples of each split at most.")] = 5000
-    batch_size: Annotated[int, advanced(min=2, help="Examples that run at once.")] = 250
-    seed: Seed = 0
-    device: Device = "auto"
-    as_json: Json = False
+    checkpoints: list[Path] = argument(
+        ...,
+        "Checkpoints of one architecture, or Hugging Face directories; or a recipe of mergekit that "
+        "names them (linear, slerp, task_arithmetic, ties, dare_ties, dare_linear).",
+        metavar="A B [C ...] | RECIPE.yml",
+    )
+    out: Path | None = option(None, "FILE.safetensors, or a folder for a model of transformers.", metavar="PATH")
+    mergekit: Path | None = option(
+        None,
+        "Write the recipe for mergekit, and the aligned networks that it names in a folder beside it.",
+        metavar="FILE.yml",
+    )
+    model: str | None = None
+    model_b: str | None = None
+    ratio: float = option(0.5, "The share of B, for two networks.", min=0, max=1)
+    method: str = option(
+        "weights", "How to align, see 'intertwine align --help'; none for networks in one basis already."
+    )
+    interpolation: str = "linear"
+    layers: list[str] | None = advanced(
+        None, "Merge only these, joined by commas: beginnings of tensor names or patterns.", metavar="NAMES"
+    )
+    repair: str = advanced("auto", "auto, none, recalibrate (batch norms), repair or rescale (networks without them).")
+    dtype: str | None = advanced(
+        None,
+        "Kind of numbers of the merged weights: float32, bfloat16 or float16; those of A otherwise.",
+        metavar="DTYPE",
+    )
+    examples: int = 5000
+    batch_size: int = 250
+    seed: int = 0
+    device: str = "auto"
+    as_json: bool = False

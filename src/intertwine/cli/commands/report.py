@@ -2,11 +2,8 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from .._options import Json, Options
+from .._options import Options, argument, option
 
 
 @dataclass(frozen=True)
@@ -19,8 +16,6 @@ class ReportOptions(Options):
 
     suffixes = (".html", ".htm")
 
-    results: Annotated[Path, typer.Argument(metavar="RESULTS", help="A results.json that another command wrote.")]
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="The page; beside the results otherwise.")
-    ] = None
-    as_json: Json = False
+    results: Path = argument(..., "A results.json that another command wrote.", metavar="RESULTS")
+    out: Path | None = option(None, "The page; beside the results otherwise.", metavar="FILE")
+    as_json: bool = False

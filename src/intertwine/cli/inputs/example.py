@@ -11,7 +11,7 @@ from ..._memory import check_fits
 from ...lab import networks
 from ...lab.data import load
 from .._files import HF
-from .._models import is_builtin
+from .._models import build_model, is_builtin
 from .._options import ExampleOptions
 from .._values import shape as axes
 from .hugging_face import read_config
@@ -40,6 +40,7 @@ def example_input(spec: str, asked: ExampleOptions, meta: bool = False) -> Any:
     else:
         known = (asked.input_shape, asked.tokens) if asked.input_shape else directory and _of_config(directory)
         if not known:
+            build_model(spec)  # a factory that is not there is said first
             raise ValueError(
                 "--input-shape or --data must be given for a model of your own. Got neither. Say --input-shape "
                 "2,3,32,32, or --input-shape 2,16 --tokens 50257 for text."

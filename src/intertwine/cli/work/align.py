@@ -5,7 +5,7 @@ from typing import Any
 
 from ...matching import Alignment, align, align_sharded
 from ...merging import export, transport
-from .._networks import symmetry_of
+from .._networks import model_named_by, symmetry_of
 from .._options import split_commas
 from .._outputs import claim_folder, keep_beside, largest_shard
 from .._pairs import Group, Use, card_of, open_group
@@ -64,7 +64,7 @@ def _sharded(asked: AlignOptions, kinds: list[str] | None) -> tuple[dict[str, An
     """Align without ever holding a network; the model is built without weights."""
     if asked.method != "weights":
         raise ValueError(f"--method must be weights for --sharded. Got {asked.method!r}.")
-    sym = symmetry_of(asked.a, asked, asked.model)
+    sym = symmetry_of(asked.model or model_named_by(asked.a), asked)
     found = align_sharded(asked.a, asked.b, sym, asked.out / "moved", kinds or ("permutation", "sign"), asked.seed)
     said, files = _written(found, asked.out)
     return said, {**files, "moved": keep_beside(asked.b, asked.out / "moved")}

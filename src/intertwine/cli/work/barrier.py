@@ -8,8 +8,8 @@ from ...merging.interpolate import Interpolation
 from .._networks import data_facts
 from .._outputs import RESULTS, claim_folder
 from .._pairs import open_group
-from .._results import tell_written, write_results
-from .._show import print_json, say
+from .._results import present
+from .._show import say
 from .._solvers import solver_of
 from ..commands.barrier import BarrierOptions
 
@@ -44,9 +44,4 @@ def run(asked: BarrierOptions) -> None:
         "seed": asked.seed,
     }
     found = replace(found, settings=settings, notes=(*group.notes, *found.notes))
-    paths = write_results(found, asked.out)
-    if asked.as_json:
-        print_json({"kind": "Barrier", **found.to_dict(), "files": paths})
-        return
-    say(found)
-    tell_written(paths)
+    present(found, asked.out, asked.as_json, say)

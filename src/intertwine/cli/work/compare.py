@@ -16,7 +16,7 @@ from .._models import build_model, is_builtin
 from .._networks import Opened, batches, check_layers, check_run, data_facts, open_network, read_checkpoint, read_data
 from .._options import split_commas
 from .._outputs import RESULTS, claim_folder
-from .._results import annotate, present
+from .._results import annotate, present, print_comparison
 from ..commands.compare import CompareOptions
 from ._path_kernels import alignment
 
@@ -65,7 +65,7 @@ def run(asked: CompareOptions) -> None:
         comparison = replace(comparison, settings={**comparison.settings, "path kernels": whole[0]})
         notes = [whole[1], *notes]
     described = annotate(comparison, networks, data_facts(data_spec, asked.split, splits), asked.line, notes)
-    present(described, asked.out, asked.as_json)
+    present(described, asked.out, asked.as_json, print_comparison)
 
 
 def fresh(

@@ -7,7 +7,7 @@ from ...lab import data, training
 from ...lab.training import Training
 from .._networks import batches, data_facts, open_network, read_checkpoint
 from .._outputs import RESULTS, claim_folder
-from .._results import annotate, present
+from .._results import annotate, present, print_comparison
 from .._running import one_thread
 from .._show import say, tell
 from ..commands.demo import DemoOptions
@@ -30,7 +30,7 @@ def run(asked: DemoOptions) -> None:
         networks[0].model, networks[1].model, loader, untrained=fresh(networks, splits, 0, 2), progress=True
     )
     described = annotate(comparison, networks, data_facts("digits", "test", splits), asked.line, notes)
-    paths = present(described, asked.out, asked.as_json)
+    paths = present(described, asked.out, asked.as_json, print_comparison)
     if not asked.as_json:
         say(_what_to_look_at(paths["report.html"]))
 

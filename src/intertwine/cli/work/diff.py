@@ -3,20 +3,19 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
 import typer
 from torch import Tensor, nn
 
-from ... import symmetry
 from ...errors import CheckpointError
 from ...provenance.diff import diff
 from ...provenance.difference import Diff
+from ...symmetry import ShardedState
 from .._command import FAILED
-from .._models import build_model
-from .._networks import model_named_by, open_alone, read_checkpoint
+from .._networks import model_named_by, open_alone, read_checkpoint, symmetry_of
 from .._outputs import claim_file
+from .._results import show, write_one
 from .._running import threads_for
-from .._show import print_json, say, tell
+from .._show import tell
 from ..commands.diff import DiffOptions
 from ..inputs.example import example_input
 
@@ -24,18 +23,12 @@ from ..inputs.example import example_input
 def run(asked: DiffOptions) -> None:
     """Say what was done to checkpoint A to make B."""
     paths = [asked.a, asked.b]
-    if asked.out is not None:
-        claim_file(asked.out, paths)
+    claim_file(asked.out, paths)
     if paths[0].resolve() == paths[1].resolve():
         tell(f"A and B are the same file, {str(paths[0])!r}")
     found = _sharded(asked, *paths) if asked.sharded else _opened(asked, *paths)
-    if asked.out is not None:
-        written = found.to_html(asked.out) if asked.out.suffix in (".html", ".htm") else found.save(asked.out)
-        tell(f"wrote {written}")
-    if asked.as_json:
-        print_json({**found.to_dict(), "blocks": dict(found.blocks)})
-    else:
-        say(found.summary())
+    write_one(found, asked.out)
+    show(found, asked.as_json, blocks=dict(found.blocks))
     if not found.same_function:
         raise typer.Exit(FAILED)
 
@@ -71,12 +64,8 @@ def _named(path: Path, other: Path) -> str:
 
 def _sharded(asked: DiffOptions, *paths: Path) -> Diff:
     """Both checkpoints read from disk when tensors are needed; the model is built without weights."""
-    spec = asked.model or _named(*paths)
-    with torch.device("meta"):
-        network = build_model(spec).eval()
-    sym = symmetry.symmetries(network, example_input(spec, asked, meta=True))
-    threads_for(weights=sum(p.numel() for p in network.parameters()))
-    a, b = (symmetry.ShardedState(path) for path in paths)
+    sym = symmetry_of(asked.model or _named(*paths), asked)
+    a, b = map(ShardedState, paths)
     return diff(a, b, None, sym)
 
 

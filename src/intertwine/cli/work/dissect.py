@@ -14,11 +14,11 @@ from ...lab.experiments.paper1.dissection import place_accuracy, train_on_concep
 from ...lab.training import choose_device
 from ...report.pages.dissection import headline
 from .._models import build_model, is_builtin
-from .._networks import check_finite, model_named_by, open_alone, read_checkpoint, statistics_of
+from .._networks import check_finite, check_takes, model_named_by, open_alone, read_checkpoint, statistics_of
 from .._outputs import RESULTS, claim_folder
-from .._results import tell_written, write_results
+from .._results import present
 from .._running import one_thread
-from .._show import print_json, print_table, say, tell
+from .._show import print_table, say, tell
 from .._values import numbers, pair, sides
 from ..commands.dissect import DissectOptions
 from ..inputs.preparation import directory_of, image_settings
@@ -41,7 +41,9 @@ def run(asked: DissectOptions) -> None:
     network, facts, statistics = _open(asked.model, asked.weights, asked.train, data, asked.seed)
     transform, note = _transform(asked.mean, asked.std, statistics, asked.weights is None)
     where = choose_device(asked.device)
-    _check_takes(network.to(where), transform(next(data.batches(2)).images).to(where), facts["name"])
+    images = transform(next(data.batches(2)).images)
+    said = f"--concepts must be images that {facts['name']} accepts. Got images of shape {tuple(images.shape[1:])}"
+    check_takes(network.to(where), images, where, said)
     result = dissect(
         network,
         asked.layer,
@@ -59,7 +61,8 @@ def run(asked: DissectOptions) -> None:
     settings = {**result.settings, "network": facts, "command": asked.line}
     settings |= _prediction(network, asked.layer, data, transform, where)
     result = replace(result, settings=settings, notes=(*result.notes, *note))
-    _present(result, asked.out, asked.as_json)
+    shown = {"table": result.table().to_dict("records"), "headline": headline(result)}
+    present(result, asked.out, asked.as_json, _print, shown)
 
 
 def _open(
@@ -94,23 +97,6 @@ def _for_concepts(spec: str, concepts: int) -> str:
     if not is_builtin(spec) or "classes=" in spec:
         return spec
     return f"{spec}{',' if ':' in spec else ':'}classes={concepts}"
-
-
-def _check_takes(network: nn.Module, images: Tensor, name: str) -> None:
-    """Refuse images that the network does not take, before long work.
-
-    Raises:
-        ValueError: If it fails on them.
-    """
-    try:
-        with torch.no_grad():
-            network(images)
-    except Exception as error:  # whatever a model raises on inputs that it was not made for
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(
-            f"--concepts must be images that {name} takes. Got images of shape {tuple(images.shape[1:])}, on which it "
-            f"fails ({reason}). Say --size, or use concepts of its size."
-        ) from error
 
 
 def _taught(
@@ -154,16 +140,9 @@ def _prediction(
         return {}
 
 
-def _present(result: Dissection, out: Path, as_json: bool) -> None:
-    paths = write_results(result, out)
+def _print(result: Dissection) -> None:
     frame = result.table()
-    if as_json:
-        print_json(
-            {"kind": "Dissection", "table": frame.to_dict("records"), "headline": headline(result), "files": paths}
-        )
-        return
     print_table(list(frame.columns), frame.to_numpy().tolist(), str(result).splitlines()[0])
     say(headline(result))
     for note in result.notes:
         say(f"Note: {note}")
-    tell_written(paths)

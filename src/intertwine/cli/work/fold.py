@@ -2,7 +2,7 @@
 
 from ... import symmetry
 from ...merging import export
-from .._outputs import claim_file, claim_folder, keep_beside, largest_shard
+from .._outputs import claim, keep_beside, largest_shard
 from .._pairs import card_of, open_group
 from .._show import print_json, say, tell
 from ..commands.fold import FoldOptions
@@ -10,10 +10,7 @@ from ..commands.fold import FoldOptions
 
 def run(asked: FoldOptions) -> None:
     """Write the same network in an interpretable gauge."""
-    if asked.out.suffix == ".safetensors":
-        claim_file(asked.out, [asked.a], [asked.out.with_suffix(".json")])
-    else:
-        claim_folder(asked.out, ["."], [asked.a])
+    claim(asked.out, [asked.a])
     group = open_group([asked.a], [asked.model], asked, "if given", "cpu")
     steps = (asked.norms, asked.center, asked.biases)
     folded = symmetry.fold(group.models[0], group.example, *steps, extend=asked.extend, strict=asked.strict)

@@ -1,8 +1,7 @@
 """Work of ``intertwine gates``."""
 
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,86 +10,129 @@ from torch import Tensor, nn
 from ... import gates as library
 from ..._io import write_tensors
 from ...gates import GatedNetwork, GateStudy, gate_patterns
-from ...lab import networks, training
+from ...lab import networks
 from ...lab.data import Batches, DataSplits
-from ...lab.training import Recipe, accuracy, choose_device, fast_precision, recipe_for
+from ...lab.training import (
+    Card,
+    Recipe,
+    accuracy,
+    choose_device,
+    fast_precision,
+    recipe_for,
+    save_checkpoint,
+    train,
+)  # fmt: skip
 from ...report.pages.gates import headline
 from .._gated_versions import card_name, gated_version, versions_of
 from .._models import build_model, is_builtin
 from .._networks import Opened, batches, check_run, data_facts, open_network, read_checkpoint, read_data
 from .._outputs import RESULTS, claim_folder
-from .._results import tell_written, write_results
+from .._results import present
 from .._running import one_thread
-from .._show import print_json, print_table, say, tell
+from .._show import print_table, say, tell
 from ..commands.gates import VERSIONS, GatesOptions
 from ._path_kernels import affordable
 
 _FRESH = "digits_cnn"
 _LARGE = 16  # pixels: below, mixed precision gains nothing
 _LAYERS = 6  # whose features are shown
+_FEWER = (
+    "The gated versions saw {examples:,} training examples, {epochs} times; what they lack beside a network that saw "
+    "more is not due to their gates alone."
+)
 
 
 def run(asked: GatesOptions) -> None:
     """Take a ReLU network apart into gates and paths, and train its gated versions."""
-    versions_of(asked.gated)  # unknown names are refused first
     where = choose_device(asked.device)
     if where.type == "cpu":
         one_thread()
-    sides = [read_checkpoint(path) for path in (asked.a, asked.b) if path is not None]
+    given = [path for path in (asked.a, asked.b) if path is not None]
+    sides = [read_checkpoint(path) for path in given]
     spec, splits = read_data(asked if sides or asked.data else replace(asked, data="digits"), sides, [asked.model])
-    if not sides and not asked.epochs:
-        raise ValueError("--epochs must be at least 1 where no checkpoint is given. Got 0, and nothing to convert.")
     splits.need_labels("to study gates by class")
-    precision = fast_precision(where) if splits.shape[-1] >= _LARGE else "float32"
-    recipe = recipe_for(splits.shape).but(epochs=max(1, asked.epochs), precision=precision)
-    few = splits.first(asked.train_examples)
     made = [f"{name}{end}" for name in (*VERSIONS, "network") for end in (".safetensors", ".json")]
-    claim_folder(asked.out, [*RESULTS, "kernels.safetensors", *made], [path for path in (asked.a, asked.b) if path])
-    networks = [open_network(side, asked.model, splits) for side in sides] or [_fresh(asked, few, recipe, where)]
-    versions = _buildable(networks, asked.gated)
+    claim_folder(asked.out, [*RESULTS, "kernels.safetensors", *made], given)
+    training = _Training(asked, splits.first(asked.train_examples), where)
+    networks = [open_network(side, asked.model, splits) for side in sides] or [training.fresh()]
+    base, versions = networks[0], _buildable(networks, asked.gated)
     loader, notes = batches(splits, asked.split, asked.examples, 250, networks)
     for network in networks:
         check_run(network, loader, splits)
     x, labels = _stacked(loader)
-    library.gate_patterns(networks[0].model, x[:1])  # what is no ReLU network is refused before anything is trained
+    library.gate_patterns(base.model, x[:1])  # what is no ReLU network is refused before anything is trained
     if asked.example >= len(x):
         raise ValueError(f"--example must be below {len(x)}, the number of examples. Got {asked.example}.")
-    count, said = affordable(networks[0].model, x, asked.kernel_examples)
-    built = {name: gated_version(name, networks[0].model, x[:1], asked.seed) for name in versions}
-    base = networks[0]
-    accuracies = [_own_row(base.name, base.model, base.facts.get("epoch"), splits, where)]
-    accuracies += [
-        _trained(asked, name, net, card_name(name, net, str(base.facts["model"]), splits), few, recipe, where)
-        for name, net in built.items()
-    ]
+    count, said = affordable(base.model, x, asked.kernel_examples)
+    built = {name: gated_version(name, base.model, x[:1], asked.seed) for name in versions}
+    accuracies = [_own_row(base, splits, where), *(training.version(name, net, base) for name, net in built.items())]
     study = library.examine(
-        networks[0].model.to(where), x.to(where), labels.to(where), splits.classes, kernel_examples=count,
+        base.model.to(where), x.to(where), labels.to(where), splits.classes, kernel_examples=count,
         example=asked.example, progress=True,
     )  # fmt: skip
-    settings: dict[str, Any] = {
-        **study.settings, "seed": asked.seed, "accuracies": accuracies, "network": networks[0].facts,
-        "data": data_facts(spec, asked.split, splits), "command": asked.line,
+    title, features = _features(study, base, built, x[:1])
+    settings = {
+        **study.settings, "seed": asked.seed, "accuracies": accuracies, "network": base.facts,
+        "data": data_facts(spec, asked.split, splits), "command": asked.line, "feature network": title,
+        "other": _beside(base, networks[1], x, study) if len(networks) > 1 else None,
     }  # fmt: skip
-    if len(few.train) < len(splits.train) and built and asked.epochs:
-        said.append(
-            f"The gated versions saw {len(few.train):,} training examples, {asked.epochs} times; what they lack beside "
-            "a network that saw more is not due to their gates alone."
+    settings = {key: value for key, value in settings.items() if value is not None}
+    if len(training.data.train) < len(splits.train) and built and asked.epochs:
+        said.append(_FEWER.format(examples=len(training.data.train), epochs=asked.epochs))
+    notes = [*notes, *said, *study.notes]
+    study = replace(study, model=base.name, features=features, settings=settings, notes=tuple(notes))
+    kernels = {"npk": study.npk, "ntk": study.ntk, "labels": study.labels}
+    kernels |= {f"base/{name}": kernel for name, kernel in study.base.items()}
+    files = {"kernels.safetensors": write_tensors(asked.out / "kernels.safetensors", kernels)}
+    present(study, asked.out, asked.as_json, _print, _data(study), files)
+
+
+@dataclass(frozen=True)
+class _Training:
+    """What is trained here: a network where no checkpoint was given, and gated versions."""
+
+    asked: GatesOptions
+    data: DataSplits
+    device: torch.device
+
+    @property
+    def recipe(self) -> Recipe:
+        """Settings by the size of the inputs, with the epochs that were asked for."""
+        precision = fast_precision(self.device) if self.data.shape[-1] >= _LARGE else "float32"
+        return recipe_for(self.data.shape).but(epochs=max(1, self.asked.epochs), precision=precision)
+
+    def fresh(self) -> Opened:
+        """A network of the model that was named."""
+        spec, splits = self.asked.model or _FRESH, self.data
+        trial = build_model(networks.fit_to(spec, splits.shape, len(splits.classes)) if is_builtin(spec) else spec)
+        gate_patterns(trial.eval(), splits.loader("test", 1).batch(slice(0, 1))[0])  # refuses what has no gates
+        tell(f"No checkpoint was given: training {spec} on {len(splits.train):,} examples of {splits.name}.")
+        network = spec if is_builtin(spec) else _seeded(lambda: build_model(spec), self.asked.seed)
+        path = self.asked.out / "network.safetensors"
+        name = None if is_builtin(spec) else spec
+        train(network, splits, self.recipe, seed=self.asked.seed, name=name, out=path, device=self.device)
+        return replace(open_network(read_checkpoint(path), self.asked.model, splits), name=spec)
+
+    def version(self, name: str, network: GatedNetwork, base: Opened) -> dict[str, Any]:
+        """Train a gated version in place, or only write it; its row of the table."""
+        title, source, given = VERSIONS[name]
+        path, asked, splits = self.asked.out / f"{name}.safetensors", self.asked, self.data
+        spec = card_name(name, network, str(base.facts["model"]), splits)
+        row: dict[str, Any] = {"network": title, "gates": source, "value network is given": given}
+        row["parameters"] = sum(p.numel() for p in network.parameters())
+        if not asked.epochs:
+            card = Card(
+                architecture=spec, data=splits.name, seed=asked.seed, mean=splits.mean, std=splits.std,
+                classes=splits.classes, shape=splits.shape,
+            )  # fmt: skip
+            save_checkpoint(path, network, card)
+            return {**row, "test accuracy": None, "epochs": 0}
+        tell(f"Training {title}: gates {source}, the value network is given {given}.")
+        run = train(
+            network, splits, self.recipe, seed=asked.seed, name=spec, out=path, resume="same", device=self.device
         )
-    linear = {VERSIONS[name][0]: net for name, net in built.items() if name.startswith("dlgn")}
-    own = networks[0].model
-    if isinstance(own, library.GatedNetwork) and own.is_linear:
-        linear = {networks[0].name: own}
-    features = None
-    for title, net in list(linear.items())[:1]:
-        names = _spread([layer.name for layer in study.layers])
-        features = library.effective_maps(net.cpu(), x[:1], names, positions="centre")
-        settings["feature network"] = title
-    if len(networks) > 1:
-        settings["other"] = _beside(networks[0], networks[1], x, study)
-    study = replace(
-        study, model=networks[0].name, features=features, settings=settings, notes=(*notes, *said, *study.notes)
-    )
-    _present(study, asked.out, asked.as_json)
+        network.load_state_dict(run.model.state_dict())
+        return {**row, "test accuracy": run.card.metrics["test_accuracy"], "epochs": asked.epochs}
 
 
 def _buildable(networks: list[Opened], gated: list[str] | None) -> list[str]:
@@ -118,45 +160,23 @@ def _spread(names: list[str]) -> list[str]:
     return [names[round(k * (len(names) - 1) / (_LAYERS - 1))] for k in range(_LAYERS)]
 
 
-def _fresh(asked: GatesOptions, splits: DataSplits, recipe: Recipe, where: Any) -> Opened:
-    """A network that is trained here."""
-    spec = asked.model or _FRESH
-    trial = build_model(networks.fit_to(spec, splits.shape, len(splits.classes)) if is_builtin(spec) else spec)
-    gate_patterns(trial.eval(), splits.loader("test", 1).batch(slice(0, 1))[0])  # refuses what has no gates
-    tell(f"No checkpoint was given: training {spec} on {len(splits.train):,} examples of {splits.name}.")
-    network = spec if is_builtin(spec) else _seeded(lambda: build_model(spec), asked.seed)
-    path = asked.out / "network.safetensors"
-    training.train(
-        network, splits, recipe, seed=asked.seed, name=None if is_builtin(spec) else spec, out=path, device=where
-    )
-    return replace(open_network(read_checkpoint(path), asked.model, splits), name=spec)
+def _features(study: GateStudy, base: Opened, built: dict[str, GatedNetwork], x: Tensor) -> tuple[str | None, Any]:
+    """Name and effective maps of the first network whose gates are linear; nothing without one."""
+    linear = {VERSIONS[name][0]: net for name, net in built.items() if name.startswith("dlgn")}
+    if isinstance(base.model, GatedNetwork) and base.model.is_linear:
+        linear = {base.name: base.model}
+    for title, network in linear.items():
+        layers = _spread([layer.name for layer in study.layers])
+        return title, library.effective_maps(network.cpu(), x, layers, positions="centre")
+    return None, None
 
 
-def _trained(
-    asked: GatesOptions, name: str, network: GatedNetwork, spec: str, splits: DataSplits, recipe: Recipe, where: Any
-) -> dict[str, Any]:
-    """Train a gated version in place, or only write it; return its row of the table."""
-    title, source, given = VERSIONS[name]
-    path = asked.out / f"{name}.safetensors"
-    row: dict[str, Any] = {"network": title, "gates": source, "value network is given": given}
-    row["parameters"] = sum(p.numel() for p in network.parameters())
-    if not asked.epochs:
-        facts = {"mean": splits.mean, "std": splits.std, "classes": splits.classes, "shape": splits.shape}
-        card = training.Card(architecture=spec, data=splits.name, seed=asked.seed, **facts)  # type: ignore[arg-type]
-        training.save_checkpoint(path, network, card)
-        return {**row, "test accuracy": None, "epochs": 0}
-    tell(f"Training {title}: gates {source}, the value network is given {given}.")
-    run = training.train(network, splits, recipe, seed=asked.seed, name=spec, out=path, resume="same", device=where)
-    network.load_state_dict(run.model.state_dict())
-    return {**row, "test accuracy": run.card.metrics["test_accuracy"], "epochs": asked.epochs}
-
-
-def _own_row(name: str, model: nn.Module, epoch: Any, splits: DataSplits, where: Any) -> dict[str, Any]:
+def _own_row(base: Opened, splits: DataSplits, where: Any) -> dict[str, Any]:
     """The row of the network itself."""
-    right = accuracy(model.to(where), Batches(splits.test.to(where), splits.mean, splits.std))
+    right = accuracy(base.model.to(where), Batches(splits.test.to(where), splits.mean, splits.std))
     return {
-        "network": name, "gates": "its own", "value network is given": "x", "test accuracy": right, "epochs": epoch,
-        "parameters": sum(p.numel() for p in model.parameters()),
+        "network": base.name, "gates": "its own", "value network is given": "x", "test accuracy": right,
+        "epochs": base.facts.get("epoch"), "parameters": sum(p.numel() for p in base.model.parameters()),
     }  # fmt: skip
 
 
@@ -182,26 +202,20 @@ def _beside(a: Opened, b: Opened, x: Tensor, study: GateStudy) -> dict[str, Any]
     return found
 
 
-def _present(study: GateStudy, out: Path, as_json: bool) -> None:
-    paths = write_results(study, out)
-    kernels = {"npk": study.npk, "ntk": study.ntk, "labels": study.labels}
-    kernels |= {f"base/{name}": kernel for name, kernel in study.base.items()}
-    paths["kernels.safetensors"] = write_tensors(out / "kernels.safetensors", kernels)
-    frame = study.to_frame()
-    accuracies = study.settings["accuracies"]
-    other = study.settings.get("other")
-    if as_json:
-        print_json(
-            {
-                "kind": "GateStudy", "headline": headline(study), "layers": frame.to_dict("records"),
-                "accuracies": accuracies, "alignments": study.alignments,
-                "other": other, "notes": study.notes, "files": paths,
-            }
-        )  # fmt: skip
-        return
+def _data(study: GateStudy) -> dict[str, Any]:
+    said = {key: study.settings.get(key) for key in ("accuracies", "other")}
+    layers = study.to_frame().to_dict("records")
+    return {
+        "headline": headline(study), "layers": layers, **said, "alignments": study.alignments, "notes": study.notes
+    }  # fmt: skip
+
+
+def _print(study: GateStudy) -> None:
+    frame, other = study.to_frame(), study.settings.get("other")
     print_table(list(frame.columns), frame.astype(object).to_numpy().tolist(), "When units are on, layer by layer")
     columns = ["network", "gates", "value network is given", "test accuracy", "parameters"]
     told = lambda share: "not trained" if share is None else f"{share:.1%}"
+    accuracies = study.settings["accuracies"]
     rows = [[told(a[c]) if c == "test accuracy" else a[c] for c in columns] for a in accuracies]
     print_table(columns, rows, "The network and its gated versions")
     if other:
@@ -212,4 +226,3 @@ def _present(study: GateStudy, out: Path, as_json: bool) -> None:
     say(headline(study))
     for note in study.notes:
         say(f"Note: {note}")
-    tell_written(paths)

@@ -5,21 +5,19 @@ from contextlib import suppress
 from math import prod
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from ..._io import read_tensors
 from ...errors import CheckpointError
 from ...provenance import DERIVED, Lineage, Tree, lineage, lineage_of_states, tree_of_states
-from ...symmetry import Symmetry, symmetries
+from ...symmetry import Symmetry
 from ...symmetry.sharded import Renamed, ShardedState
 from ...symmetry.spaces import axis_size
 from .._files import HF
-from .._models import build_model
-from .._networks import model_named_by, open_alone, read_checkpoint
+from .._networks import model_named_by, open_alone, read_checkpoint, symmetry_of
 from .._outputs import claim_file
-from .._running import threads_for
-from .._show import print_json, say, tell
+from .._results import show, write_one
+from .._show import tell
 from ..commands.lineage import LineageOptions
 from ..inputs.adapters import is_adapter
 from ..inputs.example import example_input
@@ -32,24 +30,17 @@ _PRESENT = 0.25  # share of the model's tensors that a checkpoint must have: hea
 
 def run(asked: LineageOptions) -> None:
     """Test whether two checkpoints were trained independently, or find the families among many."""
-    if asked.out is not None:
-        claim_file(asked.out, asked.paths)
+    claim_file(asked.out, asked.paths)
     found = _families(asked) if str(asked.paths[0]) == "tree" else _pair(asked)
-    if asked.out is not None:
-        html = asked.out.suffix in (".html", ".htm")
-        tell(f"wrote {found.to_html(asked.out) if html else found.save(asked.out)}")
-    if asked.as_json:
-        p_value = {"p_value": found.p_value} if isinstance(found, Lineage) else {}
-        print_json({**found.to_dict(), **p_value})
-    else:
-        say(found.summary())
+    write_one(found, asked.out)
+    show(found, asked.as_json, **({"p_value": found.p_value} if isinstance(found, Lineage) else {}))
 
 
 def _pair(asked: LineageOptions) -> Lineage:
     paths = asked.paths
     states = [_opened(path) for path in paths]
     spec = asked.model or model_named_by(paths[0])
-    sym = _symmetry(spec, asked)
+    sym = symmetry_of(spec, asked)
     a, b = (_named(state, sym, path, spec, other=k > 0) for k, (state, path) in enumerate(zip(states, paths)))
     others = [_named(_opened(path), sym, path, spec) for path in asked.independent or []]
     found = lineage_of_states(sym, a, b, others, asked.level)
@@ -79,7 +70,7 @@ def _families(asked: LineageOptions) -> Tree:
     states = {}
     for path in files:
         spec = asked.model or model_named_by(path)
-        known[spec] = known.get(spec) or _symmetry(spec, asked)
+        known[spec] = known.get(spec) or symmetry_of(spec, asked)
         states[path.name] = known[spec], _named(_opened(path), known[spec], path, spec)
     return tree_of_states(states)
 
@@ -101,13 +92,6 @@ def _is_result(path: Path) -> bool:
     ):  # a damaged file is refused when it is read
         return str((file.metadata() or {}).get("kind")).startswith("intertwine.")
     return False
-
-
-def _symmetry(spec: str, asked: LineageOptions) -> Symmetry:
-    with torch.device("meta"):
-        model = build_model(spec)
-    threads_for(weights=sum(p.numel() for p in model.parameters()))
-    return symmetries(model, example_input(spec, asked, meta=True))
 
 
 def _opened(path: Path) -> Mapping[str, Tensor]:

@@ -15,7 +15,7 @@ from ...merging import merge as merge_two
 from ...merging.merge import check_repair
 from ...merging.recalibrate import batch_norms
 from .._options import split_commas
-from .._outputs import claim_file, claim_folder, keep_beside, largest_shard
+from .._outputs import claim, claim_file, claim_folder, keep_beside, largest_shard
 from .._pairs import Group, Use, card_of, open_group
 from .._show import print_json, print_table, say, tell
 from .._solvers import solver_of
@@ -92,12 +92,7 @@ def _claim(asked: MergeOptions, paths: Sequence[Path]) -> None:
     if asked.mergekit is not None:
         claim_file(asked.mergekit, [*paths, *asked.checkpoints])
         claim_folder(asked.mergekit.with_suffix(""), ["."], paths)
-    if asked.out is None:
-        return
-    if asked.out.suffix == ".safetensors":
-        claim_file(asked.out, paths, [asked.out.with_suffix(".json")])
-    else:
-        claim_folder(asked.out, ["."], paths)
+    claim(asked.out, paths)
 
 
 def _of_dtype(model: nn.Module, dtype: str) -> nn.Module:

@@ -9,7 +9,8 @@ from ..commands.report import ReportOptions
 def run(asked: ReportOptions) -> None:
     """Write the page of saved results again."""
     result = load_result(asked.results)
-    place = claim_file(asked.out or asked.results.with_suffix(".html"), [asked.results])
+    place = asked.out or asked.results.with_suffix(".html")
+    claim_file(place, [asked.results])
     try:
         path = write_page(result, place)
     except OSError:

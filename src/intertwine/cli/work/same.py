@@ -20,8 +20,7 @@ _UNLIKE = "A and B must be of one architecture. Got other ones: {}. To compare f
 
 def run(asked: SameOptions) -> None:
     """Decide whether two checkpoints are one network, up to the symmetries of its architecture."""
-    if asked.out is not None:
-        claim_file(asked.out, [asked.a, asked.b])
+    claim_file(asked.out, [asked.a, asked.b])
     found = _sharded(asked) if asked.sharded else _opened(asked)
     if found.residual == float("inf"):
         raise ValueError(_UNLIKE.format(found.reason.partition(": ")[2]))
@@ -36,7 +35,7 @@ def run(asked: SameOptions) -> None:
 
 def _sharded(asked: SameOptions) -> matching.Match:
     """Both checkpoints read part by part."""
-    sym = symmetry_of(asked.a, asked, asked.model)
+    sym = symmetry_of(asked.model or model_named_by(asked.a), asked)
     return matching.same_sharded(asked.a, asked.b, sym)
 
 

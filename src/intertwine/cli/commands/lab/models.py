@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ..._options import Json, Options
+from ..._options import Options
 
 
 @dataclass(frozen=True)
@@ -14,4 +14,4 @@ class ModelsOptions(Options):
       intertwine models --json
     """
 
-    as_json: Json = False
+    as_json: bool = False

@@ -3,11 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from ..._options import Device, Json, Options
+from ..._options import Options, argument, option
 
 
 class Scale(StrEnum):
@@ -33,27 +30,17 @@ class ReproduceOptions(Options):
       intertwine reproduce --all --scale paper --dry-run
     """
 
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Experiments; none lists them.")] = None
-    scale: Annotated[
-        Scale, typer.Option(help="smoke: seconds on digits; small: what a CPU can train; paper: the papers' sizes.")
-    ] = Scale.SMOKE
-    everything: Annotated[bool, typer.Option("--all", help="Every experiment, on one page.")] = False
-    data: Annotated[
-        str, typer.Option("--data", metavar="DATA", help="CIFAR-10 for small and paper, such as cifar10:PATH.")
-    ] = "cifar10"
-    concepts: Annotated[
-        str, typer.Option("--concepts", metavar="SET", help="Labelled images for dissection, such as parquet:FILE.")
-    ] = "generated"
-    cifar100: Annotated[
-        str, typer.Option("--cifar100", metavar="DATA", help="CIFAR-100 for tables that have it: cifar100:PATH.")
-    ] = ""
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be trained and run, and about how long; do nothing.")
-    ] = False
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0
-    workers: Annotated[int, typer.Option(min=0, help="Processes for jobs; 0 runs them in this one.")] = 0
-    device: Device = "auto"
-    out: Annotated[
-        Path, typer.Option("--out", metavar="DIR", help="Folder for zoos, finished jobs, results and pages.")
-    ] = Path("reproduction")
-    as_json: Json = False
+    names: list[str] | None = argument(None, "Experiments; none lists them.", metavar="NAME")
+    scale: Scale = option(
+        Scale.SMOKE, "smoke: seconds on digits; small: what a CPU can train; paper: the papers' sizes."
+    )
+    everything: bool = option(False, "Every experiment, on one page.", "--all")
+    data: str = option("cifar10", "CIFAR-10 for small and paper, such as cifar10:PATH.", metavar="DATA")
+    concepts: str = option("generated", "Labelled images for dissection, such as parquet:FILE.", metavar="SET")
+    cifar100: str = option("", "CIFAR-100 for tables that have it: cifar100:PATH.", metavar="DATA")
+    dry_run: bool = option(False, "Say what would be trained and run, and about how long; do nothing.")
+    seed: int = 0
+    workers: int = option(0, "Processes for jobs; 0 runs them in this one.", min=0)
+    device: str = "auto"
+    out: Path = option(Path("reproduction"), "Folder for zoos, finished jobs, results and pages.", metavar="DIR")
+    as_json: bool = False

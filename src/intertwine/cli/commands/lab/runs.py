@@ -3,11 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from ..._options import Json, Options, advanced
+from ..._options import Options, advanced, argument, option
 
 
 class RunsAction(StrEnum):
@@ -44,21 +41,16 @@ class RunsOptions(Options):
         if self.name is None and self.action is not RunsAction.LIST:
             raise ValueError(f"NAME must be given to {self.action.value}. Got none. 'intertwine runs' lists the runs.")
 
-    action: Annotated[RunsAction, typer.Argument(help="list, show, resume or clean.")] = RunsAction.LIST
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Of the run, for all but list.")] = None
-    folder: Annotated[Path, typer.Option("--runs", metavar="DIR", help="Folder of runs.")] = Path("runs")
-    workers: Annotated[int | None, typer.Option(min=1, help="Resume: processes; one for each core otherwise.")] = None
-    threads: Annotated[int, advanced(min=1, help="Resume: threads of each process.")] = 1
-    ray: Annotated[
-        str | None, advanced(metavar="ADDRESS", help="Resume on Ray: local, auto, or HOST:PORT of a cluster.")
-    ] = None
-    timeout: Annotated[
-        float | None, advanced(min=0, help="Resume: seconds that an attempt may take, on this machine.")
-    ] = None
-    retries: Annotated[int, advanced(min=0, help="Resume: further attempts of a job that fails.")] = 2
-    everything: Annotated[bool, typer.Option("--all", help="Clean: remove the whole run, results too.")] = False
-    imported: Annotated[
-        list[str] | None,
-        advanced("--import", metavar="MODULE", help="Resume: a module of yours that the plan's classes are in."),
-    ] = None
-    as_json: Json = False
+    action: RunsAction = argument(RunsAction.LIST, "list, show, resume or clean.")
+    name: str | None = argument(None, "Of the run, for all but list.", metavar="NAME")
+    folder: Path = option(Path("runs"), "Folder of runs.", "--runs", metavar="DIR")
+    workers: int | None = option(None, "Resume: processes; one for each core otherwise.", min=1)
+    threads: int = advanced(1, "Resume: threads of each process.", min=1)
+    ray: str | None = advanced(None, "Resume on Ray: local, auto, or HOST:PORT of a cluster.", metavar="ADDRESS")
+    timeout: float | None = advanced(None, "Resume: seconds that an attempt may take, on this machine.", min=0)
+    retries: int = advanced(2, "Resume: further attempts of a job that fails.", min=0)
+    everything: bool = option(False, "Clean: remove the whole run, results too.", "--all")
+    imported: list[str] | None = advanced(
+        None, "Resume: a module of yours that the plan's classes are in.", "--import", metavar="MODULE"
+    )
+    as_json: bool = False

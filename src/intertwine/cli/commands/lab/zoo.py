@@ -3,11 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from ..._options import DataOptions, Device, Json, advanced
+from ..._options import TrainingOptions, advanced, argument, option
 
 
 class ZooAction(StrEnum):
@@ -18,7 +15,7 @@ class ZooAction(StrEnum):
 
 
 @dataclass(frozen=True)
-class ZooOptions(DataOptions):
+class ZooOptions(TrainingOptions):
     """Train many seeds of one network at once, or show a zoo.
 
     Each network is, up to rounding, the one that 'intertwine train' makes of its seed. The kind of network decides how
@@ -32,24 +29,14 @@ class ZooOptions(DataOptions):
       intertwine zoo show --out zoo
     """
 
-    action: Annotated[ZooAction, typer.Argument(help="train, or show what is there.")]
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder of the zoo.")] = Path("zoo")
-    model: Annotated[
-        str | None, typer.Option("--model", metavar="MODEL", help="Built-in network; see 'intertwine models'.")
-    ] = None
-    count: Annotated[int, typer.Option(min=1, help="Number of networks.")] = 10
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the first network; the others count up.")] = 0
-    recipe: Annotated[str | None, advanced(help="Named settings: paper, digits or cct.")] = None
-    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the training data.")] = None
-    batch_size: Annotated[int | None, advanced(min=1, help="Examples of each step.")] = None
-    learning_rate: Annotated[float | None, advanced(min=0, help="Initial learning rate.")] = None
-    together: Annotated[int, advanced(min=1, help="Networks that are trained at once.")] = 16
-    engine: Annotated[
-        str,
-        advanced(help="auto (by the kind of network), 'in turn', stacked, grouped, 'grouped by 4' or 'grouped by 2'."),
-    ] = "auto"
-    resume: Annotated[
-        bool, typer.Option("--resume/--restart", help="Keep what is there, or train it anew and replace it.")
-    ] = True
-    device: Device = "auto"
-    as_json: Json = False
+    action: ZooAction = argument(..., "train, or show what is there.")
+    out: Path = option(Path("zoo"), "Folder of the zoo.", metavar="DIR")
+    model: str | None = option(None, "Built-in network; see 'intertwine models'.", metavar="MODEL")
+    count: int = option(10, "Number of networks.", min=1)
+    seed: int = option(0, "Seed of the first network; the others count up.", min=0)
+    together: int = advanced(16, "Networks that are trained at once.", min=1)
+    engine: str = advanced(
+        "auto", "auto (by the kind of network), 'in turn', stacked, grouped, 'grouped by 4' or 'grouped by 2'."
+    )
+    device: str = "auto"
+    as_json: bool = False

@@ -10,11 +10,11 @@ from ....lab import training
 from ....lab.training import RECIPES, Card, Recipe, recipe_for
 from ..._models import build_model, is_builtin
 from ..._networks import read_data
+from ..._options import TrainingOptions
 from ..._outputs import claim_file
 from ..._running import running
 from ..._show import print_json, print_table, say
 from ...commands.lab.train import TrainOptions
-from ...commands.lab.zoo import ZooOptions
 
 
 def run(asked: TrainOptions) -> None:
@@ -37,7 +37,7 @@ def run(asked: TrainOptions) -> None:
     say(f"wrote {asked.out} and {training.card_path(asked.out)}")
 
 
-def recipe_of(asked: TrainOptions | ZooOptions, shape: tuple[int, ...], precision: str | None = None) -> Recipe:
+def recipe_of(asked: TrainingOptions, shape: tuple[int, ...], precision: str | None = None) -> Recipe:
     """The recipe of a name, or of the size of the inputs, with those settings changed that were given."""
     name = asked.recipe
     start = recipe_for(shape) if name is None else RECIPES[name]
