@@ -66,7 +66,7 @@ def test_a_command_that_is_killed_leaves_no_empty_folder(tmp_path, pair):
             break
         time.sleep(0.1)
     child.terminate()
-    assert child.communicate(timeout=60)[1].endswith("stopped\n") and child.returncode == 130
+    assert child.communicate(timeout=60)[1].endswith("stopped\n") and child.returncode == 143
     assert list(tmp_path.iterdir()) == []
 
 

@@ -21,7 +21,7 @@ from ._options import ADVANCED, Options, declared
 from ._running import session, use_threads
 
 FAILED = 1
-STOPPED = 130  # by Ctrl-C, as the shell has it
+STOPPED, TERMINATED = 130, 143  # by Ctrl-C and by SIGTERM, as the shell has it
 WRONG = 2  # bad usage or bad input, as the shell's own commands have it
 
 _UsageError: Any = typer.BadParameter.__base__  # of words that do not go together; typer has no name for it
@@ -32,6 +32,10 @@ _LAST = ("seed", "device", "out", "as_json")
 
 # What a user can put right: files, values, missing extras. Our own kinds derive from these.
 _INPUT_ERRORS = (ValueError, TypeError, OSError, ImportError, CaptureError)
+
+
+class Termination(KeyboardInterrupt):
+    """A request to end, as ``kill`` sends it: the command tidies up as for Ctrl-C."""
 
 
 class Commands(TyperGroup):
@@ -111,10 +115,10 @@ class Command(TyperCommand):
                 return super().invoke(ctx)
         except (typer.Exit, typer.Abort):
             raise
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as request:
             _tidy()
             print("stopped", file=sys.stderr)
-            raise typer.Exit(STOPPED) from None
+            raise typer.Exit(TERMINATED if isinstance(request, Termination) else STOPPED) from None
         except BrokenPipeError:  # whoever reads our output has read enough, as `| head` has
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to flush goes nowhere
             raise typer.Exit(FAILED) from None

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ._command import Command, Commands, as_function
+from ._command import Command, Commands, Termination, as_function
 from ._options import Options
 from .commands.align import AlignOptions
 from .commands.barrier import BarrierOptions
@@ -93,5 +93,9 @@ for _command in _COMMANDS:
 
 def main() -> None:
     """Run the command line; a command that is asked to end tidies up as it does for Ctrl-C."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _terminate)
     app(prog_name="intertwine")
+
+
+def _terminate(*_: object) -> None:
+    raise Termination
