@@ -8,7 +8,7 @@ from torch import nn
 import intertwine as iw
 from intertwine.features.evaluate import evaluate
 from intertwine.lab import networks
-from intertwine.merging import merge, transport
+from intertwine.merging import barrier, merge, transport
 from intertwine.merging.transport import coupling
 from intertwine.symmetry.action import tensors_of
 
@@ -77,6 +77,9 @@ def test_a_wide_network_helps_a_narrow_one(trained, digits):
     assert found.sizes == {"1.weight[0]": (36, 48), "3.weight[0]": (36, 48)}
     merged = merge(a, b, transport(a, b, X))
     assert evaluate(merged, loader).accuracy > 0.8
+    path = barrier(narrow, b, loader, points=3, alignment=found)
+    assert path.before != path.before and path.after == path.heights("aligned")[0]
+    assert f"Barrier {path.after:.4f} after alignment" in repr(path)  # no direct path joins other widths
 
 
 class Heads(nn.Module):

@@ -35,15 +35,13 @@ from .deviation import Deviation, above_quantile, constant, deviation, distance,
 from .solvers.block_update import best_signs, monomial_step
 from .solvers.starts import profile_costs
 from .unchanged import may_be_unchanged
-from .units import monomial
+from .units import APART, FOUND, monomial
 
 if TYPE_CHECKING:
     from ..symmetry.symmetry import Symmetry
 
 __all__ = ["Matched", "Pair", "matched"]
 
-_FOUND = 1e-2  # residual at which copies are found, and only rounding remains
-_APART = 0.97  # residual in place of networks whose units have nothing in common there
 _COARSE = 1e-3  # relative fall of the residual that is worth another round
 _HARDLY = 5e-3  # the same where nothing was found yet: a search that finds its way explains more
 _PIECE = 1 << 20  # entries that are looked at at once
@@ -161,7 +159,7 @@ def matched(pair: Pair) -> Matched:
     if not pair.cut.shared:
         return search.around(identity(pair.sym))
     best = search.descended(search.similar())
-    if best.residual >= _FOUND and best.in_place < _APART:
+    if best.residual >= FOUND and best.in_place < APART:
         best = min(best, search.descended(identity(pair.sym)), key=lambda m: m.residual)
     return best
 
@@ -208,13 +206,13 @@ class _Rounds:
     def descended(self, h: Transformation) -> Matched:
         """Rounds from a start of the shared spaces, as long as they help."""
         best = self.around(h)
-        while best.residual >= _FOUND:
+        while best.residual >= FOUND:
             step = self._step(best.g)
             if step.is_identity():
                 break
             h = step @ h
             found = self.around(h)
-            worth = _COARSE if best.residual < _APART else _HARDLY
+            worth = _COARSE if best.residual < APART else _HARDLY
             helped = found.residual < (1 - worth) * best.residual
             best = min(best, found, key=lambda m: m.residual)
             if not helped:

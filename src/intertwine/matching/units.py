@@ -26,12 +26,12 @@ from .solvers.starts import profiles
 if TYPE_CHECKING:
     from ..symmetry.symmetry import Symmetry
 
-__all__ = ["UnitMatch", "match_units", "monomial"]
+__all__ = ["APART", "FOUND", "UnitMatch", "match_units", "monomial"]
 
 _STARTS = 3
-_FOUND = 1e-2  # residual at which copies are found, and only rounding remains
+FOUND = 1e-2  # residual at which copies are found, and only rounding remains
 _LARGE = 100_000  # weights above which costs are float32
-_APART = 0.97  # residual in place of large networks whose units have nothing in common there
+APART = 0.97  # residual in place of networks whose units have nothing in common there
 _UNRELATED = 0.8  # residual above which small gains are not pursued
 _COARSE = 1e-3  # relative gain of a sweep that is small
 _CLOSE = 0.98  # squared cosine of tensors that all count alike
@@ -105,7 +105,7 @@ def match_units(
         return best
     for candidate in track(search.candidates(in_place=best.residual), "Matching units", _STARTS, enabled=None):
         best = min(best, candidate(), key=lambda m: m.residual)
-        if best.residual < _FOUND:
+        if best.residual < FOUND:
             break
     return best
 
@@ -140,7 +140,7 @@ class _Search:
         """
         yield lambda: self.judged(~arranged(self.sym, self.b) @ arranged(self.sym, self.a))
         yield lambda: self.descended(self._agreeing(profiles(self._problem(self.votes))))
-        if in_place < _APART or not self.large:
+        if in_place < APART or not self.large:
             yield lambda: self.descended(identity(self.sym))
 
     def descended(self, start: Transformation) -> UnitMatch:

@@ -68,13 +68,16 @@ class Barrier(Result):
 
     @property
     def before(self) -> float:
-        """Loss barrier of the direct path, mean over pairs, statistics interpolated."""
-        return fmean(self.heights("direct"))
+        """Loss barrier of the direct path, mean over pairs, statistics interpolated; NaN between other widths."""
+        return self._mean("direct")
 
     @property
     def after(self) -> float:
         """Loss barrier after alignment, mean over pairs, statistics interpolated; NaN without an alignment."""
-        found = self.heights("aligned")
+        return self._mean("aligned")
+
+    def _mean(self, path: str) -> float:
+        found = self.heights(path)
         return fmean(found) if found else float("nan")
 
     @property
@@ -141,8 +144,9 @@ class Barrier(Result):
     @property
     def headline(self) -> str:
         """The mean loss barrier before and after alignment."""
-        aligned = "" if self.alignment is None else f", {self.after:.4f} after alignment"
-        return f"Barrier {self.before:.4f} in loss{aligned}, mean over {counted(len(self.pairs), 'pair')}"
+        words = {"direct": f"{self.before:.4f} in loss", "aligned": f"{self.after:.4f} after alignment"}
+        said = ", ".join(word for path, word in words.items() if self.heights(path))
+        return f"Barrier {said}, mean over {counted(len(self.pairs), 'pair')}"
 
     def summary(self) -> str:
         """The mean barrier of every kind of path, with its interval over networks."""

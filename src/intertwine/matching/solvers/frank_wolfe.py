@@ -17,7 +17,7 @@ from ...symmetry.transformation import Transformation, identity
 from ..coordinates.networks import Networks
 from ..coordinates.problem import Problem
 from .coordinate_descent import CoordinateDescent, descend
-from .soft_elements import Soft, barycentre, gradient, hard, mixed, objective, of_element, vertex
+from .soft_elements import Soft, barycentre, gradient, mixed, objective, of_element, vertex
 from .solver import Solution, Solver
 from .starts import profiles
 
@@ -64,7 +64,7 @@ class FrankWolfe(Solver):
     def _from(self, stated: Problem, start: Soft, seed: int) -> tuple[Transformation, tuple[float, ...]]:
         """The element that one start leads to, and the objective along the way."""
         soft, history = climb(stated, start, self.steps, self.tolerance, self.fast)
-        g = hard(stated, soft, self.fast)
+        g = vertex(stated, soft, self.fast)
         if self.polish:
             g = descend(stated, g, torch.Generator().manual_seed(seed), CoordinateDescent(fast=self.fast)).g
         return g, (*history, stated.objective(g))

@@ -18,7 +18,7 @@ from ...symmetry.transformation import identity
 from ..coordinates.networks import Networks
 from ..coordinates.problem import Problem
 from .coordinate_descent import CoordinateDescent, descend
-from .soft_elements import Row, Soft, hard, objective, of_element
+from .soft_elements import Row, Soft, objective, of_element, vertex
 from .solver import Solution, Solver
 
 _ITERATIONS = 200
@@ -61,7 +61,7 @@ class Sinkhorn(Solver):
         generator = torch.Generator().manual_seed(networks.seed)
         heats = (self.first_temperature, self.temperature)
         soft, history = ascend(stated, generator, self.steps, self.rate, heats)
-        g = hard(stated, soft, self.fast)
+        g = vertex(stated, soft, self.fast)
         if self.polish:
             g = descend(stated, g, generator, CoordinateDescent(fast=self.fast)).g
         reached = stated.objective(g)

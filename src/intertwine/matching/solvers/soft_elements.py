@@ -79,7 +79,7 @@ def gradient(stated: Problem, soft: Soft) -> tuple[float, Soft]:
 
 
 def vertex(stated: Problem, costs: Soft, fast: bool = False) -> Transformation:
-    """The hard element with the largest inner product with the given matrices."""
+    """The hard element with the largest inner product with the given matrices: the closest one to a soft element."""
     g = identity(stated.sym)
     for space in stated.sym.spaces:
         here = {row: matrix.detach() for (name, row), matrix in costs.items() if name == space.name}
@@ -91,9 +91,6 @@ def vertex(stated: Problem, costs: Soft, fast: bool = False) -> Transformation:
             order, signs = monomial_step(here, space.group.signs, space.group.permutes, fast)
             g = with_parts(g, space.name, permutation=order, signs=signs)
     return g
-
-
-hard = vertex  # the closest hard element of a soft one maximises the same inner product
 
 
 def _keys(stated: Problem) -> dict[tuple[str, Row], Tensor]:
