@@ -231,7 +231,7 @@ def test_other_widths_are_tested_exactly_and_after_matching(seeds):
     a, stranger, *others = seeds
     some = [[k for k in range(32) if k % 4 != r] for r in (1, 2)]
     wider = [[*range(32), *[-1] * 8]] * 2
-    for kept, word in ((some, "32 units in a, 24 in b"), (wider, "32 units in a, 40 in b")):
+    for kept, word in ((some, ": 32 in a, 24 in b"), (wider, ": 32 in a, 40 in b")):
         found = iw.lineage(a, resized(trained(50, 12, a), kept), X)
         assert (found.verdict, found.evidence) == ("derived", "exact") and found.p_value < 1e-9
         assert any(word in note for note in found.notes)

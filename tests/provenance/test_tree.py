@@ -171,6 +171,25 @@ def test_a_copy_of_which_one_layer_was_permuted_hangs_under_its_original():
     assert links[frozenset({"base", "moved"})].ground == "a copy, moved by an element of the group"
 
 
+def test_an_aligned_copy_stays_in_the_family_of_its_original():
+    a, c = net(0), net(5)
+    nets = {f"stranger {k}": net(100 + k) for k in range(5)} | {"a": a, "tuned": tuned(a, 1)}
+    nets["aligned"] = iw.align(a, c, X).apply(c)
+    found = iw.lineage_tree(nets, X)
+    assert {frozenset(f) for f in found.families if len(f) > 1} == {frozenset({"a", "tuned"})}
+    assert "aligned: alone" in found.summary()
+    (link,) = (k for k in found.links if k.aligned)
+    assert "aligned" in (link.parent, link.child) and "an independent network aligned to the other" in link.ground
+    found = iw.lineage_tree({**nets, "c": c}, X)
+    assert {frozenset(f) for f in found.families if len(f) > 1} == {
+        frozenset({"a", "tuned"}),
+        frozenset({"aligned", "c"}),
+    }
+    (link,) = (k for k in found.links if {k.parent, k.child} == {"aligned", "c"})
+    assert link.ground == "a copy, moved by an element of the group"
+    assert "weights far apart" in found.to_html()
+
+
 def test_networks_of_other_widths_are_in_one_tree():
     torch.manual_seed(0)
     wide = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 3))

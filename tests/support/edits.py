@@ -1,9 +1,14 @@
-"""A small transformer and hand-made edits of it, each with what ``diff`` should call it."""
+"""A small transformer, other networks, and the one list of conversions and edits with what ``diff`` says of each."""
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
+import pytest
 import torch
+from layouts import fused, fused_by_head, meta, renamed, to_pairs, transposed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -72,25 +77,141 @@ def convolutional(seed: int = 0) -> nn.Sequential:
     return made
 
 
-# what is edited -> kinds of findings, and whether the function stays
-EDITS: dict[str, tuple[Callable[[nn.Module], object], set[str], bool]] = {}
+Started = tuple[nn.Module, Any]
+GPT2 = {"blocks.": "transformer.h.", ".norm1.": ".ln_1.", ".norm2.": ".ln_2.", ".up.": ".mlp.c_fc.",
+        ".down.": ".mlp.c_proj.", "embed.": "wte.", "head.": "lm_head.", ".o.": ".attn.c_proj."}  # fmt: skip
+QKV = (".q.", ".k.", ".v.")
 
 
-def edit(name: str, *kinds: str, same: bool = False) -> Callable:
-    def register(change: Callable[[nn.Module], object]) -> Callable[[nn.Module], object]:
-        EDITS[name] = change, set(kinds), same
+@cache
+def small() -> Started:
+    return decoder(), tokens()
+
+
+@cache
+def tied() -> Started:
+    return decoder(tied=True), tokens()
+
+
+@cache
+def four_layers() -> Started:
+    return decoder(layers=4), tokens()
+
+
+@cache
+def perceptron() -> Started:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)), torch.randn(
+        5, 6
+    )
+
+
+@cache
+def zeroed() -> Started:
+    made, x = perceptron()
+    made = copy.deepcopy(made)
+    for layer in (made[0], made[2], made[4]):
+        nn.init.zeros_(layer.bias)
+    return made, x
+
+
+@cache
+def images() -> Started:
+    return convolutional(), torch.randn(2, 3, 12, 12)
+
+
+@cache
+def encoder() -> Started:
+    torch.manual_seed(0)
+    return nn.TransformerEncoderLayer(16, 4, 32, batch_first=True, dropout=0.0).eval(), torch.randn(2, 5, 16)
+
+
+def _with_vectors(model: nn.Module) -> nn.Module:
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.ndim == 1:
+                p += 0.1 * torch.randn_like(p)
+    return model.eval()
+
+
+@cache
+def llama() -> Started:
+    """Four heads of eight dimensions that share two keys."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    settings = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = transformers.LlamaConfig(vocab_size=64, intermediate_size=48, **settings)
+    x = {"input_ids": torch.randint(0, 64, (2, 7)), "use_cache": False}
+    return _with_vectors(transformers.LlamaForCausalLM(config)), x
+
+
+@cache
+def gpt2() -> Started:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(n_embd=32, n_layer=2, n_head=4, n_positions=16, vocab_size=64)
+    return _with_vectors(transformers.GPT2LMHeadModel(config)), {
+        "input_ids": torch.randint(0, 64, (2, 7)),
+        "use_cache": False,
+    }
+
+
+@cache
+def vit() -> Started:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+    config = transformers.ViTConfig(**sizes, image_size=16, patch_size=8, num_labels=5)
+    return _with_vectors(transformers.ViTForImageClassification(config)), torch.randn(2, 3, 16, 16)
+
+
+def state(model: nn.Module) -> dict[str, Tensor]:
+    return {n: x.detach().clone() for n, x in model.state_dict().items()}
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One conversion or edit.
+
+    Attributes:
+        change: What is done to a copy of the network; what it returns, if anything, is the other checkpoint.
+        says: All kinds of findings, with words that each must hold.
+        same: Whether the function stays.
+        start: The network, and what it is called with.
+        back: What is said of the way back, where that is another thing to be named.
+    """
+
+    change: Callable[[Any], object]
+    says: dict[str, str]
+    same: bool
+    start: Callable[[], Started]
+    back: dict[str, str] | None
+
+
+EDITS: dict[str, Edit] = {}
+
+
+def edit(
+    name: str,
+    says: dict[str, str],
+    same: bool = False,
+    start: Callable[[], Started] = small,
+    back: dict[str, str] | None = None,
+) -> Callable:
+    def register(change: Callable[[Any], object]) -> Callable[[Any], object]:
+        EDITS[name] = Edit(change, says, same, start, back)
         return change
 
     return register
 
 
-def edited(model: nn.Module, change: Callable[[nn.Module], object], seed: int = 1) -> nn.Module:
-    """A copy of the model, changed."""
+def edited(model: nn.Module, change: Callable[[Any], object], seed: int = 1) -> Any:
+    """A copy of the model, changed; or what the change returns."""
     other = copy.deepcopy(model)
     torch.manual_seed(seed)
     with torch.no_grad():
         done = change(other)
-    return done if isinstance(done, nn.Module) else other
+    return done if isinstance(done, nn.Module | dict) else other
 
 
 def kinds(found) -> set[str]:
@@ -107,12 +228,178 @@ def matrices(model: nn.Module) -> list[Tensor]:
     return [p for p in model.parameters() if p.ndim == 2]
 
 
-@edit("identity", same=True)
+def stacked(model: nn.Module, order: list[int]) -> nn.Module:
+    """A network with some of its blocks, in another order."""
+    other = copy.deepcopy(model)
+    other.blocks = nn.ModuleList(copy.deepcopy(model.blocks[k]) for k in order)
+    return other
+
+
+# conversions: other names, layouts and depths
+
+
+@edit(
+    "other names", {"renamed": "embed.weight is now wte.weight"}, same=True, back={"renamed": "embed.weight was wte."}
+)
+def names(model):
+    return renamed(state(model), GPT2)
+
+
+@edit(
+    "names and Conv1D of GPT-2",
+    {"renamed": "", "transposed": "18 tensors transposed: (inputs, outputs) instead of (outputs, inputs)"},
+    same=True,
+    back={"renamed": "", "transposed": "as Conv1D has it"},
+)
+def conv1d(model):
+    return transposed(renamed(state(model), GPT2), ("c_fc", "c_proj", *QKV))
+
+
+@edit("square matrices transposed", {"transposed": "9 tensors transposed"}, same=True)
+def square(model):
+    return transposed(state(model), (".q.", ".k.", ".o."))
+
+
+@edit(
+    "query, key and value fused",
+    {
+        "renamed": "",
+        "fused": "parts of one tensor now: fused (blocks.#.q.weight, blocks.#.k.weight, ",
+    },
+    same=True,
+    back={"renamed": "", "split": ""},
+)
+def fused_together(model):
+    return fused(state(model), QKV, ".attn.qkv.")
+
+
+@edit("fused head by head", {"renamed": "", "fused": "parts of one tensor now"}, same=True)
+def fused_heads(model):
+    return fused_by_head(state(model), QKV, ".attn.qkv.", HEADS)
+
+
+@edit("fused, transposed and renamed", {"renamed": "", "fused": "parts of one tensor now", "transposed": ""}, same=True)
+def c_attn(model):
+    return transposed(fused(renamed(state(model), GPT2), QKV, ".attn.c_attn."), ("c_attn",))
+
+
+@edit(
+    "split as other code has it",
+    {"renamed": "", "split": ""},
+    same=True,
+    start=encoder,
+    back={"renamed": "", "fused": "3 each, one after the other: q + k + v"},
+)
+def separate(model):
+    own = state(model)
+    parts = {f"a.{c}.{n}": x for n in ("weight", "bias") for c, x in zip("qkv", own[f"self_attn.in_proj_{n}"].chunk(3))}
+    return {n: x for n, x in own.items() if "in_proj" not in n} | parts
+
+
+@edit(
+    "Llama of transformers to Meta's",
+    {"renamed": "", "rotary": "from halves to interleaved pairs of heads of 8 dimensions"},
+    same=True,
+    start=llama,
+    back={"renamed": "", "rotary": "from interleaved pairs to halves of heads of 8 dimensions"},
+)
+def to_meta(model):
+    return meta(state(model), 4, 2)
+
+
+@edit("rotary layout of other code", {"rotary": "4 tensors permuted as rotary conversion does"}, start=llama)
+def other_rotary(model):
+    for layer in model.model.layers:
+        layer.self_attn.q_proj.weight.copy_(to_pairs(layer.self_attn.q_proj.weight, 4))
+        layer.self_attn.k_proj.weight.copy_(to_pairs(layer.self_attn.k_proj.weight, 2))
+
+
+@edit("GPT-2 without Conv1D", {"transposed": "8 tensors transposed"}, same=True, start=gpt2)
+def linear(model):
+    return transposed(state(model), ("c_attn", "c_proj", "c_fc"))
+
+
+@edit("GPT-2 without its head's names", {"renamed": ""}, same=True, start=gpt2)
+def base(model):
+    return {n.removeprefix("transformer."): t for n, t in state(model).items() if "lm_head" not in n}
+
+
+@edit("ViT of transformers to timm's", {"renamed": "", "fused": "parts of one tensor now"}, same=True, start=vit)
+def timm(model):
+    own = state(model)
+    roles = (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"))
+    some = [next(n for n in own if any(word in n for word in words)) for words in roles]
+    parts = tuple(n.partition(".0.")[2].removesuffix("weight").removesuffix("bias") for n in some)
+    words = {"vit.embeddings.cls_token": "cls_token", "vit.embeddings.position_embeddings": "pos_embed",
+             "vit.embeddings.patch_embeddings.projection": "patch_embed.proj", "vit.layernorm": "norm",
+             "classifier": "head", "layernorm_before": "norm1", "layernorm_after": "norm2"}  # fmt: skip
+    return renamed(fused(own, parts, "attn.qkv."), words)
+
+
+@edit("head untied", {"untied": "one tensor and are two now"}, same=True, start=tied, back={"tied": "are one now"})
+def untied(model):
+    model.head.weight = nn.Parameter(model.embed.weight.detach().clone())
+
+
+@edit(
+    "layers dropped",
+    {"layers dropped": "layer 2 of 4 dropped; 3 are left", "missing": ""},
+    start=four_layers,
+    back={"layers inserted": "layer 2 inserted", "new": ""},
+)
+def dropped(model):
+    return stacked(model, [0, 1, 3])
+
+
+@edit("a layer repeated", {"layers repeated": "layer 1 now stands at 1, 2"}, start=four_layers)
+def repeated(model):
+    return stacked(model, [0, 1, 1, 2, 3])
+
+
+@edit("layers reordered", {"layers reordered": "0, 2, 1, 3"}, start=four_layers)
+def reordered(model):
+    return stacked(model, [0, 2, 1, 3])
+
+
+@edit(
+    "units cut out",
+    {
+        "narrowed": "narrower: units are gone",
+        "units removed": "4 of 32 units of layer 0: units of up removed: their weights are zero (1, 5, 8, 30)",
+        "pruned": "",
+        "frozen": "",
+    },
+    back={"widened": "wider: units were added", "units added": "(1, 5, 8, 30)", "filled": "9 tensors", "frozen": ""},
+)  # fmt: skip
+def cut(model):
+    narrow, kept = decoder(hidden=28), [k for k in range(HIDDEN) if k not in (1, 5, 8, 30)]
+    for name, x in model.state_dict().items():
+        x = x[kept] if ".up." in name else x[:, kept] if "down.weight" in name else x
+        narrow.state_dict()[name].copy_(x)
+    return narrow
+
+
+@edit(
+    "vocabulary enlarged",
+    {"vocabulary resized": "from 50 to 53", "resized": ""},
+    back={"vocabulary resized": "53 to 50", "resized": ""},
+)
+def enlarged(model):
+    larger = decoder(vocabulary=VOCABULARY + 3)
+    for name, tensor in model.state_dict().items():
+        larger.state_dict()[name][tuple(slice(n) for n in tensor.shape)] = tensor
+    return larger
+
+
+# edits that the symmetry explains
+
+
+@edit("identity", {}, same=True)
 def nothing(model):
     return None
 
 
-@edit("heads 1 and 3 swapped", "permuted", same=True)
+@edit("heads 1 and 3 swapped", {"permuted": "heads 1 and 3 swapped (layer 1: groups of q, k, v)"}, same=True)
 def heads(model):
     block, order = model.blocks[1], torch.tensor([0, 3, 2, 1])
     size = WIDTH // HEADS
@@ -122,7 +409,7 @@ def heads(model):
     block.o.weight.copy_(block.o.weight.unflatten(1, (HEADS, size))[:, order].flatten(1))
 
 
-@edit("units permuted", "permuted", same=True)
+@edit("units permuted", {"permuted": "units permuted (32 of 32 units moved)"}, same=True)
 def hidden_units(model):
     for block in model.blocks:
         order = torch.randperm(HIDDEN)
@@ -131,7 +418,7 @@ def hidden_units(model):
         block.down.weight.copy_(block.down.weight[:, order])
 
 
-@edit("unit 5 scaled by 2", "scaled", same=True)
+@edit("unit 5 scaled by 2", {"scaled": "unit 5 scaled by 2, what reads them by the inverse"}, same=True)
 def one_scale(model):
     block = model.blocks[0]
     block.up.weight[5] *= 2
@@ -139,7 +426,7 @@ def one_scale(model):
     block.down.weight[:, 5] /= 2
 
 
-@edit("signs flipped", "signs flipped", same=True)
+@edit("signs flipped", {"signs flipped": "signs of channel 3 flipped (residual stream from embed"}, same=True)
 def signs(model):
     """Channel 3 of every second norm of a block."""
     for block in model.blocks:
@@ -148,7 +435,7 @@ def signs(model):
         block.up.weight[:, 3] *= -1
 
 
-@edit("gains folded", "gains folded", same=True)
+@edit("gains folded", {"gains folded": "3 gains folded into the layers that read them"}, same=True)
 def folded_gains(model):
     for block in model.blocks:
         gain = block.norm2.weight.clone()
@@ -157,83 +444,152 @@ def folded_gains(model):
         block.norm2.weight.fill_(1)
 
 
-@edit("cast to bfloat16", "cast", same=True)
+# edits that leave something
+
+
+@edit("cast to bfloat16", {"cast": "all 53 tensors cast to bfloat16"}, same=True)
 def bfloat16(model):
     return model.bfloat16().float()
 
 
-@edit("cast to float16", "cast", same=True)
+@edit("cast to float16", {"cast": "all 53 tensors cast to float16"}, same=True)
 def float16(model):
     return model.half().float()
 
 
-@edit("stored as bfloat16", "stored", same=True)
+@edit("stored as bfloat16", {"stored": "all 53 tensors stored in another format, float32 to bfloat16"}, same=True)
 def stored(model):
     return model.bfloat16()
 
 
-@edit("update of rank 4", "low rank", "frozen")
+@edit("update of rank 4", {"low rank": "update of rank 4 in 6 tensors", "frozen": ""})
 def lora(model):
     for block in model.blocks:
         for layer in (block.q, block.v):
             layer.weight += 0.02 * torch.randn(WIDTH, 4) @ torch.randn(4, WIDTH)
 
 
-@edit("heads swapped, then an update of rank 4", "permuted", "low rank", "frozen")
+@edit(
+    "heads swapped, then an update of rank 4",
+    {"permuted": "heads 1 and 3 swapped", "low rank": "update of rank 4 in 6 tensors", "frozen": ""},
+)
 def lora_on_swapped_heads(model):
     heads(model)
     lora(model)
 
 
-@edit("head only", "head only", "frozen", "noise")
+@edit("head only", {"head only": "only tensors of the head changed: 1 of 2", "frozen": "", "noise": ""})
 def head(model):
     model.head.weight.add_(0.1 * torch.randn_like(model.head.weight))
 
 
-@edit("biases only", "bias only", "frozen", "changed")
+@edit("biases only", {"bias only": "only biases changed", "frozen": "", "changed": ""})
 def biases(model):
     for name, p in model.named_parameters():
         if name.endswith("bias"):
             p += 0.1 * torch.randn_like(p)
 
 
-@edit("pruned weights", "pruned", "frozen")
+@edit("pruned weights", {"pruned": "of the weights of 20 tensors set to zero", "frozen": ""})
 def pruned(model):
     for p in matrices(model):
         p.mul_(p.abs() > p.abs().median())
 
 
-@edit("pruned units", "units removed", "pruned", "frozen")
+@edit(
+    "pruned units",
+    {
+        "units removed": "2 of 32 units of layer 0: units of up removed: their weights are zero (3, 9)",
+        "pruned": "",
+        "frozen": "",
+    },
+)
 def pruned_units(model):
     block = model.blocks[0]
     for unit in (3, 9):
         block.up.weight[unit], block.up.bias[unit], block.down.weight[:, unit] = 0, 0, 0
 
 
-@edit("block re-initialised", "replaced", "frozen")
+@edit("block re-initialised", {"replaced": "blocks.2 re-initialised", "frozen": "blocks.0 to 1"})
 def fresh_block(model):
     for p in model.blocks[2].parameters():
         p.copy_(0.2 * torch.randn_like(p))
 
 
-@edit("int8 round trip", "quantised")
+@edit("int8 round trip", {"quantised": "int8, one step for each row"})
 def int8(model):
     for p in matrices(model):
         step = p.abs().amax(1, keepdim=True) / 127
         p.copy_((p / step).round() * step)
 
 
-@edit("noise", "noise")
+@edit("noise", {"noise": "independent normal entries of full rank"})
 def noise(model):
     for p in model.parameters():
         p.add_(0.01 * p.std() * torch.randn_like(p))
 
 
-@edit("special rows", "rows", "frozen")
+@edit("special rows", {"rows": "2 of 50 rows of embed.weight (48, 49)", "frozen": ""})
 def special_rows(model):
     model.embed.weight[[48, 49]] = torch.randn(2, WIDTH)
 
 
-@edit("one tensor scaled", "scaled tensors", "frozen")
+@edit("one tensor scaled", {"scaled tensors": "blocks.1.down.weight multiplied by 0.7", "frozen": ""})
 def scaled_tensor(model):
     model.blocks[1].down.weight.mul_(0.7)
+
+
+@edit(
+    "statistics of batch norms",
+    {"statistics only": "only statistics of batch norms changed", "frozen": "", "changed": ""},
+    start=images,
+)
+def statistics(model):
+    for norm in (model[1], model[4]):
+        norm.running_mean += 0.1 * torch.randn(8)
+
+
+@edit("batch norms rewritten", {"batch norms rewritten": "as the same affine maps: 1."}, same=True, start=images)
+def rewritten(model):
+    for norm in (model[1], model[4]):
+        gain = norm.weight * (norm.running_var + norm.eps).rsqrt()
+        norm.bias -= gain * norm.running_mean
+        norm.weight.copy_(gain)
+        norm.running_mean.zero_()
+        norm.running_var.fill_(1 - norm.eps)
+
+
+@edit(
+    "labels and inputs renumbered",
+    {"reordered": "columns of 0.weight; rows of 4.weight; rows of 4.bias", "frozen": ""},
+    start=perceptron,
+)
+def renumbered(model):
+    model[0].weight.copy_(model[0].weight.flip(1))
+    model[4].weight.copy_(model[4].weight.roll(1, 0))
+    model[4].bias.copy_(model[4].bias.roll(1))
+
+
+@edit("ten entries edited", {"entries": "2.weight 10 of 4,096 entries: (", "frozen": ""}, start=perceptron)
+def entries(model):
+    model[2].weight.view(-1)[torch.randperm(64 * 64)[:10]] += 0.3
+
+
+@edit("pruned, then moved", {"permuted": "", "pruned": "of the weights of 20 tensors set to zero", "frozen": ""})
+def pruned_and_moved(model):
+    pruned(model)
+    hidden_units(model)
+    heads(model)
+
+
+@edit("other weights", {"unrelated": "nothing in common, units matched or not"})
+def other_weights(model):
+    return decoder(seed=5)
+
+
+@edit(
+    "biases that were zero trained", {"filled": "3 tensors changed only where all was zero", "frozen": ""}, start=zeroed
+)
+def grown(model):
+    for layer in (model[0], model[2], model[4]):
+        layer.bias.add_(0.005 * torch.randn_like(layer.bias))

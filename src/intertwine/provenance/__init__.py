@@ -2,8 +2,9 @@
 
 from .diff import diff
 from .difference import Diff
+from .families.links import Link
 from .families.merges import Merge
-from .families.tree import Link, Tree, lineage_tree, tree_of_states
+from .families.tree import Tree, lineage_tree, tree_of_states
 from .lineage import lineage, lineage_of_states
 from .result import DERIVED, NO_SIGN, UNTOLD, BlockAgreement, Lineage
 

@@ -23,7 +23,7 @@ from .changes.findings import pooled, tensor_findings
 from .changes.moved_units import moved_units
 from .changes.pairs import Pairs, paired
 from .changes.places import block_of
-from .changes.pruned_units import pruned_units
+from .changes.pruned_units import units_of_zeros
 from .changes.simplest import Explained, explained
 from .changes.tensor_change import REWRITTEN, ROUNDED, TensorChange, dtype_name, tensor_change
 from .changes.ties import tie_findings
@@ -69,7 +69,7 @@ def diff(a: Network, b: Network, example_inputs: Any, sym: Symmetry | None = Non
         ...     _ = b[2].bias.add_(1)
         >>> for finding in iw.diff(a, b, torch.randn(2, 4)).findings:
         ...     print(f"{finding.kind}: {finding.text}")
-        permuted: units 1, 2, 3, 4, 5, 6 permuted (0)
+        permuted: units 1, 2, 3, 4, 5, 6 permuted (units of 0)
         head only: only tensors of the head changed: 1 of 2 (2.bias); the others are as before
         frozen: 1 block of 2 as before: 0
         changed: 1 tensor trained or edited: ...
@@ -260,7 +260,8 @@ def _in_order(pairs: Pairs, g: Transformation, space: str) -> bool:
 def _findings(pairs: Pairs, g: Transformation, changes: list[TensorChange]) -> Iterator[Finding]:
     yield from pairs.findings
     yield from element_findings(pairs.sym, g, pairs.a, pairs.b, [s for s in pairs.units if _in_order(pairs, g, s)])
-    yield from pruned_units(pairs, g, [c.name for c in changes if c.kind == "pruned"])
+    for kind in ("pruned", "filled"):
+        yield from units_of_zeros(pairs, g, [c.name for c in changes if c.kind == kind], kind)
     yield from tensor_findings(changes, pairs.sym)
     affine = tuple(c.name for c in changes if c.kind == REWRITTEN)
     if affine:

@@ -18,7 +18,7 @@ _LISTED = 12  # tensors and blocks of a summary
 class MovedUnit:
     """One hidden unit whose weights changed much."""
 
-    space: str  # Name of its space
+    space: str  # The title of its space
     unit: tuple[int, ...]  # Its number in the second network; after those of the parents' units where the space has any
     relative: float  # ``|b - a| / |a|`` over all weights that write or read it
 
@@ -79,7 +79,7 @@ class Diff(Result):
         lines = [f"{self.verdict}: {self.reason}", *(f"  * {f.text}" for f in self.findings)]
         if self.ambiguous:
             lines += ["ambiguous:", *(f"  {said}" for said in self.ambiguous[:_LISTED])]
-        changed = sorted((t for t in self.tensors if not t.settled), key=lambda t: -t.relative)
+        changed = sorted((t for t in self.tensors if not t.settled), key=lambda t: -t.relative if t.norm else 0.0)
         if changed:
             width = max(len(t.name) for t in changed[:_LISTED])
             lines += ["tensors that changed most:"]

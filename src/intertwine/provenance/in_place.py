@@ -20,7 +20,7 @@ _CHUNK = 256  # units that are ordered among themselves: any subgroup of the per
 class SpaceAgreement:
     """Agreement of the units of one space."""
 
-    space: str  # Its name
+    space: str  # Its title
     units: int  # Number of units, those inside units of other spaces counted each
     agreeing: float  # Share of them that are most like the unit in the same place
     log_p: float | None  # Natural logarithm of the p-value, or ``None`` where the space was not tested
@@ -106,10 +106,10 @@ def in_place(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) ->
                 alone, space = log_tail([ranks(s) for s in found]), view.space
         shown.append(space)
         tensors.append(TensorAgreement(name, cosine(x, y), equal(x, y), alone))
-    judged = tuple(_judged(s.name, sums[s.name]) for s in spaces)
-    ordered = {s.space for s in judged if s.log_p is None}
+    judged = tuple(_judged(sym.titles[s.name], sums[s.name]) for s in spaces)
+    ordered = {s.name for s, found in zip(spaces, judged) if found.log_p is None}
     told = [replace(t, log_p=None) if space in ordered else t for t, space in zip(tensors, shown)]
-    places = [[ranks(x) for x in sums[s.space].told] for s in judged if s.log_p is not None]
+    places = [[ranks(x) for x in sums[s.name].told] for s in spaces if s.name not in ordered]
     return InPlace(judged, tuple(told), combined(places) if places else None)
 
 
@@ -137,16 +137,16 @@ def _seen(view: View, x: Tensor, y: Tensor, order: Order, name: str) -> tuple[li
     return [similarity(*pair) for pair in pairs], True
 
 
-def _judged(name: str, sums: _Sums) -> SpaceAgreement:
+def _judged(title: str, sums: _Sums) -> SpaceAgreement:
     units = sum(s.shape[:-1].numel() for s in sums.pieces)
     told = sums.told
     why = sums.order.reason or ("" if told else "no tensor of both networks tells its units apart")
     if not told:
-        return SpaceAgreement(name, units, 0.0, None, 0.0, 0.0, why)
+        return SpaceAgreement(title, units, 0.0, None, 0.0, 0.0, why)
     place = sum(float((s.argmax(-1) == torch.arange(s.shape[-1])).sum()) for s in told)
     rho, log_p = spearman(told)
     tail = None if why else log_tail([ranks(s) for s in told])
-    return SpaceAgreement(name, units, place / units, tail, rho, log_p, why)
+    return SpaceAgreement(title, units, place / units, tail, rho, log_p, why)
 
 
 def equal(x: Tensor, y: Tensor) -> bool:

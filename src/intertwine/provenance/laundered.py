@@ -19,6 +19,7 @@ from ..matching.components import Pair, matched
 from ..symmetry.action import moved
 from ..symmetry.blocks import blocks, summed
 from ..symmetry.parent_axes import parent_dims
+from ..symmetry.sharded import Renamed
 from ..symmetry.spaces import Layout
 from ..symmetry.transformation import Transformation
 from .compared import Compared, compared
@@ -53,10 +54,15 @@ class Calibrated:
     tensors: tuple[TensorAgreement, ...]  # Agreement by tensor
 
 
-def likeness(pair: Compared) -> Likeness:
-    """Match two networks over the whole group of their architecture, as ``same`` does, and compare what is matched."""
+def likeness(pair: Compared, g: Transformation | None = None) -> Likeness:
+    """Match two networks over the whole group of their architecture, as ``same`` does, and compare what is matched.
+
+    Args:
+        pair: The networks.
+        g: The element that moves the first where it was found already.
+    """
     if pair.widths.differing:
-        found = _Found(pair)
+        found, g = _Found(pair, g), None
         layouts: dict[str, Layout] = {}
         near: dict[str, Tensor] = {}
         met: dict[str, Tensor] = {}
@@ -67,7 +73,7 @@ def likeness(pair: Compared) -> Likeness:
     tensors: dict[str, float] = {}
     sizes: dict[str, int] = {}
     sums: dict[str, Tensor] = {}
-    for sym, near, met in _Found(pair):
+    for sym, near, met in _Found(pair, g):
         for name in (n for n, layout in sym.layouts.items() if any(block.moved for block in blocks(layout))):
             tensors[name], sizes[name] = _explained(near[name], met[name]), met[name].numel()
         _add_units(sums, sym, near, met)
@@ -81,11 +87,12 @@ class _Found:
 
     Args:
         pair: The networks.
+        g: The element that moves the first, found by matching where it is not given.
     """
 
-    def __init__(self, pair: Compared) -> None:
+    def __init__(self, pair: Compared, g: Transformation | None) -> None:
         self._pair = Pair(*pair.padded())
-        self.g = matched(self._pair).g
+        self.g = matched(self._pair).g if g is None else g
 
     def __iter__(self) -> Iterator[tuple[Symmetry, dict[str, Tensor], dict[str, Tensor]]]:
         for index in range(len(self._pair.parts)):
@@ -96,7 +103,11 @@ class _Found:
 
 
 def calibrated(
-    sym: Symmetry, a: Mapping[str, Tensor], pair: Compared, independent: Sequence[Mapping[str, Tensor]]
+    sym: Symmetry,
+    a: Mapping[str, Tensor],
+    pair: Compared,
+    independent: Sequence[Mapping[str, Tensor]],
+    g: Transformation | None = None,
 ) -> Calibrated:
     """Compare the likeness of two networks after matching with that of independent ones.
 
@@ -105,10 +116,11 @@ def calibrated(
         a: Tensors of the first network.
         pair: It, beside the second.
         independent: Tensors of networks that were trained like the second would have been, known to be independent of
-            the first. Where the second has fewer units, they are thinned to as many.
+            the first. Where the second has fewer units or more zeros, they are cut to as many.
+        g: The element that moves the first to the second where it was found already.
     """
-    found = likeness(pair)
-    rest = [likeness(compared(sym, a, state, pair.widths.sizes[1])) for state in independent]
+    found = likeness(pair, g)
+    rest = [likeness(independent_pair(sym, a, state, pair)) for state in independent]
     spaces = []
     for name, cosines in found.units.items():
         others = [r.units[name] for r in rest if name in r.units]
@@ -116,7 +128,7 @@ def calibrated(
             continue
         share = float((cosines > torch.stack([u.max() for u in others]).max()).double().mean())
         log_p = log_chance(float(cosines.mean()) ** 2, [float(u.mean()) ** 2 for u in others])
-        spaces.append(SpaceAgreement(name, len(cosines), share, log_p, 1.0, 0.0))
+        spaces.append(SpaceAgreement(sym.titles[name], len(cosines), share, log_p, 1.0, 0.0))
     tensors = []
     for name, share in found.tensors.items():
         shares = [r.tensors[name] for r in rest if name in r.tensors]
@@ -132,8 +144,34 @@ def log_chance(share: float, independent: Sequence[float]) -> float:
     return log_exceedance(u, others)
 
 
+def independent_pair(sym: Symmetry, a: Mapping[str, Tensor], other: Mapping[str, Tensor], pair: Compared) -> Compared:
+    """The first network beside an independent one that is cut to the units and the zeros of the second."""
+    b = pair.widths.b
+    zeros = {n: float((b[n] == 0).double().mean()) for n in sym.layouts if n in b}
+    return compared(sym, a, Sparse(other, zeros), pair.widths.sizes[1])
+
+
+class Sparse(Renamed):
+    """Tensors of which the smallest entries are zero.
+
+    Args:
+        state: The tensors.
+        shares: Of how many entries, by tensor.
+    """
+
+    def __init__(self, state: Mapping[str, Tensor], shares: Mapping[str, float]) -> None:
+        super().__init__(state, {n: n for n in state})
+        self._shares = shares
+
+    def __getitem__(self, name: str) -> Tensor:
+        x = super().__getitem__(name)
+        count = round(self._shares.get(name, 0.0) * x.numel())
+        return x * (x.abs() > x.abs().flatten().kthvalue(count).values) if 0 < count < x.numel() else x
+
+
 def _explained(x: Tensor, y: Tensor) -> float:
-    """Squared cosine, 0 where it is negative."""
+    """Squared cosine over the entries of ``y`` that were not pruned, 0 where it is negative."""
+    x = x * (y != 0)
     inner, norms = float((x * y).sum(dtype=torch.float64)), float(x.double().norm() * y.double().norm())
     return max(inner / norms, 0.0) ** 2 if norms > 0 else 0.0
 

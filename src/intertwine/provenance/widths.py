@@ -162,7 +162,7 @@ def widths(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> W
     left, right = (_sizes(whole, x) for x in shapes)
     syms = [resized(whole, sizes) for sizes in (left, right)]
     fitting = [n for n in names if all(_shape(s.layouts[n]) == x[n] for s, x in zip(syms, shapes))]
-    return Widths(narrowed(whole, fitting), one, other, (left, right), tuple(_said(left, right, rows)))
+    return Widths(narrowed(whole, fitting), one, other, (left, right), tuple(_said(sym, left, right, rows)))
 
 
 def thinned(sym: Symmetry, state: Mapping[str, Tensor], sizes: Sizes) -> Mapping[str, Tensor]:
@@ -256,9 +256,9 @@ def _resized_axis(axis: Axis, sizes: Sizes) -> Axis:
     return axis
 
 
-def _said(left: Sizes, right: Sizes, rows: Rows) -> list[str]:
+def _said(sym: Symmetry, left: Sizes, right: Sizes, rows: Rows) -> list[str]:
     """What has another size in the two networks."""
-    said = [f"{s}: {left[s]} units in a, {right[s]} in b" for s in left if left[s] != right[s]]
+    said = [f"{sym.titles[s]}: {left[s]} in a, {right[s]} in b" for s in left if left[s] != right[s]]
     more = [f"and so on in {counted(len(said), 'space')}"] if len(said) > _SAID else []
     names = [*rows][:_SAID] + (["..."] if len(rows) > _SAID else [])
     labels = [f"of another size in b, compared as far as both reach: {', '.join(names)}"] if rows else []

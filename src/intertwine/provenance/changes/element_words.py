@@ -15,7 +15,7 @@ from ...symmetry.blocks import blocks
 from ...symmetry.spaces import Leaf, Space
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation
-from .places import block_of, pattern_of, place_of
+from .places import block_of, pattern_of
 from .simplest import carriers
 
 _NAMED = 6  # units that are named one by one
@@ -50,7 +50,7 @@ def element_findings(
         in_order: Spaces whose units only moved up because others are gone, or came.
     """
     carried = carriers(sym)
-    said: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
+    said: dict[tuple[str, str], list[tuple[str, str]]] = {}
     gains = list(_folded_gains(sym, g, before, after))
     taken = {(space, k) for _, _, space, k in gains}
     for space in sym.spaces:
@@ -61,11 +61,11 @@ def element_findings(
         for kind, words in _parts(e, noun, [k for k in range(len(e.scales)) if (space.name, k) not in taken]):
             if kind == "permuted" and space.name in in_order:
                 continue
-            said.setdefault((kind, noun, pattern_of(space.name)), []).append((_place(sym, space, names), words))
+            said.setdefault((kind, pattern_of(space.name)), []).append((space.name, words))
     found = [_folded(gains)] if gains else []
-    for (kind, noun, _), many in said.items():
-        places = tuple(dict.fromkeys(place for place, _ in many))
-        found.append(Finding(kind, _together(noun, many), places))
+    for (kind, _), many in said.items():
+        tensors = dict.fromkeys(name for space, _ in many for name in carried[space])
+        found.append(Finding(kind, _together([(sym.titles[space], words) for space, words in many]), tuple(tensors)))
     return found
 
 
@@ -112,7 +112,7 @@ def _units(chosen: Tensor, noun: str) -> str:
     return f"{len(places)} of {counted(len(flat), noun)}"
 
 
-def _together(noun: str, many: list[tuple[str, str]]) -> str:
+def _together(many: list[tuple[str, str]]) -> str:
     """One line for the spaces of one role, all layers together."""
     words = Counter(text for _, text in many)
     if len(many) == 1:
@@ -146,13 +146,6 @@ def _heads_within(sym: Symmetry, space: Space) -> bool:
             if dims and len(block.leaves) > dims[0] + 1 and len(block.rows) < len(block.leaves) - 1:
                 return True
     return False
-
-
-def _place(sym: Symmetry, space: Space, names: list[str]) -> str:
-    """Where a space is: the tensor that names it, or the residual stream."""
-    if _stream(sym, names):
-        return f"the residual stream, in {counted(len(names), 'tensor')}"
-    return place_of(space.name)
 
 
 def _stream(sym: Symmetry, names: list[str]) -> bool:

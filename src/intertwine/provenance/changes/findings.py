@@ -11,6 +11,7 @@ from .tensor_change import LIKE_NOISE, ROUNDED, TensorChange
 
 _APART, _NEARLY_ALL = 0.35, 0.9  # cosine of matched tensors that share nothing, and share of the weights
 _IN_PLACES = ("entries", "rows", "reordered")  # changes that leave most entries, wherever they lie now
+_SPARSER = 0.05  # share of the entries that became zero from which on it is said
 _NAMED = 3  # tensors or blocks that are named in a sentence
 _ROLES = {
     "head": "tensors of the head", "bias": "biases", "statistics": "statistics of batch norms", "gain": "gains",
@@ -36,7 +37,12 @@ def tensor_findings(changes: Iterable[TensorChange], sym: Symmetry) -> list[Find
         text = f"nothing in common, units matched or not: {_count(moved)} trained apart or replaced altogether"
         found.append(Finding("unrelated", text, _names(moved)))
     elif moved:
-        found += [*_confined(moved, compared, sym), *_frozen(moved, compared), *_by_kind(moved, compared)]
+        found += [
+            *_sparser(moved),
+            *_confined(moved, compared, sym),
+            *_frozen(moved, compared),
+            *_by_kind(moved, compared),
+        ]
     return found
 
 
@@ -60,6 +66,15 @@ def _formats(compared: list[TensorChange]) -> Iterator[Finding]:
     grids = [c for c in compared if c.kind == "quantised"]
     for words, some in _grouped(grids, lambda c: c.detail).items():
         yield Finding("quantised", f"{_tensors(some, compared)} rounded to levels of {words}", _names(some))
+
+
+def _sparser(moved: list[TensorChange]) -> Iterator[Finding]:
+    """Tensors in which entries became zero, and others changed too."""
+    some = [c for c in moved if c.kind != "pruned" and c.zeros[1] - c.zeros[0] > _SPARSER]
+    if some:
+        before, now = (sum(c.numel * c.zeros[k] for c in some) / sum(c.numel for c in some) for k in (0, 1))
+        text = f"{now:.1%} of the entries of {_count(some)} are zero, {before:.1%} before ({_patterns(some)})"
+        yield Finding("sparser", text, _names(some))
 
 
 def _confined(moved: list[TensorChange], compared: list[TensorChange], sym: Symmetry) -> Iterator[Finding]:
@@ -174,6 +189,7 @@ _SAID: Mapping[str, Callable[[list[TensorChange], list[TensorChange]], str]] = {
         f"{_count(some)} reset to a constant: " + "; ".join(f"{c.name} {c.detail}" for c in some[:_NAMED])
     ),
     "pruned": _pruned,
+    "filled": lambda some, _: f"{_count(some)} changed only where all was zero before ({_patterns(some)})",
     "scaled": lambda some, _: (
         "; ".join(f"{c.name} {c.detail}" for c in some[:_NAMED])
         + (f"; and {counted(len(some) - _NAMED, 'more tensor')}" if len(some) > _NAMED else "")
@@ -224,7 +240,7 @@ def _patterns(some: list[TensorChange]) -> str:
 
 
 def _range(some: list[TensorChange]) -> str:
-    sizes = sorted(c.relative for c in some)
+    sizes = sorted(c.relative for c in some if c.norm) or [0.0]
     return f"{sizes[0]:.2g}" if sizes[-1] <= 1.05 * sizes[0] else f"{sizes[0]:.2g} to {sizes[-1]:.2g}"
 
 

@@ -39,5 +39,5 @@ def moved_units(pairs: Pairs, g: Transformation, changed: Collection[str]) -> tu
         for value, index in zip(top.values.tolist(), top.indices.tolist()):
             if value > 0:
                 unit = torch.unravel_index(torch.tensor(index), relative.shape)
-                found.append(MovedUnit(space, tuple(int(i) for i in unit), value))
+                found.append(MovedUnit(sym.titles[space], tuple(int(i) for i in unit), value))
     return tuple(sorted(found, key=lambda u: -u.relative)[:_TOP])

@@ -22,16 +22,6 @@ def layer_of(name: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
-def place_of(space: str) -> str:
-    """The module whose tensor names a space.
-
-    Examples:
-        >>> place_of("blocks.0.q.weight[0].1")
-        'blocks.0.q'
-    """
-    return re.sub(r"\[\d+\][.\d]*$", "", space).removesuffix(".weight").removesuffix(".bias")
-
-
 def stem_of(name: str) -> str:
     """The name without its last word, which a weight and its bias share.
 

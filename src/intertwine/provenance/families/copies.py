@@ -1,22 +1,119 @@
-"""Copies in other coordinates: numbers of a network that its symmetry group does not change, and what they find."""
+"""Copies in other coordinates, and networks aligned to others: relatives that are told after matching."""
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import log
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from ..._progress import track
+from ..._words import counted
 from ...matching.closest import normalised
-from ...symmetry import Symmetry
+from ...matching.same import RELATED
 from ...symmetry.blocks import blocks
 from ...symmetry.coupling import components, restricted
 from ...symmetry.gauge.folding import fold
 from ..compared import compared
+from ..laundered import FEWEST, calibrated
+from ..result import power_of_ten
+from .links import Distances, Link, Pair, States, ends, families_of, homes
 
+if TYPE_CHECKING:
+    from ...symmetry import Symmetry
+
+COPY = "a copy, moved by an element of the group"
+FIRM = 0.5  # distance up to which a match tells of descent, and one network stands for the other
+_APART = 0.85  # distance in place, about 50 degrees, from which on weights are far apart
+_NEAR = 0.5  # times the median gap of all pairs: how near invariants of copies are
+_WORTH = 0.01  # p-value of a matched pair that is worth a note
+_CALIBRATE = 12  # networks of other families at most
 _COMPONENT = 16_000_000  # weights that are balanced at once
 _POWERS = 4
 
 
-def invariants(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def kin(states: States, names: Sequence[str], distances: Distances, alike: Distances, rate: float) -> Iterator[Pair]:
+    """Of pairs that are far apart in place those that are more than independent networks aligned to each other.
+
+    Once matched, their weights are more alike than those of other families; with too few of these the distance decides.
+    """
+    families = families_of(names, [(names[i], names[j]) for i, j in alike])
+    home, seen = homes(families), set[frozenset[int]]()
+    for pair in sorted(distances.keys() - alike.keys(), key=lambda pair: distances[pair]):
+        a, b = (names[k] for k in pair)
+        both = frozenset((home[a], home[b]))
+        if both in seen or len(both) < 2:
+            continue
+        seen.add(both)
+        sym = states[a][0]
+        heads = [family[0] for k, family in enumerate(families) if k not in both]
+        others = [states[head][1] for head in heads if states[head][0] is sym]
+        if len(others) < FEWEST:
+            close = distances[pair] <= _APART
+        else:
+            together = compared(sym, states[a][1], states[b][1])
+            close = calibrated(sym, states[a][1], together, others[:_CALIBRATE]).log_p <= log(rate)
+        if close:
+            yield pair
+
+
+def moved_copies(states: States, links: Sequence[Link], rate: float) -> tuple[tuple[Link, ...], tuple[str, ...]]:
+    """Links between families of which networks meet once they are matched over the group; notes where they nearly do.
+
+    Looked at are one network of each family, and those that no short branch holds, such as aligned ones.
+    """
+    families = families_of([*states], ends(links))
+    firm = {name for k in links if k.distance <= FIRM for name in (k.parent, k.child)}
+    by_symmetry: dict[int, list[str]] = {}
+    for name in (n for family in families for k, n in enumerate(family) if k == 0 or n not in firm):
+        by_symmetry.setdefault(id(states[name][0]), []).append(name)
+    level = rate / max(len(families) * (len(families) - 1) // 2, 1)
+    found: list[Link] = []
+    for members in by_symmetry.values():
+        found += _matched(states, members, [*links, *found])
+    sure = tuple(k for k in found if k.log_p is None or k.log_p <= log(level))
+    notes = (
+        f"{k.parent} and {k.child} may be related, {k.ground} at p {power_of_ten(k.log_p or 0.0)}, no proof "
+        "among so many pairs: test the two alone, with more independent networks"
+        for k in found
+        if k not in sure
+    )
+    return sure, tuple(notes)
+
+
+def _matched(states: States, members: Sequence[str], links: Sequence[Link]) -> Iterator[Link]:
+    """The links of some networks of one symmetry, of each two families the nearest ones by their invariants.
+
+    Copies come first: what remains apart then calibrates how near others are.
+    """
+    sym, home = states[members[0]][0], homes(families_of([*states], ends(links)))
+    near = _closest_pairs([_invariants(sym, states[m][1]) for m in track(members, "balancing")], _NEAR)
+    chosen: dict[frozenset[int], tuple[str, str]] = {}
+    for a, b in ((members[j], members[i]) for i, j in near):
+        if home[a] != home[b]:
+            chosen.setdefault(frozenset((home[a], home[b])), (a, b))
+    pairs = {(a, b): compared(sym, states[a][1], states[b][1]) for a, b in chosen.values()}
+    matches = {both: pair.match() for both, pair in track([*pairs.items()], "matching")}
+    same = [both for both, match in matches.items() if pairs[both].agrees(match)]
+    copies = [
+        Link(*both, matches[both].residual, None, directed=False, ground=COPY) for both in matches if both in same
+    ]
+    yield from copies
+    home = homes(families_of([*states], ends([*links, *copies])))
+    for (a, b), match in matches.items():
+        others = {home[m]: states[m][1] for m in members if home[m] not in (home[a], home[b])}
+        if (a, b) in same or match.verdict != RELATED or home[a] == home[b] or len(others) < FEWEST:
+            continue
+        some = [*others.values()][:_CALIBRATE]
+        found = calibrated(sym, states[a][1], pairs[a, b], some, match.transformation)
+        if found.log_p <= log(_WORTH):
+            ground = f"matched: beyond {counted(len(found.independent), 'independent network')} of the other families"
+            yield Link(a, b, match.residual, found.log_p, directed=False, ground=ground)
+
+
+def _invariants(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """For every block of every tensor ``log tr(X Xᵀ)^k / k`` for ``k = 1, ..., 4`` in balanced coordinates.
 
     Permutations, signs and rotations of units leave them as they are, and balancing takes the scales out.
@@ -36,8 +133,8 @@ def invariants(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return found
 
 
-def closest_pairs(found: Sequence[Mapping[str, Tensor]], close: float) -> list[tuple[int, int]]:
-    """Pairs of which each is the other's nearest by far: nearer than ``close`` times the median of all pairs.
+def _closest_pairs(found: Sequence[Mapping[str, Tensor]], close: float) -> list[tuple[int, int]]:
+    """Pairs that are nearer than ``close`` times the median of all pairs, the nearest first.
 
     With few networks there is no median to speak of, and nearest pairs all count.
     """
@@ -53,7 +150,8 @@ def closest_pairs(found: Sequence[Mapping[str, Tensor]], close: float) -> list[t
     if not len(known):
         return []
     most = float(known.median()) * close if count > 3 else torch.inf
-    return [(i, j) for i in range(count) for j in range(i) if float(gaps[i, j]) <= most and torch.isfinite(gaps[i, j])]
+    near = [(i, j) for i in range(count) for j in range(i) if float(gaps[i, j]) <= most and torch.isfinite(gaps[i, j])]
+    return sorted(near, key=lambda pair: float(gaps[pair]))
 
 
 def _moments(x: Tensor) -> Tensor:

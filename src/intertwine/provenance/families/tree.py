@@ -5,56 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
 from ..._progress import track
 from ..._result import Result
 from ..._words import counted
-from ...matching.same import RELATED, SAME, Match
+from ...matching.same import SAME, Match
 from ...symmetry.action import tensors_of
 from ..compared import Compared, compared
-from ..laundered import FEWEST, calibrated
 from ..result import power_of_ten
-from .copies import closest_pairs, invariants
+from .copies import COPY, FIRM, kin, moved_copies
 from .directions import direction
+from .links import Distances, Link, Pair, States, aligned_links, ends, families_of
 from .merges import Merge, merges
 from .sketch import sketch, sketch_scores
 
-if TYPE_CHECKING:
-    from ...symmetry import Symmetry
-
 _RATE = 0.001
-_NEAR = 0.5  # times the median gap of all pairs: how near invariants of copies are
 _CLOSE = 2.0  # standard deviations of a sketch from which on a pair is tested: 2 % of strangers, and nearly all kin
-_COPY = "a copy, moved by an element of the group"
-_CALIBRATE = 12  # networks of other families at most
 
-States = Mapping[str, "tuple[Symmetry, Mapping[str, Tensor]]"]
 Shapes = Mapping[str, tuple[int, ...]]
-
-
-@dataclass(frozen=True)
-class Link:
-    """A branch of a tree.
-
-    Attributes:
-        parent: One network; the one that the other was made from, where that can be told.
-        child: The other.
-        distance: ``|a - b|`` over the root of ``|a| |b|``, in place, or once matched.
-        log_p: Natural logarithm of the p-value that they are independent; ``None`` where the weights agree number by
-            number once matched.
-        directed: Whether the weights rule out the reverse; that both come from a third network they never do.
-        ground: How, or why not.
-    """
-
-    parent: str
-    child: str
-    distance: float
-    log_p: float | None
-    directed: bool
-    ground: str
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,12 +35,13 @@ class Tree(Result):
     Attributes:
         names: Names of the networks.
         log_p: Natural logarithm of every pair's p-value, row by row; NaN where a pair was not tested.
-        families: Networks that are linked, largest family first; strangers are families of one.
-        links: Branches: within a family, the tree of smallest distances.
+        families: Networks that are linked by their weights, largest family first; strangers are families of one.
+        links: Branches: within a family, the tree of smallest distances; between two, the closest aligned networks.
         rate: Expected share of false ones among the pairs called related (Benjamini-Yekutieli, any dependence).
         related: Number of pairs called related.
         tested: Number of pairs that were tested exactly; the others' sketches are not alike.
         merges: Networks that hold weights of two others.
+        notes: Pairs that may be related, but not beyond doubt.
     """
 
     names: tuple[str, ...]
@@ -80,6 +52,7 @@ class Tree(Result):
     related: int
     tested: int
     merges: tuple[Merge, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def summary(self) -> str:
         """Families and their branches."""
@@ -90,10 +63,12 @@ class Tree(Result):
         )
         lines = []
         for family in self.families:
+            own = [k for k in self.links if k.parent in family]
+            alone = "alone" if any({k.parent, k.child} & {*family} for k in self.links) else "no relative"
             lines.append(
-                f"{family[0]}: no relative" if len(family) == 1 else f"family of {len(family)}: " + ", ".join(family)
+                f"{family[0]}: {alone}" if len(family) == 1 else f"family of {len(family)}: " + ", ".join(family)
             )
-            for link in (k for k in self.links if k.parent in family):
+            for link in own:
                 arrow = "->" if link.directed else "--"
                 p = "" if link.log_p is None else f", p {power_of_ten(link.log_p)}"
                 lines.append(f"  {link.parent} {arrow} {link.child}  distance {link.distance:.3f}{p}; {link.ground}")
@@ -101,7 +76,7 @@ class Tree(Result):
             (a, b), (v, w) = m.parents, m.weights
             left = f"{m.residual:.1%} of their distance is left"
             lines.append(f"merged: {m.child} = {v:.2f} {a} + {w:.2f} {b}  {m.told}; {left}")
-        return "\n".join([head, *lines])
+        return "\n".join([head, *lines, *(f"note: {note}" for note in self.notes)])
 
     _columns = ("a", "b", "log10_p", "linked")
 
@@ -181,17 +156,21 @@ def tree_of_states(states: States, rate: float = _RATE) -> Tree:
     distances = {pair: _distance(*(states[names[k]][1] for k in pair)) for pair in related}
     scattered = [pair for pair in related if tests[pair].scattered]
     matches = {pair: _pair(states, names, pair).match() for pair in track(scattered, "matching")}
-    links = _links(names, states, distances, found, matches)
-    links = tuple(_merged(link, sums) for link in links)
-    families = _families(names, [(k.parent, k.child) for k in links])
-    moved = _copies(states, [family[0] for family in families], rate / max(len(every), 1))
+    near = {pair: match.residual for pair, match in matches.items() if match.residual <= FIRM}
+    distances = {pair: min(gap, near.get(pair, gap)) for pair, gap in distances.items()}
+    mixed = {frozenset((m.child, parent)) for m in sums for parent in m.parents}
+    alike = {k: gap for k, gap in distances.items() if gap <= FIRM or {names[n] for n in k} in mixed}
+    alike |= {k: distances[k] for k in kin(states, names, distances, alike, rate)}
+    links = tuple(_merged(link, sums) for link in _links(names, states, alike, found, matches))
+    moved, notes = moved_copies(states, links, rate)
     links = (*links, *moved)
-    families = _families(names, [(k.parent, k.child) for k in links])
+    families = families_of(names, ends(links))
+    links = (*links, *aligned_links(names, distances, found, families))
     count = len(related) + len(moved)
-    return Tree(names, tuple(map(tuple, log_p)), families, links, rate, count, len(found), sums)
+    return Tree(names, tuple(map(tuple, log_p)), families, links, rate, count, len(found), sums, notes)
 
 
-def _pair(states: States, names: Sequence[str], pair: tuple[int, int]) -> Compared:
+def _pair(states: States, names: Sequence[str], pair: Pair) -> Compared:
     (sym, a), (_, b) = (states[names[k]] for k in pair)
     return compared(sym, a, b)
 
@@ -203,9 +182,7 @@ def _other_widths(x: Shapes, y: Shapes) -> bool:
     return 2 * len(shared) > max(len(x), len(y)) and 2 * same < len(shared)
 
 
-def _named(
-    related: Sequence[tuple[int, int]], names: Sequence[str], states: States
-) -> tuple[set[frozenset[str]], list[str]]:
+def _named(related: Sequence[Pair], names: Sequence[str], states: States) -> tuple[set[frozenset[str]], list[str]]:
     """Pairs by name, and the tensors of all their networks."""
     tensors = dict.fromkeys(n for i, j in related for k in (i, j) for n in states[names[k]][0].layouts)
     return {frozenset((names[i], names[j])) for i, j in related}, [*tensors]
@@ -220,49 +197,7 @@ def _merged(link: Link, sums: Sequence[Merge]) -> Link:
     return link
 
 
-def _copies(states: States, names: Sequence[str], level: float) -> tuple[Link, ...]:
-    """Links between families whose networks meet once they are matched over the group."""
-    by_symmetry: dict[int, list[str]] = {}
-    for name in names:
-        by_symmetry.setdefault(id(states[name][0]), []).append(name)
-    links = []
-    for members in by_symmetry.values():
-        if len(members) < 2:
-            continue
-        sym = states[members[0]][0]
-        near = closest_pairs([invariants(sym, states[m][1]) for m in track(members, "balancing")], _NEAR)
-        for i, j in track(near, "matching"):
-            involved = {k for pair in near for k in pair if {i, j} & {*pair}}
-            others = [states[m][1] for k, m in enumerate(members) if k not in involved]
-            a, b = ((members[k], states[members[k]][1]) for k in (j, i))
-            link = _copy(sym, a, b, others, level)
-            links += [] if link is None else [link]
-    return tuple(links)
-
-
-def _copy(
-    sym: Symmetry,
-    one: tuple[str, Mapping[str, Tensor]],
-    other: tuple[str, Mapping[str, Tensor]],
-    independent: Sequence[Mapping[str, Tensor]],
-    level: float,
-) -> Link | None:
-    """The link of two networks that are one once matched, or closer than independent ones are."""
-    (a, left), (b, right) = one, other
-    pair = compared(sym, left, right)
-    match = pair.match()
-    if pair.agrees(match):
-        return Link(a, b, match.residual, None, directed=False, ground=_COPY)
-    if match.verdict != RELATED or len(independent) < FEWEST:
-        return None
-    found = calibrated(sym, left, pair, independent[:_CALIBRATE])
-    if found.log_p > log(level):
-        return None
-    ground = f"matched: beyond {counted(len(found.independent), 'independent network')} of the other families"
-    return Link(a, b, match.residual, found.log_p, directed=False, ground=ground)
-
-
-def _discoveries(found: Mapping[tuple[int, int], float], pairs: int, rate: float) -> list[tuple[int, int]]:
+def _discoveries(found: Distances, pairs: int, rate: float) -> list[Pair]:
     """Pairs that Benjamini and Yekutieli's procedure rejects, those that were not tested counted with ``p = 1``.
 
     Source: Y. Benjamini and D. Yekutieli, Annals of Statistics 29, 2001.
@@ -285,16 +220,11 @@ def _distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
 def _links(
     names: Sequence[str],
     states: States,
-    distances: Mapping[tuple[int, int], float],
-    found: Mapping[tuple[int, int], float],
-    matches: Mapping[tuple[int, int], Match],
+    distances: Distances,
+    found: Distances,
+    matches: Mapping[Pair, Match],
 ) -> tuple[Link, ...]:
-    """The spanning forest of smallest distances (Kruskal), each branch with its direction where that can be told.
-
-    Where units were moved, the distance is the one once matched.
-    """
-    near = {pair: matches[pair].residual for pair in matches if matches[pair].verdict in {SAME, RELATED}}
-    distances = {pair: min(gap, near.get(pair, gap)) for pair, gap in distances.items()}
+    """The spanning forest of smallest distances (Kruskal), each branch with its direction where that can be told."""
     root = list(range(len(names)))
 
     def top(k: int) -> int:
@@ -308,7 +238,7 @@ def _links(
             continue
         root[top(i)] = top(j)
         if (j, i) in matches and matches[j, i].verdict == SAME:
-            links.append(Link(names[i], names[j], distances[j, i], None, directed=False, ground=_COPY))
+            links.append(Link(names[i], names[j], distances[j, i], None, directed=False, ground=COPY))
             continue
         a, b = states[names[i]][1], states[names[j]][1]
         shared = [n for n in states[names[i]][0].layouts if n in a and n in b and a[n].shape == b[n].shape]
@@ -316,13 +246,3 @@ def _links(
         parent, child = (names[j], names[i]) if way < 0 else (names[i], names[j])
         links.append(Link(parent, child, distances[j, i], found[j, i], way != 0, ground))
     return tuple(links)
-
-
-def _families(names: Sequence[str], links: Sequence[tuple[str, str]]) -> tuple[tuple[str, ...], ...]:
-    family = {name: [name] for name in names}
-    for a, b in links:
-        joined = family[a] + family[b]
-        for name in joined:
-            family[name] = joined
-    unique = {id(members): members for members in family.values()}.values()
-    return tuple(tuple(sorted(m, key=list(names).index)) for m in sorted(unique, key=lambda m: -len(m)))

@@ -14,6 +14,7 @@ __all__ = ["lineage_page", "tree_page"]
 
 _LETTERS = 34  # of a network's name
 _TOLD, _UNTOLD, _MERGED = "made from", "related, which came first is not told", "merged from"
+_ALIGNED = "units in one order, weights far apart"
 _LIMITS = (
     "A small p-value refutes that the trainings were independent. It does not say which came first, nor whether "
     "both come from a third; and a large one does not prove independence."
@@ -85,6 +86,7 @@ def tree_page(found: Tree) -> Page:
         Paragraph(found.summary().partition("\n")[0] + ".", "verdict"),
         *([_drawn(found)] if links else []),
         Paragraph(_LIMITS, "note"),
+        *(Paragraph(f"Note: {note}", "note") for note in found.notes),
     ]
     if links:
         blocks += [Heading("Branches"), Table(["From", "", "Network", "Distance", "log10 p", "Direction"], links)]
@@ -97,18 +99,25 @@ def tree_page(found: Tree) -> Page:
 
 def _drawn(found: Tree) -> Network:
     """The families: a line from each network to those that were made from it, or that are closest to it."""
+    joined = {name for link in found.links for name in (link.parent, link.child)}
     wires: dict[str, list[tuple[str, str]]] = {
-        name: [] for family in found.families if len(family) > 1 for name in family
+        name: [] for family in found.families for name in family if name in joined
     }
     for link in found.links:
-        wires[link.child].append((link.parent, _TOLD if link.directed else _UNTOLD))
+        kind = _ALIGNED if link.aligned else _TOLD if link.directed else _UNTOLD
+        wires[link.child].append((link.parent, kind))
     for merge in found.merges:
         known = {parent for parent, _ in wires[merge.child]}
         wires[merge.child] += [(parent, _MERGED) for parent in merge.parents if parent not in known]
     number = {name: k for k, name in enumerate(wires)}
     graph = [Vertex("", _short(name), (), tuple(Wire(number[p], (kind,)) for p, kind in wires[name])) for name in wires]
-    caption = "The tree of smallest distances within each family, from parents down to children where that is told."
-    return network(graph, {kind: Flow(kind) for kind in (_TOLD, _UNTOLD, _MERGED)}, "Families of networks", caption)
+    caption = (
+        "The tree of smallest distances within each family, from parents down to children where that is told, and "
+    )
+    caption += "families of which one was aligned to the other."
+    return network(
+        graph, {kind: Flow(kind) for kind in (_TOLD, _UNTOLD, _MERGED, _ALIGNED)}, "Families of networks", caption
+    )
 
 
 def _short(name: str) -> str:
