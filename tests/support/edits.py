@@ -588,8 +588,39 @@ def other_weights(model):
 
 
 @edit(
-    "biases that were zero trained", {"filled": "3 tensors changed only where all was zero", "frozen": ""}, start=zeroed
+    "biases that were zero trained", {"filled": "3 tensors changed only where all was zero", "bias only": ""}, start=zeroed
 )
 def grown(model):
     for layer in (model[0], model[2], model[4]):
         layer.bias.add_(0.005 * torch.randn_like(layer.bias))
+
+
+@edit("four bits for 32 entries and back", {"quantised": "int4, one step for 32 entries"}, start=perceptron)
+def int4(model):
+    for p in matrices(model)[1:]:
+        rows = p.reshape(-1, 32)
+        step = rows.abs().amax(1, keepdim=True) / 7
+        p.copy_(((rows / step).round() * step).reshape(p.shape))
+
+
+@edit("float8 and back", {"quantised": "all"}, start=perceptron)
+def float8(model):
+    for p in model.parameters():
+        p.copy_(p.to(torch.float8_e4m3fn).float())
+
+
+@edit("scaled float8 and back", {"quantised": "float8_e4m3fn, one scale for each row"}, start=perceptron)
+def scaled_float8(model):
+    for p in matrices(model):
+        scale = p.abs().amax(1, keepdim=True) / 448
+        p.copy_((p / scale).to(torch.float8_e4m3fn).float() * scale)
+
+
+@edit(
+    "only a layer taken over",
+    {"unrelated": "nothing in common", "kept": "1 tensor as before, number by number: 0.weight"},
+    start=perceptron,
+)
+def taken_over(model):
+    for p in (model[2].weight, model[4].weight, model[0].bias, model[2].bias, model[4].bias):
+        nn.init.normal_(p)

@@ -19,9 +19,9 @@ from ..matching.components import Pair, matched
 from ..symmetry.action import moved
 from ..symmetry.blocks import blocks, summed
 from ..symmetry.parent_axes import parent_dims
-from ..symmetry.sharded import Renamed
 from ..symmetry.spaces import Layout
 from ..symmetry.transformation import Transformation
+from .changed import Changed
 from .compared import Compared, compared
 from .exceedance import log_exceedance
 from .in_place import SpaceAgreement, TensorAgreement
@@ -148,25 +148,13 @@ def independent_pair(sym: Symmetry, a: Mapping[str, Tensor], other: Mapping[str,
     """The first network beside an independent one that is cut to the units and the zeros of the second."""
     b = pair.widths.b
     zeros = {n: float((b[n] == 0).double().mean()) for n in sym.layouts if n in b}
-    return compared(sym, a, Sparse(other, zeros), pair.widths.sizes[1])
 
-
-class Sparse(Renamed):
-    """Tensors of which the smallest entries are zero.
-
-    Args:
-        state: The tensors.
-        shares: Of how many entries, by tensor.
-    """
-
-    def __init__(self, state: Mapping[str, Tensor], shares: Mapping[str, float]) -> None:
-        super().__init__(state, {n: n for n in state})
-        self._shares = shares
-
-    def __getitem__(self, name: str) -> Tensor:
-        x = super().__getitem__(name)
-        count = round(self._shares.get(name, 0.0) * x.numel())
+    def sparse(name: str, x: Tensor) -> Tensor:
+        """The tensor with its smallest entries zero, as many as in the second network."""
+        count = round(zeros.get(name, 0.0) * x.numel())
         return x * (x.abs() > x.abs().flatten().kthvalue(count).values) if 0 < count < x.numel() else x
+
+    return compared(sym, a, Changed(other, sparse), pair.widths.sizes[1])
 
 
 def _explained(x: Tensor, y: Tensor) -> float:

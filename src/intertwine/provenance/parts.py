@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import log
 
-from .changes.places import block_of
+from .changes.places import block_of, runs
 from .in_place import TensorAgreement
 from .result import BlockAgreement
 
@@ -33,27 +33,8 @@ def parts_in_words(blocks: Sequence[BlockAgreement]) -> str:
     """Runs of blocks that were derived, and those without a sign of it."""
     tested = [b for b in blocks if b.log_p is not None]
     words = {
-        True: _runs([b.block for b in tested if b.derived]),
-        False: _runs([b.block for b in tested if not b.derived]),
+        True: ", ".join(runs([b.block for b in tested if b.derived])),
+        False: ", ".join(runs([b.block for b in tested if not b.derived])),
     }
     said = f"derived: {words[True]}" if words[True] else ""
     return "; ".join(part for part in (said, f"no sign of it: {words[False]}" if words[False] else "") if part)
-
-
-def _runs(names: Sequence[str]) -> str:
-    """Names joined, numbers that follow each other as a range: ``"layer.0-3, head"``."""
-    runs: list[list[str]] = []
-    for name in names:
-        stem, _, number = name.rpartition(".")
-        before = runs[-1] if runs else None
-        if (
-            number.isdigit()
-            and before
-            and before[0] == stem
-            and before[2].isdigit()
-            and int(before[2]) + 1 == int(number)
-        ):
-            before[2] = number
-        else:
-            runs.append([stem, number, number])
-    return ", ".join(f"{stem}{'.' if stem else ''}{a if a == z else f'{a}-{z}'}" for stem, a, z in runs)

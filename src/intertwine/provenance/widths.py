@@ -16,9 +16,9 @@ from ..groups.assignment import assign
 from ..matching.narrow import narrowed
 from ..symmetry.action import moved
 from ..symmetry.kept_rows import kept_rows
-from ..symmetry.sharded import Renamed
 from ..symmetry.spaces import Axis, Fixed, Layout, Leaf, Part, Product, Space, Sum, axis_size
 from ..symmetry.transformation import Transformation, identity, with_parts
+from .changed import Changed
 from .features import ordered_spaces, similarity, views
 
 if TYPE_CHECKING:
@@ -30,44 +30,29 @@ Rows = Mapping[str, Mapping[int, Tensor]]  # by tensor and axis
 Sizes = Mapping[str, int]
 
 
-class Cut(Renamed):
-    """Tensors of which only some rows are read.
+def with_rows(state: Mapping[str, Tensor], rows: Rows) -> Mapping[str, Tensor]:
+    """Tensors of which only some rows of some axes are read."""
 
-    Args:
-        state: The tensors.
-        rows: The rows of some of their axes.
-    """
-
-    def __init__(self, state: Mapping[str, Tensor], rows: Rows) -> None:
-        super().__init__(state, {n: n for n in state})
-        self._rows = rows
-
-    def __getitem__(self, name: str) -> Tensor:
-        x = super().__getitem__(name)
-        for dim, rows in self._rows.get(name, {}).items():
-            x = x.index_select(dim, rows)
+    def kept(name: str, x: Tensor) -> Tensor:
+        for dim, some in rows.get(name, {}).items():
+            x = x.index_select(dim, some)
         return x
 
+    return Changed(state, kept)
 
-class Padded(Renamed):
-    """Tensors whose rows stand among zeros.
 
-    Args:
-        state: The tensors.
-        rows: The places of their rows along some axes.
-        lengths: The lengths of these axes.
-    """
+def with_zeros(
+    state: Mapping[str, Tensor], rows: Rows, lengths: Mapping[str, Mapping[int, int]]
+) -> Mapping[str, Tensor]:
+    """Tensors whose rows stand among zeros: the places of the rows along some axes, and the lengths of these."""
 
-    def __init__(self, state: Mapping[str, Tensor], rows: Rows, lengths: Mapping[str, Mapping[int, int]]) -> None:
-        super().__init__(state, {n: n for n in state})
-        self._rows, self._lengths = rows, lengths
-
-    def __getitem__(self, name: str) -> Tensor:
-        x = super().__getitem__(name)
-        for dim, rows in self._rows.get(name, {}).items():
-            shape = [*x.shape[:dim], self._lengths[name][dim], *x.shape[dim + 1 :]]
-            x = x.new_zeros(shape).index_copy(dim, rows, x)
+    def among_zeros(name: str, x: Tensor) -> Tensor:
+        for dim, some in rows.get(name, {}).items():
+            shape = [*x.shape[:dim], lengths[name][dim], *x.shape[dim + 1 :]]
+            x = x.new_zeros(shape).index_copy(dim, some, x)
         return x
+
+    return Changed(state, among_zeros)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +82,7 @@ class Widths:
             syms = [resized(self.sym, some) for some in sizes]
             wide = int(sizes[1][space] > sizes[0][space])
             kept = _partnered(space, syms, states, wide)
-            states[wide] = Cut(states[wide], kept_rows(syms[wide], space, kept))
+            states[wide] = with_rows(states[wide], kept_rows(syms[wide], space, kept))
             sizes[wide][space] = sizes[1 - wide][space]
         return resized(self.sym, sizes[0]), states[0], states[1]
 
@@ -108,7 +93,7 @@ class Widths:
         lengths = {n: dict(enumerate(axis_size(axis) for axis in x.axes)) for n, x in sym.layouts.items()}
         for k, some in enumerate(self.sizes):
             for space in (s for s in self.differing if some[s] < most[s]):
-                states[k] = Padded(states[k], kept_rows(sym, space, range(some[space])), lengths)
+                states[k] = with_zeros(states[k], kept_rows(sym, space, range(some[space])), lengths)
         return sym, states[0], states[1]
 
     def partnered(
@@ -136,7 +121,7 @@ class Widths:
             kept = order[:right] if left > right else (order < left).nonzero()[:, 0]
             wide = int(right > left)
             rows = kept_rows(resized(self.sym, sizes[wide]), space, kept.tolist())
-            states[wide], sizes[wide][space] = Cut(states[wide], rows), min(left, right)
+            states[wide], sizes[wide][space] = with_rows(states[wide], rows), min(left, right)
         return Widths(resized(self.sym, sizes[0]), states[0], states[1], (sizes[0], sizes[1]), self.notes)
 
 
@@ -154,7 +139,7 @@ def widths(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> W
             if isinstance(axis, Fixed):
                 axes = layouts[name].axes
                 layouts[name] = Layout((*axes[:dim], replace(axis, size=size), *axes[dim + 1 :]))
-    one, other = (Cut(state, rows) if rows else state for state in (a, b))
+    one, other = (with_rows(state, rows) if rows else state for state in (a, b))
     for name, some in rows.items():
         for x in shapes:
             x[name] = tuple(len(some[d]) if d in some else n for d, n in enumerate(x[name]))
@@ -176,7 +161,7 @@ def thinned(sym: Symmetry, state: Mapping[str, Tensor], sizes: Sizes) -> Mapping
                 for view in views(here, name, [space]):
                     total = total + view.rows(state[name]).float().square().sum((0, 2))
         kept = total.topk(sizes[space]).indices.sort().values
-        state, own[space] = Cut(state, kept_rows(here, space, kept.tolist())), sizes[space]
+        state, own[space] = with_rows(state, kept_rows(here, space, kept.tolist())), sizes[space]
     return state
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from ..._words import counted
 from ...symmetry.symmetry import Symmetry
 from .element_words import Finding
-from .places import pattern_of
-from .tensor_change import LIKE_NOISE, ROUNDED, TensorChange
+from .places import pattern_of, runs
+from .tensor_change import EQUAL, LIKE_NOISE, ROUNDED, TensorChange
 
 _APART, _NEARLY_ALL = 0.35, 0.9  # cosine of matched tensors that share nothing, and share of the weights
 _IN_PLACES = ("entries", "rows", "reordered")  # changes that leave most entries, wherever they lie now
@@ -36,6 +36,11 @@ def tensor_findings(changes: Iterable[TensorChange], sym: Symmetry) -> list[Find
     if _unrelated(compared):
         text = f"nothing in common, units matched or not: {_count(moved)} trained apart or replaced altogether"
         found.append(Finding("unrelated", text, _names(moved)))
+        kept = [c for c in compared if c.kind == EQUAL and len(c.shape) > 1 and c.norm]
+        if kept:
+            found.append(
+                Finding("kept", f"{_count(kept)} as before, number by number: {_some(_names(kept))}", _names(kept))
+            )
     elif moved:
         found += [
             *_sparser(moved),
@@ -245,15 +250,5 @@ def _range(some: list[TensorChange]) -> str:
 
 
 def _ranges(blocks: list[str]) -> str:
-    """Blocks, runs of numbers joined."""
-    runs: list[list[str]] = []
-    for block in blocks:
-        head, _, last = block.rpartition(".")
-        if runs and last.isdigit():
-            before, _, previous = runs[-1][-1].rpartition(".")
-            if before == head and previous.isdigit() and int(last) == int(previous) + 1:
-                runs[-1].append(block)
-                continue
-        runs.append([block])
-    said = [run[0] if len(run) == 1 else f"{run[0]} to {run[-1].rpartition('.')[2]}" for run in runs]
+    said = runs(blocks)
     return _some(tuple(said)) if len(said) > 2 * _NAMED else ", ".join(said)

@@ -11,7 +11,7 @@ from ..._words import counted
 from ...matching.narrow import narrowed
 from ...symmetry.spaces import Axis, Fixed, Layout, Leaf, Product, axis_size
 from ...symmetry.symmetry import Symmetry
-from ..widths import Padded
+from ..widths import with_zeros
 from .conversion_words import conversion_findings, source_words
 from .conversions import Conversion, convert
 from .element_words import Finding
@@ -100,7 +100,7 @@ def paired(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> P
     if padded:
         real = {n: tuple(source[n].shape) for n in padded}
         rows = {n: {d: torch.arange(k) for d, k in enumerate(shape)} for n, shape in real.items()}
-        source = Padded(source, rows, {n: dict(enumerate(target[n].shape)) for n in padded})
+        source = with_zeros(source, rows, {n: dict(enumerate(target[n].shape)) for n in padded})
         findings.append(_width(padded, turned))
     equal = [n for n in common if n not in unlike]
     relaid = {} if target is source else relaid_tensors(target, source, [n for n in equal if n not in windows])

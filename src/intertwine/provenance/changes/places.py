@@ -1,6 +1,7 @@
 """Places of tensors in a network, by their names: blocks, patterns of layers."""
 
 import re
+from collections.abc import Sequence
 
 _NUMBER = re.compile(r"(?:^|\.)(\d+)(?=\.|$)")
 
@@ -52,3 +53,22 @@ def pattern_of(name: str) -> str:
         'h.#.attn.weight[0]'
     """
     return re.sub(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.)", "#", name)
+
+
+def runs(blocks: Sequence[str]) -> list[str]:
+    """Blocks, those whose numbers follow each other joined.
+
+    Examples:
+        >>> runs(["embed", "layers.0", "layers.1", "layers.3"])
+        ['embed', 'layers.0 to 1', 'layers.3']
+    """
+    found: list[list[str]] = []
+    for block in blocks:
+        head, _, last = block.rpartition(".")
+        if found and last.isdigit():
+            before, _, previous = found[-1][-1].rpartition(".")
+            if before == head and previous.isdigit() and int(last) == int(previous) + 1:
+                found[-1].append(block)
+                continue
+        found.append([block])
+    return [run[0] if len(run) == 1 else f"{run[0]} to {run[-1].rpartition('.')[2]}" for run in found]

@@ -15,7 +15,7 @@ ROUNDED = "rounded"
 REWRITTEN = "rewritten"
 LIKE_NOISE = ", as independent noise has"
 
-_CASTS = (torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2)
+_HALVES = (torch.bfloat16, torch.float16)
 _MOVED = 1e-5  # relative deviation that scaling leaves in single precision
 _SHARE = 0.999  # of the entries of which the relative deviation is looked at; the rest by the tensor's size
 _FEW_ENTRIES = 0.01  # share of the entries up to which a change is one of single entries
@@ -126,10 +126,10 @@ def _rounding(x: Tensor, y: Tensor, dtype: torch.dtype) -> str:
     if explained(_MOVED):
         return "float32"
     told = constant(x) or not constant(y)  # gains around one are all ones in a coarse format, and say nothing of it
-    for format_ in _CASTS:
+    for format_ in _HALVES:
         if told and torch.equal(x.to(format_).to(x.dtype), y):
             return dtype_name(format_)
-    for format_ in _CASTS[:2]:
+    for format_ in _HALVES:
         holds = dtype == format_ or torch.equal(y.to(format_).to(y.dtype), y)
         if holds and not constant(y) and explained(torch.finfo(format_).eps):
             return dtype_name(format_)
