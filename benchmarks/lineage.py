@@ -30,7 +30,7 @@ from torch import Tensor, nn
 import intertwine as iw
 from intertwine.provenance.compared import compared
 from intertwine.provenance.features import ordered_spaces, views
-from intertwine.provenance.laundered import independent_pair, likeness, log_chance
+from intertwine.provenance.laundered import likeness, log_chance
 from intertwine.provenance.widths import resized
 from intertwine.symmetry.action import act_, tensors_of
 from intertwine.symmetry.blocks import blocks
@@ -245,7 +245,6 @@ def folded(sym: iw.Symmetry, state: State, seed: int) -> State:
     return found
 
 
-HALF = "half of the weights pruned, all moved"
 ONE = {  # function kept
     "permuted": partial(moved, kinds=["permutation"]),
     "rescaled": partial(moved, kinds=["scale"]),
@@ -265,7 +264,7 @@ NEARLY = {
     ),
 }
 CHANGED = {
-    HALF: lambda sym, x, k: moved(sym, sparse(sym, x, k), k),
+    "half of the weights pruned, all moved": lambda sym, x, k: moved(sym, sparse(sym, x, k), k),
     "a quarter of the units pruned, all moved": lambda sym, x, k: moved(sym, pruned(sym, x, k), k),
     "another head, all moved": lambda sym, x, k: moved(sym, new_head(sym, x, k), k),
     "a layer dropped, all moved": lambda sym, x, k: moved(sym, layers((1,), sym, x, k), k),
@@ -274,18 +273,19 @@ CHANGED = {
 
 
 def laundering_rows(options: argparse.Namespace) -> Iterable[str]:
-    """Power after laundering, with eight independent networks for each."""
+    """Power after laundering: the first of each ten networks, with the next eight to calibrate."""
     yield "| fine-tuned, then | function | networks | in place at 1e-6 | in place or calibrated at 1e-6 | at 1e-3 |"
     yield "|---|---|---|---|---|---|"
     for name in options.only:
         kind, sym = KINDS[name], symmetry(name)
-        models = seeds(name, 9 * options.derived, options.cache)
-        bases, found = models[: options.derived], {}
-        for k, (base, tuned) in enumerate(zip(bases, trained(kind, bases, 1000, kind.steps // 10))):
-            cache, first = options.cache / f"{name}-laundered-{k}.json", options.derived + 8 * k
+        models, found = seeds(name, GROUP * options.derived, options.cache), {}
+        for k, tuned in enumerate(trained(kind, models[::GROUP], 1000, kind.steps // 10)):
+            some, start = models[GROUP * k : GROUP * (k + 1)], GROUP * k
+            shares = shares_of(sym, some, options.cache / f"{name}-shares-{start}.json")[: GROUP - 2]
+            cache = options.cache / f"{name}-laundered-{start}.json"
             if not cache.is_file():
-                rest = [tensors_of(c) for c in models[first : first + 8]]
-                cache.write_text(json.dumps(laundered(sym, tensors_of(base), tensors_of(tuned), rest, 100 + k)))
+                networks = [tensors_of(m) for m in some[: GROUP - 1]]
+                cache.write_text(json.dumps(laundered(sym, networks, tensors_of(tuned), shares, 100 + k)))
             for change, pair in json.loads(cache.read_text()).items():
                 found.setdefault(change, []).append(pair)
         for said, table in (("kept", ONE), ("nearly kept", NEARLY), ("changed", CHANGED)):
@@ -294,22 +294,30 @@ def laundering_rows(options: argparse.Namespace) -> Iterable[str]:
                     sum(p[j] <= math.log(x) for p in found[change]) / len(found[change])
                     for j, x in ((0, 1e-6), (1, 1e-6), (1, 1e-3))
                 ]
-                yield f"| {change} | {said} | {len(bases)} x {name} | " + " | ".join(f"{x:.2f}" for x in power) + " |"
+                count = f"{len(found[change])} of {name}"
+                yield f"| {change} | {said} | {count} | " + " | ".join(f"{x:.2f}" for x in power) + " |"
 
 
-def laundered(sym: iw.Symmetry, a: State, b: State, rest: list[State], seed: int) -> dict[str, tuple[float, float]]:
-    """For every change of ``b`` the logarithms of its p-value in place, and of the best one."""
-    known: dict[tuple[object, ...], list[float]] = {}
+def laundered(
+    sym: iw.Symmetry, networks: list[State], b: State, shares: list[float], seed: int
+) -> dict[str, tuple[float, float]]:
+    """For every change of ``b`` the logarithms of its p-value in place, and of the best one.
+
+    The first of the networks is its origin; ``shares`` are the likenesses of the others to it, where all are as wide.
+    """
+    a, *rest = networks
     found = {}
     for change, make in {**ONE, **NEARLY, **CHANGED}.items():
         if fits(change, sym, b):
             pair = compared(sym, a, make(sym, b, seed))
             place, after = pair.in_place().log_p or 0.0, 0.0
             if place > math.log(1e-6):
-                key = (change == HALF, *pair.widths.sizes[1].values())
-                if key not in known:
-                    known[key] = [likeness(independent_pair(sym, a, c, pair)).explained for c in rest]
-                after = log_chance(likeness(pair).explained, known[key]) + math.log(2)
+                sizes = pair.widths.sizes
+                if any(sizes[1][space] < size for space, size in sizes[0].items()):
+                    known = [likeness(compared(sym, a, c, sizes[1])).explained for c in rest]
+                else:
+                    known = shares
+                after = log_chance(likeness(pair).explained, known) + math.log(2)
             found[change] = place, min(place, after)
     return found
 

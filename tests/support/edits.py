@@ -588,7 +588,9 @@ def other_weights(model):
 
 
 @edit(
-    "biases that were zero trained", {"filled": "3 tensors changed only where all was zero", "bias only": ""}, start=zeroed
+    "biases that were zero trained",
+    {"filled": "3 tensors changed only where all was zero", "bias only": ""},
+    start=zeroed,
 )
 def grown(model):
     for layer in (model[0], model[2], model[4]):

@@ -21,7 +21,6 @@ from ..symmetry.blocks import blocks, summed
 from ..symmetry.parent_axes import parent_dims
 from ..symmetry.spaces import Layout
 from ..symmetry.transformation import Transformation
-from .changed import Changed
 from .compared import Compared, compared
 from .exceedance import log_exceedance
 from .in_place import SpaceAgreement, TensorAgreement
@@ -116,11 +115,11 @@ def calibrated(
         a: Tensors of the first network.
         pair: It, beside the second.
         independent: Tensors of networks that were trained like the second would have been, known to be independent of
-            the first. Where the second has fewer units or more zeros, they are cut to as many.
+            the first. Where the second has fewer units, they are thinned to as many.
         g: The element that moves the first to the second where it was found already.
     """
     found = likeness(pair, g)
-    rest = [likeness(independent_pair(sym, a, state, pair)) for state in independent]
+    rest = [likeness(compared(sym, a, state, pair.widths.sizes[1])) for state in independent]
     spaces = []
     for name, cosines in found.units.items():
         others = [r.units[name] for r in rest if name in r.units]
@@ -144,22 +143,8 @@ def log_chance(share: float, independent: Sequence[float]) -> float:
     return log_exceedance(u, others)
 
 
-def independent_pair(sym: Symmetry, a: Mapping[str, Tensor], other: Mapping[str, Tensor], pair: Compared) -> Compared:
-    """The first network beside an independent one that is cut to the units and the zeros of the second."""
-    b = pair.widths.b
-    zeros = {n: float((b[n] == 0).double().mean()) for n in sym.layouts if n in b}
-
-    def sparse(name: str, x: Tensor) -> Tensor:
-        """The tensor with its smallest entries zero, as many as in the second network."""
-        count = round(zeros.get(name, 0.0) * x.numel())
-        return x * (x.abs() > x.abs().flatten().kthvalue(count).values) if 0 < count < x.numel() else x
-
-    return compared(sym, a, Changed(other, sparse), pair.widths.sizes[1])
-
-
 def _explained(x: Tensor, y: Tensor) -> float:
-    """Squared cosine over the entries of ``y`` that were not pruned, 0 where it is negative."""
-    x = x * (y != 0)
+    """Squared cosine, 0 where it is negative."""
     inner, norms = float((x * y).sum(dtype=torch.float64)), float(x.double().norm() * y.double().norm())
     return max(inner / norms, 0.0) ** 2 if norms > 0 else 0.0
 
