@@ -12,6 +12,8 @@ from layouts import fused, fused_by_head, meta, renamed, to_pairs, transposed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import intertwine as iw
+
 WIDTH, HEADS, HIDDEN, VOCABULARY = 16, 4, 32, 50
 
 
@@ -626,3 +628,14 @@ def scaled_float8(model):
 def taken_over(model):
     for p in (model[2].weight, model[4].weight, model[0].bias, model[2].bias, model[4].bias):
         nn.init.normal_(p)
+
+
+@edit(
+    "pruned, permuted and rescaled",
+    {"permuted": "units permuted", "sparser": "50.0% of the entries of 3 tensors are zero, 0.0% before", "changed": ""},
+    start=perceptron,
+)
+def pruned_and_rescaled(model):
+    pruned(model)
+    sym = iw.symmetries(model, perceptron()[1])
+    return sym.act(sym.random(seed=2, kinds=["permutation", "scale"]), model)

@@ -38,6 +38,8 @@ def titles(spaces: Iterable[Space], layouts: Mapping[str, Layout]) -> dict[str, 
 
 
 def _title(space: Space, shapes: Mapping[str, int], is_parent: bool, near_heads: bool) -> str:
+    if not shapes:
+        return space.name
     modules = list(dict.fromkeys(name.rpartition(".")[0] or name for name in shapes))
     blocks = list(dict.fromkeys(filter(None, map(_block, modules))))
     alone = [module for module in modules if not _block(module)]

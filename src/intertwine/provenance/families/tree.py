@@ -153,7 +153,7 @@ def tree_of_states(states: States, rate: float = _RATE) -> Tree:
         log_p[i][j] = log_p[j][i] = p
     related = _discoveries(found, len(every), rate)
     sums = merges({name: state for name, (_, state) in states.items()}, *_named(related, names, states))
-    distances = {pair: _distance(*(states[names[k]][1] for k in pair)) for pair in related}
+    distances = {pair: _distance(*_pair(states, names, pair).widths.cut()[1:]) for pair in related}
     scattered = [pair for pair in related if tests[pair].scattered]
     matches = {pair: _pair(states, names, pair).match() for pair in track(scattered, "matching")}
     near = {pair: match.residual for pair, match in matches.items() if match.residual <= FIRM}
