@@ -86,7 +86,7 @@ def pages(found: Sequence[tuple[str, Reproduction]]) -> dict[str, str]:
 
 def index(found: Sequence[tuple[str, Reproduction]]) -> str:
     """What there is, by paper, with verdicts."""
-    verdicts = Counter(c.verdict for _, r in found for c in r.claims)
+    verdicts = Counter(c.verdict for _, r in found for c in r.statements)
     total = sum(verdicts.values())
     words = {"holds": "hold", "does not hold": "do not hold", "cannot be told": "cannot be told"}
     counts = ", ".join(f"{verdicts[verdict]} {said}" for verdict, said in words.items())
@@ -119,7 +119,8 @@ def page(r: Reproduction) -> str:
         f"**{r.verdict[:1].upper()}{r.verdict[1:]}.**",
     ]
     if r.claims:
-        rows = [[c.text, f"{c.verdict}: {c.why}" if c.why else c.verdict, c.detail] for c in r.claims]
+        said = lambda c: c.verdict + f": {c.why}" * bool(c.why) + " (a check of the run, no statement)" * c.check
+        rows = [[c.text, said(c), c.detail] for c in r.claims]
         parts.append(table(["statement", "here", "judged by"], rows))
     if any(panel.measured for panel in r.panels):
         parts.append(f"![{r.title}]({r.name}.svg)")

@@ -76,7 +76,7 @@ def judged(item: dict[str, str]) -> tuple[str, str]:
 def _verdict(found: Reproduction, words: str) -> str:
     if words == "none":
         return "shown"
-    chosen = [c.verdict for c in found.claims if re.search(words, c.text)]
+    chosen = [c.verdict for c in found.claims if re.search(words, c.text) and (words or not c.check)]
     counts = Counter(chosen)
     order: Sequence[str] = ("holds", "does not hold", "cannot be told")
     return ", ".join(f"{counts[v]} {v}" for v in order if counts[v]) or "not run"

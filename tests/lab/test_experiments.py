@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -145,7 +146,10 @@ def made(**changes):
 
 
 def test_a_reproduction_judges_itself():
-    assert made().verdict == "1 of 2 claims hold, 1 cannot be told; 1 of 2 numbers agree with the paper's"
+    assert made().verdict == "1 of 3 claims hold, 1 does not, 1 cannot be told; 1 of 2 numbers agree with the paper's"
+    ran = Claim("what is frozen stayed", True, required=True, check=True)  # of the run: no statement
+    assert made(claims=[*made().claims, ran]).verdict == made().verdict
+    assert not made(claims=[replace(ran, held=False)]).passed
     assert "other networks or data" in made(comparable=False).verdict
     assert made().passed
     assert not made(claims=[Claim("must", False, required=True)]).passed

@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from intertwine.lab import networks
-from intertwine.lab.training import RECIPES, Recipe, member_path, read_card, train, train_many
+from intertwine.lab.data import load
+from intertwine.lab.training import RECIPES, Recipe, load_checkpoint, member_path, read_card, train, train_many
 from intertwine.lab.training.choice import agrees, candidates, draws_random_numbers, engine_for
 from intertwine.lab.training.engines import ENGINES
 from intertwine.lab.training.grouped import Ungroupable, group_networks
@@ -17,9 +18,6 @@ from intertwine.lab.zoo import draw_pairs, read_zoo
 QUICK = RECIPES["digits"].but(epochs=2, batch_size=64)
 SHAPES = {"mlp": (1, 8, 8), "mlp:bn=true": (1, 8, 8), "digits_cnn:width=4": (1, 8, 8)}
 SHAPES |= {"myrtle_cnn:base=2": (3, 32, 32), "resnet20": (3, 16, 16), "resnet20:option=B": (3, 16, 16)}
-
-
-DIFFERENT = [name for name in ENGINES if name != "grouped by 4"]  # than another one, for two or three networks
 
 
 def build(spec, k=3):
@@ -45,7 +43,7 @@ def reference(network, inputs, targets, recipe, rate):
     return network, torch.stack(losses)
 
 
-@pytest.mark.parametrize("engine", DIFFERENT)
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("spec", SHAPES)
 @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
 def test_every_engine_takes_the_steps_that_each_network_takes_alone(engine, spec, optimizer):
@@ -80,7 +78,7 @@ def test_the_networks_that_are_given_are_not_changed():
         assert all(p.grad is None for p in net.parameters())
 
 
-@pytest.mark.parametrize("engine", DIFFERENT)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_snapshot_brings_an_engine_back(engine):
     nets = build("digits_cnn:width=4")
     x, y = torch.randn(6, 3, 6, 1, 8, 8, dtype=torch.float64), torch.randint(0, 10, (6, 3, 6))
@@ -151,9 +149,21 @@ def test_workers_change_no_bit(engine):
     assert all(torch.equal(one, other) for one, other in zip(*found))
 
 
-def test_dropout_is_seen():
-    assert draws_random_numbers(nn.Sequential(nn.Dropout(0.1)))
-    assert not draws_random_numbers(nn.Sequential(nn.Dropout(0.0), nn.ReLU()))
+def test_random_numbers_are_seen():
+    x = torch.randn(2, 1, 8, 8)
+    assert draws_random_numbers(nn.Sequential(nn.Dropout(0.1)), x)
+    assert not draws_random_numbers(nn.Sequential(nn.Dropout(0.0), nn.ReLU()), x)
+    assert draws_random_numbers(networks.build("cct_6_3x1:blocks=2,width=8,size=8,channels=1,dropout=0"), x)
+
+
+def test_networks_that_draw_random_numbers_are_what_train_makes_of_their_seeds(tmp_path):
+    """Stochastic depth without dropout: the second network's draws are its own, not those that the first one left."""
+    data, spec = load("digits").first(64), "cct_6_3x1:blocks=2,width=8,dropout=0,depth_dropout=0.5"
+    recipe = PLAIN.but(epochs=1, batch_size=16)
+    made = train_many(spec, data, recipe, seeds=[3, 5], out=tmp_path, progress=False)
+    alone = train(spec, data, recipe, seed=5, progress=False).model.state_dict()
+    together = load_checkpoint(made.paths[1]).state_dict()
+    assert all(torch.equal(together[name], tensor) for name, tensor in alone.items())
 
 
 # --- zoos ----------------------------------------------------------------------------------------
@@ -161,7 +171,7 @@ def test_dropout_is_seen():
 PLAIN = QUICK.but(optimizer="sgd", learning_rate=0.02)  # Adam makes steps of any rounding error of a zero gradient
 
 
-@pytest.mark.parametrize("engine", DIFFERENT)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_members_are_what_train_makes_of_their_seeds(tmp_path, engine):
     made = train_many(
         "mlp:widths=16,bn=true", "digits", PLAIN, seeds=[3, 5], out=tmp_path, engine=engine, progress=False

@@ -80,10 +80,13 @@ def test_an_outlook_counts_what_is_there(tmp_path):
 def test_an_outlook_times_networks_at_the_size_of_their_own_data(tmp_path, monkeypatch):
     """Tables of paper 2 work on digits at the scale ``small``, whatever data are given for the others."""
     seen = []
-    monkeypatch.setattr(plans, "_probe", lambda network: seen.append(network) or (1.0, 1))
+    monkeypatch.setattr(plans, "_probe", lambda network, shape: seen.append((network, shape)) or (1.0, 1))
     plans.outlook(experiments()["p2-table1"], Setting("small", tmp_path, "cifar10:/nowhere"))
     assert seen
-    assert all("channels=1" in network for network in seen)
+    assert all("channels=1" in network and shape == (1, 8, 8) for network, shape in seen)
+    seen.clear()
+    plans.outlook(experiments()["p2-chain"], Setting("small", tmp_path, "cifar10:/nowhere"))
+    assert {shape for _, shape in seen} == {(1, 4, 4)}  # averaged over squares of four
 
 
 def test_the_number_of_training_examples_is_right():

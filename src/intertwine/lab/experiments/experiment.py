@@ -14,7 +14,7 @@ from .reproduction import Map, Reproduction, Row, Scale, provenance
 from .verdicts import Claim
 
 SCALES: tuple[Scale, ...] = ("smoke", "small", "paper")
-_SHAPES = {"digits": ((1, 8, 8), 10), "cifar10": ((3, 32, 32), 10), "cifar100": ((3, 32, 32), 100)}
+SHAPES = {"digits": ((1, 8, 8), 10), "cifar10": ((3, 32, 32), 10), "cifar100": ((3, 32, 32), 100)}
 # Networks that say something train to this accuracy: well above chance, below what a few epochs reach.
 _TRAINED = {"digits": 0.85, "cifar10": 0.75, "cifar100": 0.45}
 
@@ -113,8 +113,8 @@ class Setting:
     def fitted(self, *networks: str) -> str:
         """The network of this scale, fitted to the data (their shape is looked up, where it is not known by name)."""
         network = self.by_scale(*networks) if len(networks) > 1 else networks[0]
-        if self.data_name in _SHAPES:
-            return fit_to(network, *_SHAPES[self.data_name])
+        if self.data_name in SHAPES:
+            return fit_to(network, *SHAPES[self.data_name])
         data = load(self.data_spec)
         return fit_to(network, data.shape, len(data.classes))
 

@@ -16,7 +16,7 @@ from ..runs.job import job_key
 from ..runs.store import finished
 from ..training import Recipe
 from ..training.many import member_path
-from .experiment import SCALES, Experiment, Planned, Setting
+from .experiment import SCALES, SHAPES, Experiment, Planned, Setting
 from .registry import experiments
 
 _TRAINING = {"digits": 1295, "cifar10": 45_000, "cifar100": 45_000}  # examples of the training split
@@ -99,7 +99,7 @@ def outlook(experiment: Experiment, setting: Setting) -> Outlook:
         there = [member_path(zoo["folder"], seed).is_file() for seed in zoo["seeds"]]
         total, trained = total + len(there), trained + sum(there)
         recipe = Recipe(**zoo["recipe"])
-        step, size = _probe(zoo["network"])
+        step, size = _probe(zoo["network"], _shape(zoo["network"], zoo["data"]))
         steps = recipe.steps(-(-_examples(zoo["data"]) // recipe.batch_size))
         seconds += there.count(False) * steps * recipe.batch_size * step
         memory = max(memory, size * recipe.batch_size)
@@ -107,7 +107,7 @@ def outlook(experiment: Experiment, setting: Setting) -> Outlook:
     keys = [job_key(job) in done for job in planned.jobs]
     for job, ready in zip(planned.jobs, keys, strict=True):
         if network := _network(job, networks, setting):
-            step, size = _probe(network)
+            step, size = _probe(network, _shape(network, *_data_of(job)))
             seconds += 0 if ready else step * _images(job)
             memory = max(memory, size * _BATCH)
     return Outlook((total, trained), (len(keys), sum(keys)), seconds, memory)
@@ -142,12 +142,24 @@ def _images(job: Job) -> float:
     return examples * epochs * max(each, 1)
 
 
+def _data_of(job: Job) -> tuple[str, int]:
+    """Name of the data that a job works on, empty if it says none, and pixels that it averages each way."""
+    settings = job.model_dump()
+    return str(settings.get("data", "")).partition(":")[0], settings.get("pool", 1)
+
+
+def _shape(network: str, data: str, pool: int = 1) -> tuple[int, ...]:
+    """Shape of one input of a network: that of the data where it is known by name."""
+    shape, _ = SHAPES.get(data.partition("[")[0], (input_shape(network), 0))
+    return (shape[0], *(side // pool for side in shape[1:])) if len(shape) == 3 else shape
+
+
 @cache
-def _probe(network: str) -> tuple[float, int]:
+def _probe(network: str, shape: tuple[int, ...]) -> tuple[float, int]:
     """Seconds of one thread and bytes for each image of one step of training; other work on the machine not counted."""
     with torch.random.fork_rng(devices=[]):
         model = build(network).train()
-        x = torch.randn(_BATCH, *input_shape(network))
+        x = torch.randn(_BATCH, *shape)
     sizes: list[int] = []
     seen = lambda module, inputs, output: sizes.append(output.numel() if isinstance(output, torch.Tensor) else 0)
     hooks = [m.register_forward_hook(seen) for m in model.modules() if not list(m.children())]

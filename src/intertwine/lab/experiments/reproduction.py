@@ -223,14 +223,19 @@ class Reproduction(Result):
         return found
 
     @property
+    def statements(self) -> list[Claim]:
+        """The claims without checks of the run itself."""
+        return [c for c in self.claims if not c.check]
+
+    @property
     def verdict(self) -> str:
         """One sentence on claims and numbers."""
         parts = []
-        if self.claims:
-            held, told = sum(c.held is True for c in self.claims), sum(c.held is not None for c in self.claims)
-            parts.append(f"{held} of {told} claims hold" if told else "no claim could be told")
-            if 0 < told < len(self.claims):
-                parts[-1] += f", {len(self.claims) - told} cannot be told"
+        if held := [c.held for c in self.statements]:
+            no, unsure = held.count(False), held.count(None)
+            some = ((no, "does not" if no == 1 else "do not"), (unsure, "cannot be told"))
+            words = [f"{held.count(True)} of {len(held)} claims hold", *(f"{n} {what}" for n, what in some if n)]
+            parts.append("no claim could be told" if unsure == len(held) else ", ".join(words))
         verdicts = [
             row.verdict
             for row in self.rows

@@ -19,6 +19,7 @@ class Claim:
         detail: The numbers it was judged by.
         required: Whether it must hold: mathematics must at every scale, a trend among a few networks need not.
         why: Why it cannot be told, and what it would be by the numbers as measured; empty where it is told.
+        check: Whether it is of the run itself, such as that what is frozen did not change: no statement, and required.
     """
 
     text: str
@@ -26,6 +27,7 @@ class Claim:
     detail: str = ""
     required: bool = False
     why: str = ""
+    check: bool = False
 
     @property
     def verdict(self) -> str:
@@ -87,6 +89,7 @@ def claim(
     but: int = 0,
     trained: Trained | None = None,
     required: bool = False,
+    check: bool = False,
 ) -> Claim:
     """A statement that numbers lie above one limit and below another (see ``verdict``).
 
@@ -98,6 +101,7 @@ def claim(
         but: How many numbers may lie elsewhere.
         trained: The networks that it is about, without whose accuracy it cannot be told.
         required: Whether it must hold.
+        check: Whether it is of the run itself.
     """
     named = {"": estimates} if isinstance(estimates, Estimate) else dict(estimates)
     held = verdict(list(named.values()), above, below, but)
@@ -106,7 +110,7 @@ def claim(
     why = trained.short if trained is not None else ""
     if why or held is None:
         held, why = None, f"{why or _unsure(named, above, below)}{_as_measured(named, above, below, but)}"
-    return Claim(text, held, detail if named else "", required, why)
+    return Claim(text, held, detail if named else "", required or check, why, check)
 
 
 def fact(text: str, held: bool, detail: str = "", required: bool = True) -> Claim:
@@ -131,8 +135,10 @@ def _as_measured(named: Mapping[str, Estimate], above: float, below: float, but:
     if not named:
         return ""
     met = sum(above < e.value < below for e in named.values())
-    share = f" ({met} of {len(named)})" if len(named) > 1 else ""
-    return f"; as measured it {'would hold' if met >= len(named) - but else 'would not hold'}{share}"
+    if len(named) == 1:
+        return f"; as measured it would {'hold' if met else 'not hold'}"
+    enough = ", which is enough" if len(named) - but <= met < len(named) else ""
+    return f"; as measured {met} of {len(named)} would hold{enough}"
 
 
 def _listed(named: Mapping[str, Estimate], above: float, below: float) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ..._evaluation import copied
 from .engines import ENGINES, Engine, Grouped, GroupedByTwo, InTurn, Stacked
 from .recipe import Recipe
 
@@ -55,6 +56,9 @@ def agrees(engine: type[Engine], networks: Sequence[nn.Module], inputs: Tensor) 
     return found.shape == wanted.shape and bool(torch.allclose(found, wanted, rtol=_TOLERANCE, atol=_TOLERANCE))
 
 
-def draws_random_numbers(network: nn.Module) -> bool:
-    """Whether a network draws random numbers in training mode, as dropout does."""
-    return any("Drop" in type(m).__name__ and getattr(m, "p", 1.0) for m in network.modules())
+def draws_random_numbers(network: nn.Module, inputs: Tensor) -> bool:
+    """Whether a network on the CPU draws random numbers in training mode, as dropout does: torch's generator moves."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        before = torch.get_rng_state()
+        copied(network).train()(inputs)
+        return not torch.equal(before, torch.get_rng_state())

@@ -276,15 +276,8 @@ class Grouped(_Joint):
         return logits.view(len(logits), networks, -1).transpose(0, 1)
 
 
-class GroupedByFour(Grouped):
-    """Four networks side by side at a time: their activations stay in a processor's cache."""
-
-    name: ClassVar[str] = "grouped by 4"
-    most: ClassVar[int | None] = 4
-
-
 class GroupedByTwo(Grouped):
-    """Two networks side by side at a time, for larger batches and images."""
+    """Two networks side by side at a time: their activations stay in a processor's cache."""
 
     name: ClassVar[str] = "grouped by 2"
     most: ClassVar[int | None] = 2
@@ -295,4 +288,4 @@ def _set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
         group["lr"] = rate
 
 
-ENGINES: dict[str, type[Engine]] = {e.name: e for e in (InTurn, Stacked, Grouped, GroupedByFour, GroupedByTwo)}
+ENGINES: dict[str, type[Engine]] = {e.name: e for e in (InTurn, Stacked, Grouped, GroupedByTwo)}

@@ -68,9 +68,9 @@ def train_many(
     seconds and after every epoch, and the same call after a kill goes on from there.
 
     Networks are trained each by itself, stacked through ``torch.func``, or side by side with grouped convolutions (all,
-    four or two at a time). With ``engine="auto"`` the kind of network decides, so that the bits are the same on every
+    or two at a time). With ``engine="auto"`` the kind of network decides, so that the bits are the same on every
     machine of a kind. Each network, or group, is computed on ``recipe.threads`` threads, and as many at a time as torch
-    has threads for, which changes no bit. Networks with dropout, and recipes with mixup,
+    has threads for, which changes no bit. Networks that draw random numbers, and recipes with mixup,
     CutMix, a number of iterations or mixed precision, are trained one by one.
 
     Args:
@@ -79,7 +79,7 @@ def train_many(
         recipe: Settings, or a name among ``RECIPES``; by the shape of the inputs if ``None``.
         seeds: One for each network.
         out: Folder for checkpoints ``seed-0000.safetensors`` and their cards.
-        engine: ``auto``, ``in turn``, ``stacked``, ``grouped``, ``grouped by 4`` or ``grouped by 2``.
+        engine: ``auto``, ``in turn``, ``stacked``, ``grouped`` or ``grouped by 2``.
         together: Networks that are trained at once.
         resume: Whether to keep what is there.
         save_every: Seconds between saved states.
@@ -137,11 +137,11 @@ class _Maker:
     def all(self, seeds: list[int], together: int, resume: bool) -> ManyTraining:
         """Train what is missing, interrupted groups first."""
         _, network = prepare(self.model, self.data, seeds[0], None)
-        if _goes_alone(self.recipe) or draws_random_numbers(network):
+        if _goes_alone(self.recipe) or draws_random_numbers(network, self.data.loader("train").batch(slice(0, 2))[0]):
             if self.engine not in ("auto", InTurn.name):
                 raise ValueError(
-                    f"engine must be auto or {InTurn.name} for networks with dropout, and recipes with mixup, CutMix, "
-                    f"a number of iterations or mixed precision. Got {self.engine!r}."
+                    f"engine must be auto or {InTurn.name} for networks with dropout or stochastic depth, and recipes "
+                    f"with mixup, CutMix, a number of iterations or mixed precision. Got {self.engine!r}."
                 )
             self.engine, together = InTurn.name, 1
         missing = [seed for seed in seeds if not (resume and self._there(seed))]

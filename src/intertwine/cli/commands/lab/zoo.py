@@ -35,8 +35,6 @@ class ZooOptions(TrainingOptions):
     count: int = option(10, "Number of networks.", min=1)
     seed: int = option(0, "Seed of the first network; the others count up.", min=0)
     together: int = advanced(16, "Networks that are trained at once.", min=1)
-    engine: str = advanced(
-        "auto", "auto (by the kind of network), 'in turn', stacked, grouped, 'grouped by 4' or 'grouped by 2'."
-    )
+    engine: str = advanced("auto", "auto (by the kind of network), 'in turn', stacked, grouped or 'grouped by 2'.")
     device: str = "auto"
     as_json: bool = False

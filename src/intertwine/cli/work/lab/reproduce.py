@@ -68,11 +68,14 @@ def run(asked: ReproduceOptions) -> None:
 def _tell_plans(names: list[str], setting: Setting, as_json: bool) -> None:
     """What would be done, about how long it takes here, and every job in words; nothing is done."""
     plans = {name: listed(experiment(name).plan(setting)) for name in names}
-    ahead = {name: outlook(experiment(name), setting) for name in names}
+    ahead = {}
+    for name in names:  # each as it is known: a timed step of every network takes a while
+        ahead[name] = outlook(experiment(name), setting)
+        if not as_json:
+            say(f"{name}: {ahead[name]}")
     if as_json:
         print_json({name: {**asdict(ahead[name]), "plan": plans[name]} for name in names})
         return
-    print_table(["experiment", "to do"], [[name, str(ahead[name])] for name in names])
     for name, lines in plans.items():
         say("\n  ".join([name, *lines]))
     say(f"all: {total(list(ahead.values()))}")

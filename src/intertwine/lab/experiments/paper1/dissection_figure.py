@@ -151,7 +151,7 @@ def claims_of(table: Mapping[str, Mapping[str, Estimate]]) -> list[Claim]:
         )
     if exact_share := table.get(_UNCHANGED):
         text = "elements of G_ReLU leave every finding exactly as it was"
-        claims.append(claim(text, exact_share, above=0.5, required=True))
+        claims.append(claim(text, exact_share, above=0.5, check=True))
     return claims
 
 

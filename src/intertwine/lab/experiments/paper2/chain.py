@@ -143,7 +143,7 @@ def _judge(found: Reproduction) -> list[Claim]:
                  {"network - FL gates": by["network"] - by["FL gates"]},
                  above=-_NEAR, below=_NEAR, trained=networks)  # fmt: skip
     frozen = found.table.get(_FROZEN, {})
-    return [*claims, near, claim("gating networks that are fixed do not change", frozen, above=0.5, required=True)]
+    return [*claims, near, claim("gating networks that are fixed do not change", frozen, above=0.5, check=True)]
 
 
 EXPERIMENTS = (
