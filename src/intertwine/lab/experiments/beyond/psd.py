@@ -201,6 +201,7 @@ def _judge(found: Reproduction) -> list[Claim]:
     table, networks = found.table, trained(found)
     ranked = table[_RANKED]
     closest = max(SYMMETRIC, key=lambda n: ranked[n].value)
+    widened = ranked[closest].widened(len(SYMMETRIC)).within(-1, 1)
     nearer = table.get(f"{_RANKED}: difference") or {"laplace - linear": ranked["laplace"] - ranked["linear"]}
     return [
         claim("all kernels but the max kernel are positive semi-definite", table.get(_WORST, {}), below=_ROUNDING,
@@ -209,7 +210,7 @@ def _judge(found: Reproduction) -> list[Claim]:
         claim("what is negative does not matter: without it, scores change by less than 0.02",
               {CUT: table[_APART][CUT]}, below=0.02, trained=networks),
         claim("a positive semi-definite kernel with its symmetry ranks pairs of layers as it does, Spearman above 0.9 "
-              f"(closest: {closest})", {f"{closest}, widened for the choice": ranked[closest].widened(len(SYMMETRIC)).within(-1, 1)}, above=0.9, trained=networks),
+              f"(closest: {closest})", {f"{closest}, widened for the choice": widened}, above=0.9, trained=networks),
         claim("the Laplace kernel agrees with it better than linear CKA, which has another symmetry", nearer, above=0,
               trained=networks),
     ]  # fmt: skip
