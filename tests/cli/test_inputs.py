@@ -1,6 +1,7 @@
 """What may be given as a checkpoint: files, indices of shards, directories of transformers and of peft."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -242,13 +243,77 @@ def test_a_recipe_is_applied_after_alignment_and_written_for_mergekit(run, vits)
     torch.testing.assert_close(load_pretrained(vits / "again").state_dict(), want)
 
 
+def linear(xs, weights):
+    return [sum(w * x for w, x in zip(weights, entry)) / sum(weights) for entry in zip(*xs)]
+
+
+def slerp(x, y, t):
+    dot = sum(p * q for p, q in zip(x, y)) / math.hypot(*x) / math.hypot(*y)
+    angle = math.acos(max(-1, min(1, dot)))
+    near, far = (math.sin(s * angle) / math.sin(angle) for s in (1 - t, t))
+    return [near * p + far * q for p, q in zip(x, y)]
+
+
+def ties(base, others, weights, density):
+    """Trim, elect the sign of the larger mass, mean of those that agree (Yadav et al. 2023)."""
+    kept = []
+    for other in others:
+        task = [x - b for x, b in zip(other, base)]
+        order = sorted(range(len(task)), key=lambda k: -abs(task[k]))[: max(1, int(density * len(task)))]
+        kept.append([task[k] if k in set(order) else 0.0 for k in range(len(task))])
+    made = []
+    for b, entry in zip(base, zip(*kept)):
+        sign = 1 if sum(w * d for w, d in zip(weights, entry)) >= 0 else -1
+        agree = [(w, d) for w, d in zip(weights, entry) if w * d * sign > 0]
+        made.append(b + (sum(w * d for w, d in agree) / sum(w for w, _ in agree) if agree else 0.0))
+    return made
+
+
+def dare(base, other, weight, made):
+    """Entries that a merged tensor kept, and what it must be with these: their mass is that of all of them."""
+    task, kept = [x - b for x, b in zip(other, base)], [m != b for m, b in zip(made, base)]
+    mass = sum(map(abs, task)) / (sum(abs(d) for d, k in zip(task, kept) if k) or 1)
+    return kept, [b + weight * mass * d * k for b, d, k in zip(base, task, kept)]
+
+
+def test_recipes_do_what_their_methods_say_entry_by_entry(run, vits):
+    pytest.importorskip("yaml")
+    torch.manual_seed(2)
+    config = transformers.ViTConfig.from_pretrained(vits / "vit_a")
+    transformers.ViTForImageClassification(config).save_pretrained(vits / "vit_c")
+    b, c = "{model: vit_b, parameters: {weight: 0.5}}", "{model: vit_c, parameters: {weight: 0.3}}"
+    recipes = {
+        "linear": f"models: [{b}, {c}]", "slerp": "base_model: vit_a\nmodels: [{model: vit_a}, {model: vit_b}]\n"
+        "parameters: {t: 0.3}", "ties": f"base_model: vit_a\nmodels: [{b}, {c}]\nparameters: {{density: 0.5}}",
+        "dare_linear": f"base_model: vit_a\nmodels: [{b}]\nparameters: {{density: 0.5}}",
+    }  # fmt: skip
+    made = {}
+    for method, said in recipes.items():
+        (vits / f"{method}.yml").write_text(f"merge_method: {method}\n{said}\n")
+        ran = run("merge", f"{method}.yml", "--method", "none", "--out", method)
+        assert ran.code == 0, ran.err
+        made[method] = load_pretrained(vits / method).state_dict()
+    states = [load_pretrained(vits / f"vit_{name}").state_dict() for name in "abc"]
+    kept = []
+    for name in states[0]:
+        x, y, z = (state[name].flatten().tolist() for state in states)
+        same = x == y  # zeros at the beginning, as biases are, have no angle
+        share, dared = dare(x, y, 0.5, made["dare_linear"][name].flatten().tolist())
+        kept += share if not same else []
+        want = {"linear": linear([y, z], [0.5, 0.3]), "slerp": x if same else slerp(x, y, 0.3)}
+        want |= {"ties": ties(x, [y, z], [0.5, 0.3], 0.5), "dare_linear": dared}
+        for method, entries in want.items():
+            torch.testing.assert_close(made[method][name].flatten(), torch.tensor(entries), atol=1e-5, rtol=1e-4)
+    assert len(kept) > 500 and abs(sum(kept) / len(kept) - 0.5) < 0.1
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("vit_a", "vit_b"), "--out or --mergekit must be given"),
         (("vit_a", "vit_b", "--mergekit", "x.yml", "--method", "transport"), "must be left out with --mergekit"),
         (("r.yml", "--out", "m", "--ratio", "0.2"), "must be left out with a recipe"),
-        (("vit_a", "--out", "m"), "at least two checkpoints, or a recipe of mergekit"),
+        (("vit_a", "--out", "m"), "at least two checkpoints must be given. Got 1."),
     ],
 )
 def test_words_of_merge_that_do_not_go_together(run, vits, words, message):
