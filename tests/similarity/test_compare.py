@@ -85,11 +85,13 @@ def test_scores_are_the_measures_own(name, dtype, tolerance):
     assert result.low[name] is None
 
 
-@pytest.mark.parametrize("name", MEASURES)
-def test_chance_and_halves_are_the_measures_own(name):
-    a, b, x = net().double(), net((6, 4), seed=3).double(), images(24).double()
+@pytest.mark.parametrize(
+    ("name", "n"), [*((name, 24) for name in MEASURES), ("g_relu_procrustes", 19), (DEFAULT[0], 23)]
+)
+def test_chance_and_halves_are_the_measures_own(name, n):
+    a, b, x = net().double(), net((6, 4), seed=3).double(), images(n).double()
     result = iw.compare(a, b, [x], layers=["1", "7"], measures=name, null=5, bootstrap=4, seed=9)
-    draws, m = Draws.make(24, null=5, bootstrap=4, seed=9), measure(name)
+    draws, m = Draws.make(n, null=5, bootstrap=4, seed=9), measure(name)
     fa, fb = collect(a, [x], ["1", "7"]), collect(b, [x], ["1", "7"])
     for at, (p, q) in {(0, 0): ("1", "1"), (1, 1): ("7", "7"), (0, 1): ("1", "7")}.items():
         u, v = pooled(fa[p], fb[q]) if needs_space(name) else (fa[p], fb[q])
@@ -100,7 +102,7 @@ def test_chance_and_halves_are_the_measures_own(name):
         assert float(result.chance[name][at]) == pytest.approx(float(null.mean()), abs=1e-8)
         assert float(result.null_p[name][at]) == p_value(score, null)
         assert float(result.calibrated[name][at]) == pytest.approx(calibrate(score, null), abs=1e-8)
-        low, high = iw.similarity.comparison.inference.interval(m, score, halves, 24, 0.95, len(draws.folds))
+        low, high = iw.similarity.comparison.inference.interval(m, score, halves, n, 0.95, len(draws.folds))
         assert float(result.low[name][at]) == pytest.approx(low, abs=1e-6)
         assert float(result.high[name][at]) == pytest.approx(high, abs=1e-6)
 

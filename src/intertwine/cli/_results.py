@@ -7,7 +7,7 @@ from typing import Any
 
 from .._result import Result
 from ..similarity import Comparison
-from ..similarity.comparison.verdict import best_partners, headline, lead, measure_title, paired
+from ..similarity.comparison.verdict import best_partners, headline, lead, measure_title, paired, searched
 from ._networks import Opened
 from ._show import print_json, print_table, say, tell
 
@@ -71,15 +71,16 @@ def tell_written(paths: Mapping[str, Path]) -> None:
 def print_comparison(comparison: Comparison) -> None:
     """Print every layer of A: its scores with its partner, chance in brackets, and its best match."""
     first = lead(comparison)
-    best = best_partners(comparison.scores[first])
     ordered = [first, *[m for m in comparison.measures if m != first]]
+    by = next((m for m in ordered if searched(comparison, m)), first)
+    own, best = (best_partners(comparison.scores[name]) for name in (first, by))
     rows: list[list[Any]] = []
     for i, layer in enumerate(comparison.layers_a):
-        partner = i if paired(comparison) else int(best[i])
+        partner = i if paired(comparison) else int(own[i])
         cells = [_score(comparison, m, i, partner) for m in ordered]
         match = comparison.layers_b[int(best[i])]
-        rows.append([layer, *cells, match, float(comparison.scores[first][i, best[i]])])
-    columns = ["layer of A", *map(measure_title, ordered), "best match in B", f"its {measure_title(first)}"]
+        rows.append([layer, *cells, match, float(comparison.scores[by][i, best[i]])])
+    columns = ["layer of A", *map(measure_title, ordered), "best match in B", f"its {measure_title(by)}"]
     whose = "the same layer of B" if paired(comparison) else "its best match in B"
     levels = [
         *(["chance"] if comparison.chance[first] is not None else []),

@@ -25,7 +25,9 @@ class CompareOptions(DataOptions):
     model: str | None = None
     model_b: str | None = None
     split: str = "test"
-    examples: int = option(1000, "Use this many examples of it at most.", min=4)
+    examples: int | None = option(
+        None, "Use this many examples of it at most; 1000, or blocks of text of 8192 tokens, otherwise.", min=4
+    )
     layers: list[str] | None = option(
         None,
         "Layers of both networks, joined by commas; '*' matches any text. Otherwise nonlinearities and "
@@ -42,8 +44,11 @@ class CompareOptions(DataOptions):
     null: int = advanced(20, "Shuffles for chance levels; 0 for none.", min=0)
     untrained: int = advanced(2, "Copies of A and of B with fresh weights that stand beside them; 0 for none.", min=0)
     bootstrap: int = advanced(20, "Random halves for confidence intervals; 0 for none.", min=0)
-    batch_size: int = advanced(250, "Examples that run through the networks at once.", min=1)
+    batch_size: int | None = advanced(
+        None, "Examples that run through the networks at once; 250, or 2048 tokens, otherwise.", min=1
+    )
     memory: str | None = advanced(None, "Memory to use, such as 4GB; half of what is free otherwise.")
+    exhaustive: bool = advanced(False, "Procrustes of all pairs of layers, shuffles and halves, if it takes hours.")
     seed: int = 0
     device: str = "auto"
     out: Path = Path("comparison")

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from math import inf, prod
 
 from torch import nn
 
@@ -20,6 +21,10 @@ from .._results import annotate, present, print_comparison
 from ..commands.compare import CompareOptions
 from ._path_kernels import alignment
 
+_EXAMPLES = (1000, 8192)  # examples that are no text, and tokens
+_BATCH = (250, 2048)
+_FEWEST = 8  # blocks of text, however long
+
 
 def run(asked: CompareOptions) -> None:
     """Compare two networks, every layer of A with every layer of B."""
@@ -37,7 +42,9 @@ def run(asked: CompareOptions) -> None:
             "--model-b" if asked.model_b else "--model",
         ),
     ]
-    loader, notes = batches(splits, asked.split, asked.examples, asked.batch_size, networks)
+    examples = asked.examples or _size(_EXAMPLES, splits)
+    batch_size = asked.batch_size or _size(_BATCH, splits)
+    loader, notes = batches(splits, asked.split, examples, batch_size, networks)
     shared = split_commas(asked.layers, "--layers")
     wanted = [shared, split_commas(asked.layers_b, "--layers-b") or shared]
     for network, names_of_layers in zip(networks, wanted):
@@ -45,7 +52,9 @@ def run(asked: CompareOptions) -> None:
         check_layers(network, loader, names_of_layers)
     whole = None
     if asked.path_kernels:
-        whole = alignment(networks[0].model, networks[1].model, loader.batch(slice(0, asked.examples))[0], asked.seed)
+        whole = alignment(
+            networks[0].model, networks[1].model, loader.batch(slice(0, len(loader.split)))[0], asked.seed
+        )
     claim_folder(asked.out, RESULTS, [asked.a, asked.b])
     comparison = similarity.compare(
         networks[0].model,
@@ -59,13 +68,19 @@ def run(asked: CompareOptions) -> None:
         untrained=fresh(networks, splits, asked.seed, asked.untrained if asked.null else 0),
         seed=asked.seed,
         progress=True,
-        reading=Reading(memory=asked.memory),
+        reading=Reading(memory=asked.memory, work=inf if asked.exhaustive else None),
     )
     if whole is not None:
         comparison = replace(comparison, settings={**comparison.settings, "path kernels": whole[0]})
         notes = [whole[1], *notes]
     described = annotate(comparison, networks, data_facts(data_spec, asked.split, splits), asked.line, notes)
     present(described, asked.out, asked.as_json, print_comparison)
+
+
+def _size(sizes: tuple[int, int], splits: DataSplits) -> int:
+    """How many examples: of text so many that their tokens, each of which is a row of features, are few enough."""
+    images, tokens = sizes
+    return images if splits.mean else max(_FEWEST, min(images, tokens // prod(splits.shape)))
 
 
 def fresh(

@@ -14,6 +14,7 @@ from ...similarity.comparison.verdict import (
     lead,
     measure_title,
     paired,
+    searched,
     summarise,
     untrained_levels,
 )
@@ -90,7 +91,8 @@ def _measures_table(comparison: Comparison) -> Table:
         beyond = None if s.beyond is None else f"{s.beyond} of {s.layers} layers"
         untrained = sum(s.untrained) / len(s.untrained) if s.untrained else None
         row = [measure_title(measure), s.score, s.chance, untrained, s.calibrated, beyond]
-        rows.append([*row, f"{s.matched} of {s.layers} layers"] if paired(comparison) else row)
+        matched = None if s.matched is None else f"{s.matched} of {s.layers} layers"
+        rows.append([*row, matched] if paired(comparison) else row)
     if paired(comparison):
         columns.append("Own counterpart is the best match")
     caption = (
@@ -171,7 +173,8 @@ def _curves(comparison: Comparison, measure: str) -> Figure:
     series = []
     if paired(comparison):
         series.append(Series("same layer", along(scores, rows) or [], along(low, rows), along(high, rows)))
-        series.append(Series("best match in B", along(scores, best) or []))
+        if searched(comparison, measure):
+            series.append(Series("best match in B", along(scores, best) or []))
     else:
         series.append(Series("best match in B", along(scores, best) or [], along(low, best), along(high, best)))
     partner = rows if paired(comparison) else best
@@ -188,7 +191,7 @@ def _curves(comparison: Comparison, measure: str) -> Figure:
 
 def _best_table(comparison: Comparison) -> Table:
     rows = []
-    for measure in _ordered(comparison):
+    for measure in [name for name in _ordered(comparison) if searched(comparison, name)] or comparison.measures:
         for row in comparison.best(measure).itertuples():
             interval = "" if row.low != row.low else f"{row.low:.3f} to {row.high:.3f}"
             cells = (row.layer_a, row.layer_b, row.score, interval, row.chance, row.null_p, row.calibrated, row.floor)

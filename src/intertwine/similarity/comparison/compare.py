@@ -16,14 +16,16 @@ from ..._result import of_networks
 from ...features import Point, Reading, Tapped
 from ...features import batches as batching
 from ..base import Measure
+from ..measures.procrustes import Procrustes
 from ..registry import DEFAULT
 from ..registry import measure as find
 from .acting import acting, default_measures
 from .draws import Cells, Draws
 from .layers import Layer
 from .memory import check_memory
+from .plan import WORK, Plan, alike, counterparts, plan, whole
 from .result import Comparison
-from .run import CONFIDENCE, run, summarise
+from .run import CONFIDENCE, run, run_crosses, summarise
 from .spool import Spool
 from .untrained import untrained as drawn_anew
 
@@ -115,7 +117,7 @@ def compare(
         check_module(model, name)
     given = None if measures is None else _measures(measures)
     _check_options(null, bootstrap, reading.max_examples)
-    budget = parse_memory(reading.memory)
+    budget, work = parse_memory(reading.memory), _work(reading.work)
     first, stream = batching.peek(loader)
     expected = _expected(loader, first, reading.max_examples)
     fresh, notes = _baseline(a, b, untrained, null, seed, budget // _SHARE)
@@ -135,8 +137,12 @@ def compare(
             notes += unknown
         chosen = _measures(default_measures((*kinds[0], *kinds[1]), DEFAULT)) if given is None else given
         _check_gates(chosen, a, b)
+        layers_of = (sides[0].layers, sides[1].layers)
+        crosses = [m for m in chosen if isinstance(m, Procrustes)]
+        pairs = len(fresh[0]) * len(fresh[1])
         if expected:
-            check_memory(chosen, sides[0].layers, sides[1].layers, Draws.make(expected, null, bootstrap, seed), budget)
+            likely = Draws.make(expected, null, bootstrap, seed)
+            check_memory(chosen, *layers_of, plan(crosses, *layers_of, likely, work, None, pairs), budget)
         anew = [
             [opened(f"untrained {name}", model, list(side.spool.points)) for model in copies]
             for name, copies, side in zip("AB", fresh, sides)
@@ -152,8 +158,11 @@ def compare(
                 f"loader must yield at least {_FEWEST} examples. Got {examples}: every score would be chance."
             )
         draws = Draws.make(examples, null, bootstrap, seed)
-        cells = run(chosen, sides[0].layers, sides[1].layers, draws, budget, progress)
-        base = _fresh_scores(chosen, anew, Draws.make(examples, 0, 0, seed), budget, progress) if anew[0] else {}
+        cells = run(chosen, *layers_of, draws, budget, progress)
+        chosen_plan = plan(crosses, *layers_of, draws, work, alike(chosen, cells), pairs)
+        cells |= run_crosses(crosses, *layers_of, chosen_plan, budget, progress)
+        notes += chosen_plan.notes
+        base = _fresh_scores(chosen, anew, chosen_plan, budget, progress) if anew[0] else {}
         stored = [n for n, side in zip("AB", sides) if side.spool.on_disk]
         notes += [f"The features of network {n} went to temporary files." for n in stored]
         if bootstrap and not len(draws.halves):
@@ -204,14 +213,36 @@ def _given(untrained: Any) -> Copies:
 
 
 def _fresh_scores(
-    measures: Sequence[Measure[Any]], anew: Sequence[Sequence[_Side]], draws: Draws, memory: int, progress: bool | None
+    measures: Sequence[Measure[Any]],
+    anew: Sequence[Sequence[_Side]],
+    trained: Plan,
+    memory: int,
+    progress: bool | None,
 ) -> dict[str, Tensor]:
-    """Scores of every copy of A with every copy of B, ``(pairs, L_a, L_b)``."""
+    """Scores of copies of A with copies of B, ``(pairs, L_a, L_b)``: of all pairs of layers, or of partners alone."""
     a, b = anew
     every = [[layer for side in copies for layer in side.layers] for copies in anew]
-    found = run(measures, every[0], every[1], draws, memory, progress, "untrained networks")
-    shape = (len(a), len(a[0].layers), len(b), len(b[0].layers))
-    return {name: one.scores.reshape(shape).transpose(1, 2).flatten(0, 1) for name, one in found.items()}
+    draws, whose = trained.draws.without(), "untrained networks"
+    found = run(measures, *every, draws, memory, progress, whose)
+    crosses = [m for m in measures if isinstance(m, Procrustes)]
+    chosen = whole(draws, len(every[0]), len(every[1]))
+    if not trained.cells.all():
+        cells, shape = torch.zeros_like(chosen.cells), (len(a), len(a[0].layers), len(b), len(b[0].layers))
+        scores = alike(measures, found)
+        for i in range(len(a)):
+            j = i % len(b)
+            block = None if scores is None else scores.view(shape)[i, :, j]
+            cells.view(shape)[i, :, j] = counterparts(a[i].layers, b[j].layers, block)
+        chosen = Plan(draws, cells, torch.zeros_like(cells), 0)
+    found |= run_crosses(crosses, *every, chosen, memory, progress, whose)
+    return {name: _by_pair(one.scores, len(a), len(b)) for name, one in found.items()}
+
+
+def _by_pair(scores: Tensor, a: int, b: int) -> Tensor:
+    """Scores of stacked copies, ``(a L_a, b L_b)``, as ``(pairs, L_a, L_b)``; pairs without any score are left out."""
+    pairs = scores.unflatten(1, (b, -1)).unflatten(0, (a, -1)).transpose(1, 2).flatten(0, 1)
+    scored = ~pairs.isnan().all(2).all(1)
+    return pairs[scored] if scored.any() else pairs
 
 
 def _kinds(
@@ -258,6 +289,14 @@ def _check_options(null: int, bootstrap: int, max_examples: int | None) -> None:
         raise ValueError("bootstrap must be 0 or at least 2: one half has no spread. Got 1.")
     if max_examples is not None and max_examples < _FEWEST:
         raise ValueError(f"max_examples must be at least {_FEWEST}. Got {max_examples}.")
+
+
+def _work(work: float | None) -> float:
+    if work is None:
+        return WORK
+    if isinstance(work, bool) or not isinstance(work, int | float) or not work > 0:
+        raise ValueError(f"work must be a positive number of operations, or math.inf. Got {work!r}.")
+    return work
 
 
 def _expected(loader: Iterable[Any], first: Any, max_examples: int | None) -> int | None:
@@ -308,7 +347,7 @@ def _result(
     notes: list[str],
 ) -> Comparison:
     a, b = layers
-    summaries = {m.name: summarise(m, cells[m.name], draws) for m in measures}
+    summaries = {m.name: summarise(m, cells[m.name], draws.examples) for m in measures}
     every_note = notes + [note for m in measures for note in cells[m.name].notes]
     columns: dict[str, Any] = {
         key: {m: summary[key] for m, summary in summaries.items()} for key in next(iter(summaries.values()))

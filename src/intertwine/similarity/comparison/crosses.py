@@ -11,36 +11,56 @@ from .._features import double, is_constant, subtract
 from ..measures.procrustes import Procrustes
 from .draws import Cells, Draws
 from .layers import Layer, chunks
+from .plan import Plan
 from .space import common_space, pool, pooling_note
 
 CROSS_SHARE = 8  # of the memory, for the features of each network and for the products
 _BLOCK = 1 << 22  # numbers of a side that are gathered or upcast at a time
+_SPECTRUM = 1 << 26  # numbers of the transforms of products at a time: 256 MB
+_ROUNDING = 1e-12  # of the largest number, what rounding may leave of zeros
 
 
 def compare_crosses(
-    measures: Sequence[Procrustes], a: Sequence[Layer], b: Sequence[Layer], draws: Draws, memory: int
+    measures: Sequence[Procrustes], a: Sequence[Layer], b: Sequence[Layer], plan: Plan, memory: int
 ) -> Generator[None, None, dict[str, Cells]]:
-    """Score all pairs with Procrustes measures, which all follow from the products of channels ``X^T Y`` (v2 D.2).
+    """Score pairs with Procrustes measures, which all follow from the products of channels ``X^T Y`` (v2 D.2).
 
     Layers of one spatial size are stacked along channels, so that a pair of sizes is one matrix product, taken fold by
-    fold: scores and halves come from one pass in float64. Every shuffle takes another pass, in float32, which is enough
-    for scores that are far from 1.
+    fold: scores and halves come from one pass in float64. Shuffles take two more, in the features' own type, which is
+    enough for scores that are far from 1. Where there are fewer rows than channels, measures that forgive rotations see
+    each layer in an orthonormal basis of its rows, which is exact.
     """
-    found = {m.name: Cells.empty(len(a), len(b), draws) for m in measures}
-    for rows, columns in product(_by_space(a), _by_space(b)):
-        space = common_space(a[rows[0]].space, b[columns[0]].space)
-        for some_a in _fitting(rows, a, space, draws, memory):
-            x = _ChannelStack([a[i] for i in some_a], space)
-            for some_b in _fitting(columns, b, space, draws, memory):
-                y = _ChannelStack([b[j] for j in some_b], space)
-                tables = _FoldProducts(x, y, draws)
-                for (k, i), (l, j) in product(enumerate(some_a), enumerate(some_b)):
-                    for measure in measures:
-                        _fill(found[measure.name], measure, (i, j), tables, x.views[k], y.views[l], draws)
-                    yield
+    found = {m.name: Cells.empty(len(a), len(b), plan.draws) for m in measures}
+    for wanted, draws in ((plan.drawn, plan.draws), (plan.cells & ~plan.drawn, plan.draws.without())):
+        for rows, columns in _blocks(a, b, wanted, draws, memory):
+            space = common_space(a[rows[0]].space, b[columns[0]].space)
+            wide = max(layer.channels for layer in (*(a[i] for i in rows), *(b[j] for j in columns)))
+            spans = wide > draws.examples * torch.Size(space).numel()
+            for kind in (True, False) if spans else (None,):
+                some = [m for m in measures if kind in (None, m.rotates)]
+                if some:
+                    x, y = (
+                        _ChannelStack([side[i] for i in part], space, bool(kind))
+                        for side, part in ((a, rows), (b, columns))
+                    )
+                    _fill(found, some, (rows, columns), (x, y), draws, plan.solved)
+            yield from (None for i, j in product(rows, columns) if wanted[i, j])
     for measure in measures:
         found[measure.name].notes += _notes(measure, a, b)
     return found
+
+
+def _blocks(
+    a: Sequence[Layer], b: Sequence[Layer], wanted: Tensor, draws: Draws, memory: int
+) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+    """Layers of A and of B that are multiplied at once: all that fit, or one of A where not all pairs are wanted."""
+    for rows, columns in product(_by_space(a), _by_space(b)):
+        space = common_space(a[rows[0]].space, b[columns[0]].space)
+        whole = bool(wanted[rows][:, columns].all())
+        for some_a in _fitting(rows, a, space, draws, memory) if whole else [[i] for i in rows]:
+            some = columns if whole else [j for j in columns if wanted[some_a[0], j]]
+            for some_b in _fitting(some, b, space, draws, memory) if some else []:
+                yield some_a, some_b
 
 
 def _by_space(layers: Sequence[Layer]) -> list[list[int]]:
@@ -67,7 +87,7 @@ def stack_sizes(layers: Sequence[Layer], space: tuple[int, ...], draws: Draws, m
     is.
     """
     per_channel = draws.examples * torch.Size(space).numel()
-    widest = sqrt(memory / CROSS_SHARE / 8 / (len(draws.folds) + len(draws.permutations)))
+    widest = sqrt(memory / CROSS_SHARE / (8 * len(draws.folds) + 4 * len(draws.permutations)))
     return [
         max(layer.channels * per_channel * layer.dtype.itemsize, int(layer.channels / widest * (memory // CROSS_SHARE)))
         for layer in layers
@@ -77,16 +97,17 @@ def stack_sizes(layers: Sequence[Layer], space: tuple[int, ...], draws: Draws, m
 class _View:
     """One layer in a stack."""
 
-    def __init__(self, layer: Layer, start: int) -> None:
+    def __init__(self, layer: Layer, start: int, width: int) -> None:
         self.layer = layer
-        self.channels = slice(start, start + layer.channels)
+        self.channels = slice(start, start + width)
 
 
 class _ChannelStack:
     """Features of some layers at one spatial size, channels of all stacked: ``(C, N, P)``.
 
-    Each layer is divided by the power of 2 that is near its largest feature, so that no float32 product overflows; the
-    scores are told where sizes count.
+    With ``spans``, a layer of more channels than rows is given by its coordinates in the span of its rows. Each layer
+    is divided by the power of 2 that is near its largest feature, so that no float32 product overflows; the scores are
+    told where sizes count.
 
     Attributes:
         views: Which channels belong to which layer.
@@ -95,20 +116,23 @@ class _ChannelStack:
             digits.
     """
 
-    def __init__(self, layers: Sequence[Layer], space: tuple[int, ...]) -> None:
+    def __init__(self, layers: Sequence[Layer], space: tuple[int, ...], spans: bool = False) -> None:
         double_needed = any(layer.dtype == torch.float64 for layer in layers)
         self.views: list[_View] = []
         self.values = torch.empty(0)
-        total, start = sum(layer.channels for layer in layers), 0
-        for layer in layers:
+        rows, start = layers[0].spool.examples * torch.Size(space).numel(), 0
+        widths = [min(layer.channels, rows) if spans else layer.channels for layer in layers]
+        for layer, width in zip(layers, widths):
             x = pool(layer.load(), space)
             x = x.reshape(*x.shape[:2], -1).movedim(1, 0)
             if not self.views:
                 dtype = torch.float64 if double_needed else torch.float32
-                self.values = torch.empty(total, *x.shape[1:], dtype=dtype, device=x.device)
-            self.views.append(_View(layer, start))
+                self.values = torch.empty(sum(widths), *x.shape[1:], dtype=dtype, device=x.device)
+            self.views.append(_View(layer, start, width))
+            if width < len(x):
+                x = _spanned(x)
             torch.mul(x, layer.scale.to(x), out=self.values[self.views[-1].channels])
-            start += layer.channels
+            start += width
         self.means = torch.stack([channel.mean(dtype=torch.float64) for channel in self.values])
 
     @property
@@ -116,9 +140,16 @@ class _ChannelStack:
         """Numbers per example."""
         return self.values.shape[0] * self.values.shape[2]
 
-    def rows(self, examples: Tensor) -> Tensor:
+    def rows(self, examples: Tensor, channels: slice = slice(None)) -> Tensor:
         """Chosen examples with channels as rows, ``(C, n P)``."""
-        return self.values.index_select(1, examples.to(self.values.device)).flatten(1)
+        return self.values[channels].index_select(1, examples.to(self.values.device)).flatten(1)
+
+
+def _spanned(x: Tensor) -> Tensor:
+    """Features ``(C, N, P)`` after an orthogonal map of the channels that leaves all but the first ``N P`` zero."""
+    turned = torch.linalg.qr(double(x).flatten(1), mode="r").R
+    turned[turned.abs() <= _ROUNDING * turned.abs().max()] = 0  # what rounding leaves of zeros is no living channel
+    return turned.to(x.dtype).unflatten(1, x.shape[1:])
 
 
 class _FoldProducts:
@@ -132,7 +163,7 @@ class _FoldProducts:
 
         c, d = len(x.values), len(y.values)
         self.counts = torch.tensor([len(fold) * x.values.shape[2] for fold in draws.folds], device=device)
-        self.cross, self.shuffled = zeros(parts, c, d), zeros(len(draws.permutations), c, d)
+        self.cross = zeros(parts, c, d)
         self.means = (x.means, y.means)
         self.squares = (zeros(parts, c), zeros(parts, d))
         self.sums = (zeros(parts, c), zeros(parts, d))
@@ -142,16 +173,42 @@ class _FoldProducts:
         for f, fold in enumerate(draws.folds):
             for examples in fold.split(height):
                 self._add(f, x.rows(examples), y.rows(examples))
-        self._shuffle(x, y, draws, height)
+        self.shuffled = x.values.new_zeros(len(draws.permutations), c, d)
+        if not len(draws.permutations):
+            return
+        rest = torch.ones(draws.examples, dtype=torch.bool)
+        if len(draws.turns):
+            rest[draws.wheel] = False
+            for rows in torch.arange(c).split(max(1, _SPECTRUM // (d * len(draws.wheel)))):
+                self.shuffled[:, rows] = self._turned(x, y, slice(int(rows[0]), int(rows[-1]) + 1), draws, height)
+        self._shuffle(x, y, draws.permutations, rest.nonzero()[:, 0], height)
 
-    def _shuffle(self, x: _ChannelStack, y: _ChannelStack, draws: Draws, height: int) -> None:
-        """Products after every shuffle, in the features' own type."""
-        mean_x, mean_y = (mean[:, None] for mean in self.means)
-        for examples in torch.arange(draws.examples).split(height):
-            left = subtract(x.rows(examples), mean_x)
-            for p, order in enumerate(draws.permutations):
-                right = subtract(y.rows(order[examples]), mean_y)
-                self.shuffled[p] += double(left @ right.T.to(left.dtype))
+    def _shuffle(self, x: _ChannelStack, y: _ChannelStack, orders: Tensor, examples: Tensor, height: int) -> None:
+        """Add the products of some examples after every shuffle, in the features' own type."""
+        for some in examples.split(height):
+            left = subtract(x.rows(some), self.means[0][:, None])
+            for p, order in enumerate(orders):
+                right = subtract(y.rows(order[some]), self.means[1][:, None])
+                self.shuffled[p] += left @ right.T.to(left.dtype)
+
+    def _turned(self, x: _ChannelStack, y: _ChannelStack, channels: slice, draws: Draws, height: int) -> Tensor:
+        """Products of some channels of the first side after every turn of the wheel, ``(shuffles, c, d)``.
+
+        ``sum over i of X_i^T Y_{i + t}`` for all ``t`` is a correlation over the parts ``i``: the transforms of both
+        sides, multiplied frequency by frequency.
+        """
+        parts = len(draws.wheel)
+        c, d = len(self.means[0][channels]), len(self.means[1])
+        total = x.values.new_zeros(parts // 2 + 1, c, d, dtype=torch.promote_types(x.values.dtype, torch.complex64))
+        for some in draws.wheel.split(max(1, height // parts), 1):
+            left, right = (
+                torch.fft.rfft(
+                    subtract(side.rows(some.flatten(), part), mean[part, None]).unflatten(1, (parts, -1)), dim=1
+                ).movedim(1, 0)
+                for side, mean, part in zip((x, y), self.means, (channels, slice(None)))
+            )
+            total.baddbmm_(left.conj().to(total.dtype), right.mT.to(total.dtype))
+        return torch.fft.irfft(total, n=parts, dim=0)[draws.turns.to(total.device)]
 
     def _add(self, fold: int, x: Tensor, y: Tensor) -> None:
         for k, z in enumerate((x, y)):
@@ -176,7 +233,11 @@ class _FoldProducts:
 
     def products(self, box: tuple[slice, slice], folds: Tensor, center: bool, shuffle: int | None = None) -> Tensor:
         """Products of some channels of the sides over some folds, centred there or not; or after a shuffle."""
-        cross = self.cross[:, *box][folds].sum(0) if shuffle is None else self.shuffled[shuffle][box].clone()
+        cross = (
+            self.cross[:, *box][folds].sum(0)
+            if shuffle is None
+            else self.shuffled[shuffle][box].to(torch.float64, copy=True)
+        )
         count = self.counts[folds].sum()
         x, y = (total[folds][:, channels].sum(0) for total, channels in zip(self.sums, box))
         if center:
@@ -186,31 +247,74 @@ class _FoldProducts:
 
 
 def _fill(
-    cells: Cells, measure: Procrustes, at: tuple[int, int], tables: _FoldProducts, x: _View, y: _View, draws: Draws
+    found: dict[str, Cells],
+    measures: Sequence[Procrustes],
+    at: tuple[Sequence[int], Sequence[int]],
+    stacks: tuple[_ChannelStack, _ChannelStack],
+    draws: Draws,
+    solved: int,
+) -> None:
+    """Score all pairs of layers of two stacks."""
+    tables = _FoldProducts(*stacks, draws)
+    for (i, x), (j, y) in product(*(zip(some, stack.views) for some, stack in zip(at, stacks))):
+        for measure in measures:
+            _fill_cell(found[measure.name], measure, (i, j), _Pair(measure, tables, x, y), draws, solved)
+
+
+def _fill_cell(
+    cells: Cells, measure: Procrustes, at: tuple[int, int], pair: "_Pair", draws: Draws, solved: int
 ) -> None:
     everything = torch.ones(len(draws.folds), dtype=torch.bool)
-    cells.scores[at] = _score(measure, tables, x, y, everything)
+    cells.scores[at] = pair.score(everything)
+    x, y = pair.layers
     if cells.scores[at].isnan():
-        pair = f"layer {x.layer.name!r} of A and {y.layer.name!r} of B"
-        cells.notes.append(f"{measure.name} has no score for {pair}: at their common size all channels are constant.")
+        names = f"layer {x.name!r} of A and {y.name!r} of B"
+        cells.notes.append(f"{measure.name} has no score for {names}: at their common size all channels are constant.")
         return
-    cells.floor[at] = _floor(measure, x.layer, y.layer)
+    cells.floor[at] = _floor(measure, x, y)
     for s, half in enumerate(draws.halves):
-        cells.halves[(*at, s)] = _score(measure, tables, x, y, half)
-    for p in range(len(draws.permutations)):
-        cells.null[(*at, p)] = _score(measure, tables, x, y, everything, p)
+        cells.halves[(*at, s)] = pair.score(half)
+    if len(draws.permutations):
+        cells.null[at] = pair.null(everything, len(draws.permutations), solved)
 
 
-def _score(
-    measure: Procrustes, tables: _FoldProducts, x: _View, y: _View, folds: Tensor, shuffle: int | None = None
-) -> float:
-    """Score one pair on a union of folds; NaN where none of a side's channels lives there."""
-    folds = folds.to(tables.cross.device)
-    norm_x, norm_y = (tables.norms(k, view.channels, folds, measure.center) for k, view in enumerate((x, y)))
-    if not ((norm_x > 0).any() and (norm_y > 0).any()):
-        return torch.nan
-    cross = tables.products((x.channels, y.channels), folds, measure.center, shuffle)
-    return measure.score_cross(cross, norm_x, norm_y, float(x.layer.scale / y.layer.scale))
+class _Pair:
+    """Two layers of two stacks and the measure that compares them."""
+
+    def __init__(self, measure: Procrustes, tables: _FoldProducts, x: _View, y: _View) -> None:
+        self._measure, self._tables, self._box = measure, tables, (x.channels, y.channels)
+        self.layers = (x.layer, y.layer)
+        self._ratio = float(x.layer.scale / y.layer.scale)
+
+    def score(self, folds: Tensor) -> float:
+        """Score on a union of folds; NaN where none of a side's channels lives there."""
+        norms = self._norms(folds)
+        if not all((norm > 0).any() for norm in norms):
+            return torch.nan
+        return self._measure.score_cross(self._cross(folds), *norms, self._ratio)
+
+    def null(self, folds: Tensor, shuffles: int, solved: int) -> Tensor:
+        """Scores after shuffles; those of all but the first ``solved`` by the Frobenius norms of the products.
+
+        The best trace over the group is nearly the same multiple of the norm in every shuffle of the same features.
+        """
+        norms = self._norms(folds)
+        traces, sizes = torch.zeros(2, shuffles, dtype=torch.float64)
+        for p in range(shuffles):
+            gains = self._measure.gains(self._cross(folds, p), *norms)
+            sizes[p] = gains.norm()
+            if p < solved:
+                traces[p] = self._measure.best_trace(gains)
+        if solved < shuffles:
+            traces[solved:] = sizes[solved:] * traces[:solved].sum() / sizes[:solved].sum().clamp(min=1e-300)
+        scores = [self._measure.score_trace(t, *norms, self._ratio) for t in traces.tolist()]
+        return torch.tensor(scores, dtype=torch.float64)
+
+    def _norms(self, folds: Tensor) -> list[Tensor]:
+        return [self._tables.norms(k, part, folds, self._measure.center) for k, part in enumerate(self._box)]
+
+    def _cross(self, folds: Tensor, shuffle: int | None = None) -> Tensor:
+        return self._tables.products(self._box, folds, self._measure.center, shuffle)
 
 
 def _floor(measure: Procrustes, x: Layer, y: Layer) -> float:

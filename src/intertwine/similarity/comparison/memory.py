@@ -5,17 +5,18 @@ from typing import Any
 
 from ..base import Measure
 from .crosses import CROSS_SHARE, stack_sizes
-from .draws import Draws
 from .grams import SHARE, gram_size
 from .layers import Layer, chunks
 from .pairs import pairwise_size
+from .plan import Plan
 from .space import common_space
 
 
 def check_memory(
-    measures: Sequence[Measure[Any]], a: Sequence[Layer], b: Sequence[Layer], draws: Draws, memory: int
+    measures: Sequence[Measure[Any]], a: Sequence[Layer], b: Sequence[Layer], plan: Plan, memory: int
 ) -> None:
     """Refuse a comparison that some engine would refuse after the networks ran: all that decides is known before."""
+    draws = plan.draws
     if any(m.engine == "grams" for m in measures):
         _fit([gram_size(draws.examples, (*a, *b))], memory)
     if any(m.engine == "crosses" for m in measures):

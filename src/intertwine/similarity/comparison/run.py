@@ -8,12 +8,14 @@ from torch import Tensor
 
 from ..._progress import track
 from ..base import Measure
+from ..measures.procrustes import Procrustes
 from .crosses import compare_crosses
 from .draws import Cells, Draws
 from .grams import compare_grams
 from .inference import calibrate, interval, p_value
 from .layers import Layer
 from .pairs import compare_pairs
+from .plan import Plan
 
 T = TypeVar("T")
 CONFIDENCE = 0.95
@@ -28,20 +30,34 @@ def run(
     progress: bool | None,
     whose: str = "",
 ) -> dict[str, Cells]:
-    """Every measure's cells, each kind by the engine that is fastest for it; progress says of ``whose`` layers."""
+    """Cells of all measures but Procrustes, by the engine that is fastest for each; ``whose`` layers, progress says."""
     found: dict[str, Cells] = {}
-    what = f"Comparing {whose}" if whose else "Comparing"
-    crosses: list[Any] = [m for m in measures if m.engine == "crosses"]
-    pairs = len(a) * len(b)
-    if crosses:
-        work = compare_crosses(crosses, a, b, draws, memory)
-        found |= _finish(work, f"{what} by Procrustes", pairs, progress)
-    steps: dict[str, Any] = {"grams": (compare_grams, len(a) + len(b)), "pairs": (compare_pairs, pairs)}
+    steps: dict[str, Any] = {"grams": (compare_grams, len(a) + len(b)), "pairs": (compare_pairs, len(a) * len(b))}
     for m in measures:
         if m.engine in steps:
             engine, total = steps[m.engine]
-            found[m.name] = _finish(engine(m, a, b, draws, memory), f"{what} by {m.name}", total, progress)
+            found[m.name] = _finish(engine(m, a, b, draws, memory), f"{_comparing(whose)} by {m.name}", total, progress)
     return found
+
+
+def run_crosses(
+    measures: Sequence[Procrustes],
+    a: Sequence[Layer],
+    b: Sequence[Layer],
+    plan: Plan,
+    memory: int,
+    progress: bool | None,
+    whose: str = "",
+) -> dict[str, Cells]:
+    """Cells of Procrustes measures as planned."""
+    if not measures:
+        return {}
+    work = compare_crosses(measures, a, b, plan, memory)
+    return _finish(work, f"{_comparing(whose)} by Procrustes", int(plan.cells.sum()), progress)
+
+
+def _comparing(whose: str) -> str:
+    return f"Comparing {whose}" if whose else "Comparing"
 
 
 def _finish(work: Generator[None, None, T], description: str, total: int, progress: bool | None) -> T:
@@ -56,21 +72,21 @@ def _finish(work: Generator[None, None, T], description: str, total: int, progre
     return returned[0]
 
 
-def summarise(measure: Measure[Any], cells: Cells, draws: Draws) -> dict[str, Any]:
+def summarise(measure: Measure[Any], cells: Cells, examples: int) -> dict[str, Any]:
     """Chance level, p-value, calibrated score and interval of every cell; ``None`` for what was not asked."""
     summary: dict[str, Any] = dict.fromkeys(("low", "high", "chance", "null_p", "calibrated", "floor"))
     summary["scores"] = cells.scores
     if not cells.floor.isnan().all():
         summary["floor"] = cells.floor
-    if len(draws.permutations):
+    if cells.null.shape[2]:
         summary["chance"] = cells.null.mean(2)
         summary["null_p"] = _by_cell(p_value, cells.scores, cells.null)
         summary["calibrated"] = _by_cell(calibrate, cells.scores, cells.null)
-    if len(draws.halves):
+    if cells.halves.shape[2]:
 
         def end(which: int) -> Tensor:
             def of(score: float, halves: Tensor) -> float:
-                return interval(measure, score, halves, draws.examples, CONFIDENCE, len(draws.folds))[which]
+                return interval(measure, score, halves, examples, CONFIDENCE, cells.parts)[which]
 
             return _by_cell(of, cells.scores, cells.halves, fewest=2)
 

@@ -159,6 +159,12 @@ def best_partners(scores: Tensor) -> Tensor:
     return scores.nan_to_num(nan=-torch.inf).argmax(dim=1)
 
 
+def searched(comparison: Compared, measure: str) -> bool:
+    """Whether any layer of A was scored with several layers of B, or there is one alone."""
+    known = ~comparison.scores[measure].isnan()
+    return known.shape[1] == 1 or bool((known.sum(1) > 1).any())
+
+
 def partners(comparison: Compared, measure: str) -> Tensor:
     """The layer of B that each layer of A is judged with: its counterpart, or the most similar one."""
     scores = comparison.scores[measure]
@@ -199,7 +205,9 @@ def summarise(comparison: Compared, measure: str, rows: list[int] | None = None)
         calibrated=None if calibrated is None else _mean(calibrated),
         left=tuple(left.nanmean(1).tolist()),
         # a tie with the partner counts as a match: equal layers, such as an identity, have no order
-        matched=int((own >= best - 1e-9)[known].sum()) if paired(comparison) else None,
+        matched=int((own >= best - 1e-9)[known].sum())
+        if paired(comparison) and searched(comparison, measure)
+        else None,
         beyond=None if p is None or too_few_shuffles(comparison) else int((p <= _LEVEL)[known].sum()),
         layers=int(known.sum()),
     )
