@@ -221,11 +221,11 @@ def _fresh_scores(
 ) -> dict[str, Tensor]:
     """Scores of copies of A with copies of B, ``(pairs, L_a, L_b)``: of all pairs of layers, or of partners alone."""
     a, b = anew
-    every = [[layer for side in copies for layer in side.layers] for copies in anew]
+    every_a, every_b = ([layer for side in copies for layer in side.layers] for copies in anew)
     draws, whose = trained.draws.without(), "untrained networks"
-    found = run(measures, *every, draws, memory, progress, whose)
+    found = run(measures, every_a, every_b, draws, memory, progress, whose)
     crosses = [m for m in measures if isinstance(m, Procrustes)]
-    chosen = whole(draws, len(every[0]), len(every[1]))
+    chosen = whole(draws, len(every_a), len(every_b))
     if not trained.cells.all():
         cells, shape = torch.zeros_like(chosen.cells), (len(a), len(a[0].layers), len(b), len(b[0].layers))
         scores = alike(measures, found)
@@ -234,7 +234,7 @@ def _fresh_scores(
             block = None if scores is None else scores.view(shape)[i, :, j]
             cells.view(shape)[i, :, j] = counterparts(a[i].layers, b[j].layers, block)
         chosen = Plan(draws, cells, torch.zeros_like(cells), 0)
-    found |= run_crosses(crosses, *every, chosen, memory, progress, whose)
+    found |= run_crosses(crosses, every_a, every_b, chosen, memory, progress, whose)
     return {name: _by_pair(one.scores, len(a), len(b)) for name, one in found.items()}
 
 

@@ -14,9 +14,10 @@ from .layers import Layer, chunks
 from .plan import Plan
 from .space import common_space, pool, pooling_note
 
-CROSS_SHARE = 8  # of the memory, for the features of each network and for the products
+CROSS_SHARE = 8  # of the memory, for the features of each network
+_PRODUCTS = 4  # of the memory, for the products
 _BLOCK = 1 << 22  # numbers of a side that are gathered or upcast at a time
-_SPECTRUM = 1 << 26  # numbers of the transforms of products at a time: 256 MB
+_SPECTRUM = 1 << 25  # numbers of the transforms of products at a time: 128 MB
 _ROUNDING = 1e-12  # of the largest number, what rounding may leave of zeros
 
 
@@ -87,7 +88,7 @@ def stack_sizes(layers: Sequence[Layer], space: tuple[int, ...], draws: Draws, m
     is.
     """
     per_channel = draws.examples * torch.Size(space).numel()
-    widest = sqrt(memory / CROSS_SHARE / (8 * len(draws.folds) + 4 * len(draws.permutations)))
+    widest = sqrt(memory / _PRODUCTS / (8 * len(draws.folds) + 4 * len(draws.permutations)))
     return [
         max(layer.channels * per_channel * layer.dtype.itemsize, int(layer.channels / widest * (memory // CROSS_SHARE)))
         for layer in layers
@@ -310,8 +311,9 @@ class _Pair:
         scores = [self._measure.score_trace(t, *norms, self._ratio) for t in traces.tolist()]
         return torch.tensor(scores, dtype=torch.float64)
 
-    def _norms(self, folds: Tensor) -> list[Tensor]:
-        return [self._tables.norms(k, part, folds, self._measure.center) for k, part in enumerate(self._box)]
+    def _norms(self, folds: Tensor) -> tuple[Tensor, Tensor]:
+        x, y = (self._tables.norms(k, part, folds, self._measure.center) for k, part in enumerate(self._box))
+        return x, y
 
     def _cross(self, folds: Tensor, shuffle: int | None = None) -> Tensor:
         return self._tables.products(self._box, folds, self._measure.center, shuffle)
