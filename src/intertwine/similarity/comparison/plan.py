@@ -1,4 +1,4 @@
-"""What is computed of Procrustes measures where all pairs, shuffles and halves would take hours."""
+"""A plan of what Procrustes measures compute, where all pairs, shuffles and halves would take hours."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
