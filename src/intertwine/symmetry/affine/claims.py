@@ -117,8 +117,11 @@ class Claims:
             if bool((differs | again).any()):
                 other, wanting = (self.program.calls[c.position] for c in (claim, claims[0]))
                 raise Obstacle(f"{name} is also read by {other.where}", wanting, name)
-        changed = bool(((factors != 1) & ~factors.isnan()).any() or (offsets != 0).any())
-        if changed and bool(factors.isnan().any()):  # a longer input, or another path, reads the rest as it was
+        read = torch.zeros(old.numel(), dtype=torch.bool)
+        for view, _ in self.readers.get(name, ()):
+            read[view.entries.flatten()] = True
+        if not bool(read.all()) and bool(((factors != 1) & ~factors.isnan() | (offsets != 0)).any()):
+            # a longer input, or another path, reads the rest as it was
             raise Obstacle(f"this run does not read all of {name}: give Examples that do", None, name)
         factors = torch.where(factors.isnan(), 1.0, factors)
         return (old.flatten() * factors + offsets).reshape(old.shape)
