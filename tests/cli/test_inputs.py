@@ -211,6 +211,31 @@ def test_texts_by_the_tokenizer_of_the_model(run, texts, name):
     assert ran.code == (0 if name == "gpt" else 2), ran.err
 
 
+def test_models_of_texts_and_images_get_both(run, tmp_path):
+    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    vision = {**small, "image_size": 16, "patch_size": 8}
+    config = transformers.CLIPConfig(text_config={**small, "vocab_size": 50}, vision_config=vision, projection_dim=4)
+    transformers.CLIPModel(config).save_pretrained(tmp_path / "clip")
+    found = example_input(f"hf:{tmp_path / 'clip'}", SameOptions(tmp_path / "clip", tmp_path / "clip"))
+    assert {name: tuple(x.shape) for name, x in found.items()} == {"input_ids": (2, 8), "pixel_values": (2, 3, 16, 16)}
+    ran = run("symmetries", "hf:clip")
+    assert ran.code == 0 and "fixed" in ran.out, ran.err
+
+
+def test_networks_of_different_tokens_are_not_merged(run, texts):
+    (texts / "gpt_b" / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {"[UNK]": 0, "b": 1, "a": 2}}}))
+    ran = run("merge", "gpt_a", "gpt_b", "--out", "merged")
+    assert ran.code == 2 and "networks must have one tokenizer to be merged. Got different ones" in ran.error
+
+
+def test_downloads_that_are_not_complete(run, tmp_path):
+    (tmp_path / "a.safetensors").write_text("version https://git-lfs.github.com/spec/v1\nsize 9\n")
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "1.safetensors"}}')
+    assert "a pointer of Git LFS in its place. Run 'git lfs pull'" in run("same", "a.safetensors", "b").error
+    ran = run("same", "model.safetensors.index.json", "a.safetensors")
+    assert "Got 0 of 1; 1.safetensors is missing. Download it again." in ran.error
+
+
 def test_an_encoder_with_a_decoder_gets_inputs_for_both(run, texts):
     ran = run("same", "t5_a", "t5_a")
     assert ran.code == 0 and ran.out.startswith("the same network"), ran.err

@@ -53,6 +53,11 @@ def test_bad_specs(user_models, spec, kind, message):
         build_model(spec.format(file=user_models))
 
 
+def test_a_factory_that_is_not_there_is_said_before_the_shape_of_its_inputs(run, user_models):
+    assert "must name something callable" in run("symmetries", f"{user_models}:make_nett").error
+    assert "--input-shape or --data must be given" in run("symmetries", f"{user_models}:make_net").error
+
+
 def test_a_hub_name_is_not_downloaded():
     with pytest.raises(CheckpointError, match="Nothing is downloaded"):
         build_model("hf:google/vit-base-patch16-224")

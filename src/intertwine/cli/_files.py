@@ -15,8 +15,10 @@ from ..errors import CheckpointError
 HF = "hf:"
 SETTINGS = ("config.json", "adapter_config.json")  # one of them makes a directory a model
 
+_SMALL = 1000  # bytes; a pointer has fewer
 _HEADER = 100_000_000  # bytes at most, as the format has it
 _QUICK = 1 << 28  # bytes of weights that are looked through at once; larger ones are when they are read
+_POINTER = b"version https://git-lfs"
 _STARTS = (b"PK", b"\x80")  # of an archive and of a pickle, as torch writes them
 # Bits of the exponent, all set in NaN and infinities, of the kinds that have one.
 _EXPONENTS = {"F16": ("<u2", 0x7C00), "BF16": ("<u2", 0x7F80), "F32": ("<u4", 0x7F80_0000), "F64": ("<u8", 0x7FF << 52)}
@@ -44,6 +46,9 @@ def check_checkpoint(path: Path) -> None:
     if not path.exists():
         raise CheckpointError(f"checkpoint must be an existing file. Got {str(path)!r}.{_near(path) or hub(str(path))}")
     files = [path]
+    for index in path.glob("*.safetensors.index.json") if path.is_dir() else [path]:
+        if index.name.endswith(".index.json"):
+            _check_shards(index)
     if path.is_dir():
         files = sorted(path.glob("*.safetensors"))
         if not files and not any((path / name).is_file() for name in SETTINGS):
@@ -60,6 +65,20 @@ def check_checkpoint(path: Path) -> None:
                 _check_finite(file, tensors)
         elif file.is_file() and file.suffix not in (".json", ".yml", ".yaml"):
             _check_start(file)
+
+
+def _check_shards(index: Path) -> None:
+    """Refuse an index whose shards are not all here; one that does not read is refused when it is read."""
+    try:
+        named = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        missing = [name for name in named if not (index.parent / name).exists()]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return
+    if missing:
+        raise CheckpointError(
+            f"checkpoint must have all shards that {str(index)!r} names. Got {len(named) - len(missing)} of "
+            f"{len(named)}; {missing[0]} is missing. Download it again."
+        )
 
 
 def hub(name: str, always: bool = False) -> str:
@@ -100,6 +119,11 @@ def _header(path: Path) -> dict[str, dict[str, Any]]:
         reason = "" if 8 + length + end == size else f"its header says {8 + length + end:,} bytes"
     except (ValueError, AttributeError, KeyError, TypeError, IndexError, RecursionError):
         reason = "its header is damaged"
+    if head == b"" and size < _SMALL and path.read_bytes().startswith(_POINTER):
+        raise CheckpointError(
+            f"checkpoint must be a complete safetensors file. Got {str(path)!r}, a pointer of Git LFS in its place. "
+            "Run 'git lfs pull' where it was cloned."
+        )
     if reason:
         raise CheckpointError(
             f"checkpoint must be a complete safetensors file. Got {str(path)!r}, {size:,} bytes, which does not read "

@@ -193,11 +193,21 @@ def batches(
         raise DataError(
             f"data must have at least 4 examples in the {split} split. Got {len(loader.split)} of {data.name}."
         )
+    notes = [*data.notes, *_fewer(data, split, examples)]
     known = {n.statistics for n in networks if n.statistics is not None and len(n.statistics[0]) == len(data.mean)}
     if len(known) == 1:
         mean, std = known.pop()
-        return replace(loader, mean=mean, std=std), list(data.notes)
-    return loader, [*data.notes, *_unsaid(data, bool(known))]
+        return replace(loader, mean=mean, std=std), notes
+    return loader, [*notes, *_unsaid(data, bool(known))]
+
+
+def _fewer(data: DataSplits, split: str, examples: int) -> list[str]:
+    """Why data of the user's own gives fewer examples than were asked for."""
+    here = len(data.split(split)) if split != "all" else examples  # type: ignore[arg-type]
+    all_of_them = len(data.train) + len(data.validation) + len(data.test) if data.labelled else len(data.train)
+    if ":" not in data.name or here >= min(examples, all_of_them):
+        return []
+    return [f"{here:,} of {all_of_them:,} examples are used, all of the {split} split; --split all takes all of them."]
 
 
 def _unsaid(data: DataSplits, different: bool) -> list[str]:
@@ -232,8 +242,8 @@ def check_takes(model: nn.Module, batch: Any, device: Any, said: str) -> None:
     except Exception as error:  # whatever a model raises on inputs that it was not made for
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(
-            f"{said}, on which it fails ({type(error).__name__}: {reason}). Say --size, or use data of the size that "
-            "it was trained on."
+            f"{said}, on which it fails ({type(error).__name__}: {reason}). Use data of the kind and size that it was "
+            "trained on; of images, --size says another one."
         ) from error
 
 

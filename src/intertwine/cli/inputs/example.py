@@ -39,6 +39,9 @@ def example_input(spec: str, asked: ExampleOptions, meta: bool = False) -> Any:
         example = _random(",".join(map(str, (2, *networks.input_shape(spec)))), None, meta)
     else:
         known = (asked.input_shape, asked.tokens) if asked.input_shape else directory and _of_config(directory)
+        both = None if known or directory is None else _of_two_configs(directory, meta)
+        if both:
+            return both
         if not known:
             build_model(spec)  # a factory that is not there is said first
             raise ValueError(
@@ -61,6 +64,17 @@ def _random(shape: str, tokens: int | None, meta: bool) -> Tensor:
     check_fits(8 * math.prod(sizes), "--input-shape", f"{shape}", "Take a smaller example.")
     generator = torch.Generator().manual_seed(0)
     return torch.randint(tokens, sizes, generator=generator) if tokens else torch.randn(sizes, generator=generator)
+
+
+def _of_two_configs(directory: Path, meta: bool) -> dict[str, Tensor] | None:
+    """Texts beside images, where a configuration has one for each, as those of CLIP do."""
+    config = read_config(directory)
+    text, vision = ({**(config.get(key) or {})} for key in ("text_config", "vision_config"))
+    vocabulary, size = text.get("vocab_size"), vision.get("image_size")
+    if not isinstance(vocabulary, int) or not isinstance(size, int):
+        return None
+    pictures = f"2,{vision.get('num_channels') or 3},{size},{size}"
+    return {"input_ids": _random(_TEXT, vocabulary, meta), "pixel_values": _random(pictures, None, meta)}
 
 
 def _of_config(directory: Path) -> tuple[str, int | None] | None:

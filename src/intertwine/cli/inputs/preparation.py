@@ -22,6 +22,7 @@ _FILES = ("preprocessor_config.json", "processor_config.json")
 _CAUSAL = ("ForCausalLM", "LMHeadModel")
 _POSITIONS = ("n_positions", "max_position_embeddings", "n_ctx")
 _BLOCK = 128  # tokens
+_TOKENIZER = "tokenizer.json"
 
 
 def preparation(
@@ -124,24 +125,34 @@ def _of_size(text: str) -> Preprocessing:
 
 def _blocks(asked: DataOptions, folders: Sequence[Path]) -> TextBlocks | None:
     """How texts are cut for models of these directories; ``None`` where none has a tokenizer."""
-    known = [folder for folder in folders if (folder / "tokenizer.json").is_file()]
+    known = [folder for folder in folders if (folder / _TOKENIZER).is_file()]
     if not known:
         return TextBlocks(folders[0]) if folders and asked.data and asked.data.startswith("text:") else None
-    vocabularies = [_vocabulary(folder) for folder in known]
-    if any(one != vocabularies[0] for one in vocabularies):
-        raise DataError(
-            "networks must have one tokenizer to read the same text. Got different ones in "
-            f"{', '.join(repr(str(folder)) for folder in known)}. Give the tokens as npz:FILE, if they mean the same."
-        )
+    check_tokenizers(known, "to read the same text", "Give the tokens as npz:FILE, if they mean the same.")
     configs = [read_config(folder) for folder in folders]
     most = [config[key] for config in configs for key in _POSITIONS if isinstance(config.get(key), int)]
     causal = all(_named(config).endswith(_CAUSAL) for config in configs)
     return TextBlocks(known[0], asked.max_length or min([_BLOCK, *most]), causal)
 
 
+def check_tokenizers(folders: Sequence[Path], purpose: str, advice: str) -> None:
+    """Refuse directories in which one number stands for different tokens; those without a tokenizer pass.
+
+    Raises:
+        DataError: If vocabularies differ.
+    """
+    known = [folder for folder in folders if (folder / _TOKENIZER).is_file()]
+    vocabularies = [_vocabulary(folder) for folder in known]
+    if any(one != vocabularies[0] for one in vocabularies):
+        listed = ", ".join(repr(str(folder)) for folder in known)
+        raise DataError(f"networks must have one tokenizer {purpose}. Got different ones in {listed}. {advice}")
+
+
 def _vocabulary(folder: Path) -> Any:
-    said = json_of(folder / "tokenizer.json", "tokenizer.json", DataError)
-    return said.get("model") if isinstance(said, Mapping) else None
+    """Numbers of tokens; rules of how words are divided are written in more than one way."""
+    said = json_of(folder / _TOKENIZER, _TOKENIZER, DataError)
+    model = said.get("model") if isinstance(said, Mapping) else None
+    return model.get("vocab") if isinstance(model, Mapping) else None
 
 
 def _named(config: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from ...provenance import DERIVED, Lineage, Tree, lineage, lineage_of_states, tr
 from ...symmetry import Symmetry
 from ...symmetry.sharded import Renamed, ShardedState
 from ...symmetry.spaces import axis_size
-from .._files import HF
+from .._files import HF, SETTINGS
 from .._networks import model_named_by, open_alone, read_checkpoint, symmetry_of
 from .._outputs import claim_file
 from .._results import show, write_one
@@ -76,8 +76,8 @@ def _families(asked: LineageOptions) -> Tree:
 
 
 def _holds_one(folder: Path) -> bool:
-    """Whether a folder is one checkpoint: a model's directory, or shards with their index."""
-    return (folder / "config.json").is_file() or any(folder.glob("*.safetensors.index.json"))
+    """Whether a folder is one checkpoint: a model's directory, an adapter, or shards with their index."""
+    return any((folder / name).is_file() for name in SETTINGS) or any(folder.glob("*.safetensors.index.json"))
 
 
 def _is_result(path: Path) -> bool:

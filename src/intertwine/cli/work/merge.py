@@ -20,6 +20,7 @@ from .._pairs import Group, Use, card_of, open_group
 from .._show import print_json, print_table, say, tell
 from .._solvers import solver_of
 from ..commands.merge import MergeOptions
+from ..inputs.preparation import check_tokenizers
 
 _LOOK_AT_DATA = ("activations", "mixed", "straight-through")
 
@@ -39,6 +40,7 @@ def run(asked: MergeOptions) -> None:
     """Merge networks of one architecture into one of the same size: align, average, repair."""
     recipe = _recipe(asked)
     paths = asked.checkpoints if recipe is None else [Path(place) for place in recipe.places]
+    check_tokenizers(paths, "to be merged", "Rows of embeddings that stand for different tokens have no mean.")
     _claim(asked, paths)
     solver = solver_of(asked.method)
     reads = asked.method.partition(":")[0] in _LOOK_AT_DATA
@@ -73,6 +75,7 @@ def run(asked: MergeOptions) -> None:
         listed = [{"network": name, "loss": loss, "accuracy": accuracy} for name, loss, accuracy in scores]
         print_json({**written, "scores": listed, "distances": found.distances, **settings})
         return
+    say(f"merged {', '.join(group.names)}")
     for what, value in found.distances.items():
         say(f"{what}: {value:.3g}")
     if scores:

@@ -146,5 +146,5 @@ def _print(study: StitchingStudy) -> None:
     if any(s.inside_block for s in study.stitchings):
         say("* inside a residual block: a skip connection crosses the cut too")
     say("as matched: share of live channels paired as by matching activations; drift: Fréchet distance to B's own")
-    for note in dict.fromkeys(note for s in study.stitchings for note in s.notes):
+    for note in dict.fromkeys([*study.settings["notes"], *(note for s in study.stitchings for note in s.notes)]):
         say(f"Note: {note}")
