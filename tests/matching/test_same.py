@@ -159,3 +159,50 @@ def test_noise_is_not_a_cast_where_bases_mix_the_weights():
         moved = act(sym, random(sym, seed), copy.deepcopy(model).bfloat16().double())
         for a, b in ((model, moved), (moved, model)):
             assert same(a, b, x, sym).verdict == SAME
+
+
+def test_words_say_how_a_copy_was_moved():
+    torch.manual_seed(0)
+    a = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+    x = torch.randn(5, 4, dtype=torch.float64)
+    sym = iw.symmetries(a, x)
+    flipped = iw.same(a, sym.act(sym.random(seed=1), a), x)
+    assert flipped.reason.endswith("once a is permuted and flipped") and "rescaled" not in flipped.summary()
+    still = iw.same(a, a, x)
+    assert still and still.summary().startswith("the same network, with nothing permuted or rescaled")
+
+
+def test_what_is_equal_in_place_is_not_said_to_differ():
+    """A gain that only the renumbered head reads: any factors between the two would fit the head a little better."""
+
+    class Head(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.up, self.down = nn.Embedding(20, 6), nn.Linear(6, 12), nn.Linear(12, 6)
+            self.gain, self.head = nn.Parameter(1 + 0.1 * torch.randn(6)), nn.Linear(6, 20, bias=False)
+
+        def forward(self, x):
+            x = self.embed(x)
+            return self.head(self.gain * (x + self.down(self.up(x).relu())))
+
+    torch.manual_seed(0)
+    a = Head().double()
+    b, order = copy.deepcopy(a), torch.randperm(20)
+    for table in (b.embed.weight, b.head.weight):
+        table.data = table.data[order]
+    found = iw.same(a, b, torch.arange(12).reshape(2, 6))
+    assert found.verdict == RELATED and set(found.differing) == {"embed.weight", "head.weight"}, found.summary()
+
+
+def test_equal_outputs_of_other_weights_and_ties_are_said():
+    torch.manual_seed(0)
+    a = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 3)).double()
+    x = torch.randn(5, 4, dtype=torch.float64)
+    nn.init.normal_(a[1].weight)
+    folded = iw.fold(a, x).model
+    found = iw.same(a, folded, x)
+    assert not found and "yet both give the same outputs here" in found.reason
+    tied = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    loose = copy.deepcopy(tied)
+    tied[2].weight = tied[0].weight
+    assert "2.weight tied to another in one of them only" in iw.same(tied, loose, torch.randn(2, 4)).reason

@@ -13,7 +13,7 @@ from ..symmetry.action import acting, tensors_of
 from ..symmetry.gauge.canonical import check_weights
 from ..symmetry.spaces import UNRULED
 from ..symmetry.symmetry import Symmetry
-from ..symmetry.transformation import Transformation, identity
+from ..symmetry.transformation import KINDS, Transformation, identity
 from ..testing import outputs, relative_error
 from .components import Matched, Pair, matched
 from .deviation import PRECISIONS, Deviation, constant, patterned
@@ -33,6 +33,7 @@ _SMALL = 50_000  # weights below which chance is averaged over two draws
 _NAMED = 4  # tensors that a reason names
 _SOME = 0.1  # share of the matrices, or of their weights, that unrelated networks never have in common exactly
 _EXACT = ("float64", "float32")  # coarser precisions are met by gains that hardly left 1
+_DONE = {"permutation": "permuted", "scale": "rescaled", "sign": "flipped", "linear": "in other bases"}
 _HALVES = (torch.float16, torch.bfloat16)
 _HALF_NAMES = ("float16", "bfloat16")
 _WHOLE = 64_000_000  # weights up to which a network is matched whole
@@ -77,7 +78,7 @@ def same(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None =
         >>> sym = iw.symmetries(a, torch.zeros(2, 4))
         >>> b = sym.act(sym.random(seed=1), a).bfloat16().float()
         >>> print(same(a, b, torch.randn(2, 4)))
-        the same network, permuted and rescaled: 99.9 % of weights agree to 0.003..., which rounding to bfloat16 ...
+        the same network up to symmetry: 99.9 % of weights agree to 0.003..., which rounding to bfloat16 ...
         >>> _ = nn.init.normal_(b[2].weight)  # another head
         >>> found = same(a, b, torch.randn(2, 4))
         >>> found.verdict, list(found.differing)
@@ -95,7 +96,9 @@ def same(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None =
         other = sym if replaced else symmetries(b, example_inputs)
         if (sym.spaces, sym.layouts) != (other.spaces, other.layouts):
             if not (sym.path_only or other.path_only):
-                return _far({"": "the tensors have the same shapes, but the models other symmetries"})
+                tied = ", ".join(sorted(sym.aliases.keys() ^ other.aliases.keys()))
+                why = f"{tied} tied to another in one of them only: see diff" if tied else "the models other symmetries"
+                return _far({"": f"the tensors have the same shapes, but {why}"})
             one_path = False
     limit = None if sum(x.numel() for x in states[0].values()) <= _WHOLE else COMPONENT
 
@@ -155,14 +158,27 @@ def _judged(
     agreed = precision or found.deviation.shared()
     differing = {**found.deviation.beyond(agreed or "bfloat16"), **{name: float("inf") for name in replaced}}
     match = replace(match, precision=None, differing=differing)
+    there = _spoilt(pair, differing, replaced)
+    if there and (agreed is not None or _many(pair, pair.sym.layouts.keys() - there.keys())):
+        return _as_they_stand(match, pair, there)
     if agreed is not None:
         return _in_part(match, f"agree up to rounding to {agreed}", len({*found.sym.layouts, *replaced}))
     related, reason, chance = _beyond_chance(pair, found)
+    if error is not None and not replaced and (off := error(identity(pair.sym))) <= PRECISIONS["float32"]:
+        reason += f"; yet both give the same outputs here (relative error {off:.0e}), as after folding: fold both first"
     if related:
         return replace(match, verdict=RELATED, reason=reason, chance=chance)
     match = replace(match, reason=reason, chance=chance, differing={})
     part = _exactly_in_part(match, pair, found.deviation) if known else None
     return match if part is None else part
+
+
+def _spoilt(pair: Pair, differing: Mapping[str, float], replaced: Mapping[str, str]) -> dict[str, float]:
+    """What differs in place, where that is less than after matching and the match spoils what is equal; else nothing."""
+    there = {**_unequal(pair), **dict.fromkeys(replaced, float("inf"))}
+    folded = {name for norm in pair.sym.batch_norms for name in (norm.weight, norm.bias, norm.variance)}
+    spoils = bool(differing.keys() - there.keys() - folded)
+    return there if spoils and len(there) < len(differing) else {}
 
 
 def _exactly_in_part(match: Match, pair: Pair, found: Deviation) -> Match | None:
@@ -171,24 +187,45 @@ def _exactly_in_part(match: Match, pair: Pair, found: Deviation) -> Match | None
     Such are copies whose experts, modules in a list, stand in another order. Those that pull units away from their
     partners do not hide what is equal in place.
     """
-    told = {name: pair.b[name] for name in pair.sym.layouts if not constant(pair.b[name])}
-    matrices = {n: x.numel() for n, x in told.items() if sum(size > 1 for size in x.shape) > 1 and not patterned(x)}
-
-    def many(names: Collection[str]) -> bool:
-        """Matrices in no order alone count: what starts as a function of the unit's number is the same everywhere."""
-        near = [size for name, size in matrices.items() if name in names]
-        return bool(near) and (len(near) >= _SOME * len(matrices) or sum(near) >= _SOME * sum(matrices.values()))
-
     exactly = found.shared(_SOME)
-    if exactly in _EXACT and many(found.tensors.keys() - found.beyond(exactly).keys()):
+    if exactly in _EXACT and _many(pair, found.tensors.keys() - found.beyond(exactly).keys()):
         match = replace(match, differing=found.beyond(exactly))
         return _in_part(match, f"agree up to rounding to {exactly}", len(found.tensors))
-    equal = {name for name, x in told.items() if torch.equal(pair.a[name], x)}
-    if not many(equal):
-        return None
-    differing = {name: float(torch.dist(pair.a[name], x) / x.norm()) for name, x in told.items() if name not in equal}
+    there = _unequal(pair)
+    return _as_they_stand(match, pair, there) if _many(pair, pair.sym.layouts.keys() - there.keys()) else None
+
+
+def _many(pair: Pair, names: Collection[str]) -> bool:
+    """Whether names hold a tenth of the matrices, by number or weights.
+
+    Matrices in no order alone count: what starts as a function of the unit's number is the same everywhere.
+    """
+    told = {name: size for name in pair.sym.layouts if (size := _telling(pair.b[name]))}
+    near = [size for name, size in told.items() if name in names]
+    return bool(near) and (len(near) >= _SOME * len(told) or sum(near) >= _SOME * sum(told.values()))
+
+
+def _telling(x: Tensor) -> int:
+    """The number of weights of a matrix whose agreement tells something, else 0."""
+    return 0 if sum(n > 1 for n in x.shape) < 2 or constant(x) or patterned(x) else x.numel()
+
+
+def _as_they_stand(match: Match, pair: Pair, differing: Mapping[str, float]) -> Match:
+    """The verdict where all tensors but those that differ are equal in place."""
     match = replace(match, differing=differing, transformation=identity(pair.sym))
-    return _in_part(match, "are equal as they stand", len(told))
+    return _in_part(match, "are equal as they stand", len({*pair.sym.layouts, *differing}))
+
+
+def _unequal(pair: Pair) -> dict[str, float]:
+    """Tensors that are not equal as they stand, with their relative distances."""
+    found = {}
+    for name in pair.sym.layouts:
+        x, y = (t if t.dtype == torch.float64 else t.float() for t in (pair.a[name], pair.b[name]))
+        x = x.to(y)
+        if not torch.equal(x, y):
+            size = float(torch.linalg.vector_norm(y, dtype=torch.float64))
+            found[name] = float(torch.linalg.vector_norm(x - y, dtype=torch.float64)) / size if size else float("inf")
+    return found
 
 
 def _in_part(match: Match, agree: str, count: int) -> Match:
@@ -207,8 +244,12 @@ def _agreeing(match: Match, pair: Pair, error: float | None) -> Match:
         return replace(match, reason=said)
     reason = f"99.9 % of weights agree to {match.deviation:.2g}, which rounding to {match.precision} explains"
     in_place = pair.agrees_in_place(PRECISIONS[match.precision])
-    if in_place and all(torch.equal(pair.a[name], pair.b[name]) for name in pair.sym.layouts):
+    if in_place and not _unequal(pair):
         reason = "all weights are equal"
+    elif not in_place and match.transformation is not None:
+        kinds = {_DONE[kind]: match.transformation.restrict(kinds={kind}) for kind in KINDS}
+        done = [word for word, g in kinds.items() if not g.is_identity(PRECISIONS[match.precision])]
+        reason += f", once a is {' and '.join(done)}" if done else ""
     if error is None:
         reason += "; the weights alone were compared, the networks were not run"
     return replace(match, verdict=SAME, reason=reason, moved=not in_place)

@@ -133,7 +133,7 @@ def same_sharded(a: str | Path, b: str | Path, sym: Symmetry) -> Match:
         >>> for name, net in (("a", model), ("b", sym.act(sym.random(seed=1), model))):
         ...     save_file(net.state_dict(), folder / f"{name}.safetensors")
         >>> same_sharded(folder / "a.safetensors", folder / "b.safetensors", sym).verdict
-        'the same network, permuted and rescaled'
+        'the same network up to symmetry'
     """
     states = ShardedState(a), ShardedState(b)
     for state in states:

@@ -7,7 +7,7 @@ from typing import Any
 from .._result import UNSAVED, Result
 from ..symmetry.transformation import Transformation
 
-SAME = "the same network, permuted and rescaled"
+SAME = "the same network up to symmetry"
 RELATED = "related (merged, fine-tuned)"
 DIFFERENT = "different"
 UNTOLD = "cannot be told"
@@ -57,7 +57,7 @@ class Match(Result):
             + (f"differs by {d:.3g} of its size" if d < float("inf") else "only in one, or reshaped")
             for name, d in self.differing.items()
         ]
-        verdict = self.verdict if self.moved else "the same network, with nothing permuted or rescaled"
+        verdict = self.verdict if self.moved or not self else "the same network, with nothing permuted or rescaled"
         return "\n".join([f"{verdict}: {self.reason}", *lines])
 
     def _rows(self) -> list[dict[str, Any]]:

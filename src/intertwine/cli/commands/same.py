@@ -10,7 +10,7 @@ from .._options import ExampleOptions, option
 class SameOptions(ExampleOptions):
     """Decide whether two checkpoints are one network, up to the symmetries of its architecture.
 
-    Says "the same network, permuted and rescaled" (a cast to a lower precision is seen through), "related (merged,
+    Says "the same network up to symmetry" (a cast to a lower precision is seen through), "related (merged,
     fine-tuned)" with the tensors that differ, "different", or "cannot be told" where operations without a rule leave
     the symmetry open; and the residual after matching. Every verdict has exit code 0, two architectures have exit code
     2. With --sharded a few tensors of each checkpoint are in memory, and the weights alone are compared.
