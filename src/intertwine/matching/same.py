@@ -174,7 +174,7 @@ def _judged(
 
 
 def _spoilt(pair: Pair, differing: Mapping[str, float], replaced: Mapping[str, str]) -> dict[str, float]:
-    """What differs in place, where that is less than after matching and the match spoils what is equal; else nothing."""
+    """What differs in place, where that is less than once matched and the match spoils equal tensors; else nothing."""
     there = {**_unequal(pair), **dict.fromkeys(replaced, float("inf"))}
     folded = {name for norm in pair.sym.batch_norms for name in (norm.weight, norm.bias, norm.variance)}
     spoils = bool(differing.keys() - there.keys() - folded)
