@@ -3,6 +3,17 @@
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher, get_close_matches
 from itertools import takewhile
+from numbers import Integral
+
+
+def check_whole(name: str, value: object) -> None:
+    """Refuse what is no whole number, text with digits too.
+
+    Raises:
+        TypeError: If it is none.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} must be a whole number. Got {value!r}.")
 
 
 def counted(number: int, noun: str) -> str:

@@ -165,6 +165,8 @@ def test_bad_input(trained, loader):
     a, b = trained["mlp"][:2]
     with pytest.raises(ValueError, match=r"points must be at least 3.* Got 2"):
         barrier(a, b, loader, points=2)
+    with pytest.raises(TypeError, match=r"points must be a whole number. Got '3'"):
+        barrier(a, b, loader, points="3")
     with pytest.raises(ValueError, match=r"loader must yield \(inputs, labels\)"):
         barrier(a, b, [X])
     with pytest.raises(ValueError, match="loader must yield at least one batch"):

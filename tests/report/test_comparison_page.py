@@ -81,6 +81,26 @@ def test_equal_networks_are_called_equal(made_comparison):
     assert summarise(comparison, "linear_cka").matched == 6
 
 
+def test_a_kernel_of_one_is_no_equality_of_features(made_comparison):
+    """Duplicated units leave the max kernel alone: a copy with other units doubled scores 1 by G-ReLU CKA."""
+    ones = torch.ones(6, 6, dtype=torch.float64)
+    scores = {**made_comparison().scores, "g_relu_cka": ones}
+    said = headline(made_comparison(scores=scores))
+    assert "does not tell the two networks apart" in said and "not the same up to" in said
+    alone = made_comparison(measures=("g_relu_cka",), scores=scores)
+    assert "does not tell" in headline(alone) and "same" not in headline(alone)
+
+
+@pytest.mark.parametrize(("examples", "width", "told"), [(1000, 0.05, True), (4, None, False), (8, 0.9, False)])
+def test_few_examples_tell_nothing(made_comparison, examples, width, told):
+    comparison = made_comparison(examples=examples)
+    fresh = {m: torch.full((2, 6, 6), 0.2, dtype=torch.float64) for m in comparison.measures}
+    ends = [{m: None if width is None else s + sign * width for m, s in comparison.scores.items()} for sign in (-1, 1)]
+    found = dataclasses.replace(comparison, untrained_pairs=fresh, low=ends[0], high=ends[1])
+    assert ("cannot be told from" not in headline(found)) is told
+    assert ("cannot be told from" not in found.headline) is told
+
+
 def test_chance_is_called_chance(made_comparison):
     comparison = made_comparison()
     never = {m: torch.ones_like(s) for m, s in comparison.scores.items()}

@@ -369,6 +369,15 @@ def test_bad_options(options, message):
         run(**options)
 
 
+@pytest.mark.parametrize(
+    "options", [{"null": "20"}, {"bootstrap": 20.0}, {"seed": "0"}, {"untrained": "2"}, {"null": True}]
+)
+def test_counts_are_whole_numbers(options):
+    name, value = next(iter(options.items()))
+    with pytest.raises(TypeError, match=rf"{name} must be a whole number\. Got {value!r}\."):
+        run(**options)
+
+
 def test_too_little_memory_is_refused_before_the_long_work():
     seen = []
     a = net()

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from .._evaluation import copied
 from .._progress import track
 from .._result import of_networks
+from .._words import check_whole
 from ..features.batches import check_repeatable, head, peek
 from ..features.evaluate import Loss, Score, evaluate
 from ..matching.align import align
@@ -245,6 +246,7 @@ def _curve(path: _Path, scores: Sequence[Score]) -> Curve:
 
 
 def _check(models: Sequence[nn.Module], pairs: Sequence[tuple[int, int]], names: Sequence[str], points: int) -> None:
+    check_whole("points", points)
     if points < 3:
         raise ValueError(f"points must be at least 3: both ends and one between. Got {points}.")
     if len(models) < 2 or not pairs:

@@ -13,6 +13,7 @@ from ..._io import versions
 from ..._memory import parse_memory
 from ..._progress import track
 from ..._result import of_networks
+from ..._words import check_whole
 from ...features import Point, Reading, Tapped
 from ...features import batches as batching
 from ..base import Measure
@@ -116,7 +117,7 @@ def compare(
     for name, model in (("a", a), ("b", b)):
         check_module(model, name)
     given = None if measures is None else _measures(measures)
-    _check_options(null, bootstrap, reading.max_examples)
+    _check_options(null, bootstrap, seed, reading.max_examples)
     budget, work = parse_memory(reading.memory), _work(reading.work)
     first, stream = batching.peek(loader)
     expected = _expected(loader, first, reading.max_examples)
@@ -178,6 +179,8 @@ def _baseline(
     a: nn.Module, b: nn.Module, untrained: Untrained, null: int, seed: int, memory: int
 ) -> tuple[Copies, list[str]]:
     """Networks with fresh weights, built as A and as B; or none, and why."""
+    if isinstance(untrained, str | float):
+        check_whole("untrained", untrained)
     if not isinstance(untrained, int):
         return _given(untrained), []
     if untrained < 0:
@@ -281,7 +284,9 @@ def _check_gates(chosen: Sequence[Measure[Any]], *models: nn.Module) -> None:
         )
 
 
-def _check_options(null: int, bootstrap: int, max_examples: int | None) -> None:
+def _check_options(null: int, bootstrap: int, seed: int, max_examples: int | None) -> None:
+    for name, value in (("null", null), ("bootstrap", bootstrap), ("seed", seed), ("max_examples", max_examples or 0)):
+        check_whole(name, value)
     for name, value in (("null", null), ("bootstrap", bootstrap)):
         if value < 0:
             raise ValueError(f"{name} must be 0 or more. Got {value}.")

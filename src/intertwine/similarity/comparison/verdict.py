@@ -22,6 +22,11 @@ _OPEN = {  # what a verdict must say of itself, by how many pairs of untrained n
     0: "Untrained networks were not measured, so no word is given for how similar that is.",
     1: "One pair of untrained networks was measured: another one may lead to another word.",
 }
+_SAME_DISTANCE = 1 - 1e-4  # of a Procrustes measure, which falls like the root of what a kernel loses
+_DISTANCES = {"g_relu_cka": "g_relu_procrustes", "linear_cka": "orthogonal_procrustes"}  # 1 for equal features alone
+_CENTRED = "_centered"
+_FEWEST = 8  # examples: fewer have no halves
+_MOST_OPEN = 2  # steps between words that an interval may hold
 _PART = 0.25  # of the layers: fewer that are judged by a measure of their own are not in the headline
 _TITLES = {  # words of measure names that people write otherwise
     "cka": "CKA",
@@ -56,7 +61,13 @@ class Compared(Protocol):
     @property
     def measures(self) -> tuple[str, ...]: ...  # noqa: D102
     @property
+    def examples(self) -> int: ...  # noqa: D102
+    @property
     def scores(self) -> Mapping[str, Tensor]: ...  # noqa: D102
+    @property
+    def low(self) -> Mapping[str, Tensor | None]: ...  # noqa: D102
+    @property
+    def high(self) -> Mapping[str, Tensor | None]: ...  # noqa: D102
     @property
     def chance(self) -> Mapping[str, Tensor | None]: ...  # noqa: D102
     @property
@@ -79,7 +90,8 @@ class Summary:
     one. ``matched`` counts layers that are most similar to the former. ``beyond`` counts scores beyond shuffled
     examples at the 5 % level, each on its own: ``None`` without shuffles, or with so few that no score could be.
     ``left`` is the mean share of the way from the higher one of two levels, 95 % of the shuffles and the score of a
-    pair of untrained networks, to 1: one number for each such pair. ``untrained`` are their mean scores.
+    pair of untrained networks, to 1: one number for each such pair. ``untrained`` are their mean scores, ``interval``
+    the mean ends of the intervals.
     """
 
     measure: str
@@ -88,6 +100,7 @@ class Summary:
     untrained: tuple[float, ...]
     calibrated: float | None
     left: tuple[float, ...]
+    interval: tuple[float, float] | None
     matched: int | None
     beyond: int | None
     layers: int
@@ -192,6 +205,7 @@ def summarise(comparison: Compared, measure: str, rows: list[int] | None = None)
 
     own, best = scores[torch.arange(len(scores)), partner][chosen], scores.nan_to_num(nan=-torch.inf).amax(1)[chosen]
     known = ~own.isnan()
+    low, high = (along(ends[measure]) for ends in (comparison.low, comparison.high))
     chance, p, calibrated = (along(m[measure]) for m in (comparison.chance, comparison.null_p, comparison.calibrated))
     levels = untrained_levels(comparison, measure)[:, chosen]
     beyond_chance = own if calibrated is None else calibrated
@@ -204,6 +218,7 @@ def summarise(comparison: Compared, measure: str, rows: list[int] | None = None)
         untrained=tuple(levels.nanmean(1).tolist()),
         calibrated=None if calibrated is None else _mean(calibrated),
         left=tuple(left.nanmean(1).tolist()),
+        interval=None if low is None or high is None or low.isnan().all() else (_mean(low), _mean(high)),
         # a tie with the partner counts as a match: equal layers, such as an identity, have no order
         matched=int((own >= best - 1e-9)[known].sum())
         if paired(comparison) and searched(comparison, measure)
@@ -220,7 +235,7 @@ def brief(comparison: Compared) -> str:
         return "no pair of layers could be compared"
     levels = [(summary.chance, "by chance"), (_average(summary.untrained), "untrained")]
     others = [f"{_two(value)} {what}" for value, what in levels if value is not None]
-    word = _word(summary)
+    word = _word(summary, comparison.examples)
     return f"{f'{word}: ' if word else ''}{measure_title(summary.measure)} {', '.join([_two(summary.score), *others])}"
 
 
@@ -240,10 +255,7 @@ def _spoken(comparison: Compared, measure: str, rows: list[int] | None) -> str:
     if summary.layers == 0:
         return f"No pair of layers could be compared by {title}; the notes say why."
     if paired(comparison) and summary.score > _SAME:
-        return (
-            "On this data the two networks compute the same features in every layer, up to "
-            f"{comparison.groups[measure]}. Their {title} is {summary.score:.3f}."
-        )
+        return _equal(comparison, measure, rows)
     whose = {"name": "corresponding layers", "order": "layers, paired by their order,"}
     said = f"by {title}, {whose.get(paired(comparison), 'layers and their best matches')} score {_two(summary.score)}"
     levels = []
@@ -254,17 +266,41 @@ def _spoken(comparison: Compared, measure: str, rows: list[int] | None) -> str:
     where = f", where {' and '.join(levels)}" if levels else ""
     few = too_few_shuffles(comparison)
     caveat = [f"{comparison.settings['null']} shuffles are too few for the 5 % level: take 19 or more."] if few else []
-    word = _word(summary)
-    verdict = f"The two networks are {word}: {said}" if word else f"{said[:1].upper()}{said[1:]}"
+    word = _word(summary, comparison.examples)
+    about = "How similar the two networks are" if word.startswith("cannot") else "The two networks are"
+    verdict = f"{about} {word}: {said}" if word else f"{said[:1].upper()}{said[1:]}"
     open_ = [_OPEN[len(summary.untrained)]] if len(summary.untrained) in _OPEN else []
     return " ".join([f"{verdict} on average{where}.", *_counts(summary), *open_, *caveat])
 
 
-def _word(summary: Summary) -> str:
+def _equal(comparison: Compared, measure: str, rows: list[int] | None) -> str:
+    """What a score of 1 in every layer says: equal features of a Procrustes measure, of a kernel only equal kernels."""
+    distance = _DISTANCES.get(measure, measure)
+    names = [name for name in (f"{distance}{_CENTRED}", distance) if "procrustes" in name]
+    exact = next((name for name in names if name in comparison.measures), None)
+    title, score = measure_title(measure), summarise(comparison, measure, rows).score
+    if exact is None:
+        return f"On this data {title} does not tell the two networks apart: every layer scores {score:.3f}."
+    found = summarise(comparison, exact, rows).score
+    if found > _SAME_DISTANCE:
+        return (
+            "On this data the two networks compute the same features in every layer, up to "
+            f"{comparison.groups[exact]}. Their {title} is {score:.3f}."
+        )
+    return (
+        f"On this data {title} does not tell the two networks apart: every layer scores {score:.3f}. Their features "
+        f"are not the same up to {comparison.groups[exact]}: {measure_title(exact)} is {_two(found)}."
+    )
+
+
+def _word(summary: Summary, examples: int) -> str:
     """How similar; nothing without the level of untrained networks, since a high score may be theirs too.
 
-    Where one word or another is right by which pair of untrained networks one takes, both are said.
+    Where one word or another is right by which pair of untrained networks one takes, both are said; where the intervals
+    over examples leave more than that open, nothing can be told.
     """
+    if summary.untrained and (examples < _FEWEST or _open(summary)):
+        return f"cannot be told from {examples} examples"
     if summary.beyond == 0:
         return "no more similar than unrelated networks would be"
     if not summary.untrained:
@@ -277,6 +313,15 @@ def _word(summary: Summary) -> str:
 
 def _word_for(left: float) -> str:
     return next((word for least, word in _WORDS if left >= least), "hardly more similar than untrained networks")
+
+
+def _open(summary: Summary) -> bool:
+    """Whether more than three words lie within the mean interval."""
+    if summary.interval is None:
+        return False
+    level = max(summary.chance or 0.0, *summary.untrained)
+    low, high = ((end - level) / max(1 - level, 1e-9) for end in summary.interval)
+    return sum(low < least <= high for least, _ in (*_WORDS, (0.0, ""))) > _MOST_OPEN
 
 
 def _widened(values: Sequence[float]) -> tuple[float, float]:
