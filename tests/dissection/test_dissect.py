@@ -2,6 +2,7 @@
 
 import json
 import sys
+from copy import deepcopy
 
 import pytest
 import torch
@@ -28,6 +29,13 @@ def test_own_basis_equals_the_direct_computation(network, concept_set, slow_iou,
     best, concept = slow_iou(concept_set, maps, thresholds).max(1)
     assert found.own.iou == tuple(best.tolist())
     assert found.own.concept == tuple(torch.where(best > 0, concept, -1).tolist())
+
+
+def test_networks_in_float64_get_images_in_float64(network, concept_set):
+    single, double = (
+        dissect(m, "3", concept_set, rotations=[0], **FAST) for m in (network, deepcopy(network).double())
+    )
+    assert double.own.concept == single.own.concept
 
 
 def test_elements_of_g_relu_change_nothing(found):

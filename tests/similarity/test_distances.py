@@ -37,6 +37,16 @@ def test_distances_are_distances(name):
     )
 
 
+@pytest.mark.parametrize("name", ["g_relu_procrustes", "permutation_procrustes", "g_relu_procrustes_centered"])
+def test_assigned_channels_of_other_counts_give_no_metric(name):
+    """Dead channels are left out: opposite channels must be partners in one pair, and need not in another."""
+    a, nothing = normal(30, 1), torch.zeros(30, 1, dtype=torch.float64)
+    views = {"a": [a, nothing], "b": [-a, nothing], "c": [a, -a]}
+    found = distances({key: torch.cat(columns, 1) for key, columns in views.items()}, name)
+    d = found.distances
+    assert d[0, 1] > d[0, 2] + d[2, 1] and not found.metric
+
+
 def test_size_and_shape_is_the_distance_itself():
     x, y = normal(30, 4), 3 * normal(30, 4, seed=1)
     u, _, vt = torch.linalg.svd(x.T @ y)

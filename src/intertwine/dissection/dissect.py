@@ -209,9 +209,9 @@ def _notes(
         notes.append(f"Left out, for want of pixels: {counted(len(missing), 'concept')} ({_listed(missing)}).")
     if wide := [c.name for c, share in zip(data.concepts, coverage) if share * iou > quantile]:
         notes.append(
-            f"Too wide to be found: {counted(len(wide), 'concept')} ({_listed(wide)}). A mask of the top "
-            f"{quantile:.2%} cannot reach an IoU of {iou:g} with more than {quantile / iou:.3g} of the pixels. "
-            "A larger quantile could find them."
+            f"Hard to find: {counted(len(wide), 'concept')} ({_listed(wide)}) on more than {quantile / iou:.3g} of the "
+            f"pixels of images with such labels. A mask of {quantile:.2%} of these pixels has an IoU below {iou:g}; one "
+            "that gathers in these images may reach it. A larger quantile could find them."
         )
     if constant:
         notes.append(

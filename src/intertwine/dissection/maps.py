@@ -86,6 +86,8 @@ class MapStream:
             maps.batch_size, maps.device, maps.channel_dim, maps.grid,
         )  # fmt: skip
         self._transform = maps.transform or (lambda images: images)
+        weights = (p.dtype for p in model.parameters() if p.is_floating_point())
+        self._dtype = next(weights, torch.float32)
         self._kept: list[LabelledMaps] | None = None
         self._channels: Tensor | None = None
 
@@ -129,6 +131,7 @@ class MapStream:
         with tap(self.model, [self.layer], device=self._device) as tapped:
             for batch in batches:
                 inputs = self._transform(batch.images)
+                inputs = inputs.to(self._dtype) if inputs.is_floating_point() else inputs
                 (features,) = tapped(inputs).values()
                 channel_dim = tapped.points[0].channel_dim if self._channel_dim is None else self._channel_dim
                 size = (batch.images.shape[-2], batch.images.shape[-1])

@@ -1,7 +1,7 @@
 """The base class of similarity measures."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 from torch import Tensor
@@ -100,6 +100,10 @@ class Measure(ABC, Generic[P]):
     def floor(self, a: P, b: P) -> float | None:
         """Lowest score that features of these widths and signs can get, where it is known; ``None`` elsewhere."""
         return None
+
+    def obeys_triangle(self, sides: Sequence[P]) -> bool:
+        """Whether distances between these sides obey the triangle inequality."""
+        return self.metric
 
     def to_distance(self, score: float, a: P, b: P) -> float:
         """Distance that belongs to a score: 0 for equal sides; ``1 - score`` where there is no better one."""

@@ -181,7 +181,7 @@ def distances(
         names=names,
         measure=chosen.name,
         group=chosen.group,
-        metric=chosen.metric,
+        metric=chosen.obeys_triangle(values),
         distances=(between + between.T) / 2,
         scores=scores,
         channels=tuple(side.channels for side in values),

@@ -52,7 +52,7 @@ class Comparison(Result):
         untrained_pairs: Scores of the same layers of networks with fresh weights, ``(pairs, L_a, L_b)``, where there
             were such networks.
         acting_a: By layer of A, the kind of maps by which other weights of the same function move its features, such
-            as ``"positive monomial"`` behind a ReLU; empty where it is not known.
+            as ``"positive monomial"`` behind a ReLU; empty where it is not known, or one measure alone was asked for.
         acting_b: By layer of B.
 
     Examples:

@@ -1,5 +1,6 @@
 """Procrustes similarities: how close one side comes to the other when a group may move its channels."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 
@@ -124,6 +125,13 @@ class Procrustes(Measure[FeatureSide]):
         check_same_examples(a.n, b.n)
         ratio = a.unit / b.unit if self.sized else 1.0
         return self.score_cross(placed(cross_moments(a, b), a.kept, b.kept), a.norms, b.norms, ratio)
+
+    def obeys_triangle(self, sides: Sequence[FeatureSide]) -> bool:
+        """Rotations and comparison by position do; assigned channels where each side has as many living ones.
+
+        Between wider sides, two channels that point in opposite directions may both be left without a partner.
+        """
+        return _KINDS[self.kind].search in ("orthogonal", "trivial") or len({int(s.kept.sum()) for s in sides}) == 1
 
     def to_distance(self, score: float, a: FeatureSide, b: FeatureSide) -> float:
         """``delta``, the least distance over the group; of ``"size_and_shape"`` in units of the features.
