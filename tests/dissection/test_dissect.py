@@ -284,7 +284,7 @@ def test_empty_concepts(network):
     assert found.coverage == (1, 0)
     assert 1 not in found.own.concept
     assert "Left out, for want of pixels: 1 concept (never)" in found.notes[0]
-    assert "1 concept (all). A mask of the top 0.50% cannot reach an IoU of 0.04" in found.notes[1]
+    assert "1 concept (all) on more than 0.125 of the pixels" in found.notes[1]
     nothing = TensorConcepts(images, -torch.ones(4, 8, 8).long(), ["a"])
     with pytest.raises(DataError, match="at least one concept"):
         dissect(network, "3", nothing, [0], criterion=Criterion(empty="drop"), **FAST)

@@ -210,8 +210,8 @@ def _notes(
     if wide := [c.name for c, share in zip(data.concepts, coverage) if share * iou > quantile]:
         notes.append(
             f"Hard to find: {counted(len(wide), 'concept')} ({_listed(wide)}) on more than {quantile / iou:.3g} of the "
-            f"pixels of images with such labels. A mask of {quantile:.2%} of these pixels has an IoU below {iou:g}; one "
-            "that gathers in these images may reach it. A larger quantile could find them."
+            f"pixels of images with such labels. A mask of {quantile:.2%} of these pixels has an IoU below {iou:g}; "
+            "one that gathers in these images may reach it. A larger quantile could find them."
         )
     if constant:
         notes.append(
