@@ -52,7 +52,7 @@ class Stitching(Result):
         drift: How far the stitched features are from B's own; ``None`` if not asked for.
         doubly_stochastic_error: Of the relaxed permutation at the end; ``None`` without one.
         agreement: Share of B's live channels that read the same channel of A as in closed form: in the assignment with
-            the largest sum of ``max(cos, 0)^2 |b|^2``, where ``g_relu`` starts (the paper's measure assigns on ``cos``).
+            the largest sum of ``max(cos, 0)^2 |b|^2``, where ``g_relu`` starts (the measure assigns on ``cos``).
             1 where training changed no match; ``None`` for families without matches.
         sparsity: Share of entries of at most 1e-3 in size (v2 D.1).
         alpha: Weight of the permutation regulariser, where the family has one.
