@@ -23,25 +23,43 @@ VERDICTS, STITCHING, OPEN = (
     f"tests/lab/test_{name}.py" for name in ("verdicts", "experiments_stitching", "experiments_open")
 )
 MUTATIONS = {
-    PLANS: (
+    f"{PLANS}[fig6-stitching-resnet20]": (
         (f"{E}/paper1/stitching.py", "            16,\n            True,", "            8,\n            True,"),
+    ),
+    f"{PLANS}[fig1-stitching-myrtle]": (
         (f"{E}/paper1/stitching.py", "for e in (2, 2, 20)", "for e in (2, 2, 2)"),
         (f"{E}/paper1/stitched.py", "seed=setting.seed + k)", "seed=setting.seed)"),
+        (f"{E}/experiment.py", 'digits: tuple[Scale, ...] = ("smoke",)', 'digits: tuple[Scale, ...] = SCALES[:2]'),
+        (f"{E}/zoos.py", '"learning_rate": 1e-2, "batch_size": 128', '"learning_rate": 1e-3, "batch_size": 128'),
+    ),
+    f"{PLANS}[table2-dissimilarity]": (
         (f"{E}/paper1/dissimilarity.py", "setting.by_scale(4, 12, 0), 32)", "setting.by_scale(4, 12, 0), 8)"),
         (f"{E}/paper1/dissimilarity.py", "setting.by_scale(4, 6, 100)", "setting.by_scale(4, 6, 10)"),
         (f"{E}/paper1/dissimilarity.py", "setting.by_scale(128, 1000, 10_000)", "setting.by_scale(128, 1000, 1_000)"),
+    ),
+    f"{PLANS}[fig4-rotation-penalty]": (
         (f"{E}/paper1/rotation_figure.py", "setting.by_scale(3, 6, 5)", "setting.by_scale(3, 6, 1)"),
+    ),
+    f"{PLANS}[fig15-lasso]": (
         (f"{E}/paper1/lasso_stitching.py", "STRENGTHS = (1e-4,", "STRENGTHS = (1e-5,"),
+    ),
+    f"{PLANS}[p2-table1]": (
         (f"{E}/paper2/tables.py", "(128, 5, 23)", "(64, 5, 23)"),
         (f"{E}/paper2/tables.py", "(128, 5, 23)", "(128, 1, 23)"),
         (f"{E}/paper2/tables.py", "(128, 5, 23)", "(128, 5, 2)"),
+    ),
+    f"{PLANS}[p2-table2]": (
         (f"{E}/paper2/tables.py", '("vgg16", "resnet110"))', '("vgg16", "resnet20"))'),
+    ),
+    f"{PLANS}[fig12-cct]": (
         (f"{LAB}/training/recipe.py", "learning_rate=5.5e-4", "learning_rate=5.5e-3"),
-        (f"{E}/experiment.py", 'digits: tuple[Scale, ...] = ("smoke",)', 'digits: tuple[Scale, ...] = SCALES[:2]'),
-        (f"{E}/zoos.py", "epochs=6 if deep else 4", "epochs=2 if deep else 1"),
-        (f"{E}/zoos.py", '"learning_rate": 1e-2, "batch_size": 128', '"learning_rate": 1e-3, "batch_size": 128'),
-        (f"{E}/paper1/leaky_slopes.py", "_FEW = (1e-2, 0.1, 0.5, 0.9, 1.0)", "_FEW = (1e-2, 0.1, 0.9, 1.0)"),
         (f"{LAB}/training/recipe.py", "automatic=9.0", "automatic=0.0"),
+    ),
+    f"{PLANS}[fig9-resnet20]": (
+        (f"{E}/zoos.py", "epochs=6 if deep else 4", "epochs=2 if deep else 1"),
+    ),
+    f"{PLANS}[table3-leaky-slopes]": (
+        (f"{E}/paper1/leaky_slopes.py", "_FEW = (1e-2, 0.1, 0.5, 0.9, 1.0)", "_FEW = (1e-2, 0.1, 0.9, 1.0)"),
     ),
     f"{VERDICTS}::test_figure_1": (
         (f"{E}/paper1/stitching.py", "but=1", "but=4"),
