@@ -119,14 +119,13 @@ def data_facts(spec: str, split: str, data: DataSplits) -> dict[str, Any]:
     }
 
 
-def open_network(checkpoint: Checkpoint, spec: str | None, data: DataSplits, option: str = "--model") -> Opened:
+def open_network(checkpoint: Checkpoint, spec: str | None, data: DataSplits) -> Opened:
     """Build the model of a checkpoint and load its weights.
 
     Args:
         checkpoint: What ``read_checkpoint`` read.
         spec: The model; ``None`` for what the card or the directory says.
         data: Says how many classes and channels a built-in network should have.
-        option: The command-line option that ``spec`` came from, for messages.
 
     Raises:
         CheckpointError: If the weights do not fit, or are not finite.
@@ -136,7 +135,7 @@ def open_network(checkpoint: Checkpoint, spec: str | None, data: DataSplits, opt
         model, spec = load_pretrained(path), f"{HF}{path}"  # a directory names its own model
     else:
         if spec is None:
-            spec = spec_of(card, path, option)
+            spec = spec_of(card, path)
         classes = len(data.classes) or len(card.classes if card else ())
         model = _with_weights(_gated(card, spec, data) or spec, checkpoint.tensors, path, data, classes)
     check_finite(model, path)
@@ -183,7 +182,7 @@ def open_alone(spec: str, checkpoint: Checkpoint) -> nn.Module:
 
 
 def batches(
-    data: DataSplits, split: str, examples: int, batch_size: int, networks: list[Opened]
+    data: DataSplits, split: str, examples: int, batch_size: int, networks: Sequence[Opened]
 ) -> tuple[Batches, list[str]]:
     """Batches of a split, normalised as the networks were trained, and what a reader must know of that."""
     loader = data.loader(split, batch_size=batch_size, examples=examples)  # type: ignore[arg-type]
@@ -287,26 +286,26 @@ def model_of(network: str | None, model: str | None) -> str:
     return model or spec or ""
 
 
-def spec_of(card: Card | None, path: Path, option: str = "--model") -> str:
+def spec_of(card: Card | None, path: Path) -> str:
     """The model of weights: what their card says, or the ``config.json`` that lies beside them."""
     if card is None and (path.parent / "config.json").is_file():
         return f"{HF}{path.parent}"
     if card is None:
         raise CheckpointError(
-            f"{option} must be given where no card lies beside the weights. Got none for {str(path)!r}. "
-            f"Say {option} resnet20, or {option} package.module:factory."
+            f"--model must be given where no card lies beside the weights. Got none for {str(path)!r}. "
+            "Say --model resnet20, or --model package.module:factory."
         )
     if card.architecture.startswith(GATED):
         raise CheckpointError(
-            f"{option} must be given for a gated version of a model that is not built in: the network that it was "
-            f"built from. Got none for {str(path)!r}. Say {option} package.module:factory."
+            "--model must be given for a gated version of a model that is not built in: the network that it was "
+            f"built from. Got none for {str(path)!r}. Say --model package.module:factory."
         )
     if not is_builtin(card.architecture):
         said = card.architecture if ":" in card.architecture else "package.module:factory"
         # a card is data: it must not make us import code
         raise CheckpointError(
-            f"{option} must be given for a model that is not built in. Got {card.architecture!r} from the card of "
-            f"{str(path)!r}. Say {option} {said}."
+            f"--model must be given for a model that is not built in. Got {card.architecture!r} from the card of "
+            f"{str(path)!r}. Say --model {said}."
         )
     return card.architecture
 

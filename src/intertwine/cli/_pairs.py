@@ -27,6 +27,7 @@ from ._options import DataOptions, ExampleOptions
 from ._running import threads_for
 from .inputs.example import example_input
 
+_FEW = 4  # examples
 Use = Literal["if given", "of card", "always"]
 
 
@@ -72,7 +73,7 @@ class Group:
         """
         if self.data is None:
             raise DataError("--data must be given for this. Got none. Say --data digits, for example.")
-        return batches(self.data, split, examples, batch_size, list(self.networks))[0]
+        return batches(self.data, split, examples, batch_size, self.networks)[0]
 
 
 def open_group(
@@ -99,7 +100,7 @@ def open_group(
         return Group(checkpoints, networks, map_tensors(example, lambda x: x.to(where)), None, "")
     data_spec, splits = read_data(asked, checkpoints, specs)
     opened = tuple(open_network(c, spec, splits) for c, spec in zip(checkpoints, specs))
-    loader, notes = batches(splits, "test", 1000, 250, list(opened))
+    loader, notes = batches(splits, "test", _FEW, _FEW, opened)
     for network in opened:
         check_run(network, loader, splits, where)
     example = map_tensors(loader.batch(slice(0, 2))[0], lambda x: x.to(where))

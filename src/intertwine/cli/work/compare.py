@@ -1,5 +1,6 @@
 """Work of ``intertwine compare``."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf, prod
@@ -10,13 +11,13 @@ from ... import similarity
 from ...features import Reading
 from ...lab.data import DataSplits
 from ...lab.networks import fit_to
-from ...lab.training import choose_device
 from ...similarity.comparison.untrained import untrained
 from .._files import HF
 from .._models import build_model, is_builtin
-from .._networks import Opened, batches, check_layers, check_run, data_facts, open_network, read_checkpoint, read_data
+from .._networks import Opened, batches, check_layers, data_facts
 from .._options import split_commas
 from .._outputs import RESULTS, claim_folder
+from .._pairs import open_group
 from .._results import annotate, present, print_comparison
 from ..commands.compare import CompareOptions
 from ._path_kernels import alignment
@@ -30,25 +31,16 @@ def run(asked: CompareOptions) -> None:
     """Compare two networks, every layer of A with every layer of B."""
     names = split_commas(asked.measures, "--measures")
     chosen = [similarity.measure(name) for name in names] if names else None
-    where = choose_device(asked.device)
-    sides = [read_checkpoint(asked.a), read_checkpoint(asked.b)]
-    data_spec, splits = read_data(asked, sides, [asked.model, asked.model_b or asked.model])
-    networks = [
-        open_network(sides[0], asked.model, splits),
-        open_network(
-            sides[1],
-            asked.model if asked.model_b is None else asked.model_b,
-            splits,
-            "--model-b" if asked.model_b else "--model",
-        ),
-    ]
+    specs = [asked.model, asked.model_b or asked.model]
+    group = open_group([asked.a, asked.b], specs, asked, "always", asked.device)
+    splits, networks = group.data, group.networks
+    assert splits is not None
     examples = asked.examples or _size(_EXAMPLES, splits)
     batch_size = asked.batch_size or _size(_BATCH, splits)
     loader, notes = batches(splits, asked.split, examples, batch_size, networks)
     shared = split_commas(asked.layers, "--layers")
     wanted = [shared, split_commas(asked.layers_b, "--layers-b") or shared]
     for network, names_of_layers in zip(networks, wanted):
-        check_run(network, loader, splits, where)
         check_layers(network, loader, names_of_layers)
     whole = None
     if asked.path_kernels:
@@ -73,7 +65,7 @@ def run(asked: CompareOptions) -> None:
     if whole is not None:
         comparison = replace(comparison, settings={**comparison.settings, "path kernels": whole[0]})
         notes = [whole[1], *notes]
-    described = annotate(comparison, networks, data_facts(data_spec, asked.split, splits), asked.line, notes)
+    described = annotate(comparison, networks, data_facts(group.data_spec, asked.split, splits), asked.line, notes)
     present(described, asked.out, asked.as_json, print_comparison)
 
 
@@ -84,7 +76,7 @@ def _size(sizes: tuple[int, int], splits: DataSplits) -> int:
 
 
 def fresh(
-    networks: list[Opened], splits: DataSplits, seed: int, copies: int
+    networks: Sequence[Opened], splits: DataSplits, seed: int, copies: int
 ) -> tuple[list[nn.Module], list[nn.Module]] | int:
     """Networks with fresh weights, built as the command's models are; how many, where the library shall draw them."""
     built: tuple[list[nn.Module], list[nn.Module]] = ([], [])
