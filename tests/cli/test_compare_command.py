@@ -165,7 +165,7 @@ def bad_inputs(pair, bare, npz, tmp_path):
         ),
         "too few examples": ((a, b, "--split", "validation", "--data", npz("few.npz", n=20, classes=2)), r"at least 4"),
         "no such split": ((a, b, "--split", "training"), r"--split must be one of .* Got 'training'"),
-        "no card": ((bare, bare, "--data", "digits"), r"--model must be given where no card lies .*Got none for ./.*bare"),
+        "no card": ((bare, bare, "--data", "digits"), r"--model must be given where .* Got none for ./.*bare"),
         "no data named": ((bare, bare, "--model", "mlp:widths=8-8"), r"--data must be given where no card lies"),
         "out is a file": ((a, b, "--out", tmp_path / "file"), r"--out must be a folder"),
         "no such device": ((a, b, "--device", "abacus"), r"--device must be one of auto, cpu"),
