@@ -8,8 +8,6 @@ A network of one component is matched at once. One component of each network is 
 
 from __future__ import annotations
 
-import ctypes
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from .._memory import give_back
 from .._progress import silenced, track
 from ..groups import Element
 from ..groups.assignment import assign_nearly
@@ -110,7 +109,7 @@ class Pair:
 
     def read(self, index: int) -> tuple[Folded, Folded, frozenset[str]]:
         """One component of both networks, batch norms folded, and its tensors that hold numbers of half precision."""
-        _trim()
+        give_back()
         part = self.parts[index]
         a, b = ({name: state[name] for name in part.layouts if name in state} for state in (self.a, self.b))
         double = torch.float64 in {x.dtype for state in (a, b) for x in state.values()}
@@ -369,12 +368,6 @@ def _votes(state: Mapping[str, Tensor]) -> dict[str, float]:
 
 def _count(folded: Folded) -> int:
     return sum(x.numel() for x in folded.state.values())
-
-
-def _trim() -> None:
-    """Give what was freed back to the system: glibc keeps the holes that tensors of a few megabytes leave."""
-    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):  # musl has none
-        trim(0)
 
 
 def _halved(x: Tensor) -> bool:

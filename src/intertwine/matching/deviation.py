@@ -57,7 +57,7 @@ class Deviation:
     sym: Symmetry
     rounded: frozenset[str] = frozenset()
     finest: str = "float64"
-    largest: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+    largest: Tensor = field(default_factory=lambda: torch.zeros(0))
 
     @property
     def precision(self) -> str | None:
@@ -112,7 +112,7 @@ def deviation(
     tensors, distances, edits, sizes, informative = {}, {}, {}, {}, []
     total = sum(b.state[name].numel() for name in b.sym.layouts)
     kept = above_quantile(total if count is None else count)
-    largest = torch.zeros(0, dtype=torch.float64)
+    largest = torch.zeros(0)
     for name, layout in b.sym.layouts.items():
         right = b.state[name]
         near = transform(a.state[name], layout, g)
@@ -126,7 +126,7 @@ def deviation(
         some = above_quantile(right.numel(), _OF_ONE)
         ratios, edits[name] = _largest(near, right, b.spread.get(name, right), mixed, max(some, kept))
         tensors[name] = max(float(_top(ratios, some).min()), _MEAN * distances[name])
-        largest = _top(torch.cat([largest, ratios.double()]), kept)
+        largest = _top(torch.cat([largest, ratios]), kept)
     return Deviation(
         overall=float(_top(largest, above_quantile(total)).min()) if len(largest) else 0.0,
         tensors=tensors,

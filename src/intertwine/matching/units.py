@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from .._memory import give_back
 from .._progress import track
 from ..groups import SignedPermutation
 from ..symmetry.action import moved
@@ -174,6 +175,7 @@ class _Search:
         if self._posed is not None and self._posed[0] == votes:
             return self._posed[1]
         self._posed = None
+        give_back()
         names = self.sym.layouts
         dtype = torch.float32 if self.large else torch.float64
         means = {name: float(self.b[name].square().mean()) for name in names}
