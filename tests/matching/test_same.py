@@ -206,3 +206,10 @@ def test_equal_outputs_of_other_weights_and_ties_are_said():
     loose = copy.deepcopy(tied)
     tied[2].weight = tied[0].weight
     assert "2.weight tied to another in one of them only" in iw.same(tied, loose, torch.randn(2, 4)).reason
+
+
+def test_a_summary_lists_the_tensors_that_differ_most():
+    many = {f"layer{k}": 0.01 * k for k in range(1, 41)}
+    lines = Match(RELATED, 0.1, 0.1, None, "why", differing=many).summary().splitlines()
+    assert lines[1] == "  layer40  differs by 0.4 of its size" and len(lines) == 14
+    assert lines[-1] == "  and 28 more, which differ less"

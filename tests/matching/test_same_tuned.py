@@ -107,7 +107,7 @@ def test_what_was_tuned_is_named(name, change, moved):
     found = same(a, b, x, sym)
     assert found.verdict == RELATED and not found, str(found)
     assert set(found.differing) == changed, found.summary()
-    assert all(name in found.summary() for name in changed)
+    assert sum(name in found.summary() for name in changed) >= min(len(changed), 12)
     assert ", ".join(found.differing) == found.to_frame()["differing"][0]
     assert Match.from_dict(found.to_dict()).to_dict() == found.to_dict()
 

@@ -11,6 +11,7 @@ SAME = "the same network up to symmetry"
 RELATED = "related (merged, fine-tuned)"
 DIFFERENT = "different"
 UNTOLD = "cannot be told"
+_LISTED = 12  # tensors that a summary lists
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -50,13 +51,18 @@ class Match(Result):
         return self.verdict == SAME
 
     def summary(self) -> str:
-        """The verdict with its ground, and a line for every tensor that differs."""
-        width = max((len(name) for name in self.differing), default=0)
+        """The verdict with its ground, and a line for every tensor that differs, of many those that differ most."""
+        shown = list(self.differing.items())
+        more = len(shown) - _LISTED
+        if more > 0:
+            shown = sorted(shown, key=lambda item: -item[1])[:_LISTED]
+        width = max((len(name) for name, _ in shown), default=0)
         lines = [
             f"  {name:<{width}}  "
             + (f"differs by {d:.3g} of its size" if d < float("inf") else "only in one, or reshaped")
-            for name, d in self.differing.items()
+            for name, d in shown
         ]
+        lines += [f"  and {more:,} more, which differ less"] if more > 0 else []
         verdict = self.verdict if self.moved or not self else "the same network, with nothing permuted or rescaled"
         return "\n".join([f"{verdict}: {self.reason}", *lines])
 
