@@ -61,6 +61,21 @@ def test_a_new_head_and_a_new_layer_are_told():
     )
 
 
+def test_a_table_that_strangers_share_is_no_descent():
+    class Placed(nn.Module):
+        def __init__(self, seed):
+            super().__init__()
+            self.body = net(seed, classes=16)
+            self.table = nn.Parameter(torch.outer(torch.arange(9.0), 10 ** -torch.linspace(0, 2, 16)).sin())
+            self.head = nn.Linear(16, 3)
+
+        def forward(self, x):
+            return self.head(torch.relu(self.body(x)[:, None] + self.table).mean(1))
+
+    found = iw.lineage(Placed(0), Placed(1), X)
+    assert found.verdict == "no sign of descent" and any("number by number: table" in n for n in found.notes), found
+
+
 def test_frozen_tensors_are_listed():
     a = net(0)
     b = tuned(a)

@@ -639,3 +639,9 @@ def pruned_and_rescaled(model):
     pruned(model)
     sym = iw.symmetries(model, perceptron()[1])
     return sym.act(sym.random(seed=2, kinds=["permutation", "scale"]), model)
+
+
+@edit("a stream centred", {"centred": "means over units subtracted from 2 tensors", "frozen": ""}, start=perceptron)
+def centred(model):
+    for p in (model[2].weight, model[2].bias):
+        p.sub_(p.mean(0, keepdim=True))

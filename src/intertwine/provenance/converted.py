@@ -3,32 +3,17 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import lgamma, log, prod
 
 from torch import Tensor
 
 from .._words import counted
-from ..symmetry.sharded import Renamed
 from .changes.conversions import convert
 from .changes.rows import Rows, view
+from .lazy import Lazy
 
 _WAYS = 3  # to read a tensor as rows
-
-
-class Assembled(Renamed):
-    """Tensors of which some are made of rows of others.
-
-    Args:
-        state: The checkpoint.
-        made: What those are made of.
-    """
-
-    def __init__(self, state: Mapping[str, Tensor], made: Mapping[str, Rows]) -> None:
-        super().__init__(state, {n: n for n in (*state, *made)})
-        self._made = made
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._made[name].make(self._state) if name in self._made else super().__getitem__(name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +51,8 @@ def converted(names: Iterable[str], a: Mapping[str, Tensor], b: Mapping[str, Ten
     one, rows = next(iter(found.items()))
     shown = f"{one} from {' and '.join(dict.fromkeys(v.name for v in rows.views))}"
     note = f"names and layouts of b differ: {counted(len(found), 'tensor')} found by what they hold, such as {shown}"
-    return Converted(Assembled(b, found), cost, note)
+    plain = {n: partial(b.__getitem__, n) for n in b}
+    return Converted(Lazy(plain | {n: partial(rows.make, b) for n, rows in found.items()}), cost, note)
 
 
 def _log_choices(rows: Rows, b: Mapping[str, Tensor], sizes: Mapping[int, int]) -> float:

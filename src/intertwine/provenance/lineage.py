@@ -203,7 +203,9 @@ def _matched(found: Lineage, pair: Compared) -> Lineage:
     match = pair.match()
     if pair.agrees(match):
         return _identical(found, pair, match)
-    if match.verdict != RELATED:
+    assert match.transformation is not None
+    alike_as_they_stand = bool(match.differing) and match.transformation.is_identity(0.0)  # what the notes list
+    if match.verdict != RELATED or alike_as_they_stand:
         return found
     reason = (
         f"after matching the networks are closer than networks of unrelated units ({match.reason}), but units of one "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
@@ -16,10 +16,10 @@ from ..groups.assignment import assign
 from ..matching.narrow import narrowed
 from ..symmetry.action import moved
 from ..symmetry.kept_rows import kept_rows
-from ..symmetry.sharded import Renamed
 from ..symmetry.spaces import Axis, Fixed, Layout, Leaf, Part, Product, Space, Sum, axis_size
 from ..symmetry.transformation import Transformation, identity, with_parts
 from .features import ordered_spaces, similarity, views
+from .lazy import changed
 
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
@@ -30,22 +30,6 @@ Rows = Mapping[str, Mapping[int, Tensor]]  # by tensor and axis
 Sizes = Mapping[str, int]
 
 
-class _Changed(Renamed):
-    """Tensors of a checkpoint, each changed by a function of its name and itself.
-
-    Args:
-        state: The checkpoint.
-        change: The function.
-    """
-
-    def __init__(self, state: Mapping[str, Tensor], change: Callable[[str, Tensor], Tensor]) -> None:
-        super().__init__(state, {n: n for n in state})
-        self._change = change
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._change(name, super().__getitem__(name))
-
-
 def with_rows(state: Mapping[str, Tensor], rows: Rows) -> Mapping[str, Tensor]:
     """Tensors of which only some rows of some axes are read."""
 
@@ -54,7 +38,7 @@ def with_rows(state: Mapping[str, Tensor], rows: Rows) -> Mapping[str, Tensor]:
             x = x.index_select(dim, some)
         return x
 
-    return _Changed(state, kept)
+    return changed(state, kept)
 
 
 def with_zeros(
@@ -68,7 +52,7 @@ def with_zeros(
             x = x.new_zeros(shape).index_copy(dim, some, x)
         return x
 
-    return _Changed(state, among_zeros)
+    return changed(state, among_zeros)
 
 
 @dataclass(frozen=True, eq=False)

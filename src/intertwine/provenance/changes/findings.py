@@ -141,8 +141,10 @@ def pooled(changes: list[TensorChange]) -> list[TensorChange]:
 def _by_kind(moved: list[TensorChange], compared: list[TensorChange]) -> Iterator[Finding]:
     """One finding for each kind of change."""
     for rank, some in _grouped([c for c in moved if c.kind == "low rank"], lambda c: str(c.rank)).items():
-        text = f"update of rank {rank} in {counted(len(some), 'tensor')} ({_patterns(some)}), as a LoRA adapter leaves"
-        yield Finding("low rank", f"{text}; relative change {_range(some)}", _names(some))
+        text = (
+            f"update of rank {rank} in {counted(len(some), 'tensor')} ({_patterns(some)}), as an adapter (LoRA) or an "
+        )
+        yield Finding("low rank", f"{text}edit leaves; relative change {_range(some)}", _names(some))
     for kind, say in _SAID.items():
         some = [c for c in moved if c.kind == kind]
         if some:
@@ -194,6 +196,9 @@ _SAID: Mapping[str, Callable[[list[TensorChange], list[TensorChange]], str]] = {
         f"{_count(some)} reset to a constant: " + "; ".join(f"{c.name} {c.detail}" for c in some[:_NAMED])
     ),
     "pruned": _pruned,
+    "centred": lambda some, _: (
+        f"means over units subtracted from {_count(some)} ({_patterns(some)}), as centring before layer norms leaves"
+    ),
     "filled": lambda some, _: f"{_count(some)} changed only where all was zero before ({_patterns(some)})",
     "scaled": lambda some, _: (
         "; ".join(f"{c.name} {c.detail}" for c in some[:_NAMED])
@@ -240,7 +245,9 @@ def _some(names: tuple[str, ...]) -> str:
 
 
 def _patterns(some: list[TensorChange]) -> str:
-    """Roles of tensors, layers left out."""
+    """Roles of tensors, layers left out; the name of one alone."""
+    if len(some) == 1:
+        return some[0].name
     return _some(tuple(dict.fromkeys(pattern_of(c.name) for c in some)))
 
 

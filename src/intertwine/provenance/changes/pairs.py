@@ -1,6 +1,6 @@
 """Tensors of two checkpoints in pairs, under the names of the model."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -11,6 +11,7 @@ from ..._words import counted
 from ...matching.narrow import narrowed
 from ...symmetry.spaces import Axis, Fixed, Layout, Leaf, Product, axis_size
 from ...symmetry.symmetry import Symmetry
+from ..lazy import Lazy
 from ..widths import with_zeros
 from .conversion_words import conversion_findings, source_words
 from .conversions import Conversion, convert
@@ -40,26 +41,6 @@ class Pairs:
     narrowed: bool = False  # Whether that is the one after
     findings: tuple[Finding, ...] = ()  # How names, shapes and layouts were converted
     ambiguous: tuple[str, ...] = ()  # Tensors whose partner could not be told, each with the reason
-
-
-class Lazy(Mapping[str, Tensor]):
-    """Tensors that are made when they are asked for.
-
-    Args:
-        make: What makes each.
-    """
-
-    def __init__(self, make: Mapping[str, Callable[[], Tensor]]) -> None:
-        self._make = make
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._make[name]()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._make)
-
-    def __len__(self) -> int:
-        return len(self._make)
 
 
 def paired(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Pairs:

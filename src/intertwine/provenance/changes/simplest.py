@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from math import exp, inf, log, prod
 from typing import Any
 
@@ -25,6 +26,7 @@ from ...symmetry.gauge.folding import Folded, fold
 from ...symmetry.spaces import Fixed, Leaf, Space
 from ...symmetry.symmetry import Symmetry
 from ...symmetry.transformation import Transformation, identity, with_parts
+from ..lazy import Lazy
 
 _EQUAL = 2.0**-7  # relative distance of a tensor that a cast to bfloat16 leaves: what agrees so pins its units
 _IN_PLACE = 0.7  # mean cosine of a unit's slices with those of the unit in its place: no other is closer
@@ -92,27 +94,12 @@ def carriers(sym: Symmetry) -> dict[str, list[str]]:
     return found
 
 
-class _Wide(Mapping[str, Tensor]):
-    """Tensors of a state dict that is read lazily, in a precision of computing."""
-
-    def __init__(self, state: Mapping[str, Tensor], names: Collection[str], dtype: torch.dtype) -> None:
-        self._state, self._names, self._dtype = state, tuple(names), dtype
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._state[name].detach().to("cpu", self._dtype)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
 def _folded(sym: Symmetry, state: Mapping[str, Tensor], dtype: torch.dtype) -> Folded:
     """Weights with batch norms folded; without any, tensors are read when they are asked for."""
     if sym.batch_norms or isinstance(state, dict):
         return fold(sym, state, dtype)
-    return Folded(replace(sym, dtype=dtype), _Wide(state, sym.layouts, dtype), {}, frozenset())  # type: ignore[arg-type]
+    wide = Lazy({n: partial(lambda n: state[n].detach().to("cpu", dtype), n) for n in sym.layouts})
+    return Folded(replace(sym, dtype=dtype), wide, {}, frozenset())  # type: ignore[arg-type]
 
 
 def _still(a: Folded, b: Folded) -> set[_Freedom]:

@@ -35,8 +35,8 @@ class TensorChange:
     shape: tuple[int, ...]  # Its shape
     dtypes: tuple[str, str]  # Number formats before and after
     # ``"equal"``, ``"rounded"``, ``"rewritten"`` (another batch norm, the same affine map), ``"quantised"``,
-    # ``"pruned"``, ``"filled"`` (zeros alone changed), ``"scaled"``, ``"reordered"``, ``"entries"``, ``"rows"``,
-    # ``"constant"``, ``"replaced"``, ``"low rank"``, ``"noise"``, ``"changed"``, ``"new"`` or ``"missing"``
+    # ``"pruned"``, ``"filled"`` (zeros alone changed), ``"centred"``, ``"scaled"``, ``"reordered"``, ``"entries"``,
+    # ``"rows"``, ``"constant"``, ``"replaced"``, ``"low rank"``, ``"noise"``, ``"changed"``, ``"new"`` or ``"missing"``
     kind: str
     detail: str = ""  # More in words, such as the format that values were rounded to
     relative: float = 0.0  # ``|b - a| / |a|``; infinity for a tensor that only one network has
@@ -99,7 +99,7 @@ def tensor_change(name: str, source: str, block: str, a: Tensor, b: Tensor, exac
     if not a.is_floating_point():
         return made("changed", "whole numbers", **facts)
     kind, detail, rows = _whole(x, y, gap, facts["cosine"])
-    if kind in ("quantised", "pruned", "filled", "scaled", "constant", "reordered"):
+    if kind in ("quantised", "pruned", "filled", "centred", "scaled", "constant", "reordered"):
         return made(kind, detail, **facts)
     eps = max(float(torch.finfo(d).eps) for d in (a.dtype, b.dtype))
     found = update_rank(gap, y, eps if exact else max(eps, _MOVED))
@@ -147,6 +147,9 @@ def _whole(x: Tensor, y: Tensor, gap: Tensor, cosine: float) -> tuple[str, str, 
     for kind, words, zero in (("pruned", "set to zero", y == 0), ("filled", "that were zero filled", x == 0)):
         if bool((kept | zero).all()):
             return kind, f"{float((zero & ~kept).double().mean()):.1%} of entries {words}, the others kept", ()
+    for dim, what in enumerate(("rows", "columns")[: y.ndim]):
+        if bool((gap + x.mean(dim, keepdim=True)).abs().le(_MOVED * y.abs().mean(dim, keepdim=True)).all()):
+            return "centred", f"the mean over {what} subtracted", ()
     levels = grid(x, y)
     if levels:
         return "quantised", levels, ()
