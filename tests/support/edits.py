@@ -645,3 +645,14 @@ def pruned_and_rescaled(model):
 def centred(model):
     for p in (model[2].weight, model[2].bias):
         p.sub_(p.mean(0, keepdim=True))
+
+
+@edit("keys and values for each head", {"repeated": "4 tensors the same rows several times"}, same=True, start=llama)
+def expanded(model):
+    other = type(model)(type(model.config)(**{**model.config.to_dict(), "num_key_value_heads": 4})).eval()
+    own = state(model)
+    for name, x in own.items():
+        if "k_proj" in name or "v_proj" in name:
+            own[name] = x.unflatten(0, (2, -1)).repeat_interleave(2, 0).flatten(0, 1)
+    other.load_state_dict(own)
+    return other

@@ -79,14 +79,15 @@ class Lineage(Result):
         return f"{self.verdict} ({self.evidence}{'' if self.log_p is None else f', p {power_of_ten(self.log_p)}'})"
 
     def summary(self) -> str:
-        """The verdict, its ground, a line for every block, and notes."""
+        """The verdict, its ground, a line for every block, and notes: first what else the reason says."""
         width = max((len(b.block) for b in self.by_block), default=0)
         lines = [
             f"  {b.block:<{width}}  {'derived' if b.derived else 'no sign':<8}  {self.ground(b)}"
             + (f"  {b.equal} of {counted(b.tensors, 'tensor')} unchanged" if b.equal else "")
             for b in self.by_block
         ]
-        return "\n".join([f"{self.headline}: {self.reason}", *lines, *(f"note: {note}" for note in self.notes)])
+        ground, *more = self.reason.split(". ")
+        return "\n".join([self.headline, ground, *lines, *(f"note: {note}" for note in (*more, *self.notes))])
 
     def ground(self, block: BlockAgreement) -> str:
         """What is known of a block: its p-value, or its cosine once the first network was moved."""

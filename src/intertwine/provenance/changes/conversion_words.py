@@ -19,6 +19,7 @@ _KINDS = {
     "split": "parts of one tensor before: split",
     "reshaped": "of another shape with the same entries",
     "rotary": "permuted as rotary conversion does",
+    "repeated": "the same rows several times: heads that shared keys and values have their own",
     "untied": "a copy of a tensor that another name has too: untied",
 }
 _TURNED = {
@@ -81,6 +82,9 @@ def _kinds(rows: Rows, source: Mapping[str, Tensor], uses: Mapping[str, int]) ->
     elif uses[rows.views[0].name] > 1:
         yield "split" if rows.order is not None or rows.views[0].how == "whole" else "untied"
     first = source[rows.views[0].name]
+    if rows.order is not None and len(rows.order) > len(first):
+        yield "repeated"
+        return
     if rows.views[0].how != "whole":
         if (rows.how == "columns") != (rows.views[0].how == "columns"):
             yield "transposed"

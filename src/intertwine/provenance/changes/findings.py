@@ -185,8 +185,9 @@ def _rows(some: list[TensorChange], _: list[TensorChange]) -> str:
 
 
 def _changed(some: list[TensorChange], _: list[TensorChange]) -> str:
-    ranks = [c.effective_rank / min(c.shape[0], c.numel / c.shape[0]) for c in some if c.effective_rank]
-    said = f", effective rank {min(ranks):.0%} to {max(ranks):.0%} of the full one" if ranks else ""
+    ranks = [f"{c.effective_rank / min(c.shape[0], c.numel / c.shape[0]):.0%}" for c in some if c.effective_rank]
+    ends = sorted({*ranks}, key=lambda said: float(said[:-1]))
+    said = f", effective rank {' to '.join(dict.fromkeys((ends[0], ends[-1])))} of the full one" if ends else ""
     return f"{_count(some)} trained or edited: relative change {_range(some)}{said} ({_patterns(some)})"
 
 

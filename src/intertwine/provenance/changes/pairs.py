@@ -18,7 +18,8 @@ from .conversions import Conversion, convert
 from .element_words import Finding
 from .layers import layer_findings, moved_layers
 from .places import family_of, with_layer
-from .relaid import relaid_tensors
+from .relaid import relaid_tensors, repeated_rows
+from .rows import Rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +68,13 @@ def paired(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> P
     windows: dict[str, tuple[slice, ...]] = {}
     layouts, unlike, padded = dict(sym.layouts), [], []
     real: dict[str, tuple[int, ...]] = {}
+    expanded: dict[str, Rows] = {}
     for name in common:
         if target[name].shape != source[name].shape:
+            rows = repeated_rows(name, target[name], source[name])
+            if rows is not None:
+                expanded[name] = rows
+                continue
             if _narrower(sym.layouts.get(name), target[name], source[name]):
                 padded.append(name)
                 continue
@@ -83,8 +89,9 @@ def paired(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> P
         rows = {n: {d: torch.arange(k) for d, k in enumerate(shape)} for n, shape in real.items()}
         source = with_zeros(source, rows, {n: dict(enumerate(target[n].shape)) for n in padded})
         findings.append(_width(padded, turned))
-    equal = [n for n in common if n not in unlike]
+    equal = [n for n in common if n not in unlike and n not in expanded]
     relaid = {} if target is source else relaid_tensors(target, source, [n for n in equal if n not in windows])
+    relaid |= expanded
     equal = [n for n in equal if n not in relaid]
     ties = {
         n for n, other in sym.aliases.items() if n not in source or torch.equal(source[n], source.get(other, source[n]))

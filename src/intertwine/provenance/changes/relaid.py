@@ -1,7 +1,8 @@
-"""Tensors of one name and shape in another layout: transposed, or with rotary dimensions in another order."""
+"""Tensors of one name in another layout: transposed, rotary dimensions in another order, heads repeated."""
 
 from collections.abc import Iterable, Mapping
 
+import torch
 from torch import Tensor
 
 from .layouts import rotary_order, rotary_part
@@ -30,6 +31,19 @@ def relaid_tensors(target: Mapping[str, Tensor], source: Mapping[str, Tensor], n
             if _distance(target[name], made.make(source)) < _distance(target[name], source[name]):
                 found[name] = made
     return found
+
+
+def repeated_rows(name: str, x: Tensor, y: Tensor) -> Rows | None:
+    """``x`` as rows of ``y``, each group of them several times, as where shared keys and values become one per head."""
+    times, rest = divmod(len(x), len(y)) if x.ndim and len(y) else (0, 0)
+    if times < 2 or rest or x.shape[1:] != y.shape[1:]:
+        return None
+    for size in (n for n in range(1, len(y) + 1) if len(y) % n == 0):
+        order = torch.arange(len(y)).reshape(-1, size).repeat_interleave(times, 0).flatten()
+        if torch.equal(x, y[order]):
+            how = "rows" if x.ndim > 1 else "whole"
+            return Rows((Reading(name, how),), order, tuple(x.shape), how)
+    return None
 
 
 def _relaid(name: str, x: Tensor, y: Tensor) -> Rows | None:
