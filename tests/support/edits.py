@@ -656,3 +656,8 @@ def expanded(model):
             own[name] = x.unflatten(0, (2, -1)).repeat_interleave(2, 0).flatten(0, 1)
     other.load_state_dict(own)
     return other
+
+
+@edit("folded", {"folded": "gains, means or biases folded into other tensors"}, same=True)
+def folded(model):
+    return iw.fold(model, tokens()).model

@@ -83,6 +83,33 @@ def diff(a: Network, b: Network, example_inputs: Any, sym: Symmetry | None = Non
                 "a or b must be a module, or sym be given: symmetries are those of code. Got two state dicts."
             )
         sym = symmetries(model, example_inputs)
+    found = _compared(a, b, example_inputs, model, sym)
+    if found.same_function or found.output_error is None or found.output_error > tolerance(torch.float32):
+        return found
+    return _once_folded(a, b, example_inputs) or found
+
+
+def _once_folded(a: Network, b: Network, example_inputs: Any) -> Diff | None:
+    """The difference of two networks of equal outputs once both are folded, where that leaves none."""
+    from ..symmetry import fold, symmetries
+
+    if not (isinstance(a, nn.Module) and isinstance(b, nn.Module)):
+        return None
+    try:
+        one, other = (fold(side, example_inputs) for side in (a, b))
+    except ValueError:  # nothing that can be folded
+        return None
+    found = _compared(one.model, other.model, example_inputs, other.model, symmetries(other.model, example_inputs))
+    if not found.same_function:
+        return None
+    names = tuple(dict.fromkeys([*one.changed, *other.changed]))
+    text = f"gains, means or biases folded into other tensors: {counted(len(names), 'tensor')} of which folding both"
+    folded = Finding("folded", f"{text} leaves the same", names)
+    return replace(found, reason=f"once both are folded, {found.reason}", findings=(folded, *found.findings))
+
+
+def _compared(a: Network, b: Network, example_inputs: Any, model: nn.Module | None, sym: Symmetry) -> Diff:
+    """The difference of two networks as they are."""
     pairs = paired(sym, _state(a), _state(b))
     found = explained(pairs.sym, pairs.a, pairs.b)
     changes = pooled(_settled(list(_changes(pairs, found.g)), pairs, found))
@@ -223,7 +250,7 @@ def _verdict(changes: list[TensorChange], g: Transformation, error: float | None
         return CHANGED, f"cast: {len(left)} of {len(changes)} tensors rounded to levels of {grids}, nothing else{ran}"
     if left:
         if error is not None and error <= tolerance(torch.float32):
-            ran += ": they agree, so this may be a symmetry that is not searched, such as biases; fold both and compare"
+            ran += ": they agree, so this may be a symmetry that is not searched"
         return CHANGED, f"{len(left)} of {len(changes)} tensors differ by more than symmetry and rounding explain{ran}"
     if pairs.layers:
         return CHANGED, f"layers were dropped, repeated or moved; what both have agrees{ran}"

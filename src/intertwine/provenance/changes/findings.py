@@ -75,7 +75,7 @@ def _formats(compared: list[TensorChange]) -> Iterator[Finding]:
 
 def _sparser(moved: list[TensorChange]) -> Iterator[Finding]:
     """Tensors in which entries became zero, and others changed too."""
-    some = [c for c in moved if c.kind != "pruned" and c.zeros[1] - c.zeros[0] > _SPARSER]
+    some = [c for c in moved if c.kind not in ("pruned", "constant") and c.zeros[1] - c.zeros[0] > _SPARSER]
     if some:
         before, now = (sum(c.numel * c.zeros[k] for c in some) / sum(c.numel for c in some) for k in (0, 1))
         text = f"{now:.1%} of the entries of {_count(some)} are zero, {before:.1%} before ({_patterns(some)})"

@@ -18,6 +18,7 @@ LIKE_NOISE = ", as independent noise has"
 _HALVES = (torch.bfloat16, torch.float16)
 _MOVED = 1e-5  # relative deviation that scaling leaves in single precision
 _SHARE = 0.999  # of the entries of which the relative deviation is looked at; the rest by the tensor's size
+_TINY = 1e-3  # times the root mean square of a tensor: what cancels below it deviates by more
 _FEW_ENTRIES = 0.01  # share of the entries up to which a change is one of single entries
 _FEW_ROWS = 0.25  # share of the rows up to which a change is one of some rows
 _UNRELATED = 0.1  # cosine below which nothing is left of a tensor
@@ -117,9 +118,9 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def _rounding(x: Tensor, y: Tensor, dtype: torch.dtype) -> str:
     """The floating-point format whose rounding explains the change; empty where none does."""
-    ratio = ((y - x).abs() / y.abs().clamp_min(torch.finfo(x.dtype).tiny)).flatten()
-    within = float(ratio.kthvalue(min(int(_SHARE * len(ratio)) + 1, len(ratio))).values) if len(ratio) else 0.0
     apart, size = (y - x).abs(), float(torch.linalg.vector_norm(y, dtype=torch.float64)) / max(y.numel(), 1) ** 0.5
+    ratio = (apart / y.abs().clamp_min(max(_TINY * size, torch.finfo(x.dtype).tiny))).flatten()
+    within = float(ratio.kthvalue(min(int(_SHARE * len(ratio)) + 1, len(ratio))).values) if len(ratio) else 0.0
 
     def explained(error: float) -> bool:
         return within <= error and bool((apart <= error * y.abs().clamp_min(size)).all())
