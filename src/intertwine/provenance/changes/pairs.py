@@ -71,9 +71,9 @@ def paired(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> P
     expanded: dict[str, Rows] = {}
     for name in common:
         if target[name].shape != source[name].shape:
-            rows = repeated_rows(name, target[name], source[name])
-            if rows is not None:
-                expanded[name] = rows
+            made = repeated_rows(name, target[name], source[name])
+            if made is not None:
+                expanded[name] = made
                 continue
             if _narrower(sym.layouts.get(name), target[name], source[name]):
                 padded.append(name)
