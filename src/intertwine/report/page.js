@@ -64,11 +64,11 @@
     const cut = (text) => (room.width < 500 && text.length > 12 && !text.includes("&") ? `${text.slice(0, 5)}…${text.slice(-6)}` : text);
     let found = [];
     for (let k = first; k <= last; k++) found.push([k, names[k]]);
-    if (found.length * 13 > room.length) {
+    if (found.length * room.gap > room.length) {
       found = stages.map(([start, name], k) => [Math.max(start, first), Math.min((stages[k + 1]?.[0] ?? names.length) - 1, last), name])
         .filter(([from, to]) => from <= to).map(([from, to, name]) => [(from + to) / 2, name]);
     }
-    const step = Math.ceil((found.length * 13) / room.length) || 1;
+    const step = Math.ceil((found.length * room.gap) / room.length) || 1;
     found = found.filter((_, k) => k % step === 0);
     return { vals: found.map(([at]) => at), text: found.map(([, name]) => cut(name)) };
   }
@@ -78,7 +78,8 @@
     for (const [axis, names] of Object.entries(layout.meta ?? {})) {
       const range = plot.layout?.[axis]?.range ?? layout[axis].range;
       const length = sizes[axis] ?? (axis === "xaxis" ? wide - 150 : plot.clientHeight - 110);
-      const { vals, text } = ticks(names, range, { length, width: wide });
+      const gap = axis === "xaxis" ? 18 : 13; // slanted names need more
+      const { vals, text } = ticks(names, range, { length, gap, width: wide });
       change[`${axis}.tickvals`] = vals;
       change[`${axis}.ticktext`] = text;
     }
