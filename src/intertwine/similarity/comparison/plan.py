@@ -128,7 +128,8 @@ def _note(chosen: Plan, full: Plan, share: float) -> str:
         )
     if len(chosen.draws.halves) < len(full.draws.halves):
         said.append(f"intervals from {len(chosen.draws.halves)} halves of the examples")
+    times = f"{share:,.0f}" if share >= 10 else f"{share:.1f}"
     return (
-        f"Procrustes measures, to save work: {'; '.join(said)}. Everything would take {share:,.0f} times the work: "
+        f"Procrustes measures, to save work: {'; '.join(said)}. Everything would take {times} times the work: "
         "Reading(work=math.inf), or --exhaustive on the command line."
     )
