@@ -12,8 +12,8 @@ from ..errors import VerificationError
 from ..symmetry import Symmetry
 from ..symmetry.action import rewritable
 from ..symmetry.affine.saving import is_configured, misfits, set_unsaveable
-from ..symmetry.kept_rows import axis_rows, axis_spaces, kept_rows
-from ..symmetry.spaces import Axis, Product, Sum, axis_size
+from ..symmetry.kept_rows import axis_rows, kept_rows
+from ..symmetry.spaces import Axis, Product, Sum, axis_size, spaces_of
 from ..symmetry.verification.float64 import float64_casts, in_float64
 from ..testing import outputs, relative_error
 from .configuration import fitting, write
@@ -230,10 +230,10 @@ def _lengths_of(sym: Symmetry, spaces: list[str], units: list[int], rows: Rows) 
 def _lengths(axis: Axis, spaces: Sequence[str], new: int) -> Iterator[tuple[int, int]]:
     """Old and new lengths of an axis, of its factors and of products of neighbours among these."""
     units = torch.arange(new)
-    here = [space for space in spaces if space in set(axis_spaces(axis))]
+    here = [space for space in spaces if space in spaces_of([axis])]
 
     def left(part: Axis) -> int:
-        rows = (axis_rows(part, space, units) for space in here if space in set(axis_spaces(part)))
+        rows = (axis_rows(part, space, units) for space in here if space in spaces_of([part]))
         return next(map(len, rows), axis_size(part))
 
     yield axis_size(axis), left(axis)
@@ -244,4 +244,4 @@ def _lengths(axis: Axis, spaces: Sequence[str], new: int) -> Iterator[tuple[int,
                 yield tuple(prod(pair[k] for pair in sizes[start:stop]) for k in (0, 1))  # type: ignore[misc]
     inner = axis.factors if isinstance(axis, Product) else [p.axis for p in axis.parts] if isinstance(axis, Sum) else ()
     for part in inner:
-        yield from _lengths(part, here, new) if set(here) & set(axis_spaces(part)) else ()
+        yield from _lengths(part, here, new) if set(here).intersection(spaces_of([part])) else ()

@@ -1,11 +1,11 @@
 """Rows of tensors that stay when only some units of a space do."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from .spaces import Axis, Leaf, Product, Sum, axis_size
+from .spaces import Axis, Leaf, Product, Sum, axis_size, spaces_of
 from .symmetry import Symmetry
 
 
@@ -29,20 +29,10 @@ def kept_rows(sym: Symmetry, space: str | Sequence[str], keep: Sequence[int]) ->
     found: dict[str, dict[int, Tensor]] = {}
     for name, layout in sym.layouts.items():
         for dim, axis in enumerate(layout.axes):
-            for one in chosen & set(axis_spaces(axis)):
+            for one in chosen.intersection(spaces_of([axis])):
                 rows, before = axis_rows(axis, one, units), found.setdefault(name, {}).get(dim)
                 found[name][dim] = rows if before is None else rows[torch.isin(rows, before)]
     return found
-
-
-def axis_spaces(axis: Axis) -> Iterator[str]:
-    """Names of the spaces that an axis carries."""
-    if isinstance(axis, Leaf):
-        yield axis.space
-    for inner in axis.factors if isinstance(axis, Product) else ():
-        yield from axis_spaces(inner)
-    for part in axis.parts if isinstance(axis, Sum) else ():
-        yield from axis_spaces(part.axis)
 
 
 def axis_rows(axis: Axis, space: str, units: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ Conventions
     ``parents``, indexed by the parents' *new* units.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -19,7 +19,7 @@ from ..groups import Representation, SpaceGroup
 
 __all__ = [
     "UNRULED", "Axis", "BatchNormTensors", "Fixed", "FixedAxis", "Layout", "Leaf", "Part", "Product", "Space", "Sum",
-    "axis_size", "leaves",
+    "axis_size", "leaves", "spaces_of",
 ]  # fmt: skip
 
 UNRULED = "operation without a rule"  # said in the reason of every axis that is fixed only because nothing is known
@@ -127,6 +127,12 @@ def leaves(axis: Axis, path: str = "") -> Iterator[tuple[str, Leaf | Fixed]]:
             yield from leaves(part.axis, f"{path} rows {rows}")
 
 
+def spaces_of(axes: Iterable[Axis]) -> tuple[str, ...]:
+    """Names of the spaces that some axes carry, each once."""
+    found = (leaf.space for axis in axes for _, leaf in leaves(axis) if isinstance(leaf, Leaf))
+    return tuple(dict.fromkeys(found))
+
+
 @dataclass(frozen=True)
 class Layout:
     """How the axes of one parameter or buffer are made of spaces: one ``Axis`` for each dimension of the tensor."""
@@ -136,7 +142,7 @@ class Layout:
     @cached_property
     def spaces(self) -> frozenset[str]:
         """Names of the spaces that it carries."""
-        return frozenset(leaf.space for axis in self.axes for _, leaf in leaves(axis) if isinstance(leaf, Leaf))
+        return frozenset(spaces_of(self.axes))
 
     @cached_property
     def _hash(self) -> int:

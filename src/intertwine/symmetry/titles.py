@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from .spaces import Layout, Leaf, Space, leaves
+from .spaces import Layout, Space, spaces_of
 
 _LISTS = ("h", "layer", "layers", "block", "blocks", "resblocks")  # of a model's repeated blocks
 _STACKS = ("encoder", "decoder")
@@ -24,7 +24,7 @@ def titles(spaces: Iterable[Space], layouts: Mapping[str, Layout]) -> dict[str, 
     beside: dict[str, set[str]] = {space.name: set() for space in spaces}  # spaces on one axis with it
     for name, layout in layouts.items():
         for axis in layout.axes:
-            found = {leaf.space for _, leaf in leaves(axis) if isinstance(leaf, Leaf)}
+            found = set(spaces_of([axis]))
             for one in found:
                 tensors[one].append(name)
                 beside[one] |= found

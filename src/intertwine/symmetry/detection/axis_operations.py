@@ -9,7 +9,9 @@ from fractions import Fraction
 from typing import Any
 
 from ...programs import Call, Ref
-from .axis_terms import UNIT, Axis, Factor, Flat, Interleaved, Slot, axis_size, map_slots, segments, slots
+from .axis_terms import (
+    UNIT, Axis, Factor, Flat, Interleaved, Slot, axis_size, bare, forget_zeros, map_slots, segments, slots,
+)  # fmt: skip
 from .equations import System
 from .unification import Misfit, slice_axis, split_axis, zip_axes
 from .union_find import Pool
@@ -121,11 +123,19 @@ class Algebra:
         """Only permutations pass."""
         return self.monomial(self.no_sign(self.no_scale(axis, why), why), why)
 
+    def homogeneous(self, axis: Axis) -> Axis:
+        """Permutations and positive scales pass."""
+        return self.monomial(self.no_sign(axis))
+
+    def unscaled(self, axis: Axis) -> Axis:
+        """The axis of numbers that move with the units, and do not scale."""
+        return forget_zeros(self.powered(axis, 0, False))
+
     def fix(self, axis: Axis, why: str) -> Axis:
         """Nothing passes; the axis is returned without exponents."""
         self.hold(self.rigid(axis, why), why)
         self._fixed.append(axis)
-        return map_slots(axis, lambda s: Slot(s.space, s.size))
+        return bare(axis)
 
     def fix_all(self, axes: Iterable[Axis], why: str) -> None:
         """Nothing passes along any of the axes."""
@@ -155,7 +165,9 @@ class Algebra:
     # ---- combining axes
 
     def zip(self, a: Axis, b: Axis, pair: Callable[[Any, Any], Factor]) -> Axis:
-        """Align and combine; axes that do not line up are fixed."""
+        """Align and combine, if there are two; axes that do not line up are fixed."""
+        if not a or not b:
+            return a or b
         a, b = self._turned(a, b), self._turned(b, a)
         try:
             return zip_axes(self.pool, a, b, pair)

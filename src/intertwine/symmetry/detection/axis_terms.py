@@ -130,6 +130,11 @@ def axis_size(axis: Axis) -> int:
     return prod(f.size for f in axis)
 
 
+def flat(size: int, zero: bool = False) -> Axis:
+    """An axis along which a tensor does not change."""
+    return (Flat(size, zero),) if size != 1 else ()
+
+
 def slots(axis: Axis) -> Iterator[Slot]:
     """Every slot of an axis, segments included."""
     for factor in axis:
@@ -156,6 +161,11 @@ def map_slots(axis: Axis, slot: Callable[[Slot], Slot], keeps_zero: bool = True)
 def forget_zeros(axis: Axis) -> Axis:
     """``axis`` after an operation that does not keep zero: what was zero is only known to be the same all along."""
     return map_slots(axis, lambda s: s, keeps_zero=False)
+
+
+def bare(axis: Axis) -> Axis:
+    """``axis`` without exponents: its units move, and do not scale."""
+    return map_slots(axis, lambda s: Slot(s.space, s.size))
 
 
 def concatenated(axis: Axis) -> tuple[Axis, ...]:

@@ -9,7 +9,6 @@ from ...groups import GeneralLinear, Monomial, Orthogonal, Representation, Semid
 from ...programs import Program, Ref, Vertex, Wire, graph
 from ...programs.operations import MAX_POOLS, gate_names, is_gate
 from .. import spaces as public
-from ..spaces import leaves as described_leaves
 from ..symmetry import Symmetry
 from .adjacent import always_siblings
 from .axis_terms import Axis, Segments, Slot, Value, slots
@@ -72,7 +71,7 @@ def _features(engine: Engine, writer: "Writer", refs: Mapping[str, Ref]) -> Iter
             layout = writer.layout(tap, engine.value(ref), ref)
         except UnknownBasisError:
             continue
-        if _spaces(layout):
+        if layout.spaces:
             yield tap, layout
 
 
@@ -83,7 +82,7 @@ def _graph(engine: Engine, writer: "Writer", layouts: Mapping[str, public.Layout
     """
     found = graph(engine.program)
     refs = {str(wire.value): Ref(wire.value) for vertex in found for wire in vertex.inputs}
-    known = {name: _spaces(layout) for name, layout in _features(engine, writer, refs)}
+    known = {name: public.spaces_of(layout.axes) for name, layout in _features(engine, writer, refs)}
     returned: dict[int, set[str]] = {}
     for vertex in found:
         for wire in vertex.inputs:
@@ -92,18 +91,13 @@ def _graph(engine: Engine, writer: "Writer", layouts: Mapping[str, public.Layout
     def spaces(k: int, vertex: Vertex, wire: Wire) -> tuple[str, ...]:
         if str(wire.value) in known or vertex.inner:
             return known.get(str(wire.value), ())
-        read = [space for name in vertex.tensors if name in layouts for space in _spaces(layouts[name])]
+        read = [space for name in vertex.tensors if name in layouts for space in public.spaces_of(layouts[name].axes)]
         return tuple(dict.fromkeys(space for space in read if space not in returned.get(k, ())))
 
     return tuple(
         replace(v, inputs=tuple(replace(wire, spaces=spaces(k, v, wire)) for wire in v.inputs))
         for k, v in enumerate(found)
     )
-
-
-def _spaces(layout: public.Layout) -> tuple[str, ...]:
-    found = (leaf.space for axis in layout.axes for _, leaf in described_leaves(axis) if isinstance(leaf, public.Leaf))
-    return tuple(dict.fromkeys(found))
 
 
 def _group(leaf: Candidate, size: int) -> SpaceGroup:

@@ -84,6 +84,13 @@ class Engine(Algebra):
         self._resolved[ref.id] = (found, self.pool.changes, value)
         return value
 
+    def made(self, call: Call) -> tuple[int, ...]:
+        """Shape of a call's first result."""
+        ref = call.outputs[0]
+        if ref is None:
+            raise ValueError(f"{call.op} must return a tensor first. Got none.")
+        return self.program.values[ref.id].shape
+
     def dtype(self, ref: Ref) -> torch.dtype:
         """Element type of a tensor."""
         return self.program.values[ref.id].dtype

@@ -24,7 +24,7 @@ def apply(engine: Engine, call: Call) -> Sequence[Any]:
             for axis in value.axes if value.square else ():
                 engine.monomial(axis, f"square read by {call.where}")
             for a, b in broadcast(*value.factors) if value.factors else ():
-                engine.multiplied(a, b) if a and b else None
+                engine.multiplied(a, b)
     unread_names(engine, call)
     first_mix = len(engine.mixed)
     rule = RULES.get(call.op)

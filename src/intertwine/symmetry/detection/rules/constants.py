@@ -3,7 +3,7 @@
 from typing import Any
 
 from ....programs import Call, Ref
-from ..axis_terms import Flat, Value
+from ..axis_terms import Value, axis_size, flat
 from ..engine import Engine
 from .elementwise import broadcast
 from .registry import opaque, register_rule
@@ -18,10 +18,8 @@ def uniform(engine: Engine, call: Call) -> Value:
     zero = "zero" in call.op or "empty" in call.op or (isinstance(fill, int | float) and fill == 0)
     if isinstance(fill, Ref):
         zero = engine.value(fill).zero
-    out = call.outputs[0]
     engine.skip(*(ref for ref in call.inputs if ref is not fill))
-    shape = engine.program.values[out.id].shape if out is not None else ()
-    return Value(tuple((Flat(n, zero),) if n != 1 else () for n in shape), zero)
+    return Value(tuple(flat(n, zero) for n in engine.made(call)), zero)
 
 
 @register_rule("aten::rand_like", "aten::randn_like")
@@ -35,18 +33,9 @@ def drawn(engine: Engine, call: Call) -> list[Value]:
 def copy(engine: Engine, call: Call) -> Value:
     """What is written replaces what was there."""
     engine.skip(call.args["self"])
-    engine.skip(call.args["self"])
     there, written = engine.value(call.args["self"]), engine.value(call.args["src"])
-    pairs = broadcast(there, written)
-    axes = (y or ((Flat(size, written.zero),) if (size := _size(x)) != 1 else ()) for x, y in pairs)
+    axes = (y or flat(axis_size(x), written.zero) for x, y in broadcast(there, written))
     return Value(tuple(axes), written.zero)
-
-
-def _size(axis: Any) -> int:
-    size = 1
-    for factor in axis:
-        size *= factor.size
-    return size
 
 
 @register_rule("aten::_assert_async", "aten::_assert_scalar", "aten::_assert_tensor_metadata",

@@ -10,7 +10,7 @@ from .registry import register_rule
 def between(engine: Engine, call: Call) -> Value:
     """Distances of all rows of one tensor to all rows of another: Euclidean ones let orthogonal maps pass."""
     x, y = engine.value(call.args["x1"]), engine.value(call.args["x2"])
-    batch = [engine.equal(a, b) if a and b else a or b for a, b in zip(x.axes[:-2], y.axes[:-2], strict=True)]
+    batch = [engine.equal(a, b) for a, b in zip(x.axes[:-2], y.axes[:-2], strict=True)]
     rows = (*batch, x.axes[-2], y.axes[-2])
     _measured(engine, call, rows, engine.equal(x.axes[-1], y.axes[-1]))
     return Value(rows)
@@ -19,11 +19,11 @@ def between(engine: Engine, call: Call) -> Value:
 @register_rule("aten::_pdist_forward")
 def among(engine: Engine, call: Call) -> Value:
     """Distances among the rows of one tensor, pair after pair: the rows are fixed."""
-    x, out = engine.value(call.args["self"]), call.outputs[0]
+    x = engine.value(call.args["self"])
     why = f"pairs of rows at {call.where}"
     engine.fix(x.axes[0], why)
     _measured(engine, call, (x.axes[0],), x.axes[1])
-    return Value((engine.fresh(engine.program.values[out.id].shape[0] if out is not None else 1, why),))
+    return Value((engine.fresh(engine.made(call)[0], why),))
 
 
 def _measured(engine: Engine, call: Call, rows: tuple[Axis, ...], units: Axis) -> None:

@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import Any
 
 from ....programs import Call, Ref
-from ..axis_terms import Axis, Flat, Names, Slot, Value, axis_size, forget_zeros, slots
+from ..axis_terms import Axis, Flat, Names, Slot, Value, axis_size, flat, forget_zeros, slots
 from ..engine import Engine
 from .activations import scaling_of
 from .picks import drop
@@ -58,7 +58,7 @@ def added(engine: Engine, a: Value, b: Value) -> Value:
 def _beside_zero(engine: Engine, zero: Value, axis: Axis, other: Axis) -> Axis:
     """An axis of zero plus something. Zeros that were made of parameters will be something else in another run."""
     if not any(True for _ in slots(axis)):
-        return other or _flat_like(axis)
+        return other or flat(axis_size(axis))
     if not other:
         return forget_zeros(engine.rigid(axis, f"one number added to all units at {engine.call.where}"))
 
@@ -68,13 +68,6 @@ def _beside_zero(engine: Engine, zero: Value, axis: Axis, other: Axis) -> Axis:
         return y
 
     return engine.zip(axis, other, pair) if zero.loose else engine.equal(axis, other)
-
-
-def _flat_like(axis: Axis) -> Axis:
-    size = 1
-    for f in axis:
-        size *= f.size
-    return (Flat(size),) if size > 1 else ()
 
 
 def multiplied(engine: Engine, a: Value, b: Value, divide: bool = False) -> Value:
@@ -136,7 +129,7 @@ def mul(engine: Engine, call: Call) -> Value:
         return squared(engine, x)
     if x.zero or y.zero:
         return multiplied(engine, x, y)
-    axes = (engine.multiplied(a, b, summed=True) if a and b else a or b for a, b in broadcast(x, y))
+    axes = (engine.multiplied(a, b, summed=True) for a, b in broadcast(x, y))
     return Value(tuple(axes), factors=(x, y))
 
 
@@ -182,7 +175,7 @@ def prelu(engine: Engine, call: Call) -> Value:
     axes = []
     for a, b in broadcast(through(engine, x, 1, 0), w):
         engine.rigid(b, "a slope is no scale")
-        axes.append(engine.multiplied(a, b) if a and b else a)
+        axes.append(engine.multiplied(a, b))
     return Value(tuple(axes), x.zero)
 
 
@@ -213,7 +206,7 @@ def choose(engine: Engine, call: Call) -> Value:
     for a, c in broadcast(result, unzero(condition)):
         engine.monomial(c)
         engine.monomial(a)
-        axes.append(engine.zip(a, c, _chosen) if a and c else a or c)
+        axes.append(engine.zip(a, c, _chosen))
     return Value(tuple(axes), x.zero and y.zero)
 
 
@@ -320,5 +313,5 @@ def measured(engine: Engine, call: Call) -> Value:
     values = [through(engine, unzero(engine.value(ref)), None, 0) for ref in call.inputs]
     result = values[0]
     for other in values[1:]:
-        result = Value(tuple(engine.equal(a, b) if a and b else a or b for a, b in broadcast(result, other)))
+        result = Value(tuple(engine.equal(a, b) for a, b in broadcast(result, other)))
     return result

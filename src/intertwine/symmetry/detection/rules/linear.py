@@ -13,8 +13,8 @@ from .registry import register_rule
 
 def matmul(engine: Engine, a: Value, b: Value) -> Value:
     """The product ``(..., m, k) @ (..., k, n)`` with shared batch axes."""
-    batch = [engine.multiplied(x, y) if x and y else x or y for x, y in zip(a.axes[:-2], b.axes[:-2], strict=True)]
-    contract(engine, a.axes[-1], b.axes[-2])
+    batch = [engine.multiplied(x, y) for x, y in zip(a.axes[:-2], b.axes[:-2], strict=True)]
+    engine.contracted(a.axes[-1], b.axes[-2])
     free = (*batch, a.axes[-2], b.axes[-1])
     via = joined(engine, [without(engine, a.via, [a.axes[-1]]), without(engine, b.via, [b.axes[-2]])])
     meet(engine, free, a.axes[-1], via)
@@ -24,12 +24,6 @@ def matmul(engine: Engine, a: Value, b: Value) -> Value:
 def meet(engine: Engine, free: tuple[Axis, ...], summed: Axis, via: tuple[Pick, ...]) -> None:
     """Note which axes a contraction brings together, before and after the sum."""
     engine.met += [(*axes, *origins(engine, axes, via)) for axes in ((*free, summed), free)]
-
-
-def contract(engine: Engine, x: Axis, y: Axis) -> None:
-    """Sum two axes against each other; a missing one is a plain sum."""
-    if x and y:
-        engine.contracted(x, y)
 
 
 @register_rule("aten::mm", "aten::bmm")
@@ -54,7 +48,7 @@ def addmm(engine: Engine, call: Call) -> Value:
 def vector_product(engine: Engine, call: Call) -> Value:
     """A matrix times a vector, a vector times a vector."""
     x, y = (engine.value(ref) for ref in call.inputs)
-    contract(engine, x.axes[-1], y.axes[0])
+    engine.contracted(x.axes[-1], y.axes[0])
     engine.met.append(x.axes)
     return Value(x.axes[:-1], x.zero or y.zero)
 
@@ -63,7 +57,7 @@ def vector_product(engine: Engine, call: Call) -> Value:
 def linear(engine: Engine, call: Call) -> Value:
     """``x W^T + b`` where it is kept whole."""
     x, w = engine.value(call.args["input"]), engine.value(call.args["weight"])
-    contract(engine, x.axes[-1], w.axes[-1])
+    engine.contracted(x.axes[-1], w.axes[-1])
     free = (*x.axes[:-1], *w.axes[:-1])
     via = joined(engine, [without(engine, x.via, [x.axes[-1]]), w.via])
     meet(engine, free, x.axes[-1], via)
@@ -93,7 +87,7 @@ def trilinear(engine: Engine, call: Call) -> Value:
         for other in own[1:-1] if i in summed else own[1:]:
             joined = engine.multiplied(joined, other)
         if i in summed and len(own) > 1:
-            contract(engine, joined, own[-1])
+            engine.contracted(joined, own[-1])
         elif i in summed:
             engine.rigid(joined, f"sum over the units at {call.where}")
         joint.append(joined)
@@ -115,7 +109,7 @@ def convolution(engine: Engine, call: Call) -> Value:
     inner = engine.split(channels, (groups, x.shape[1 if has_batch else 0] // groups))
     contracted, free = (outer[1], w.axes[1]) if transposed else (w.axes[1], outer[1])
     group = engine.multiplied(inner[0], outer[0]) if groups > 1 else ()
-    contract(engine, inner[1], contracted)
+    engine.contracted(inner[1], contracted)
     engine.met.append((*x.axes[: int(has_batch)], group, free, contracted, *spatial, *w.axes[2:]))
     where = _space(engine, call, spatial, w.shape[2:])
     result = Value((*x.axes[: int(has_batch)], (*group, *free), *where), x.zero or w.zero)
@@ -130,8 +124,7 @@ def convolution(engine: Engine, call: Call) -> Value:
 
 def _space(engine: Engine, call: Call, spatial: Sequence[Axis], kernel: Sequence[int]) -> list[Axis]:
     """Spatial axes of the result: the same where nothing but single points are read, fixed otherwise."""
-    out = call.outputs[0]
-    shape = engine.program.values[out.id].shape[-len(spatial) :] if out is not None else ()
+    shape = engine.made(call)[-len(spatial) :]
     axes = []
     for i, axis in enumerate(spatial):
         at = lambda name, i=i: call.args[name][i] if len(call.args[name]) > 1 else call.args[name][0]

@@ -18,7 +18,7 @@ def inverse(engine: Engine, call: Call) -> list[Value]:
     for axis in x.axes[-2:]:
         engine.mix(x.axes, axis)
     *batch, rows, columns = (engine.powered(axis, -1, True) for axis in x.axes)
-    errors = Value(tuple(forget_zeros(engine.powered(axis, 0, False)) for axis in batch))
+    errors = Value(tuple(engine.unscaled(axis) for axis in batch))
     return [Value((*batch, columns, rows)), errors]
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ....programs import Call, Ref
-from ..axis_terms import Axis, Flat, Slot, Value, forget_zeros
+from ..axis_terms import Axis, Flat, Slot, Value
 from ..engine import Engine
 from .registry import register_rule
 
@@ -29,16 +29,15 @@ def max_pool(engine: Engine, call: Call) -> list[Value]:
         for own, drawn in zip(result.axes, engine.value(samples).axes[:2]):
             engine.equal(own, drawn)
     for axis in result.axes:
-        engine.monomial(engine.no_sign(axis))
-    places = Value(tuple(forget_zeros(engine.powered(axis, 0, False)) for axis in result.axes))
+        engine.homogeneous(axis)
+    places = Value(tuple(engine.unscaled(axis) for axis in result.axes))
     return [result, places][: len(call.outputs)]
 
 
 @register_rule("aten::max_unpool2d", "aten::max_unpool3d")
 def max_unpool(engine: Engine, call: Call) -> Value:
     """Entries put back where maxima were, with zeros between: each channel has its own places."""
-    x, places, out = engine.value(call.args["self"]), engine.value(call.args["indices"]), call.outputs[0]
-    shape = engine.program.values[out.id].shape if out is not None else x.shape
+    x, places, shape = engine.value(call.args["self"]), engine.value(call.args["indices"]), engine.made(call)
     first = len(x.axes) - int(next(c for c in call.op if c in "23"))
     why = f"spatial positions of {call.where}"
     engine.fix_all((*x.axes[first:], *places.axes[first:]), why)
@@ -46,7 +45,7 @@ def max_unpool(engine: Engine, call: Call) -> Value:
     for axis, index in zip(x.axes[:first], places.axes[:first]):
         engine.rigid(index, f"places read by {call.where}")
         engine.monomial(axis)
-        axes.append(engine.zip(axis, index, _placed) if axis and index else axis or index)
+        axes.append(engine.zip(axis, index, _placed))
     space = (engine.fresh(n, why, ("space", i)) for i, n in enumerate(shape[first:]))
     return Value((*axes, *space), x.zero)
 
@@ -64,8 +63,7 @@ def linear_over_space(engine: Engine, call: Call) -> Value:
 
 def _windowed(engine: Engine, call: Call) -> Value:
     x = engine.value(call.inputs[0])
-    out = call.outputs[0]
-    shape = engine.program.values[out.id].shape if out is not None else x.shape
+    shape = engine.made(call)
     rank = int(next(c for c in call.op if c in "123"))
     first = len(x.axes) - rank
     engine.fix_all(x.axes[first:], f"spatial positions of {call.where}")
@@ -76,8 +74,7 @@ def _windowed(engine: Engine, call: Call) -> Value:
 @register_rule("aten::grid_sampler_2d", "aten::grid_sampler_3d", "aten::cudnn_grid_sampler")
 def grid_sample(engine: Engine, call: Call) -> Value:
     """Interpolation at places that a grid gives: linear in the channels."""
-    x, grid, out = engine.value(call.inputs[0]), engine.value(call.inputs[1]), call.outputs[0]
-    shape = engine.program.values[out.id].shape if out is not None else x.shape
+    x, grid, shape = engine.value(call.inputs[0]), engine.value(call.inputs[1]), engine.made(call)
     why = f"spatial positions of {call.where}"
     engine.fix_all((x.axes[0], *x.axes[2:], *grid.axes), why)
     first = x.axes[0] if x.shape[0] == shape[0] else engine.fresh(shape[0], why, "batch")
@@ -87,8 +84,8 @@ def grid_sample(engine: Engine, call: Call) -> Value:
 @register_rule("aten::unfold", "aten::unfold_copy")
 def unfold(engine: Engine, call: Call) -> Value:
     """Windows along one axis, which become a new last axis: both are fixed."""
-    x, out = engine.value(call.args["self"]), call.outputs[0]
-    dim, shape = call.args["dimension"] % len(x.axes), engine.program.values[out.id].shape if out is not None else ()
+    x, shape = engine.value(call.args["self"]), engine.made(call)
+    dim = call.args["dimension"] % len(x.axes)
     why = f"windows of {call.where}"
     engine.fix(x.axes[dim], why)
     axes = [engine.fresh(shape[i], why, "windows") if i == dim else a for i, a in enumerate(x.axes)]
@@ -98,8 +95,7 @@ def unfold(engine: Engine, call: Call) -> Value:
 @register_rule("aten::im2col")
 def im2col(engine: Engine, call: Call) -> Value:
     """Windows over space as columns: channels times places in the window, which are fixed."""
-    x, out = engine.value(call.args["self"]), call.outputs[0]
-    shape = engine.program.values[out.id].shape if out is not None else ()
+    x, shape = engine.value(call.args["self"]), engine.made(call)
     why = f"windows of {call.where}"
     engine.fix_all(x.axes[-2:], why)
     channel = (*x.axes[-3], *engine.fresh(shape[-2] // x.shape[-3], why, "inside"))
@@ -109,8 +105,7 @@ def im2col(engine: Engine, call: Call) -> Value:
 @register_rule("aten::col2im")
 def col2im(engine: Engine, call: Call) -> Value:
     """Columns added up where their windows were."""
-    x, out = engine.value(call.args["self"]), call.outputs[0]
-    shape = engine.program.values[out.id].shape if out is not None else ()
+    x, shape = engine.value(call.args["self"]), engine.made(call)
     why = f"windows of {call.where}"
     channel, inside = engine.split(x.axes[-2], (shape[-3], x.shape[-2] // shape[-3]))
     engine.fix_all((inside, x.axes[-1]), why)

@@ -72,7 +72,7 @@ def extreme(engine: Engine, call: Call) -> list[Value]:
     x = engine.value(call.args["self"])
     dims = _dims(call, len(x.axes))
     for i, axis in enumerate(x.axes):
-        engine.rigid(axis) if i in dims else engine.monomial(engine.no_sign(axis))
+        engine.rigid(axis) if i in dims else engine.homogeneous(axis)
     reduced = _reduced(call, list(x.axes), dims)
     return [reduced] if len(call.outputs) < 2 or len(dims) != 1 else [reduced, places(engine, call, x, *dims)]
 
@@ -149,8 +149,8 @@ def ordered(engine: Engine, call: Call) -> Value:
 def running_extreme(engine: Engine, call: Call) -> list[Value]:
     """Largest (or smallest) entries so far, and where they are: as running sums, but only positive scales pass."""
     result = ordered(engine, call)
-    axes = tuple(engine.monomial(engine.no_sign(axis)) for axis in result.axes)
-    places = tuple(forget_zeros(engine.powered(axis, 0, False)) for axis in axes)
+    axes = tuple(engine.homogeneous(axis) for axis in result.axes)
+    places = tuple(engine.unscaled(axis) for axis in axes)
     return [Value(axes, result.zero), Value(places)][: len(call.outputs)]
 
 
@@ -170,8 +170,8 @@ def ranked(engine: Engine, call: Call) -> list[Value]:
         if i in dims:
             engine.fix(axis, f"order matters to {call.where}")
         else:
-            engine.monomial(engine.no_sign(axis))
-    places = [forget_zeros(engine.powered(axis, 0, False)) for axis in x.axes]
+            engine.homogeneous(axis)
+    places = [engine.unscaled(axis) for axis in x.axes]
     return [_reduced(call, list(x.axes), dims), _reduced(call, places, dims)][: len(call.outputs)]
 
 

@@ -4,22 +4,20 @@ from ....programs import Call, Ref
 from ..axis_terms import Value
 from ..engine import Engine
 from .elementwise import added, through
-from .linear import contract
 from .registry import register_rule
 
 
 @register_rule("torchvision::roi_align", "torchvision::roi_pool")
 def crops(engine: Engine, call: Call) -> list[Value]:
     """Crops of feature maps by boxes: averages are linear in the channels, maxima let positive scales pass."""
-    x, out = engine.value(call.args["input"]), call.outputs[0]
-    shape = engine.program.values[out.id].shape if out is not None else x.shape
+    x, shape = engine.value(call.args["input"]), engine.made(call)
     why = f"regions of {call.where}"
     engine.fix_all((x.axes[0], *x.axes[2:], *engine.value(call.args["rois"]).axes), why)
     other = [engine.fresh(n, why, i) for i, n in enumerate(shape)]
     result = Value((other[0], x.axes[1], *other[2:]), x.zero)
     if call.op == "torchvision::roi_align":
         return [result]
-    engine.monomial(engine.no_sign(x.axes[1]))
+    engine.homogeneous(x.axes[1])
     return [result, through(engine, Value(result.axes), 0, 0)]
 
 
@@ -27,8 +25,7 @@ def crops(engine: Engine, call: Call) -> list[Value]:
 def deformed_convolution(engine: Engine, call: Call) -> Value:
     """A convolution that reads displaced places: linear in the channels; places and masks do not scale."""
     x, w = engine.value(call.args["input"]), engine.value(call.args["weight"])
-    out, groups = call.outputs[0], call.args["groups"]
-    shape = engine.program.values[out.id].shape if out is not None else x.shape
+    shape, groups = engine.made(call), call.args["groups"]
     why = f"places read by {call.where}"
     engine.fix_all((*x.axes[2:], *w.axes[2:]), why)
     for name in ("offset", "mask"):
@@ -42,7 +39,7 @@ def deformed_convolution(engine: Engine, call: Call) -> Value:
     outer = engine.split(w.axes[0], (groups, w.shape[0] // groups))
     inner = engine.split(engine.pool.resolve(channels), (groups, x.shape[1] // groups))
     group = engine.multiplied(inner[0], outer[0]) if groups > 1 else ()
-    contract(engine, inner[1], w.axes[1])
+    engine.contracted(inner[1], w.axes[1])
     engine.met.append((x.axes[0], group, outer[1], w.axes[1], *w.axes[2:]))
     space = (engine.fresh(n, why, i) for i, n in enumerate(shape[2:]))
     result = Value((x.axes[0], (*group, *outer[1]), *space), x.zero)

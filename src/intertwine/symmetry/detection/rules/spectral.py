@@ -43,15 +43,14 @@ def polar(engine: Engine, call: Call) -> Value:
     """A complex tensor from lengths and angles: lengths scale, angles only move."""
     lengths = engine.value(call.args["abs"])
     angles = through(engine, engine.value(call.args["angle"]), None, 0)
-    axes = (engine.multiplied(a, b) if a and b else a or b for a, b in broadcast(lengths, angles))
+    axes = (engine.multiplied(a, b) for a, b in broadcast(lengths, angles))
     return Value(tuple(axes), lengths.zero)
 
 
 @register_rule("aten::_fft_r2c", "aten::_fft_c2c", "aten::_fft_c2r")
 def fourier(engine: Engine, call: Call) -> Value:
     """Fourier transforms: linear in the axes that they leave alone."""
-    x, out = engine.value(call.args["self"]), call.outputs[0]
-    shape = engine.program.values[out.id].shape if out is not None else x.shape
+    x, shape = engine.value(call.args["self"]), engine.made(call)
     where = {d % len(x.axes) for d in call.args["dim"]}
     why = f"Fourier transform at {call.where}"
     for i in where:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from .....programs import Call, Ref
-from ...axis_terms import Axis, Flat, Names, Pick, Slot, Value, axis_size, forget_zeros, map_slots
+from ...axis_terms import Axis, Flat, Names, Pick, Slot, Value, axis_size, bare
 from ...engine import Engine
 from ..picks import distinct, drop, named, plain
 from ..registry import register_rule
@@ -24,8 +24,7 @@ def embedding(engine: Engine, call: Call) -> Value:
 @register_rule("aten::index", "aten::index_select")
 def index(engine: Engine, call: Call) -> Value:
     """Rows picked by an index: the indexed axes are fixed, except where the index names their units."""
-    x, out = engine.value(call.args["self"]), call.outputs[0]
-    shape = engine.program.values[out.id].shape if out is not None else ()
+    x, shape = engine.value(call.args["self"]), engine.made(call)
     if call.op == "aten::index_select":
         dim = call.args["dim"] % len(x.axes)
         picks: list[Any] = [call.args["index"] if i == dim else None for i in range(dim + 1)]
@@ -65,7 +64,7 @@ def _rows(engine: Engine, x: Value, pick: Ref, dim: int, why: str) -> Value:
     else:
         picked = engine.rigid(engine.equal(x.axes[dim], units), why) if x.axes[dim] else ()
         new = [engine.rigid(axis, why) for axis in index.axes]
-    of, rows = _bare(engine.pool.resolve(picked)), tuple(factor for axis in new for factor in axis)
+    of, rows = bare(engine.pool.resolve(picked)), tuple(factor for axis in new for factor in axis)
     origin = (Pick(chosen_by(engine, pick), rows, of),) if of else ()
     return Value((*x.axes[:dim], *new, *x.axes[dim + 1 :]), x.zero, names=_kept_names(x), via=origin)
 
@@ -78,10 +77,6 @@ def chosen_by(engine: Engine, ref: Ref) -> tuple[str, int]:
         if node is not None and node.sorted is not None:
             return "order", node.sorted
     return "rows", ref.id
-
-
-def _bare(axis: Axis) -> Axis:
-    return map_slots(axis, lambda s: Slot(s.space, s.size))
 
 
 def _kept_names(x: Value) -> Names | None:
@@ -107,8 +102,7 @@ def _indexed(engine: Engine, picks: list[Any]) -> list[int]:
 @register_rule("aten::gather")
 def gather(engine: Engine, call: Call) -> Value:
     """Entries picked along one axis, which is fixed unless the index names its units; other axes move together."""
-    x, picks, out = engine.value(call.args["self"]), engine.value(call.args["index"]), call.outputs[0]
-    shape = engine.program.values[out.id].shape if out is not None else ()
+    x, picks, shape = engine.value(call.args["self"]), engine.value(call.args["index"]), engine.made(call)
     dim = call.args["dim"] % len(x.axes)
     why = f"entries looked up at {call.where}"
     units = named(engine, call.args["index"], x.shape[dim])
@@ -139,14 +133,14 @@ def follow(engine: Engine, axis: Axis, index: Axis) -> Axis:
 @register_rule("aten::sort", "aten::topk", "aten::argsort")
 def sort(engine: Engine, call: Call) -> list[Value]:
     """Entries in order along one axis, whose units the places name; along others scales and permutations pass."""
-    x, out = engine.value(call.args["self"]), call.outputs[0]
+    x = engine.value(call.args["self"])
     if not x.axes:
         return [x, Value(())]
     dim = call.args["dim"] % len(x.axes)
-    size = engine.program.values[out.id].shape[dim] if out is not None else x.shape[dim]
+    size = engine.made(call)[dim]
     units, along = _ordered(engine, call, x, dim, size)
-    axes = [along if i == dim else engine.monomial(engine.no_sign(axis)) for i, axis in enumerate(x.axes)]
-    places = [a if i == dim else forget_zeros(engine.powered(a, 0, False)) for i, a in enumerate(axes)]
+    axes = [along if i == dim else engine.homogeneous(axis) for i, axis in enumerate(x.axes)]
+    places = [a if i == dim else engine.unscaled(a) for i, a in enumerate(axes)]
     every = size == x.shape[dim] and len(x.axes) == 1
     values = Value(tuple(axes), x.zero, names=_kept_names(x) if size == x.shape[dim] else None)
     if x.names is not None and values.names is None:
@@ -170,12 +164,12 @@ def _ordered(engine: Engine, call: Call, x: Value, dim: int, size: int) -> tuple
     if x.names is not None and x.names.kind == "units" and len(x.axes) == 1 and size == axis_size(axis):
         units = engine.pool.resolve(x.names.of)
         # each unit once: the rows come in the order of the units
-        return axis, _bare(units) if x.names.all else engine.in_order(size, (units, axis))
+        return axis, bare(units) if x.names.all else engine.in_order(size, (units, axis))
     if distinct(engine, call.args["self"], axis, 0 if call.op in ("aten::sort", "aten::argsort") else size):
         engine.rigid(axis, why)
     else:
         engine.fix(axis, why)
-    return _bare(axis), engine.fresh(size, why)
+    return bare(axis), engine.fresh(size, why)
 
 
 @register_rule("aten::argmax", "aten::argmin")
@@ -193,8 +187,8 @@ def places(engine: Engine, call: Call, x: Value, dim: int) -> Value:
     """Where the largest or smallest entry along an axis is, for each of the others."""
     units, _ = _ordered(engine, call, replace(x, names=None), dim, 1)
     drop(engine, x.names)
-    rest = [engine.monomial(engine.no_sign(a)) for i, a in enumerate(x.axes) if i != dim]
-    axes = [forget_zeros(engine.powered(a, 0, False)) for a in rest]
+    rest = [engine.homogeneous(a) for i, a in enumerate(x.axes) if i != dim]
+    axes = [engine.unscaled(a) for a in rest]
     if call.args.get("keepdim"):
         axes.insert(dim, ())
     return Value(tuple(axes), names=Names(units) if units else None)
@@ -210,7 +204,7 @@ def embedding_bag(engine: Engine, call: Call) -> list[Value]:
             engine.fix_all(engine.value(call.args[name]).axes, "symbols looked up")
     width = table.axes[1]
     if call.args.get("mode") == 2:
-        width = engine.monomial(engine.no_sign(width))
+        width = engine.homogeneous(width)
     shapes = [engine.program.values[ref.id].shape if ref is not None else () for ref in call.outputs]
     why = f"bags of {call.where}"
     rest = [Value(tuple(engine.fresh(n, why, (k, i)) for i, n in enumerate(s))) for k, s in enumerate(shapes[1:])]

@@ -4,7 +4,7 @@ from math import prod
 from typing import Any
 
 from .....programs import Call
-from ...axis_terms import Axis, Flat, Slot, Value, map_slots
+from ...axis_terms import Axis, Flat, Slot, Value, axis_size, bare
 from ...engine import Engine
 from ..elementwise import added
 from ..registry import opaque, register_rule
@@ -47,19 +47,17 @@ def masked_scatter(engine: Engine, call: Call) -> Any:
 
 def _written(engine: Engine, axis: Axis, why: str, tag: int) -> Axis:
     if axis and all(isinstance(f, Slot) for f in axis):
-        return map_slots(axis, lambda s: Slot(s.space, s.size))
-    size = prod(f.size for f in axis)
-    return engine.fresh(size, why, tag)
+        return bare(axis)
+    return engine.fresh(axis_size(axis), why, tag)
 
 
 @register_rule("aten::masked_select")
 def masked_select(engine: Engine, call: Call) -> Any:
     """What a mask chooses, one after the other: whole rows keep their units."""
-    x, mask, out = engine.value(call.args["self"]), engine.value(call.args["mask"]), call.outputs[0]
+    x, mask = engine.value(call.args["self"]), engine.value(call.args["mask"])
     first = _whole_rows(engine, x.shape, mask)
     inner = max(prod(x.shape[first:]), 1)
-    total = engine.program.values[out.id].shape[0] if out is not None else 0
     why = f"rows chosen by a mask at {call.where}"
     engine.fix_all((*x.axes[:first], *mask.axes), why)
-    along = (*engine.fresh(total // inner, why), *(f for axis in x.axes[first:] for f in axis))
+    along = (*engine.fresh(engine.made(call)[0] // inner, why), *(f for axis in x.axes[first:] for f in axis))
     return Value((engine.pool.resolve(along),), x.zero)

@@ -6,10 +6,9 @@ from typing import Any
 import torch
 
 from .....programs import Call, Ref
-from ...axis_terms import Axis, Flat, Names, Pick, Slot, Value, axis_size, map_slots, slots
+from ...axis_terms import Axis, Flat, Names, Pick, Slot, Value, axis_size, bare, slots
 from ...engine import Engine
 from ..elementwise import added
-from ..linear import contract
 from ..picks import drop, joined, named
 from ..registry import opaque, register_rule, unknown
 from .indexing import follow
@@ -22,7 +21,7 @@ def count(engine: Engine, call: Call) -> Value:
     units = named(engine, call.args["self"], bins)
     if units is None or (call.args["min"], call.args["max"]) != (0, bins - 1):
         return unknown(engine, call)[0]
-    return Value((_bare(units),), names=Names(units, "counts", x.axes[0] if len(x.axes) == 1 else ()))
+    return Value((bare(units),), names=Names(units, "counts", x.axes[0] if len(x.axes) == 1 else ()))
 
 
 @register_rule("aten::_grouped_mm", "transformers::grouped_mm_fallback")
@@ -36,7 +35,7 @@ def grouped(engine: Engine, call: Call) -> Any:
     if not isinstance(ends, Ref) or len(x.axes) != 2 or len(w.axes) != 3 or call.args.get("bias") is not None:
         return unknown(engine, call)
     rows, of, label = _groups(engine, call, x, w, ends)
-    contract(engine, x.axes[1], w.axes[1])
+    engine.contracted(x.axes[1], w.axes[1])
     origin = Pick(label, rows, of)
     engine.met.append((*x.axes, *w.axes[1:], of))
     return Value((rows, w.axes[2]), x.zero or w.zero, via=joined(engine, [x.via, (origin,)]))
@@ -50,21 +49,17 @@ def _groups(engine: Engine, call: Call, x: Value, w: Value, ends: Ref) -> tuple[
         node = engine.pool.node(order[0].space) if len(order) == 1 and isinstance(order[0], Slot) else None
         if node is not None and node.sorted is not None and _spaces(order) == _spaces(x.axes[0]):
             of = engine.rigid(engine.equal(w.axes[0], engine.pool.resolve(names.of))) if w.axes[0] else ()
-            return x.axes[0], _bare(of), ("order", node.sorted)
+            return x.axes[0], bare(of), ("order", node.sorted)
     drop(engine, names)
     why = f"groups of rows in {call.where}"
     engine.fix_all(engine.value(ends).axes, why)
     of = engine.hold(engine.rigid(w.axes[0], why), why)
     rows = engine.hold(engine.rigid(x.axes[0], why), why)
-    return rows, _bare(of), ("ends", ends.id)
+    return rows, bare(of), ("ends", ends.id)
 
 
 def _spaces(axis: Axis) -> list[int]:
     return [slot.space for slot in slots(axis)]
-
-
-def _bare(axis: Axis) -> Axis:
-    return map_slots(axis, lambda s: Slot(s.space, s.size))
 
 
 @register_rule("aten::index_put", "aten::_unsafe_index_put")
@@ -97,7 +92,7 @@ def index_put(engine: Engine, call: Call) -> Value:
             continue
         engine.fix(axis, why)
         moving = axis and all(isinstance(f, Slot) for f in axis)
-        axes.append(_bare(axis) if moving else engine.fresh(size, why, i))
+        axes.append(bare(axis) if moving else engine.fresh(size, why, i))
     return Value(tuple(axes), x.zero and written.zero) if out is not None else Value(())
 
 
@@ -130,7 +125,7 @@ def _inverse(engine: Engine, call: Call, picks: list[Any]) -> Value | None:
         return None
     if not torch.equal(values.data, torch.arange(len(values.data), dtype=values.dtype)):
         return None
-    return Value((_bare(engine.pool.resolve(names.of)),), names=Names(rows[0], all=True))
+    return Value((bare(engine.pool.resolve(names.of)),), names=Names(rows[0], all=True))
 
 
 @register_rule("aten::scatter")
@@ -154,7 +149,7 @@ def scatter(engine: Engine, call: Call) -> Any:
     for axis in (y.axes[dim], index.axes[dim]):
         engine.rigid(axis, why)
     if units is not None and flat:
-        along = _bare(units)
+        along = bare(units)
     else:
         drop(engine, index.names)
         engine.fix_all((x.axes[dim], y.axes[dim], index.axes[dim]), why)

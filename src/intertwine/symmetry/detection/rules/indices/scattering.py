@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .....programs import Call, Ref
-from ...axis_terms import Axis, Flat, Value, forget_zeros
+from ...axis_terms import Axis, Flat, Value, flat, forget_zeros
 from ...engine import Engine
 from ..registry import register_rule
 
@@ -58,7 +58,7 @@ def index_fill(engine: Engine, call: Call) -> Value:
 @register_rule("aten::segment_reduce")
 def segment_reduce(engine: Engine, call: Call) -> Value:
     """Rows reduced run by run: their axis is fixed, and axes along which the runs differ."""
-    x, out = engine.value(call.args["data"]), call.outputs[0]
+    x = engine.value(call.args["data"])
     axis = call.args.get("axis", 0) % len(x.axes)
     why = f"runs of rows at {call.where}"
     kept = [i for i in range(len(x.axes)) if i != axis]
@@ -67,8 +67,7 @@ def segment_reduce(engine: Engine, call: Call) -> Value:
             for i, runs in enumerate(engine.value(call.args[name]).axes):
                 engine.fix(runs, why)
                 kept = [k for k in kept if k != i or all(isinstance(f, Flat) for f in runs)]
-    shape = engine.program.values[out.id].shape if out is not None else x.shape
-    start = Value(tuple((Flat(n, True),) if n != 1 else () for n in shape), zero=True)
+    start = Value(tuple(flat(n, True) for n in engine.made(call)), zero=True)
     if call.args.get("initial") not in (None, 0):
         start = Value(tuple(forget_zeros(a) for a in start.axes))
     return _reduced(engine, start, x, kept, why, call.args["reduce"])
@@ -81,9 +80,9 @@ def _reduced(engine: Engine, there: Value, given: Value, kept: Sequence[int], wh
         if i in kept:
             if how not in ("sum", "mean"):
                 for axis in (x, y):
-                    engine.monomial(engine.no_sign(axis))
+                    engine.homogeneous(axis)
                     engine.no_scale(axis) if how == "prod" else None
-            axes.append(engine.equal(x, y) if x and y else x or y)
+            axes.append(engine.equal(x, y))
         else:
             engine.fix(x, why)
             engine.fix(y, why)

@@ -23,8 +23,7 @@ def unpack(engine: Engine, call: Call) -> list[Value]:
 
 def _laid_out(engine: Engine, call: Call, source: Ref, before: int, after: int) -> list[Value]:
     """A tensor whose first ``before`` axes become ``after`` others."""
-    x, out = engine.value(source), call.outputs[0]
-    shape = engine.program.values[out.id].shape if out is not None else x.shape
+    x, shape = engine.value(source), engine.made(call)
     why = f"steps of sequences at {call.where}"
     for name in ("lengths", "batch_sizes"):
         if isinstance(call.args.get(name), Ref):

@@ -5,7 +5,20 @@ from math import prod
 from typing import Any
 
 from .....programs import Call, Ref
-from ...axis_terms import Axis, Flat, Interleaved, Pick, Segments, Slot, Value, axis_size, forget_zeros, segments, slots
+from ...axis_terms import (
+    Axis,
+    Flat,
+    Interleaved,
+    Pick,
+    Segments,
+    Slot,
+    Value,
+    axis_size,
+    flat,
+    forget_zeros,
+    segments,
+    slots,
+)
 from ...engine import Engine
 from ..picks import is_state
 from ..registry import opaque, register_rule
@@ -39,7 +52,7 @@ def view(engine: Engine, call: Call) -> Any:
 def reshape(engine: Engine, x: Value, shape: Sequence[int]) -> Any:
     """The value of ``x`` viewed with another shape; a concatenation told apart by an axis gives a ``Stack``."""
     if prod(shape) == 0:
-        return Value(tuple((Flat(n, True),) if n != 1 else () for n in shape), x.zero)
+        return Value(tuple(flat(n, True) for n in shape), x.zero)
     axes: list[Axis] = []
     i = j = 0
     while j < len(shape):
@@ -116,10 +129,9 @@ def squeeze(engine: Engine, call: Call) -> Value:
 @register_rule("aten::expand", "aten::broadcast_to")
 def expand(engine: Engine, call: Call) -> Value:
     """Axes of size one made longer by repeating."""
-    x, out = engine.value(call.args["self"]), call.outputs[0]
-    shape = engine.program.values[out.id].shape if out is not None else ()
+    x, shape = engine.value(call.args["self"]), engine.made(call)
     axes = ((),) * (len(shape) - len(x.axes)) + x.axes
-    return Value(tuple((Flat(n, x.zero),) if not a and n != 1 else a for a, n in zip(axes, shape)), x.zero)
+    return Value(tuple(a or flat(n, x.zero) for a, n in zip(axes, shape)), x.zero)
 
 
 @register_rule("aten::repeat")
@@ -269,13 +281,12 @@ def pick(engine: Engine, axis: Axis, index: int) -> tuple[Pick, ...]:
 @register_rule("aten::diagonal", "aten::diagonal_copy")
 def diagonal(engine: Engine, call: Call) -> Value:
     """Entries whose places along two axes agree: both axes are fixed."""
-    x, out = engine.value(call.args["self"]), call.outputs[0]
+    x, count = engine.value(call.args["self"]), engine.made(call)[-1]
     rank = len(x.axes)
     both = {call.args["dim1"] % rank, call.args["dim2"] % rank}
     why = f"places relative to a diagonal at {call.where}"
     for i in both:
         engine.fix(x.axes[i], why)
-    count = engine.program.values[out.id].shape[-1] if out is not None else 0
     kept = [a for i, a in enumerate(x.axes) if i not in both]
     return Value((*kept, engine.fresh(count, why)), x.zero)
 

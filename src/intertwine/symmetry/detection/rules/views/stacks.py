@@ -26,7 +26,7 @@ class Stack:
         parts = [p if isinstance(p, Value) else p.tied(engine) for p in self.parts]
         joined = parts[0]
         for other in parts[1:]:
-            joined = Value(tuple(engine.equal(a, b) if a and b else a or b for a, b in zip(joined.axes, other.axes)))
+            joined = Value(tuple(engine.equal(a, b) for a, b in zip(joined.axes, other.axes)))
         axes = list(joined.axes)
         axes.insert(self.dim, engine.fresh(len(parts), "parts of a stack that are used together", "stack"))
         return Value(tuple(axes), all(p.zero for p in parts))
@@ -102,7 +102,7 @@ def _in_turn(engine: Engine, call: Call, ref: Ref, x: Stack) -> list[Any] | None
     joined = parts[0]
     for other in parts[1:]:
         both = enumerate(zip(joined.axes, other.axes))
-        joined = Value(tuple(engine.equal(a, b) if a and b and i != d else a or b for i, (a, b) in both))
+        joined = Value(tuple(a or b if i == d else engine.equal(a, b) for i, (a, b) in both))
     return [Value((*joined.axes[:d], join(rows), *joined.axes[d + 1 :]), all(p.zero for p in parts))]
 
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from math import prod
 
 from .....programs import Call, Ref
-from ...axis_terms import Axis, Flat, Pick, Value, axis_size, segments
+from ...axis_terms import Axis, Flat, Pick, Value, axis_size, flat, segments
 from ...engine import Engine
 from ..registry import opaque, register_rule
 from .shapes import pick, rows
@@ -106,7 +106,7 @@ def as_strided(engine: Engine, call: Call) -> Value:
         return _fixed(engine, call, [x])
     after = engine.program.values[out.id]
     if 0 in after.shape or 0 in x.shape:
-        return Value(tuple((Flat(n, x.zero),) if n != 1 else () for n in after.shape), x.zero)
+        return Value(tuple(flat(n, x.zero) for n in after.shape), x.zero)
     try:
         runs = _runs(_dims(engine, source), _dims(engine, out), after.offset - engine.program.values[source.id].offset)
     except _Unreadable:
