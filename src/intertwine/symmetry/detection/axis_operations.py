@@ -9,9 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from ...programs import Call, Ref
-from .axis_terms import (
-    UNIT, Axis, Factor, Flat, Interleaved, Slot, axis_size, bare, forget_zeros, map_slots, segments, slots,
-)  # fmt: skip
+from .axis_terms import UNIT, Axis, Factor, Flat, Interleaved, Slot, axis_size, bare, map_slots, segments, slots
 from .equations import System
 from .unification import Misfit, slice_axis, split_axis, zip_axes
 from .union_find import Pool
@@ -129,7 +127,7 @@ class Algebra:
 
     def unscaled(self, axis: Axis) -> Axis:
         """The axis of numbers that move with the units, and do not scale."""
-        return forget_zeros(self.powered(axis, 0, False))
+        return self.powered(axis, 0, False)
 
     def fix(self, axis: Axis, why: str) -> Axis:
         """Nothing passes; the axis is returned without exponents."""
