@@ -187,6 +187,8 @@ def test_bad_arguments():
         iw.gates.neural_tangent_kernel(model, x, parameters=["weight"])
     with pytest.raises(ValueError, match=r"must find every parameter .* Got \['scale'\]"):
         iw.gates.neural_tangent_kernel(model, x, method="layers")
+    with pytest.raises(ValueError, match=r"x must be inputs of the model\. Got .* of shape \(9,\)"):
+        iw.gates.neural_tangent_kernel(nn.Linear(3, 2), torch.zeros(4, 9))
     with pytest.raises(ValueError, match=r"model must return \(N, outputs\)"):
         iw.gates.neural_tangent_kernel(nn.Conv2d(2, 1, 1).double(), x)
 

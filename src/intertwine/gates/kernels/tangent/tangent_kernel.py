@@ -1,7 +1,7 @@
 """Empirical neural tangent kernel of any PyTorch model, by the structure of its layers or by Jacobians."""
 
 from collections.abc import Collection
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -68,8 +68,7 @@ def neural_tangent_kernel(
         raise ValueError(f"x must hold examples, and gradients be possible. Got {len(x)} examples{where}.")
     with evaluating(model), torch.enable_grad():
         chosen = _chosen(model, parameters)
-        with torch.no_grad():
-            out = model(x[:1])
+        out = _one(model, x)
         if not isinstance(out, Tensor) or out.dim() != 2:
             raise ValueError(f"model must return (N, outputs). Got {tuple(getattr(out, 'shape', ()))} for one example.")
         pairs = {"full": out.shape[1] ** 2, "per_output": out.shape[1], "trace": 1}[kind]
@@ -77,6 +76,19 @@ def neural_tangent_kernel(
         if method == "jacobian":
             return _by_jacobians(model, x, y, chosen, kind, memory)
         return _by_layers(model, x, y, chosen, kind, memory, rest=method == "auto")
+
+
+@torch.no_grad()
+def _one(model: nn.Module, x: Tensor) -> Any:
+    """What the model returns for the first example."""
+    try:
+        return model(x[:1])
+    except RuntimeError as error:
+        first = next(iter(str(error).splitlines()), "").rstrip(".")
+        raise ValueError(
+            f"x must be inputs of the model. Got {x.dtype} examples of shape {tuple(x.shape[1:])}, on which it fails: "
+            f"{first}. Check shape, dtype and device."
+        ) from error
 
 
 def _chosen(model: nn.Module, names: Collection[str] | None) -> dict[str, Tensor]:
