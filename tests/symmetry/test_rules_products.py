@@ -27,6 +27,8 @@ CASES = {
     "rows and units": (lambda h, k, w: (h * k).sum((1, 2))[:, None].expand(-1, 5), G, 5),
     "cosine": (lambda h, k, w: F.cosine_similarity(h, k, -1), O, 5),
     "normalised": (lambda h, k, w: (F.normalize(h, dim=-1) * F.normalize(k, dim=-1)).sum(-1), O, 5),
+    "mean squared error": (lambda h, k, w: (h - k).pow(2).mean((1, 2))[:, None].expand(-1, 5), O, 5),
+    "norm of rows and units": (lambda h, k, w: (h - k).norm(dim=(1, 2))[:, None].expand(-1, 5), O, 5),
     "squared distance": (lambda h, k, w: (h - k).pow(2).sum(-1), O, 5),
     "distance": (lambda h, k, w: (h - k).norm(dim=-1), O, 5),
     "cdist": (lambda h, k, w: torch.cdist(h, k)[..., 0], O, 5),

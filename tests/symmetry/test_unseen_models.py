@@ -510,6 +510,16 @@ def test_a_stack_rounded_to_whole_numbers_is_permuted_only():
     assert [s.group for s in found("rounded").spaces] == [Permutation(5)]
 
 
+def test_what_is_written_into_whole_numbers_is_permuted_only():
+    def forward(self, x):
+        h = torch.zeros(len(x), 5, dtype=torch.long)
+        h[:] = F.relu(self.a(x)) * 3
+        return self.out(h.to(x.dtype))
+
+    CASES["written"] = lambda: (Snippet(forward, a=Linear(6, 5), out=Linear(5, 3)), (6,))
+    assert [s.group for s in found("written").spaces] == [Permutation(5)]
+
+
 def test_units_told_apart_after_a_sum_over_what_is_inside_them_keep_their_own():
     """Differential attention: two softmaxes, one subtracted from the other, each with queries and keys of its own."""
 

@@ -29,11 +29,20 @@ def drawn(engine: Engine, call: Call) -> list[Value]:
     return [opaque(engine, ref, f"random numbers of {call.where}", i) for i, ref in enumerate(call.outputs)]
 
 
+def cast(engine: Engine, source: Ref, out: Ref | None) -> Value:
+    """A tensor as another type; as whole numbers it only lets permutations pass."""
+    x = engine.value(source)
+    whole = lambda ref: not (engine.dtype(ref).is_floating_point or engine.dtype(ref).is_complex)
+    if out is not None and whole(out) and not whole(source):
+        return Value(tuple(engine.rigid(a) for a in x.axes), x.zero)
+    return x
+
+
 @register_rule("aten::copy")
 def copy(engine: Engine, call: Call) -> Value:
     """What is written replaces what was there."""
     engine.skip(call.args["self"])
-    there, written = engine.value(call.args["self"]), engine.value(call.args["src"])
+    there, written = engine.value(call.args["self"]), cast(engine, call.args["src"], call.args["self"])
     axes = (y or flat(axis_size(x), written.zero) for x, y in broadcast(there, written))
     return Value(tuple(axes), written.zero)
 

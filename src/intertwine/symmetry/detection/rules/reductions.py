@@ -43,7 +43,7 @@ def total(engine: Engine, call: Call) -> Value:
             continue
         why = f"sum over the units at {call.where}"
         engine.no_sign(engine.no_scale(axis, why), why)
-        engine.orthogonal(axis) if x.square and len(dims) == 1 else engine.monomial(axis, why)
+        engine.orthogonal(axis) if x.square else engine.monomial(axis, why)
     return _reduced(call, list(x.axes), dims)
 
 
@@ -90,7 +90,7 @@ def norm(engine: Engine, call: Call) -> Value:
             engine.no_scale(axis)
             if not is_norm:
                 engine.no_sign(axis)
-            engine.orthogonal(axis) if is_norm and order == 2 and len(dims) == 1 else engine.monomial(axis)
+            engine.orthogonal(axis) if is_norm and order == 2 else engine.monomial(axis)
         else:
             engine.monomial(axis)
         degree = Fraction(0 if is_norm and order == 0 else 2 if call.op == "aten::var" else 1)

@@ -20,6 +20,7 @@ from ...axis_terms import (
     slots,
 )
 from ...engine import Engine
+from ..constants import cast
 from ..picks import is_state
 from ..registry import opaque, register_rule
 from .stacks import Stack, axis_order, cuts, is_stack
@@ -28,12 +29,8 @@ from .stacks import Stack, axis_order, cuts, is_stack
 @register_rule("aten::clone", "aten::detach", "aten::alias", "aten::_to_copy", "aten::lift_fresh_copy",
                "aten::lift_fresh", "aten::native_dropout", "aten::contiguous", "aten::to", "aten::dropout")  # fmt: skip
 def same(engine: Engine, call: Call) -> Value:
-    """Copies and casts; a cast to whole numbers only lets permutations pass."""
-    x, out = engine.value(call.inputs[0]), call.outputs[0]
-    whole = lambda ref: not (engine.dtype(ref).is_floating_point or engine.dtype(ref).is_complex)
-    if out is not None and whole(out) and not whole(call.inputs[0]):
-        return Value(tuple(engine.rigid(a) for a in x.axes), x.zero)
-    return x
+    """Copies and casts."""
+    return cast(engine, call.inputs[0], call.outputs[0])
 
 
 @register_rule("aten::view", "aten::_unsafe_view", "aten::reshape", "aten::_reshape_alias", "aten::flatten",
