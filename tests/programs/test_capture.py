@@ -127,6 +127,11 @@ def test_numbers_taken_out_are_noticed(how):
     assert "intertwine::read" in [c.op for c in program.calls]
 
 
+def test_sparse_tensors_are_refused_by_name():
+    with pytest.raises(CaptureError, match=r"Got a sparse one \(torch.sparse_coo\): use a dense one"):
+        capture(Reads(lambda h: torch.sparse.mm(torch.eye(3).to_sparse(), h)), (torch.randn(3, 4),))
+
+
 def test_numbers_of_constants_are_no_reads():
     program = capture(Reads(lambda h: torch.arange(4.0).sum().item()), (torch.randn(3, 4),))
     assert not program.reads

@@ -292,3 +292,39 @@ def test_experts_of_transformers(family, how):
         pytest.skip("transformers 5.16 clamps the places of experts, which stay fixed: a miss, nothing wrong")
     assert bool(moving) == (how != "eager")
     assert any(s.size == 8 and s.parents and s.group.permutes for s in sym.spaces)
+
+
+class Picked(nn.Module):
+    """The best of three experts for every row, by a router that sees rows made by ``seen``."""
+
+    def __init__(self, seen, bias: bool = False):
+        super().__init__()
+        self.a, self.b, self.seen = nn.Linear(6, 2), nn.Linear(2, 6, bias=False), seen
+        self.router, self.out = nn.Linear(6, 3, bias=bias), nn.Linear(5, 2)
+        self.first, self.offset = nn.Parameter(torch.randn(3, 5, 6)), nn.Parameter(torch.randn(3, 5))
+
+    def forward(self, x):
+        best = self.router(self.seen(self, x)).argmax(-1)
+        every = torch.einsum("bi,eoi->beo", x, self.first) + self.offset
+        return self.out(torch.relu(every.gather(1, best[:, None, None].expand(-1, 1, 5))[:, 0]))
+
+
+ROWS = {
+    "input": lambda s, x: x,
+    "behind a rectifier": lambda s, x: s.b(torch.relu(s.a(x))),
+    "behind a rectifier and a norm": lambda s, x: F.rms_norm(s.b(torch.relu(s.a(x))), (6,)),
+    "two of them": lambda s, x: s.b(torch.relu(s.a(x))) - s.b(torch.relu(s.a(-x))),
+}
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_rows_of_zeros_are_a_tie_that_places_decide(rows):
+    """Padding, or no unit on: all experts are equally good, and the first is taken, whichever it is."""
+    torch.manual_seed(0)
+    x = torch.cat([torch.randn(40, 6), torch.zeros(2, 6)]).double()
+    for bias in (False, True):
+        model = Picked(ROWS[rows], bias).double()
+        sym = symmetries(model, x[:4])
+        assert any(s.size == 3 and s.group.permutes for s in sym.spaces) == bias
+        for seed in range(3):
+            assert function_error(model, sym.act(sym.random(seed), model), (x,)) < 1e-12

@@ -30,10 +30,14 @@ def storage_key(tensor: Tensor) -> int:
     try:
         return tensor.untyped_storage()._cdata
     except NotImplementedError:
-        raise CaptureError(
-            "model must run on plain tensors. Got one inside torch.vmap or torch.func.jvp, whose operations cannot be "
-            "followed one by one: call the function on the whole batch instead."
-        ) from None
+        if tensor.layout != torch.strided:
+            said = f"a sparse one ({tensor.layout}): use a dense one, or indices with index_add or scatter_add"
+        else:
+            said = (
+                "one inside torch.vmap or torch.func.jvp, whose operations cannot be followed one by one: call the "
+                "function on the whole batch"
+            )
+        raise CaptureError(f"model must run on plain tensors. Got {said} instead.") from None
 
 
 def overlap(a: Geometry, b: Geometry) -> bool:

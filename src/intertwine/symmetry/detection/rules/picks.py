@@ -6,7 +6,7 @@ numbers still tell from which unit they came, so that every unit may have its ow
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -130,6 +130,12 @@ _COMBINED = {"aten::add", "aten::sub", "aten::mul", "aten::div"}
 _VANISHING = {"aten::relu", "aten::clamp", "aten::clamp_min", "aten::clamp_max", "aten::threshold", "aten::hardtanh",
               "aten::where", "aten::masked_fill", "aten::index_put", "aten::scatter", "aten::masked_scatter",
               "aten::zero", "aten::fill", "aten::round", "aten::floor", "aten::sign"}  # fmt: skip
+# what makes zeros of zeros
+_KEEPS_ZERO = {f"aten::{name}" for name in (
+    "mm", "bmm", "mul", "div", "neg", "sum", "mean", "expand", "index", "slice", "select", "cat", "_fused_rms_norm",
+    "tanh", "silu", "gelu", "leaky_relu", "elu", "mish", "hardswish", "abs", "sin", "sqrt", "pow", "glu",
+)}  # fmt: skip
+_MAY_ADD = {"aten::linear", "aten::convolution", "aten::native_layer_norm"}  # they do too, without a bias
 
 
 def distinct(engine: Engine, ref: Ref, along: Axis, count: int = 0, summed: bool = False) -> bool:
@@ -168,14 +174,27 @@ def plain(axis: Axis) -> bool:
     return bool(axis) and all(isinstance(f, Slot) for f in axis)
 
 
-def _may_vanish(engine: Engine, ref: Ref) -> bool:
-    """Whether whole rows of a tensor may be zero on some inputs: behind rectifiers and masks."""
+def _may_vanish(engine: Engine, ref: Ref, known: dict[int, bool] | None = None) -> bool:
+    """Whether whole rows of a tensor may be zero on some inputs: padding, rectifiers, masks, and what keeps zeros."""
+    known = {} if known is None else known
+    if ref.id not in known:
+        known[ref.id] = False  # while it is looked at; a run has no circles
+        known[ref.id] = _vanishes(engine, ref, lambda r: not is_state(engine, r) and _may_vanish(engine, r, known))
+    return known[ref.id]
+
+
+def _vanishes(engine: Engine, ref: Ref, may: Callable[[Ref], bool]) -> bool:
     call = engine.producer(ref)
-    while call is not None and call.op in _SAME:
-        call = engine.producer(call.inputs[0])
-    if call is None or call.op in _VANISHING:
-        return call is not None
-    return call.op == "aten::mul" and any(_is_mask(engine, r) for r in call.inputs)
+    if call is None:
+        return engine.program.values[ref.id].kind == "input"
+    if call.op in _VANISHING:
+        return True
+    if call.op in ("aten::add", "aten::sub"):
+        return isinstance(call.args["other"], Ref) and may(call.args["self"]) and may(call.args["other"])
+    if call.op in _MAY_ADD:
+        return call.args.get("bias") is None and may(call.args["input"])
+    masked = call.op == "aten::mul" and any(_is_mask(engine, r) for r in call.inputs)
+    return masked or (call.op in _SAME | _KEEPS_ZERO and any(map(may, call.inputs)))
 
 
 def _is_mask(engine: Engine, ref: Ref) -> bool:
