@@ -3,15 +3,23 @@
 import json
 import pickle
 import re
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from intertwine.cli.work import compare
 from intertwine.similarity import Comparison
 
 FAST = ("--null", 3, "--bootstrap", 0, "--examples", 40)
+
+
+@pytest.mark.parametrize(("mean", "shape", "size"), [((0.5,), (1, 8, 8), 1000), ((), (128,), 64), ((), (4096,), 8)])
+def test_text_is_read_by_tokens(mean, shape, size):
+    splits = SimpleNamespace(mean=mean, shape=shape)
+    assert compare._size(compare._EXAMPLES, splits) == size
 
 
 def test_cards_say_everything(run, pair, tmp_path):

@@ -51,6 +51,7 @@ def test_partners_keep_their_exact_scores_and_chance_is_estimated(inputs):
         assert ((low <= scores.diagonal()) & (scores.diagonal() <= high)).all()
         assert saved.untrained_pairs[name].shape == (2, 3, 3)
     assert summarise(saved, ORTHOGONAL).matched is None
+    assert saved.summary().count("partner in B") == 2
     assert summarise(saved, "linear_cka").matched is not None
 
 

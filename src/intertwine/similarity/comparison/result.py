@@ -149,7 +149,8 @@ class Comparison(Result):
 
 def _table(result: Comparison, measure: str) -> str:
     """The best match of every layer of A as a text table."""
-    rows = [("layer of A", "most similar of B", "score", "interval", "chance", "untrained", "p", "calibrated")]
+    whose = "most similar of B" if verdict.searched(result, measure) else "partner in B"
+    rows = [("layer of A", whose, "score", "interval", "chance", "untrained", "p", "calibrated")]
     for row in result.best(measure).itertuples():
         interval = "" if row.low != row.low else f"[{row.low:.3f}, {row.high:.3f}]"
         numbers = [_number(getattr(row, k)) for k in ("score", "chance", "untrained", "null_p", "calibrated")]
