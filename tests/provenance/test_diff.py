@@ -112,6 +112,8 @@ def test_random_elements_leave_nothing(sym):
     twin = sym.act(sym.random(seed=5), decoder())
     found = iw.diff(decoder(), twin, tokens(), sym)
     assert found.same_function and {"permuted", "scaled", "basis changed"} <= kinds(found)
+    words = [f.text for f in found.findings if f.kind == "permuted"]
+    assert sum("heads" in text for text in words) == sum("units" in text for text in words) == 1, words
     iw.testing.assert_same_function(sym.act(found.transformation, decoder()), twin, tokens())
 
 

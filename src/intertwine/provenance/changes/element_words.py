@@ -50,7 +50,7 @@ def element_findings(
         in_order: Spaces whose units only moved up because others are gone, or came.
     """
     carried = carriers(sym)
-    said: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    said: dict[tuple[str, str, str], list[tuple[str, str]]] = {}
     gains = list(_folded_gains(sym, g, before, after))
     taken = {(space, k) for _, _, space, k in gains}
     for space in sym.spaces:
@@ -61,9 +61,9 @@ def element_findings(
         for kind, words in _parts(e, noun, [k for k in range(len(e.scales)) if (space.name, k) not in taken]):
             if kind == "permuted" and space.name in in_order:
                 continue
-            said.setdefault((kind, pattern_of(space.name)), []).append((space.name, words))
+            said.setdefault((kind, noun, pattern_of(space.name)), []).append((space.name, words))
     found = [_folded(gains)] if gains else []
-    for (kind, _), many in said.items():
+    for (kind, *_), many in said.items():
         tensors = dict.fromkeys(name for space, _ in many for name in carried[space])
         found.append(Finding(kind, _together([(sym.titles[space], words) for space, words in many]), tuple(tensors)))
     return found
