@@ -164,16 +164,16 @@ def main(only: list[str]) -> int:
     survived = 0
     with tempfile.TemporaryDirectory() as folder:
         _copy(Path(folder))
-        for test in dict.fromkeys(one[0] for one in chosen.values()):
-            if not _passes(test):
-                raise SystemExit(f"tests must pass on what is not changed. Got {test}, which fails.")
+        tests = list(dict.fromkeys(one[0] for one in chosen.values()))
+        if not _pass(*tests):
+            raise SystemExit(f"tests must pass on what is not changed. Got one that fails among {' '.join(tests)}.")
         for number, (test, file, old, new) in chosen.items():
             path = Path(folder) / file
             right = path.read_text(encoding="utf-8")
             if old not in right:
                 raise SystemExit(f"mutation {number} must change its file. Got no {old!r} in {file}.")
             path.write_text(right.replace(old, new), encoding="utf-8")
-            lived = _passes(test)
+            lived = _pass(test)
             path.write_text(right, encoding="utf-8")
             survived += lived
             words = f"{Path(file).name}: {old.strip()[:50]!r}, by {test.rpartition('::')[2]}"
@@ -202,18 +202,18 @@ def _copy(folder: Path) -> None:
     assert not any(name.startswith("intertwine.lab") for name in sys.modules)
 
 
-def _passes(test: str) -> bool:
-    """Whether a test passes, in a process of its own."""
+def _pass(*tests: str) -> bool:
+    """Whether tests pass, in a process of their own."""
     child = os.fork()
     if child == 0:
         import pytest
 
         with redirect_stdout(io.StringIO()):
-            code = pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", test])
+            code = pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", *tests])
         os._exit(min(int(code), 5))
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if code not in (0, 1):
-        raise SystemExit(f"pytest must run {test}. Got exit code {code}.")
+        raise SystemExit(f"pytest must run {' '.join(tests)}. Got exit code {code}.")
     return code == 0
 
 
