@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 from contextlib import redirect_stdout
+from importlib import import_module
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -191,15 +192,14 @@ def _copy(folder: Path) -> None:
     os.chdir(folder)
     sys.path.insert(0, str(folder / "src"))
     sys.dont_write_bytecode = True  # a change within a second, of the same length, would go unseen
-    import pytest  # noqa: F401
-    import scipy.stats  # noqa: F401
-    import torch
-
-    import intertwine
-
-    torch.set_num_threads(1)
-    assert Path(intertwine.__file__).is_relative_to(folder)
-    assert not any(name.startswith("intertwine.lab") for name in sys.modules)
+    for name in ("pydantic", "pytest", "safetensors.torch", "scipy.optimize", "scipy.stats", "threadpoolctl",
+                 "intertwine", "intertwine.dissection", "intertwine.gates", "intertwine.similarity"):  # fmt: skip
+        import_module(name)  # once: each test process has them from here
+    sys.modules["torch"].set_num_threads(1)
+    assert Path(str(sys.modules["intertwine"].__file__)).is_relative_to(folder)
+    files = [file for listed in MUTATIONS.values() for file, _, _ in listed]
+    changed = [file.removeprefix("src/").removesuffix(".py").replace("/", ".") for file in files]
+    assert not sys.modules.keys() & set(changed), "what is changed must be imported by the test"
 
 
 def _pass(*tests: str) -> bool:
