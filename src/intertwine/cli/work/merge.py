@@ -75,7 +75,8 @@ def run(asked: MergeOptions) -> None:
         listed = [{"network": name, "loss": loss, "accuracy": accuracy} for name, loss, accuracy in scores]
         print_json({**written, "scores": listed, "distances": found.distances, **settings})
         return
-    say(f"merged {', '.join(group.names)}")
+    if not (found.distances or scores):
+        say(f"merged as they are: {', '.join(group.names)}")
     for what, value in found.distances.items():
         say(f"{what}: {value:.3g}")
     if scores:
