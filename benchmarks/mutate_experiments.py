@@ -127,7 +127,7 @@ MUTATIONS = {
         (f"{E}/printed.py", "0.6208±0.008", "0.6208±0.080"),
         (f"{E}/printed.py", "61.5±0.2 61.5±0.1", "61.5±0.2 65.1±0.1"),
     ),
-    f"{VERDICTS}::test_an_interval_decides_or_cannot_tell": (
+    f"{VERDICTS}::test_a_required_claim_fails_an_experiment_where_it_is_broken_and_where_it_cannot_be_told": (
         (f"{E}/verdicts.py", "return Claim(text, held, detail", "return Claim(text, True, detail"),
     ),
     f"{VERDICTS}::test_all_must_hold_all_but_some_and_many_do_not_fail_by_chance": (
@@ -135,6 +135,8 @@ MUTATIONS = {
     ),
     f"{VERDICTS}::test_networks_that_did_not_train_cannot_tell": (
         (f"{E}/verdicts.py", "not e.value >= self.least", "False"),
+    ),
+    f"{VERDICTS}::test_how_well_networks_must_have_trained_follows_from_the_data": (
         (f"{E}/experiment.py", '"cifar10": 0.75', '"cifar10": 0.05'),
     ),
     f"{VERDICTS}::test_pairs_that_share_a_network_and_single_runs_have_no_interval": (

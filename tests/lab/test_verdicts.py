@@ -23,6 +23,7 @@ from intertwine.lab.experiments import (
 from intertwine.lab.experiments import printed as p
 from intertwine.lab.experiments.beyond import descent, differentiability, lifting, locations
 from intertwine.lab.experiments.estimates import exact, mean_of
+from intertwine.lab.experiments.experiment import trained_from
 from intertwine.lab.experiments.paper1 import (
     alpha_choice,
     cct_stitching,
@@ -94,6 +95,11 @@ def test_networks_that_did_not_train_cannot_tell():
     assert told.held is None
     assert told.why == "not trained: DNN 39.5 %, 75 % needed; as measured it would hold"
     assert claim("x", sure, above=0, trained=Trained({"DNN": Estimate(math.nan)}, 0.75)).held is None
+
+
+def test_how_well_networks_must_have_trained_follows_from_the_data():
+    of = lambda data: trained_from(Reproduction("n", "t", "p", "small", facts={"data": data}))
+    assert (of("digits"), of("cifar10"), of("cifar100")) == (0.85, 0.75, 0.45)
 
 
 def test_a_claim_says_what_it_was_judged_by():
