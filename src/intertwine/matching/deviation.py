@@ -190,6 +190,12 @@ def apart(near: Tensor, b: Folded, name: str) -> float:
     return gap / max(_norm(b.spread.get(name, b.state[name])), 1e-300)
 
 
+def relative(x: Tensor, y: Tensor) -> float:
+    """Distance of two tensors relative to the second, which may not be zero: else infinity."""
+    gap, size = sum(_norm(p - q) ** 2 for p, q in _pieces(x, y)) ** 0.5, _norm(y)
+    return gap / size if size else float("inf")
+
+
 def distance(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
     """Root mean square sine of the angle between tensors of one name, each tensor weighted by its size.
 

@@ -16,7 +16,7 @@ from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import KINDS, Transformation, identity
 from ..testing import outputs, relative_error
 from .components import Matched, Pair, matched
-from .deviation import PRECISIONS, Deviation, constant, patterned
+from .deviation import PRECISIONS, Deviation, constant, patterned, relative
 from .narrow import narrowed
 from .verdict import DIFFERENT, RELATED, SAME, UNTOLD, Match
 
@@ -223,8 +223,7 @@ def _unequal(pair: Pair) -> dict[str, float]:
         x, y = (t if t.dtype == torch.float64 else t.float() for t in (pair.a[name], pair.b[name]))
         x = x.to(y)
         if not torch.equal(x, y):
-            size = float(torch.linalg.vector_norm(y, dtype=torch.float64))
-            found[name] = float(torch.linalg.vector_norm(x - y, dtype=torch.float64)) / size if size else float("inf")
+            found[name] = relative(x, y)
     return found
 
 
