@@ -44,9 +44,10 @@ def test_partners_keep_their_exact_scores_and_chance_is_estimated(inputs):
     for name in (ORTHOGONAL, G_RELU):
         scores, chance = saved.scores[name], saved.chance[name]
         torch.testing.assert_close(scores.diagonal(), full.scores[name].diagonal(), atol=1e-12, rtol=0)
-        torch.testing.assert_close(chance.diagonal(), full.chance[name].diagonal(), atol=4e-3, rtol=0)
+        above = chance.diagonal() - full.chance[name].diagonal()
+        assert ((above > -1e-3) & (above < 0.03)).all()  # rather too high than too low
         assert scores[off].isnan().all() and chance[off].isnan().all()
-        assert saved.null_p[name].diagonal().tolist() == full.null_p[name].diagonal().tolist()
+        assert (saved.null_p[name].diagonal() >= full.null_p[name].diagonal()).all()
         low, high = (end[name].diagonal() for end in (saved.low, saved.high))
         assert ((low <= scores.diagonal()) & (scores.diagonal() <= high)).all()
         assert saved.untrained_pairs[name].shape == (2, 3, 3)

@@ -18,6 +18,7 @@ CROSS_SHARE = 8  # of the memory, for the features of each network
 _PRODUCTS = 4  # of the memory, for the products
 _BLOCK = 1 << 22  # numbers of a side that are gathered or upcast at a time
 _SPECTRUM = 1 << 25  # numbers of the transforms of products at a time: 128 MB
+_MARGIN = 3  # ranges of the multiples of a few shuffles: five deviations of three of them
 _ROUNDING = 1e-12  # of the largest number, what rounding may leave of zeros
 
 
@@ -297,7 +298,8 @@ class _Pair:
     def null(self, folds: Tensor, shuffles: int, solved: int) -> Tensor:
         """Scores after shuffles; those of all but the first ``solved`` by the Frobenius norms of the products.
 
-        The best trace over the group is nearly the same multiple of the norm in every shuffle of the same features.
+        The best trace over the group is nearly the same multiple of the norm in every shuffle of the same features; a
+        multiple some five deviations above the mean is taken, so that no score is beyond chance by an error of it.
         """
         norms = self._norms(folds)
         traces, sizes = torch.zeros(2, shuffles, dtype=torch.float64)
@@ -307,7 +309,8 @@ class _Pair:
             if p < solved:
                 traces[p] = self._measure.best_trace(gains)
         if solved < shuffles:
-            traces[solved:] = sizes[solved:] * traces[:solved].sum() / sizes[:solved].sum().clamp(min=1e-300)
+            ratios = traces[:solved] / sizes[:solved].clamp(min=1e-300)
+            traces[solved:] = sizes[solved:] * (ratios.mean() + _MARGIN * (ratios.max() - ratios.min()))
         scores = [self._measure.score_trace(t, *norms, self._ratio) for t in traces.tolist()]
         return torch.tensor(scores, dtype=torch.float64)
 
