@@ -162,7 +162,7 @@ def _judged(
     if there and (agreed is not None or _many(pair, pair.sym.layouts.keys() - there.keys())):
         return _as_they_stand(match, pair, there)
     if agreed is not None:
-        return _in_part(match, f"agree up to rounding to {agreed}", len({*found.sym.layouts, *replaced}))
+        return _in_part(match, _agree(agreed), len({*found.sym.layouts, *replaced}))
     related, reason, chance = _beyond_chance(pair, found)
     if error is not None and not replaced and (off := error(identity(pair.sym))) <= PRECISIONS["float32"]:
         reason += f"; yet both give the same outputs here (relative error {off:.0e}), as after folding: fold both first"
@@ -190,7 +190,7 @@ def _exactly_in_part(match: Match, pair: Pair, found: Deviation) -> Match | None
     exactly = found.shared(_SOME)
     if exactly in _EXACT and _many(pair, found.tensors.keys() - found.beyond(exactly).keys()):
         match = replace(match, differing=found.beyond(exactly))
-        return _in_part(match, f"agree up to rounding to {exactly}", len(found.tensors))
+        return _in_part(match, _agree(exactly), len(found.tensors))
     there = _unequal(pair)
     return _as_they_stand(match, pair, there) if _many(pair, pair.sym.layouts.keys() - there.keys()) else None
 
@@ -233,6 +233,10 @@ def _in_part(match: Match, agree: str, count: int) -> Match:
     agreeing = count - len(match.differing)
     reason = f"{agreeing} of {count} tensors {agree}; others: {names}"
     return replace(match, verdict=RELATED, reason=reason)
+
+
+def _agree(precision: str) -> str:
+    return "agree" if precision == "float64" else f"agree up to rounding to {precision}"
 
 
 def _agreeing(match: Match, pair: Pair, error: float | None) -> Match:

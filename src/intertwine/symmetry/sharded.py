@@ -191,12 +191,21 @@ def _write(target: Path, shard: dict[str, Tensor], table: dict[str, str]) -> Non
         table |= dict.fromkeys(shard, name)
 
 
+def no_weights(folder: Path) -> CheckpointError:
+    """The error of a folder without safetensors weights."""
+    pickled = sorted(file.name for file in folder.glob("*.bin"))
+    return CheckpointError(
+        f"folder must hold safetensors weights: a .safetensors file, or shards with an *.index.json. Got "
+        f"{str(folder)!r}{f', with {pickled[0]}' if pickled else ''}. Save the model with save_pretrained()."
+    )
+
+
 def _found(path: Path) -> Path:
     if path.is_dir():
         found = [*sorted(path.glob("*.index.json")), *sorted(path.glob("*.safetensors"))]
-        inside = [file for file in found if not file.name.startswith(".")]
+        inside = [file for file in found if not file.name.startswith(".") and ".bin." not in file.name]
         if not inside:
-            raise CheckpointError(f"folder must hold an *.index.json or a .safetensors file. Got {str(path)!r}.")
+            raise no_weights(path)
         return inside[0]
     if not path.is_file() or not re.search(r"\.(safetensors|index\.json)$", path.name):
         raise CheckpointError(f"checkpoint must be an existing .safetensors or *.index.json file. Got {str(path)!r}.")

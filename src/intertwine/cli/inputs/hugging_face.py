@@ -211,17 +211,14 @@ def _class_of(config: Any) -> Any:
 def _weights(directory: Path) -> dict[str, Tensor]:
     """The tensors of ``model.safetensors``, or of the shards that its index names, all of them in the directory."""
     from ..._io import read_tensors
-    from ...symmetry.sharded import ShardedState
+    from ...symmetry.sharded import ShardedState, no_weights
 
     single, index = directory / "model.safetensors", directory / "model.safetensors.index.json"
     if single.is_file():
         return read_tensors(within(directory, single.name, "checkpoint", CheckpointError))
     if index.is_file():
         return ShardedState(index).tensors()
-    raise CheckpointError(
-        f"checkpoint must be complete safetensors weights of the model in {str(directory)!r}. Got no {single.name}, "
-        f"and no {index.name}. Save them with save_pretrained()."
-    )
+    raise no_weights(directory)
 
 
 @contextmanager
