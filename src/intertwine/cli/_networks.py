@@ -344,8 +344,13 @@ def _with_weights(
     raise mismatch or CheckpointError(f"checkpoint must be of the architecture {spec}. Got {str(path)!r}.")
 
 
-def symmetry_of(spec: str, asked: ExampleOptions, meta: bool = True) -> Symmetry:
-    """The symmetry of a model that is built here, without weights unless ``meta`` is false.
+def symmetry_of(spec: str, asked: ExampleOptions) -> Symmetry:
+    """The symmetry of a model that is built here without weights, and forgotten."""
+    return model_and_symmetry(spec, asked, meta=True)[1]
+
+
+def model_and_symmetry(spec: str, asked: ExampleOptions, meta: bool) -> tuple[nn.Module, Symmetry]:
+    """A model that is built here and its symmetry, which refers to the model weakly: proofs and drawings want both.
 
     Args:
         spec: The model.
@@ -358,4 +363,4 @@ def symmetry_of(spec: str, asked: ExampleOptions, meta: bool = True) -> Symmetry
     if meta and grouped is not None:
         grouped("batched_mm")  # the default of transformers does not run without weights
     threads_for(weights=sum(p.numel() for p in network.parameters()))
-    return symmetries(network, example_input(spec, asked, meta))
+    return network, symmetries(network, example_input(spec, asked, meta))

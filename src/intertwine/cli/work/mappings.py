@@ -1,6 +1,6 @@
 """Work of ``intertwine mappings``."""
 
-from .._networks import model_of, symmetry_of
+from .._networks import model_and_symmetry, model_of
 from .._outputs import claim_file
 from .._results import show, write_one
 from ..commands.mappings import MappingsOptions
@@ -10,6 +10,7 @@ def run(asked: MappingsOptions) -> None:
     """Write the symmetries of a model as another tool takes them."""
     spec = model_of(asked.network, asked.model)
     claim_file(asked.out)
-    found = symmetry_of(spec, asked, asked.meta).mappings(asked.format)
+    _network, sym = model_and_symmetry(spec, asked, asked.meta)
+    found = sym.mappings(asked.format)
     write_one(found, asked.out, found.write)
     show(found, asked.as_json)

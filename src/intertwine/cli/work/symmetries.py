@@ -2,7 +2,7 @@
 
 from ..._words import near
 from ...symmetry import Symmetry
-from .._networks import model_of, symmetry_of
+from .._networks import model_and_symmetry, model_of
 from .._outputs import claim_file
 from .._results import show, write_one
 from .._show import print_json, say
@@ -13,7 +13,7 @@ def run(asked: SymmetriesOptions) -> None:
     """Find the weight-space symmetries of an architecture, and say what restricts them."""
     spec = model_of(asked.network, asked.model)
     claim_file(asked.out)
-    sym = symmetry_of(spec, asked, asked.meta)
+    _network, sym = model_and_symmetry(spec, asked, asked.meta)
     write_one(sym, asked.out)
     if asked.explain is None:
         show(sym, asked.as_json, dim=sym.dim, log_size=sym.log_size)
