@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..._words import counted
 from ...matching.narrow import narrowed
+from ...symmetry.sharded import Renamed
 from ...symmetry.spaces import Axis, Fixed, Layout, Leaf, Product, axis_size
 from ...symmetry.symmetry import Symmetry
 from ..lazy import Lazy
@@ -157,7 +158,7 @@ def _renumbered(
             names[name] = other
     taken = {*names.values()}
     names |= {n if n not in names else f"{n} of the other": n for n in source if n not in taken}
-    return Lazy({n: partial(source.__getitem__, other) for n, other in names.items()})
+    return Renamed(source, names)
 
 
 def _narrower(layout: Layout | None, x: Tensor, y: Tensor) -> bool:
