@@ -3,6 +3,7 @@
 import copy
 import re
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -221,3 +222,30 @@ def test_saved_and_shown(sym, tmp_path):
     assert len(found.to_frame()) == len(found.tensors)
     page = found.to_html(tmp_path / "d.html").read_text()
     assert "Relative change of each block" in page and re.search("update of rank 4", page)
+
+
+@pytest.mark.parametrize(
+    ("settings", "same"),
+    [
+        ({"rope": {"theta": 2.0}}, False),  # read on longer inputs alone, perhaps: no output tells
+        ({"sliding_window": 4}, False),
+        ({"dtype": "bfloat16", "attention_dropout": 0.1, "tie_word_embeddings": True}, True),
+        ({"model_type": "other", "only_there": 1}, False),
+        ({"text": {"id2label": {"0": "cat"}}}, True),
+        ({}, True),
+    ],
+)
+def test_settings_that_the_function_may_depend_on_are_a_change(settings, same):
+    a, b = network(), network()
+    own = {"model_type": "some", "rope": {"theta": 1.0}, "dtype": "float32"}
+    for model, config in ((a, own), (b, own | settings)):
+        model.config = SimpleNamespace(to_dict=lambda config=config: config)
+    found = iw.diff(a, b, torch.randn(2, 4))
+    assert found.same_function is same and ("configuration" in kinds(found)) is not same
+    assert ("settings" in kinds(found)) is (same and bool(settings))
+    assert "dtype" not in str(found) and "only_there" not in str(found)
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))

@@ -18,15 +18,15 @@ from ..symmetry.spaces import Layout, Leaf
 from ..symmetry.symmetry import Symmetry
 from ..symmetry.transformation import Transformation
 from ..testing import function_error, tolerance
+from .changes.configurations import CONFIGURATION, configuration_findings
 from .changes.element_words import Finding, element_findings
 from .changes.findings import pooled, tensor_findings
-from .changes.moved_units import moved_units
 from .changes.pairs import Pairs, paired
 from .changes.places import block_of
-from .changes.pruned_units import units_of_zeros
 from .changes.simplest import Explained, explained
 from .changes.tensor_change import REWRITTEN, ROUNDED, TensorChange, dtype_name, tensor_change
 from .changes.ties import tie_findings
+from .changes.units import moved_units, units_of_zeros
 from .difference import CHANGED, SAME_FUNCTION, Diff
 
 _AMPLIFIED, _MOST_ERROR = 10.0, 0.5  # times what rounding to a format does to the outputs; relative error at most
@@ -53,7 +53,7 @@ def diff(a: Network, b: Network, example_inputs: Any, sym: Symmetry | None = Non
 
     Returns:
         The difference. ``same_function`` holds where every tensor agrees up to rounding once the element is applied,
-        and the outputs do.
+        and the outputs do, as well as the settings of both ``config`` where modules of transformers have one.
 
     Raises:
         TypeError: If neither is a module, and no symmetry is given.
@@ -84,9 +84,31 @@ def diff(a: Network, b: Network, example_inputs: Any, sym: Symmetry | None = Non
             )
         sym = symmetries(model, example_inputs)
     found = _compared(a, b, example_inputs, model, sym)
-    if found.same_function or found.output_error is None or found.output_error > tolerance(torch.float32):
+    if not found.same_function and found.output_error is not None and found.output_error <= tolerance(torch.float32):
+        found = _once_folded(a, b, example_inputs) or found
+    before, after = map(_configuration, (a, b))
+    return with_configurations(found, before, after) if before and after else found
+
+
+def _configuration(side: Network) -> Mapping[str, Any]:
+    """The settings of a module of transformers; none of other networks."""
+    settings: Mapping[str, Any] = getattr(getattr(side, "config", None), "to_dict", dict)()
+    return settings
+
+
+def with_configurations(found: Diff, before: Mapping[str, Any], after: Mapping[str, Any]) -> Diff:
+    """A difference with the settings that differ; where the outputs may depend on them, it is no longer none.
+
+    Args:
+        found: The difference of the weights.
+        before: Configuration of the first network, as ``config.json`` holds it.
+        after: That of the second.
+    """
+    settings = tuple(configuration_findings(before, after))
+    found = replace(found, findings=(*settings, *found.findings))
+    if not found.same_function or all(f.kind != CONFIGURATION for f in settings):
         return found
-    return _once_folded(a, b, example_inputs) or found
+    return replace(found, verdict=CHANGED, reason=f"the configurations differ, though {found.reason}")
 
 
 def _once_folded(a: Network, b: Network, example_inputs: Any) -> Diff | None:

@@ -122,6 +122,12 @@ def read_config(directory: Path) -> dict[str, Any]:
     return settings
 
 
+def configuration(directory: Path) -> dict[str, Any]:
+    """All settings of a directory's model, those that ``config.json`` leaves out at their defaults."""
+    settings: dict[str, Any] = _config(directory).to_dict()
+    return settings
+
+
 def _config(directory: Path) -> Any:
     """The configuration, from what remains of ``config.json`` without all that names code, kernels or places."""
     settings, transformers = read_config(directory), _transformers()

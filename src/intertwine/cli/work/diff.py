@@ -7,7 +7,7 @@ import typer
 from torch import Tensor, nn
 
 from ...errors import CheckpointError
-from ...provenance.diff import diff
+from ...provenance.diff import diff, with_configurations
 from ...provenance.difference import Diff
 from ...symmetry import ShardedState
 from .._command import FAILED
@@ -18,6 +18,7 @@ from .._running import threads_for
 from .._show import tell
 from ..commands.diff import DiffOptions
 from ..inputs.example import example_input
+from ..inputs.hugging_face import configuration
 
 
 def run(asked: DiffOptions) -> None:
@@ -66,7 +67,10 @@ def _sharded(asked: DiffOptions, *paths: Path) -> Diff:
     """Both checkpoints read from disk when tensors are needed; the model is built without weights."""
     sym = symmetry_of(asked.model or _named(*paths), asked)
     a, b = map(ShardedState, paths)
-    return diff(a, b, None, sym)
+    found = diff(a, b, None, sym)
+    if not all((path / "config.json").is_file() for path in paths):
+        return found
+    return with_configurations(found, *map(configuration, paths))
 
 
 def _tensors(side: nn.Module | Mapping[str, Tensor]) -> list[Tensor]:

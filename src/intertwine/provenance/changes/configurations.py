@@ -1,0 +1,60 @@
+"""Settings of two configurations: which differ, and whether what the model computes may depend on them."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from .element_words import Finding
+
+CONFIGURATION = "configuration"
+
+_NAMED = 8  # settings that are named in a sentence
+_UNSAID = {"_name_or_path", "transformers_version", "dtype", "torch_dtype"}  # where and how it is stored
+# Training, labels, and what the tensors themselves show: nothing that is computed in eval mode depends on these.
+_OUTSIDE = re.compile(
+    r"(^|\.)(architectures|use_cache|.*drop(out|_?path|_?rate|layer).*|.*pdrop|init(ializer)?_.*|.*_init|tie_.*"
+    r"|output_(attentions|hidden_states|router_logits)|return_dict|chunk_size_feed_forward|problem_type|pretraining_tp"
+    r"|finetuning_task|task_specific_params|id2label|label2id|gradient_checkpointing|.*_loss_coef"
+    r"|_?(attn|experts)_implementation(_internal)?)(\.|$)"
+)
+
+
+def configuration_findings(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Finding]:
+    """Settings that differ, by name and with both values: first those that the model's function may depend on.
+
+    Settings that one configuration lacks count where both are of one ``model_type``: other code has other settings.
+
+    Args:
+        before: Configuration of the first network, as ``config.json`` holds it.
+        after: That of the second.
+    """
+    old, new = dict(_flat(before)), dict(_flat(after))
+    one_code = old.get("model_type") == new.get("model_type")
+    names = [n for n in (old | new) if one_code or (n in old and n in new)]
+    differing = [n for n in names if _value(old, n) != _value(new, n) and n.rpartition(".")[2] not in _UNSAID]
+    told = [n for n in differing if not _OUTSIDE.search(n)]
+    rest = [n for n in differing if n not in told]
+    if told:
+        yield Finding(CONFIGURATION, f"configuration changed: {_said(told, old, new)}")
+    if rest:
+        yield Finding("settings", f"settings that the outputs do not depend on changed: {_said(rest, old, new)}")
+
+
+def _flat(settings: Mapping[str, Any], start: str = "") -> Iterator[tuple[str, Any]]:
+    """Settings of parts of a model by their path, such as ``rope_parameters.rope_theta``."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{start}{name}.")
+        else:
+            yield f"{start}{name}", value
+
+
+def _value(settings: Mapping[str, Any], name: str) -> Any:
+    """A setting; absent ones, ``None`` and ``{}`` are one."""
+    value = settings.get(name)
+    return None if value == {} else value
+
+
+def _said(names: list[str], old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    shown = [f"{n} {_value(old, n)} to {_value(new, n)}" for n in names[:_NAMED]]
+    return ", ".join([*shown, *([f"and {len(names) - _NAMED} more"] if len(names) > _NAMED else [])])
