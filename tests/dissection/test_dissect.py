@@ -10,6 +10,7 @@ from torch import nn
 
 from intertwine.dissection import Concept, Criterion, Dissection, Maps, TensorConcepts, WithColours, dissect
 from intertwine.dissection.arms import Arm, plan_arms
+from intertwine.dissection.result import Count
 from intertwine.errors import DataError
 
 FAST = {"seeds": 2, "pictures": 0}
@@ -387,3 +388,11 @@ def test_colours_from_pixels_can_be_dissected(concept_set):
     assert [found.concepts[c].name if c >= 0 else None for c in found.own.concept] == ["red", "blue"]
     assert found.own.iou == (1.0, 1.0)
     assert found.constant == (1,)
+
+
+@pytest.mark.parametrize("rotations", [2, 3, 5, 20])
+def test_a_basis_like_the_others_is_rarely_called_special(rotations):
+    drawn = torch.distributions.Binomial(12, torch.tensor(0.7)).sample((2000, rotations + 1)).long().tolist()
+    ends = [(own, Count.over("rotation", 1.0, counts).one_more) for own, *counts in drawn]
+    assert sum(not low <= own <= high for own, (low, high) in ends) <= 0.065 * len(ends)
+    assert Count.over("rotation", 1.0, [0] * 3).one_more[1] < 3

@@ -55,7 +55,8 @@ def test_headline_follows_the_interval(found):
 def test_headline_words_for_all_trends(found):
     def with_iou(own, turned):
         arms = [replace(a, iou=(own if a.arm.alpha == 0 else turned,) * 6) for a in found.arms]
-        return headline(replace(found, arms=tuple(arms)))
+        turns = [a for a in arms if a.arm.kind == "rotation" and a.arm.alpha]
+        return headline(replace(found, arms=(*arms, *turns)))  # four rotations: two equal ones decide nothing
 
     assert "loses detectors" in with_iou(0.5, 0.01)
     assert "gains detectors" in with_iou(0.01, 0.5)

@@ -41,7 +41,7 @@ class SpaceBasis:
         units: Channels of the layer.
         own: Detectors in the network's own basis.
         rotated: Mean number of detectors after a whole rotation.
-        low: Lower end of its 95 % interval over rotations.
+        low: Lower end of the 95 % interval for one more rotation.
         high: Upper end.
         trend: ``"falls"``, ``"rises"`` or ``"undecided"``.
     """
@@ -93,8 +93,8 @@ class PrivilegedBases(Result):
             lines.append(f"{s.layer} carries {s.space}, {s.group}")
             lines.append(f"  predicted: {s.prediction}")
             lines.append(
-                f"  measured:  {s.own} of {s.units} units are detectors, {s.rotated:.1f} ({s.low:.1f} to {s.high:.1f})"
-                f" after rotations: {s.trend}"
+                f"  measured:  {s.own} of {s.units} units are detectors, {s.rotated:.1f} after rotations"
+                f" (one more: {s.low:.1f} to {s.high:.1f}): {s.trend}"
             )
         if self.without_maps:
             lines.append(f"No layer with maps carries {', '.join(self.without_maps)}.")
@@ -156,8 +156,7 @@ def privileged_bases(
                 result.units,
                 round(own.mean),
                 turned.mean,
-                turned.low,
-                turned.high,
+                *turned.one_more,
                 result.trend,
             )
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
-from math import sqrt
+from math import inf, sqrt
 from typing import TYPE_CHECKING, Any, Literal
 
 from .._result import Result
@@ -74,7 +74,7 @@ class Count:
         alpha: Power of the rotation.
         seeds: Number of random elements counted.
         mean: Mean count.
-        low: Lower end of the 95 % interval over seeds, at least 0; equals ``mean`` where there is one count.
+        low: Lower end of the 95 % interval for the mean, at least 0; equals ``mean`` where there is one count.
         high: Upper end.
     """
 
@@ -93,6 +93,18 @@ class Count:
         if n > 1:
             half = student_t(0.95, n - 1) * sqrt(sum((v - mean) ** 2 for v in values) / (n - 1) / n)
         return cls(kind, alpha, n, mean, max(mean - half, 0.0), mean + half)
+
+    @property
+    def one_more(self) -> tuple[float, float]:
+        """Student's 95 % prediction interval: where the count of one more seed falls.
+
+        Counts are whole, so their standard deviation is at least one half: two or three equal ones tell little.
+        """
+        n = self.seeds
+        if n < 2:
+            return 0.0, inf
+        half = max(self.high - self.mean, 0.5 * student_t(0.95, n - 1) / sqrt(n)) * sqrt(n + 1)
+        return max(self.mean - half, 0.0), self.mean + half
 
 
 @dataclass(frozen=True, repr=False)
@@ -175,15 +187,16 @@ class Dissection(Result):
 
     @property
     def trend(self) -> Literal["falls", "rises", "undecided"]:
-        """How detectors at the highest power compare with the network's own basis, by the interval over rotations.
+        """How detectors at the highest power compare with the network's own basis: whether that is one more rotation.
 
-        This is about rotations of one network; whether it holds for others needs several networks.
+        Where no basis is special, the own count is drawn like those of the rotations, so it is compared with the
+        interval for one more of them (``Count.one_more``); it lies outside the narrower one of their mean for a third
+        of such networks with five rotations, and for all of them with many. This is about one network; whether it
+        holds for others needs several networks.
         """
         last = [c for c in self.counts() if c.kind == "rotation"][-1]
-        own = len(self.own.detectors(self.iou_threshold))
-        if last.seeds < 2 or last.low <= own <= last.high:
-            return "undecided"
-        return "falls" if last.high < own else "rises"
+        own, (low, high) = len(self.own.detectors(self.iou_threshold)), last.one_more
+        return "undecided" if low <= own <= high else "falls" if high < own else "rises"
 
     def table(self) -> pd.DataFrame:
         """One row for each power of the rotation and one for G_ReLU: detectors, share, unique, by category."""

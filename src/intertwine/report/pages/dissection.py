@@ -73,7 +73,8 @@ def headline(dissection: Dissection) -> str:
         return (
             f"{text} {after[0].upper()}{after[1:]} for the one rotation tried, which does not say how others would do."
         )
-    interval = f"on average over {last.seeds} of them (95 % interval {last.low:.1f} to {last.high:.1f})"
+    low, high = last.one_more
+    interval = f"on average over {last.seeds} of them, and would be {low:.1f} to {high:.1f} after one more (95 %)"
     meaning = {
         "falls": "Rotating loses detectors: the network's own basis names concepts better than a random one.",
         "rises": "Rotating gains detectors: the network's own basis is not the one that names concepts best.",
