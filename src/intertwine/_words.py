@@ -36,6 +36,16 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {plural}"
 
 
+def sentence(text: str) -> str:
+    """Words with a capital letter in front and a stop behind.
+
+    Examples:
+        >>> sentence("derived (p < 0.01)"), sentence("others: conv1, ...")
+        ('Derived (p < 0.01).', 'Others: conv1, ...')
+    """
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
+
+
 def near(name: object, known: Iterable[str]) -> str:
     """The end of an error about a wrong name: the known one that was probably meant, or nothing.
 

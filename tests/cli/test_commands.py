@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -129,6 +130,21 @@ def test_ctrl_c_is_one_word_and_exit_code_130(run, monkeypatch):
     monkeypatch.setattr("intertwine.cli.work.lab.models.catalogue", stopped)
     ran = run("models")
     assert (ran.code, ran.out, ran.err) == (130, "", "stopped\n")
+
+
+def test_ctrl_c_while_the_command_line_loads_shows_no_traceback():
+    start = "import os, signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    stop = (
+        "class Stop:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'typer': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Stop())\n"
+        "import intertwine.cli"
+    )
+    ran = subprocess.run([sys.executable, "-c", start + stop], capture_output=True, text=True)
+    assert ran.returncode == -signal.SIGINT and ran.stderr == ""
+    after = "import intertwine.cli; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler"
+    assert subprocess.run([sys.executable, "-c", start + after]).returncode == 0
 
 
 def test_failures_are_exit_code_1_and_surprises_say_so(run, monkeypatch):

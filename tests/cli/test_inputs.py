@@ -220,6 +220,16 @@ def test_models_of_texts_and_images_get_both(run, tmp_path):
     assert {name: tuple(x.shape) for name, x in found.items()} == {"input_ids": (2, 8), "pixel_values": (2, 3, 16, 16)}
     ran = run("symmetries", "hf:clip")
     assert ran.code == 0 and "fixed" in ran.out, ran.err
+    (tmp_path / "photos").mkdir()
+    for k in range(8):
+        pixels = np.random.default_rng(k).integers(0, 256, (20, 24, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "photos" / f"{k}.png")
+    words = ["--data", "images:photos", "--split", "all", "--null", "0", "--bootstrap", "0", "--out", "out"]
+    ran = run("compare", "hf:clip", "hf:clip", *words, "--mean", "0.5,0.5,0.5", "--std", "0.2,0.2,0.2")
+    assert ran.code == 0 and "CLIPModel.vision_model reads this data" in ran.err, ran.err
+    assert "encoder.layers.0.mlp" in ran.out and "how the networks' inputs were normalised" not in ran.out
+    ran = run("compare", "hf:clip", "hf:clip", *words, "--mean", "0.5", "--std", "0.2")
+    assert "--mean and --std must be 3 numbers, one for each channel of images:photos. Got 1." in ran.error
 
 
 def test_networks_of_different_tokens_are_not_merged(run, texts):

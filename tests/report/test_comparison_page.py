@@ -207,3 +207,12 @@ def test_figure_data_holds_no_angle_bracket(made_comparison, hostile):
     for text in found:
         assert "<" not in text
         json.loads(text)
+
+
+def test_the_caption_counts_the_untrained_pairs_of_each_measure(made_comparison):
+    scores = made_comparison().scores
+    pairs = {name: torch.stack([one] * 4) for name, one in scores.items()}
+    pairs["g_relu_procrustes"][2:] = torch.nan  # not solved where work is bounded
+    (table, *_) = [b for b in report.page_of(made_comparison(untrained_pairs=pairs)).blocks if b.kind == "table"]
+    assert "(mean of 4 pairs, G-ReLU Procrustes of 2)" in table.caption
+    assert "untrained" not in report.render(report.page_of(made_comparison(null=False)))

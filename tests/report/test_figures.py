@@ -80,7 +80,12 @@ def test_many_names_stand_in_a_few_stages():
 
 
 def test_numbers_are_rounded():
-    assert heatmap([[1 / 3]], ["a"], ["b"]).spec["data"][0]["z"] == [[0.3333]]
+    assert heatmap([[1 / 3, 1e-6 / 3]], ["a"], ["b", "c"]).spec["data"][0]["z"] == [[0.33333, 3.3333e-07]]
+
+
+def test_small_numbers_in_cells_keep_their_digits():
+    cells = lambda high: heatmap([[1.234e-4]], ["a"], ["b"], limits=(0.0, high)).spec["layout"]["annotations"]
+    assert [cells(high)[0]["text"] for high in (1.0, 1e-3)] == ["0.00", "0.00012"]
 
 
 def luminance(colour):

@@ -135,3 +135,11 @@ def test_every_page_says_which_networks_it_is_of():
 
 def test_pages_without_plots_are_small():
     assert 'id="plotly"' not in render(Page("t", [Paragraph("p"), Grid([Table(["a"], [[1]])])]))
+
+
+def test_columns_without_content_are_left_out_and_numbers_are_aligned():
+    rows = [["a", 1.5, "", None], ["b", None, "", float("nan")]]
+    tags = Tags(render(Page("T", [Table(["name", "score", "note", "p"], rows)]))).tags
+    heads = [dict(attrs).get("class") for tag, attrs in tags if tag == "th"]
+    assert heads == [None, "number"]
+    assert len(Table(["name", "note"], []).shown.columns) == 2

@@ -286,3 +286,28 @@ def test_initialisation_by_a_rule_of_the_model_is_used():
 def test_state_dicts_are_refused_in_words():
     with pytest.raises(TypeError, match=r"b must be a torch\.nn\.Module.*load_state_dict"):
         iw.compare(net(), net().state_dict(), [X])
+
+
+class Flat(nn.Module):
+    """A transformer without attention, its blocks not modules of their own."""
+
+    def __init__(self, after: bool):
+        super().__init__()
+        self.maps, self.after = nn.ModuleList(nn.Linear(6, 6) for _ in range(4)), after
+
+    def forward(self, x):
+        for up, down in zip(self.maps[::2], self.maps[1::2]):
+            x = x + down(nn.functional.gelu(up(x)))
+            x = nn.functional.relu(x) if self.after else x
+        return x
+
+
+def test_a_residual_stream_that_no_module_returns_is_named_as_missing():
+    torch.manual_seed(0)
+    loader = torch.randn(20, 6).split(10)
+    said = iw.compare(Flat(after=False), Flat(after=True), loader, null=0, bootstrap=0, untrained=0).notes
+    assert any("residual stream of A is not among the layers" in note for note in said)
+    wanted = iw.compare(
+        Flat(after=False), Flat(after=False), loader, ["maps.0"], null=0, bootstrap=0, untrained=0
+    ).notes
+    assert not any("residual stream" in note for note in wanted)

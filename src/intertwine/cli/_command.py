@@ -64,8 +64,9 @@ class Commands(TyperGroup):
             text = wrong.format_message()
             print(text if text.startswith("Usage:") else f"error: {_usage(wrong, text)}", file=sys.stderr)
             sys.exit(WRONG)
-        except typer.Abort:
-            sys.exit(FAILED)
+        except typer.Abort:  # Ctrl-C before the command began
+            print("stopped", file=sys.stderr)
+            sys.exit(STOPPED)
         sys.exit(code if isinstance(code, int) else 0)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

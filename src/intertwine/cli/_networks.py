@@ -26,8 +26,9 @@ from ._running import threads_for
 from ._show import tell
 from .inputs.example import example_input
 from .inputs.hugging_face import load_pretrained
-from .inputs.preparation import directory_of, image_statistics, preparation, settings_of
+from .inputs.preparation import directory_of, image_statistics, normalised, preparation, settings_of
 
+_TOWERS = ("text_model", "vision_model")
 _WITH_PATHS = ("parquet", "npz", "images", "dataset", "text")
 
 
@@ -86,7 +87,7 @@ def read_data(
     """
     if asked.data is not None:
         sources = list(zip_longest([c.path for c in checkpoints], specs))
-        return asked.data, _loaded(asked.data, preparation(asked, asked.data, sources))
+        return asked.data, normalised(_loaded(asked.data, preparation(asked, asked.data, sources)), asked)
     named = next((c.card.data for c in checkpoints if c.card and c.card.data), None)
     if named is None:
         raise DataError(
@@ -97,7 +98,7 @@ def read_data(
         raise DataError(
             f"--data must say where the data lies. Got only its name from the card, {named!r}. Say --data {kind}:PATH."
         )
-    return named, _loaded(named)
+    return named, normalised(_loaded(named), asked)
 
 
 def _loaded(spec: str, prepared: Preprocessing | TextBlocks | None = None) -> DataSplits:
@@ -119,13 +120,16 @@ def data_facts(spec: str, split: str, data: DataSplits) -> dict[str, Any]:
     }
 
 
-def open_network(checkpoint: Checkpoint, spec: str | None, data: DataSplits) -> Opened:
+def open_network(
+    checkpoint: Checkpoint, spec: str | None, data: DataSplits, asked: DataOptions | None = None
+) -> Opened:
     """Build the model of a checkpoint and load its weights.
 
     Args:
         checkpoint: What ``read_checkpoint`` read.
         spec: The model; ``None`` for what the card or the directory says.
         data: Says how many classes and channels a built-in network should have.
+        asked: ``--mean`` and ``--std`` come before what card or directory says.
 
     Raises:
         CheckpointError: If the weights do not fit, or are not finite.
@@ -148,10 +152,23 @@ def open_network(checkpoint: Checkpoint, spec: str | None, data: DataSplits) -> 
         }
         if card.best_epoch is not None:
             facts["epoch"] = f"{card.best_epoch} of {card.recipe.get('epochs', '?')}"
-    statistics = (
-        (card.mean, card.std) if card is not None and card.mean and card.std else statistics_of(path, spec, model)
-    )
+    statistics = asked.statistics if asked else None
+    if statistics is None and card is not None and card.mean and card.std:
+        statistics = card.mean, card.std
+    statistics = statistics or statistics_of(path, spec, model)
     return Opened(path.name, model.eval(), {k: v for k, v in facts.items() if v not in (None, "")}, statistics)
+
+
+def tower(network: Opened, data: DataSplits) -> Opened:
+    """The part of a network of images and texts, such as CLIP, that reads this data; any other network as it is."""
+    part = getattr(network.model, _TOWERS[len(data.shape) == 3], None)
+    if not all(hasattr(getattr(network.model, "config", None), f"{kind}_config") for kind in ("text", "vision")):
+        return network
+    if not isinstance(part, nn.Module):
+        return network
+    name = f"{network.facts['class']}.{_TOWERS[len(data.shape) == 3]}"
+    tell(f"{network.name} has a part for images and one for texts: {name} reads this data.")
+    return replace(network, model=part, facts={**network.facts, "class": name})
 
 
 def statistics_of(path: Path, spec: str, model: nn.Module) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
@@ -219,7 +236,7 @@ def _unsaid(data: DataSplits, different: bool) -> list[str]:
     return [
         "Neither a card nor a preprocessor says how the networks' inputs were normalised: they get this data's own "
         f"mean ({mean}) and deviation ({std}) of each channel. Networks that were trained on other numbers compute "
-        "other features."
+        "other features: say --mean and --std."
     ]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 import typer
 
 from ._checks import check, check_method, check_suffix
-from ._values import words
+from ._values import numbers, words
 
 ADVANCED = "Advanced options"
 OF_PAGES = (".html", ".htm", ".json", ".parquet")  # what the file of a page or of its data ends in
@@ -115,7 +115,39 @@ class Options:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataOptions(Options):
+class ImageOptions(Options):
+    """Base of the options of a command that may read images."""
+
+    mean: str | None = advanced(
+        None,
+        "Images: mean of each channel, on the scale 0 to 1, to subtract; what card or preprocessor says otherwise.",
+    )
+    std: str | None = advanced(None, "Images: deviation of each channel to divide by, likewise.")
+
+    def check(self) -> None:
+        """Refuse what cannot be right, before torch is imported.
+
+        Raises:
+            ValueError: If one of both is missing, or they are not as many numbers.
+        """
+        super().check()
+        if (self.mean is None) != (self.std is None):
+            raise ValueError("--mean and --std must be given together. Got one of them.")
+        if self.statistics is not None and [*map(len, self.statistics)] not in ([1, 1], [3, 3]):
+            raise ValueError(
+                f"--mean and --std must be as many numbers, 1 or 3 of each. Got {self.mean!r} and {self.std!r}."
+            )
+
+    @property
+    def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """Means and deviations that were asked for."""
+        if self.mean is None or self.std is None:
+            return None
+        return tuple(numbers("--mean", self.mean)), tuple(numbers("--std", self.std))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataOptions(ImageOptions):
     """Base of the options of a command that reads data."""
 
     data: str | None = option(

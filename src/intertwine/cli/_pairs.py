@@ -22,6 +22,7 @@ from ._networks import (
     open_network,
     read_checkpoint,
     read_data,
+    tower,
 )
 from ._options import DataOptions, ExampleOptions
 from ._running import threads_for
@@ -99,7 +100,9 @@ def open_group(
             network.model.to(where)
         return Group(checkpoints, networks, map_tensors(example, lambda x: x.to(where)), None, "")
     data_spec, splits = read_data(asked, checkpoints, specs)
-    opened = tuple(open_network(c, spec, splits) for c, spec in zip(checkpoints, specs))
+    opened = tuple(open_network(c, spec, splits, asked) for c, spec in zip(checkpoints, specs))
+    if use == "always":
+        opened = tuple(tower(network, splits) for network in opened)
     loader, notes = batches(splits, "test", _FEW, _FEW, opened)
     for network in opened:
         check_run(network, loader, splits, where)

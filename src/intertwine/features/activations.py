@@ -52,6 +52,12 @@ def nonlinearity(op: str, low: Any = None, high: Any = None) -> str | None:
     return _TITLES.get(name, name if name in _FUNCTIONS else None)
 
 
+def nonlinearity_run(func: Any, args: Any, kwargs: Any) -> str | None:
+    """The name of the nonlinearity that a dispatched operation is; ``None`` for any other operation."""
+    given = dict(zip(("min", "max"), args[1:])) | (kwargs or {})
+    return nonlinearity(func.overloadpacket.__name__.rstrip("_"), given.get("min"), given.get("max"))
+
+
 def function_names(modules: Mapping[str, nn.Module]) -> Names:
     """The rule that names what a module calls: ``names("layer1.0", "relu")`` is ``"layer1.0.relu"``.
 
@@ -110,9 +116,7 @@ class _Functions(TorchDispatchMode):
         """Run one operation."""
         kwargs = kwargs or {}
         output = func(*args, **kwargs)
-        name = func.overloadpacket.__name__.rstrip("_")
-        given = dict(zip(("min", "max"), args[1:])) | kwargs
-        found = nonlinearity(name, given.get("min"), given.get("max"))
+        found = nonlinearity_run(func, args, kwargs)
         if found:
             self._see(found, output[0] if isinstance(output, tuple) else output)
         return output

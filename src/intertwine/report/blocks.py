@@ -1,7 +1,7 @@
 """The blocks of a page: small values that know nothing of HTML."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 __all__ = [
@@ -55,6 +55,8 @@ class Facts(Block):
 class Table(Block):
     """A table; cells that are numbers are aligned and rounded, ``None`` and NaN are left empty.
 
+    Columns without any content are not shown.
+
     Raises:
         ValueError: If a row has another number of cells than there are columns.
     """
@@ -69,6 +71,20 @@ class Table(Block):
         for row in self.rows:
             if len(row) != len(self.columns):
                 raise ValueError(f"rows must have {len(self.columns)} cells, one for each column. Got {len(row)}.")
+
+    @property
+    def shown(self) -> "Table":
+        """The table without its empty columns."""
+        kept = [k for k in range(len(self.columns)) if any(self.cell(row[k]) for row in self.rows)]
+        if not self.rows or len(kept) == len(self.columns):
+            return self
+        rows = [[row[k] for k in kept] for row in self.rows]
+        return replace(self, columns=[self.columns[k] for k in kept], rows=rows)
+
+    def numeric(self, column: int) -> bool:
+        """Whether all that a column holds is numbers."""
+        found = [row[column] for row in self.rows if self.cell(row[column])]
+        return bool(found) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in found)
 
     def cell(self, value: Any) -> str:
         """The text of a cell."""

@@ -3,17 +3,19 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
+from math import isfinite
 from typing import Any
 
 from .blocks import Figure
 
 _LONGEST = 20  # characters of a name on an axis; hovering shows all of it
-_DIGITS = 4
+_DIGITS = 5  # that count
 _WRITTEN = 9  # heat maps up to this size have their numbers in the cells
 _DARK = 0.435  # share of the colours, from the low end, on which white is easier to read than black
 _NAMED = 40  # points, beyond which they have no names beside them and curves no dots
 _STAGES = 16  # groups of names on one axis
 _SHARE = 0.6  # of all names in one group, beyond which it is divided
+_FINE = 0.2  # span of colours, up to which numbers in cells have as many digits as it takes
 _GAPS = 24  # rows or columns of a heat map, beyond which nothing is left free between its cells
 _COLORS = ("#3b7dd8", "#e07b39", "#2f9e75", "#a05fc0", "#c9a227", "#d1495b", "#4b9aa8", "#7d6b5d")
 _GREY = "#8b919c"
@@ -116,6 +118,7 @@ def strip(
     limits = limits or (0.0, max([*known, 1e-12]))
     figure = heatmap([values], [row], names, title=title, caption=caption, column_title=places, name=row, limits=limits)
     figure.spec["data"][0]["colorbar"]["nticks"] = 3
+    figure.spec["layout"]["meta"]["yaxis"]["names"] = [""]  # the title says what one row is
     return replace(figure, height=200)
 
 
@@ -145,9 +148,7 @@ def lines(
             raise ValueError(f"series {one.name} must have {len(names)} values, one for each name. Got another number.")
         color = _COLORS[solid % len(_COLORS)] if one.dash == "solid" else _GREY
         solid += one.dash == "solid"
-        shift = (k - (len(series) - 1) / 2) * min(
-            0.12, 0.7 / len(series)
-        )  # where values of one place stand side by side
+        shift = (k - (len(series) - 1) / 2) * min(0.12, 0.7 / len(series))  # values of one place stand side by side
         traces += [_points(one, color, shift, joined)] if bars or not joined else _curve(one, color)
     layout = {
         "margin": {"l": 50, "r": 10, "t": 10, "b": 10},
@@ -219,9 +220,9 @@ def scatter(names: Sequence[str], points: Matrix, *, title: str = "", caption: s
         "cliponaxis": False,
     }
     layout = {
-        "margin": {"l": 30, "r": 30, "t": 30, "b": 10},
-        "xaxis": {"zeroline": False},
-        "yaxis": {"zeroline": False, "scaleanchor": "x"},
+        "margin": {"l": 70, "r": 70, "t": 30, "b": 10},  # half of the longest name
+        "xaxis": {"zeroline": False, "automargin": True},
+        "yaxis": {"zeroline": False, "automargin": True, "scaleanchor": "x"},
         "showlegend": False,
     }
     return Figure({"data": [trace], "layout": layout}, title, caption, height=440)
@@ -234,7 +235,7 @@ def _cell_numbers(values: Matrix, limits: tuple[float, float]) -> list[dict[str,
         {
             "x": j,
             "y": i,
-            "text": f"{round(value, 2) + 0.0:.2f}",
+            "text": f"{round(value, 2) + 0.0:.2f}" if high - low > _FINE else f"{value:.2g}",
             "showarrow": False,
             "font": {"size": 12, "color": "#ffffff" if (value - low) / (high - low) < _DARK else "#000000"},
         }
@@ -332,7 +333,7 @@ def stages(names: Sequence[str]) -> list[tuple[int, str]]:
         >>> stages([f"h.{i}.mlp" for i in range(100)])[:2]
         [(0, 'h.0–9'), (10, 'h.10–19')]
     """
-    paths = [name.split(".") for name in names]
+    paths = [[name] if set(name) & set("-/") else name.split(".") for name in names]  # a file's name is no path
     runs: list[tuple[int, str]] = []
     for depth in range(1, max(map(len, paths), default=0) + 1):
         heads = [".".join(path[:depth]) for path in paths]
@@ -389,7 +390,7 @@ def _y_range(series: Sequence[Series], limits: tuple[float, float] | None) -> di
 
 def _rounded(values: Sequence[float | None]) -> list[float | None]:
     # JSON has no word for NaN or infinity; plotly leaves a gap at null.
-    return [None if v is None or v != v or v in (float("inf"), float("-inf")) else round(v, _DIGITS) for v in values]
+    return [None if v is None or not isfinite(v) else float(f"{v:.{_DIGITS}g}") for v in values]
 
 
 def _faint(color: str) -> str:

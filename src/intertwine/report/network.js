@@ -97,5 +97,5 @@ function drawNetwork(place, spec, make, button, roving) {
     button("Smaller", () => zoom(scale / 1.3)), button("Larger", () => zoom(scale * 1.3)),
     button("Whole", () => zoom(Math.min(box.clientWidth / right, box.clientHeight / height))));
   place.append(tools, make("div", { class: "beside" }, box, make("div", { class: "key" }, about, key)));
-  if (right > box.clientWidth) zoom(Math.max(0.75, box.clientWidth / right));
+  zoom(Math.min(1, Math.max(0.7, Math.min(box.clientWidth / right, box.clientHeight / height))));
 }

@@ -68,8 +68,9 @@
       found = stages.map(([start, name], k) => [Math.max(start, first), Math.min((stages[k + 1]?.[0] ?? names.length) - 1, last), name])
         .filter(([from, to]) => from <= to).map(([from, to, name]) => [(from + to) / 2, name]);
     }
-    const step = Math.ceil((found.length * room.gap) / room.length) || 1;
-    found = found.filter((_, k) => k % step === 0);
+    const least = (room.gap * (high - low)) / room.length; // between two names, in places
+    let latest = -Infinity;
+    found = found.filter(([at]) => at - latest >= least && ((latest = at), true));
     return { vals: found.map(([at]) => at), text: found.map(([, name]) => cut(name)) };
   }
 
@@ -91,11 +92,18 @@
     if (!spec?.layout.meta || plot.offsetParent === null) return;
     const { xaxis, yaxis } = plot._fullLayout;
     const change = fitted(plot, spec.layout, { xaxis: xaxis._length, yaxis: yaxis._length });
-    const same = Object.entries(change).every(([key, value]) => {
+    for (const [key, value] of Object.entries(change)) {
       const [axis, what] = key.split(".");
-      return String(plot.layout[axis][what]) === String(value);
-    });
-    if (!same) Plotly.relayout(plot, change);
+      if (String(plot.layout[axis][what]) === String(value)) delete change[key];
+    }
+    const notes = spec.layout.annotations ?? [];
+    if (notes.length) { // numbers in cells, where cells have room for them
+      const cell = (axis) => axis._length / Math.abs(axis.range[1] - axis.range[0]);
+      const widest = Math.max(...notes.map((note) => note.text.length));
+      const visible = cell(xaxis) >= 7 * widest && cell(yaxis) >= 15;
+      if ((plot.layout.annotations[0].visible ?? true) !== visible) change.annotations = notes.map((note) => ({ ...note, visible }));
+    }
+    if (Object.keys(change).length) Plotly.relayout(plot, change);
   }
 
   // The text of a script element: as it stands, or compressed.

@@ -22,7 +22,7 @@ def provenance(
         if key not in shown and isinstance(settings.get(key), Mapping)
     ]
     placed = {"command", "networks", "notes", *_CARDS, *shown}
-    rest = {key: _text(value) for key, value in settings.items() if key not in placed and value is not None}
+    rest = {key: _text(value) for key, value in settings.items() if key not in placed and value not in (None, {}, [])}
     cards += [*extra, Facts({**facts, **rest}, "Settings")]
     command = settings.get("command")
     said = [Listing(f"$ {command}")] if command else []
@@ -30,6 +30,8 @@ def provenance(
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, Mapping):
         return ", ".join(f"{k}={_text(v)}" for k, v in value.items())
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from .._options import Options, advanced, option
+from .._options import ImageOptions, advanced, option
 from .._values import numbers, pair
 
 CONCEPTS_HELP = (
@@ -13,7 +13,7 @@ CONCEPTS_HELP = (
 
 
 @dataclass(frozen=True)
-class DissectOptions(Options):
+class DissectOptions(ImageOptions):
     """Dissect a layer: which units detect a concept, in the network's own basis and in rotated ones.
 
     Prints a table and writes results.json, results.parquet and report.html. Every finished basis is kept in the
@@ -33,11 +33,6 @@ class DissectOptions(Options):
         """
         super().check()
         numbers("--rotations", self.rotations)
-        if (self.mean is None) != (self.std is None):
-            raise ValueError("--mean and --std must be given together. Got one of them.")
-        for name, text in (("--mean", self.mean), ("--std", self.std)):
-            if text is not None and len(numbers(name, text)) not in (1, 3):
-                raise ValueError(f"{name} must be 1 or 3 numbers joined by commas. Got {text!r}.")
         if self.grid is not None:
             pair("--grid", self.grid)
         if self.weights is None and (self.model is None or not self.train):
@@ -60,8 +55,6 @@ class DissectOptions(Options):
     standardise: bool = advanced(False, "Divide channels by their size before rotating them.")
     quantile: float = advanced(0.005, "Share of a unit's values above its threshold.", min=0, max=1)
     iou: float = advanced(0.04, "Intersection over union of a detector.", min=0, max=1)
-    mean: str | None = advanced(None, "Channel means to subtract; from the card otherwise.")
-    std: str | None = advanced(None, "Channel deviations to divide by; from the card otherwise.")
     grid: str | None = advanced(None, "Rows and columns of patches, for tokens.", metavar="RxC")
     batch_size: int = advanced(32, "Images that run through the network at once.", min=1)
     pictures: int = advanced(12, "Best units to show; 0 for none.", min=0)

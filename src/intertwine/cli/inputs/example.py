@@ -15,7 +15,7 @@ from .._models import build_model, is_builtin
 from .._options import ExampleOptions
 from .._values import shape as axes
 from .hugging_face import read_config
-from .preparation import preparation
+from .preparation import normalised, preparation
 
 _TEXT = "2,8"  # texts of tokens
 
@@ -33,7 +33,7 @@ def example_input(spec: str, asked: ExampleOptions, meta: bool = False) -> Any:
     """
     directory = Path(spec.removeprefix(HF)) if spec.startswith(HF) else None
     if asked.data is not None and asked.input_shape is None:
-        data = load(asked.data, preparation(asked, asked.data, [(None, spec)]))
+        data = normalised(load(asked.data, preparation(asked, asked.data, [(None, spec)])), asked)
         example = data.loader("test", 2).batch(slice(0, 2))[0].to("meta" if meta else "cpu")
     elif asked.input_shape is None and is_builtin(spec):
         example = _random(",".join(map(str, (2, *networks.input_shape(spec)))), None, meta)

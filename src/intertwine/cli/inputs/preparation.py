@@ -1,6 +1,7 @@
 """Preparation of data for a model: sizes of images, tokens of texts; from its directory, its code, or options."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from torch import nn
 
 from ..._untrusted.files import json_of
 from ...errors import CheckpointError, DataError
-from ...lab.data import Preprocessing, TextBlocks
+from ...lab.data import DataSplits, Preprocessing, TextBlocks
 from .._files import HF
 from .._models import build_model, is_builtin
 from .._options import DataOptions
@@ -57,6 +58,23 @@ def preparation(
     return found[0] if found else None
 
 
+def normalised(splits: DataSplits, asked: DataOptions) -> DataSplits:
+    """Data with the means and deviations of ``--mean`` and ``--std``, where they are given.
+
+    Raises:
+        DataError: If the data has another number of channels.
+    """
+    if asked.statistics is None:
+        return splits
+    mean, std = asked.statistics
+    if len(mean) != len(splits.mean):
+        raise DataError(
+            f"--mean and --std must be {len(splits.mean)} numbers, one for each channel of {splits.name}. "
+            f"Got {len(mean)}."
+        )
+    return replace(splits, mean=mean, std=std)
+
+
 def directory_of(path: Path | None, spec: str | None) -> Path | None:
     """The directory of transformers that a checkpoint is, or that ``--model`` names, the base model's for adapters."""
     named = Path(spec.removeprefix(HF)) if spec and spec.startswith(HF) else None
@@ -78,7 +96,8 @@ def image_settings(folder: Path) -> Preprocessing | None:
     said = _processor(folder)
     if "size" in said:
         return Preprocessing.of_transformers(said)
-    size = read_config(folder).get("image_size")
+    config = read_config(folder)
+    size = {**(config.get("vision_config") or {}), **config}.get("image_size")
     return Preprocessing.square(size) if isinstance(size, int) else None
 
 
@@ -129,9 +148,10 @@ def _blocks(asked: DataOptions, folders: Sequence[Path]) -> TextBlocks | None:
     if not known:
         return TextBlocks(folders[0]) if folders and asked.data and asked.data.startswith("text:") else None
     check_tokenizers(known, "to read the same text", "Give the tokens as npz:FILE, if they mean the same.")
-    configs = [read_config(folder) for folder in folders]
+    said = [read_config(folder) for folder in folders]
+    configs = [{**(config.get("text_config") or {}), **config} for config in said]
     most = [config[key] for config in configs for key in _POSITIONS if isinstance(config.get(key), int)]
-    causal = all(_named(config).endswith(_CAUSAL) for config in configs)
+    causal = all(_named(config).endswith(_CAUSAL) for config in said)
     return TextBlocks(known[0], asked.max_length or min([_BLOCK, *most]), causal)
 
 

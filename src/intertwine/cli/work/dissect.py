@@ -39,7 +39,7 @@ def run(asked: DissectOptions) -> None:
     if asked.train:
         one_thread()
     network, facts, statistics = _open(asked.model, asked.weights, asked.train, data, asked.seed)
-    transform, note = _transform(asked.mean, asked.std, statistics, asked.weights is None)
+    transform, note = _transform(asked.statistics or statistics, asked.weights is None)
     where = choose_device(asked.device)
     images = transform(next(data.batches(2)).images)
     said = f"--concepts must be images that {facts['name']} accepts. Got images of shape {tuple(images.shape[1:])}"
@@ -113,17 +113,13 @@ def _taught(
 
 
 def _transform(
-    mean: str | None, std: str | None, statistics: tuple[Any, Any] | None, trained_here: bool
+    statistics: tuple[Any, Any] | None, trained_here: bool
 ) -> tuple[Callable[[Tensor], Tensor], tuple[str, ...]]:
     """What is done to images in [0, 1] before the network sees them, and what a reader must know of it."""
-    given = [numbers(name, text) for name, text in (("--mean", mean), ("--std", std)) if text is not None]
-    values = given or statistics
-    if values is None:
+    if statistics is None:
         note = "Images were given to the network as values from 0 to 1; say --mean and --std if it needs others."
         return (lambda images: images), () if trained_here else (note,)
-    centre, scale = (torch.tensor(v, dtype=torch.float32)[:, None, None] for v in values)
-    if len(centre) != len(scale):
-        raise ValueError(f"--mean and --std must be as many numbers. Got {len(centre)} and {len(scale)}.")
+    centre, scale = (torch.tensor(v, dtype=torch.float32)[:, None, None] for v in statistics)
     grey = len(centre) == 1
     return (lambda images: ((images.mean(1, keepdim=True) if grey else images) - centre) / scale), ()
 

@@ -54,7 +54,7 @@ def run(asked: GatesOptions) -> None:
     made = [f"{name}{end}" for name in (*VERSIONS, "network") for end in (".safetensors", ".json")]
     claim_folder(asked.out, [*RESULTS, "kernels.safetensors", *made], given)
     training = _Training(asked, splits.first(asked.train_examples), where)
-    networks = [open_network(side, asked.model, splits) for side in sides] or [training.fresh()]
+    networks = [open_network(side, asked.model, splits, asked) for side in sides] or [training.fresh()]
     base, versions = networks[0], _buildable(networks, asked.gated)
     loader, notes = batches(splits, asked.split, asked.examples, 250, networks)
     for network in networks:
@@ -111,7 +111,7 @@ class _Training:
         path = self.asked.out / "network.safetensors"
         name = None if is_builtin(spec) else spec
         train(network, splits, self.recipe, seed=self.asked.seed, name=name, out=path, device=self.device)
-        return replace(open_network(read_checkpoint(path), self.asked.model, splits), name=spec)
+        return replace(open_network(read_checkpoint(path), self.asked.model, splits, self.asked), name=spec)
 
     def version(self, name: str, network: GatedNetwork, base: Opened) -> dict[str, Any]:
         """Train a gated version in place, or only write it; its row of the table."""

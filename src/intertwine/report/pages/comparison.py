@@ -23,7 +23,6 @@ from ..figures import Series, bars, heatmap, lines
 from ..page import Page
 from ..provenance import provenance
 
-# What the command line adds to the settings; each has a place of its own on the page.
 _FEW = 4  # notes in front; more are folded away
 
 
@@ -96,19 +95,26 @@ def _measures_table(comparison: Comparison) -> Table:
     if paired(comparison):
         columns.append("Own counterpart is the best match")
     caption = (
-        "Chance is the mean score after shuffling the examples of B; untrained networks are built as A and B and have "
-        f"fresh weights{_pairs(comparison)}. Calibrated scores are 0 at the 95 % point of the "
-        "shuffled scores and 1 for equal layers."
+        f"Chance is the mean score after shuffling the examples of B{_untrained_text(comparison)}. Calibrated scores "
+        "are 0 at the 95 % point of the shuffled scores and 1 for equal layers."
     )
     if not any(chance is not None for chance in comparison.chance.values()):  # nothing was shuffled
         columns, rows, caption = [*columns[:2], *columns[5:]], [[*row[:2], *row[5:]] for row in rows], ""
     return Table(columns, rows, caption)
 
 
-def _pairs(comparison: Comparison) -> str:
-    """How many pairs of untrained networks there were."""
-    count = max((len(pairs) for pairs in comparison.untrained_pairs.values()), default=0)
-    return f" (mean of {counted(count, 'pair')})" if count else ""
+def _untrained_text(comparison: Comparison) -> str:
+    """What untrained networks are, how many pairs of them most measures had, and which had another number."""
+    counts = {
+        measure_title(measure): sum(not one.isnan().all() for one in pairs)
+        for measure, pairs in comparison.untrained_pairs.items()
+    }
+    if not counts:
+        return ""
+    usual = max(counts.values())
+    others = "".join(f", {title} of {count}" for title, count in counts.items() if count != usual)
+    mean = f"mean of {counted(usual, 'pair')}{others}"
+    return f"; untrained networks are built as A and B and have fresh weights ({mean})"
 
 
 def _heatmaps(comparison: Comparison) -> Block:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from ..._words import counted
+from ..._words import counted, sentence
 from ...provenance import Diff
 from ..blocks import Block, Details, Facts, Heading, Listing, Paragraph, Table
 from ..figures import heatmap, strip
@@ -20,7 +20,7 @@ def diff_page(found: Diff) -> Page:
     frame = found.to_frame()
     shown = f"The first {_ROWS:,} of {len(frame):,} tensors. " if len(frame) > _ROWS else ""
     blocks: list[Block] = [
-        Paragraph(f"{found.verdict}: {found.reason}.", "verdict"),
+        Paragraph(sentence(f"{found.verdict}: {found.reason}"), "verdict"),
         *_strips(found),
         Heading("What was done"),
         Table(["kind", "in words", "tensors"], [[f.kind, f.text, len(f.tensors)] for f in found.findings]),

@@ -184,10 +184,10 @@ def _table(dissection: Dissection) -> Table:
 def _equality(dissection: Dissection) -> str:
     if dissection.unchanged is None:
         return "No element of G_ReLU was tried."
-    drawn = sum(a.arm.kind == "g_relu" for a in dissection.arms)
+    drawn = counted(sum(a.arm.kind == "g_relu" for a in dissection.arms), "random element")
     said = "exactly as they are" if dissection.unchanged else "NOT as they are, which is an error"
     return (
-        f"{drawn} random element{'s' if drawn > 1 else ''} of G_ReLU (a permutation with positive scales) left all "
+        f"{drawn} of G_ReLU (a permutation with positive scales) left all "
         f"findings {said}. This is no evidence about the network: with thresholds computed anew it must be so."
     )
 

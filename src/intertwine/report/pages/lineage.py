@@ -2,7 +2,7 @@
 
 from math import log
 
-from ..._words import counted
+from ..._words import counted, sentence
 from ...programs import Vertex, Wire
 from ...provenance import Lineage, Tree
 from ..blocks import Block, Heading, Network, Paragraph, Table
@@ -15,6 +15,10 @@ __all__ = ["lineage_page", "tree_page"]
 _LETTERS = 34  # of a network's name
 _TOLD, _UNTOLD, _MERGED = "made from", "related, which came first is not told", "merged from"
 _ALIGNED = "units in one order, weights far apart"
+_CAPTION = (
+    "Lines join the closest networks of a family, a parent above its children where that is told, and families of "
+    "which one was aligned to the other."
+)
 _LIMITS = (
     "A small p-value refutes that the trainings were independent. It does not say which came first, nor whether "
     "both come from a third; and a large one does not prove independence."
@@ -41,7 +45,7 @@ def lineage_page(found: Lineage) -> Page:
         [s.space, s.units, f"{s.agreeing:.0%}", _power(s.log_p), f"{s.spearman:.3f}", s.note] for s in found.by_space
     ]
     blocks: list[Block] = [
-        Paragraph(f"{found.headline}. {found.reason}.", "verdict"),
+        Paragraph(sentence(f"{found.headline}. {found.reason}"), "verdict"),
         strip(
             [b.cosine for b in found.by_block],
             [b.block for b in found.by_block],
@@ -83,7 +87,7 @@ def tree_page(found: Tree) -> Page:
         for m in found.merges
     ]
     blocks: list[Block] = [
-        Paragraph(found.summary().partition("\n")[0] + ".", "verdict"),
+        Paragraph(sentence(found.summary().partition("\n")[0]), "verdict"),
         *([_drawn(found)] if links else []),
         Paragraph(_LIMITS, "note"),
         *(Paragraph(f"Note: {note}", "note") for note in found.notes),
@@ -111,13 +115,8 @@ def _drawn(found: Tree) -> Network:
         wires[merge.child] += [(parent, _MERGED) for parent in merge.parents if parent not in known]
     number = {name: k for k, name in enumerate(wires)}
     graph = [Vertex("", _short(name), (), tuple(Wire(number[p], (kind,)) for p, kind in wires[name])) for name in wires]
-    caption = (
-        "The tree of smallest distances within each family, from parents down to children where that is told, and "
-    )
-    caption += "families of which one was aligned to the other."
-    return network(
-        graph, {kind: Flow(kind) for kind in (_TOLD, _UNTOLD, _MERGED, _ALIGNED)}, "Families of networks", caption
-    )
+    flows = {kind: Flow(kind) for kind in (_TOLD, _UNTOLD, _MERGED, _ALIGNED)}
+    return network(graph, flows, "Families of networks", _CAPTION)
 
 
 def _short(name: str) -> str:

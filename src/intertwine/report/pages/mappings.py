@@ -39,7 +39,7 @@ def mappings_page(found: Mappings) -> Page:
         _table(found),
         Details("As text", [Listing(str(found))]),
     ]
-    return Page(f"Mappings for {found.format}", blocks, found.model)
+    return Page(f"Mappings for {found.format}", blocks, "" if found.networks else found.model)
 
 
 def _table(found: Mappings) -> Table:

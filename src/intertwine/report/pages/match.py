@@ -2,6 +2,7 @@
 
 from math import isfinite
 
+from ..._words import sentence
 from ...matching import Match
 from ..blocks import Block, Facts, Figure, Heading, Paragraph, Table
 from ..figures import bars, strip
@@ -10,10 +11,9 @@ from ..page import Page
 
 def match_page(found: Match) -> Page:
     """Lay out a verdict on two networks."""
-    said = found.summary().splitlines()[0]
     rows = [[name, d if isfinite(d) else "only in one, or reshaped"] for name, d in found.differing.items()]
     blocks: list[Block] = [
-        Paragraph(f"{said[:1].upper()}{said[1:]}.", "verdict"),
+        Paragraph(sentence(found.summary().splitlines()[0]), "verdict"),
         *_picture(found),
     ]
     if rows:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..._above import call
+from ..._words import counted, sentence
 from ..blocks import Block, Details, Facts, Figure, Grid, Heading, Paragraph, Table
 from ..figures import Series, heatmap, lines
 from ..page import Page, render
@@ -40,7 +41,7 @@ def all_page(reproductions: Sequence[Reproduction], failed: Mapping[str, str] | 
     if agree:
         words += f", {sum(agree)} of {len(agree)} comparable numbers agree with the papers'"
     if failed:
-        words += f"; {len(failed)} experiment{'s' if len(failed) > 1 else ''} failed"
+        words += f"; {counted(len(failed), 'experiment')} failed"
     blocks: list[Block] = [
         Paragraph(f"{words}.", "verdict"),
         Table(["What", "Papers", "Scale", "Verdict", "Outcome"], rows),
@@ -64,7 +65,7 @@ def write_all_page(reproductions: Sequence[Reproduction], failed: Mapping[str, s
 
 
 def _blocks(r: Reproduction) -> list[Block]:
-    blocks: list[Block] = [Paragraph(f"{r.verdict[:1].upper()}{r.verdict[1:]}.", "verdict")]
+    blocks: list[Block] = [Paragraph(sentence(r.verdict), "verdict")]
     age = call("age", r)
     if age and age not in r.notes:
         blocks.append(Paragraph(age, "note"))

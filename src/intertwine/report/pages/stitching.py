@@ -63,10 +63,11 @@ def headline(study: StitchingStudy) -> str:
     best = min(known, key=lambda family: known[family])
     where = f"over {len(study.layers)} layers" if len(study.layers) > 1 else f"at {study.layers[0]}"
     text = f"Read through {first} maps, A's features cost B {_points(mean)} of accuracy on average {where}"
-    if best != first:
-        text += f"; through {best} maps, the least, {_points(known[best])}"
-    elif len(known) > 1:
-        text += ", less than through any other family here"
+    others = {family: _points(m) for family, m in known.items() if family != first}
+    if others and _points(known[best]) != _points(mean):
+        text += f"; through {best} maps, the least, {others[best]}"
+    elif others:
+        text += ", " + ("as" if _points(mean) in others.values() else "less than") + " through any other family here"
     return f"{text} ({_METHODS[shown]})."
 
 

@@ -16,6 +16,7 @@ from ..._result import of_networks
 from ..._words import check_whole
 from ...features import Point, Reading, Tapped
 from ...features import batches as batching
+from ...features.residual import additions
 from ..base import Measure
 from ..measures.procrustes import Procrustes
 from ..registry import DEFAULT
@@ -132,6 +133,7 @@ def compare(
             return _Side(tap, spool, [Layer(name, side, spool, _work_device(a)) for name in spool.points])
 
         sides = [opened("A", a, layers), opened("B", b, layers if layers_b is None else layers_b)]
+        notes += _unread((a, b), sides, (layers, layers_b), first)
         kinds: list[tuple[str, ...]] = [("",) * len(side.layers) for side in sides]
         if given is None or len(given) > 1:
             kinds, unknown = _kinds((a, b), sides, first)
@@ -173,6 +175,24 @@ def compare(
 
 
 Copies = tuple[list[nn.Module], list[nn.Module]]
+
+
+def _unread(models: Sequence[nn.Module], sides: Sequence[_Side], wanted: Sequence[Any], first: Any) -> list[str]:
+    """Say that a residual stream is not among the layers that were chosen."""
+    if any(one is not None for one in wanted):
+        return []
+    found = [name for name, model, side in zip("AB", models, sides) if _has_unread(model, side, first)]
+    if not found:
+        return []
+    of = " and of ".join(found)
+    return [
+        f"The residual stream of {of} is not among the layers: no module returns it. To compare it, make each block a "
+        "module of one class, in a ModuleList or Sequential."
+    ]
+
+
+def _has_unread(model: nn.Module, side: _Side, first: Any) -> bool:
+    return not any(p.stream for p in side.spool.points.values()) and additions(model, first) > 1
 
 
 def _baseline(
