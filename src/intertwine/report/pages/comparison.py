@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._words import counted
+from ..._words import counted, sentence
 from ...similarity import Comparison
 from ...similarity.comparison.verdict import (
     best_partners,
@@ -161,11 +161,15 @@ def _curves_text(comparison: Comparison) -> str:
         else "The networks have different layers: for each layer of A, the best match anywhere in B."
     )
     confidence = comparison.settings.get("confidence", 0.95)
-    return (
-        f"{start} Bands are {confidence:.0%} confidence intervals; dashed lines are the chance level, dash-dotted "
-        "lines untrained networks, dotted lines the lowest score that is possible at all. The best of many scores is "
-        "biased upwards, so read it beside its chance level."
-    )
+    drawn = {
+        f"bands are {confidence:.0%} confidence intervals": comparison.low,
+        "dashed lines are the chance level": comparison.chance,
+        "dash-dotted lines untrained networks": comparison.untrained,
+        "dotted lines the lowest score that is possible at all": comparison.floor,
+    }
+    shown = ", ".join(text for text, known in drawn.items() if any(one is not None for one in known.values()))
+    biased = "The best of many scores is biased upwards, so read it beside its chance level."
+    return " ".join(filter(None, [start, sentence(shown) if shown else "", biased]))
 
 
 def _curves(comparison: Comparison, measure: str) -> Figure:
