@@ -12,7 +12,8 @@ _LONGEST = 20  # characters of a name on an axis; hovering shows all of it
 _DIGITS = 5  # that count
 _WRITTEN = 9  # heat maps up to this size have their numbers in the cells
 _DARK = 0.435  # share of the colours, from the low end, on which white is easier to read than black
-_NAMED = 40  # points, beyond which they have no names beside them and curves no dots
+_BESIDE = 16  # points, beyond which they have no names beside them
+_NAMED = 40  # places, beyond which curves have no dots and no error bars
 _STAGES = 16  # groups of names on one axis
 _SHARE = 0.6  # of all names in one group, beyond which it is divided
 _FINE = 0.2  # span of colours, up to which numbers in cells have as many digits as it takes
@@ -136,7 +137,8 @@ def lines(
     """Plot curves over named places, each with a band if it has one.
 
     The y axis has the ``limits``, and reaches further where values do; ``None`` fits it to the values. Places that have
-    no order, unlike layers, are not ``joined``. There, and with ``bars``, values stand side by side with error bars.
+    no order, unlike layers, are not ``joined``. There, and with ``bars`` at up to 40 places, values stand side by side
+    with error bars.
 
     Raises:
         ValueError: If a curve has another number of values than there are names.
@@ -149,7 +151,8 @@ def lines(
         color = _COLORS[solid % len(_COLORS)] if one.dash == "solid" else _GREY
         solid += one.dash == "solid"
         shift = (k - (len(series) - 1) / 2) * min(0.12, 0.7 / len(series))  # values of one place stand side by side
-        traces += [_points(one, color, shift, joined)] if bars or not joined else _curve(one, color)
+        barred = not joined or (bars and len(names) <= _NAMED)
+        traces += [_points(one, color, shift, joined)] if barred else _curve(one, color)
     layout = {
         "margin": {"l": 50, "r": 10, "t": 10, "b": 10},
         "meta": {"xaxis": _tick_names(names)},
@@ -213,7 +216,7 @@ def scatter(names: Sequence[str], points: Matrix, *, title: str = "", caption: s
         "x": _rounded([point[0] for point in points]),
         "y": _rounded([point[1] for point in points]),
         "text": [label(name, _LONGEST) for name in names],
-        "mode": "markers+text" if len(names) <= _NAMED else "markers",
+        "mode": "markers+text" if len(names) <= _BESIDE else "markers",
         "textposition": "top center",
         "marker": {"color": _COLORS[0], "size": 9},
         "hovertemplate": "%{text}<br>%{x}, %{y}<extra></extra>",

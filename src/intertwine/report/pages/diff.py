@@ -18,6 +18,8 @@ def diff_page(found: Diff) -> Page:
         found: The result of ``diff``.
     """
     frame = found.to_frame()
+    if (frame["source"] == frame["tensor"]).all():
+        frame = frame.drop(columns="source")
     shown = f"The first {_ROWS:,} of {len(frame):,} tensors. " if len(frame) > _ROWS else ""
     blocks: list[Block] = [
         Paragraph(sentence(f"{found.verdict}: {found.reason}"), "verdict"),

@@ -27,11 +27,11 @@ def stitching_page(result: StitchingStudy | Stitching) -> Page:
     study = result if isinstance(result, StitchingStudy) else StitchingStudy((result,), result.settings)
     blocks: list[Block] = [
         Paragraph(headline(study), "verdict"),
-        _families(study),
-        *_notes(study),
-        Heading("Penalties"),
-        Paragraph(_curves_text(study)),
         _by_method(study),
+        Paragraph(_curves_text(study)),
+        *_notes(study),
+        Heading("Families of maps"),
+        _families(study),
         *_ordering(study),
         *_maps(study),
         *_training(study),
@@ -110,9 +110,9 @@ def _families(study: StitchingStudy) -> Table:
     return Table([*columns, "Dimension", "Size, power of ten"], rows, caption, digits=2)
 
 
-def _range(values: Sequence[int]) -> str:
+def _range(values: Sequence[int]) -> int | str:
     low, high = min(values), max(values)
-    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    return low if low == high else f"{low:,} to {high:,}"
 
 
 def _notes(study: StitchingStudy) -> list[Block]:
