@@ -97,6 +97,8 @@ def _page(name: str, notebook: nbformat.NotebookNode) -> Iterator[str]:
         yield f"```python\n{cell.source}\n```"
         for j, output in enumerate(cell.outputs):
             data = output.get("data", {})
+            if "site-packages" in str(data):
+                raise PluginError(f"examples/{name}.py must show no warnings with paths. Got {str(data)[:300]}.")
             if "text/html" in data:
                 mark = f"@@shown-{name}-{i}-{j}@@"
                 _SHOWN[mark] = data["text/html"]

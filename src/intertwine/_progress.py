@@ -1,16 +1,18 @@
-"""One progress display for all long work: a bar on a terminal, a plain line now and then elsewhere."""
+"""One progress display for all long work: a bar on a terminal, a line in a notebook, now and then a line elsewhere."""
 
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeVar
+from importlib import import_module
+from typing import Any, TypeVar
 
 from ._untrusted.text import printable
 
 T = TypeVar("T")
 _SHORT = 2.0  # seconds of work that need no bar
+_WRITTEN_EVERY = 0.5  # seconds between changes of a line in a notebook
 _PLAIN_EVERY = 10.0  # seconds between plain lines, so that logs stay short
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
@@ -63,12 +65,31 @@ def _bar(items: Iterable[T], description: str, total: int | None, wait: float) -
             return
         yield item
         done += 1
+    if "ipykernel" in sys.modules:
+        yield from _in_place(rest, description, total, done)
+        return
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import track as rich_track
 
     console = Console(stderr=True)
     yield from rich_track(rest, escape(description), total=total, completed=done, console=console)
+
+
+def _in_place(items: Iterable[T], description: str, total: int | None, done: int) -> Iterator[T]:
+    """One line of a notebook's output, written over as the work goes on; it needs no widgets."""
+    shown: Any = import_module("IPython.display")
+    start = last = time.monotonic()
+    text = lambda words: {"text/plain": f"{description}: {words}"}
+    line = shown.display(text(f"{done} of {total or '?'}"), raw=True, display_id=True)
+    for item in items:
+        yield item
+        done += 1
+        if line and time.monotonic() - last >= _WRITTEN_EVERY:
+            last = time.monotonic()
+            line.update(text(f"{done} of {total or '?'} after {last - start:.0f} s"), raw=True)
+    if line:  # none where no notebook runs, whatever is imported
+        line.update(text(f"{done} done in {time.monotonic() - start:.1f} s"), raw=True)
 
 
 def _lines(items: Iterable[T], description: str, total: int | None) -> Iterator[T]:
