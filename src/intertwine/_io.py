@@ -26,7 +26,7 @@ _swept: set[str] = set()  # folders that were looked through for what processes 
 _made: list[Path] = []  # folders that check_writable made, the inner ones first
 
 
-def write_atomically(path: str | Path, write: Callable[[Path], None]) -> Path:
+def write_atomically(path: str | Path, write: Callable[[Path], object]) -> Path:
     """Let ``write`` fill a temporary file beside ``path``, then rename it: readers see the old file or the new one.
 
     The file and its name are on the disk when this returns, so that a loss of power cannot take them. Temporary files
@@ -123,17 +123,17 @@ def remove_empty_folders() -> None:
             _made.pop(0).rmdir()
 
 
+def write_text(path: str | Path, text: str) -> Path:
+    """Write text, atomically."""
+    return write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
 def write_json(path: str | Path, value: Any) -> Path:
     """Write ``value`` as indented JSON, atomically.
 
     NaN and infinities are written as ``null``: JSON has no word for them.
     """
-    text = json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False)
-
-    def write(temporary: Path) -> None:
-        temporary.write_text(text + "\n", encoding="utf-8")
-
-    return write_atomically(path, write)
+    return write_text(path, json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def as_json(value: Any) -> Any:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .._io import write_atomically
+from .._io import write_text
 from .._result import Result
 from .._words import counted
 from ..programs import Vertex
@@ -121,11 +121,7 @@ class Mappings(Result):
             texts[".py"] = self.python
         if path.suffix not in texts:
             raise ValueError(f"path must end in {', '.join(texts)} for {self.format}. Got {str(path)!r}.")
-
-        def write(temporary: Path) -> None:
-            temporary.write_text(texts[path.suffix], encoding="utf-8")
-
-        return write_atomically(path, write)
+        return write_text(path, texts[path.suffix])
 
     def summary(self) -> str:
         """Entries with their proofs, then what is not listed and why."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from .._io import file_digest, versions, write_atomically, write_json, write_tensors
+from .._io import file_digest, versions, write_atomically, write_json, write_tensors, write_text
 from .._scratch import Scratch
 
 _ONE_FILE = 1 << 50  # bytes
@@ -73,12 +73,7 @@ def _as_folder(model: Any, path: Path, facts: Mapping[str, Any], shard_bytes: in
             write_atomically(path / file.name, partial(_move, file))
     finally:
         scratch.close()
-    text = _readme(path.name, {**facts, "architecture": type(model).__name__})
-
-    def write(temporary: Path) -> None:
-        temporary.write_text(text, encoding="utf-8")
-
-    write_atomically(path / "README.md", write)
+    write_text(path / "README.md", _readme(path.name, {**facts, "architecture": type(model).__name__}))
     return path
 
 

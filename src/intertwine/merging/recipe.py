@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .._evaluation import copied
-from .._io import write_atomically
+from .._io import write_text
 from .._untrusted.files import regular_file
 from .._words import near
 from ..errors import MissingExtraError
@@ -152,7 +152,7 @@ class Recipe:
         if self.dtype is not None:
             said["dtype"] = self.dtype
         text = "# Written by intertwine.\n" + _yaml().safe_dump(said, sort_keys=False)
-        return write_atomically(path, lambda temporary: _write_text(temporary, text))
+        return write_text(path, text)
 
 
 def read_recipe(path: str | Path) -> Recipe:
@@ -254,10 +254,6 @@ def _written(settings: Mapping[str, Setting]) -> dict[str, Any]:
         else value
         for key, value in settings.items()
     }
-
-
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
 
 
 def _yaml() -> Any:

@@ -38,19 +38,14 @@ def write_page(result: Result, path: str | Path | None = None) -> str | Path:
     Raises:
         ValueError: If the path ends otherwise.
     """
-    from .._io import write_atomically
+    from .._io import write_text
 
     if path is None:
         return render(page_of(result))
     path = Path(path)
     if path.suffix not in (".html", ".htm"):
         raise ValueError(f"path must end in .html. Got {str(path)!r}.")
-    text = render(page_of(result))
-
-    def write(temporary: Path) -> None:
-        temporary.write_text(text, encoding="utf-8")
-
-    return write_atomically(path, write)
+    return write_text(path, render(page_of(result)))
 
 
 def page_of(result: Result) -> Page:

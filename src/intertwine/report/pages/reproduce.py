@@ -54,14 +54,9 @@ def all_page(reproductions: Sequence[Reproduction], failed: Mapping[str, str] | 
 
 def write_all_page(reproductions: Sequence[Reproduction], failed: Mapping[str, str], path: str | Path) -> Path:
     """Write ``all_page`` as one self-contained HTML file, atomically."""
-    from ..._io import write_atomically
+    from ..._io import write_text
 
-    text = render(all_page(reproductions, failed))
-
-    def write(temporary: Path) -> None:
-        temporary.write_text(text, encoding="utf-8")
-
-    return write_atomically(path, write)
+    return write_text(path, render(all_page(reproductions, failed)))
 
 
 def _blocks(r: Reproduction) -> list[Block]:
