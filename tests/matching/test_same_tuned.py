@@ -307,3 +307,23 @@ def test_tensors_that_start_as_the_same_numbers_make_no_relatives():
 
     a, b = (Decaying(seed).double() for seed in (0, 1))
     assert same(a, b, torch.zeros(2, 8, dtype=torch.float64)).verdict == DIFFERENT
+
+
+@pytest.mark.parametrize("share", [0.003, 0.1])
+@pytest.mark.parametrize("moved", [False, True])
+def test_one_weight_edited_by_a_small_share_of_itself_is_seen(share, moved):
+    """Rounding is as large a share of the other weights of its row, however small the edit beside a cast."""
+    torch.manual_seed(0)
+    a, x = (
+        nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 24), nn.ReLU(), nn.Linear(24, 20)),
+        torch.randn(4, 20),
+    )
+    sym = iw.symmetries(a, x)
+    for number in (0, 2, 4):
+        b = copy.deepcopy(a)
+        with torch.no_grad():
+            weight = b[number].weight.view(-1)
+            weight[weight.abs().argsort()[int(0.6 * len(weight))]] *= 1 + share
+        found = same(a, sym.act(sym.random(seed=1), b) if moved else b, x, sym)
+        assert found.verdict == RELATED and (share < 0.1 or f"{number}.weight" in found.differing)
+    assert same(a, sym.act(sym.random(seed=1), a).bfloat16().float(), x, sym).precision == "bfloat16"

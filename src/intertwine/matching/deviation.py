@@ -21,6 +21,10 @@ _OF_ONE = 0.99  # the same for one tensor
 _ONE = 4  # times the precision: what a single weight may differ by, relative to its size and a typical one of its row
 _MEAN = 3.0  # largest over root mean square deviation where weights are rounded; what a few noisy scales fit has less
 _SPARED = 100.0  # times the precision to which most tensors agree: what a cast that they escaped must explain
+_ODD = 16  # times as far as the others of its row: what rounding, a share of every weight, never makes of one
+_NOISE = 10  # times the precision of the comparison: what a match may leave at single weights
+_BIG = 0.25  # of a typical one of its row: from which size on weights are compared with the others of their row
+_LONG = 16  # as many weights have a mean that tells
 _FITTED = 2  # weights for each free scale or entry of a basis from which on agreement was not made by fitting
 _PIECE = 1 << 20  # entries that are compared at once
 _IN_ORDER = 0.5  # von Neumann's ratio: sinusoids of 16 positions have 0.4, of 512 0.05, weights in no order 1
@@ -40,6 +44,8 @@ class Deviation:
         edits: For every tensor the largest deviation of a single weight, relative to its size and that of a typical
             one of its row together: numbers near zero may be off by more than their size, but no rounding moves one
             weight of a row far.
+        odd: For every tensor how many times farther off a single weight is than the others of its row are on average,
+            or than the match may leave; small weights, and tensors that a basis mixes, are left out.
         informative: Tensors whose weights differ among each other, so that agreement tells something.
         sizes: Number of weights of every tensor.
         sym: The symmetry by which they were matched.
@@ -52,6 +58,7 @@ class Deviation:
     tensors: Mapping[str, float]
     distances: Mapping[str, float]
     edits: Mapping[str, float]
+    odd: Mapping[str, float]
     informative: frozenset[str]
     sizes: Mapping[str, int]
     sym: Symmetry
@@ -69,7 +76,7 @@ class Deviation:
         """Tensors that differ by more than rounding to a precision explains, with their relative distances.
 
         A cast spares no tensor: where most agree much better, one that does not must hold rounded numbers to be
-        explained by it.
+        explained by it. Nor does it move a single weight of a row alone.
         """
         limit, shared = PRECISIONS[precision], self.shared()
         spared = limit if shared is None else min(limit, _SPARED * PRECISIONS[shared])
@@ -77,7 +84,7 @@ class Deviation:
         return {
             name: self.distances[name]
             for name, size in self.tensors.items()
-            if not (size <= limits[name] and self.edits[name] <= _ONE * limits[name])
+            if not (size <= limits[name] and self.edits[name] <= _ONE * limits[name] and self.odd[name] <= _ODD)
         }
 
     def shared(self, share: float = 0.5) -> str | None:
@@ -109,7 +116,8 @@ def deviation(
         count: Number of weights of the networks where these are a component of them (``joined``).
     """
     linear = {s.name for s in a.sym.spaces if s.group.mixes}
-    tensors, distances, edits, sizes, informative = {}, {}, {}, {}, []
+    finest = "float64" if torch.float64 in {t.dtype for t in b.state.values()} else "float32"
+    tensors, distances, edits, odd, sizes, informative = {}, {}, {}, {}, {}, []
     total = sum(b.state[name].numel() for name in b.sym.layouts)
     kept = above_quantile(total if count is None else count)
     largest = torch.zeros(0)
@@ -126,17 +134,19 @@ def deviation(
         some = above_quantile(right.numel(), _OF_ONE)
         ratios, edits[name] = _largest(near, right, b.spread.get(name, right), mixed, max(some, kept))
         tensors[name] = max(float(_top(ratios, some).min()), _MEAN * distances[name])
+        odd[name] = 0.0 if mixed or right.ndim < 2 else _oddest(near, right, _NOISE * PRECISIONS[finest])
         largest = _top(torch.cat([largest, ratios]), kept)
     return Deviation(
         overall=float(_top(largest, above_quantile(total)).min()) if len(largest) else 0.0,
         tensors=tensors,
         distances=distances,
         edits=edits,
+        odd=odd,
         informative=frozenset(informative),
         sizes=sizes,
         sym=b.sym,
         rounded=frozenset(rounded),
-        finest="float64" if torch.float64 in {t.dtype for t in b.state.values()} else "float32",
+        finest=finest,
         largest=largest,
     )
 
@@ -153,6 +163,7 @@ def joined(parts: Sequence[Deviation], sym: Symmetry) -> Deviation:
         tensors={name: x for part in parts for name, x in part.tensors.items()},
         distances={name: x for part in parts for name, x in part.distances.items()},
         edits={name: x for part in parts for name, x in part.edits.items()},
+        odd={name: x for part in parts for name, x in part.odd.items()},
         informative=frozenset().union(*(part.informative for part in parts)),
         sizes=sizes,
         sym=sym,
@@ -182,6 +193,21 @@ def _largest(near: Tensor, right: Tensor, sizes: Tensor, mixed: bool, count: int
         found = _top(torch.cat([found, _top(ratios, count)]), count)
         edit = max(edit, float((gap / (size + row).clamp_min(tiny)).max()))
     return found, edit
+
+
+def _oddest(near: Tensor, right: Tensor, noise: float) -> float:
+    """The largest deviation of a weight relative to the mean one of the others in its row, or to ``noise``."""
+    found = 0.0
+    for x, y in _rows(near, right):
+        big = y.abs() >= _BIG * y.square().mean(1, keepdim=True).sqrt()
+        ratios = torch.where(big & (y != 0), (x - y).abs() / y.abs(), 0.0)
+        if int(big.sum()) < len(big) * _LONG:  # short rows: all as one
+            big, ratios = big.reshape(1, -1), ratios.reshape(1, -1)
+        worst, others = ratios.max(1).values, big.sum(1) - 1
+        calm = (ratios.sum(1) - worst) / others.clamp_min(1)
+        odd = torch.where(others >= _LONG - 1, worst / calm.clamp_min(noise / _ODD), 0.0)
+        found = max(found, float(odd.max()))
+    return found
 
 
 def apart(near: Tensor, b: Folded, name: str) -> float:
