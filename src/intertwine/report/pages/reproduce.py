@@ -67,15 +67,17 @@ def _blocks(r: Reproduction) -> list[Block]:
     if not r.comparable and any(row.paper is not None and row.tolerance is None for row in r.rows):
         said = "The paper's numbers are of other networks, data or training, and are shown for orientation only."
         blocks.append(Paragraph(said, "note"))
-    if r.claims:
-        rows = [[c.text, f"{c.verdict}: {c.why}" if c.why else c.verdict, c.detail, c.required] for c in r.claims]
-        blocks.append(Table(["Statement", "Here", "Judged by", "Must hold at this scale"], rows))
     figures = [_figure(r, panel) for panel in r.panels if panel.measured]
     if figures:
         blocks.append(Grid(figures))
     maps = [heatmap(one.values, one.layers, one.layers, title=one.title) for one in r.maps]
     if maps:
         blocks.append(Grid(maps))
+    if r.claims:
+        rows = [
+            [c.text, f"{c.verdict}: {c.why}" if c.why else c.verdict, c.detail, c.required or None] for c in r.claims
+        ]
+        blocks.append(Table(["Statement", "Here", "Judged by", "Must hold at this scale"], rows))
     tables = [_table(r, panel) for panel in r.panels]
     if figures:
         blocks.append(Details("All numbers", tables))
