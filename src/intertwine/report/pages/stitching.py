@@ -135,7 +135,7 @@ def _curves_text(study: StitchingStudy) -> str:
         if any(s.inside_block for s in study.stitchings)
         else ""
     )
-    return f"Lower is better; 0 means that nothing is lost. Error bars: {words}.{star}"
+    return f"Lower is better; 0 means that nothing is lost. Intervals: {words}.{star}"
 
 
 _SKIPS = {
