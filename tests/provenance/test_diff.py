@@ -16,6 +16,7 @@ from edits import (
     hidden_units,
     kinds,
     lora,
+    perceptron,
     said,
     small,
     tokens,
@@ -222,6 +223,21 @@ def test_saved_and_shown(sym, tmp_path):
     assert len(found.to_frame()) == len(found.tensors)
     page = found.to_html(tmp_path / "d.html").read_text()
     assert "Relative change of each block" in page and re.search("update of rank 4", page)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.7])
+def test_scales_are_found_after_pruning_and_moving(share):
+    a, x = perceptron()
+    sym, b = symmetry(perceptron), copy.deepcopy(a)
+    with torch.no_grad():
+        for p in (p for p in b.parameters() if p.ndim > 1):
+            p.mul_(p.abs() > p.abs().quantile(share))
+    g = sym.random(seed=1, kinds=["permutation", "scale"])
+    found = iw.diff(a, sym.act(g, b), x, sym)
+    assert kinds(found) == {"permuted", "scaled", "pruned"}
+    for name, e in found.transformation.elements.items():
+        assert torch.equal(e.permutation, g[name].permutation)
+        assert torch.allclose(e.scales, g[name].scales, atol=1e-5)
 
 
 @pytest.mark.parametrize(

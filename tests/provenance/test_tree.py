@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import intertwine as iw
+from intertwine.provenance import tree_of_states
 from intertwine.provenance.families.directions import direction
 from intertwine.provenance.families.tree import _discoveries
 
@@ -149,12 +150,18 @@ def test_spherical_merges_name_both_parents(apart):
 
 def test_moved_copies_join_the_family_of_their_original():
     sym = iw.symmetries(net(0), X)
-    nets = {f"stranger {k}": net(100 + k) for k in range(6)} | {"base": net(0)}
-    nets["moved"] = sym.act(sym.random(seed=3), net(0))
-    found = iw.lineage_tree(nets, X)
-    assert [set(f) for f in found.families if len(f) > 1] == [{"base", "moved"}]
-    link = found.links[0]
-    assert link.log_p is None and "a copy, moved by an element of the group" in link.ground and not link.directed
+    nets = {f"stranger {k}": net(100 + k) for k in range(6)} | {"base": net(0), "tuned": tuned(net(0), 1)}
+    nets["moved"] = sym.act(sym.random(seed=3), nets["tuned"])
+    # every network with a symmetry that was found for itself, as for folders that name their own models
+    found = tree_of_states({name: (iw.symmetries(model, X), model.state_dict()) for name, model in nets.items()})
+    assert [set(f) for f in found.families if len(f) > 1] == [{"base", "moved", "tuned"}]
+    link = found.links[1]
+    assert (
+        {link.parent, link.child} == {"moved", "tuned"}
+        and link.log_p is None
+        and "a copy, moved by an element of the group" in link.ground
+        and not link.directed
+    )
 
 
 def test_a_copy_of_which_one_layer_was_permuted_hangs_under_its_original():

@@ -632,7 +632,7 @@ def taken_over(model):
 
 @edit(
     "pruned, permuted and rescaled",
-    {"permuted": "units permuted", "sparser": "50.0% of the entries of 3 tensors are zero, 0.0% before", "changed": ""},
+    {"permuted": "", "scaled": "", "pruned": "50.0% of the weights of 3 tensors set to zero"},
     start=perceptron,
 )
 def pruned_and_rescaled(model):
@@ -647,7 +647,12 @@ def centred(model):
         p.sub_(p.mean(0, keepdim=True))
 
 
-@edit("keys and values for each head", {"repeated": "4 tensors the same rows several times"}, same=True, start=llama)
+@edit(
+    "keys and values for each head",
+    {"repeated": "4 tensors the same rows several times", "settings": "num_key_value_heads 2 to 4"},
+    same=True,
+    start=llama,
+)
 def expanded(model):
     other = type(model)(type(model.config)(**{**model.config.to_dict(), "num_key_value_heads": 4})).eval()
     own = state(model)

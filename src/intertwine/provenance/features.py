@@ -30,11 +30,6 @@ class View:
     summed: tuple[int, ...]  # Dimensions of later spaces
     square: int | None  # A dimension of an earlier space with as many units, or ``None``
 
-    @property
-    def complete(self) -> bool:
-        """Whether nothing is summed out."""
-        return not self.summed
-
     def rows(self, tensor: Tensor) -> Tensor:
         """Features ``(P, n, d)`` of ``n`` units for each of ``P`` units of the parents."""
         x = self.block.read(tensor)

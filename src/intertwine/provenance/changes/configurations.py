@@ -10,12 +10,13 @@ CONFIGURATION = "configuration"
 
 _NAMED = 8  # settings that are named in a sentence
 _UNSAID = {"_name_or_path", "transformers_version", "dtype", "torch_dtype"}  # where and how it is stored
-# Training, labels, and what the tensors themselves show: nothing that is computed in eval mode depends on these.
+# Training, labels, and sizes and ties that the tensors themselves show: nothing else in eval mode depends on these.
 _OUTSIDE = re.compile(
     r"(^|\.)(architectures|use_cache|.*drop(out|_?path|_?rate|layer).*|.*pdrop|init(ializer)?_.*|.*_init|tie_.*"
     r"|output_(attentions|hidden_states|router_logits)|return_dict|chunk_size_feed_forward|problem_type|pretraining_tp"
     r"|finetuning_task|task_specific_params|id2label|label2id|gradient_checkpointing|.*_loss_coef"
-    r"|_?(attn|experts)_implementation(_internal)?)(\.|$)"
+    r"|_?(attn|experts)_implementation(_internal)?|vocab_size|hidden_size|intermediate_size|num_hidden_layers"
+    r"|num_key_value_heads|n_embd|n_layer|n_inner)(\.|$)"
 )
 
 
@@ -37,7 +38,10 @@ def configuration_findings(before: Mapping[str, Any], after: Mapping[str, Any]) 
     if told:
         yield Finding(CONFIGURATION, f"configuration changed: {_said(told, old, new)}")
     if rest:
-        yield Finding("settings", f"settings that the outputs do not depend on changed: {_said(rest, old, new)}")
+        yield Finding(
+            "settings",
+            f"settings of training, labels and sizes changed, no change by themselves: {_said(rest, old, new)}",
+        )
 
 
 def _flat(settings: Mapping[str, Any], start: str = "") -> Iterator[tuple[str, Any]]:

@@ -29,6 +29,7 @@ from ...symmetry.transformation import Transformation, identity, with_parts
 from ..lazy import Lazy
 
 _EQUAL = 2.0**-7  # relative distance of a tensor that a cast to bfloat16 leaves: what agrees so pins its units
+_SPARSER = 0.05  # share of the entries that became zero from which on elements are looked for without them
 _IN_PLACE = 0.7  # mean cosine of a unit's slices with those of the unit in its place: no other is closer
 _FLOOR = {torch.float32: 1e-7, torch.float64: 1e-12}  # relative distances that rounding leaves
 _SNAPS = (0.05, 0.01, 1e-3, 0.0)  # log scales below which a unit may be left unscaled
@@ -72,8 +73,7 @@ def explained(sym: Symmetry, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -
     free = _free(one.sym, still)
     if free:
         placed = {s for s, kind, _ in still if kind == "permutation"}
-        left, right = (_part(side, free, placed) for side in (one, other))
-        g = _borne_out(left, right, _simplified(left, right, _matched(left, right)))
+        g = _element(*(_part(side, free, placed) for side in (one, other)))
         elements = {n: replace(e, group=found[n].group) for n, e in g.elements.items()}
         found = Transformation({**found.elements, **elements})
     return Explained(one, other, found)
@@ -186,6 +186,35 @@ def _part(side: Folded, free: Collection[str], placed: Collection[str]) -> Folde
     kept = {n: x for n, x in layouts.items() if any(block.moved for block in blocks(x))}
     small = replace(narrowed(sym, kept), spaces=spaces, layouts=kept)
     return Folded(small, {n: side.state[n] for n in kept}, side.spread, side.pinned)
+
+
+def _element(a: Folded, b: Folded) -> Transformation:
+    """The simplest element that brings ``a`` to ``b``; where ``b`` was pruned, by the entries that are left."""
+    g = _borne_out(a, b, _simplified(a, b, _matched(a, b)))
+    kept = _pruned(a, b, g)
+    if kept is None or _agree(kept, b, g):
+        return g
+    h = _borne_out(kept, b, _simplified(kept, b, _matched(kept, b)))
+    return h if _agree(kept, b, h) else g
+
+
+def _pruned(a: Folded, b: Folded, g: Transformation) -> Folded | None:
+    """``a`` with zeros where ``b`` has them, which would blur scales; ``None`` where few entries became zero."""
+    if not any(s.group.scales for s in a.sym.spaces):
+        return None
+    placed = _placed(a, b) if any(e.linear is not None for e in g.elements.values()) else g  # bases leave no zeros
+    back, state, gone = ~placed.restrict(kinds={"permutation"}), {}, 0
+    for name, layout in a.sym.layouts.items():
+        x = a.state[name]
+        state[name] = x * transform((b.state[name] != 0).to(x), layout, back)
+        gone += int((x != 0).sum() - (state[name] != 0).sum())
+    return replace(a, state=state) if gone > _SPARSER * sum(x.numel() for x in state.values()) else None
+
+
+def _agree(a: Folded, b: Folded, g: Transformation) -> bool:
+    """Whether all tensors agree up to a cast once ``g`` is applied."""
+    near = ((n, transform(a.state[n], layout, g)) for n, layout in a.sym.layouts.items())
+    return all(constant(b.state[n]) or apart(x, b, n) <= _EQUAL for n, x in near)
 
 
 def _matched(a: Folded, b: Folded) -> Transformation:

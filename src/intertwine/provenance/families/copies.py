@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from math import log
+from itertools import combinations
+from math import inf, log
+from statistics import median
 from typing import TYPE_CHECKING
 
 import torch
@@ -60,16 +62,11 @@ def kin(states: States, names: Sequence[str], distances: Distances, alike: Dista
 
 
 def moved_copies(states: States, links: Sequence[Link], rate: float) -> tuple[tuple[Link, ...], tuple[str, ...]]:
-    """Links between families of which networks meet once they are matched over the group; notes where they nearly do.
-
-    Looked at are one network of each family, and those that no short branch holds, such as aligned ones.
-    """
-    families = families_of([*states], ends(links))
-    firm = {name for k in links if k.distance <= FIRM for name in (k.parent, k.child)}
+    """Links between families of which networks meet once matched over the group; notes where they nearly do."""
     by_symmetry: dict[int, list[str]] = {}
-    for name in (n for family in families for k, n in enumerate(family) if k == 0 or n not in firm):
-        by_symmetry.setdefault(id(states[name][0]), []).append(name)
-    level = rate / max(len(families) * (len(families) - 1) // 2, 1)
+    for name, (sym, _) in states.items():
+        by_symmetry.setdefault(id(sym), []).append(name)
+    level = rate / max(len(states) * (len(states) - 1) // 2, 1)  # the nearest of all pairs are looked at
     found: list[Link] = []
     for members in by_symmetry.values():
         found += _matched(states, members, [*links, *found])
@@ -89,11 +86,12 @@ def _matched(states: States, members: Sequence[str], links: Sequence[Link]) -> I
     Copies come first: what remains apart then calibrates how near others are.
     """
     sym, home = states[members[0]][0], homes(families_of([*states], ends(links)))
-    near = _closest_pairs([_invariants(sym, states[m][1]) for m in track(members, "balancing")], _NEAR)
+    if len({home[m] for m in members}) < 2:
+        return
+    numbers = [_invariants(sym, states[m][1]) for m in track(members, "balancing")]
     chosen: dict[frozenset[int], tuple[str, str]] = {}
-    for a, b in ((members[j], members[i]) for i, j in near):
-        if home[a] != home[b]:
-            chosen.setdefault(frozenset((home[a], home[b])), (a, b))
+    for i, j in _closest_pairs(numbers, [home[m] for m in members]):
+        chosen.setdefault(frozenset((home[members[i]], home[members[j]])), (members[j], members[i]))
     pairs = {(a, b): compared(sym, states[a][1], states[b][1]) for a, b in chosen.values()}
     matches = {both: pair.match() for both, pair in track([*pairs.items()], "matching")}
     same = [both for both, match in matches.items() if pairs[both].agrees(match)]
@@ -103,7 +101,7 @@ def _matched(states: States, members: Sequence[str], links: Sequence[Link]) -> I
     yield from copies
     home = homes(families_of([*states], ends([*links, *copies])))
     for (a, b), match in matches.items():
-        others = {home[m]: states[m][1] for m in members if home[m] not in (home[a], home[b])}
+        others = {home[m]: states[m][1] for m in reversed(members) if home[m] not in (home[a], home[b])}
         if (a, b) in same or match.verdict != RELATED or home[a] == home[b] or len(others) < FEWEST:
             continue
         some = [*others.values()][:_CALIBRATE]
@@ -133,25 +131,18 @@ def _invariants(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tensor]
     return found
 
 
-def _closest_pairs(found: Sequence[Mapping[str, Tensor]], close: float) -> list[tuple[int, int]]:
-    """Pairs that are nearer than ``close`` times the median of all pairs, the nearest first.
+def _closest_pairs(found: Sequence[Mapping[str, Tensor]], home: Sequence[int]) -> list[tuple[int, int]]:
+    """Pairs of two families that are nearer than half the median of all such pairs, the nearest first.
 
-    With few networks there is no median to speak of, and nearest pairs all count.
+    With three families or fewer there is no median to speak of, and all pairs count.
     """
-    count = len(found)
-    gaps = torch.full((count, count), torch.inf, dtype=torch.float64)
-    for i in range(count):
-        for j in range(i):
-            names = [n for n in found[i] if n in found[j] and found[i][n].shape == found[j][n].shape]
-            if names:
-                each = [float((found[i][n] - found[j][n]).abs().mean()) for n in names]
-                gaps[i, j] = gaps[j, i] = sum(each) / len(each)
-    known = gaps[gaps.isfinite()]
-    if not len(known):
-        return []
-    most = float(known.median()) * close if count > 3 else torch.inf
-    near = [(i, j) for i in range(count) for j in range(i) if float(gaps[i, j]) <= most and torch.isfinite(gaps[i, j])]
-    return sorted(near, key=lambda pair: float(gaps[pair]))
+    gaps = {}
+    for (j, x), (i, y) in combinations(enumerate(found), 2):
+        names = [n for n in x if n in y and x[n].shape == y[n].shape]
+        if home[i] != home[j] and names:
+            gaps[i, j] = sum(float((x[n] - y[n]).abs().mean()) for n in names) / len(names)
+    most = _NEAR * median(gaps.values()) if len({*home}) > 3 and gaps else inf
+    return sorted((pair for pair, gap in gaps.items() if gap <= most), key=lambda pair: gaps[pair])
 
 
 def _moments(x: Tensor) -> Tensor:

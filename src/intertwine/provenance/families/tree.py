@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -21,6 +21,9 @@ from .directions import direction
 from .links import Distances, Link, Pair, States, aligned_links, ends, families_of
 from .merges import Merge, merges
 from .sketch import sketch, sketch_scores
+
+if TYPE_CHECKING:
+    from ...symmetry import Symmetry
 
 _RATE = 0.001
 _CLOSE = 2.0  # standard deviations of a sketch from which on a pair is tested: 2 % of strangers, and nearly all kin
@@ -95,8 +98,8 @@ def lineage_tree(models: Mapping[str, nn.Module], example_inputs: Any, rate: flo
     """Find families among networks of one architecture, from weights in place.
 
     Every network is read once for a sketch; pairs whose sketches are alike get the exact test, and the false discovery
-    rate is controlled over all pairs. One network of each family is then compared with the others by numbers that the
-    group leaves as they are; where these are near, the two are matched. What then agrees number by number is a copy;
+    rate is controlled over all pairs. Networks of different families are then compared by numbers that the group leaves
+    as they are; where these are near, the nearest two are matched. What then agrees number by number is a copy;
     otherwise at least four other families calibrate how much agreement means.
 
     Args:
@@ -141,6 +144,7 @@ def tree_of_states(states: States, rate: float = _RATE) -> Tree:
         raise ValueError(f"states must hold at least two networks. Got {count}.")
     if not 0 < rate < 1:
         raise ValueError(f"rate must be between 0 and 1. Got {rate}.")
+    states = _of_one_symmetry(states)
     sketches = [sketch([*sym.layouts], state, name) for name, (sym, state) in track([*states.items()], "reading")]
     shapes = [{n: tuple(states[name][1][n].shape) for n in s} for name, s in zip(names, sketches)]
     scores = sketch_scores(sketches, shapes)
@@ -168,6 +172,18 @@ def tree_of_states(states: States, rate: float = _RATE) -> Tree:
     links = (*links, *aligned_links(names, distances, found, families))
     count = len(related) + len(moved)
     return Tree(names, tuple(map(tuple, log_p)), families, links, rate, count, len(found), sums, notes)
+
+
+def _of_one_symmetry(states: States) -> States:
+    """The networks, with one object for equal symmetries, such as those found for every folder by itself."""
+    known: list[Symmetry] = []
+    found = {}
+    for name, (sym, state) in states.items():
+        equal = (old for old in known if old.spaces == sym.spaces and old.layouts == sym.layouts)
+        one = next(equal, sym)
+        known += [one] if one is sym else []
+        found[name] = one, state
+    return found
 
 
 def _pair(states: States, names: Sequence[str], pair: Pair) -> Compared:
