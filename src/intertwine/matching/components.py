@@ -19,7 +19,6 @@ from torch import Tensor
 from .._memory import give_back
 from .._progress import silenced, track
 from ..groups import Element
-from ..groups.assignment import assign_nearly
 from ..symmetry.action import moved
 from ..symmetry.blocks import map_leaves
 from ..symmetry.coupling import Components, components, restricted
@@ -29,10 +28,11 @@ from ..symmetry.transformation import Transformation, identity, with_parts
 from .chance import unrelated
 from .closest import Normal, closest, concentrated, normalised
 from .coordinates.problem import Problem
-from .costs.weight_blocks import Member, Row
+from .costs.nearest import paired, sketched
+from .costs.weight_blocks import Both, Member, Row
 from .deviation import Deviation, above_quantile, constant, deviation, distance, joined
 from .solvers.block_update import best_signs, monomial_step
-from .solvers.starts import profile_costs
+from .solvers.starts import profiles_of
 from .unchanged import may_be_unchanged
 from .units import APART, FOUND, monomial
 
@@ -142,6 +142,7 @@ class Pair:
             a, b, _ = self.read(index)
             beyond += int((deviation(a, b, identity(self.parts[index]), count=self.count).largest > limit).sum())
             weights += _count(b)
+            del a, b
             if beyond >= above_quantile(self.count):  # of which those in memory are a part
                 return False
         return beyond < above_quantile(weights)
@@ -172,8 +173,8 @@ class _Rounds:
 
     def similar(self) -> Transformation:
         """Shared spaces matched by the profiles of their units; their signs by tensors that carry nothing else."""
-        distances: dict[str, Tensor] = {}
-        products: Costs = {name: {} for name in self.shared}
+        near: dict[str, list[Both]] = {name: [] for name in self.shared}
+        inner: dict[str, dict[Row, list[Both]]] = {name: {} for name in self.shared}
         for index in self.pair.each("Reading what parts share"):
             a, b, _ = self.pair.read(index)
             left, right = self.pair.normal(index, a, b)
@@ -183,18 +184,17 @@ class _Rounds:
             stated = Problem(here, right.state, left.state, still, still, here)
             votes = _votes(right.state)
             for name in self.shared.keys() & {s.name for s in here.spaces}:
-                cost = profile_costs(stated, name, votes)
-                if cost is not None:
-                    distances[name] = distances[name] + cost if name in distances else cost
-                if self.shared[name]:
-                    telling = [m for m in stated.members[name] if self._tells(m)]
-                    self._multiplied(products[name], telling, right.state, left.state, votes)
+                near[name] += profiles_of(stated, name, votes)
+                for m in stated.members[name] if self.shared[name] else ():
+                    if self._tells(m):
+                        row = tuple(m.row[k] for k in self.shared[name])
+                        ours, theirs = (sketched(m.view(m.block.read(x[m.tensor]))) for x in (right.state, left.state))
+                        inner[name].setdefault(row, []).append((votes[m.tensor] * ours, theirs))
+            del a, b, left, right, stated  # before the next ones are read
         h = identity(self.pair.sym)
         for name, signs in self.shared.items():
-            order = assign_nearly(-distances[name])
-            rows = {row: x for row, x in products[name].items() if any(row)}
-            flips = best_signs(rows, len(signs))[1](order) if rows else torch.ones(len(signs), len(order))
-            h = _put(h, name, order, flips, signs)
+            order = paired(near[name])
+            h = _put(h, name, order, _flips(inner[name], order, len(signs)), signs)
         return h
 
     def _tells(self, m: Member) -> bool:
@@ -232,6 +232,7 @@ class _Rounds:
             del a, b  # what was moved takes their place in memory
             g, residual, apart = _closest(left, right, rounded, pair.count)
             squares += size * residual**2
+            del left, right
             parts.append(apart)
             found = _joined(found, g, self.shared)
         weights = max(sum(sum(part.sizes.values()) for part in parts), 1)
@@ -280,6 +281,7 @@ class _Rounds:
             votes = _votes(normal)
             for name in self.shared.keys() & members.keys():
                 self._multiplied(products[name], members[name], normal, near, votes)
+            del a, b, near, normal
         step = identity(self.pair.sym)
         for name, signs in self.shared.items():
             order, flips = monomial_step(products[name], len(signs), permutable=True)
@@ -313,6 +315,14 @@ def _closest(a: Normal, b: Normal, rounded: frozenset[str], count: int) -> tuple
         if h is not g:
             return h, residual, deviation(a.folded, b.folded, h, rounded, count)
     return g, residual, found
+
+
+def _flips(inner: Mapping[Row, list[Both]], order: Tensor, signs: int) -> Tensor:
+    """Signs ``(k, n)`` that make the inner products of matched units positive, from their sketches."""
+    products = {row: sum((x * y[order]).sum(1) for x, y in some)[:, None, None] for row, some in inner.items()}
+    if not any(map(any, products)):
+        return torch.ones(signs, len(order))
+    return best_signs(products, signs)[1](torch.zeros(len(order), 1, dtype=torch.int64))[..., 0]
 
 
 def _still(sym: Symmetry, shared: Shared) -> Symmetry:

@@ -49,14 +49,13 @@ def _sums(
 ) -> tuple[dict[Key, Tensor], Tensor, float]:
     """Sums of ``v x²``, blocks that join the same spaces added up, the descent ``Σ v x (y - x)``, the error."""
     squares: dict[Key, Tensor] = {}
-    gaps: dict[Key, Tensor] = {}
-    error = 0.0
+    slope, error = system.zero(), 0.0
     for piece in system.pieces:
         vote = votes[piece.tensor]
         x, y = piece.block.read(a[piece.tensor]), piece.block.read(b[piece.tensor])
         gap = y - x
         error += float(vote * torch.linalg.vector_norm(gap, dtype=torch.float64) ** 2)
-        for found, value in ((squares, x * x), (gaps, x * gap)):
-            total = vote * piece.summed(value)
-            found[piece.key] = found[piece.key] + total if piece.key in found else total
-    return squares, system.gathered(gaps), error
+        slope += system.gathered(system.totals({piece.key: vote * piece.summed(gap.mul_(x))}))
+        total = vote * piece.summed(x * x)
+        squares[piece.key] = squares[piece.key].add_(total) if piece.key in squares else total
+    return squares, slope, error

@@ -155,9 +155,6 @@ class _Read(Renamed):
 class _Streamed(Costs):
     """Costs of one space at a time, always from scratch."""
 
-    def _prepare(self) -> None:
-        """Nothing is kept."""
-
     def of(self, space: str) -> dict[Row, Tensor]:
         """As in ``Costs``; only those of the space that was asked for last are kept."""
         if space not in self._now:
@@ -167,10 +164,6 @@ class _Streamed(Costs):
     def present(self, name: str) -> Tensor:
         """A tensor of ``b`` as it was moved so far, read anew."""
         return transform(self.problem.b[name], self.problem.sym.layouts[name], self.g)
-
-    def refresh(self) -> None:
-        """Compute the objective from scratch; costs always are."""
-        self.value, self.fresh = self._from_scratch(), True
 
     def _summed(self, space: str) -> dict[Row, Tensor]:
         found: dict[Row, Tensor] = {}
@@ -184,6 +177,3 @@ class _Streamed(Costs):
         for m in members:
             product = m.view(m.block.read(ours)) @ m.view(m.block.read(theirs)).mT
             found[m.row] = found[m.row] + product if m.row in found else product
-
-    def _from_scratch(self) -> float:
-        return self.problem.objective(self.g)

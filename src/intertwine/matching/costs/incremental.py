@@ -19,6 +19,7 @@ from ...symmetry.parent_axes import reindex
 from ...symmetry.spaces import Space
 from ...symmetry.transformation import Transformation, identity
 from ..coordinates.problem import Problem
+from .nearest import LARGE, Units, certified
 from .weight_blocks import Joint, Member, Row
 
 _AGREE = {torch.float32: 1e-5, torch.float64: 1e-12}  # tracked and fresh costs, relative to the largest
@@ -47,16 +48,25 @@ class Costs:
         self._near = {s.name: _neighbours(s, problem.members[s.name]) for s in problem.sym.spaces}
         self._now: dict[str, dict[Row, Tensor]] = {}
         self._present: dict[str, Tensor] = {}
-        self._prepare()
-        self.value, self.fresh = self._from_scratch(), True
-
-    def _prepare(self) -> None:
-        """What is computed once."""
-        problem = self.problem
-        self._products = {m: _Product(m, problem) for some in problem.parts.members.values() for m in some}
-        self._constant = _constant(problem)  # of units that no neighbour moves, units of b where they were
+        self._products: dict[Member, _Product] = {}
+        self._constant: dict[
+            str, dict[Row, Tensor]
+        ] = {}  # of units that no neighbour moves, units of b where they were
         self._totals: dict[str, dict[Row, Tensor]] = {}  # with all joints of a space
         self._seen: dict[tuple[Joint, int], Element] = {}  # the neighbour for which a joint was multiplied
+        self.value, self.fresh = problem.objective(g), True
+
+    def settled(self, space: Space) -> bool:
+        """Whether sketches certify that the best step of a large space is none; else its costs have to be computed."""
+        if space.size < LARGE or space.parents or not space.group.permutes or space.name in self._totals:
+            return False
+        return certified(lambda: self._units(space.name))
+
+    def _units(self, space: str) -> Units:
+        """The units of both networks where they are now, with the parities of their signs, block by block."""
+        for m in self.problem.members[space]:
+            theirs = transform_block(m.block.read(self.problem.b[m.tensor]), m.block, self.g)
+            yield m.row, m.view(m.block.read(self.problem.a[m.tensor])), m.view(theirs)
 
     def of(self, space: str) -> dict[Row, Tensor]:
         """By parities of signs, the sum of inner products ``(p..., n, n)``: unit of ``a`` first, present one second."""
@@ -76,11 +86,13 @@ class Costs:
 
     def refresh(self) -> None:
         """Compute everything from scratch; spaces whose costs were not what they were taken for become dirty."""
-        for space in self._near:
+        for space in [*self._totals]:
             self._follow(space)
-        tracked = self._totals
-        self.value, self.fresh = self._from_scratch(), True
-        self.dirty |= {name for name, totals in tracked.items() if not _agree(totals, self._totals[name])}
+            tracked, self._totals[space] = self._totals[space], self._from_scratch(space)
+            if not _agree(tracked, self._totals[space]):
+                self.dirty.add(space)
+        self._now.clear()
+        self.value, self.fresh = self.problem.objective(self.g), True
 
     def moving(self, step: Transformation) -> list[str]:
         """Spaces that a step moves."""
@@ -136,39 +148,37 @@ class Costs:
         self._follow(space)
         found = {row: _placed(x, self.g[space], row) for row, x in self._totals[space].items()}
         for m in self.problem.parts.members[space]:
+            if m not in self._products:
+                self._products[m] = _Product(m, self.problem)
             _add(found, m.row, self._products[m].product(self.g))
         return found
 
     def _follow(self, space: str) -> None:
         """Bring the products of a space's joints up to date with its neighbours."""
+        if space not in self._totals:
+            self._totals[space] = self._from_scratch(space)
         for joint, side in self.problem.parts.at[space]:
             known, here = self._seen[joint, side], self.g[joint.spaces[1 - side]]
             if known is not here:
                 _update(self._totals[space][joint.rows[side]], joint, side, known, here)
                 self._seen[joint, side] = here
 
-    def _from_scratch(self) -> float:
-        """Compute the products of all joints anew; the objective, which is a sum of traces."""
-        parts = self.problem.parts
-        self._now.clear()
-        self._totals = {s.name: {} for s in self.problem.sym.spaces}
-        value = 0.0
-        for (space, row), x in self._constant.items():
-            self._totals[space][row] = x  # joints are added to products of their own, and those alone are written to
-            value += _moved_trace(x, self.g[space], row)
-        for joint in parts.joints:
-            used = [side for side in (0, 1) if joint.sides[side]]
-            for side in used:
-                space, row, neighbour = joint.spaces[side], joint.rows[side], self.g[joint.spaces[1 - side]]
-                x = _product(joint.a, _gathered(joint, side, neighbour), side)
-                value += _moved_trace(x, self.g[space], row) if side == used[0] else 0.0
-                totals = self._totals[space]
-                totals[row] = x.add_(totals[row]) if row in totals else x
-                self._seen[joint, side] = neighbour
-        for piece in parts.pieces:
-            x, y = (piece.block.read(state[piece.tensor]) for state in (self.problem.a, self.problem.b))
-            value += float((x * transform_block(y, piece.block, self.g)).sum(dtype=torch.float64))
-        return value
+    def _from_scratch(self, space: str) -> dict[Row, Tensor]:
+        """The products of a space in all blocks of one or two spaces, computed anew; its units of b where they were."""
+        if space not in self._constant:
+            found = self._constant[space] = {}
+            for part in self.problem.parts.alone:
+                if part.space == space and part.row in found:
+                    found[part.row].addmm_(part.a, part.b.mT)
+                elif part.space == space:
+                    found[part.row] = part.a @ part.b.mT
+        totals = {**self._constant[space]}  # joints are added to products of their own; those alone are written to
+        for joint, side in self.problem.parts.at[space]:
+            neighbour = self.g[joint.spaces[1 - side]]
+            x, row = _product(joint.a, _gathered(joint, side, neighbour), side), joint.rows[side]
+            totals[row] = x.add_(totals[row]) if row in totals else x
+            self._seen[joint, side] = neighbour
+        return totals
 
 
 class _Product:
@@ -194,16 +204,6 @@ class _Product:
             self._value = m.view(m.block.read(self._problem.a[m.tensor])) @ m.view(b).mT
             self._known = here
         return _placed(self._value, e, m.row) if self._own else self._value
-
-
-def _constant(problem: Problem) -> dict[tuple[str, Row], Tensor]:
-    """Inner products in all tensors that no other space moves: they are computed once."""
-    found: dict[tuple[str, Row], Tensor] = {}
-    for part in problem.parts.alone:
-        x = part.a @ part.b.mT
-        key = part.space, part.row
-        found[key] = found[key].add_(x) if key in found else x
-    return found
 
 
 def _update(total: Tensor, joint: Joint, side: int, old: Element, new: Element) -> None:

@@ -246,8 +246,11 @@ def step_of(costs: Costs, space: Space, fast: bool = False) -> Transformation:
 
 def _improve(costs: Costs, space: Space, slack: float, still: float, fast: bool) -> bool:
     """Move one space, and what lies inside it, if that raises the objective; tell whether a basis turned."""
+    outer = any(space.name in s.parents for s in costs.problem.sym.spaces)
+    if not outer and costs.settled(space):
+        return False
     steps = [step_of(costs, space, fast)]
-    if any(space.name in s.parents for s in costs.problem.sym.spaces):
+    if outer:
         steps.append(nested_step(costs, space, fast))
     gains = [0.0 if _stays(costs, step, still) else costs.gain(step) for step in steps]
     best = max(range(len(steps)), key=lambda k: gains[k])

@@ -7,16 +7,16 @@ nearly exact copies are matched before anything else is known; for unrelated net
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain, starmap
+from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ...groups.assignment import assign_nearly
 from ...symmetry.action import transform_block
 from ...symmetry.transformation import Transformation, identity, with_parts
+from ..costs.nearest import paired, sketched
 from ..costs.weight_blocks import KERNEL
 from .block_update import closest_rotation, monomial_step
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..coordinates.problem import Problem
     from ..costs.weight_blocks import Both, Joint, Member, Row
 
-__all__ = ["outwards", "profile_costs", "profiles", "streamed_profiles"]
+__all__ = ["outwards", "profiles", "profiles_of", "streamed_profiles"]
 
 _SLAB = 1 << 22  # entries whose profiles are compared at once
 
@@ -46,7 +46,8 @@ def profiles(stated: Problem, fast: bool = False) -> Transformation:
     """
     found: dict[str, list[Both]] = {s.name: [] for s in stated.sym.spaces}
     for alone in stated.parts.alone:
-        found[alone.space].append((alone.a.abs(), alone.b.abs()) if any(alone.row) else (alone.a, alone.b))
+        ours, theirs = (x.abs() if any(alone.row) else x for x in (alone.a, alone.b))
+        found[alone.space].append((sketched(ours), sketched(theirs)))
     still = _still(stated)
     for joint in stated.parts.joints:
         for side in (0, 1) if all(joint.sides) else ():
@@ -61,45 +62,29 @@ def streamed_profiles(stated: Problem, fast: bool = False) -> Transformation:
     return _matched(stated, lambda space: _of_members(stated, stated.members[space.name]), fast)
 
 
-def _matched(stated: Problem, profiles_of: Callable[[Space], Iterable[Both]], fast: bool) -> Transformation:
-    """Assign the units of every space by the distances of their profiles."""
+def _matched(stated: Problem, read: Callable[[Space], Iterable[Both]], fast: bool) -> Transformation:
+    """Pair the units of every space by the distances of their profiles."""
     g = identity(stated.sym)
     outer = {parent for s in stated.sym.spaces for parent in s.parents}
     for space in stated.sym.spaces:
         if not space.group.permutes or space.parents or space.name in outer:
             continue
-        cost = _summed(starmap(_distances, profiles_of(space)))
-        if cost is not None:
-            g = with_parts(g, space.name, permutation=assign_nearly(cost.neg_(), fast).cpu())
+        order = paired(read(space), fast)
+        if order is not None:
+            g = with_parts(g, space.name, permutation=order.cpu())
     return g
 
 
-def _distances(left: Tensor, right: Tensor) -> Tensor:
-    """Squared distances of all profiles, less what every assignment pays, ``(n, n)``."""
-    return torch.addmm(torch.linalg.vector_norm(right, dim=-1).square(), left, right.mT, alpha=-2)
-
-
-def profile_costs(stated: Problem, space: str, votes: Mapping[str, float]) -> Tensor | None:
-    """Squared distances of the profiles of all units of one space, ``(n, n)``, up to what every assignment pays.
+def profiles_of(stated: Problem, space: str, votes: Mapping[str, float]) -> list[Both]:
+    """Profiles of all units of one space, sketched; their squared distances add up.
 
     Args:
         stated: The problem; its tensors are read one after the other.
-        space: The space.
-        votes: Weight of each tensor.
-
-    Returns:
-        The distances; ``None`` where no tensor carries the space.
+        space: Name of the space.
+        votes: Weight of the squared distances in each tensor.
     """
-    members = stated.members[space]
-    return _summed(votes[m.tensor] * x for m in members for x in starmap(_distances, _of_members(stated, [m])))
-
-
-def _summed(distances: Iterable[Tensor]) -> Tensor | None:
-    """The sum, in the memory of the first."""
-    total = None
-    for distance in distances:
-        total = distance if total is None else total.add_(distance)
-    return total
+    some = ((votes[m.tensor] ** 0.5, both) for m in stated.members[space] for both in _of_members(stated, [m]))
+    return [(root * ours, root * theirs) for root, (ours, theirs) in some]
 
 
 def outwards(stated: Problem, fast: bool = False) -> Transformation:
@@ -156,7 +141,7 @@ def _placed(stated: Problem, g: Transformation, known: set[str], waiting: list[s
 def _of_joint(joint: Joint, side: int, still: bool) -> Both:
     if still:
         ours, theirs = (x.movedim(2, 0) if side else x for x in (joint.a, joint.b))
-        return ours.flatten(1).abs(), theirs.flatten(1).abs()
+        return sketched(ours.flatten(1).abs()), sketched(theirs.flatten(1).abs())
     if joint.kernels:
         ours, theirs = (x.sqrt() for x in joint.squares[side])
         if bool(torch.isfinite(ours).all() & torch.isfinite(theirs).all()):
@@ -180,8 +165,9 @@ def _of_member(stated: Problem, m: Member, still: set[str]) -> Iterator[Both]:
     """Profiles in one block, slab by slab."""
     units = [d for d, s in enumerate(m.block.spaces) if s is not None and s not in still and d != m.dim]
     kernels = prod(n for d, n in enumerate(m.block.shape) if d not in units and d != m.dim) >= KERNEL
+    entries = None if units else prod(m.block.shape) // m.block.shape[m.dim]
     for x, y in _slabs(m, units, *(m.block.read(state[m.tensor]) for state in (stated.a, stated.b))):
-        yield _profile(m, x, units, kernels), _profile(m, y, units, kernels)
+        yield sketched(_profile(m, x, units, kernels), entries), sketched(_profile(m, y, units, kernels), entries)
 
 
 def _still(stated: Problem) -> set[str]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .log_scales import Key, LogScales
+from .log_scales import Factors, Key, LogScales
 
 if TYPE_CHECKING:
     from ..symmetry import Symmetry
@@ -59,42 +59,39 @@ def balancing_scales(
         logs = torch.cat([start[name].flatten() for name in system.split(logs)])
     squares, votes = _sums(system, state, pinned)
 
-    def scaled(at: Tensor) -> tuple[dict[Key, Tensor], float]:
-        """The squares under scales, and what is to be minimised."""
-        added = system.exponents(at)
-        found = {key: x * torch.exp(2 * added[key]) for key, x in squares.items()}
-        return found, sum(float((found[key] - 2 * votes[key] * added[key]).sum()) for key in found)
+    def scaled(at: Tensor) -> tuple[Factors, Tensor, float]:
+        """The factors of squares under scales, the sums for each scale, and what is to be minimised."""
+        factors = system.factors(at)
+        totals = system.totals(squares, factors)
+        value = sum(float(some[0].sum()) for some in totals.values()) - 2 * float(votes @ at)
+        return factors, system.gathered(totals), value
 
-    here, value = scaled(logs)
+    factors, sums, value = scaled(logs)
     before = float("inf")
     for _ in range(_STEPS):
-        step = system.solved(
-            {key: 2 * x for key, x in here.items()}, system.gathered({key: votes[key] - x for key, x in here.items()})
-        )
+        step = system.solved(squares, votes - sums, factors) / 2
         size = float(step.abs().max())
         share = min(1.0, _LEAP / max(size, 1e-300))
-        new, reached = scaled(logs + share * step)
+        *new, reached = scaled(logs + share * step)
         while not reached <= value and share * size > _SURE:
             share /= 2
-            new, reached = scaled(logs + share * step)
-        logs, here, value = logs + share * step, new, reached
+            *new, reached = scaled(logs + share * step)
+        logs, (factors, sums), value = logs + share * step, new, reached
         if size < tolerance or (size < _NOISE and size > 0.5 * before):
             break
         before = size
     return system.split(logs)
 
 
-def _sums(
-    system: LogScales, state: Mapping[str, Tensor], pinned: frozenset[str]
-) -> tuple[dict[Key, Tensor], dict[Key, Tensor]]:
-    """Sums of squares and their votes."""
+def _sums(system: LogScales, state: Mapping[str, Tensor], pinned: frozenset[str]) -> tuple[dict[Key, Tensor], Tensor]:
+    """Sums of squares, and the votes for each scale."""
     squares: dict[Key, Tensor] = {}
-    votes: dict[Key, Tensor] = {}
+    votes = system.zero()
     for piece in system.pieces:
         x = piece.summed(piece.block.read(state[piece.tensor]).square())
         share = (x > 0).to(x) * (_KAPPA * max(x.shape, default=1) / max(x.numel(), 1))
         if piece.tensor in pinned:
             x, share = _PIN * x, _PIN * (x > 0).to(x)
-        for found, value in ((squares, x), (votes, share)):
-            found[piece.key] = found[piece.key] + value if piece.key in found else value
+        votes += system.gathered(system.totals({piece.key: share}))
+        squares[piece.key] = squares[piece.key] + x if piece.key in squares else x
     return squares, votes

@@ -24,9 +24,10 @@ _GOLDEN = 0.6180339887498949
 
 _Member = tuple[str, Block, int, Leaf]
 _Roots = dict[tuple[str, int], Tensor]
+_Kept = dict[tuple[str, int], tuple[list[Tensor], Tensor]]
 
 
-def general_bases(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def general_bases(sym: Symmetry, state: Mapping[str, Tensor], kept: _Kept | None = None) -> dict[str, Tensor]:
     """The matrices that bring every GL(n) space into its balanced basis, all from the same weights.
 
     With roots ``P = A^T A``, ``Q = B^T B`` and ``A B^T = U S V^T`` the basis is ``M = S^(-1/2) V^T B``. Directions that
@@ -34,13 +35,18 @@ def general_bases(sym: Symmetry, state: Mapping[str, Tensor]) -> dict[str, Tenso
     orthonormal, and told apart by a second form: with other weights along fixed axes, and every slice weighted by how
     much of it passes. Signs, and bases within equal singular values, remain open.
 
+    Args:
+        sym: The symmetry.
+        state: Tensors.
+        kept: Roots that were found before, with the tensors that they were found from.
+
     Returns:
         Name of each general linear space whose tensors determine a basis to its matrices ``(p..., n, n)``.
     """
     general = {s.name: s for s in sym.spaces if s.group.is_general}
     if not general:
         return {}
-    roots = _roots(sym, state, general, 1.0)
+    roots = _roots(sym, state, general, 1.0, kept)
     found = {}
     for name, space in general.items():
         if (name, 1) not in roots or (name, -1) not in roots:
@@ -95,7 +101,9 @@ def orthogonal_basis(sym: Symmetry, state: Mapping[str, Tensor], space: Space) -
     return u.mT if fixed else None
 
 
-def _roots(sym: Symmetry, state: Mapping[str, Tensor], general: Mapping[str, Space], power: float) -> _Roots:
+def _roots(
+    sym: Symmetry, state: Mapping[str, Tensor], general: Mapping[str, Space], power: float, kept: _Kept | None = None
+) -> _Roots:
     """For each space and variance a root ``R (p..., r, n)`` of the form ``R^T R`` of the slices of that variance."""
     members = {name: list(_members(sym, state, name)) for name in general}
     roots: _Roots = {}
@@ -103,13 +111,24 @@ def _roots(sym: Symmetry, state: Mapping[str, Tensor], general: Mapping[str, Spa
         known = len(roots)
         for variance, order in ((1, list(general)), (-1, list(general)[::-1])):
             for name in order:
-                chosen = (m for m in members[name] if m[3].variance == variance)
-                x = _joined(_slices(state, m, general[name], general, roots, power) for m in chosen)
-                if x is not None:
-                    roots[name, variance] = torch.linalg.qr(x.mT).R
+                chosen = [m for m in members[name] if m[3].variance == variance]
+                tensors = [state[m[0]] for m in chosen]
+                before, root = (kept or {}).get((name, variance), ([], None))
+                if root is None or not all(map(torch.equal, tensors, before)):
+                    x = _joined(_slices(state, m, general[name], general, roots, power) for m in chosen)
+                    root = None if x is None else torch.linalg.qr(x.mT, mode="r").R
+                if root is not None:
+                    roots[name, variance] = root
+                    if kept is not None and not any(_between(m, general) for m in chosen):
+                        kept[name, variance] = tensors, root
         if len(roots) == known:  # this round saw every form
             break
     return roots
+
+
+def _between(member: _Member, general: Mapping[str, Space]) -> bool:
+    """Whether a tensor is read through the form of another general linear space."""
+    return any(leaf.space in general and leaf.variance for d, leaf in member[1].carried if d != member[2])
 
 
 def _members(sym: Symmetry, state: Mapping[str, Tensor], space: str) -> Iterator[_Member]:

@@ -123,14 +123,15 @@ def _group_balanced(folded: Folded, tolerance: float) -> Transformation:
     sym, state = folded.sym, folded.state
     names = _mutual(sym)
     scales = balancing_scales(sym, state, folded.pinned, tolerance)
+    kept: dict[tuple[str, int], tuple[list[Tensor], Tensor]] = {}
     for _ in range(_ROUNDS if names else 0):  # norms depend on bases and bases on scales
-        bases = general_bases(sym, {**state, **moved(sym, _scaling(sym, scales), state, names)})
+        bases = general_bases(sym, {**state, **moved(sym, _scaling(sym, scales), state, names)}, kept)
         here = {**state, **moved(sym, _turning(sym, bases), state, names)}
         before, scales = scales, balancing_scales(sym, here, folded.pinned, tolerance, scales)
         if all(bool(((t - before[n]).abs() < tolerance).all()) for n, t in scales.items()):
             break
     g = _scaling(sym, {n: t for n, t in scales.items() if not _near(t, torch.zeros(()))})
-    g = _turning(sym, general_bases(sym, {**state, **moved(sym, g, state)})) @ g
+    g = _turning(sym, general_bases(sym, {**state, **moved(sym, g, state)}, kept)) @ g
     for space in sym.spaces:
         if space.group.is_orthogonal:
             basis = orthogonal_basis(sym, {**state, **moved(sym, g, state)}, space)

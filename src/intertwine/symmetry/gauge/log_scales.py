@@ -7,15 +7,17 @@ conjugate gradients.
 
 from __future__ import annotations
 
+import string
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import permutations
 from math import prod
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from ..blocks import Block, align, blocks
+from ..blocks import Block, blocks
 from ..parent_axes import parent_dims
 from ..spaces import Leaf
 
@@ -27,7 +29,10 @@ _FORCING = 1e-2  # fall of the gradient's norm that ends them: the next step beg
 _FLAT = 1e-13  # share of the diagonal's curvature below which a direction has none: nothing moves along it
 _RANK = 1e-9  # singular values below it, relative to the largest, are zero
 
+_LETTERS = string.ascii_letters
+
 Key = int
+Factors = dict[Key, list[Tensor]]  # for every site of a key one number per unit, ``(p..., n)``
 
 
 @dataclass(frozen=True)
@@ -36,13 +41,7 @@ class _Site:
 
     space: str
     row: Tensor
-    dims: tuple[int, ...]
-    order: tuple[int, ...]
-
-    def gathered(self, values: Tensor) -> Tensor:
-        """Values summed for every unit, ``(p..., n)``."""
-        x = values.permute(self.order)
-        return x.flatten(len(self.dims)).sum(-1) if x.ndim > len(self.dims) else x
+    dims: str  # a letter for each, as in einsum
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,6 @@ class LogScales:
             piece for n in names for block in blocks(sym.layouts[n]) if (piece := self._piece(n, block)) is not None
         ]
         self._sites = {piece.key: piece.sites for piece in self.pieces}
-        self._ndims = {key: len(kind) for kind, key in self._keys.items()}
 
     def zero(self) -> Tensor:
         """All log scales, none of which moves anything, as one vector."""
@@ -95,29 +93,40 @@ class LogScales:
         parts = flat.split([prod(shape) for shape in self._shapes.values()])
         return {name: part.reshape(shape) for (name, shape), part in zip(self._shapes.items(), parts)}
 
-    def exponents(self, flat: Tensor) -> dict[Key, Tensor]:
-        """What log scales add to the logarithm of every entry of every sum; it broadcasts."""
-        logs, found = self.split(flat), {}
-        for key, sites in self._sites.items():
-            found[key] = torch.zeros(())
-            for site in sites:
-                term = (site.row @ logs[site.space].flatten(1)).reshape(logs[site.space].shape[1:])
-                found[key] = found[key] + align(term, site.dims, self._ndims[key])
+    def factors(self, flat: Tensor) -> Factors:
+        """``exp(2 s)`` of the exponent that log scales have at every site: the factors of squared weights."""
+        logs = self.split(flat)
+        return {key: [(2 * self._term(site, logs)).exp() for site in sites] for key, sites in self._sites.items()}
+
+    def totals(self, values: Mapping[Key, Tensor], factors: Factors | None = None) -> Factors:
+        """For every site the sums over everything else of values, times the factors of all sites, ``(p..., n)``."""
+        found: Factors = {}
+        for key, value in values.items():
+            known = dict(enumerate(factors[key])) if factors else {}
+            found[key] = [
+                self._contracted(key, value, at, known) * known.get(at, 1.0) for at in range(len(self._sites[key]))
+            ]
         return found
 
-    def gathered(self, values: Mapping[Key, Tensor], squared: bool = False) -> Tensor:
-        """Values summed for every scale that moves them, times its exponent (or the square of that), as one vector."""
+    def gathered(self, totals: Factors, squared: bool = False) -> Tensor:
+        """Sums for every scale that moves them, times its exponent (or the square of that), as one vector."""
         found = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in self._shapes.items()}
-        for key, value in values.items():
-            for site in self._sites[key]:
-                total = site.gathered(value)
+        for key, some in totals.items():
+            for site, total in zip(self._sites[key], some):
                 e = site.row.square() if squared else site.row
                 found[site.space] += e.reshape(-1, *[1] * total.ndim) * total
         return torch.cat([t.flatten() for t in found.values()])
 
-    def solved(self, curvatures: Mapping[Key, Tensor], right: Tensor) -> Tensor:
-        """The ``t`` with ``gathered(curvatures * exponents(t)) = right``, preconditioned by the diagonal."""
-        curve = self.gathered(curvatures, squared=True)
+    def solved(self, curvatures: Mapping[Key, Tensor], right: Tensor, factors: Factors | None = None) -> Tensor:
+        """The ``t`` with ``Σ_x c_x s_x(t) e = right``, preconditioned by the diagonal.
+
+        Args:
+            curvatures: The ``c``.
+            right: The right-hand side.
+            factors: What they are multiplied by, if anything.
+        """
+        totals = self.totals(curvatures, factors)
+        curve = self.gathered(totals, squared=True)
         known = torch.where(curve > 0, 1.0 / curve.clamp_min(1e-300), 0.0)
         x, residual = torch.zeros_like(right), right
         direction = ahead = known * residual
@@ -125,8 +134,7 @@ class LogScales:
         for _ in range(_ITERATIONS):
             if not size > _FORCING**2 * first:
                 break
-            added = self.exponents(direction)
-            image = self.gathered({key: c * added[key] for key, c in curvatures.items()})
+            image = self.gathered(self._bent(curvatures, totals, direction, factors))
             bent = float(direction @ image)
             if not bent > _FLAT * float(curve @ direction.square()):
                 break
@@ -135,6 +143,30 @@ class LogScales:
             size, before = float(residual @ ahead), size
             direction = ahead + size / before * direction
         return x
+
+    def _bent(
+        self, curvatures: Mapping[Key, Tensor], totals: Factors, direction: Tensor, factors: Factors | None
+    ) -> Factors:
+        """For every site the sums of curvatures times the exponents of a direction, by products with vectors alone."""
+        logs, found = self.split(direction), {}
+        for key, value in curvatures.items():
+            terms = [self._term(site, logs) for site in self._sites[key]]
+            found[key] = [total * term for total, term in zip(totals[key], terms)]
+            known = dict(enumerate(factors[key])) if factors else {}
+            for at, other in permutations(range(len(terms)), 2):
+                vectors = {**known, other: terms[other] * known.get(other, 1.0)}
+                found[key][at] = found[key][at] + self._contracted(key, value, at, vectors) * known.get(at, 1.0)
+        return found
+
+    def _contracted(self, key: Key, value: Tensor, at: int, vectors: Mapping[int, Tensor]) -> Tensor:
+        """Values times the vectors of all sites but one, summed for every unit of that one."""
+        sites, others = self._sites[key], [k for k in vectors if k != at]
+        given = ",".join([_LETTERS[: value.ndim], *(sites[k].dims for k in others)])
+        return torch.einsum(f"{given}->{sites[at].dims}", value, *(vectors[k] for k in others))
+
+    def _term(self, site: _Site, logs: Mapping[str, Tensor]) -> Tensor:
+        """What log scales add at one site."""
+        return (site.row @ logs[site.space].flatten(1)).reshape(logs[site.space].shape[1:])
 
     def _piece(self, name: str, block: Block) -> ScaledBlock | None:
         moving = {x.space for x in block.leaves if isinstance(x, Leaf) and x.space in self._spaces and any(x.scale)}
@@ -147,10 +179,9 @@ class LogScales:
         for at, d in enumerate(inside):
             leaf = block.leaves[d]
             if isinstance(leaf, Leaf) and leaf.space in moving and any(leaf.scale):
-                dims = tuple(parent_dims(self._spaces[leaf.space], at, names))
-                order = (*dims, *(i for i in range(len(inside)) if i not in dims))
+                dims = "".join(_LETTERS[i] for i in parent_dims(self._spaces[leaf.space], at, names))
                 row = torch.tensor([float(e) for e in leaf.scale], dtype=torch.float64) @ self._free[leaf.space]
-                sites.append(_Site(leaf.space, row, dims, order))
+                sites.append(_Site(leaf.space, row, dims))
         rest = tuple(d for d in range(len(block.leaves)) if d not in inside)
         kind = tuple((x.space, x.scale) for d in inside if isinstance(x := block.leaves[d], Leaf))
         return ScaledBlock(name, block, rest, tuple(sites), self._keys.setdefault(kind, len(self._keys)))

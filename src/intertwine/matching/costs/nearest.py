@@ -1,0 +1,116 @@
+"""Nearest units of large spaces by sketches, without the inner products of all pairs.
+
+A sketch sums groups of a unit's weights with random signs, divided by the root of their number: an orthonormal map, so
+that it shortens every distance. A unit whose distance from its partner is below its sketched distances from all other
+units has no nearer one. Where that holds for all units, their pairing is the best assignment.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import torch
+from torch import Tensor
+
+from ...groups.assignment import assign_nearly
+from .weight_blocks import Both, Row
+
+__all__ = ["LARGE", "certified", "paired", "sketched"]
+
+LARGE = 512  # units of a space from which on sketches cost less than all inner products
+_SKETCH = 128  # numbers that a sketch keeps of one block, next to which the distances of 14 % noise are small
+_ROWS = 512  # units that are worked on at once
+_UNSURE = 0.125  # share of units that may be compared in full
+_ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-12}  # of squared distances, relative to the squares of both units
+
+Units = Iterable[tuple[Row, Tensor, Tensor]]
+
+
+def sketched(x: Tensor, entries: int | None = None) -> Tensor:
+    """The sketches ``(n, k)`` of units ``(n, K)``; units with few weights are their own.
+
+    Args:
+        x: The units, or some of their weights.
+        entries: Number of weights of a unit where ``x`` holds some of them.
+    """
+    group = (x.shape[1] if entries is None else entries) // _SKETCH
+    if group < 2 or x.shape[1] < group:
+        return x.clone()  # nothing that is held keeps a tensor in memory
+    signs = torch.randint(0, 2, (x.shape[1],), generator=torch.Generator().manual_seed(x.shape[1]))
+    signs = ((2 * signs - 1) / group**0.5).to(x)
+    kept = x.shape[1] // group * group
+    return torch.cat([(some * signs)[:, :kept].unflatten(1, (-1, group)).sum(2) for some in x.split(_ROWS)])
+
+
+def paired(blocks: Iterable[Both], fast: bool = False) -> Tensor | None:
+    """The permutation that pairs units with near ones; ``None`` where there are no blocks.
+
+    Args:
+        blocks: Sketches ``(n, k)`` of the units of both networks; squared distances in all of them add up.
+        fast: As in ``assign``.
+    """
+    every = list(blocks)
+    if not every:
+        return None
+    left, right = (torch.cat([both[side] for both in every], 1) for side in (0, 1))
+    squares = right.square().sum(1)
+    nearest = torch.cat([torch.addmm(squares, x, right.mT, alpha=-2).argmin(1) for x in left.split(_ROWS)])
+    if len(nearest.unique()) == len(nearest):
+        return nearest
+    return assign_nearly(torch.addmm(squares, left, right.mT, alpha=-2).neg_(), fast)
+
+
+def certified(read: Callable[[], Units]) -> bool:
+    """Whether no unit of one network is nearer to another unit than to the one in its place, whatever their signs.
+
+    Args:
+        read: Yields, for every block of a space, the parities of its signs and the units ``(n, K)`` of both networks.
+    """
+    apart = squares = torch.zeros(())
+    inner: dict[Row, Tensor] = {}
+    short: dict[Row, list[Both]] = {}
+    for row, x, y in read():
+        products = torch.stack([_products(*sides) for sides in ((x, x), (y, y), (x, y))])
+        squares = squares + products[:2]
+        apart = apart + torch.cat([(p - q).square().sum(1) for p, q in zip(x.split(_ROWS), y.split(_ROWS))])
+        inner[row] = inner.get(row, 0) + products[2]
+        short.setdefault(row, []).append((sketched(x), sketched(y)))
+    if not short or any(bool((x < 0).any()) for row, x in inner.items() if any(row)):
+        return False
+    slack = _ROUNDING[apart.dtype] * squares.sum(0)
+    unsure = []
+    for first, nearest in _nearest_others(short):
+        some = slice(first, first + len(nearest))
+        unsure.append(first + (nearest <= apart[some] + slack[some]).nonzero()[:, 0])
+        if sum(map(len, unsure)) > _UNSURE * len(apart):
+            return False
+    chosen = torch.cat(unsure)
+    if not len(chosen):
+        return True
+    best = _gains(read(), chosen).amax(1)
+    return bool((sum(inner.values())[chosen] >= best - slack[chosen]).all())
+
+
+def _products(x: Tensor, y: Tensor) -> Tensor:
+    """Inner products of units with those in their places, ``(n,)``."""
+    return torch.cat([(p * q).sum(1) for p, q in zip(x.split(_ROWS), y.split(_ROWS))])
+
+
+def _nearest_others(short: Mapping[Row, list[Both]]) -> Iterator[tuple[int, Tensor]]:
+    """Some units at a time: the first one's number, and the squared sketched distances from their nearest others."""
+    sides = {row: [torch.cat([both[k] for both in some], 1) for k in (0, 1)] for row, some in short.items()}
+    squares = [sum(x[k].square().sum(1) for x in sides.values()) for k in (0, 1)]
+    for first in range(0, len(squares[0]), _ROWS):
+        some = slice(first, first + _ROWS)
+        distances = squares[0][some, None] + squares[1]
+        for row, (x, y) in sides.items():
+            products = x[some] @ y.mT
+            distances.sub_(products.abs_() if any(row) else products, alpha=2)
+        distances.diagonal(first).fill_(torch.inf)
+        yield first, distances.amin(1)
+
+
+def _gains(units: Units, chosen: Tensor) -> Tensor:
+    """The largest inner products, over all signs, of chosen units with all units of the other network."""
+    found: dict[Row, Tensor] = {}
+    for row, x, y in units:
+        found[row] = found.get(row, 0) + x[chosen] @ y.mT
+    return sum(x.abs() if any(row) else x for row, x in found.items())
