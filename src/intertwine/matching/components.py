@@ -194,6 +194,7 @@ class _Rounds:
         h = identity(self.pair.sym)
         for name, signs in self.shared.items():
             order = paired(near[name])
+            assert order is not None  # components carry what they share
             h = _put(h, name, order, _flips(inner[name], order, len(signs)), signs)
         return h
 
@@ -319,7 +320,9 @@ def _closest(a: Normal, b: Normal, rounded: frozenset[str], count: int) -> tuple
 
 def _flips(inner: Mapping[Row, list[Both]], order: Tensor, signs: int) -> Tensor:
     """Signs ``(k, n)`` that make the inner products of matched units positive, from their sketches."""
-    products = {row: sum((x * y[order]).sum(1) for x, y in some)[:, None, None] for row, some in inner.items()}
+    products = {
+        row: torch.stack([(x * y[order]).sum(1) for x, y in some]).sum(0)[:, None, None] for row, some in inner.items()
+    }
     if not any(map(any, products)):
         return torch.ones(signs, len(order))
     return best_signs(products, signs)[1](torch.zeros(len(order), 1, dtype=torch.int64))[..., 0]

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-import torch
 from torch import Tensor
 
+from ..symmetry.blocks import inner_products
 from ..symmetry.gauge.log_scales import Key, LogScales
 
 __all__ = ["scale_steps"]
@@ -54,8 +54,8 @@ def _sums(
         vote = votes[piece.tensor]
         x, y = piece.block.read(a[piece.tensor]), piece.block.read(b[piece.tensor])
         gap = y - x
-        error += float(vote * torch.linalg.vector_norm(gap, dtype=torch.float64) ** 2)
-        slope += system.gathered(system.totals({piece.key: vote * piece.summed(gap.mul_(x))}))
-        total = vote * piece.summed(x * x)
+        error += float(vote * inner_products(gap, gap, range(gap.ndim)))
+        slope += system.gathered(system.totals({piece.key: vote * piece.summed(x, gap)}))
+        total = vote * piece.summed(x, x)
         squares[piece.key] = squares[piece.key].add_(total) if piece.key in squares else total
     return squares, slope, error

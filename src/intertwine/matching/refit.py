@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..symmetry.action import multiply, transform
-from ..symmetry.blocks import align, blocks
+from ..symmetry.blocks import align, blocks, inner_products
 from ..symmetry.gauge.log_scales import LogScales
 from ..symmetry.spaces import Leaf, Space
 from ..symmetry.transformation import Transformation, identity, with_parts
@@ -83,7 +83,7 @@ class Fit:
 
     def scales(self, votes: Mapping[str, float] | None = None) -> None:
         """Fit the scales of all spaces at once."""
-        means = {n: self.b[n].square().mean(dtype=torch.float64).clamp_min(1e-300) for n in self.near}
+        means = {n: _mean_square(self.b[n]) for n in self.near}
         for logs in scale_steps(self._joint, self.near, self.b, {n: _vote(votes, n) / x for n, x in means.items()}):
             for name, step in logs.items():
                 self._put(self.sym.space(name), scales=step)
@@ -99,7 +99,7 @@ class Fit:
             x = m.block.read(self.near[m.tensor])
             factor, matrix = step.diagonal(leaf), step.mixing(leaf)
             if factor is not None:
-                x = x * align(factor, m.dims, x.ndim).to(x)
+                x.mul_(align(factor, m.dims, x.ndim).to(x))
             if matrix is not None:
                 x = multiply(x, matrix.to(x), list(m.dims))
             self.near[m.tensor] = m.block.write(self.near[m.tensor], x)
@@ -108,7 +108,7 @@ class Fit:
         """Log scales ``(k, p..., n)`` by least squares on log ratios of slices, weighted by their sizes."""
         normal = right = None
         for m, x, y in self._slices(space):
-            squares, inner = x.square().sum(-1, dtype=torch.float64), (x * y).sum(-1, dtype=torch.float64)
+            squares, inner = (inner_products(x, other, [x.ndim - 1]) for other in (x, y))
             usable = (squares > 0) & (inner > 0)
             ratio = torch.where(usable, inner / squares.clamp_min(1e-300), 1.0).log()
             weight = (x != 0).sum(-1) if m.tensor not in self._spread else (x != 0).mul(self._trust(m)).sum(-1)
@@ -144,7 +144,7 @@ class Fit:
         for m, x, y in self._slices(space):
             leaf = m.leaf
             x, y = x.double(), y.double()
-            vote = _vote(votes, m.tensor) / self.b[m.tensor].square().mean(dtype=torch.float64).clamp_min(1e-300)
+            vote = _vote(votes, m.tensor) / _mean_square(self.b[m.tensor])
             if space.group.is_orthogonal or leaf.variance == 1:
                 written = written + vote * x @ x.mT
             elif leaf.variance == -1:
@@ -168,6 +168,10 @@ class Fit:
 
 def _continuous(layout: object) -> bool:
     return any(isinstance(x, Leaf) and (any(x.scale) or x.variance) for block in blocks(layout) for x in block.leaves)
+
+
+def _mean_square(x: Tensor) -> Tensor:
+    return (inner_products(x, x, range(x.ndim)) / max(x.numel(), 1)).clamp_min(1e-300)
 
 
 def _vote(votes: Mapping[str, float] | None, name: str) -> float:

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from .spaces import Axis, Fixed, Layout, Leaf, Part, Product, Sum, axis_size
 
+_PIECE = 1 << 22  # entries that are multiplied at once
+
 
 @dataclass(frozen=True, eq=False)
 class Block:
@@ -117,6 +119,19 @@ def summed(x: Tensor, dims: Sequence[int]) -> Tensor:
     rest = [d for d in range(x.ndim) if d not in dims]
     x = x.permute(*dims, *rest)
     return x.flatten(len(dims)).sum(-1) if rest else x
+
+
+def inner_products(x: Tensor, y: Tensor, dims: Sequence[int]) -> Tensor:
+    """The sums of ``x y`` over some dimensions, in float64; no product of their shape is made."""
+    if not x.numel() or not x.ndim:
+        return (x * y).double().sum(tuple(dims)) if dims else (x * y).double()
+    cut = max(range(x.ndim), key=lambda d: x.shape[d])
+    some = max(1, _PIECE * x.shape[cut] // x.numel())
+    products = (p * q for p, q in zip(x.split(some, cut), y.split(some, cut)))
+    sums = [p.sum(tuple(dims), dtype=torch.float64) if dims else p.double() for p in products]
+    if cut in dims:
+        return torch.stack(sums).sum(0)
+    return torch.cat(sums, sum(d not in dims for d in range(cut)))
 
 
 def map_leaves(layout: Layout, change: Callable[[Leaf], Leaf | Fixed]) -> Layout:

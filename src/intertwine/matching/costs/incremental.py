@@ -58,9 +58,9 @@ class Costs:
 
     def settled(self, space: Space) -> bool:
         """Whether sketches certify that the best step of a large space is none; else its costs have to be computed."""
-        if space.size < LARGE or space.parents or not space.group.permutes or space.name in self._totals:
+        if space.size < LARGE or space.parents or space.group.mixes or space.name in self._totals:
             return False
-        return certified(lambda: self._units(space.name))
+        return certified(lambda: self._units(space.name), space.group.permutes)
 
     def _units(self, space: str) -> Units:
         """The units of both networks where they are now, with the parities of their signs, block by block."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ...groups.assignment import assign_nearly
+from ...symmetry.blocks import inner_products
 from .weight_blocks import Both, Row
 
 __all__ = ["LARGE", "certified", "paired", "sketched"]
@@ -58,24 +59,27 @@ def paired(blocks: Iterable[Both], fast: bool = False) -> Tensor | None:
     return assign_nearly(torch.addmm(squares, left, right.mT, alpha=-2).neg_(), fast)
 
 
-def certified(read: Callable[[], Units]) -> bool:
+def certified(read: Callable[[], Units], permutes: bool = True) -> bool:
     """Whether no unit of one network is nearer to another unit than to the one in its place, whatever their signs.
 
     Args:
         read: Yields, for every block of a space, the parities of its signs and the units ``(n, K)`` of both networks.
+        permutes: Whether units may change places; else only their signs are looked at.
     """
     apart = squares = torch.zeros(())
     inner: dict[Row, Tensor] = {}
     short: dict[Row, list[Both]] = {}
     for row, x, y in read():
-        products = torch.stack([_products(*sides) for sides in ((x, x), (y, y), (x, y))])
-        squares = squares + products[:2]
+        squares = squares + inner_products(x, x, [1]) + inner_products(y, y, [1])
         apart = apart + torch.cat([(p - q).square().sum(1) for p, q in zip(x.split(_ROWS), y.split(_ROWS))])
-        inner[row] = inner.get(row, 0) + products[2]
-        short.setdefault(row, []).append((sketched(x), sketched(y)))
-    if not short or any(bool((x < 0).any()) for row, x in inner.items() if any(row)):
+        inner[row] = inner.get(row, 0) + inner_products(x, y, [1])
+        if permutes:
+            short.setdefault(row, []).append((sketched(x), sketched(y)))
+    if not inner or any(bool((x < 0).any()) for row, x in inner.items() if any(row)):
         return False
-    slack = _ROUNDING[apart.dtype] * squares.sum(0)
+    if not permutes:
+        return True
+    slack = _ROUNDING[apart.dtype] * squares
     unsure = []
     for first, nearest in _nearest_others(short):
         some = slice(first, first + len(nearest))
@@ -86,18 +90,13 @@ def certified(read: Callable[[], Units]) -> bool:
     if not len(chosen):
         return True
     best = _gains(read(), chosen).amax(1)
-    return bool((sum(inner.values())[chosen] >= best - slack[chosen]).all())
-
-
-def _products(x: Tensor, y: Tensor) -> Tensor:
-    """Inner products of units with those in their places, ``(n,)``."""
-    return torch.cat([(p * q).sum(1) for p, q in zip(x.split(_ROWS), y.split(_ROWS))])
+    return bool((sum(inner.values(), torch.zeros(()))[chosen] >= best - slack[chosen]).all())
 
 
 def _nearest_others(short: Mapping[Row, list[Both]]) -> Iterator[tuple[int, Tensor]]:
     """Some units at a time: the first one's number, and the squared sketched distances from their nearest others."""
     sides = {row: [torch.cat([both[k] for both in some], 1) for k in (0, 1)] for row, some in short.items()}
-    squares = [sum(x[k].square().sum(1) for x in sides.values()) for k in (0, 1)]
+    squares = [torch.stack([x[k].square().sum(1) for x in sides.values()]).sum(0) for k in (0, 1)]
     for first in range(0, len(squares[0]), _ROWS):
         some = slice(first, first + _ROWS)
         distances = squares[0][some, None] + squares[1]
@@ -113,4 +112,4 @@ def _gains(units: Units, chosen: Tensor) -> Tensor:
     found: dict[Row, Tensor] = {}
     for row, x, y in units:
         found[row] = found.get(row, 0) + x[chosen] @ y.mT
-    return sum(x.abs() if any(row) else x for row, x in found.items())
+    return torch.stack([x.abs() if any(row) else x for row, x in found.items()]).sum(0)

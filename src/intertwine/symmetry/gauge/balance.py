@@ -66,17 +66,17 @@ def balancing_scales(
         value = sum(float(some[0].sum()) for some in totals.values()) - 2 * float(votes @ at)
         return factors, system.gathered(totals), value
 
-    factors, sums, value = scaled(logs)
+    here = scaled(logs)
     before = float("inf")
     for _ in range(_STEPS):
-        step = system.solved(squares, votes - sums, factors) / 2
+        step = system.solved(squares, votes - here[1], here[0]) / 2
         size = float(step.abs().max())
         share = min(1.0, _LEAP / max(size, 1e-300))
-        *new, reached = scaled(logs + share * step)
-        while not reached <= value and share * size > _SURE:
+        new = scaled(logs + share * step)
+        while not new[2] <= here[2] and share * size > _SURE:
             share /= 2
-            *new, reached = scaled(logs + share * step)
-        logs, (factors, sums), value = logs + share * step, new, reached
+            new = scaled(logs + share * step)
+        logs, here = logs + share * step, new
         if size < tolerance or (size < _NOISE and size > 0.5 * before):
             break
         before = size
@@ -88,10 +88,11 @@ def _sums(system: LogScales, state: Mapping[str, Tensor], pinned: frozenset[str]
     squares: dict[Key, Tensor] = {}
     votes = system.zero()
     for piece in system.pieces:
-        x = piece.summed(piece.block.read(state[piece.tensor]).square())
-        share = (x > 0).to(x) * (_KAPPA * max(x.shape, default=1) / max(x.numel(), 1))
+        x = piece.block.read(state[piece.tensor])
+        x = piece.summed(x, x)
+        share = _KAPPA * max(x.shape, default=1) / max(x.numel(), 1)
         if piece.tensor in pinned:
-            x, share = _PIN * x, _PIN * (x > 0).to(x)
-        votes += system.gathered(system.totals({piece.key: share}))
-        squares[piece.key] = squares[piece.key] + x if piece.key in squares else x
+            x, share = _PIN * x, _PIN
+        votes += share * system.gathered(system.totals({piece.key: (x > 0).float()}))
+        squares[piece.key] = squares[piece.key].add_(x) if piece.key in squares else x
     return squares, votes

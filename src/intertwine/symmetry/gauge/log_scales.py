@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..blocks import Block, blocks
+from ..blocks import Block, blocks, inner_products
 from ..parent_axes import parent_dims
 from ..spaces import Leaf
 
@@ -54,9 +54,9 @@ class ScaledBlock:
     sites: tuple[_Site, ...]  # The others that carry scales
     key: Key  # Equal for blocks whose sums are moved alike
 
-    def summed(self, values: Tensor) -> Tensor:
-        """Values of the block's shape, summed in float64 over what no scale moves."""
-        return values.sum(self.rest, dtype=torch.float64) if self.rest else values.double()
+    def summed(self, x: Tensor, y: Tensor) -> Tensor:
+        """Products of two tensors of the block's shape, summed in float64 over what no scale moves."""
+        return inner_products(x, y, self.rest)
 
 
 class LogScales:
