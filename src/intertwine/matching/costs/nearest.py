@@ -17,7 +17,7 @@ from .weight_blocks import Both, Row
 __all__ = ["LARGE", "certified", "paired", "sketched"]
 
 LARGE = 512  # units of a space from which on sketches cost less than all inner products
-_SKETCH = 128  # numbers that a sketch keeps of one block, next to which the distances of 14 % noise are small
+_SKETCH = 128  # numbers that a sketch keeps of one block: of 10,000 weights, enough for noise of a tenth
 _ROWS = 512  # units that are worked on at once
 _UNSURE = 0.125  # share of units that may be compared in full
 _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-12}  # of squared distances, relative to the squares of both units
