@@ -57,9 +57,9 @@ def same(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None =
     below 0.75 of what they leave (0.5 for purely linear networks, whose bases absorb much), or below 0.8 unit by unit
     in place; or a tenth of the matrices, by number or by weights, agree exactly.
 
-    "Different" is only said where the symmetry is known. Where operations have no rule, or the two runs took different
-    paths, copies may differ by more than the group that was found: then networks that do not agree "cannot be told",
-    unless the tensors whose symmetry is known tell them apart.
+    "Different" is only said where the symmetry is known and the outputs on the example differ. Where operations have no
+    rule, the two runs took different paths, or the outputs are equal, copies may differ by more than the group that was
+    found: then networks that do not agree "cannot be told", unless the tensors whose symmetry is known tell them apart.
 
     Args:
         a: One network. Both are left as they are.
@@ -164,11 +164,16 @@ def _judged(
     if agreed is not None:
         return _in_part(match, _agree(agreed), len({*found.sym.layouts, *replaced}))
     related, reason, chance = _beyond_chance(pair, found)
-    if error is not None and not replaced and (off := error(identity(pair.sym))) <= PRECISIONS["float32"]:
-        reason += f"; yet both give the same outputs here (relative error {off:.0e}), as after folding: fold both first"
+    off = error(identity(pair.sym)) if error is not None and not replaced else float("inf")
+    alike = off <= PRECISIONS["float32"]
+    if alike:
+        reason += (
+            f"; yet both give the same outputs here (relative error {off:.0e}): more moved than the symmetry knows"
+        )
+        reason += ", as by folding: fold both first"
     if related:
         return replace(match, verdict=RELATED, reason=reason, chance=chance)
-    match = replace(match, reason=reason, chance=chance, differing={})
+    match = replace(match, verdict=UNTOLD if alike else DIFFERENT, reason=reason, chance=chance, differing={})
     part = _exactly_in_part(match, pair, found.deviation) if known else None
     return match if part is None else part
 
