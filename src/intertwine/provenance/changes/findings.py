@@ -180,8 +180,7 @@ def _rows(some: list[TensorChange], _: list[TensorChange]) -> str:
     for c in some[:_NAMED]:
         named = ", ".join(map(str, c.rows[: _NAMED * 2])) + (", ..." if len(c.rows) > _NAMED * 2 else "")
         parts.append(f"{len(c.rows)} of {c.shape[0]} rows of {c.name} ({named})")
-    more = f", and of {counted(len(some) - _NAMED, 'more tensor')}" if len(some) > _NAMED else ""
-    return f"only some rows changed: {'; '.join(parts)}{more}"
+    return f"only some rows changed: {_each(some, parts)}"
 
 
 def _changed(some: list[TensorChange], _: list[TensorChange]) -> str:
@@ -201,24 +200,24 @@ _SAID: Mapping[str, Callable[[list[TensorChange], list[TensorChange]], str]] = {
         f"means over units subtracted from {_count(some)} ({_patterns(some)}), as centring before layer norms leaves"
     ),
     "filled": lambda some, _: f"{_count(some)} changed only where all was zero before ({_patterns(some)})",
-    "scaled": lambda some, _: (
-        "; ".join(f"{c.name} {c.detail}" for c in some[:_NAMED])
-        + (f"; and {counted(len(some) - _NAMED, 'more tensor')}" if len(some) > _NAMED else "")
-    ),
+    "scaled": lambda some, _: _each(some, [f"{c.name} {c.detail}" for c in some]),
     "reordered": lambda some, _: (
         "as before, but in another order, as labels or inputs are renumbered: "
-        + "; ".join(f"{c.detail.split()[0]} of {c.name}" for c in some[:_NAMED])
-        + (f"; and of {counted(len(some) - _NAMED, 'more tensor')}" if len(some) > _NAMED else "")
+        + _each(some, [f"{c.detail.split()[0]} of {c.name}" for c in some])
     ),
     "entries": lambda some, _: (
-        "single entries edited, all others as before: "
-        + "; ".join(f"{c.name} {c.detail}" for c in some[:_NAMED])
-        + (f"; and of {counted(len(some) - _NAMED, 'more tensor')}" if len(some) > _NAMED else "")
+        "single entries edited, all others as before: " + _each(some, [f"{c.name} {c.detail}" for c in some])
     ),
     "rows": _rows,
     "noise": _noise,
     "changed": _changed,
 }
+
+
+def _each(some: list[TensorChange], said: list[str]) -> str:
+    """What is said of each of the first tensors, and how many more there are."""
+    more = f"; and of {counted(len(some) - _NAMED, 'more tensor')}" if len(some) > _NAMED else ""
+    return "; ".join(said[:_NAMED]) + more
 
 
 def _grouped(some: Iterable[TensorChange], key: Callable[[TensorChange], str]) -> dict[str, list[TensorChange]]:
