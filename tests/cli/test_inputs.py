@@ -11,6 +11,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from intertwine.cli._networks import read_checkpoint
+from intertwine.cli._outputs import keep_beside
 from intertwine.cli._pairs import open_group
 from intertwine.cli._running import session
 from intertwine.cli.commands.same import SameOptions
@@ -152,6 +153,26 @@ def test_merging_keeps_tokenizer_generation_and_shards(run, vits):
     ran = run("align", "vit_a", "vit_b", "--input-shape", "2,1,8,8", "--out", "aligned")
     assert ran.code == 0, ran.err
     assert not (vits / "aligned" / "moved" / "tokenizer.json").exists()  # B, which moves, has none
+
+
+def test_settings_of_generation_replace_those_that_transformers_makes(tmp_path):
+    for name, text in (("source", '{"top_k": 3}'), ("target", "{}")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "generation_config.json").write_text(text)
+    keep_beside(tmp_path / "source", tmp_path / "target")
+    assert (tmp_path / "target" / "generation_config.json").read_text() == '{"top_k": 3}'
+
+
+def test_sound_in_half_precision(run, tmp_path):
+    sizes = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
+    sizes |= {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "num_mel_bins": 4, "max_source_positions": 4}
+    special = {"vocab_size": 9, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+    model = transformers.WhisperForConditionalGeneration(transformers.WhisperConfig(**sizes, **special))
+    model.save_pretrained(tmp_path / "a")
+    model.bfloat16().save_pretrained(tmp_path / "b")
+    for words in (["same", "a", "b"], ["diff", "a", "b"], ["symmetries", "b"]):
+        ran = run(*words)
+        assert ran.code == 0, ran.err
 
 
 def test_photos_of_any_size_without_labels(run, vits):

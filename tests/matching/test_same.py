@@ -111,6 +111,23 @@ def test_the_same_weights_in_another_function_are_different():
     assert found.verdict == DIFFERENT and "other functions" in found.reason
 
 
+def test_buffers_that_no_checkpoint_holds_are_judged_by_what_they_do():
+    class Rotated(nn.Module):
+        def __init__(self, size, turn=1.0):
+            super().__init__()
+            torch.manual_seed(0)
+            self.first, self.last = nn.Linear(4, 8), nn.Linear(8, 3)
+            self.register_buffer("angles", turn * torch.arange(float(size)), persistent=False)
+
+        def forward(self, x):
+            return self.last((self.first(x) + self.angles[:2].cos().sum()).relu())
+
+    x = torch.randn(6, 4)
+    assert same(Rotated(4), Rotated(8), x).verdict == SAME
+    found = same(Rotated(4), Rotated(8, turn=0.5), x)
+    assert found.verdict == DIFFERENT and "compute other functions" in found.reason
+
+
 def test_other_architectures_are_different():
     model, sym, x = make("mlp")
     wide = nn.Sequential(nn.Linear(3, 7), nn.ReLU(), nn.Linear(7, 5), nn.ReLU(), nn.Linear(5, 2)).double()

@@ -24,7 +24,7 @@ from ._models import build_model, is_builtin
 from ._options import DataOptions, ExampleOptions
 from ._running import threads_for
 from ._show import tell
-from .inputs.example import example_input
+from .inputs.example import example_input, in_kind_of
 from .inputs.hugging_face import load_pretrained
 from .inputs.preparation import directory_of, image_statistics, normalised, preparation, settings_of
 
@@ -380,4 +380,4 @@ def model_and_symmetry(spec: str, asked: ExampleOptions, meta: bool) -> tuple[nn
     if meta and grouped is not None:
         grouped("batched_mm")  # the default of transformers does not run without weights
     threads_for(weights=sum(p.numel() for p in network.parameters()))
-    return network, symmetries(network, example_input(spec, asked, meta))
+    return network, symmetries(network, in_kind_of(network, example_input(spec, asked, meta)))

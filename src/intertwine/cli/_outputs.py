@@ -17,6 +17,7 @@ RESULTS = ("results.json", "results.parquet", "report.html")
 
 _BESIDE = (".json", ".txt", ".model", ".jinja")  # tokenizers, generation and preprocessing
 _OF_ADAPTERS = ("adapter_config.json",)
+_GENERATION = "generation_config.json"
 _HEAD = 1 << 20  # bytes of a page in which its generator stands
 
 
@@ -89,11 +90,12 @@ def keep_beside(source: Path, target: Path) -> Path:
 
     Args:
         source: A directory of transformers, or a file, beside which nothing is looked for.
-        target: Where a network was written; what is there already stays.
+        target: Where a network was written; what is there already stays, but for settings of generation, which
+            transformers makes anew from the configuration.
     """
     for file in sorted(source.iterdir()) if source.is_dir() and target.is_dir() else ():
         other = file.suffix in _BESIDE and not file.name.endswith(".index.json") and file.name not in _OF_ADAPTERS
-        if other and file.is_file() and not (target / file.name).exists():
+        if other and file.is_file() and (file.name == _GENERATION or not (target / file.name).exists()):
             write_atomically(target / file.name, partial(_copy, file))
     return target
 

@@ -26,7 +26,7 @@ from ._networks import (
 )
 from ._options import DataOptions, ExampleOptions
 from ._running import threads_for
-from .inputs.example import example_input
+from .inputs.example import example_input, in_kind_of
 
 _FEW = 4  # examples
 Use = Literal["if given", "of card", "always"]
@@ -94,7 +94,7 @@ def open_group(
     named = any(c.card and c.card.data for c in checkpoints)
     if asked.data is None and (use == "if given" or (use == "of card" and not named)):
         networks = tuple(_without_data(c, spec) for c, spec in zip(checkpoints, specs))
-        example = _example(checkpoints[0], specs[0], asked)
+        example = in_kind_of(networks[0].model, _example(checkpoints[0], specs[0], asked))
         threads_for(weights=sum(p.numel() for network in networks for p in network.model.parameters()))
         for network in networks:
             network.model.to(where)

@@ -86,6 +86,9 @@ def same(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None =
     """
     states = tensors_of(a), tensors_of(b)
     replaced = _replaced(*states)
+    saved = {*a.state_dict(), *b.state_dict()}
+    made = {name for name in replaced if name not in saved}  # from settings: what they do, outputs tell
+    replaced = {name: why for name, why in replaced.items() if name in saved}
     if 2 * len(replaced) > len({*states[0], *states[1]}):
         return _far(replaced)
     one_path = True
@@ -93,13 +96,14 @@ def same(a: nn.Module, b: nn.Module, example_inputs: Any, sym: Symmetry | None =
         from ..symmetry import symmetries
 
         sym = symmetries(a, example_inputs)
-        other = sym if replaced else symmetries(b, example_inputs)
+        other = sym if replaced or made else symmetries(b, example_inputs)
         if (sym.spaces, sym.layouts) != (other.spaces, other.layouts):
             if not (sym.path_only or other.path_only):
                 tied = ", ".join(sorted(sym.aliases.keys() ^ other.aliases.keys()))
                 why = f"{tied} tied to another in one of them only: see diff" if tied else "the models other symmetries"
                 return _far({"": f"the tensors have the same shapes, but {why}"})
             one_path = False
+    sym = narrowed(sym, sym.layouts.keys() - made)
     limit = None if sum(x.numel() for x in states[0].values()) <= _WHOLE else COMPONENT
 
     def error(g: Transformation) -> float:

@@ -272,7 +272,7 @@ def _verdict(changes: list[TensorChange], g: Transformation, error: float | None
         return CHANGED, f"cast: {len(left)} of {len(changes)} tensors rounded to levels of {grids}, nothing else{ran}"
     if left:
         if error is not None and error <= tolerance(torch.float32):
-            ran += ": they agree, so this may be a symmetry that is not searched"
+            ran += ": they agree, so these inputs do not reach what changed, or it is a symmetry that is not searched"
         return CHANGED, f"{len(left)} of {len(changes)} tensors differ by more than symmetry and rounding explain{ran}"
     if pairs.layers:
         return CHANGED, f"layers were dropped, repeated or moved; what both have agrees{ran}"

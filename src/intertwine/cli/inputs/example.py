@@ -1,13 +1,15 @@
 """The example input that a command runs a model on: a random one of some shape, or the first data."""
 
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..._memory import check_fits
+from ..._nested import map_tensors, tensors_in
 from ...lab import networks
 from ...lab.data import load
 from .._files import HF
@@ -54,6 +56,23 @@ def example_input(spec: str, asked: ExampleOptions, meta: bool = False) -> Any:
     name = "pixel_values" if example.ndim == 4 else "input_features" if example.is_floating_point() else "input_ids"
     decoder = _random(_TEXT, read_config(directory).get("vocab_size") or 2, meta)
     return {name: example, "decoder_input_ids": decoder}
+
+
+def in_kind_of(model: nn.Module, example: Any) -> Any:
+    """An example with its real numbers in the kind of a model's first weights: models of sound convert none."""
+    return map_tensors(example, lambda x: x.to(_kind(model)) if x.is_floating_point() else x)
+
+
+def for_all(models: Collection[nn.Module], example: Any) -> Any:
+    """An example that all models take: of several kinds of weights, all become float32, which keeps every value."""
+    if any(x.is_floating_point() for x in tensors_in(example)) and len(set(map(_kind, models))) > 1:
+        for model in models:
+            model.float()
+    return in_kind_of(next(iter(models)), example)
+
+
+def _kind(model: nn.Module) -> torch.dtype:
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 
 
 def _random(shape: str, tokens: int | None, meta: bool) -> Tensor:

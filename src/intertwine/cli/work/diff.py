@@ -17,7 +17,7 @@ from .._results import show, write_one
 from .._running import threads_for
 from .._show import tell
 from ..commands.diff import DiffOptions
-from ..inputs.example import example_input
+from ..inputs.example import example_input, for_all
 from ..inputs.hugging_face import configuration
 
 
@@ -52,7 +52,8 @@ def _opened(asked: DiffOptions, *paths: Path) -> Diff:
     if len(refusals) == 2:
         raise refusals[1]
     threads_for(weights=sum(p.numel() for side in sides for p in _tensors(side)))
-    return diff(sides[0], sides[1], example)
+    models = [side for side in sides if isinstance(side, nn.Module)]
+    return diff(sides[0], sides[1], for_all(models, example))
 
 
 def _named(path: Path, other: Path) -> str:

@@ -34,6 +34,7 @@ class _Merged:
     moved: Sequence[nn.Module]  # All networks in one basis
     distances: dict[str, float]  # How far they were apart, and are
     recipe: Recipe | None  # For mergekit
+    repair: str | None  # What was done to the statistics
 
 
 def run(asked: MergeOptions) -> None:
@@ -61,7 +62,7 @@ def run(asked: MergeOptions) -> None:
     scores = _scores(group, found, asked.examples, asked.batch_size)
     settings = {
         "merged": group.names, "ratio": asked.ratio, "method": asked.method, "interpolation": asked.interpolation,
-        "layers": asked.layers or "all", "repair": asked.repair, "dtype": asked.dtype, "seed": asked.seed,
+        "layers": asked.layers or "all", "repair": found.repair or "none", "dtype": asked.dtype, "seed": asked.seed,
         "command": asked.line,
     }  # fmt: skip
     metrics = {} if not scores else {"test_accuracy": scores[-1][2], "test_loss": scores[-1][1]}
@@ -82,6 +83,10 @@ def run(asked: MergeOptions) -> None:
     if scores:
         rows = [[name, loss, "" if accuracy is None else f"{accuracy:.1%}"] for name, loss, accuracy in scores]
         print_table(["network", "test loss", "test accuracy"], rows)
+    if found.repair is not None:
+        tell(
+            f"Statistics of features were corrected on the training split ({found.repair}); --repair none does without."
+        )
     tell(f"wrote {', '.join(str(path) for path in written.values())}")
 
 
@@ -125,7 +130,7 @@ def _repair(group: Group, repair: str) -> Any:
 def _merged(asked: MergeOptions, solver: str | Solver, group: Group, loader: Any) -> _Merged:
     """The mean of two networks or more, with and without alignment."""
     example, seed, repair = group.example, asked.seed, _repair(group, asked.repair)
-    check_repair(group.models[0], repair, loader)
+    done = check_repair(group.models[0], repair, loader)
     places = [str(checkpoint.path) for checkpoint in group.checkpoints]
     if len(group.models) > 2:
         gathered = gather(group.models, example, solver, loader=loader, seed=seed, progress=True)
@@ -133,7 +138,7 @@ def _merged(asked: MergeOptions, solver: str | Solver, group: Group, loader: Any
         merged = merge_moved(moved, repair, loader)
         plainly = merge_moved(group.models, repair, loader) if _scored(group) else None
         recipe = Recipe("linear", tuple((place, {"weight": 1.0}) for place in places), None, {})
-        return _Merged(merged, plainly, moved, _distances(gathered.distances[0], gathered.distances[-1]), recipe)
+        return _Merged(merged, plainly, moved, _distances(gathered.distances[0], gathered.distances[-1]), recipe, done)
     one, other = group.models
     found: Any = None
     if solver == "transport":
@@ -148,9 +153,9 @@ def _merged(asked: MergeOptions, solver: str | Solver, group: Group, loader: Any
     if asked.interpolation == "spherical":
         recipe = Recipe("slerp", tuple((place, {}) for place in places), places[0], {"t": asked.ratio})
     if not isinstance(found, Alignment):
-        return _Merged(merged, None, [one, other], {}, recipe)
+        return _Merged(merged, None, [one, other], {}, recipe, done)
     plainly = merge_two(one, other, None, asked.ratio, repair, **settings) if _scored(group) else None
-    return _Merged(merged, plainly, [one, found.apply(other)], _distances(found.before, found.after), recipe)
+    return _Merged(merged, plainly, [one, found.apply(other)], _distances(found.before, found.after), recipe, done)
 
 
 def _by_recipe(asked: MergeOptions, recipe: Recipe, solver: str | Solver, group: Group, loader: Any) -> _Merged:
@@ -175,7 +180,7 @@ def _by_recipe(asked: MergeOptions, recipe: Recipe, solver: str | Solver, group:
         return recalibrate_(made, loader) if repair == "recalibrate" else made
 
     plainly = merged(group.models) if solver != "none" and _scored(group) else None
-    return _Merged(merged(moved), plainly, moved, distances, recipe)
+    return _Merged(merged(moved), plainly, moved, distances, recipe, repair if repair == "recalibrate" else None)
 
 
 def _scored(group: Group) -> bool:

@@ -13,7 +13,7 @@ from .._running import threads_for
 from .._show import print_json, say, tell
 from ..commands.same import SameOptions
 from ..inputs.adapters import is_adapter
-from ..inputs.example import example_input
+from ..inputs.example import example_input, for_all
 
 _UNLIKE = "A and B must be of one architecture. Got other ones: {}. To compare features, use intertwine compare."
 
@@ -51,6 +51,7 @@ def _opened(asked: SameOptions) -> matching.Match:
     example = example_input(specs[0], asked)
     pair = open_alone(specs[0], left), open_alone(specs[1], right)
     threads_for(weights=sum(p.numel() for model in pair for p in model.parameters()))
+    example = for_all(pair, example)
     a, b = (model.to(where) for model in pair)
     return matching.same(a, b, map_tensors(example, lambda x: x.to(where)))
 
