@@ -192,6 +192,7 @@ class _Search:
         """``g`` with the signs that make its products with ``b`` positive, largest first."""
         if not any(s.group.signs for s in self.sym.spaces):
             return g
+        self._posed = None  # it holds copies of both networks
         near = self._near(g)
         return signing(self.sym, {n: near[n] * self.b[n] for n in self.sym.layouts}, power=1) @ g
 

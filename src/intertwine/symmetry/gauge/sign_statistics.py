@@ -13,6 +13,7 @@ from ..spaces import Leaf, Space
 from ..symmetry import Symmetry
 
 _SEEN = 1e-7  # smallest norm of a unit's slice, relative to the largest, that is not rounding
+_PIECE = 1 << 22  # entries whose powers are taken at once
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,9 @@ def parities(leaf: object, space: Space) -> tuple[int, ...]:
 def odd_statistic(x: Tensor, dims: list[int], power: int) -> Tensor:
     """Sums of a power of the entries over all dimensions but some, which come first in the order given."""
     y = x.permute([*dims, *(d for d in range(x.ndim) if d not in dims)])
-    return y.reshape(*y.shape[: len(dims)], -1).pow(power).sum(-1)
+    y = y.reshape(*y.shape[: len(dims)], -1)
+    some = max(1, _PIECE * y.shape[-2] // max(y.numel(), 1))  # units at a time
+    return torch.cat([z.pow(power).sum(-1) for z in y.split(some, -2)], -1)
 
 
 def unit_shape(sym: Symmetry, space: Space) -> torch.Size:
