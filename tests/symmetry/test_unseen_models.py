@@ -101,6 +101,8 @@ PADDED: dict[str, Callable[[], nn.Module]] = {
     "batch_norm": lambda: padded(lambda s, h, y: s.n(h.mT).mT, n=nn.BatchNorm1d(16)),
     "divisor": lambda: padded(lambda s, h, y: y / (1 + h.abs())),
     "clamp": lambda: padded(lambda s, h, y: h.clamp(min=0.3) + y),
+    "angle": lambda: padded(lambda s, h, y: torch.atan2(h, y)),
+    "larger": lambda: padded(lambda s, h, y: (h >= y) + y),
     "condition": lambda: padded(lambda s, h, y: torch.where(h > 0, y, 0.5 * y) + y),
 }
 CASES.update({f"padded_{name}": lambda maker=maker: (maker(), (4, 6)) for name, maker in PADDED.items()})
@@ -594,3 +596,96 @@ CASES.update({f"force_{name}": lambda name=name: (force(getattr(F, name)), (4,))
 def test_forces_have_the_symmetries_of_their_energy(name):
     groups = [repr(space.group) for space in found(f"force_{name}").spaces]
     assert groups == [f"{FORCES[name]}({n})" for n in (5, 6)]
+
+
+W = (5,)
+SCALES: dict[str, tuple[int, bool, Callable[[Snippet, Tensor], Tensor]]] = {  # scales of 5 units, whether they permute
+    "angle": (5, True, lambda s, h: torch.atan2(h, s.w)),
+    "length": (5, True, lambda s, h: torch.hypot(h, s.w)),
+    "rest": (5, True, lambda s, h: torch.remainder(h, s.w)),
+    "rest_of_a_number": (0, True, lambda s, h: torch.remainder(h, 0.7)),
+    "bounds": (5, True, lambda s, h: torch.clamp(h, -s.w.abs(), s.w.abs())),
+    "bound_and_number": (0, True, lambda s, h: torch.clamp(h, max=s.w).clamp(min=-0.3)),
+    "no_bound": (5, True, lambda s, h: torch.clamp(h, 0.0, float("inf"))),
+    "larger_than_the_mean": (5, True, lambda s, h: torch.where(h > h.mean(0), h, -h)),
+    "larger_than_a_unit": (0, True, lambda s, h: torch.where(h > h.median(-1, True).values, h, -h)),
+    "place_of_the_median": (0, False, lambda s, h: h.relu() + h.median(-1, True).indices),
+    "smallest_and_largest": (0, True, lambda s, h: h.relu() + sum(h.aminmax(dim=-1, keepdim=True))),
+    "signed": (10, True, lambda s, h: torch.copysign(h.relu(), s.w)),
+    "logarithm": (5, True, lambda s, h: torch.xlogy(h.relu(), s.w.abs())),
+    "no_numbers": (5, True, lambda s, h: h.relu().nan_to_num(0.0)),
+    "no_numbers_as_two": (0, True, lambda s, h: h.relu().nan_to_num(2.0)),
+    "buckets": (0, True, lambda s, h: torch.bucketize(h, torch.tensor([0.1, 0.5]).double()).double()),
+    "counts": (0, True, lambda s, h: h.relu() + torch.histc(h, 3, 0.0, 2.0)[0]),
+    "constant": (0, True, lambda s, h: F.threshold(s.a(h), float("inf"), 2.0) + h.relu()),
+    "triangle": (5, False, lambda s, h: torch.relu(h.relu() @ s.m.triu())),
+    "diagonal": (5, True, lambda s, h: h.relu() * torch.einsum("bii->bi", h[:, :, None] * h[:, None]).sqrt()),
+}  # fmt: skip
+
+
+def between(middle: Callable[[Snippet, Tensor], Tensor]) -> nn.Module:
+    return Snippet(
+        lambda s, x: s.out(F.gelu(s.b(middle(s, s.i(x))))), i=Linear(6, 5), a=Linear(5, 5), w=W, m=(5, 5),
+        b=Linear(5, 4), out=Linear(4, 2),
+    )  # fmt: skip
+
+
+CASES.update({f"between_{name}": lambda f=f: (between(f), (6,)) for name, (_, _, f) in SCALES.items()})
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_functions_of_several_numbers_let_through_what_their_laws_say(name):
+    dim, permuted, _ = SCALES[name]
+    sym = found(f"between_{name}")
+    assert not sym.unknown_ops
+    layout = sym.layouts["i.weight"].axes[0]
+    groups = {s.name: s.group for s in sym.spaces}
+    group = groups[layout.space] if hasattr(layout, "space") else None
+    assert (group is not None and group.permutes) == permuted
+    assert (group.scales * group.n if group is not None else 0) == dim
+
+
+MATRICES: dict[str, tuple[int, Callable[[Snippet, Tensor], Tensor]]] = {  # of u (4, 5) and v (5, 4), the dimension
+    "trace": (25 + 16 - 1, lambda s, x: torch.trace(s.u @ s.v) * x),
+    "sum_of_the_diagonal": (25 + 16 - 1, lambda s, x: (s.u @ s.v).diagonal().sum() * x),
+    "determinant": (25 + 16 - 1, lambda s, x: torch.linalg.det(s.u @ s.v) * x),
+    "log_determinant": (25 + 6 + 6, lambda s, x: torch.linalg.slogdet(s.u @ s.v)[1] * x),
+    "singular_values": (25 + 6 + 6, lambda s, x: torch.linalg.svdvals(s.u @ s.v).sum() * x),
+    "squared_difference": (25 + 6 + 6, lambda s, x: F.mse_loss(s.u @ s.v, torch.zeros(4, 4).double()) * x),
+}
+CASES.update({
+    f"matrices_{name}": lambda f=f: (Snippet(f, u=(4, 5), v=(5, 4)), (3,)) for name, (_, f) in MATRICES.items()
+})  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_functions_of_matrices_let_through_what_their_laws_say(name):
+    sym = found(f"matrices_{name}")
+    assert (sym.dim, sym.unknown_ops) == (MATRICES[name][0], ())
+
+
+def test_matrices_along_a_diagonal_keep_their_units():
+    CASES["blocks"] = lambda: (
+        Snippet(lambda s, x: (x @ torch.block_diag(s.u, s.v)).relu() @ s.w, u=(3, 4), v=(3, 2), w=(6, 2)), (6,)
+    )  # fmt: skip
+    sym = found("blocks")
+    assert [s.group for s in sym.spaces] == [PositiveMonomial(4), PositiveMonomial(2)]
+
+
+LOSSES = {
+    "classes": lambda s, x: F.cross_entropy(s.out(F.relu(s.h(x))), (x[:, 0] > 0).long()),
+    "classes_with_weights": lambda s, x: F.cross_entropy(
+        s.out(F.relu(s.h(x))), (x[:, 0] > 0).long(), torch.tensor([1.0, 2.0]).double(), reduction="none"
+    ),
+    "answers": lambda s, x: F.binary_cross_entropy_with_logits(s.out(F.relu(s.h(x))), x[:, :2].sigmoid()),
+    "robust": lambda s, x: F.huber_loss(s.out(F.relu(s.h(x))), x[:, :2]),
+}
+CASES.update({
+    f"loss_{name}": lambda f=f: (Snippet(f, h=Linear(6, 5), out=Linear(5, 2)), (6,)) for name, f in LOSSES.items()
+})  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_are_known(name):
+    sym = found(f"loss_{name}")
+    assert (sym.dim, sym.unknown_ops) == (5, ())

@@ -1,18 +1,19 @@
 """Parts of a captured program as modules: values in, values out."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from ..features.norm_statistics import NormStatistics
 from .calls import Call, Ref
-from .liveness import last_reads
 from .per_example import grows
 from .program import Program
-from .steps import Step
+from .steps import Handler, Step
+
+_RUNNING = ("running_mean", "running_var")
 
 
 class Part(nn.Module):
@@ -27,9 +28,6 @@ class Part(nn.Module):
         inputs: Values that ``forward`` receives, in order; the program's inputs if ``None``.
         outputs: Values that it returns; the program's outputs if ``None``.
 
-    Attributes:
-        norms: Number of batch norms among the calls.
-
     Raises:
         CaptureError: If a call cannot be run again.
     """
@@ -40,52 +38,56 @@ class Part(nn.Module):
         self, program: Program, inputs: Sequence[Ref] | None = None, outputs: Sequence[Ref] | None = None
     ) -> None:
         super().__init__()
-        self.inputs = program.inputs if inputs is None else tuple(inputs)
-        self.outputs = program.outputs if outputs is None else tuple(outputs)
-        self._measured: NormStatistics | None = None
-        calls = [program.calls[i] for i in program.ancestors(self.outputs, self.inputs)]
+        given = program.inputs if inputs is None else tuple(inputs)
+        wanted = program.outputs if outputs is None else tuple(outputs)
+        calls = [program.calls[i] for i in program.ancestors(wanted, given)]
         live = _live(calls, program.varying | program.growing.keys())
-        self._steps = tuple(Step.of(call) for call in live)
-        norms = [step for step in self._steps if step.norm]
-        statistics = {step.filled[key].id for step in norms for key in ("running_mean", "running_var")}
-        self.norms, self._statistics = len(norms), tuple(f"v{i}" for i in sorted(statistics))
-        used = {ref.id for call in live for ref in call.inputs}
-        self._growing = {i: one for i, one in program.growing.items() if i in used}
-        self._last = last_reads(live, self.outputs)
-        for i, tensor in _fixed(program, calls, live).items():
-            self.register_buffer(f"v{i}", tensor.clone() if i in statistics else tensor)
+        fixed = _fixed(program, live, wanted)
+        states = {f"v{i}": Ref(i) for i in fixed}
+        self.program = Program(
+            program.values, tuple(live), given, wanted, states, growing=program.growing, dynamic=True
+        )
+        steps = {i: step for i, call in enumerate(live) if (step := Step.of(call)).norm}
+        self._norms = {i: [f"v{step.filled[key].id}" for key in _RUNNING] for i, step in steps.items()}
+        self._statistics = tuple(sorted({name for names in self._norms.values() for name in names}))
+        self._measured: NormStatistics | None = None
+        for name, ref in states.items():
+            tensor = fixed[ref.id]
+            self.register_buffer(name, tensor.clone() if name in self._statistics else tensor)
         self.register_buffer("batches", torch.zeros((), dtype=torch.long))
         self.eval()
 
+    @property
+    def inputs(self) -> tuple[Ref, ...]:
+        """Values that ``forward`` receives, in order."""
+        return self.program.inputs
+
+    @property
+    def outputs(self) -> tuple[Ref, ...]:
+        """Values that it returns."""
+        return self.program.outputs
+
+    @property
+    def norms(self) -> int:
+        """Number of batch norms among the calls."""
+        return len(self._norms)
+
     def forward(self, *values: Tensor) -> tuple[Tensor, ...]:
         """Run the calls."""
-        n, device = values[0].shape[0], values[0].device
-        known = {ref.id: value for ref, value in zip(self.inputs, values)}
-
-        def fetch(ref: Ref) -> Tensor:
-            if ref.id in known:
-                return known[ref.id]
-            if ref.id in self._growing:
-                return self._growing[ref.id].at(n).to(device)
-            return self._buffers[f"v{ref.id}"]  # type: ignore[return-value]
-
-        training = self.training or self._measured is not None
-        if self.training and self._measured is None and self.norms:
+        states = {name: self.get_buffer(name) for name in self.program.states}
+        if self._measured is None and not self.training:
+            return self.program.run(values, states=states)
+        if self._measured is None and self._norms:
             self.batches += 1
-        for step, done in zip(self._steps, self._last):
-            step.run(known, fetch, n, self._momentum if training else None)
-            if step.norm and self._measured is not None:
-                x = fetch(step.filled["input"])
-                self._measured.add(*self._running(step), x.numel() // x.shape[1])
-            for i in done:
-                known.pop(i, None)
-        return tuple(known[ref.id] for ref in self.outputs)
+        handler = self._average if self._measured is None else self._measure
+        handlers: dict[int, Handler] = dict.fromkeys(self._norms, handler)
+        return self.program.run(values, states=states, handlers=handlers, training=True)
 
     def fork(self) -> Self:
         """The same calls with statistics of their own; weights are shared."""
         twin = type(self).__new__(type(self))
         nn.Module.__init__(twin)
-        for key in ("inputs", "outputs", "norms", "_measured", "_statistics", "_growing", "_steps", "_last"):
+        for key in ("program", "_norms", "_measured", "_statistics"):
             setattr(twin, key, getattr(self, key))
         for key, tensor in self._buffers.items():
             own = key in self._statistics or key == "batches"
@@ -95,8 +97,8 @@ class Part(nn.Module):
     @contextmanager
     def measuring_norms(self) -> Iterator[None]:
         """Batch norms normalise by their batch in the block, and hold the moments of all examples afterwards."""
-        norms = [step for step in self._steps if step.norm]
-        with NormStatistics(self._running(step) for step in norms) as self._measured:
+        norms = ((self.get_buffer(mean), self.get_buffer(variance)) for mean, variance in self._norms.values())
+        with NormStatistics(norms) as self._measured:
             try:
                 yield
             finally:
@@ -120,19 +122,21 @@ class Part(nn.Module):
 
     def extra_repr(self) -> str:
         """How many calls."""
-        return f"{len(self._steps)} calls, {self.norms} batch norms"
+        return f"{len(self.program.calls)} calls, {self.norms} batch norms"
 
-    def _running(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Running mean and variance of a batch norm."""
-        mean, variance = (self._buffers[f"v{step.filled[key].id}"] for key in ("running_mean", "running_var"))
-        assert mean is not None
-        assert variance is not None
-        return mean, variance
+    def _average(self, call: Call, operation: Callable[..., Any], args: dict[str, Any]) -> Tensor:
+        """A batch norm in training mode; without a momentum it keeps a plain average over all batches."""
+        momentum = args["momentum"] or 1 / max(int(self.batches), 1)
+        normalised: Tensor = operation(**{**args, "momentum": momentum})
+        return normalised
 
-    def _momentum(self, recorded: float) -> float:
-        if self._measured is not None:
-            return 1.0
-        return recorded or 1 / max(int(self.batches), 1)  # without one: a plain average over all batches
+    def _measure(self, call: Call, operation: Callable[..., Any], args: dict[str, Any]) -> Tensor:
+        """A batch norm of which the batch's statistics are taken over."""
+        normalised: Tensor = operation(**{**args, "momentum": 1.0})
+        assert self._measured is not None
+        mean, variance = (args[key] for key in _RUNNING)
+        self._measured.add(mean, variance, normalised.numel() // normalised.shape[1])
+        return normalised
 
 
 def _live(calls: Sequence[Call], varying: frozenset[int]) -> list[Call]:
@@ -145,17 +149,12 @@ def _live(calls: Sequence[Call], varying: frozenset[int]) -> list[Call]:
     return live
 
 
-def _fixed(program: Program, calls: Sequence[Call], live: Sequence[Call]) -> dict[int, Tensor]:
-    """What the live calls read that does not depend on the input: states, constants, and tensors made of them."""
-    made = {program.states[name].id: tensor for name, tensor in program.contents.items()}
-    device = next((tensor.device for tensor in made.values()), None)
-    for i, value in enumerate(program.values):
-        if value.kind == "constant" and value.data is not None and i not in program.growing and i not in made:
-            made[i] = value.data if device is None else value.data.to(device)
-    running = {id(call) for call in live}
+def _fixed(program: Program, live: Sequence[Call], outputs: Sequence[Ref]) -> dict[int, Tensor]:
+    """What the live calls read and the outputs are that does not depend on the input."""
+    made = (
+        program.varying | program.growing.keys() | {out.id for call in live for out in call.outputs if out is not None}
+    )
+    read = dict.fromkeys(ref for call in live for ref in call.inputs)
+    used = [ref for ref in read | dict.fromkeys(outputs) if ref.id not in made]
     with torch.no_grad():
-        for call in (call for call in calls if id(call) not in running):
-            Step.of(call).run(made, lambda ref: made[ref.id], 0)
-    own = {out.id for call in live for out in call.outputs if out is not None}
-    used = {ref.id for call in live for ref in call.inputs} - own - program.varying
-    return {i: tensor for i, tensor in made.items() if i in used}
+        return {ref.id: tensor for ref, tensor in zip(used, program.run((), used, start=()))}

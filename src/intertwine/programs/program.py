@@ -72,7 +72,7 @@ class Program:
         """Run the program, or a part of it, again; gradients flow through it.
 
         Args:
-            inputs: A tensor for each of ``start``; the first axis of the first one is the batch.
+            inputs: A tensor for each of ``start``, if any; the first axis of the first one is the batch.
             outputs: Values to return, of whatever depth; the program's own outputs if ``None``.
             start: Values that are given; the program's inputs if ``None``. Nothing before them runs.
             states: Tensors in place of parameters and buffers, by name; all that are read where the program keeps no
@@ -103,19 +103,30 @@ class Program:
         wanted = self.outputs if outputs is None else tuple(outputs)
         self._check_given(given, tensors)
         known = {ref.id: tensor for ref, tensor in zip(given, tensors)}
-        n, device, held = tensors[0].shape[0], tensors[0].device, self._held(states or {})
+        held = self._held(states or {})
+        n = tensors[0].shape[0] if tensors else 0
+        device = next((tensor.device for tensor in (*tensors, *held.values())), torch.device("cpu"))
 
         def fetch(ref: Ref) -> Tensor:
             return known[ref.id] if ref.id in known else self._unchanging(ref, held, n, device)
 
-        positions = needed(self.calls, wanted, given)
-        momentum = float if training else None
-        last = last_reads([self.calls[i] for i in positions], wanted)
-        for position, done in zip(positions, last):
-            Step.of(self.calls[position]).run(known, fetch, n, momentum, (handlers or {}).get(position))
+        for position, step, done in self._steps(wanted, given):
+            step.run(known, fetch, n, training, (handlers or {}).get(position))
             for number in done:
                 known.pop(number, None)
         return tuple(fetch(ref) for ref in wanted)
+
+    def _steps(self, wanted: tuple[Ref, ...], given: tuple[Ref, ...]) -> tuple[tuple[int, Step, tuple[int, ...]], ...]:
+        """Position, step, and numbers of values that nothing reads afterwards, for every call to run."""
+        if (wanted, given) not in self._prepared:
+            positions = needed(self.calls, wanted, given)
+            calls = [self.calls[i] for i in positions]
+            self._prepared[wanted, given] = tuple(zip(positions, map(Step.of, calls), last_reads(calls, wanted)))
+        return self._prepared[wanted, given]
+
+    @cached_property
+    def _prepared(self) -> dict[tuple, tuple]:
+        return {}
 
     def find(self, predicate: Callable[[Call], bool]) -> tuple[int, ...]:
         """Positions of the calls for which ``predicate`` holds, such as ``operations.is_gate``."""

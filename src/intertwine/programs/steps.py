@@ -51,18 +51,18 @@ class Step:
         known: dict[int, Tensor],
         fetch: Callable[[Ref], Tensor],
         n: int,
-        momentum: Callable[[float], float] | None = None,
+        training: bool = False,
         handler: Handler | None = None,
     ) -> None:
         """Run the call for ``n`` examples and put what it returns into ``known``, the values by number.
 
-        ``fetch`` gives a value's tensor; ``momentum`` is that of running statistics, from the recorded one, and with
-        ``None`` batch norms use them as they are; ``handler`` runs in place of the operation.
+        ``fetch`` gives a value's tensor; in ``training`` batch norms use the batch's statistics and update the running
+        ones, in place; ``handler`` runs in place of the operation.
         """
         args = {**{key: _fill(value, fetch, n) for key, value in self.filled.items()}, **self.plain}
         if self.norm:
-            args["training"] = momentum is not None
-            args["momentum"] = 0.0 if momentum is None else momentum(args["momentum"])
+            args["training"] = training
+            args["momentum"] = float(args["momentum"]) if training else 0.0
         result = self.operation(**args) if handler is None else handler(self.call, self.operation, args)
         for ref, tensor in zip(self.call.outputs, _results(result)):
             if ref is not None and tensor is not None:

@@ -74,7 +74,13 @@ def _clamp(low: float, high: float) -> Homogeneity:
 def _threshold(threshold: float, value: float) -> Homogeneity:
     if threshold == -inf:
         return LINEAR
+    if threshold == inf:
+        return Homogeneity("constant")
     return POSITIVE if threshold == 0 == value else NONE
+
+
+def _shrink(lambd: float) -> Homogeneity:
+    return Homogeneity("constant") if lambd == inf else LINEAR if lambd == 0 else ODD
 
 
 _Rule = tuple[Callable[..., Callable[[Tensor], Tensor]], Callable[..., Homogeneity], dict[str, float]]
@@ -119,8 +125,8 @@ _RULES: dict[str, _Rule] = {
     "celu": (lambda a: lambda x: F.celu(x, a), lambda alpha: NONE, {"alpha": 1.0}),
     "selu": _plain(F.selu, NONE),
     "exp": _plain(torch.exp, NONE),
-    "hardshrink": (lambda c: lambda x: F.hardshrink(x, c), lambda c: LINEAR if c <= 0 else ODD, {"lambd": 0.5}),
-    "softshrink": (lambda c: lambda x: F.softshrink(x, c), lambda c: LINEAR if c == 0 else ODD, {"lambd": 0.5}),
+    "hardshrink": (lambda c: lambda x: F.hardshrink(x, c), lambda c: _shrink(max(c, 0)), {"lambd": 0.5}),
+    "softshrink": (lambda c: lambda x: F.softshrink(x, c), _shrink, {"lambd": 0.5}),
     "threshold": (lambda t, v: lambda x: F.threshold(x, t, v), _threshold, {"threshold": 0.0, "value": 0.0}),
 }
 RULE_NAMES = tuple(_RULES)

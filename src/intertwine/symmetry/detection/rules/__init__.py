@@ -7,6 +7,7 @@ from . import (
     distances,
     elementwise,
     linear,
+    losses,
     matrices,
     normalisation,
     pooling,
@@ -23,7 +24,7 @@ __all__ = [
     "apply",
     "register_rule",
     # families
-    "attention", "constants", "derivatives", "distances", "elementwise", "indexing", "linear", "masks", "matrices",
-    "normalisation", "pooling", "reductions", "regions", "routing", "scattering", "sequences", "shapes", "spectral",
-    "stacks", "strides",
+    "attention", "constants", "derivatives", "distances", "elementwise", "indexing", "linear", "losses", "masks",
+    "matrices", "normalisation", "pooling", "reductions", "regions", "routing", "scattering", "sequences", "shapes",
+    "spectral", "stacks", "strides",
 ]  # fmt: skip

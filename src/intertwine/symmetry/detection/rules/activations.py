@@ -1,13 +1,13 @@
 """Homogeneity of activations: looked up in the known table of ``intertwine.groups``, else measured."""
 
 from functools import cache
+from math import inf
 from typing import Any
 
 import torch
 
 from ....groups import Homogeneity, activation_names, classify
 from ....programs import Call, Ref
-from ....programs.operations import is_zero_clamp
 
 # operation -> known activation, and the arguments that are its parameters
 _PARAMETERS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -18,7 +18,7 @@ _PARAMETERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "softshrink": ("softshrink", ("lambd",)),
 }
 _NOTHING = Homogeneity("nonlinear")
-_RELU = Homogeneity("nonlinear", 1)
+_FINITE = Homogeneity("nonlinear", 1, "odd")  # numbers stay as they are, what is none becomes zero
 
 
 def is_pointwise(call: Call) -> bool:
@@ -51,16 +51,13 @@ def scaling_of(call: Call) -> Homogeneity:
         known, parameters = _PARAMETERS[name]
         return classify(f"{known}:{','.join(str(float(call.args[p])) for p in parameters)}")
     if name in ("clamp", "clamp_min", "clamp_max"):
-        low, high = call.args.get("min"), call.args.get("max")
-        return _RELU if is_zero_clamp(call) or (high == 0 and low is None) else _clamped(low, high)
+        low, high = (call.args.get(key) for key in ("min", "max"))
+        return classify(f"hardtanh:{-inf if low is None else low},{inf if high is None else high}")
+    if name == "nan_to_num":
+        return _FINITE if call.args.get("nan") in (None, 0) else _NOTHING
     if name in activation_names() and _plain(call):
         return classify(name)
     return _measured(call.func) if _plain(call) else _NOTHING
-
-
-def _clamped(low: Any, high: Any) -> Homogeneity:
-    symmetric = isinstance(low, int | float) and isinstance(high, int | float) and low == -high
-    return Homogeneity("nonlinear", None, "odd") if symmetric else _NOTHING
 
 
 def _plain(call: Call) -> bool:

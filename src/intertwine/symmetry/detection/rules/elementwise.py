@@ -11,6 +11,8 @@ from .activations import scaling_of
 from .picks import drop
 from .registry import register_rule, unknown
 
+_SIZED = {"aten::hypot", "aten::fmod", "aten::remainder", "aten::clamp", "aten::clamp_min", "aten::clamp_max"}
+
 
 def broadcast(a: Value, b: Value) -> list[tuple[Axis, Axis]]:
     """Pairs of axes of two tensors, aligned from the right; missing dimensions are empty axes."""
@@ -221,9 +223,64 @@ def compare(engine: Engine, call: Call) -> Value:
     """Comparisons: with zero they only see signs, so positive scales pass and leave no trace."""
     x, other = engine.value(call.args["self"]), call.args["other"]
     if isinstance(other, Ref):
-        return measured(engine, call)
+        return together(engine, call)
     even = call.op in ("aten::eq", "aten::ne")
     return through(engine, x, 0 if other == 0 else None, -1 if even and other == 0 else 0)
+
+
+@register_rule("aten::hypot", "aten::fmod", "aten::remainder", "aten::atan2")
+def together(engine: Engine, call: Call) -> Value:
+    """Functions that are homogeneous in several tensors together: ``f(a x, a y) = a^d f(x, y)`` for ``a > 0``."""
+    if len(call.inputs) < 2:
+        return measured(engine, call)
+    degree = 1 if call.op in _SIZED else 0
+    values = [through(engine, engine.value(ref), 1, -1 if call.op == "aten::hypot" else 0) for ref in call.inputs]
+    result = values[0]
+    for other in values[1:]:
+        result = added(engine, result, other)
+    return through(engine, result, degree, 0)
+
+
+@register_rule("aten::clamp", "aten::clamp_min", "aten::clamp_max")
+def clamp(engine: Engine, call: Call) -> Value:
+    """Clamps: positively homogeneous in the tensor and its bounds together, where no bound is a number but zero."""
+    bounds = [call.args.get(key) for key in ("min", "max")]
+    numbers = [bound for bound in bounds if bound is not None and not isinstance(bound, Ref) and bound != 0]
+    return measured(engine, call) if numbers else together(engine, call)
+
+
+@register_rule("aten::copysign")
+def copysign(engine: Engine, call: Call) -> Value:
+    """The size of one tensor with the sign of another."""
+    sizes, signs = engine.value(call.args["self"]), operand(engine, call.args["other"])
+    if signs is None:
+        return measured(engine, call)
+    return multiplied(engine, through(engine, sizes, 1, -1), through(engine, signs, 0, 1))
+
+
+@register_rule("aten::xlogy")
+def x_log_y(engine: Engine, call: Call) -> Value:
+    """A tensor times the logarithm of another."""
+    x, y = operand(engine, call.args["self"]), operand(engine, call.args["other"])
+    if x is None or y is None:
+        return measured(engine, call)
+    return multiplied(engine, x, through(engine, unzero(y), None, 0))
+
+
+@register_rule("aten::isnan", "aten::isinf", "aten::isfinite")
+def finite(engine: Engine, call: Call) -> Value:
+    """Whether numbers are finite: scales and signs pass and leave no trace."""
+    return through(engine, engine.value(call.args["self"]), 0, -1)
+
+
+@register_rule("aten::bucketize", "aten::searchsorted")
+def bucket(engine: Engine, call: Call) -> Value:
+    """The place of every number among sorted ones, which are fixed."""
+    sizes = engine.value(call.args["boundaries" if call.op == "aten::bucketize" else "sorted_sequence"])
+    if len(sizes.axes) != 1 or call.args.get("sorter") is not None or not isinstance(call.args["self"], Ref):
+        return unknown(engine, call)[0]
+    engine.fix_all(sizes.axes, f"places among sorted numbers at {call.where}")
+    return through(engine, unzero(engine.value(call.args["self"])), None, 0)
 
 
 @register_rule("aten::lerp")
@@ -306,6 +363,8 @@ def measured(engine: Engine, call: Call) -> Value:
         law = scaling_of(call)
         if law.kind == "linear":
             return engine.value(call.inputs[0])
+        if law.kind == "constant":
+            return Value(tuple(flat(n) for n in engine.value(call.inputs[0]).shape))
         if law.kind != "nonlinear" or not (law.degree is None or float(law.degree).is_integer() or law.degree == 0.5):
             return through(engine, unzero(engine.value(call.inputs[0])), None, 0)
         degree = None if law.degree is None else Fraction(law.degree)

@@ -6,7 +6,7 @@ from ....programs import Call
 from ..axis_terms import Axis, Flat, Value, forget_zeros, slots
 from ..engine import Engine
 from .elementwise import multiplied
-from .registry import register_rule, unknown
+from .registry import opaque, register_rule, unknown
 
 
 @register_rule("aten::linalg_inv_ex")
@@ -35,6 +35,47 @@ def exponential(engine: Engine, call: Call) -> Any:
     for axis in (rows, columns):
         engine.mix(x.axes, axis)
     return Value((*(forget_zeros(axis) for axis in batch), rows, columns))
+
+
+@register_rule("aten::trace")
+def trace(engine: Engine, call: Call) -> Value:
+    """Sums of diagonals: what acts on the rows acts inversely on the columns."""
+    x = engine.value(call.args["self"])
+    if x.shape[0] != x.shape[1]:
+        return unknown(engine, call)[0]
+    engine.contracted(*x.axes)
+    engine.met.append(x.axes)
+    return Value(())
+
+
+@register_rule("aten::_linalg_slogdet", "aten::_linalg_svd")
+def volume(engine: Engine, call: Call) -> list[Value]:
+    """Logarithms of determinants, and singular values: orthogonal maps pass on both sides if nothing else is read."""
+    x, sizes = engine.value(call.args["A"]), call.outputs[1]
+    if any(ref is not None and ref.id in engine.readers for ref in call.outputs if ref != sizes):
+        return unknown(engine, call)
+    *batch, rows, columns = x.axes
+    for axis in (rows, columns):
+        engine.orthogonal(engine.no_scale(axis))
+        engine.mix(x.axes, axis)
+    kept = tuple(forget_zeros(engine.rigid(axis)) for axis in batch)
+    results = [opaque(engine, ref, f"made by {call.where}", i) for i, ref in enumerate(call.outputs)]
+    results[1] = Value((*kept, *results[1].axes[len(kept) :]))
+    return results
+
+
+@register_rule("aten::_linalg_det")
+def determinant(engine: Engine, call: Call) -> list[Value]:
+    """Determinants: what acts on the rows acts inversely on the columns."""
+    *batch, rows, columns = engine.value(call.args["A"]).axes
+    if any(ref is not None and ref.id in engine.readers for ref in call.outputs[1:]):
+        return unknown(engine, call)
+    engine.contracted(rows, columns)
+    for axis in (rows, columns):
+        engine.mix((*batch, rows, columns), axis)
+    results = [opaque(engine, ref, f"made by {call.where}", i) for i, ref in enumerate(call.outputs)]
+    results[0] = Value(tuple(forget_zeros(engine.rigid(axis)) for axis in batch))
+    return results
 
 
 @register_rule("aten::linalg_cross")

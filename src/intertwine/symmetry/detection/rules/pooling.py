@@ -3,7 +3,7 @@
 from typing import Any
 
 from ....programs import Call, Ref
-from ..axis_terms import Axis, Flat, Slot, Value
+from ..axis_terms import Axis, Flat, Slot, Value, axis_size
 from ..engine import Engine
 from .registry import register_rule
 
@@ -115,11 +115,10 @@ def col2im(engine: Engine, call: Call) -> Value:
 
 @register_rule("aten::triu", "aten::tril")
 def triangle(engine: Engine, call: Call) -> Value:
-    """Everything above (or below) a diagonal set to zero: places in the two last axes matter."""
+    """Everything above (or below) a diagonal set to zero: in the two last axes no permutations pass."""
     x = engine.value(call.args["self"])
     why = f"places relative to a diagonal at {call.where}"
-    engine.fix_all(x.axes[-2:], why)
-    last = (engine.fresh(n, why, i) for i, n in enumerate(x.shape[-2:]))
+    last = (engine.multiplied(engine.fresh(axis_size(a), why, i), a) for i, a in enumerate(x.axes[-2:]))
     return Value((*x.axes[:-2], *last), x.zero)
 
 

@@ -77,6 +77,12 @@ def extreme(engine: Engine, call: Call) -> list[Value]:
     return [reduced] if len(call.outputs) < 2 or len(dims) != 1 else [reduced, places(engine, call, x, *dims)]
 
 
+@register_rule("aten::aminmax")
+def extremes(engine: Engine, call: Call) -> list[Value]:
+    """The smallest and the largest entry."""
+    return extreme(engine, replace(call, outputs=call.outputs[:1])) * 2
+
+
 @register_rule("aten::linalg_vector_norm", "aten::norm", "aten::var", "aten::std")
 def norm(engine: Engine, call: Call) -> Value:
     """Norms, variances and deviations over axes."""
@@ -163,14 +169,17 @@ def running_other(engine: Engine, call: Call) -> Value:
 
 @register_rule("aten::median", "aten::nanmedian", "aten::kthvalue", "aten::mode")
 def ranked(engine: Engine, call: Call) -> list[Value]:
-    """One entry by its rank along an axis, which is fixed, and where it is; positive scales pass along others."""
+    """One entry by its rank along an axis, fixed where its place is read; positive scales pass along the others."""
     x = engine.value(call.args["self"])
     dims = _dims(call, len(x.axes))
+    located = any(ref is not None and ref.id in engine.readers for ref in (*call.outputs[1:], None))
     for i, axis in enumerate(x.axes):
-        if i in dims:
+        if i not in dims:
+            engine.homogeneous(axis)
+        elif located:
             engine.fix(axis, f"order matters to {call.where}")
         else:
-            engine.homogeneous(axis)
+            engine.rigid(axis)
     places = [engine.unscaled(axis) for axis in x.axes]
     return [_reduced(call, list(x.axes), dims), _reduced(call, places, dims)][: len(call.outputs)]
 

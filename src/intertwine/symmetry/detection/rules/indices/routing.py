@@ -20,7 +20,10 @@ def count(engine: Engine, call: Call) -> Value:
     x, bins = engine.value(call.args["self"]), call.args["bins"]
     units = named(engine, call.args["self"], bins)
     if units is None or (call.args["min"], call.args["max"]) != (0, bins - 1):
-        return unknown(engine, call)[0]
+        for axis in x.axes:
+            engine.rigid(axis)
+        drop(engine, x.names)
+        return Value((engine.fresh(bins, f"bins of {call.where}"),))
     return Value((bare(units),), names=Names(units, "counts", x.axes[0] if len(x.axes) == 1 else ()))
 
 
@@ -158,7 +161,7 @@ def scatter(engine: Engine, call: Call) -> Any:
     return Value(tuple(axes), x.zero and y.zero)
 
 
-@register_rule("aten::nonzero", "aten::nonzero_numpy", "aten::aminmax", "aten::bincount", "aten::unique_consecutive")
+@register_rule("aten::nonzero", "aten::nonzero_numpy", "aten::bincount", "aten::unique_consecutive")
 def looked_at(engine: Engine, call: Call) -> list[Value]:
     """Places, extremes or counts of what is fixed: nothing of them moves."""
     why = f"numbers taken by {call.where}"

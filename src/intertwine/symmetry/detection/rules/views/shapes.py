@@ -22,7 +22,7 @@ from ...axis_terms import (
 from ...engine import Engine
 from ..constants import cast
 from ..picks import is_state
-from ..registry import opaque, register_rule
+from ..registry import opaque, register_rule, unknown
 from .stacks import Stack, axis_order, cuts, is_stack
 
 
@@ -277,15 +277,27 @@ def pick(engine: Engine, axis: Axis, index: int) -> tuple[Pick, ...]:
 
 @register_rule("aten::diagonal", "aten::diagonal_copy")
 def diagonal(engine: Engine, call: Call) -> Value:
-    """Entries whose places along two axes agree: both axes are fixed."""
+    """Entries whose places along two axes agree: products of what acts on both; off the middle, both are fixed."""
     x, count = engine.value(call.args["self"]), engine.made(call)[-1]
-    rank = len(x.axes)
-    both = {call.args["dim1"] % rank, call.args["dim2"] % rank}
+    first, second = (call.args[key] % len(x.axes) for key in ("dim1", "dim2"))
+    kept = tuple(a for i, a in enumerate(x.axes) if i not in (first, second))
+    if call.args["offset"] == 0 and x.shape[first] == x.shape[second] and not x.zero:
+        along = engine.multiplied(x.axes[first], x.axes[second], summed=True)
+        return Value((*kept, along), factors=(Value((*kept, x.axes[first])), Value((x.axes[second],))))
     why = f"places relative to a diagonal at {call.where}"
-    for i in both:
+    for i in (first, second):
         engine.fix(x.axes[i], why)
-    kept = [a for i, a in enumerate(x.axes) if i not in both]
     return Value((*kept, engine.fresh(count, why)), x.zero)
+
+
+@register_rule("aten::block_diag")
+def block_diag(engine: Engine, call: Call) -> Value:
+    """Matrices along a diagonal: their rows side by side, and their columns."""
+    values = [engine.value(ref) for ref in call.args["tensors"]]
+    if any(len(value.axes) != 2 or not all(value.axes) for value in values):
+        return unknown(engine, call)[0]
+    rows, columns = (segments([engine.pool.resolve(v.axes[i]) for v in values]) for i in (0, 1))
+    return Value((rows, columns), all(v.zero for v in values))
 
 
 @register_rule("aten::unbind", "aten::unbind_copy")
