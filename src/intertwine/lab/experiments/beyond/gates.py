@@ -172,7 +172,7 @@ def _spectra(
 
 def _judge_spectral(found: Reproduction) -> list[Claim]:
     table = found.table
-    networks = Trained({k: e for k, e in table[_ACCURACY].items() if k != "DLGN-SF(x, 1)"}, _LEARNT)
+    networks = Trained({k: e for k, e in table[_ACCURACY].items() if k != "DLGN-SF(x, 1)"}, _least(found, _LEARNT))
     rises, further = table.get(_RISES, {}), table.get(_FURTHER, {})
     return [
         *(claim(f"training turns linear gates towards the labels: {w} rises", {"after - before": e}, above=0,
