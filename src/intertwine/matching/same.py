@@ -177,7 +177,7 @@ def _judged(
         reason += ", as by folding: fold both first"
     if related:
         return replace(match, verdict=RELATED, reason=reason, chance=chance)
-    match = replace(match, verdict=UNTOLD if alike else DIFFERENT, reason=reason, chance=chance, differing={})
+    match = replace(match, verdict=UNTOLD if alike and known else DIFFERENT, reason=reason, chance=chance, differing={})
     part = _exactly_in_part(match, pair, found.deviation) if known else None
     return match if part is None else part
 
