@@ -56,7 +56,7 @@ def page() -> str:
                 lines.append("| " + " | ".join(cell.replace("|", "&#124;") for cell in cells) + " |")
         parts.append("\n".join(lines))
     kinds = Counter(re.sub(r"\d+ ", "", v) if v[0].isdigit() else v for v in verdicts)
-    parts.insert(1, "; ".join(f"{count} items: {kind}" for kind, count in kinds.most_common()) + ".")
+    parts.insert(1, "; ".join(f"{count} item{'s' * (count > 1)}: {kind}" for kind, count in kinds.most_common()) + ".")
     return "\n".join([*parts, ""])
 
 
